@@ -1,0 +1,105 @@
+// Communicator: what ranks do together. The schedule names every call; nothing else communicates.
+//
+// Engines: `self` (one rank), `local` (processes of one host, shared memory); MPI and NCCL later.
+// A rank puts what peers read into one shared segment, made once by `allocate_shared` (a collective
+// call; all ranks pass the same bytes). Parameter shards and gradient slots are offsets in it, the
+// same on every rank.
+//
+//   all_gather      dst[r * bytes ...] = rank r's segment[offset, offset + bytes), r = 0 .. size-1.
+//                   Does not wait: the schedule places it after the `reduce` that guards the
+//                   shards.
+//   acquire(c)      before writing a gradient slot again: until every rank has read it (channel c).
+//   post(c)         this rank's slot of channel c is complete. Never waits.
+//   reduce_scatter  until all ranks have posted channel c; then the float32 sum over ranks, in rank
+//                   order, of elements [rank * numel, (rank + 1) * numel) of the slot at `offset`,
+//                   handed to `sink` in blocks of at most kReduceBlock elements that start at
+//                   multiples of kReduceBlock of this rank's span, in order.
+//   all_reduce      as reduce_scatter without a sink, but every rank's slot ends with the whole
+//   sum:
+//                   size * numel elements. Ends when this rank's slot is complete.
+//   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all.
+// A channel is a unit's number: post, reduce, acquire of it are called alternately by every rank.
+//
+// The sum has the same bits under every strategy since each element is summed in rank order.
+// Ownership: the session owns the communicator; the communicator owns the segments. Threads: one
+// (the one that runs the schedule), but `fail` may come from any. Nothing allocates after
+// allocate_shared. Errors: kFault naming rank, step, unit and collective when a rank died or did
+// not arrive within the timeout; kPeer when another rank has already reported a failure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/core/memory.h"
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+inline constexpr int64_t kReduceBlock = 4096;  // elements: 16 KiB, half of a first-level cache
+inline constexpr int kExchangeMost = 16;       // doubles
+inline constexpr int kMostChannels = 4096;
+inline constexpr int kMostRanks = 1024;
+
+// What the caller is doing, for messages.
+struct CollectiveSite {
+  const char* collective = "";
+  int unit = -1;  // -1: none
+  int64_t step = 0;
+};
+
+// A reference to a callable that takes one reduced block; never owns, never allocates.
+class BlockSink {
+ public:
+  template <typename F>
+  BlockSink(F& function)  // NOLINT: implicit on purpose
+      : object_(&function), call_([](void* object, int64_t begin, std::span<float> block) {
+          (*static_cast<F*>(object))(begin, block);
+        }) {}
+  // `begin` counts elements from the start of this rank's span; the block may be changed in place.
+  void operator()(int64_t begin, std::span<float> block) const { call_(object_, begin, block); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, int64_t, std::span<float>);
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;  // "self", "local"
+
+  virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;
+  virtual Status all_gather(size_t offset, size_t bytes, std::byte* dst,
+                            const CollectiveSite& site) = 0;
+  virtual Status acquire(int channel, const CollectiveSite& site) = 0;
+  virtual void post(int channel) = 0;
+  virtual Status reduce_scatter(int channel, size_t offset, int64_t numel, BlockSink sink,
+                                const CollectiveSite& site) = 0;
+  virtual Status all_reduce(int channel, size_t offset, int64_t numel,
+                            const CollectiveSite& site) = 0;
+  virtual Status exchange(std::span<const double> mine, std::span<double> all,
+                          const CollectiveSite& site) = 0;
+  virtual Status barrier(const CollectiveSite& site) = 0;
+
+  // Read-only bytes made once on the host and seen by all its ranks (a decompressed data column):
+  // rank 0 fills them with `fill`, the others wait and map them. Counted in rank 0's ledger.
+  virtual Result<std::span<const std::byte>> share_from_rank0(
+      MemoryLedger& ledger, size_t bytes, const std::string& name,
+      Status (*fill)(void* context, std::span<std::byte> bytes), void* context) = 0;
+
+  // Tells the others that this rank stops with `status`. True for the one rank that is to print the
+  // message: the first to fail, once a run. `exit_status` of the whole run becomes that rank's.
+  virtual bool fail(const Status& status) = 0;
+  virtual int exit_status() const = 0;  // of the failed run; 0 while nothing failed
+  // This rank is done in order: its leaving is no death.
+  virtual void leave() = 0;
+};
+
+std::unique_ptr<Communicator> make_self_communicator();
+
+}  // namespace ofsdp

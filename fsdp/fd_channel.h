@@ -1,0 +1,57 @@
+// File descriptors that close themselves, and messages between processes of this host that carry
+// one.
+//
+// A message is a few bytes of a trivially copyable struct, sent whole over a SOCK_SEQPACKET Unix
+// socket, with at most one descriptor (SCM_RIGHTS). Received descriptors are close-on-exec.
+//
+// Ownership: UniqueFd owns its descriptor. Threads: one a socket and direction. Errors: a closed or
+// broken connection is a value (kClosed, false), since the callers know which rank it was.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+namespace ofsdp {
+
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+struct Received {
+  enum class Kind { kMessage, kClosed, kTimeout };
+  Kind kind = Kind::kClosed;
+  UniqueFd fd;  // valid when the message carried one
+};
+
+// False when the peer is gone. `fd` -1 sends none; the caller keeps its own.
+bool send_bytes(int socket, const void* message, size_t bytes, int fd);
+// A message of another size than `bytes` counts as kClosed: whoever sent it is no rank of ours.
+Received receive_bytes(int socket, void* message, size_t bytes, std::chrono::milliseconds patience);
+
+template <typename T>
+bool send_message(int socket, const T& message, int fd) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return send_bytes(socket, &message, sizeof message, fd);
+}
+
+template <typename T>
+Received receive_message(int socket, T& message, std::chrono::milliseconds patience) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return receive_bytes(socket, &message, sizeof message, patience);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,202 @@
+#include "fsdp/local_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "fsdp/peer_monitor.h"
+#include "fsdp/peer_segments.h"
+#include "fsdp/peer_wait.h"
+#include "fsdp/rank_sum.h"
+#include "fsdp/rendezvous.h"
+
+namespace ofsdp {
+namespace {
+
+// With a core for every rank a peer is on its way and worth a short wait; else it needs this core.
+constexpr std::chrono::microseconds kSpin{10};
+constexpr std::chrono::microseconds kSpinCrowded{1};
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator(const RankIdentity& identity, Meeting meeting, std::chrono::seconds timeout)
+      : rank_(identity.rank),
+        size_(identity.world),
+        own_lifeline_(std::move(meeting.own_lifeline)),
+        page_(std::move(meeting.page)),
+        links_(std::move(meeting.links)),
+        wait_(&page_, rank_, timeout, meeting.cores >= size_ ? kSpin : kSpinCrowded),
+        slots_(static_cast<size_t>(size_)) {}
+
+  Status watch(std::vector<UniqueFd> lifelines) {
+    OFSDP_ASSIGN_OR_RETURN(monitor_, PeerMonitor::start(&page_, rank_, std::move(lifelines)));
+    return {};
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string name() const override { return "local"; }
+
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
+    OFSDP_RETURN_IF_ERROR(segments_.allocate(links_, wait_, ledger, bytes, rank_, size_));
+    return segments_.own();
+  }
+
+  Status all_gather(size_t offset, size_t bytes, std::byte* dst,
+                    const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    if (bytes == 0) return {};
+    for (int i = 0; i < size_; ++i) {
+      const int peer = ring(i);
+      std::memcpy(dst + static_cast<size_t>(peer) * bytes, segments_.of(peer) + offset, bytes);
+    }
+    return {};
+  }
+
+  Status acquire(int channel, const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    return wait_for_all(channel, &ChannelCounts::done, mine(channel).done, site);
+  }
+
+  void post(int channel) override {
+    ChannelCounts& counts = mine(channel);
+    page_.publish(counts.posted, counts.posted + 1, rank_);
+  }
+
+  Status reduce_scatter(int channel, size_t offset, int64_t numel, BlockSink sink,
+                        const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    OFSDP_RETURN_IF_ERROR(
+        wait_for_all(channel, &ChannelCounts::posted, mine(channel).posted, site));
+    sum_own_span(offset, numel, sink);
+    page_.publish(mine(channel).done, mine(channel).done + 1, rank_);
+    return {};
+  }
+
+  // Each rank sums its own span over all slots and puts it into its own slot, where nobody else
+  // reads or writes that span; then everybody copies the other spans from their owners.
+  Status all_reduce(int channel, size_t offset, int64_t numel,
+                    const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    ChannelCounts& counts = mine(channel);
+    OFSDP_RETURN_IF_ERROR(wait_for_all(channel, &ChannelCounts::posted, counts.posted, site));
+    float* slot = reinterpret_cast<float*>(segments_.own() + offset);
+    auto put = [span = slot + rank_ * numel](int64_t begin, std::span<float> block) {
+      std::memcpy(span + begin, block.data(), block.size_bytes());
+    };
+    sum_own_span(offset, numel, put);
+    page_.publish(counts.summed, counts.summed + 1, rank_);
+    OFSDP_RETURN_IF_ERROR(copy_summed_spans(channel, offset, numel, site));
+    page_.publish(counts.done, counts.done + 1, rank_);
+    return {};
+  }
+
+  // Two payloads take turns: a rank that begins exchange k + 2 has seen all begin k + 1, so all
+  // have read k.
+  Status exchange(std::span<const double> mine, std::span<double> all,
+                  const CollectiveSite& site) override {
+    OFSDP_CHECK(mine.size() <= kExchangeMost && all.size() == mine.size() * slots_.size(),
+                "{} doubles of {} ranks into {}", mine.size(), size_, all.size());
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    RankState& me = page_.rank(rank_);
+    const uint64_t turn = me.sequence.load(std::memory_order_relaxed) + 1;
+    std::copy(mine.begin(), mine.end(), me.payload[turn % 2]);
+    page_.publish(me.sequence, turn, rank_);
+    for (int r = 0; r < size_; ++r) {
+      const RankState& peer = page_.rank(r);
+      OFSDP_RETURN_IF_ERROR(wait_.until(peer.sequence, turn, r, site));
+      std::copy_n(peer.payload[turn % 2], mine.size(),
+                  all.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(r) * mine.size()));
+    }
+    return {};
+  }
+
+  Status barrier(const CollectiveSite& site) override { return exchange({}, {}, site); }
+
+  Result<std::span<const std::byte>> share_from_rank0(
+      MemoryLedger& ledger, size_t bytes, const std::string& name,
+      Status (*fill)(void* context, std::span<std::byte> bytes), void* context) override {
+    return segments_.share(links_, wait_, ledger, bytes, name, fill, context, rank_);
+  }
+
+  bool fail(const Status& status) override {
+    if (status.kind() == ErrorKind::kPeer) return false;
+    return page_.claim_failure(rank_, status.kind() == ErrorKind::kInput ? 2 : 1);
+  }
+
+  int exit_status() const override { return page_.exit_status(); }
+
+  void leave() override {
+    monitor_->stop();
+    page_.note_leave(rank_);
+  }
+
+ private:
+  // Ranks begin with different peers, so that they do not all read the same memory at once.
+  int ring(int i) const { return (rank_ + i) % size_; }
+
+  ChannelCounts& mine(int channel) const {
+    OFSDP_CHECK(channel >= 0 && channel < kMostChannels, "channel {}", channel);
+    return page_.channel(channel, rank_);
+  }
+
+  Status wait_for_all(int channel, std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
+                      const CollectiveSite& site) const {
+    for (int i = 1; i < size_; ++i) {
+      const int peer = ring(i);
+      OFSDP_RETURN_IF_ERROR(wait_.until(page_.channel(channel, peer).*counter, target, peer, site));
+    }
+    return {};
+  }
+
+  void sum_own_span(size_t offset, int64_t numel, BlockSink sink) {
+    for (int64_t begin = 0; begin < numel; begin += kReduceBlock) {
+      const int64_t count = std::min(kReduceBlock, numel - begin);
+      for (int r = 0; r < size_; ++r) {
+        slots_[static_cast<size_t>(r)] =
+            reinterpret_cast<const float*>(segments_.of(r) + offset) + rank_ * numel + begin;
+      }
+      sum_in_rank_order(slots_, count, block_.data());
+      sink(begin, {block_.data(), static_cast<size_t>(count)});
+    }
+  }
+
+  Status copy_summed_spans(int channel, size_t offset, int64_t numel, const CollectiveSite& site) {
+    const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
+    for (int i = 1; i < size_; ++i) {
+      const int peer = ring(i);
+      const std::atomic<uint64_t>& theirs = page_.channel(channel, peer).summed;
+      OFSDP_RETURN_IF_ERROR(wait_.until(theirs, mine(channel).summed, peer, site));
+      const size_t span = offset + static_cast<size_t>(peer) * bytes;
+      std::memcpy(segments_.own() + span, segments_.of(peer) + span, bytes);
+    }
+    return {};
+  }
+
+  const int rank_;
+  const int size_;
+  UniqueFd own_lifeline_;  // closed after the monitor and the page
+  ControlPage page_;
+  PeerLinks links_;
+  PeerWait wait_;
+  PeerSegments segments_;
+  std::unique_ptr<PeerMonitor> monitor_;
+  std::vector<const float*> slots_;  // of the block being summed, by rank
+  alignas(kTensorAlignment) std::array<float, kReduceBlock> block_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> connect_local(const RankIdentity& identity,
+                                                    std::chrono::seconds timeout) {
+  if (identity.world == 1) return make_self_communicator();
+  OFSDP_ASSIGN_OR_RETURN(Meeting meeting, meet(identity, timeout));
+  std::vector<UniqueFd> lifelines = std::move(meeting.lifelines);
+  auto communicator = std::make_unique<LocalCommunicator>(identity, std::move(meeting), timeout);
+  OFSDP_RETURN_IF_ERROR(communicator->watch(std::move(lifelines)));
+  return std::unique_ptr<Communicator>(std::move(communicator));
+}
+
+}  // namespace ofsdp

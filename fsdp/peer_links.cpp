@@ -1,0 +1,63 @@
+// The star of connections around rank 0, once the ranks have met.
+#include "fsdp/rendezvous.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr char kFdFollows = 'F';
+
+// Failed, dead or left in order; a moment after a connection closes the control page says which.
+Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const std::atomic<uint64_t> never{0};
+  return wait.until(never, 1, peer, site);
+}
+
+}  // namespace
+
+Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
+  if (send_message(socket_of(peer), kFdFollows, fd)) return {};
+  return why_closed(peer, wait, site);
+}
+
+Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const auto slices = wait.timeout() / PeerWait::kSlice + 1;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    char kind = 0;
+    Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
+    if (got.kind == Received::Kind::kMessage) {
+      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", rank_);
+      return std::move(got.fd);
+    }
+    if (got.kind == Received::Kind::kClosed) return why_closed(peer, wait, site);
+    OFSDP_RETURN_IF_ERROR(wait.check(site));
+  }
+  return wait.late(peer, site);
+}
+
+Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
+                                                        const CollectiveSite& site) {
+  std::vector<UniqueFd> all(static_cast<size_t>(world_));
+  if (rank_ != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_) continue;
+    OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
+                           receive(rank_ == 0 ? peer : 0, wait, site));
+  }
+  if (rank_ != 0) return all;
+  for (int to = 1; to < world_; ++to) {
+    for (int of = 0; of < world_; ++of) {
+      const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
+      if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
+    }
+  }
+  return all;
+}
+
+Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
+                                         const CollectiveSite& site) {
+  if (rank_ != 0) return receive(0, wait, site);
+  for (int peer = 1; peer < world_; ++peer) OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
+  return UniqueFd();
+}
+
+}  // namespace ofsdp

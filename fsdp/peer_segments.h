@@ -1,0 +1,61 @@
+// Shared memory of this rank and its peers: one segment a rank, of the same size on all, and
+// read-only segments that rank 0 fills for everyone.
+//
+// Ownership: owns its own Regions (counted in the ledger) and the mappings of the peers' (which are
+// theirs, so not counted). Threads: one; `peer` any. Errors: those of Region and PeerWait, and
+// kFault with both numbers when ranks ask for different sizes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fsdp/rendezvous.h"
+#include "kernels/core/memory.h"
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+// Somebody else's memfd, mapped for reading.
+class ReadMapping {
+ public:
+  ReadMapping() = default;
+  ReadMapping(ReadMapping&& other) noexcept;
+  ReadMapping& operator=(ReadMapping&& other) noexcept;
+  ~ReadMapping();
+  static Result<ReadMapping> map(const UniqueFd& fd, size_t bytes, int owner);
+
+  const std::byte* data() const { return data_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+class PeerSegments {
+ public:
+  // Collective; once.
+  Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes,
+                  int rank, int world);
+  // Collective; as Communicator::share_from_rank0.
+  Result<std::span<const std::byte>> share(PeerLinks& links, const PeerWait& wait,
+                                           MemoryLedger& ledger, size_t bytes,
+                                           const std::string& name,
+                                           Status (*fill)(void*, std::span<std::byte>),
+                                           void* context, int rank);
+
+  std::byte* own() const { return own_.data(); }
+  size_t bytes() const { return own_.bytes(); }
+  // Every rank's segment, this one's included.
+  const std::byte* of(int rank) const { return bases_[static_cast<size_t>(rank)]; }
+
+ private:
+  Region own_;
+  std::vector<ReadMapping> peers_;
+  std::vector<const std::byte*> bases_;
+  std::vector<Region> filled_;       // rank 0's shared bytes
+  std::vector<ReadMapping> shared_;  // the others' view of them
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,102 @@
+#include "fsdp/plan.h"
+
+#include <algorithm>
+
+namespace ofsdp {
+namespace {
+
+int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
+
+// Trained parameters in the order of their first use in the forward.
+std::vector<int> in_order_of_use(const Graph& graph) {
+  std::vector<int> owner(graph.values.size(), -1), order;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    if (graph.parameters[i].trained)
+      owner[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.backward) continue;
+    for (ValueId id : node.inputs) {
+      int& index = owner[static_cast<size_t>(id)];
+      if (index >= 0) order.push_back(index);
+      index = -1;
+    }
+  }
+  for (int index : owner) {
+    if (index >= 0) order.push_back(index);
+  }
+  return order;
+}
+
+void add_param(Unit& unit, const Graph& graph, int index) {
+  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
+  const int64_t numel = graph.value(parameter.value).desc.numel();
+  unit.params.push_back({index, parameter.name, unit.padded_numel, numel});
+  unit.numel += numel;
+  unit.padded_numel = align(unit.padded_numel + numel, kParamAlignment);
+}
+
+}  // namespace
+
+std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit) {
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  int64_t end = 0;
+  for (const UnitParam& p : unit.params) {
+    if (p.offset > end) spans.emplace_back(end, p.offset);
+    end = p.offset + p.numel;
+  }
+  if (unit.padded_numel > end) spans.emplace_back(end, unit.padded_numel);
+  return spans;
+}
+
+std::string_view strategy_name(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kFullShard:
+      return "full_shard";
+    case Strategy::kShardGradOp:
+      return "shard_grad_op";
+    case Strategy::kNoShard:
+      return "no_shard";
+    default:
+      return "not built";
+  }
+}
+
+Plan make_plan(const Graph& graph, const PlanOptions& options) {
+  Plan plan{options.strategy, options.world, {}, -1, {}};
+  if (options.wrap == WrapPolicy::kTransformer) {
+    plan.notice =
+        fmt::format("wrap transformer: no repeated block found, units by size (--min-params {})",
+                    options.min_params);
+  }
+  Unit open;
+  for (int index : in_order_of_use(graph)) {
+    add_param(open, graph, index);
+    if (options.wrap == WrapPolicy::kNone || open.numel < options.min_params) continue;
+    plan.units.push_back(std::move(open));
+    open = {};
+  }
+  if (!open.params.empty()) {
+    plan.root = static_cast<int>(plan.units.size());
+    plan.units.push_back(std::move(open));
+  }
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    Unit& unit = plan.units[i];
+    unit.id = static_cast<int>(i);
+    unit.name = unit.id == plan.root ? "root" : unit.params.front().name;
+    unit.padded_numel = align(unit.padded_numel, kParamAlignment * options.world);
+  }
+  return plan;
+}
+
+std::string text(const Plan& plan) {
+  std::string out = fmt::format("strategy {} world {}\n", strategy_name(plan.strategy), plan.world);
+  for (const Unit& unit : plan.units) {
+    out += fmt::format("u{} {} params {} numel {} padded {} shard {}\n", unit.id, unit.name,
+                       unit.params.size(), unit.numel, unit.padded_numel,
+                       unit.shard_numel(plan.world));
+  }
+  return out;
+}
+
+}  // namespace ofsdp

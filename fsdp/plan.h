@@ -1,0 +1,68 @@
+// Plan: how the trained parameters of a graph are cut into units and what of them is sharded.
+//
+// make_plan is pure. The size policy walks the trained parameters in the order of their first use
+// and closes a unit when it has at least min_params of them; what remains at the end, and
+// parameters used nowhere in the forward, form the root unit, which is gathered once and not
+// resharded after forward.
+// (`transformer` falls back to size until blocks are found; the plan says so in `notice`.)
+//
+//   full_shard     parameters, gradients and optimizer state are sharded; gathered for forward and
+//   again
+//                  for backward (ZeRO-3)
+//   shard_grad_op  gathered for forward, kept until backward is done with them (ZeRO-2)
+//   no_shard       every rank has everything, gradients are all-reduced (DDP)
+// With one rank a shard is the whole, so nothing is gathered under any strategy.
+//
+// Ownership: values. Threads: any. Errors: none; the caller has made sure that something is
+// trained.
+#pragma once
+
+#include "fsdp/unit.h"
+#include "importer/graph.h"
+
+namespace ofsdp {
+
+enum class Strategy {
+  kFullShard,
+  kShardGradOp,
+  kNoShard,
+  kHybridShard,  // this one and those below: not built yet, refused by the command line
+  kHybridShardZero2,
+  kZero1,
+  kAuto
+};
+enum class WrapPolicy { kTransformer, kSize, kNone };
+
+struct PlanOptions {
+  Strategy strategy = Strategy::kFullShard;
+  WrapPolicy wrap = WrapPolicy::kTransformer;
+  int64_t min_params = 100000;
+  int world = 1;
+};
+
+struct Plan {
+  Strategy strategy = Strategy::kFullShard;
+  int world = 1;
+  std::vector<Unit> units;  // the root, when there is one, is the last
+  int root = -1;            // its id
+  std::string notice;       // a line for the user, or empty
+
+  bool gathers() const { return strategy != Strategy::kNoShard && world > 1; }
+  bool shards_gradients() const { return strategy != Strategy::kNoShard; }
+  bool reshards_after_forward(int unit) const {
+    return strategy == Strategy::kFullShard && unit != root;
+  }
+  // Elements of a unit's parameters and optimizer state that a rank owns.
+  int64_t owned_numel(const Unit& unit) const {
+    return shards_gradients() ? unit.shard_numel(world) : unit.padded_numel;
+  }
+};
+
+std::string_view strategy_name(Strategy strategy);
+
+Plan make_plan(const Graph& graph, const PlanOptions& options);
+
+// The table of units: name, parameters, bytes.
+std::string text(const Plan& plan);
+
+}  // namespace ofsdp

@@ -1,0 +1,86 @@
+// The communicator of a run with one rank: nothing to wait for, nothing to add. The session needs
+// no special case.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "fsdp/communicator.h"
+
+namespace ofsdp {
+namespace {
+
+class SelfCommunicator final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "self"; }
+
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
+    OFSDP_ASSIGN_OR_RETURN(
+        segment_, Region::map(ledger, bytes, Region::Sharing::kPrivate, "shards and gradients"));
+    return segment_.data();
+  }
+
+  Status all_gather(size_t offset, size_t bytes, std::byte* dst, const CollectiveSite&) override {
+    if (bytes > 0) std::memcpy(dst, segment_.data() + offset, bytes);
+    return {};
+  }
+
+  Status acquire(int, const CollectiveSite&) override { return {}; }
+  void post(int) override {}
+
+  Status reduce_scatter(int, size_t offset, int64_t numel, BlockSink sink,
+                        const CollectiveSite&) override {
+    float* slot = reinterpret_cast<float*>(segment_.data() + offset);
+    for (int64_t begin = 0; begin < numel; begin += kReduceBlock) {
+      const int64_t count = std::min(kReduceBlock, numel - begin);
+      sink(begin, {slot + begin, static_cast<size_t>(count)});
+    }
+    return {};
+  }
+
+  Status all_reduce(int, size_t, int64_t, const CollectiveSite&) override { return {}; }
+
+  Status exchange(std::span<const double> mine, std::span<double> all,
+                  const CollectiveSite&) override {
+    OFSDP_CHECK(mine.size() <= kExchangeMost && all.size() == mine.size(), "{} doubles into {}",
+                mine.size(), all.size());
+    std::copy(mine.begin(), mine.end(), all.begin());
+    return {};
+  }
+
+  Status barrier(const CollectiveSite&) override { return {}; }
+
+  Result<std::span<const std::byte>> share_from_rank0(
+      MemoryLedger& ledger, size_t bytes, const std::string& name,
+      Status (*fill)(void* context, std::span<std::byte> bytes), void* context) override {
+    OFSDP_ASSIGN_OR_RETURN(Region region,
+                           Region::map(ledger, bytes, Region::Sharing::kPrivate, name));
+    OFSDP_RETURN_IF_ERROR(fill(context, {region.data(), bytes}));
+    shared_.push_back(std::move(region));
+    return std::span<const std::byte>(shared_.back().data(), bytes);
+  }
+
+  bool fail(const Status& status) override {
+    int nothing = 0;
+    return exit_status_.compare_exchange_strong(nothing,
+                                                status.kind() == ErrorKind::kInput ? 2 : 1);
+  }
+  int exit_status() const override { return exit_status_; }
+  void leave() override {}
+
+ private:
+  Region segment_;
+  std::vector<Region> shared_;
+  std::atomic<int> exit_status_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_self_communicator() {
+  return std::make_unique<SelfCommunicator>();
+}
+
+}  // namespace ofsdp

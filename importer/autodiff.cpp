@@ -1,0 +1,255 @@
+#include "importer/autodiff.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ofsdp {
+namespace {
+
+class Autodiff;
+
+// What one node's grad sees of the graph.
+class NodeGradBuilder final : public GradBuilder {
+ public:
+  NodeGradBuilder(Autodiff& autodiff, size_t node) : autodiff_(autodiff), node_(node) {}
+  const Attributes& attributes() const override;
+  size_t num_inputs() const override;
+  Ref input(size_t i) const override;
+  Ref output(size_t i) override;
+  Ref grad_output(size_t i) const override;
+  bool needs_grad(size_t i) const override;
+  const TensorDesc& desc(Ref ref) const override;
+  ConstantPtr constant_value(Ref ref) const override;
+  std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
+                        const Attributes& attributes, size_t num_outputs) override;
+  Ref constant(ConstantPtr value) override;
+  void set_grad(size_t input, Ref grad) override;
+
+ private:
+  const Node& node() const;
+
+  Autodiff& autodiff_;
+  size_t node_;
+};
+
+class Autodiff {
+ public:
+  explicit Autodiff(const Graph& source) : graph_(source), editor_(graph_) {}
+
+  Result<Graph> run() {
+    find_needed();
+    OFSDP_RETURN_IF_ERROR(check_differentiable());
+    seed();
+    for (size_t i = graph_.nodes.size(); i-- > 0;) {
+      if (!on_path_[i] || !reached(i)) continue;
+      NodeGradBuilder builder(*this, i);
+      graph_.nodes[i].op->grad(builder);
+      if (!status_.ok()) return std::move(status_);
+    }
+    return finish();
+  }
+
+ private:
+  friend class NodeGradBuilder;
+
+  bool needs(ValueId id) const { return needs_[static_cast<size_t>(id)]; }
+
+  // Values that a trained parameter reaches, and the nodes of these from which the loss is reached.
+  void find_needed() {
+    needs_.assign(graph_.values.size(), false);
+    for (const Parameter& p : graph_.parameters) needs_[static_cast<size_t>(p.value)] = p.trained;
+    for (const Node& node : graph_.nodes) {
+      if (!std::ranges::any_of(node.inputs, [&](ValueId id) { return needs(id); })) continue;
+      for (ValueId id : node.outputs) {
+        if (id != 0 && is_floating(graph_.value(id).desc.dtype))
+          needs_[static_cast<size_t>(id)] = true;
+      }
+    }
+    std::vector<bool> leads(graph_.values.size(), false);
+    leads[static_cast<size_t>(graph_.loss)] = true;
+    on_path_.assign(graph_.nodes.size(), false);
+    for (size_t i = graph_.nodes.size(); i-- > 0;) {
+      const Node& node = graph_.nodes[i];
+      on_path_[i] = std::ranges::any_of(node.outputs, [&](ValueId id) {
+        return id != 0 && leads[static_cast<size_t>(id)] && needs(id);
+      });
+      if (!on_path_[i]) continue;
+      for (ValueId id : node.inputs) leads[static_cast<size_t>(id)] = needs(id);
+    }
+  }
+
+  Status check_differentiable() const {
+    std::map<std::string, std::vector<std::string>> missing;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (on_path_[i] && node.op->grad == nullptr)
+        missing[node.op->full_name()].push_back(node.name);
+    }
+    if (missing.empty()) return {};
+    std::string list;
+    for (const auto& [op, nodes] : missing) {
+      list += fmt::format("{}{} ({})", list.empty() ? "" : "; ", op, fmt::join(nodes, ", "));
+    }
+    return input_error("{}: operators without a gradient on the way to the loss: {}", graph_.file,
+                       list);
+  }
+
+  // Does a gradient arrive at any output of the node?
+  bool reached(size_t i) const {
+    return std::ranges::any_of(graph_.nodes[i].outputs,
+                               [&](ValueId id) { return id != 0 && grads_.contains(id); });
+  }
+
+  void seed() {
+    const TensorDesc scalar{DType::kFloat32, {}};
+    graph_.loss_weight = editor_.add_value({"loss_weight", ValueKind::kLossWeight, scalar});
+    ValueId start = graph_.loss_weight;
+    if (graph_.value(graph_.loss).desc.shape.rank() != 0) {
+      start = add("Reshape", {start, graph_ints(graph_.value(graph_.loss).desc.shape.axes())});
+    }
+    grads_[graph_.loss] = {start};
+  }
+
+  ValueId graph_ints(const std::vector<int64_t>& values) {
+    const Shape shape{static_cast<int64_t>(values.size())};
+    return editor_.add_constant("axes", make_constant<int64_t>(DType::kInt64, shape, values));
+  }
+
+  ValueId add(const std::string& op, const std::vector<ValueId>& inputs) {
+    return emit(op, "grad", inputs, {}, 1)[0];
+  }
+
+  // A node of ours cannot fail but by a bug of a grad rule; the first failure ends the pass.
+  std::vector<ValueId> emit(const std::string& op, const std::string& name,
+                            const std::vector<ValueId>& inputs, const Attributes& attributes,
+                            size_t num_outputs) {
+    const std::string full = fmt::format("{}.{}", name, emitted_++);
+    auto outputs = editor_.add(op, full, inputs, attributes, num_outputs, true);
+    if (outputs.ok()) return *std::move(outputs);
+    if (status_.ok()) status_ = std::move(outputs).status();
+    std::vector<ValueId> dummies;
+    for (size_t i = 0; i < num_outputs; ++i) {
+      dummies.push_back(editor_.add_value({full, ValueKind::kActivation, {DType::kFloat32, {}}}));
+    }
+    return dummies;
+  }
+
+  // The gradient of a value: the sum over its uses so far, or 0.
+  ValueId total(ValueId id) {
+    const auto it = grads_.find(id);
+    if (it == grads_.end() || it->second.empty()) return 0;
+    auto& parts = it->second;
+    while (parts.size() > 1) {
+      parts[0] = emit("Add", "grad." + graph_.value(id).name, {parts[0], parts[1]}, {}, 1)[0];
+      parts.erase(parts.begin() + 1);
+    }
+    return parts[0];
+  }
+
+  Result<Graph> finish() {
+    std::vector<ValueId> wanted = {graph_.loss};
+    std::map<ValueId, int> owners;
+    for (Parameter& p : graph_.parameters) {
+      if (!p.trained) continue;
+      ValueId gradient = total(p.value);
+      if (gradient != 0) gradient = own_gradient(p, gradient, owners);
+      p.gradient = gradient;
+      if (gradient != 0) wanted.push_back(gradient);
+    }
+    if (!status_.ok()) return std::move(status_);
+    prune(graph_, wanted);
+    return std::move(graph_);
+  }
+
+  // A value that a node of its own writes: copied where it is a view, an input, or another's
+  // gradient.
+  ValueId own_gradient(const Parameter& p, ValueId gradient, std::map<ValueId, int>& owners) {
+    const auto maker = std::ranges::find_if(graph_.nodes, [&](const Node& node) {
+      return std::ranges::find(node.outputs, gradient) != node.outputs.end();
+    });
+    const bool used = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
+      return std::ranges::find(node.inputs, gradient) != node.inputs.end();
+    });
+    const bool fresh = maker != graph_.nodes.end() && !maker->op->view && !used;
+    if (fresh && owners.try_emplace(gradient, 1).second) return gradient;
+    return emit("ofsdp.Copy", "grad." + p.name, {gradient}, {}, 1)[0];
+  }
+
+  Graph graph_;
+  GraphEditor editor_;
+  std::vector<bool> needs_;
+  std::vector<bool> on_path_;
+  std::map<ValueId, std::vector<ValueId>> grads_;
+  Status status_;
+  int emitted_ = 0;
+};
+
+const Node& NodeGradBuilder::node() const { return autodiff_.graph_.nodes[node_]; }
+
+const Attributes& NodeGradBuilder::attributes() const { return node().attributes; }
+
+size_t NodeGradBuilder::num_inputs() const { return node().inputs.size(); }
+
+Ref NodeGradBuilder::input(size_t i) const {
+  return {i < node().inputs.size() ? node().inputs[i] : 0};
+}
+
+Ref NodeGradBuilder::output(size_t i) {
+  Node& node = autodiff_.graph_.nodes[node_];
+  if (node.outputs.size() <= i) node.outputs.resize(i + 1, 0);
+  if (node.outputs[i] != 0) return {node.outputs[i]};
+  const std::string name = fmt::format("{}.{}", node.name, i);
+  const ValueId id = autodiff_.editor_.add_value({name, ValueKind::kActivation, {}});
+  node.outputs[i] = id;  // add_value touches values only
+  auto descs = infer_outputs(autodiff_.graph_, node);
+  if (descs.ok()) {
+    autodiff_.graph_.value(id).desc = (*descs)[i];
+  } else if (autodiff_.status_.ok()) {
+    autodiff_.status_ = std::move(descs).status();
+  }
+  return {id};
+}
+
+Ref NodeGradBuilder::grad_output(size_t i) const {
+  return {i < node().outputs.size() && node().outputs[i] != 0 ? autodiff_.total(node().outputs[i])
+                                                              : 0};
+}
+
+bool NodeGradBuilder::needs_grad(size_t i) const {
+  return i < node().inputs.size() && node().inputs[i] != 0 &&
+         static_cast<size_t>(node().inputs[i]) < autodiff_.needs_.size() &&
+         autodiff_.needs(node().inputs[i]);
+}
+
+const TensorDesc& NodeGradBuilder::desc(Ref ref) const {
+  return autodiff_.graph_.value(ref.id).desc;
+}
+
+ConstantPtr NodeGradBuilder::constant_value(Ref ref) const {
+  return autodiff_.graph_.value(ref.id).constant;
+}
+
+std::vector<Ref> NodeGradBuilder::emit(const std::string& op, const std::vector<Ref>& inputs,
+                                       const Attributes& attributes, size_t num_outputs) {
+  std::vector<ValueId> ids;
+  for (Ref ref : inputs) ids.push_back(ref.id);
+  std::vector<Ref> refs;
+  const std::string name = node().name + ".grad";
+  for (ValueId id : autodiff_.emit(op, name, ids, attributes, num_outputs)) refs.push_back({id});
+  return refs;
+}
+
+Ref NodeGradBuilder::constant(ConstantPtr value) {
+  return {autodiff_.editor_.add_constant(node().name + ".constant", std::move(value))};
+}
+
+void NodeGradBuilder::set_grad(size_t input, Ref grad) {
+  if (!needs_grad(input) || !grad) return;
+  autodiff_.grads_[node().inputs[input]].push_back(grad.id);
+}
+
+}  // namespace
+
+Result<Graph> autodiff(const Graph& graph) { return Autodiff(graph).run(); }
+
+}  // namespace ofsdp

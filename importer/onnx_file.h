@@ -1,0 +1,45 @@
+// OnnxFile: an .onnx file opened for training. The skeleton (see onnx_walk.h) is all that is read
+// at once; weights are read where and when a rank wants them, so no rank reads more than its
+// shards.
+//
+// The file and its data files stay open, so replacing them by name (as writing the trained file to
+// the same path does) changes nothing here. One cut short in place is an error of `read`.
+//
+// Ownership: owns the descriptors. Threads: const members from any thread.
+// Errors: kInput from `open` (one line: path, tensor, expected and found); kFault from `read`.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "importer/onnx_walk.h"
+
+namespace ofsdp {
+
+class OnnxFile {
+ public:
+  static Result<OnnxFile> open(const std::string& path);
+
+  const std::string& path() const { return file_.path; }
+  const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto
+  const std::vector<Initializer>& initializers() const { return contents_.initializers; }
+
+  // Elements first_element .. first_element + dst.size() - 1 in row-major order, as float32. They
+  // must be inside of the shape.
+  Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
+
+  const OpenFile& file() const { return file_; }
+  const OnnxContents& contents() const { return contents_; }
+
+ private:
+  Status read_list(const Initializer& initializer, int64_t first_element,
+                   std::span<float> dst) const;
+  Status read_converted(const OpenFile& file, const Initializer& initializer, int64_t first_element,
+                        std::span<float> dst) const;
+
+  OpenFile file_;
+  OnnxContents contents_;
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,197 @@
+#include "importer/onnx_import.h"
+
+#include <onnx/checker.h>
+#include <onnx/inliner/inliner.h>
+#include <onnx/version_converter/convert.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "importer/onnx_tensor.h"
+
+namespace ofsdp {
+namespace {
+
+// One line of what an ONNX exception says.
+std::string first_line(const std::exception& error) {
+  std::string text = error.what();
+  std::ranges::replace(text, '\n', ' ');
+  return text.substr(0, 300);
+}
+
+int64_t default_opset(const onnx::ModelProto& model) {
+  for (const auto& import : model.opset_import()) {
+    if (import.domain().empty() || import.domain() == "ai.onnx") return import.version();
+  }
+  return 0;
+}
+
+// The model ready to be read, and the names of its initializers before any conversion.
+struct NormalizedModel {
+  onnx::ModelProto proto;
+  std::vector<std::string> initializers;
+};
+
+Result<NormalizedModel> normalized(const OnnxFile& file) {
+  onnx::ModelProto model;
+  if (!model.ParseFromString(file.skeleton())) {
+    return input_error("{}: is no ONNX model: it does not parse", file.path());
+  }
+  std::vector<std::string> names;
+  for (const auto& tensor : model.graph().initializer()) names.push_back(tensor.name());
+  for (const auto& source : file.initializers()) names.push_back(source.name);
+  const int64_t opset = default_opset(model);
+  if (opset > kOpset) {
+    return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
+                       kOpset);
+  }
+  try {
+    onnx::checker::check_model(model);
+    onnx::inliner::InlineLocalFunctions(model);
+    if (opset > 0 && opset < kOpset) {
+      model = onnx::version_conversion::ConvertVersion(model, kOpset);
+    }
+  } catch (const std::exception& error) {
+    return input_error("{}: {}", file.path(), first_line(error));
+  }
+  return NormalizedModel{std::move(model), std::move(names)};
+}
+
+class Importer {
+ public:
+  Importer(const OnnxFile& file, const Registry& registry) : file_(file) {
+    graph_.file = file.path();
+    graph_.registry = &registry;
+  }
+
+  Result<Graph> run(const onnx::GraphProto& proto) {
+    OFSDP_RETURN_IF_ERROR(add_parameters());
+    OFSDP_RETURN_IF_ERROR(add_constants(proto));
+    for (const auto& input : proto.input()) OFSDP_RETURN_IF_ERROR(add_input(input));
+    for (const auto& node : proto.node()) OFSDP_RETURN_IF_ERROR(add_node(node));
+    if (!unknown_.empty()) return unknown_operators();
+    for (const auto& output : proto.output()) {
+      const ValueId id = lookup(output.name());
+      if (id == 0)
+        return input_error("{}: output '{}' is made by no node", file_.path(), output.name());
+      graph_.outputs.push_back(id);
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  ValueId lookup(const std::string& name) const {
+    const auto it = ids_.find(name);
+    return it == ids_.end() ? 0 : it->second;
+  }
+
+  ValueId define(Value value) {
+    const std::string name = value.name;
+    return ids_[name] = GraphEditor(graph_).add_value(std::move(value));
+  }
+
+  Status add_parameters() {
+    const auto& initializers = file_.initializers();
+    for (size_t i = 0; i < initializers.size(); ++i) {
+      const auto& source = initializers[i];
+      // Parameters compute in float32 whatever the file stores.
+      const TensorDesc desc{DType::kFloat32, source.shape};
+      Value value{source.name, ValueKind::kParameter, desc};
+      if (desc.numel() <= 16) {
+        Constant constant{desc, std::vector<std::byte>(desc.bytes())};
+        auto* floats = reinterpret_cast<float*>(constant.bytes.data());
+        OFSDP_RETURN_IF_ERROR(file_.read(source, 0, {floats, static_cast<size_t>(desc.numel())}));
+        value.constant = std::make_shared<const Constant>(std::move(constant));
+      }
+      Parameter parameter{source.name, define(std::move(value)), static_cast<int>(i), false, {}};
+      graph_.parameters.push_back(std::move(parameter));
+    }
+    return {};
+  }
+
+  Status add_constants(const onnx::GraphProto& proto) {
+    for (const auto& tensor : proto.initializer()) {
+      if (lookup(tensor.name()) != 0) continue;  // a small parameter
+      auto constant = constant_from_onnx(tensor);
+      if (!constant.ok()) return std::move(constant).status().with_prefix(file_.path());
+      define({tensor.name(), ValueKind::kConstant, (*constant)->desc, {}, *constant});
+    }
+    return {};
+  }
+
+  Status add_input(const onnx::ValueInfoProto& input) {
+    if (lookup(input.name()) != 0) return {};  // an initializer: no column
+    const auto& type = input.type().tensor_type();
+    const DType dtype = dtype_from_onnx(type.elem_type());
+    if (!input.type().has_tensor_type() || dtype == DType::kUndefined) {
+      return input_error("{}: input '{}' is no tensor of a supported type", file_.path(),
+                         input.name());
+    }
+    Value value{input.name(), ValueKind::kInput, {dtype, {}}};
+    for (const auto& dim : type.shape().dim()) {
+      if (dim.has_dim_value()) {
+        value.declared.push_back({dim.dim_value(), {}});
+      } else {
+        value.declared.push_back({-1, dim.dim_param()});
+      }
+    }
+    graph_.inputs.push_back(define(std::move(value)));
+    return {};
+  }
+
+  Status add_node(const onnx::NodeProto& proto) {
+    Node node;
+    node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
+    node.op = graph_.registry->find(proto.domain(), proto.op_type());
+    if (node.op == nullptr) {
+      const std::string domain = proto.domain().empty() ? "" : proto.domain() + ".";
+      unknown_[domain + proto.op_type()].push_back(node.name);
+    }
+    for (const std::string& name : proto.input()) {
+      const ValueId id = name.empty() ? 0 : lookup(name);
+      if (!name.empty() && id == 0) {
+        return input_error("{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
+                           name);
+      }
+      node.inputs.push_back(id);
+    }
+    for (const std::string& name : proto.output()) {
+      node.outputs.push_back(name.empty() ? 0 : define({name, ValueKind::kActivation, {}}));
+    }
+    if (node.op == nullptr) return {};
+    for (const auto& attribute : proto.attribute()) {
+      auto value = attribute_from_onnx(attribute);
+      if (!value.ok()) return std::move(value).status().with_prefix(graph_.describe(node));
+      node.attributes.set(attribute.name(), *std::move(value));
+    }
+    graph_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status unknown_operators() const {
+    std::string list;
+    for (const auto& [op, nodes] : unknown_) {
+      list += fmt::format("{}{} ({} node{}: {})", list.empty() ? "" : "; ", op, nodes.size(),
+                          nodes.size() == 1 ? "" : "s", fmt::join(nodes, ", "));
+    }
+    return input_error("{}: operators without a kernel: {}", file_.path(), list);
+  }
+
+  const OnnxFile& file_;
+  Graph graph_;
+  std::unordered_map<std::string, ValueId> ids_;
+  std::map<std::string, std::vector<std::string>> unknown_;
+};
+
+}  // namespace
+
+Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, Importer(file, registry).run(model.proto.graph()));
+  graph.initializers = std::move(model.initializers);
+  return graph;
+}
+
+}  // namespace ofsdp

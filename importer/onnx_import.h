@@ -1,0 +1,21 @@
+// import_onnx: an OnnxFile made into a Graph with symbolic input axes.
+//
+// In order: the checker; functions of the model inlined; the version converter up to kOpset; then
+// nodes, constants and parameters. Weights never pass through here: the skeleton declares them as
+// inputs (importer/onnx_file.h), so the converter's copies of the model are small.
+//
+// Ownership: the registry must outlive the graph; the file is needed later to read weights from.
+// Threads: any. Errors: kInput with the file; every operator that is unknown is in one message,
+// with the names of its nodes. Exceptions of the ONNX library end here.
+#pragma once
+
+#include "importer/graph.h"
+#include "importer/onnx_file.h"
+
+namespace ofsdp {
+
+inline constexpr int kOpset = 28;  // the newest of the ONNX library that is built in
+
+Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry);
+
+}  // namespace ofsdp

@@ -1,0 +1,143 @@
+#include "importer/specialize.h"
+
+#include <algorithm>
+
+namespace ofsdp {
+
+int64_t fixed_batch(const Graph& graph) {
+  for (ValueId id : graph.inputs) {
+    const auto& declared = graph.value(id).declared;
+    if (!declared.empty() && declared[0].size >= 0) return declared[0].size;
+  }
+  return -1;
+}
+
+Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
+                                                 const std::map<std::string, Shape>& rows,
+                                                 int64_t batch) {
+  std::map<std::string, Shape> shapes;
+  std::map<std::string, std::pair<int64_t, std::string>>
+      symbols;  // size, and the input that bound it
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    const auto row = rows.find(input.name);
+    OFSDP_CHECK(row != rows.end(), "no column for {}", input.name);
+    std::vector<int64_t> axes{batch};
+    axes.insert(axes.end(), row->second.axes().begin(), row->second.axes().end());
+    if (axes.size() != input.declared.size()) {
+      return input_error("{}: input '{}' has {} axes, its column gives {} ({})", graph.file,
+                         input.name, input.declared.size(), axes.size(), Shape(axes).text());
+    }
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const Dim& dim = input.declared[i];
+      if (dim.size >= 0 && dim.size != axes[i]) {
+        return input_error("{}: axis {} of input '{}' is {}, {} {}", graph.file, i, input.name,
+                           dim.size, i == 0 ? "the micro-batch is" : "its column has", axes[i]);
+      }
+      if (dim.symbol.empty()) continue;
+      const auto [bound, fresh] = symbols.try_emplace(dim.symbol, axes[i], input.name);
+      if (!fresh && bound->second.first != axes[i]) {
+        return input_error("{}: axis '{}' is {} in column '{}' and {} in column '{}'", graph.file,
+                           dim.symbol, bound->second.first, bound->second.second, axes[i],
+                           input.name);
+      }
+    }
+    shapes[input.name] = Shape(std::move(axes));
+  }
+  return shapes;
+}
+
+namespace {
+
+// More than this is not worth keeping as a constant (a Constant of a step lives in the arena too).
+constexpr int64_t kMostFolded = int64_t{1} << 24;
+
+bool foldable(const Graph& graph, const Node& node) {
+  if (node.op->random) return false;
+  if (node.op->view) return graph.value(node.inputs[0]).kind == ValueKind::kConstant;
+  if (node.op->shape_only) return true;
+  return std::ranges::all_of(node.inputs, [&](ValueId id) {
+    return id == 0 || graph.value(id).kind == ValueKind::kConstant;
+  });
+}
+
+// Runs one node on constants.
+Status fold(Graph& graph, const Node& node) {
+  Problem problem{node.attributes, {}, {}, {}};
+  std::vector<TensorView> inputs, outputs;
+  for (ValueId id : node.inputs) {
+    const Value& value = graph.value(id);
+    problem.inputs.push_back(id == 0 ? TensorDesc{} : value.desc);
+    problem.constants.push_back(id == 0 ? nullptr : value.constant);
+    auto* data = value.constant ? const_cast<std::byte*>(value.constant->bytes.data()) : nullptr;
+    inputs.push_back({data, problem.inputs.back()});
+  }
+  std::vector<std::shared_ptr<Constant>> results;
+  for (ValueId id : node.outputs) {
+    auto result = std::make_shared<Constant>();
+    result->desc = id == 0 ? TensorDesc{} : graph.value(id).desc;
+    result->bytes.resize(id == 0 ? 0 : result->desc.bytes());
+    problem.outputs.push_back(result->desc);
+    outputs.push_back({result->bytes.data(), result->desc});
+    results.push_back(std::move(result));
+  }
+  if (node.op->view) {
+    results[0]->bytes = graph.value(node.inputs[0]).constant->bytes;
+  } else {
+    auto kernel = create_kernel(*node.op, problem);
+    if (!kernel.ok()) return std::move(kernel).status().with_prefix(graph.describe(node));
+    std::vector<std::byte> workspace((*kernel)->workspace_bytes() + kTensorAlignment);
+    void* aligned = workspace.data();
+    size_t room = workspace.size();
+    std::align(kTensorAlignment, (*kernel)->workspace_bytes(), aligned, room);
+    const StepContext context;
+    Status status = (*kernel)->run({inputs, outputs, static_cast<std::byte*>(aligned), &context});
+    if (!status.ok()) return std::move(status).with_prefix(graph.describe(node));
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == 0) continue;
+    Value& value = graph.value(node.outputs[i]);
+    value.kind = ValueKind::kConstant;
+    value.constant = std::move(results[i]);
+  }
+  return {};
+}
+
+// Dropout outside of training lets everything through.
+Node without_training(const Graph& graph, Node node) {
+  if (node.op->full_name() != "Dropout") return node;
+  node.op = &graph.registry->get("Identity");
+  node.inputs.resize(1);
+  node.outputs.resize(1);
+  node.attributes = {};
+  return node;
+}
+
+}  // namespace
+
+Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes,
+                         Mode mode) {
+  Graph result = graph;
+  result.nodes.clear();
+  for (ValueId id : result.inputs) {
+    Value& input = result.value(id);
+    input.desc.shape = shapes.at(input.name);
+  }
+  for (Node node : graph.nodes) {
+    if (mode == Mode::kEval) node = without_training(graph, std::move(node));
+    OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != 0) result.value(node.outputs[i]).desc = descs[i];
+    }
+    const bool small = std::ranges::all_of(
+        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
+    if (small && foldable(result, node)) {
+      OFSDP_RETURN_IF_ERROR(fold(result, node));
+    } else {
+      result.nodes.push_back(std::move(node));
+    }
+  }
+  return result;
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,52 @@
+// Attributes of a node, as ONNX has them: integers, floats, strings, lists of these, and tensors.
+// Subgraphs are no attributes here: the importer has resolved them.
+//
+// Ownership: values. Threads: immutable once made. Errors: `get` of another type is kInput.
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/core/tensor.h"
+
+namespace ofsdp {
+
+using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>,
+                               std::vector<float>, std::vector<std::string>, ConstantPtr>;
+
+class Attributes {
+ public:
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<const std::string, Attribute>> list) : map_(list) {}
+
+  bool has(const std::string& name) const { return map_.contains(name); }
+  void set(const std::string& name, Attribute value) { map_[name] = std::move(value); }
+  const std::map<std::string, Attribute>& all() const { return map_; }
+
+  // The value, or `otherwise` when the attribute is absent (or of another type, which ONNX's
+  // checker has already refused).
+  template <typename T>
+  T get(const std::string& name, T otherwise) const {
+    const auto it = map_.find(name);
+    if (it == map_.end()) return otherwise;
+    const T* value = std::get_if<T>(&it->second);
+    return value != nullptr ? *value : otherwise;
+  }
+  int64_t i(const std::string& name, int64_t otherwise) const { return get(name, otherwise); }
+  float f(const std::string& name, float otherwise) const { return get(name, otherwise); }
+  std::string s(const std::string& name, const char* otherwise) const {
+    return get(name, std::string(otherwise));
+  }
+  std::vector<int64_t> ints(const std::string& name, std::vector<int64_t> otherwise = {}) const {
+    return get(name, std::move(otherwise));
+  }
+
+  std::string text() const;  // "axis=1 epsilon=1e-05", in the order of names
+
+ private:
+  std::map<std::string, Attribute> map_;
+};
+
+}  // namespace ofsdp

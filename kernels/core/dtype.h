@@ -1,0 +1,38 @@
+// Element types of tensors. Numbers are little-endian, bool is one byte that is 0 or 1, as ONNX's
+// raw_data holds them. float16 and bfloat16 are storage types (IEEE 754 binary16; the upper half of
+// a binary32): arithmetic is done in float32.
+//
+// Ownership: values. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace ofsdp {
+
+enum class DType : uint8_t {
+  kUndefined,
+  kFloat32,
+  kFloat64,
+  kFloat16,
+  kBFloat16,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kBool,
+};
+
+size_t dtype_size(DType dtype);            // bytes of an element; 0 for kUndefined
+std::string_view dtype_name(DType dtype);  // "float32", ...
+std::optional<DType> dtype_from_name(std::string_view name);
+bool is_floating(DType dtype);
+bool is_integer(DType dtype);  // signed and unsigned, not bool
+
+}  // namespace ofsdp

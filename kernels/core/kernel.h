@@ -1,0 +1,95 @@
+// Kernel: an operator settled for one problem (dtypes, shapes, layouts, attributes), made while
+// planning and run in every step. Making one may be slow and may allocate; running one never
+// allocates and never chooses.
+//
+//   Problem         what is to be computed; descs of absent optional inputs/outputs are not
+//   present() Implementation  accepts(problem) is asked once, best implementation first; create
+//   makes the kernel KernelArgs      views in the order of the problem; `workspace` has
+//   workspace_bytes(), 64-byte aligned StepContext     what changes from micro-batch to micro-batch
+//
+// Ownership: the executor owns kernels; args are views into the arena. Threads: `run` on the thread
+// that runs the schedule; a kernel may fan out through kernels/cpu/parallel.h. Errors: `run`
+// returns an error only for what its data cause (an index out of range).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/core/attributes.h"
+#include "kernels/core/tensor.h"
+
+namespace ofsdp {
+
+struct Problem {
+  Attributes attributes;
+  std::vector<TensorDesc> inputs;
+  std::vector<TensorDesc> outputs;
+  std::vector<ConstantPtr> constants;  // per input: its value when known while planning, else null
+  uint64_t node_seed = 0;              // of random operators: differs from node to node
+  int threads = 1;
+
+  const TensorDesc& in(size_t i) const { return inputs[i]; }
+  const TensorDesc& out(size_t i) const { return outputs[i]; }
+  bool has_in(size_t i) const { return i < inputs.size() && inputs[i].present(); }
+  bool has_out(size_t i) const { return i < outputs.size() && outputs[i].present(); }
+  const Constant* constant(size_t i) const {
+    return i < constants.size() ? constants[i].get() : nullptr;
+  }
+  bool all_plain() const;             // every operand in the plain layout
+  bool all_dtype(DType dtype) const;  // every present operand of that dtype
+};
+
+struct StepContext {
+  uint64_t seed = 0;
+  int64_t step = 0;                       // updates, from 0
+  std::span<const int64_t> sample_index;  // global index of each sample of the micro-batch
+};
+
+struct KernelArgs {
+  std::span<const TensorView> inputs;
+  std::span<const TensorView> outputs;
+  std::byte* workspace = nullptr;
+  const StepContext* step = nullptr;
+
+  template <typename T>
+  const T* in(size_t i) const {
+    return inputs[i].as<const T>();
+  }
+  template <typename T>
+  T* out(size_t i) const {
+    return outputs[i].as<T>();
+  }
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual size_t workspace_bytes() const { return 0; }
+  virtual Status run(const KernelArgs& args) = 0;
+};
+
+struct Implementation {
+  std::string name;  // "onednn", "loops"
+  bool (*accepts)(const Problem&);
+  std::unique_ptr<Kernel> (*create)(const Problem&);
+};
+
+// A kernel from a callable `Status(const KernelArgs&)` that has captured what it needs.
+template <typename F>
+std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
+  class FunctionKernel final : public Kernel {
+   public:
+    FunctionKernel(F function, size_t bytes) : function_(std::move(function)), bytes_(bytes) {}
+    size_t workspace_bytes() const override { return bytes_; }
+    Status run(const KernelArgs& args) override { return function_(args); }
+
+   private:
+    F function_;
+    size_t bytes_;
+  };
+  return std::make_unique<FunctionKernel>(std::move(function), workspace_bytes);
+}
+
+}  // namespace ofsdp

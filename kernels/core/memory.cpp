@@ -1,0 +1,75 @@
+#include "kernels/core/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace ofsdp {
+
+void MemoryLedger::add(size_t bytes) {
+  const size_t now = current_ += bytes;
+  size_t peak = peak_;
+  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+  }
+}
+
+Region::Region(Region&& other) noexcept { *this = std::move(other); }
+
+Region& Region::operator=(Region&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  ledger_ = std::exchange(other.ledger_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  fd_ = std::exchange(other.fd_, -1);
+  return *this;
+}
+
+Region::~Region() { release(); }
+
+void Region::release() {
+  if (data_ != nullptr) {
+    munmap(data_, bytes_);
+    ledger_->remove(bytes_);
+    data_ = nullptr;
+  }
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+Result<Region> Region::map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
+                           const std::string& name) {
+  Region region;
+  if (bytes == 0) return region;
+  const size_t whole = region_bytes(bytes);
+  auto no_memory = [&](const char* call) {
+    return fault("no memory for {}: {} bytes ({}: {})", name, whole, call, std::strerror(errno));
+  };
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  if (sharing == Sharing::kShared) {
+    region.fd_ = memfd_create(name.c_str(), MFD_CLOEXEC);
+    if (region.fd_ < 0) return no_memory("memfd_create");
+    // Reserving the pages now turns a full memory into this error instead of a SIGBUS later.
+    const int error = posix_fallocate(region.fd_, 0, static_cast<off_t>(whole));
+    if (error != 0) {
+      errno = error;
+      return no_memory("fallocate");
+    }
+    flags = MAP_SHARED;
+  }
+  void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags, region.fd_, 0);
+  if (data == MAP_FAILED) return no_memory("mmap");
+  region.ledger_ = &ledger;
+  region.data_ = static_cast<std::byte*>(data);
+  region.bytes_ = whole;
+  ledger.add(whole);
+  madvise(data, whole, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the kernel allows it
+  std::memset(data, 0, whole);
+  return region;
+}
+
+}  // namespace ofsdp

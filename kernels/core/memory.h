@@ -1,0 +1,69 @@
+// The memory that holds tensors, and the ledger that counts it.
+//
+// A Region is page-aligned memory mapped at once and touched at once (so that no step pays for a
+// page fault), either private to this process or a memfd that peers on this host may map. Every
+// Region is entered in a MemoryLedger; the ledger's peak is what the metrics call peak_bytes, and
+// the plan computes the same figure beforehand with `region_bytes`.
+//
+// Ownership: a Region owns its mapping (and its file descriptor) and unmaps it; views never own.
+// Threads: the ledger may be used from any thread; a Region from the one that owns it.
+// Errors: kFault with the name and the bytes asked for when the system has no memory left.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+inline constexpr size_t kTensorAlignment = 64;  // bytes; a cache line, and an AVX-512 register
+inline constexpr size_t kPageBytes = 4096;
+
+constexpr size_t align_up(size_t bytes, size_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// What a Region of `bytes` costs: whole pages.
+constexpr size_t region_bytes(size_t bytes) { return align_up(bytes, kPageBytes); }
+
+class MemoryLedger {
+ public:
+  void add(size_t bytes);
+  void remove(size_t bytes) { current_ -= bytes; }
+  size_t current() const { return current_; }
+  size_t peak() const { return peak_; }
+
+ private:
+  std::atomic<size_t> current_{0};
+  std::atomic<size_t> peak_{0};
+};
+
+class Region {
+ public:
+  enum class Sharing { kPrivate, kShared };
+
+  Region() = default;
+  Region(Region&& other) noexcept;
+  Region& operator=(Region&& other) noexcept;
+  ~Region();
+
+  // Zero-filled. 0 bytes give an empty Region. The ledger must outlive the Region.
+  static Result<Region> map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
+                            const std::string& name);
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }  // as mapped: whole pages
+  int fd() const { return fd_; }           // the memfd of a shared one, else -1
+
+ private:
+  void release();
+
+  MemoryLedger* ledger_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+  int fd_ = -1;
+};
+
+}  // namespace ofsdp

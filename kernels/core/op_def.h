@@ -1,0 +1,138 @@
+// OpDef: everything the program knows about one operator. Each lives in one file,
+// kernels/ops/NAME.cpp, in this order: formula and derivative as a comment; infer; grad; a
+// reference in double; the implementations, best first; sample cases. kernels/ops/list.cpp names
+// them all.
+//
+//   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
+//              included); its errors say what the node got, the importer adds file and node
+//   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: no
+//   gradient reference  the definition again, in double and with plain loops: the oracle of the
+//   tests cpu        implementations; empty only for views (`view`: output 0 has the bytes of input
+//   0)
+//
+// Operators of our own (gradients, mostly) have the domain "ofsdp". Semantics are those of the
+// newest ONNX opset: the importer converts older files up.
+//
+// Ownership: the Registry owns OpDefs. Threads: immutable once registered.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/kernel.h"
+
+namespace ofsdp {
+
+inline constexpr const char* kOwnDomain = "ofsdp";
+
+struct InferContext {
+  const Attributes& attributes;
+  std::vector<TensorDesc> inputs;      // not present(): absent
+  std::vector<ConstantPtr> constants;  // value of an input when known, else null
+  std::vector<bool> wanted;            // per output of the node: does it have a name
+
+  bool has(size_t i) const { return i < inputs.size() && inputs[i].present(); }
+  const Constant* constant(size_t i) const {
+    return i < constants.size() ? constants[i].get() : nullptr;
+  }
+};
+// One desc per output; those not wanted may be left not present().
+using InferFn = Result<std::vector<TensorDesc>> (*)(const InferContext&);
+
+// A value in the graph under construction; 0 is none.
+struct Ref {
+  int id = 0;
+  explicit operator bool() const { return id != 0; }
+};
+
+class GradBuilder {
+ public:
+  virtual ~GradBuilder() = default;
+  virtual const Attributes& attributes() const = 0;
+  virtual size_t num_inputs() const = 0;
+  virtual Ref input(size_t i) const = 0;        // none when absent
+  virtual Ref output(size_t i) = 0;             // asks the node for it even if the file does not
+  virtual Ref grad_output(size_t i) const = 0;  // none when no gradient reaches that output
+  virtual bool needs_grad(size_t i) const = 0;  // whether set_grad(i) is of any use
+  virtual const TensorDesc& desc(Ref ref) const = 0;
+  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null when not known while planning
+
+  // A new node and its outputs; default domain when `op` has no dot, "ofsdp.Name" is our own.
+  virtual std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
+                                const Attributes& attributes, size_t num_outputs) = 0;
+  virtual Ref constant(ConstantPtr value) = 0;
+  virtual void set_grad(size_t input, Ref grad) = 0;
+
+  Ref emit1(const std::string& op, const std::vector<Ref>& inputs,
+            const Attributes& attributes = {}) {
+    return emit(op, inputs, attributes, 1)[0];
+  }
+  Ref ints(const std::vector<int64_t>& values);  // an int64 constant of one axis
+  Ref scalar(DType dtype, double value);         // a constant of rank 0
+  // `grad` summed over the axes along which `target` was broadcast; the shape of `target`.
+  Ref sum_to(Ref grad, Ref target);
+};
+using GradFn = void (*)(GradBuilder&);
+
+// A tensor of the reference implementations: any dtype's values as doubles.
+struct RefTensor {
+  TensorDesc desc;
+  std::vector<double> values;
+};
+struct ReferenceContext {
+  const Attributes& attributes;
+  std::vector<RefTensor> inputs;
+  std::vector<TensorDesc> output_descs;  // as inferred
+  uint64_t node_seed = 0;
+  StepContext step;
+};
+using ReferenceFn = std::vector<RefTensor> (*)(const ReferenceContext&);
+
+// One problem to test: inputs are filled with normal(0,1) (integers and masks by `fill`).
+struct SampleCase {
+  std::string name;
+  Attributes attributes = {};
+  std::vector<TensorDesc> inputs = {};
+  // Replaces the default fill of inputs: (input index, its doubles to change in place).
+  std::function<void(size_t, std::vector<double>&)> fill = {};
+  std::vector<size_t> constant_inputs = {};  // inputs whose values the planner knows (shapes, axes)
+  size_t num_outputs = 1;
+  bool check_grad = true;   // finite differences, where the operator has a gradient
+  double tolerance = 2e-5;  // of float32 implementations, relative to the largest magnitude
+};
+
+// How an operator takes channels-last operands.
+enum class LayoutRule {
+  kPlain,         // every operand plain
+  kElementwise,   // any layout, the same for all operands of the output's shape (scalars beside)
+  kChannelsLast,  // the operands named in channels_last_inputs/outputs, when they have 4 axes
+};
+
+struct OpDef {
+  std::string domain = {};  // "" is ai.onnx
+  std::string name = {};
+  int min_inputs = 1;
+  int first_opset = 1;  // of ai.onnx: where this meaning starts; older files are converted up
+  InferFn infer = nullptr;
+  GradFn grad = nullptr;
+  ReferenceFn reference = nullptr;
+  std::vector<Implementation> cpu = {};
+  std::vector<SampleCase> (*samples)() = nullptr;
+
+  bool view = false;                     // output 0 is input 0 with another shape
+  bool shape_only = false;               // depends on the shapes of its inputs only: always folded
+  bool random = false;                   // depends on seed, step and sample: never folded
+  std::vector<int> inplace_inputs = {};  // inputs whose bytes output 0 may overwrite
+  LayoutRule layout = LayoutRule::kPlain;
+  std::vector<int> channels_last_inputs = {};
+  std::vector<int> channels_last_outputs = {};
+  std::vector<int> constant_inputs = {};  // inputs that must be known while planning
+  // Inputs that matter at run time but carry no gradient (labels, indices) need nothing here: grad
+  // simply sets none.
+
+  std::string full_name() const { return domain.empty() ? name : domain + "." + name; }
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,53 @@
+// Optimizers: the update of a span of a parameter shard, in float32, elementwise.
+//
+// An OptimizerDef names its state tensors (one float32 each per element), and `update` does one
+// update of `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor,
+// not fused), with its order of operations, so that trajectories agree to rounding; every operation
+// is one IEEE operation, so vector body and tail give the same bits and the split into spans does
+// not matter. `reference` is the same in double.
+//
+// Ownership: views only. Threads: the one that runs the schedule. `step` counts updates from 1.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ofsdp {
+
+struct OptimizerSettings {
+  double weight_decay = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double rho = 0.9;
+};
+
+template <typename T>
+struct OptimizerSpan {
+  T* param;  // updated in place
+  const T* grad;
+  T* const* state;  // one pointer per state tensor, each at the same element as `param`
+  int64_t count;
+  double lr;
+  double weight_decay;  // this span's: 0 for parameters without decay
+  int64_t step;         // this update's number, from 1
+};
+
+struct OptimizerDef {
+  std::string name;  // "adamw"
+  std::vector<std::string> state_names(const OptimizerSettings& settings) const {
+    return states(settings);
+  }
+  std::vector<std::string> (*states)(const OptimizerSettings&);
+  void (*update)(const OptimizerSettings&, const OptimizerSpan<float>&);
+  void (*reference)(const OptimizerSettings&, const OptimizerSpan<double>&);
+};
+
+std::vector<OptimizerDef> optimizer_list();                   // one list
+const OptimizerDef* find_optimizer(const std::string& name);  // null: unknown
+
+}  // namespace ofsdp

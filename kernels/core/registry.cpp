@@ -1,0 +1,35 @@
+#include "kernels/core/registry.h"
+
+namespace ofsdp {
+
+void Registry::add(OpDef op) {
+  const auto key = std::make_pair(op.domain, op.name);
+  OFSDP_CHECK(!ops_.contains(key), "operator {} is registered twice", op.full_name());
+  ops_.emplace(key, std::move(op));
+}
+
+const OpDef* Registry::find(const std::string& domain, const std::string& name) const {
+  const auto it = ops_.find({domain == "ai.onnx" ? "" : domain, name});
+  return it == ops_.end() ? nullptr : &it->second;
+}
+
+const OpDef& Registry::get(const std::string& full_name) const {
+  const size_t dot = full_name.rfind('.');
+  const std::string domain = dot == std::string::npos ? "" : full_name.substr(0, dot);
+  const OpDef* op = find(domain, full_name.substr(dot + 1));  // npos + 1 is 0
+  OFSDP_CHECK(op != nullptr, "no operator {}", full_name);
+  return *op;
+}
+
+Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem) {
+  for (const Implementation& implementation : op.cpu) {
+    if (implementation.accepts(problem)) return implementation.create(problem);
+  }
+  std::string inputs;
+  for (const TensorDesc& desc : problem.inputs)
+    inputs += (inputs.empty() ? "" : ", ") + desc.text();
+  return input_error("operator {} has no kernel for ({}) {}", op.full_name(), inputs,
+                     problem.attributes.text());
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,142 @@
+#include "kernels/core/tensor.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
+
+namespace ofsdp {
+namespace {
+
+// Calls f(T{}) with the C++ type that stores `dtype`; the 16-bit floats are handled by the callers.
+template <typename F>
+void with_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    case DType::kInt8:
+      return f(int8_t{});
+    case DType::kInt16:
+      return f(int16_t{});
+    case DType::kInt32:
+      return f(int32_t{});
+    case DType::kInt64:
+      return f(int64_t{});
+    case DType::kUInt8:
+      return f(uint8_t{});
+    case DType::kUInt16:
+      return f(uint16_t{});
+    case DType::kUInt32:
+      return f(uint32_t{});
+    case DType::kUInt64:
+      return f(uint64_t{});
+    case DType::kBool:
+      return f(bool{});
+    default:
+      OFSDP_CHECK(false, "no element type for {}", dtype_name(dtype));
+  }
+}
+
+}  // namespace
+
+std::string TensorDesc::text() const {
+  if (!present()) return "absent";
+  return std::string(dtype_name(dtype)) + shape.text() +
+         (layout == Layout::kChannelsLast ? "/cl" : "");
+}
+
+Result<std::vector<int64_t>> int_values(const Constant& constant) {
+  if (constant.desc.dtype == DType::kInt64) {
+    const auto values = constant.as<int64_t>();
+    return std::vector<int64_t>(values.begin(), values.end());
+  }
+  if (constant.desc.dtype == DType::kInt32) {
+    const auto values = constant.as<int32_t>();
+    return std::vector<int64_t>(values.begin(), values.end());
+  }
+  return input_error("expected int64 or int32 values, found {}", dtype_name(constant.desc.dtype));
+}
+
+std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
+  std::vector<double> values(static_cast<size_t>(desc.numel()));
+  if (desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(data);
+    const bool half = desc.dtype == DType::kFloat16;
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = half ? half_to_float(bits[i]) : bfloat16_to_float(bits[i]);
+    }
+    return values;
+  }
+  with_type(desc.dtype, [&](auto zero) {
+    const auto* source = reinterpret_cast<const decltype(zero)*>(data);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(source[i]);
+  });
+  return values;
+}
+
+void from_doubles(std::span<const double> values, const TensorDesc& desc, std::byte* data) {
+  if (desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16) {
+    auto* bits = reinterpret_cast<uint16_t*>(data);
+    const bool half = desc.dtype == DType::kFloat16;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<float>(values[i]);
+      bits[i] = half ? float_to_half(value) : float_to_bfloat16(value);
+    }
+    return;
+  }
+  with_type(desc.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    auto* target = reinterpret_cast<T*>(data);
+    for (size_t i = 0; i < values.size(); ++i) target[i] = static_cast<T>(values[i]);
+  });
+}
+
+float half_to_float(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fu;
+  uint32_t mantissa = bits & 0x3ffu;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float value = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal
+  return sign != 0 ? -value : value;
+}
+
+uint16_t float_to_half(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds past the largest: infinity
+  if (magnitude < 0x38800000u) {                        // subnormal: let float addition round
+    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) - 0x3f000000u);
+  }
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  return sign | static_cast<uint16_t>((magnitude - 0x38000000u + 0xfffu + odd) >> 13);
+}
+
+float bfloat16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+uint16_t float_to_bfloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+bool Problem::all_plain() const {
+  auto plain = [](const TensorDesc& d) { return d.layout == Layout::kPlain; };
+  return std::ranges::all_of(inputs, plain) && std::ranges::all_of(outputs, plain);
+}
+
+bool Problem::all_dtype(DType dtype) const {
+  auto same = [&](const TensorDesc& d) { return !d.present() || d.dtype == dtype; };
+  return std::ranges::all_of(inputs, same) && std::ranges::all_of(outputs, same);
+}
+
+}  // namespace ofsdp

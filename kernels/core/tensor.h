@@ -1,0 +1,78 @@
+// What a tensor is to a kernel: its type (TensorDesc), a view of its bytes (TensorView), and, for
+// values known while planning, the bytes themselves (Constant).
+//
+// A tensor is dense. `layout` says in which order the bytes lie; `shape` is always the logical ONNX
+// shape. kPlain is row-major. kChannelsLast keeps logical [N, C, spatial...] as N, spatial..., C,
+// which convolutions and poolings run faster in; the planner decides it, nothing else sees it.
+//
+// Ownership: TensorView never owns; Constant owns its bytes and is shared between graphs.
+// Threads: descs and constants are immutable once made.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/shape.h"
+
+namespace ofsdp {
+
+enum class Layout : uint8_t { kPlain, kChannelsLast };
+
+struct TensorDesc {
+  DType dtype = DType::kUndefined;  // kUndefined: an optional input or output that is absent
+  Shape shape;
+  Layout layout = Layout::kPlain;
+
+  bool present() const { return dtype != DType::kUndefined; }
+  int64_t numel() const { return shape.numel(); }
+  size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
+  bool operator==(const TensorDesc&) const = default;
+  std::string text() const;  // "float32[8, 128]"; "/cl" behind it when channels last
+};
+
+struct TensorView {
+  std::byte* data = nullptr;  // 64-byte aligned; null when absent
+  TensorDesc desc;
+
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+};
+
+struct Constant {
+  TensorDesc desc;
+  std::vector<std::byte> bytes;
+
+  template <typename T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+};
+using ConstantPtr = std::shared_ptr<const Constant>;
+
+template <typename T>
+ConstantPtr make_constant(DType dtype, Shape shape, std::span<const T> values) {
+  Constant constant{{dtype, std::move(shape)}, std::vector<std::byte>(values.size_bytes())};
+  if (!values.empty()) std::memcpy(constant.bytes.data(), values.data(), values.size_bytes());
+  return std::make_shared<const Constant>(std::move(constant));
+}
+
+// The elements of an integer constant (int32 or int64) as int64.
+Result<std::vector<int64_t>> int_values(const Constant& constant);
+
+// Elements of any dtype from and to double, for reference implementations and tests.
+std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data);
+void from_doubles(std::span<const double> values, const TensorDesc& desc, std::byte* data);
+
+// IEEE binary16 and bfloat16, rounded to nearest even.
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float value);
+float bfloat16_to_float(uint16_t bits);
+uint16_t float_to_bfloat16(float value);
+
+}  // namespace ofsdp

@@ -1,0 +1,19 @@
+// Integer arithmetic that is defined for every input: it wraps, as ONNX leaves it, instead of being
+// undefined. Used by the integer kernels of Add, Sub, Mul, Neg, ...; floats pass through unchanged.
+#pragma once
+
+#include <type_traits>
+
+namespace ofsdp {
+
+template <typename T, typename F>
+constexpr T wrapping(T a, T b, const F& f) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
+  } else {
+    return f(a, b);
+  }
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,71 @@
+// Bridge to oneDNN 3.2 (the gomp build): operand descriptions, and a Kernel that runs one
+// primitive.
+//
+// An operator describes its operands as their bytes lie (`desc_of`) and as it would like them
+// (`any`, `channels_last`), makes a primitive_desc (always with allow_empty, so that "not
+// implemented" is an empty handle and no exception) and hands it to make_kernel with one Binding
+// per operand. Where the primitive wants other bytes than an operand has, the kernel reorders
+// through its workspace.
+//
+// [Note: oneDNN and malloc] A primitive's run makes 5 to 15 `operator new` calls of at most 160
+// bytes (nodes of its argument map), which small_object_pool.cpp serves without malloc. Some
+// implementations also call posix_memalign at every run (x64:gemm once an image, brgconv for
+// strided backward); first_quiet walks past those. Scratchpads are ours (mode user): part of the
+// workspace.
+//
+// Owns: a kernel owns its primitives, memory objects and argument lists. Threads: a kernel runs on
+// the thread that runs the schedule, oneDNN fans out over libgomp's pool. Errors: dnnl::error from
+// creation means a malformed description, our bug, and ends the program; a failed run is a fault.
+#pragma once
+
+#include <dnnl.hpp>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/kernel.h"
+
+namespace ofsdp::onednn {
+
+using Dims = dnnl::memory::dims;
+using Desc = dnnl::memory::desc;
+
+const dnnl::engine& engine();
+dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
+
+Desc row_major(DType dtype, const Dims& dims);
+Desc strided(DType dtype, const Dims& dims, const Dims& strides);
+Desc channels_last(DType dtype, const Dims& dims);  // [N, C, spatial...] as N, spatial..., C
+Desc any(DType dtype, const Dims& dims);            // oneDNN chooses
+Desc desc_of(const TensorDesc& desc);               // the bytes as they lie
+
+dnnl::primitive_attr attributes();  // scratchpad by the caller, float32 stays float32
+
+// Whether an implementation is one that calls malloc at run time, or the plain loops ("ref").
+bool is_noisy(std::string_view implementation);
+bool is_reference(std::string_view implementation);
+
+// The first implementation that is neither; else the first of all; empty when there is none.
+template <typename Make>
+auto first_quiet(const Make& make) {
+  auto pd = make();
+  bool more = pd.get(true) != nullptr;
+  while (more) {
+    if (!is_noisy(pd.impl_info_str()) && !is_reference(pd.impl_info_str())) return pd;
+    more = pd.next_impl();
+  }
+  return make();  // next_impl changed the handle: start again
+}
+
+// An argument of the primitive, and the operand of the node that is bound to it.
+struct Binding {
+  int argument;    // DNNL_ARG_SRC, ...
+  bool is_output;  // of KernelArgs::outputs, else ::inputs
+  size_t index;
+  Desc desc;  // how its bytes lie
+};
+
+std::unique_ptr<Kernel> make_kernel(const dnnl::primitive_desc_base& pd,
+                                    const std::vector<Binding>& bindings);
+
+}  // namespace ofsdp::onednn

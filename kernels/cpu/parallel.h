@@ -1,0 +1,38 @@
+// Threads of a rank: one pool, libgomp's, which oneDNN uses as well, so that two pools never fight.
+//
+// parallel_for(n, grain, f) calls f(begin, end) over [0, n) cut at fixed points that depend on n,
+// grain and the number of threads only; f must not depend on the cut (no partial sums across it).
+// One thread runs it in place, without entering the pool.
+//
+// OFSDP_MULTIARCH on a function with hot loops compiles it for AVX-512, AVX2 and baseline x86-64
+// and picks at load time. Threads: call from the thread that runs the schedule.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define OFSDP_MULTIARCH
+#else
+#define OFSDP_MULTIARCH \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+
+namespace ofsdp {
+
+int pool_threads();                // threads of the pool
+void set_pool_threads(int count);  // once, before planning
+
+// f(begin, end); grain: the fewest items worth a thread.
+template <typename F>
+void parallel_for(int64_t n, int64_t grain, const F& f) {
+  const int64_t parts = std::min<int64_t>(pool_threads(), n / std::max<int64_t>(grain, 1));
+  if (parts <= 1) {
+    if (n > 0) f(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
+  for (int64_t part = 0; part < parts; ++part) f(n * part / parts, n * (part + 1) / parts);
+}
+
+}  // namespace ofsdp

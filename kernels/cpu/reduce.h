@@ -1,0 +1,38 @@
+// Sums (or maxima) over some axes of a dense row-major float32 tensor.
+//
+// The order of the additions depends on the shape only: never on threads, and a column's order
+// never on its neighbours. Long sums go in blocks of kSumBlock whose totals are added, so that the
+// error grows with the number of blocks and not of elements.
+//
+//   Reduction sum(shape, reduced, ReduceKind::kSum);   // reduced[axis]: is it summed away
+//   sum.run(src, dst, scale);                          // dst: the kept axes in order; dst = scale
+//   * sum
+//
+// An empty sum is 0, an empty maximum -infinity. Ownership: a value, made while planning; run
+// allocates nothing. Threads: run fans out over the pool.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/broadcast.h"
+
+namespace ofsdp {
+
+enum class ReduceKind { kSum, kMax };
+
+class Reduction {
+ public:
+  Reduction(const Shape& shape, const std::vector<bool>& reduced, ReduceKind kind);
+  void run(const float* src, float* dst, float scale = 1.0f) const;
+
+ private:
+  void columns(const float* src, float* dst, int64_t count) const;
+  float element(const float* src) const;
+
+  StridedLoop kept_;     // operands: src, dst; its rows are what is kept
+  StridedLoop reduced_;  // operand: src
+  ReduceKind kind_;
+  int64_t kept_count_ = 0;
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,176 @@
+#include "kernels/cpu/softmax.h"
+
+#include <cmath>
+
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr int64_t kGrain = 4096;   // elements worth a thread; each costs an exponential
+constexpr int64_t kColumns = 128;  // columns that share a walk over the classes
+
+OFSDP_MULTIARCH void softmax_row(const float* src, float* dst, int64_t n) {
+  const float max = lane_max(src, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = vector_exp(src[i] - max);
+  const float scale = 1.0f / lane_sum(n, [&](int64_t i) { return dst[i]; });
+  for (int64_t i = 0; i < n; ++i) dst[i] *= scale;
+}
+
+OFSDP_MULTIARCH void log_softmax_row(const float* src, float* dst, int64_t n) {
+  const float max = lane_max(src, n);
+  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp(src[i] - max); }));
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = (src[i] - max) - log;
+}
+
+OFSDP_MULTIARCH void softmax_grad_row(const float* dy, const float* y, float* dx, int64_t n) {
+  const float dot = lane_sum(n, [&](int64_t i) { return dy[i] * y[i]; });
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - dot);
+}
+
+OFSDP_MULTIARCH void log_softmax_grad_row(const float* dy, const float* y, float* dx, int64_t n) {
+  const float sum = lane_sum(n, [&](int64_t i) { return dy[i]; });
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] - vector_exp(y[i]) * sum;
+}
+
+// The same for `n` neighbouring columns, n <= kColumns; classes lie `step` apart.
+[[gnu::always_inline]] inline void column_max(const float* src, int64_t classes, int64_t step,
+                                              int64_t n, float* max) {
+  for (int64_t i = 0; i < n; ++i) max[i] = src[i];
+  for (int64_t c = 1; c < classes; ++c) {
+    const float* x = src + c * step;
+    for (int64_t i = 0; i < n; ++i) max[i] = x[i] > max[i] ? x[i] : max[i];
+  }
+}
+
+OFSDP_MULTIARCH void softmax_columns(const float* src, float* dst, int64_t classes, int64_t step,
+                                     int64_t n) {
+  float max[kColumns];
+  float sum[kColumns] = {};
+  column_max(src, classes, step, n, max);
+  for (int64_t c = 0; c < classes; ++c) {
+    const float* x = src + c * step;
+    float* y = dst + c * step;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = vector_exp(x[i] - max[i]);
+    for (int64_t i = 0; i < n; ++i) sum[i] += y[i];
+  }
+  for (int64_t i = 0; i < n; ++i) sum[i] = 1.0f / sum[i];
+  for (int64_t c = 0; c < classes; ++c) {
+    for (int64_t i = 0; i < n; ++i) dst[c * step + i] *= sum[i];
+  }
+}
+
+OFSDP_MULTIARCH void log_softmax_columns(const float* src, float* dst, int64_t classes,
+                                         int64_t step, int64_t n) {
+  float max[kColumns];
+  float sum[kColumns] = {};
+  column_max(src, classes, step, n, max);
+  for (int64_t c = 0; c < classes; ++c) {
+    const float* x = src + c * step;
+    for (int64_t i = 0; i < n; ++i) sum[i] += vector_exp(x[i] - max[i]);
+  }
+  for (int64_t i = 0; i < n; ++i) sum[i] = std::log(sum[i]);
+  for (int64_t c = 0; c < classes; ++c) {
+    const float* x = src + c * step;
+    float* y = dst + c * step;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - max[i]) - sum[i];
+  }
+}
+
+OFSDP_MULTIARCH void softmax_grad_columns(const float* dy, const float* y, float* dx,
+                                          int64_t classes, int64_t step, int64_t n) {
+  float dot[kColumns] = {};
+  for (int64_t c = 0; c < classes; ++c) {
+    for (int64_t i = 0; i < n; ++i) dot[i] += dy[c * step + i] * y[c * step + i];
+  }
+  for (int64_t c = 0; c < classes; ++c) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      dx[c * step + i] = y[c * step + i] * (dy[c * step + i] - dot[i]);
+    }
+  }
+}
+
+OFSDP_MULTIARCH void log_softmax_grad_columns(const float* dy, const float* y, float* dx,
+                                              int64_t classes, int64_t step, int64_t n) {
+  float sum[kColumns] = {};
+  for (int64_t c = 0; c < classes; ++c) {
+    for (int64_t i = 0; i < n; ++i) sum[i] += dy[c * step + i];
+  }
+  for (int64_t c = 0; c < classes; ++c) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      dx[c * step + i] = dy[c * step + i] - vector_exp(y[c * step + i]) * sum[i];
+    }
+  }
+}
+
+// row(offset) for every row, or columns(offset, count) for every block of columns.
+template <typename Row, typename Columns>
+void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
+  if (e.classes == 0) return;
+  if (e.inner == 1) {
+    parallel_for(e.outer, kGrain / e.classes + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t o = begin; o < end; ++o) row(o * e.classes);
+    });
+    return;
+  }
+  const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
+  const int64_t width = std::min(e.inner, kColumns);
+  parallel_for(
+      e.outer * blocks, kGrain / (e.classes * width + 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t first = item % blocks * kColumns;
+          columns(item / blocks * e.classes * e.inner + first, std::min(kColumns, e.inner - first));
+        }
+      });
+}
+
+}  // namespace
+
+SoftmaxExtent softmax_extent(const Shape& shape, int axis) {
+  return {shape.numel(0, axis), shape[axis], shape.numel(axis + 1, shape.rank())};
+}
+
+void softmax(const SoftmaxExtent& e, const float* src, float* dst) {
+  walk(
+      e, [&](int64_t at) { softmax_row(src + at, dst + at, e.classes); },
+      [&](int64_t at, int64_t n) { softmax_columns(src + at, dst + at, e.classes, e.inner, n); });
+}
+
+void log_softmax(const SoftmaxExtent& e, const float* src, float* dst) {
+  walk(
+      e, [&](int64_t at) { log_softmax_row(src + at, dst + at, e.classes); },
+      [&](int64_t at, int64_t n) {
+        log_softmax_columns(src + at, dst + at, e.classes, e.inner, n);
+      });
+}
+
+void softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
+                  float* diff_src) {
+  walk(
+      e, [&](int64_t at) { softmax_grad_row(diff_dst + at, dst + at, diff_src + at, e.classes); },
+      [&](int64_t at, int64_t n) {
+        softmax_grad_columns(diff_dst + at, dst + at, diff_src + at, e.classes, e.inner, n);
+      });
+}
+
+void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
+                      float* diff_src) {
+  walk(
+      e,
+      [&](int64_t at) { log_softmax_grad_row(diff_dst + at, dst + at, diff_src + at, e.classes); },
+      [&](int64_t at, int64_t n) {
+        log_softmax_grad_columns(diff_dst + at, dst + at, diff_src + at, e.classes, e.inner, n);
+      });
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,248 @@
+// Gradients of Conv, for y = conv(x, w) + b with the attributes of Conv, explicit pads, and the
+// shapes x_shape and w_shape:
+//   ofsdp.ConvGradInput(dy, w) -> dx         dx[n, c, i] = sum over (m, o, k) that read i of w dy
+//   ofsdp.ConvGradWeights(x, dy) -> dw, db   dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d]
+//   dy
+//                                            db[m] = sum over (n, o) of dy; made only when wanted
+#include "kernels/ops/conv_shape.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::ops {
+namespace {
+
+ConvShape shape_of(const Attributes& attributes) {
+  return known_conv(attributes, Shape(attributes.ints("x_shape")),
+                    Shape(attributes.ints("w_shape")));
+}
+
+Result<std::vector<TensorDesc>> infer_input(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
+}
+
+Result<std::vector<TensorDesc>> infer_weights(const InferContext& c) {
+  const Shape w(c.attributes.ints("w_shape"));
+  return std::vector{TensorDesc{c.inputs[0].dtype, w}, TensorDesc{c.inputs[0].dtype, {w[0]}}};
+}
+
+std::vector<RefTensor> reference_input(const ReferenceContext& c) {
+  const ConvShape s = shape_of(c.attributes);
+  RefTensor dx{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.x.numel()))};
+  for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
+    dx.values[static_cast<size_t>(in)] +=
+        c.inputs[0].values[static_cast<size_t>(out)] * c.inputs[1].values[static_cast<size_t>(tap)];
+  });
+  return {dx};
+}
+
+std::vector<RefTensor> reference_weights(const ReferenceContext& c) {
+  const ConvShape s = shape_of(c.attributes);
+  RefTensor dw{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.w.numel()))};
+  for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
+    dw.values[static_cast<size_t>(tap)] +=
+        c.inputs[0].values[static_cast<size_t>(in)] * c.inputs[1].values[static_cast<size_t>(out)];
+  });
+  if (c.output_descs.size() < 2 || !c.output_descs[1].present()) return {dw};
+  RefTensor db{c.output_descs[1], std::vector<double>(static_cast<size_t>(s.w[0]))};
+  for (size_t i = 0; i < c.inputs[1].values.size(); ++i) {
+    db.values[i / static_cast<size_t>(s.window.out_size()) % db.values.size()] +=
+        c.inputs[1].values[i];
+  }
+  return {dw, db};
+}
+
+// A gradient's primitive_desc asks for one of the forward it belongs to, as a hint.
+dnnl::convolution_forward::primitive_desc forward_hint(const ConvShape& s, DType dtype, Wish wish,
+                                                       const onednn::Desc& bias) {
+  const ConvNumbers n = conv_numbers(s.window);
+  return {onednn::engine(),
+          dnnl::prop_kind::forward_training,
+          dnnl::algorithm::convolution_direct,
+          wished(wish, dtype, s.x),
+          onednn::any(dtype, weights_dims(s)),
+          bias,
+          wished(wish, dtype, s.y),
+          n.strides,
+          n.dilations,
+          n.pads_begin,
+          n.pads_end,
+          onednn::attributes(),
+          /*allow_empty=*/true};
+}
+
+using DataDesc = dnnl::convolution_backward_data::primitive_desc;
+using WeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
+
+DataDesc describe_input(const Problem& p, const ConvShape& s, Wish wish) {
+  const ConvNumbers n = conv_numbers(s.window);
+  const DType dtype = p.in(0).dtype;
+  const auto hint = forward_hint(s, dtype, wish, {});
+  if (hint.get(true) == nullptr) return {};
+  return onednn::first_quiet([&] {
+    return DataDesc(onednn::engine(), dnnl::algorithm::convolution_direct, wished(wish, dtype, s.x),
+                    onednn::any(dtype, weights_dims(s)), wished(wish, dtype, s.y), n.strides,
+                    n.dilations, n.pads_begin, n.pads_end, hint, onednn::attributes(),
+                    /*allow_empty=*/true);
+  });
+}
+
+WeightsDesc describe_weights(const Problem& p, const ConvShape& s, Wish wish) {
+  const ConvNumbers n = conv_numbers(s.window);
+  const DType dtype = p.in(0).dtype;
+  const onednn::Desc bias = p.has_out(1) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
+  const auto hint = forward_hint(s, dtype, wish, bias);
+  if (hint.get(true) == nullptr) return {};
+  return onednn::first_quiet([&] {
+    return WeightsDesc(onednn::engine(), dnnl::algorithm::convolution_direct,
+                       wished(wish, dtype, s.x), onednn::any(dtype, weights_dims(s)), bias,
+                       wished(wish, dtype, s.y), n.strides, n.dilations, n.pads_begin, n.pads_end,
+                       hint, onednn::attributes(), /*allow_empty=*/true);
+  });
+}
+
+// The first wish that gets more than plain loops and no malloc; else whatever there is.
+template <typename Describe>
+auto best_of(const Describe& describe, const Problem& p, const ConvShape& s, Wish first,
+             Wish second) {
+  auto pd = describe(p, s, first);
+  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str()) &&
+      !onednn::is_noisy(pd.impl_info_str())) {
+    return pd;
+  }
+  auto other = describe(p, s, second);
+  return other.get(true) != nullptr ? other : pd;
+}
+
+DataDesc describe_input(const Problem& p, const ConvShape& s) {
+  const auto describe = [](const auto&... args) { return describe_input(args...); };
+  return best_of(describe, p, s, Wish::kChannelsLast, Wish::kAny);
+}
+
+WeightsDesc describe_weights(const Problem& p, const ConvShape& s) {
+  const auto describe = [](const auto&... args) { return describe_weights(args...); };
+  return best_of(describe, p, s, Wish::kAny, Wish::kChannelsLast);
+}
+
+bool known_dtype(const Problem& p) {
+  return onednn::data_type(p.in(0).dtype) != dnnl::memory::data_type::undef;
+}
+
+bool nothing_to_sum(const ConvShape& s) {
+  return s.x.numel() == 0 || s.y.numel() == 0 || s.w.numel() == 0;
+}
+
+std::unique_ptr<Kernel> make_zeros() {
+  return make_kernel([](const KernelArgs& a) {
+    for (const TensorView& view : a.outputs) {
+      if (view.data != nullptr) std::memset(view.data, 0, view.desc.bytes());
+    }
+    return ok_status();
+  });
+}
+
+bool accepts_input(const Problem& p) {
+  const ConvShape s = shape_of(p.attributes);
+  return known_dtype(p) && (nothing_to_sum(s) || describe_input(p, s).get(true) != nullptr);
+}
+
+bool accepts_weights(const Problem& p) {
+  const ConvShape s = shape_of(p.attributes);
+  return known_dtype(p) && (nothing_to_sum(s) || describe_weights(p, s).get(true) != nullptr);
+}
+
+std::unique_ptr<Kernel> create_input(const Problem& p) {
+  const ConvShape s = shape_of(p.attributes);
+  if (nothing_to_sum(s)) return make_zeros();
+  return onednn::make_kernel(
+      describe_input(p, s),
+      {{DNNL_ARG_DIFF_DST, false, 0, onednn::desc_of(p.in(0))},
+       {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
+       {DNNL_ARG_DIFF_SRC, true, 0, onednn::desc_of(p.out(0))}});
+}
+
+std::unique_ptr<Kernel> create_weights(const Problem& p) {
+  const ConvShape s = shape_of(p.attributes);
+  if (nothing_to_sum(s)) return make_zeros();
+  std::vector<onednn::Binding> bindings = {
+      {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
+      {DNNL_ARG_DIFF_DST, false, 1, onednn::desc_of(p.in(1))},
+      {DNNL_ARG_DIFF_WEIGHTS, true, 0, onednn::row_major(p.out(0).dtype, weights_dims(s))}};
+  if (p.has_out(1)) {
+    bindings.push_back({DNNL_ARG_DIFF_BIAS, true, 1, onednn::desc_of(p.out(1))});
+  }
+  return onednn::make_kernel(describe_weights(p, s), bindings);
+}
+
+using Ints = std::vector<int64_t>;
+
+// `first` and `second` are the operands by name: x, w or y of the convolution.
+std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*second,
+                                   size_t outputs) {
+  struct Given {
+    const char* name;
+    Shape x, w;
+    Attributes attributes;
+  };
+  const Given given[] = {{"image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}},
+                         {"one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}},
+                         {"wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}},
+                         {"strided_padded",
+                          {2, 4, 8, 7},
+                          {6, 4, 3, 3},
+                          {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}},
+                         {"dilated_grouped",
+                          {1, 4, 9, 9},
+                          {6, 2, 3, 3},
+                          {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}},
+                         {"depthwise",
+                          {2, 16, 6, 6},
+                          {16, 1, 3, 3},
+                          {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}},
+                         {"pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}},
+                         {"line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}},
+                         {"volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}},
+                         {"empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {}}};
+  std::vector<SampleCase> cases;
+  for (const Given& g : given) {
+    const ConvShape s = known_conv(g.attributes, g.x, g.w);
+    cases.push_back({.name = g.name,
+                     .attributes = conv_attributes(s),
+                     .inputs = {{DType::kFloat32, s.*first}, {DType::kFloat32, s.*second}},
+                     .num_outputs = outputs});
+  }
+  return cases;
+}
+
+std::vector<SampleCase> samples_input() { return samples_of(&ConvShape::y, &ConvShape::w, 1); }
+std::vector<SampleCase> samples_weights() {
+  std::vector<SampleCase> cases = samples_of(&ConvShape::x, &ConvShape::y, 2);
+  cases.push_back(samples_of(&ConvShape::x, &ConvShape::y, 1)[0]);
+  cases.back().name = "no_bias";
+  return cases;
+}
+
+}  // namespace
+
+void add_conv_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "ConvGradInput",
+                .min_inputs = 2,
+                .infer = infer_input,
+                .reference = reference_input,
+                .cpu = {{"onednn", accepts_input, create_input}},
+                .samples = samples_input,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0}});
+  registry.add({.domain = kOwnDomain,
+                .name = "ConvGradWeights",
+                .min_inputs = 2,
+                .infer = infer_weights,
+                .reference = reference_weights,
+                .cpu = {{"onednn", accepts_weights, create_weights}},
+                .samples = samples_weights,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0, 1},
+                .channels_last_outputs = {}});
+}
+
+}  // namespace ofsdp::ops

@@ -1,0 +1,199 @@
+// Gather(data, indices), attribute axis: y[.., i.., ..] = data[.., indices[i..], ..]; a negative
+// index counts from the end. Any dtype of data. d data[.., k, ..] is the sum of dy over the places
+// that took k, in their order: ofsdp.GatherGrad(dy, indices), attributes axis and shape (of data).
+// An index outside of the axis is an error of the data.
+// https://onnx.ai/onnx/operators/onnx__Gather.html
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::ops {
+namespace {
+
+// data is [outer, n, inner], y is [outer, count, inner].
+struct Extent {
+  int64_t outer, n, inner, count;
+};
+
+Extent extent(const Shape& data, const Shape& indices, int64_t axis) {
+  const int at = static_cast<int>(axis < 0 ? axis + data.rank() : axis);
+  return {data.numel(0, at), data[at], data.numel(at + 1, data.rank()), indices.numel()};
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& data = c.inputs[0];
+  OFSDP_ASSIGN_OR_RETURN(const int axis,
+                         normalize_axis(c.attributes.i("axis", 0), data.shape.rank()));
+  if (c.inputs[1].dtype != DType::kInt64 && c.inputs[1].dtype != DType::kInt32) {
+    return input_error("expected indices of int64 or int32, found {}", c.inputs[1].text());
+  }
+  std::vector<int64_t> shape = data.shape.axes();
+  shape.erase(shape.begin() + axis);
+  const auto& put = c.inputs[1].shape.axes();
+  shape.insert(shape.begin() + axis, put.begin(), put.end());
+  return std::vector{TensorDesc{data.dtype, Shape(shape)}};
+}
+
+void grad(GradBuilder& b) {
+  b.set_grad(0, b.emit1("ofsdp.GatherGrad", {b.grad_output(0), b.input(1)},
+                        {{"axis", b.attributes().i("axis", 0)},
+                         {"shape", b.desc(b.input(0)).shape.axes()}}));
+}
+
+// f(element of data, element of y), in the order of y.
+template <typename F>
+void reference_walk(const Extent& e, const std::vector<double>& indices, const F& f) {
+  for (int64_t o = 0; o < e.outer; ++o) {
+    for (int64_t i = 0; i < e.count; ++i) {
+      const auto index = static_cast<int64_t>(indices[static_cast<size_t>(i)]);
+      const int64_t k = index < 0 ? index + e.n : index;
+      for (int64_t j = 0; j < e.inner; ++j) {
+        f(static_cast<size_t>((o * e.n + k) * e.inner + j),
+          static_cast<size_t>((o * e.count + i) * e.inner + j));
+      }
+    }
+  }
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0],
+              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  const Extent e =
+      extent(c.inputs[0].desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
+  reference_walk(e, c.inputs[1].values,
+                 [&](size_t from, size_t to) { y.values[to] = c.inputs[0].values[from]; });
+  return {y};
+}
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  RefTensor dx{c.output_descs[0],
+               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  const Extent e = extent(dx.desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
+  reference_walk(e, c.inputs[1].values,
+                 [&](size_t to, size_t from) { dx.values[to] += c.inputs[0].values[from]; });
+  return {dx};
+}
+
+bool index_type(const Problem& p) {
+  return p.all_plain() && (p.in(1).dtype == DType::kInt64 || p.in(1).dtype == DType::kInt32);
+}
+
+bool accepts_grad(const Problem& p) { return index_type(p) && p.in(0).dtype == DType::kFloat32; }
+
+template <typename Index>
+Status check_indices(const Index* indices, const Extent& e) {
+  for (int64_t i = 0; i < e.count; ++i) {
+    if (indices[i] >= -e.n && indices[i] < e.n) continue;
+    return input_error("index {} at element {} is outside -{}..{}", indices[i], i, e.n, e.n - 1);
+  }
+  return ok_status();
+}
+
+template <typename Index>
+std::unique_ptr<Kernel> create_as(const Problem& p) {
+  const Extent e = extent(p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
+  const auto bytes = e.inner * static_cast<int64_t>(dtype_size(p.in(0).dtype));
+  return make_kernel([e, bytes](const KernelArgs& a) {
+    const Index* indices = a.in<Index>(1);
+    OFSDP_RETURN_IF_ERROR(check_indices(indices, e));
+    const int64_t grain = (int64_t{1} << 16) / std::max<int64_t>(bytes, 1) + 1;
+    parallel_for(e.outer * e.count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t index = indices[row % e.count];
+        const int64_t from = row / e.count * e.n + (index < 0 ? index + e.n : index);
+        std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + from * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    });
+    return ok_status();
+  });
+}
+
+// Adds columns begin .. end-1 of every row of dy to the row it came from.
+template <typename Index>
+void scatter_columns(const Extent& e, const float* dy, const Index* indices, float* dx,
+                     int64_t begin, int64_t end) {
+  for (int64_t row = 0; row < e.outer * e.count; ++row) {
+    const int64_t index = indices[row % e.count];
+    const int64_t to = row / e.count * e.n + (index < 0 ? index + e.n : index);
+    const float* from = dy + row * e.inner;
+    float* sum = dx + to * e.inner;
+    for (int64_t j = begin; j < end; ++j) sum[j] += from[j];
+  }
+}
+
+template <typename Index>
+std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
+  const Extent e = extent(p.out(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
+  return make_kernel([e, bytes = p.out(0).bytes()](const KernelArgs& a) {
+    OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), e));
+    if (bytes > 0) std::memset(a.outputs[0].data, 0, bytes);
+    // Threads share columns, never rows, so the order of each sum is that of the indices.
+    const int64_t grain = std::max<int64_t>(64, 65536 / std::max<int64_t>(e.outer * e.count, 1));
+    parallel_for(e.inner, grain, [&](int64_t begin, int64_t end) {
+      scatter_columns(e, a.in<float>(0), a.in<Index>(1), a.out<float>(0), begin, end);
+    });
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return p.in(1).dtype == DType::kInt64 ? create_as<int64_t>(p) : create_as<int32_t>(p);
+}
+
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return p.in(1).dtype == DType::kInt64 ? create_grad_as<int64_t>(p) : create_grad_as<int32_t>(p);
+}
+
+SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
+  return {.name = name,
+          .attributes = {{"axis", axis}},
+          .inputs = {std::move(data), std::move(indices)},
+          .fill = fill_with(1, {2, 0, -1, 2, 1})};
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  const DType i = DType::kInt64;
+  return {sample("embedding", {f, {7, 5}}, {i, {2, 4}}, 0),
+          sample("columns", {f, {4, 3}}, {DType::kInt32, {5}}, -1),
+          sample("middle", {f, {2, 3, 4}}, {i, {2}}, 1), sample("scalar", {i, {4}}, {i, {}}, 0),
+          sample("empty", {f, {7, 5}}, {i, {0, 4}}, 0)};
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, Shape dy, TensorDesc indices, int64_t axis,
+                 std::vector<int64_t> shape) {
+    SampleCase s = sample(name, {DType::kFloat32, std::move(dy)}, std::move(indices), axis);
+    s.attributes.set("shape", std::move(shape));
+    return s;
+  };
+  return {made("embedding", {2, 4, 5}, {DType::kInt64, {2, 4}}, 0, {7, 5}),
+          made("middle", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}),
+          made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
+}
+
+}  // namespace
+
+void add_gather(Registry& registry) {
+  registry.add({.name = "Gather",
+                .min_inputs = 2,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"rows", index_type, create}},
+                .samples = samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "GatherGrad",
+                .min_inputs = 2,
+                .infer = infer_grad,
+                .reference = grad_reference,
+                .cpu = {{"columns", accepts_grad, create_grad}},
+                .samples = grad_samples});
+}
+
+}  // namespace ofsdp::ops

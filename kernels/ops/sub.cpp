@@ -1,0 +1,55 @@
+// Sub: y = a - b, broadcast. da = dy, db = -dy, each summed over what was broadcast.
+// https://onnx.ai/onnx/operators/onnx__Sub.html
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/integer_math.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::ops {
+namespace {
+
+void grad(GradBuilder& b) {
+  const Ref dy = b.grad_output(0);
+  if (b.needs_grad(0)) b.set_grad(0, b.sum_to(dy, b.input(0)));
+  // Summed before it is negated: the sum may be much smaller.
+  if (b.needs_grad(1)) b.set_grad(1, b.emit1("Neg", {b.sum_to(dy, b.input(1))}));
+}
+
+constexpr auto kSub = [](auto a, auto b) { return a - b; };
+
+std::vector<RefTensor> reference(const ReferenceContext& c) { return binary_reference(c, kSub); }
+
+OFSDP_MULTIARCH void sub_floats(const BinaryRow<float>& row) { binary_row(row, kSub); }
+
+template <typename T>
+void sub_integers(const BinaryRow<T>& row) {
+  binary_row(row, [](T a, T b) { return wrapping(a, b, kSub); });
+}
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = binary_samples();
+  append(list, binary_samples_of(DType::kInt64));
+  append(list, binary_samples_of(DType::kInt32));
+  return list;
+}
+
+}  // namespace
+
+void add_sub(Registry& registry) {
+  registry.add({.name = "Sub",
+                .min_inputs = 2,
+                .first_opset = 7,
+                .infer = infer_binary,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, sub_floats>},
+                        {"int64", accepts_binary<int64_t>,
+                         create_binary<int64_t, int64_t, sub_integers<int64_t>>},
+                        {"int32", accepts_binary<int32_t>,
+                         create_binary<int32_t, int32_t, sub_integers<int32_t>>}},
+                .samples = samples,
+                .inplace_inputs = {0, 1},
+                .layout = LayoutRule::kElementwise});
+}
+
+}  // namespace ofsdp::ops

@@ -1,0 +1,134 @@
+#include "kernels/ops/support.h"
+
+#include <algorithm>
+#include <set>
+
+namespace ofsdp::ops {
+
+Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const char* name) {
+  const Constant* constant = c.constant(i);
+  if (constant == nullptr) {
+    return input_error("input '{}' must be known before the run, found a computed value", name);
+  }
+  auto values = int_values(*constant);
+  if (!values.ok()) return std::move(values).status().with_prefix(fmt::format("input '{}'", name));
+  return values;
+}
+
+Result<std::vector<int>> unique_axes(const std::vector<int64_t>& axes, int rank) {
+  std::set<int> found;
+  for (int64_t axis : axes) {
+    OFSDP_ASSIGN_OR_RETURN(const int normal, normalize_axis(axis, rank));
+    if (!found.insert(normal).second) return input_error("axis {} is named twice", axis);
+  }
+  return std::vector<int>(found.begin(), found.end());
+}
+
+Result<TensorDesc> infer_broadcast(const InferContext& c) {
+  const TensorDesc& a = c.inputs[0];
+  const TensorDesc& b = c.inputs[1];
+  if (a.dtype != b.dtype) {
+    return input_error("expected two inputs of one type, found {} and {}", a.text(), b.text());
+  }
+  OFSDP_ASSIGN_OR_RETURN(Shape shape, broadcast(a.shape, b.shape));
+  const Layout layout = a.shape == shape ? a.layout : b.shape == shape ? b.layout : Layout::kPlain;
+  return TensorDesc{a.dtype, std::move(shape), layout};
+}
+
+Result<std::vector<TensorDesc>> infer_same(const InferContext& c) {
+  return std::vector{c.inputs[0]};
+}
+
+Result<std::vector<TensorDesc>> infer_binary(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(TensorDesc desc, infer_broadcast(c));
+  return std::vector{std::move(desc)};
+}
+
+Ref reshape_like(GradBuilder& b, Ref value, Ref target) {
+  if (b.desc(value).shape == b.desc(target).shape) return value;
+  const Ref shape = b.ints(b.desc(target).shape.axes());
+  return b.emit1("Reshape", {value, shape}, {{"allowzero", int64_t{1}}});
+}
+
+void grad_of_view(GradBuilder& b) { b.set_grad(0, reshape_like(b, b.grad_output(0), b.input(0))); }
+
+std::vector<int64_t> unravel(const Shape& shape, int64_t flat) {
+  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    index[static_cast<size_t>(axis)] = flat % shape[axis];
+    flat /= shape[axis];
+  }
+  return index;
+}
+
+size_t ravel_broadcast(const Shape& shape, const std::vector<int64_t>& index) {
+  const size_t missing = index.size() - static_cast<size_t>(shape.rank());
+  int64_t flat = 0;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const int64_t at = shape[axis] == 1 ? 0 : index[missing + static_cast<size_t>(axis)];
+    flat = flat * shape[axis] + at;
+  }
+  return static_cast<size_t>(flat);
+}
+
+size_t ravel(const Shape& shape, const std::vector<int64_t>& index) {
+  int64_t flat = 0;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    flat = flat * shape[axis] + index[static_cast<size_t>(axis)];
+  }
+  return static_cast<size_t>(flat);
+}
+
+std::vector<RefTensor> reference_of_view(const ReferenceContext& c) {
+  return {{c.output_descs[0], c.inputs[0].values}};
+}
+
+std::vector<SampleCase> unary_samples(const Fill& fill) {
+  const DType f = DType::kFloat32;
+  return {{.name = "scalar", .inputs = {{f, {}}}, .fill = fill},
+          {.name = "vector", .inputs = {{f, {37}}}, .fill = fill},
+          {.name = "image", .inputs = {{f, {2, 3, 5, 7}}}, .fill = fill},
+          {.name = "empty", .inputs = {{f, {0, 4}}}, .fill = fill}};
+}
+
+std::vector<SampleCase> binary_samples(const Fill& fill) {
+  const DType f = DType::kFloat32;
+  return {{.name = "same", .inputs = {{f, {3, 37}}, {f, {3, 37}}}, .fill = fill},
+          {.name = "row", .inputs = {{f, {5, 19}}, {f, {19}}}, .fill = fill},
+          {.name = "column", .inputs = {{f, {5, 1}}, {f, {5, 19}}}, .fill = fill},
+          {.name = "scalar", .inputs = {{f, {}}, {f, {2, 21}}}, .fill = fill},
+          {.name = "outer", .inputs = {{f, {6, 1}}, {f, {1, 5}}}, .fill = fill},
+          {.name = "middle", .inputs = {{f, {2, 1, 3}}, {f, {4, 1}}}, .fill = fill},
+          {.name = "image", .inputs = {{f, {2, 3, 4, 5}}, {f, {2, 3, 4, 5}}}, .fill = fill},
+          {.name = "channels", .inputs = {{f, {2, 3, 4, 5}}, {f, {3, 1, 1}}}, .fill = fill},
+          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}, .fill = fill}};
+}
+
+std::vector<SampleCase> binary_samples_of(DType dtype, const Fill& fill) {
+  const std::string name(dtype_name(dtype));
+  return {{.name = name + "_same", .inputs = {{dtype, {2, 9}}, {dtype, {2, 9}}}, .fill = fill},
+          {.name = name + "_row", .inputs = {{dtype, {2, 9}}, {dtype, {9}}}, .fill = fill}};
+}
+
+std::vector<SampleCase> pair_samples(const Fill& fill) {
+  const TensorDesc matrix{DType::kFloat32, {3, 41}};
+  const TensorDesc image{DType::kFloat32, {2, 3, 4, 5}};
+  const TensorDesc empty{DType::kFloat32, {0, 3}};
+  return {{.name = "matrix", .inputs = {matrix, matrix}, .fill = fill},
+          {.name = "image", .inputs = {image, image}, .fill = fill},
+          {.name = "empty", .inputs = {empty, empty}, .fill = fill}};
+}
+
+Fill fill_with(size_t which, std::vector<double> numbers) {
+  return [which, numbers](size_t input, std::vector<double>& values) {
+    if (input != which) return;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = numbers[i % numbers.size()];
+  };
+}
+
+void append(std::vector<SampleCase>& list, std::vector<SampleCase> more) {
+  list.insert(list.end(), std::make_move_iterator(more.begin()),
+              std::make_move_iterator(more.end()));
+}
+
+}  // namespace ofsdp::ops

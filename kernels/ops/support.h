@@ -1,0 +1,73 @@
+// Helpers of operator files: what infer functions check, how gradients reshape, how references
+// index. References are the oracle of the tests, so what they use here is plain and shares nothing
+// with the kernels.
+//
+// Ownership: values. Threads: any. Errors: kInput, saying what the node got.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/op_def.h"
+
+namespace ofsdp::ops {
+
+// --- infer ---
+// The values of integer input i, which must be known while planning; `name` is ONNX's ("axes").
+Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const char* name);
+
+// ONNX's axes as indices in rising order; refuses an axis outside the rank and one named twice.
+Result<std::vector<int>> unique_axes(const std::vector<int64_t>& axes, int rank);
+
+// Output of an operator with two broadcast inputs of one dtype; the layout of the input it looks
+// like.
+Result<TensorDesc> infer_broadcast(const InferContext& c);
+Result<std::vector<TensorDesc>> infer_same(const InferContext& c);  // output 0 is like input 0
+Result<std::vector<TensorDesc>> infer_binary(
+    const InferContext& c);  // infer_broadcast as an InferFn
+
+// --- grad ---
+// `value` with the shape of `target`; a view.
+Ref reshape_like(GradBuilder& b, Ref value, Ref target);
+// The gradient of a view: that of its output in the shape of input 0.
+void grad_of_view(GradBuilder& b);
+
+// --- reference ---
+std::vector<int64_t> unravel(const Shape& shape, int64_t flat);
+// Where `index` (of a broadcast result) lies in a row-major tensor of `shape`.
+size_t ravel_broadcast(const Shape& shape, const std::vector<int64_t>& index);
+size_t ravel(const Shape& shape, const std::vector<int64_t>& index);
+std::vector<RefTensor> reference_of_view(const ReferenceContext& c);
+
+template <typename F>
+std::vector<RefTensor> unary_reference(const ReferenceContext& c, const F& f) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  for (double& v : y.values) v = f(v);
+  return {y};
+}
+
+template <typename F>
+std::vector<RefTensor> binary_reference(const ReferenceContext& c, const F& f) {
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto index = unravel(y.desc.shape, i);
+    y.values.push_back(f(c.inputs[0].values[ravel_broadcast(c.inputs[0].desc.shape, index)],
+                         c.inputs[1].values[ravel_broadcast(c.inputs[1].desc.shape, index)]));
+  }
+  return {y};
+}
+
+// --- samples ---
+using Fill = std::function<void(size_t, std::vector<double>&)>;
+// Vectors, matrices, images and empty tensors for an operator of one float input.
+std::vector<SampleCase> unary_samples(const Fill& fill = {});
+// Every way of broadcasting two float inputs.
+std::vector<SampleCase> binary_samples(const Fill& fill = {});
+// The same, shorter, for another dtype.
+std::vector<SampleCase> binary_samples_of(DType dtype, const Fill& fill = {});
+// Two inputs of one shape, as gradients of unary operators take them.
+std::vector<SampleCase> pair_samples(const Fill& fill = {});
+// Fills input `which` with these numbers, again and again; the others stay as they are.
+Fill fill_with(size_t which, std::vector<double> numbers);
+void append(std::vector<SampleCase>& list, std::vector<SampleCase> more);
+
+}  // namespace ofsdp::ops

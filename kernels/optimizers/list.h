@@ -1,0 +1,16 @@
+// The one list of optimizers: a line each here and in list.cpp. kernels/core/optimizer.h says what
+// an OptimizerDef is; each file holds the definition as a comment, the update and its reference in
+// double.
+#pragma once
+
+#include "kernels/core/optimizer.h"
+
+namespace ofsdp::optimizers {
+
+OptimizerDef sgd();
+OptimizerDef adam();
+OptimizerDef adamw();
+OptimizerDef adadelta();
+OptimizerDef adagrad();
+
+}  // namespace ofsdp::optimizers

@@ -1,0 +1,120 @@
+#include "runtime/cli/option_reader.h"
+
+#include <utility>
+
+namespace ofsdp {
+namespace {
+
+Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
+  switch (verdict.kind) {
+    case Verdict::Kind::kFine:
+      return ok_status();
+    case Verdict::Kind::kNotBuilt:
+      return input_error("{}: not built yet (found '{}')", subject, text);
+    default:
+      return input_error("{}: expected {}, found '{}'{}", subject, verdict.expected, text,
+                         verdict.hint);
+  }
+}
+
+}  // namespace
+
+Source OptionReader::source_of(const std::string& name) const {
+  const auto found = said_.find(name);
+  return found == said_.end() ? Source::kDefault : found->second.source;
+}
+
+void OptionReader::begin(const OptionEntry& entry, Source source, const std::string& subject) {
+  if (!said(entry.name) || source_of(entry.name) != source) entry.clear(options_);
+  said_[entry.name] = {source, subject};
+}
+
+Status OptionReader::read(const std::string& name, const std::string& text, Source source,
+                          const std::string& subject) {
+  if (name == "no-shuffle") {
+    const std::optional<bool> off = parse_switch(text);
+    if (!off) return input_error("{}: expected on or off, found '{}'", subject, text);
+    return read("shuffle", *off ? "off" : "on", source, subject);
+  }
+  const OptionEntry* entry = find_entry(table_, name);
+  OFSDP_CHECK(entry != nullptr, "option {}", name);
+  begin(*entry, source, subject);
+  return as_error(entry->set(options_, text), text, subject);
+}
+
+void OptionReader::read_empty(const OptionEntry& entry, Source source, const std::string& subject) {
+  begin(entry, source, subject);
+}
+
+void OptionReader::read_inline_data(DataChoice data, Source source, const std::string& subject) {
+  options_.run.data = std::move(data);
+  said_["data"] = {source, subject};
+}
+
+void OptionReader::settle_optimizer() {
+  OptimizerOptions& optimizer = options_.optimizer;
+  const OptimizerOptions defaults = optimizer_defaults(optimizer.kind);
+  if (!said("lr")) optimizer.lr = defaults.lr;
+  if (!said("weight-decay")) optimizer.weight_decay = defaults.weight_decay;
+  if (!said("eps")) optimizer.eps = defaults.eps;
+  if (!said("betas")) optimizer.beta1 = defaults.beta1;
+  if (!said("betas")) optimizer.beta2 = defaults.beta2;
+}
+
+// One epoch unless something is said; `--steps` alone goes on with the next epoch.
+Status OptionReader::settle_length(Command command) {
+  RunOptions& run = options_.run;
+  if (!said("epochs") && run.steps) run.epochs.reset();
+  if (!run.epochs && !run.steps) {
+    return input_error("{}: expected a number beside no --steps, found 'none'",
+                       said_.at("epochs").subject);
+  }
+  const bool endless = run.data.kind == DataChoice::Kind::kSynthetic && !run.steps;
+  if (endless && command == Command::kTrain) {
+    return input_error("{} synthetic is endless: expected --steps N, found none",
+                       said_.at("data").subject);
+  }
+  return ok_status();
+}
+
+// A list such as "4,2" is for nested parallelism; its first number is ours.
+Status OptionReader::settle_threads(const std::optional<std::string>& omp_num_threads) {
+  if (said("threads") || !omp_num_threads || omp_num_threads->empty()) return ok_status();
+  const std::optional<int64_t> count = parse_integer(split_list(*omp_num_threads).front());
+  if (!count || *count < 1) {
+    return input_error("OMP_NUM_THREADS: expected a whole number of at least 1, found '{}'",
+                       *omp_num_threads);
+  }
+  options_.launch.threads = count;
+  return ok_status();
+}
+
+Status OptionReader::refuse_without_effect() const {
+  for (const OptionEntry& entry : table_) {
+    if (!said(entry.name)) continue;
+    const NoEffect none = no_effect(options_, entry.name);
+    const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
+    if (none.beside.empty() || neutral) continue;
+    return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
+  }
+  if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {
+    return input_error("{} needs a --momentum above 0, found 0", said_.at("nesterov").subject);
+  }
+  return ok_status();
+}
+
+Result<Options> OptionReader::finish(Command command,
+                                     const std::optional<std::string>& omp_num_threads) {
+  options_.command = command;
+  BatchOptions::Given& given = options_.batch.given;
+  given.batch_size.source = source_of("batch-size");
+  given.grad_accum.source = source_of("grad-accum");
+  given.global_batch_size.source = source_of("global-batch-size");
+  settle_optimizer();
+  OFSDP_RETURN_IF_ERROR(refuse_without_effect());
+  OFSDP_RETURN_IF_ERROR(settle_length(command));
+  OFSDP_RETURN_IF_ERROR(settle_threads(omp_num_threads));
+  return std::move(options_);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,85 @@
+#include "runtime/cli/option_table.h"
+
+#include <algorithm>
+
+namespace ofsdp {
+
+OptionEntry entries::not_built(OptionEntry entry) {
+  const std::string only = entry.show(Options());
+  entry.help += " (not built yet)";
+  entry.set = [only, set = entry.set, show = entry.show](Options& o, const std::string& text) {
+    Verdict verdict = set(o, text);
+    const bool refused = verdict.kind == Verdict::Kind::kFine && show(o) != only;
+    if (refused) verdict.kind = Verdict::Kind::kNotBuilt;
+    return verdict;
+  };
+  return entry;
+}
+
+std::vector<OptionEntry> option_table() {
+  std::vector<OptionEntry> table = sharding_entries();
+  for (OptionEntry& entry : training_entries()) table.push_back(std::move(entry));
+  for (OptionEntry& entry : run_entries()) table.push_back(std::move(entry));
+  return table;
+}
+
+const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name) {
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const OptionEntry& entry) { return entry.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> entry_names(const std::vector<OptionEntry>& table) {
+  std::vector<std::string> names;
+  for (const OptionEntry& entry : table) names.push_back(entry.name);
+  return names;
+}
+
+namespace {
+
+// The mapping under `data:` goes in as it stood, its lines moved to the right.
+std::string indented(const std::string& yaml) {
+  std::string text = "\n  ";
+  for (const char c : yaml) {
+    text += c;
+    if (c == '\n') text += "  ";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const Options& options) {
+  std::string text;
+  for (const OptionEntry& entry : option_table()) {
+    if (!no_effect(options, entry.name).beside.empty()) continue;
+    std::string key = entry.name;
+    std::replace(key.begin(), key.end(), '-', '_');
+    const bool mapping = key == "data" && options.run.data.kind == DataChoice::Kind::kInline;
+    const std::string value = mapping ? indented(options.run.data.yaml) : entry.show(options);
+    text += fmt::format("{}:{}{}\n", key, mapping ? "" : " ", value);
+  }
+  return text;
+}
+
+std::string help_text() {
+  std::string text =
+      "fsdp-run MODEL.onnx [options]         train\n"
+      "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
+      "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"
+      "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file (not built yet)\n"
+      "fsdp-run config [-o FILE]             ask the questions, write the YAML (not built yet)\n"
+      "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"
+      "\n"
+      "Flags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
+      "beside\n"
+      "MODEL.onnx, which beats the defaults. Options; the default value comes first:\n\n";
+  for (const OptionEntry& entry : option_table()) {
+    text += fmt::format("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
+  }
+  text +=
+      fmt::format("  --{:<25} {}\n  {:27} {}\n", "config", "FILE", "", "a YAML file with options");
+  return text;
+}
+
+}  // namespace ofsdp

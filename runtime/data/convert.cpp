@@ -1,0 +1,143 @@
+#include "runtime/data/convert.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "kernels/core/tensor.h"
+
+namespace ofsdp {
+namespace {
+
+using Function = size_t (*)(const std::byte*, size_t, std::byte*);
+
+template <typename T>
+T load(const std::byte* src, size_t i) {
+  T value;
+  std::memcpy(&value, src + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(std::byte* dst, size_t i, T value) {
+  std::memcpy(dst + i * sizeof(T), &value, sizeof(T));
+}
+
+template <typename From, typename To>
+size_t convert_integers(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) {
+    const From value = load<From>(src, i);
+    if (!std::in_range<To>(value)) return i;
+    store(dst, i, static_cast<To>(value));
+  }
+  return count;
+}
+
+size_t halves_to_floats(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) store(dst, i, half_to_float(load<uint16_t>(src, i)));
+  return count;
+}
+
+size_t doubles_to_floats(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<double>(src, i)));
+  return count;
+}
+
+// Calls `visit` with a zero of the C++ type of an integer dtype.
+template <typename Visit>
+auto with_integer(DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::kInt8:
+      return visit(int8_t{});
+    case DType::kInt16:
+      return visit(int16_t{});
+    case DType::kInt32:
+      return visit(int32_t{});
+    case DType::kInt64:
+      return visit(int64_t{});
+    case DType::kUInt8:
+      return visit(uint8_t{});
+    case DType::kUInt16:
+      return visit(uint16_t{});
+    case DType::kUInt32:
+      return visit(uint32_t{});
+    case DType::kUInt64:
+      return visit(uint64_t{});
+    default:
+      OFSDP_CHECK(false, "{} is no integer", dtype_name(dtype));
+  }
+}
+
+Function integer_function(DType from, DType to) {
+  return with_integer(from, [to](auto source) {
+    return with_integer(to, [](auto target) -> Function {
+      return &convert_integers<decltype(source), decltype(target)>;
+    });
+  });
+}
+
+std::vector<float> normalization_table(const Normalization& by) {
+  std::vector<float> table(256);
+  for (int i = 0; i < 256; ++i) {
+    // volatile: each operation rounds to float32, never fused, so that the bits are torchvision's.
+    volatile float value = static_cast<float>(i) * by.scale;
+    value = value - by.mean;
+    table[static_cast<size_t>(i)] = value / by.std;
+  }
+  return table;
+}
+
+}  // namespace
+
+std::optional<Converter> Converter::between(DType from, DType to,
+                                            const std::optional<Normalization>& normalization) {
+  Converter converter;
+  converter.element_bytes_ = dtype_size(from);
+  const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
+  if (normalization && !pixels) return std::nullopt;
+  if (from == to) return converter;
+  if (pixels) {
+    converter.table_ = normalization_table(normalization.value_or(Normalization{}));
+  } else if (is_integer(from) && is_integer(to)) {
+    converter.function_ = integer_function(from, to);
+  } else if (from == DType::kFloat16 && to == DType::kFloat32) {
+    converter.function_ = &halves_to_floats;
+  } else if (from == DType::kFloat64 && to == DType::kFloat32) {
+    converter.function_ = &doubles_to_floats;
+  } else {
+    return std::nullopt;
+  }
+  return converter;
+}
+
+size_t Converter::run(const std::byte* src, size_t count, std::byte* dst) const {
+  if (function_ != nullptr) return function_(src, count, dst);
+  if (!table_.empty()) return look_up(src, count, dst);
+  std::memcpy(dst, src, count * element_bytes_);
+  return count;
+}
+
+size_t Converter::look_up(const std::byte* src, size_t count, std::byte* dst) const {
+  for (size_t i = 0; i < count; ++i) store(dst, i, table_[static_cast<size_t>(src[i])]);
+  return count;
+}
+
+void swap_bytes(std::byte* data, size_t count, size_t element_bytes) {
+  for (size_t i = 0; i < count; ++i, data += element_bytes)
+    std::reverse(data, data + element_bytes);
+}
+
+std::string integer_text(DType dtype, const std::byte* element) {
+  return with_integer(
+      dtype, [element](auto zero) { return std::to_string(load<decltype(zero)>(element, 0)); });
+}
+
+std::string range_text(DType integer) {
+  return with_integer(integer, [](auto zero) {
+    using Limits = std::numeric_limits<decltype(zero)>;
+    return std::to_string(Limits::min()) + ".." + std::to_string(Limits::max());
+  });
+}
+
+}  // namespace ofsdp

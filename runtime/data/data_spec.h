@@ -1,0 +1,67 @@
+// What `--data` and `--eval-data` say: which file feeds which column, and how its bytes are read.
+//
+// A value is a folder (columns are its NAME.npy; `eval/` inside holds the evaluation columns), a
+// YAML file with `train:` and `eval:` mappings of columns, or the word `synthetic`. The mapping may
+// also stand in a configuration file under `data:`; then its text and folder come here. Relative
+// paths are relative to the YAML file. Nothing is opened but the folder and the YAML itself: column
+// files are opened by Dataset, which knows what the graph wants.
+//
+// Ownership: values. Threads: any. Errors: kInput naming the file (and line) or the flag, what was
+// expected and what was found; unknown keys with the nearest known one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/shape.h"
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+// float32 value = (x * scale - mean) / std of a uint8 x, each operation in float32 as torchvision's
+// ToTensor and Normalize do it.
+struct Normalization {
+  float scale = 1, mean = 0, std = 1;
+};
+
+struct ColumnSpec {
+  std::string name;
+  std::string path;
+  std::optional<Normalization> normalization;  // given at all: then the file must hold uint8
+  std::optional<Shape> row;                    // `shape`: the row seen as these axes
+  // Token files (.bin) only.
+  std::optional<int64_t> sequence_length, stride;
+  std::optional<DType> dtype;  // uint16 or uint32; absent: told from the bytes
+  bool next_token = false;     // row s starts at s * stride + 1
+  bool reserve_next = false;   // another column reads the next token: so many rows and no more
+};
+
+struct ColumnSet {
+  std::string origin;  // for messages: "data/" or "mnist.yaml: train"
+  std::vector<ColumnSpec> columns;
+
+  const ColumnSpec* find(const std::string& name) const;
+  std::vector<std::string> names() const;
+};
+
+struct DataSpec {
+  bool synthetic = false;  // then `train` has no columns
+  ColumnSet train;
+  std::optional<ColumnSet> eval;
+};
+
+// The value of `--data`.
+Result<DataSpec> read_data_spec(const std::string& value);
+
+// The mapping as YAML text. `origin` names the file in messages.
+Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& folder,
+                                 const std::string& origin);
+
+// The value of `--eval-data`: a folder's own columns (its eval/ where it has none), a YAML file's
+// `eval:` part, else its `train:` part.
+Result<ColumnSet> read_eval_spec(const std::string& value);
+
+}  // namespace ofsdp

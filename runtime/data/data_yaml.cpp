@@ -1,0 +1,210 @@
+// The YAML mapping of columns. The only user of yaml-cpp in this folder: its exceptions end here.
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "runtime/data/data_spec.h"
+#include "runtime/nearest_name.h"
+
+namespace ofsdp {
+namespace {
+
+// Where a node stands, for messages: "mnist.yaml:3: train.input".
+struct Place {
+  std::string origin;
+  std::string path;
+
+  std::string at(const YAML::Node& node) const {
+    const std::string line = fmt::format("{}:{}", origin, node.Mark().line + 1);
+    return path.empty() ? line : line + ": " + path;
+  }
+  Place below(const std::string& key) const {
+    return {origin, path.empty() ? key : path + "." + key};
+  }
+};
+
+std::string found_text(const YAML::Node& node) {
+  if (node.IsMap()) return "a mapping";
+  if (node.IsSequence()) return "a list";
+  return node.IsScalar() ? fmt::format("'{}'", node.Scalar()) : "nothing";
+}
+
+Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
+  return input_error("{}: expected {}, found {}", place.at(node), expected, found_text(node));
+}
+
+template <typename T>
+Result<T> scalar(const Place& place, const YAML::Node& node, const char* expected) {
+  T value{};
+  if (node.IsScalar() && YAML::convert<T>::decode(node, value)) return value;
+  return wrong(place, node, expected);
+}
+
+Result<float> finite(const Place& place, const YAML::Node& node) {
+  OFSDP_ASSIGN_OR_RETURN(const double value, scalar<double>(place, node, "a number"));
+  if (!std::isfinite(static_cast<float>(value))) return wrong(place, node, "a finite number");
+  return static_cast<float>(value);
+}
+
+Result<int64_t> positive(const Place& place, const YAML::Node& node) {
+  const char* expected = "a whole number of at least 1";
+  OFSDP_ASSIGN_OR_RETURN(const int64_t value, scalar<int64_t>(place, node, expected));
+  if (value < 1) return wrong(place, node, expected);
+  return value;
+}
+
+Result<Shape> row_shape(const Place& place, const YAML::Node& node) {
+  if (!node.IsSequence()) return wrong(place, node, "a list of axes such as [1, 28, 28]");
+  std::vector<int64_t> axes;
+  for (const YAML::Node& axis : node) {
+    OFSDP_ASSIGN_OR_RETURN(const int64_t value, positive(place, axis));
+    axes.push_back(value);
+  }
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status().with_prefix(place.at(node)));
+  return Shape(std::move(axes));
+}
+
+Status read_normalization(const Place& place, const std::string& key, const YAML::Node& value,
+                          ColumnSpec& column) {
+  if (!column.normalization) column.normalization.emplace();
+  OFSDP_ASSIGN_OR_RETURN(const float number, finite(place, value));
+  if (key == "scale") column.normalization->scale = number;
+  if (key == "mean") column.normalization->mean = number;
+  if (key == "std") column.normalization->std = number;
+  if (key == "std" && number == 0) return wrong(place, value, "a number other than 0");
+  return ok_status();
+}
+
+Status read_dtype(const Place& place, const YAML::Node& value, ColumnSpec& column) {
+  const char* expected = "uint16 or uint32";
+  OFSDP_ASSIGN_OR_RETURN(const std::string name, scalar<std::string>(place, value, expected));
+  column.dtype = dtype_from_name(name);
+  const bool known = column.dtype == DType::kUInt16 || column.dtype == DType::kUInt32;
+  return known ? ok_status() : wrong(place, value, expected);
+}
+
+Status read_key(const Place& place, const std::string& key, const YAML::Node& value,
+                ColumnSpec& column) {
+  if (key == "file") {
+    OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
+  } else if (key == "scale" || key == "mean" || key == "std") {
+    return read_normalization(place, key, value, column);
+  } else if (key == "shape") {
+    OFSDP_ASSIGN_OR_RETURN(column.row, row_shape(place, value));
+  } else if (key == "sequence_length") {
+    OFSDP_ASSIGN_OR_RETURN(column.sequence_length, positive(place, value));
+  } else if (key == "stride") {
+    OFSDP_ASSIGN_OR_RETURN(column.stride, positive(place, value));
+  } else if (key == "next_token") {
+    OFSDP_ASSIGN_OR_RETURN(column.next_token, scalar<bool>(place, value, "true or false"));
+  } else {
+    return read_dtype(place, value, column);
+  }
+  return ok_status();
+}
+
+// Visits the pairs of a mapping in order; a key twice is an error (yaml-cpp would take either one).
+template <typename Visit>
+Status for_each_key(const Place& place, const YAML::Node& map, const char* expected, Visit visit) {
+  if (!map.IsMap()) return wrong(place, map, expected);
+  std::vector<std::string> seen;
+  for (const auto& pair : map) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string key, scalar<std::string>(place, pair.first, "a name"));
+    if (std::ranges::count(seen, key) > 0) {
+      return input_error("{}: '{}' is given twice", place.at(pair.first), key);
+    }
+    seen.push_back(key);
+    OFSDP_RETURN_IF_ERROR(visit(key, pair.first, pair.second));
+  }
+  return ok_status();
+}
+
+Status check_known(const Place& place, const YAML::Node& node, const std::string& key,
+                   const std::vector<std::string>& known) {
+  if (std::ranges::count(known, key) > 0) return ok_status();
+  return input_error("{}: unknown key '{}' (expected one of {}){}", place.at(node), key,
+                     fmt::join(known, ", "), did_you_mean(key, known));
+}
+
+// Keys of token files have no meaning for others, and a .bin file says nothing of itself.
+Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  if (column.path.empty()) {
+    return input_error("{}: expected the key 'file', found none", place.at(node));
+  }
+  const bool tokens = std::filesystem::path(column.path).extension() == ".bin";
+  if (tokens && !column.sequence_length) {
+    return input_error("{}: the token file '{}' needs the key 'sequence_length', found none",
+                       place.at(node), column.path);
+  }
+  if (!tokens && (column.sequence_length || column.stride || column.next_token || column.dtype)) {
+    return input_error(
+        "{}: sequence_length, stride, next_token and dtype are for .bin files, found '{}'",
+        place.at(node), column.path);
+  }
+  return ok_status();
+}
+
+Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
+                               const std::filesystem::path& folder) {
+  const std::vector<std::string> keys = {
+      "file", "scale", "mean", "std", "shape", "sequence_length", "stride", "next_token", "dtype"};
+  ColumnSpec column;
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      place, node, "a mapping such as {file: x.npy}",
+      [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) -> Status {
+        OFSDP_RETURN_IF_ERROR(check_known(place, at, key, keys));
+        return read_key(place.below(key), key, value, column);
+      }));
+  OFSDP_RETURN_IF_ERROR(check_kind(place, node, column));
+  column.path = (folder / column.path).string();
+  return column;
+}
+
+Result<ColumnSet> read_set(const Place& place, const YAML::Node& node, const std::string& folder) {
+  ColumnSet set{place.origin + ": " + place.path, {}};
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      place, node, "a mapping of columns",
+      [&](const std::string& name, const YAML::Node&, const YAML::Node& value) -> Status {
+        OFSDP_ASSIGN_OR_RETURN(ColumnSpec column, read_column(place.below(name), value, folder));
+        column.name = name;
+        set.columns.push_back(std::move(column));
+        return ok_status();
+      }));
+  const bool shifted = std::ranges::any_of(set.columns, &ColumnSpec::next_token);
+  for (ColumnSpec& column : set.columns) column.reserve_next = shifted;
+  return set;
+}
+
+Result<DataSpec> read_parts(const YAML::Node& root, const std::string& folder, const Place& top) {
+  DataSpec spec;
+  bool train = false;
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      top, root, "a mapping with 'train:' and 'eval:'",
+      [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) -> Status {
+        OFSDP_RETURN_IF_ERROR(check_known(top, at, key, {"train", "eval"}));
+        OFSDP_ASSIGN_OR_RETURN(ColumnSet set, read_set(top.below(key), value, folder));
+        train = train || key == "train";
+        if (key == "train")
+          spec.train = std::move(set);
+        else
+          spec.eval = std::move(set);
+        return ok_status();
+      }));
+  if (!train) spec.train.origin = top.origin;
+  return spec;
+}
+
+}  // namespace
+
+Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& folder,
+                                 const std::string& origin) {
+  try {
+    return read_parts(YAML::Load(text), folder, {origin, ""});
+  } catch (const YAML::Exception& e) {
+    return input_error("{}:{}: expected YAML: {}", origin, e.mark.line + 1, e.msg);
+  }
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,184 @@
+#include "runtime/data/dataset.h"
+
+#include <algorithm>
+
+#include "runtime/nearest_name.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr size_t kScratchBytes = 64 * 1024;
+
+Status missing(const ColumnSet& set, const std::string& name,
+               const std::vector<std::string>& names) {
+  const std::vector<std::string> there = set.names();
+  const std::string list = there.empty() ? "no columns" : fmt::format("{}", fmt::join(there, ", "));
+  return input_error("{}: no column '{}' (wanted: {}; found: {}){}", set.origin, name,
+                     fmt::join(names, ", "), list, did_you_mean(name, there));
+}
+
+std::string dims_text(const std::vector<int64_t>& dims) {
+  std::vector<std::string> axes;
+  for (int64_t dim : dims) axes.push_back(dim < 0 ? "?" : std::to_string(dim));
+  return fmt::format("[{}]", fmt::join(axes, ", "));
+}
+
+bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
+  auto fits = [](int64_t axis, int64_t dim) { return dim < 0 || axis == dim; };
+  return std::ranges::equal(row.axes(), dims, fits);
+}
+
+bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
+  int64_t known = 1;
+  bool any = false;
+  for (int64_t dim : dims) {
+    if (dim < 0)
+      any = true;
+    else
+      known *= dim;
+  }
+  return any ? known > 0 && row.numel() % known == 0 : row.numel() == known;
+}
+
+}  // namespace
+
+Dataset::Dataset() : scratch_(kScratchBytes) {}
+
+Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
+                                               const std::vector<std::string>& names,
+                                               Communicator& communicator, MemoryLedger& ledger) {
+  std::unique_ptr<Dataset> dataset(new Dataset());
+  for (const std::string& name : names) {
+    if (set.find(name) == nullptr) return missing(set, name, names);
+  }
+  for (const std::string& name : names) {
+    if (dataset->find(name) != nullptr) continue;  // wanted twice, opened once
+    const ColumnSpec& spec = *set.find(name);
+    Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger);
+    if (!file.ok()) return std::move(file).status().with_prefix(fmt::format("column '{}'", name));
+    dataset->columns_.push_back({spec, *std::move(file)});
+  }
+  OFSDP_RETURN_IF_ERROR(dataset->check_lengths(set.origin));
+  return dataset;
+}
+
+Status Dataset::check_lengths(const std::string& origin) const {
+  for (const Column& column : columns_) {
+    const Column& first = columns_.front();
+    if (column.file.layout().count == first.file.layout().count) continue;
+    return input_error("{}: columns differ in length: '{}' has {} samples, '{}' has {}", origin,
+                       first.spec.name, first.file.layout().count, column.spec.name,
+                       column.file.layout().count);
+  }
+  return ok_status();
+}
+
+const Dataset::Column* Dataset::find(const std::string& name) const {
+  const auto found = std::ranges::find_if(
+      columns_, [&](const Column& column) { return column.spec.name == name; });
+  return found == columns_.end() ? nullptr : &*found;
+}
+
+const ColumnLayout* Dataset::stored(const std::string& name) const {
+  const Column* column = find(name);
+  return column == nullptr ? nullptr : &column->file.layout();
+}
+
+size_t Dataset::shared_bytes() const {
+  size_t bytes = 0;
+  for (const Column& column : columns_) bytes += region_bytes(column.file.shared_bytes());
+  return bytes;
+}
+
+Status Dataset::bind(const std::vector<WantedColumn>& wanted) {
+  bound_.clear();
+  bindings_.clear();
+  for (const WantedColumn& one : wanted) OFSDP_RETURN_IF_ERROR(bind_column(one));
+  samples_ = columns_.empty() ? 0 : columns_.front().file.layout().count;
+  return ok_status();
+}
+
+Status Dataset::bind_column(const WantedColumn& wanted) {
+  const Column* found = find(wanted.name);
+  OFSDP_CHECK(found != nullptr, "column '{}' was not opened", wanted.name);
+  const Column& column = *found;
+  const ColumnLayout& layout = column.file.layout();
+  const std::string& path = column.file.path();
+  std::optional<Converter> converter =
+      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization);
+  if (!converter && column.spec.normalization) {
+    return input_error(
+        "{}: column '{}': scale, mean and std make float32 of uint8; expected {}, found {}", path,
+        wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
+  }
+  if (!converter) {
+    return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,
+                       wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
+  }
+  if (!(wanted.flat ? same_numel(layout.row, wanted.dims) : same_axes(layout.row, wanted.dims))) {
+    return input_error("{}: column '{}': expected rows of {}, found {}", path, wanted.name,
+                       dims_text(wanted.dims), layout.row.text());
+  }
+  bindings_.push_back({static_cast<size_t>(found - columns_.data()), *std::move(converter)});
+  bound_.push_back({wanted.name, path, wanted.dtype, layout.row});
+  return ok_status();
+}
+
+Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byte* dst) {
+  const auto index = static_cast<size_t>(column);
+  const ColumnLayout& layout = file_of(column).file.layout();
+  const bool dense = layout.row_stride == layout.row_bytes();
+  const size_t row_bytes = bound_[index].row_bytes();
+  for (size_t i = 0, run = 1; i < samples.size(); i += run, run = 1) {
+    OFSDP_CHECK(samples[i] >= 0 && samples[i] < samples_, "sample {} of {}", samples[i], samples_);
+    // Neighbours in the file are one read.
+    while (dense && i + run < samples.size() && samples[i + run] == samples[i + run - 1] + 1) ++run;
+    OFSDP_RETURN_IF_ERROR(
+        read_range(column, samples[i], static_cast<int64_t>(run), dst + i * row_bytes));
+  }
+  return ok_status();
+}
+
+// `rows` rows that lie behind one another in the file.
+Status Dataset::read_range(int column, int64_t sample, int64_t rows, std::byte* dst) {
+  const Column& from = file_of(column);
+  const Converter& converter = bindings_[static_cast<size_t>(column)].converter;
+  const ColumnLayout& layout = from.file.layout();
+  const size_t stored_bytes = dtype_size(layout.dtype);
+  const size_t dst_bytes = dtype_size(bound_[static_cast<size_t>(column)].dtype);
+  const uint64_t offset = layout.first_byte + static_cast<uint64_t>(sample) * layout.row_stride;
+  const auto total = static_cast<size_t>(rows * layout.row.numel());
+  if (converter.is_copy() && !layout.big_endian) {
+    return from.file.read(offset, {dst, total * stored_bytes});
+  }
+  const size_t block = kScratchBytes / stored_bytes;
+  for (size_t done = 0, count = 0; done < total; done += count) {
+    count = std::min(block, total - done);
+    OFSDP_RETURN_IF_ERROR(read_raw(from, offset + done * stored_bytes, count));
+    const size_t good = converter.run(scratch_.data(), count, dst + done * dst_bytes);
+    if (good < count) {
+      const auto row = static_cast<int64_t>(done + good) / layout.row.numel();
+      return wrong_value(column, sample + row, scratch_.data() + good * stored_bytes);
+    }
+  }
+  return ok_status();
+}
+
+// Elements as they are stored, little-endian, into the scratch.
+Status Dataset::read_raw(const Column& column, uint64_t offset, size_t elements) {
+  const ColumnLayout& layout = column.file.layout();
+  const size_t size = dtype_size(layout.dtype);
+  OFSDP_RETURN_IF_ERROR(column.file.read(offset, {scratch_.data(), elements * size}));
+  if (layout.big_endian) swap_bytes(scratch_.data(), elements, size);
+  return ok_status();
+}
+
+Status Dataset::wrong_value(int column, int64_t sample, const std::byte* element) const {
+  const BoundColumn& bound = bound_[static_cast<size_t>(column)];
+  const DType stored = file_of(column).file.layout().dtype;
+  return input_error("{}: column '{}', sample {}: value {} does not fit {} ({})", bound.source,
+                     bound.name, sample, integer_text(stored, element), dtype_name(bound.dtype),
+                     range_text(bound.dtype));
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,183 @@
+#include "runtime/data/loader.h"
+
+#include <pthread.h>
+
+#include <csignal>
+
+#include "kernels/core/memory.h"
+
+namespace ofsdp {
+namespace {
+
+size_t column_bytes(const BoundColumn& column, int64_t batch_size) {
+  return align_up(static_cast<size_t>(batch_size) * column.row_bytes(), kTensorAlignment);
+}
+
+size_t index_bytes(int64_t batch_size) {
+  return align_up(static_cast<size_t>(batch_size) * sizeof(int64_t), kTensorAlignment);
+}
+
+// Signals are for the main thread: the helper is started with all of them blocked.
+template <typename Start>
+void with_signals_blocked(Start start) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  start();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+
+size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
+  size_t slot = index_bytes(batch_size);
+  for (const BoundColumn& column : source.columns()) slot += column_bytes(column, batch_size);
+  return slot * kStagingSlots;
+}
+
+Loader::Loader(RowSource& source, const Sampler& sampler, LabelRule labels,
+               std::span<std::byte> staging)
+    : source_(source), sampler_(sampler), labels_(std::move(labels)), slots_(kStagingSlots) {
+  const size_t needed = staging_bytes(source, sampler.options().batch_size);
+  OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
+  lay_out(staging);
+  with_signals_blocked([this] { thread_ = std::thread([this] { run(); }); });
+  pthread_setname_np(thread_.native_handle(), "ofsdp-data");
+}
+
+Loader::~Loader() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_one();
+  thread_.join();
+}
+
+void Loader::lay_out(std::span<std::byte> staging) {
+  const int64_t batch_size = sampler_.options().batch_size;
+  std::byte* at = staging.data();
+  for (Slot& slot : slots_) {
+    slot.samples = {reinterpret_cast<int64_t*>(at), static_cast<size_t>(batch_size)};
+    at += index_bytes(batch_size);
+    for (const BoundColumn& column : source_.columns()) {
+      slot.columns.push_back(at);
+      at += column_bytes(column, batch_size);
+    }
+    slot.batch.columns = slot.columns;
+  }
+}
+
+void Loader::start(int64_t begin_update, int64_t end_update) {
+  std::unique_lock lock(mutex_);
+  running_ = false;
+  ready_.wait(lock, [this] { return !filling_; });
+  update_ = begin_update;
+  end_update_ = end_update;
+  micro_ = filled_ = taken_ = released_ = 0;
+  failure_ = Status();
+  running_ = begin_update < end_update;
+  lock.unlock();
+  work_.notify_one();
+}
+
+Result<const Batch*> Loader::next() {
+  std::unique_lock lock(mutex_);
+  OFSDP_CHECK(taken_ - released_ < kStagingSlots, "next() without release()");
+  ready_.wait(lock, [this] { return taken_ < filled_ || !running_; });
+  if (taken_ < filled_) {
+    const Slot& slot = slots_[static_cast<size_t>(taken_++ % kStagingSlots)];
+    return &slot.batch;
+  }
+  if (!failure_.ok()) return take_failure();
+  return nullptr;
+}
+
+// A copy, so that asking again gives the same error.
+Status Loader::take_failure() { return {failure_.kind(), failure_.message()}; }
+
+void Loader::release() {
+  {
+    std::lock_guard lock(mutex_);
+    OFSDP_CHECK(released_ < taken_, "release() without next()");
+    ++released_;
+  }
+  work_.notify_one();
+}
+
+bool Loader::may_fill() const { return running_ && filled_ - released_ < kStagingSlots; }
+
+void Loader::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return stopping_ || may_fill(); });
+    if (stopping_) return;
+    Slot& slot = slots_[static_cast<size_t>(filled_ % kStagingSlots)];
+    filling_ = true;
+    lock.unlock();
+    Status status = fill(slot);
+    lock.lock();
+    finish_fill(std::move(status));
+    ready_.notify_one();
+  }
+}
+
+// Holding the mutex. When start() has taken running_ away meanwhile, what was filled is dropped.
+void Loader::finish_fill(Status status) {
+  filling_ = false;
+  if (!running_) return;
+  if (!status.ok()) {
+    failure_ = std::move(status);
+    running_ = false;
+    return;
+  }
+  ++filled_;
+  if (++micro_ == sampler_.options().grad_accum) {
+    micro_ = 0;
+    ++update_;
+  }
+  running_ = update_ < end_update_;
+}
+
+Status Loader::fill(Slot& slot) {
+  if (micro_ == 0 && sampler_.options().grad_accum > 1) OFSDP_RETURN_IF_ERROR(count_update(slot));
+  Batch& batch = slot.batch;
+  batch.epoch = sampler_.epoch_of(update_);
+  batch.update = update_;
+  batch.micro = micro_;
+  batch.size = sampler_.micro_batch(update_, micro_, slot.samples);
+  batch.sample_index = slot.samples.first(static_cast<size_t>(batch.size));
+  for (int column = 0; column < static_cast<int>(slot.columns.size()); ++column) {
+    OFSDP_RETURN_IF_ERROR(read_column(slot, column));
+  }
+  OFSDP_ASSIGN_OR_RETURN(batch.kept, count(slot));
+  batch.kept_in_update = sampler_.options().grad_accum > 1 ? kept_in_update_ : batch.kept;
+  return ok_status();
+}
+
+// Reads the labels of all micro-batches of the update, which the slot's own contents then replace.
+Status Loader::count_update(Slot& slot) {
+  kept_in_update_ = 0;
+  for (int64_t micro = 0; micro < sampler_.options().grad_accum; ++micro) {
+    slot.batch.size = sampler_.micro_batch(update_, micro, slot.samples);
+    slot.batch.sample_index = slot.samples.first(static_cast<size_t>(slot.batch.size));
+    if (labels_.column >= 0) OFSDP_RETURN_IF_ERROR(read_column(slot, labels_.column));
+    OFSDP_ASSIGN_OR_RETURN(const double kept, count(slot));
+    kept_in_update_ += kept;
+  }
+  return ok_status();
+}
+
+Status Loader::read_column(Slot& slot, int column) {
+  return source_.read_rows(column, slot.batch.sample_index,
+                           slot.columns[static_cast<size_t>(column)]);
+}
+
+Result<double> Loader::count(const Slot& slot) const {
+  if (labels_.column < 0) return static_cast<double>(slot.batch.size);
+  const auto column = static_cast<size_t>(labels_.column);
+  return count_kept(labels_, source_.columns()[column], slot.batch.sample_index,
+                    slot.columns[column]);
+}
+
+}  // namespace ofsdp

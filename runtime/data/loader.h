@@ -1,0 +1,89 @@
+// Loader: a helper thread that decodes micro-batches ahead of the step into staging slots.
+//
+// `start(begin, end)` sets it to work on the micro-batches of updates begin .. end-1; `next` then
+// gives them in order, and a null pointer behind the last; `release` hands the oldest taken one's
+// slot back. Two slots: one is read by the step while the other is filled. It may be started again
+// and again (evaluation runs); batches not taken are dropped then.
+//
+// Before the first micro-batch of an update is handed out, the labels of all of its micro-batches
+// are counted: ranks agree on the global number before backward.
+//
+// Ownership: staging memory is the caller's (staging_bytes of it, 64-byte aligned), as are the
+// RowSource and the Sampler; all outlive the Loader. Threads: start, next and release by the thread
+// that runs the schedule; the RowSource is used by the helper alone while started. Neither
+// allocates once started; the helper sleeps when the slots are full. Errors of the helper come back
+// from `next`.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/data/labels.h"
+#include "runtime/data/sampler.h"
+
+namespace ofsdp {
+
+inline constexpr int kStagingSlots = 2;
+
+struct Batch {
+  int64_t size = 0;  // samples; may be 0
+  int64_t epoch = 0, update = 0, micro = 0;
+  std::span<std::byte* const> columns;    // as RowSource::columns(), each 64-byte aligned
+  std::span<const int64_t> sample_index;  // `size` global numbers
+  double kept = 0;                        // what this micro-batch counts in the mean
+  double kept_in_update = 0;              // all of this rank's micro-batches of the update
+};
+
+class Loader {
+ public:
+  static size_t staging_bytes(const RowSource& source, int64_t batch_size);
+
+  Loader(RowSource& source, const Sampler& sampler, LabelRule labels, std::span<std::byte> staging);
+  Loader(const Loader&) = delete;
+  ~Loader();
+
+  void start(int64_t begin_update, int64_t end_update);
+  Result<const Batch*> next();  // waits
+  void release();
+
+ private:
+  struct Slot {
+    Batch batch;
+    std::vector<std::byte*> columns;
+    std::span<int64_t> samples;
+  };
+
+  void lay_out(std::span<std::byte> staging);
+  void run();
+  bool may_fill() const;  // holding mutex_
+  void finish_fill(Status status);
+  Status fill(Slot& slot);
+  Status count_update(Slot& slot);
+  Status read_column(Slot& slot, int column);
+  Result<double> count(const Slot& slot) const;
+  Status take_failure();
+
+  RowSource& source_;
+  const Sampler& sampler_;
+  const LabelRule labels_;
+  std::vector<Slot> slots_;
+  // Used by the helper while it fills, else under mutex_.
+  int64_t update_ = 0, micro_ = 0;
+  double kept_in_update_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable work_;   // for the helper: a slot is free, a start, the end
+  std::condition_variable ready_;  // for the caller: a slot is filled, or the helper stopped
+  bool stopping_ = false;          // the destructor runs
+  bool running_ = false;           // there is more to fill
+  bool filling_ = false;
+  int64_t end_update_ = 0;
+  int64_t filled_ = 0, taken_ = 0, released_ = 0;  // slots, counted from the start
+  Status failure_;
+  std::thread thread_;  // last: it starts when everything above is there
+};
+
+}  // namespace ofsdp

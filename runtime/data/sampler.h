@@ -1,0 +1,65 @@
+// Sampler: which samples a rank puts into which micro-batch of which update. Pure arithmetic.
+//
+// Each epoch is a permutation of all samples from (seed, epoch); update s of the epoch takes the
+// next global_batch of them; position i of those goes to rank i mod ranks; the rank's share is cut
+// into micro-batches of at most batch_size, one behind the other. Every rank runs grad_accum
+// micro-batches in every update, so that all take part in all collectives; in a short last batch
+// some have fewer samples or none. Endless data (kEndless samples) are one epoch in order.
+//
+// Updates count from 0 over the whole run. Evaluation is the same with the identity and
+// grad_accum 1. Ownership: values. Threads: any, as it is const. Errors: kInput for no samples, or
+// fewer than one global batch where short ones are dropped.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/data/permutation.h"
+#include "runtime/data/row_source.h"
+
+namespace ofsdp {
+
+struct SamplerOptions {
+  int64_t samples = 0;
+  uint64_t seed = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+  int64_t batch_size = 1;  // samples of a rank's micro-batch
+  int64_t grad_accum = 1;
+  int ranks = 1;
+  int rank = 0;
+
+  int64_t global_batch() const { return batch_size * grad_accum * ranks; }
+};
+
+class Sampler {
+ public:
+  static Result<Sampler> make(const SamplerOptions& options);
+  // All samples once, in order, dealt the same way.
+  static Result<Sampler> make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank);
+
+  const SamplerOptions& options() const { return options_; }
+  int64_t updates_per_epoch() const { return updates_; }
+  int64_t epoch_of(int64_t update) const { return update / updates_; }
+  int64_t global_size(int64_t update) const;  // samples of the update, all ranks together
+  int64_t micro_size(int64_t update, int64_t micro) const;
+
+  // Writes the sample numbers of the micro-batch into `samples` (at least batch_size of them) and
+  // gives how many there are.
+  int64_t micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const;
+
+  // Every size that this rank's (or any rank's) micro-batches can have, largest first.
+  std::vector<int64_t> micro_batch_sizes() const;
+  std::vector<int64_t> micro_batch_sizes_of_all_ranks() const;
+
+ private:
+  explicit Sampler(const SamplerOptions& options);
+  int64_t share(int64_t update, int rank) const;
+  int64_t cut(int64_t share, int64_t micro) const;
+  void add_sizes(int rank, std::vector<int64_t>& sizes) const;
+
+  SamplerOptions options_;
+  int64_t updates_ = 1;  // an epoch
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,101 @@
+#include "runtime/data/synthetic.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "kernels/core/tensor.h"
+#include "runtime/data/counter_random.h"
+
+namespace ofsdp {
+namespace {
+
+// 24 random bits as a float in [0, 1): every one is exact.
+float uniform(uint64_t bits) { return static_cast<float>(bits >> 40) * 0x1p-24f; }
+
+// Box and Muller: elements 2k and 2k+1 are the cosine and the sine of one pair of uniforms.
+float normal(uint64_t key, uint64_t element) {
+  const uint64_t bits = mix_bits(key, element / 2);
+  const float radius = std::sqrt(-2 * std::log(1 - uniform(bits)));
+  const float angle = 2 * std::numbers::pi_v<float> * uniform(bits << 32);
+  return radius * (element % 2 == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+// The upper half of a 128-bit product: no bias worth naming for any `below` of a real axis.
+int64_t integer_below(uint64_t bits, int64_t below) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<int64_t>(
+      static_cast<uint64_t>((Wide{bits} * static_cast<uint64_t>(below)) >> 64));
+}
+
+struct Element {
+  float real = 0;
+  int64_t integer = 0;
+};
+
+Element both(int64_t value) { return {static_cast<float>(value), value}; }
+
+Element make_element(SyntheticKind kind, int64_t below, uint64_t key, uint64_t element) {
+  switch (kind) {
+    case SyntheticKind::kNormal:
+      return {normal(key, element), 0};
+    case SyntheticKind::kUniform:
+      return {uniform(mix_bits(key, element)), 0};
+    case SyntheticKind::kBelow:
+      return both(integer_below(mix_bits(key, element), below));
+    case SyntheticKind::kBits:
+      return both(static_cast<int64_t>(mix_bits(key, element) >> 63));
+    case SyntheticKind::kOnes:
+      return both(1);
+    case SyntheticKind::kZeros:
+      return both(0);
+  }
+  return {};
+}
+
+template <typename T>
+void put(std::byte* dst, T value) {
+  std::memcpy(dst, &value, sizeof(T));
+}
+
+void put_element(std::byte* dst, DType dtype, const Element& element) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return put(dst, element.real);
+    case DType::kFloat64:
+      return put(dst, static_cast<double>(element.real));
+    case DType::kFloat16:
+      return put(dst, float_to_half(element.real));
+    case DType::kBFloat16:
+      return put(dst, float_to_bfloat16(element.real));
+    case DType::kBool:
+      return put(dst, static_cast<uint8_t>(element.integer != 0));
+    default:
+      std::memcpy(dst, &element.integer, dtype_size(dtype));  // little-endian: the low bytes
+  }
+}
+
+}  // namespace
+
+SyntheticData::SyntheticData(uint64_t seed, const std::vector<SyntheticColumn>& columns) {
+  for (const SyntheticColumn& column : columns) {
+    bound_.push_back({column.name, "synthetic", column.dtype, column.row});
+    recipes_.push_back({column.kind, column.below, mix_bits(mix_bits(seed), column.name)});
+  }
+}
+
+Status SyntheticData::read_rows(int column, std::span<const int64_t> samples, std::byte* dst) {
+  const BoundColumn& bound = bound_[static_cast<size_t>(column)];
+  const Recipe& recipe = recipes_[static_cast<size_t>(column)];
+  const auto numel = static_cast<uint64_t>(bound.row.numel());
+  const size_t size = dtype_size(bound.dtype);
+  for (int64_t sample : samples) {
+    const uint64_t key = mix_bits(recipe.key, static_cast<uint64_t>(sample));
+    for (uint64_t i = 0; i < numel; ++i, dst += size) {
+      put_element(dst, bound.dtype, make_element(recipe.kind, recipe.below, key, i));
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace ofsdp

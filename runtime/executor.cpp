@@ -1,0 +1,241 @@
+#include "runtime/executor.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp {
+namespace {
+
+OFSDP_MULTIARCH void add_span(const float* __restrict from, float* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+OFSDP_MULTIARCH void scale_span(const float* __restrict from, float factor, float* __restrict to,
+                                int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+}
+
+bool has_nan(const TensorView& view) {
+  if (view.data == nullptr || view.desc.dtype != DType::kFloat32) return false;
+  const auto* values = view.as<const float>();
+  for (int64_t i = 0; i < view.desc.numel(); ++i) {
+    if (std::isnan(values[i])) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMemory& memory,
+                   const std::vector<UnitState>& units, const GradientSlots& slots,
+                   OptimizerStep& optimizer, Communicator& communicator, float* loss_weight,
+                   const ExecutorOptions& options)
+    : plan_(plan),
+      offsets_(offsets),
+      memory_(memory),
+      units_(units),
+      slots_(slots),
+      optimizer_(optimizer),
+      communicator_(communicator),
+      loss_weight_(loss_weight),
+      options_(options) {
+  for (const Unit& unit : plan.units) gaps_.push_back(gaps(unit));
+  context_.seed = options.seed;
+}
+
+void Executor::begin_update(const UpdateNumbers& numbers) {
+  numbers_ = numbers;
+  context_.step = numbers.step - 1;
+  squared_norm_ = 0;
+  global_norm_ = 0;
+}
+
+Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
+  empty_ = batch.sample_index.empty();
+  loss_ = 0;
+  *loss_weight_ = batch.loss_weight;
+  context_.sample_index = batch.sample_index;
+  for (const InputPatch& patch : program.inputs) {
+    program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
+        batch.columns[static_cast<size_t>(patch.column)];
+  }
+  for (const BoundStep& step : program.steps) OFSDP_RETURN_IF_ERROR(execute(program, step));
+  if (!program.plan->options.training && !empty_) loss_ = *program.loss;
+  return {};
+}
+
+Status Executor::execute(BoundProgram& program, const BoundStep& step) {
+  switch (step.kind) {
+    case StepKind::kRun:
+      return empty_ ? Status{} : run_node(program, program.runs[static_cast<size_t>(step.index)]);
+    case StepKind::kGather:
+      return gather(step);
+    case StepKind::kFree:
+      return {};
+    case StepKind::kCheckLoss:
+      return check_loss(program);
+    case StepKind::kAcquire:
+      return acquire(program, step.index);
+    case StepKind::kAccumulate:
+      accumulate(program, step.index);
+      return {};
+    case StepKind::kPost:
+      communicator_.post(step.index);
+      return {};
+    case StepKind::kReduce:
+      return reduce(program, step.index, false);
+    case StepKind::kReduceUpdate:
+      return reduce(program, step.index, true);
+    case StepKind::kAllReduce:
+      return all_reduce(program, step.index);
+    case StepKind::kClip:
+      return clip();
+    case StepKind::kUpdate:
+      update(step.index);
+      return {};
+  }
+  return {};
+}
+
+Status Executor::run_node(const BoundProgram& program, const BoundRun& run) {
+  Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &context_});
+  if (status.ok()) return status;
+  return std::move(status).with_prefix(fmt::format("{}, step {}, rank {}",
+                                                   program.plan->graph.describe(*run.node),
+                                                   numbers_.step, communicator_.rank()));
+}
+
+Status Executor::check_loss(BoundProgram& program) {
+  if (empty_) return {};
+  loss_ = *program.loss;
+  return std::isnan(loss_) && program.plan->options.training ? blame_nan(program) : Status{};
+}
+
+// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this
+// rank's Post.
+Status Executor::blame_nan(BoundProgram& program) {
+  const Graph& graph = program.plan->graph;
+  std::string culprit = "none found when run again";
+  for (const BoundStep& step : program.steps) {
+    if (step.kind == StepKind::kCheckLoss) break;
+    if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+    OFSDP_RETURN_IF_ERROR(execute(program, step));
+    if (step.kind != StepKind::kRun) continue;
+    const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+    bool found = false;
+    for (size_t i = 0; i < run.inputs.size() && !found; ++i) {
+      if (!has_nan(run.inputs[i])) continue;
+      culprit = fmt::format("first in '{}', which node '{}' ({}) reads",
+                            graph.value(run.node->inputs[i]).name, run.node->name,
+                            run.node->op->full_name());
+      found = true;
+    }
+    for (size_t i = 0; i < run.outputs.size() && !found; ++i) {
+      if (!has_nan(run.outputs[i])) continue;
+      culprit =
+          fmt::format("first made by node '{}' ({})", run.node->name, run.node->op->full_name());
+      found = true;
+    }
+    if (found) break;
+  }
+  return fault("{}: loss is NaN at step {}, rank {}: {}", graph.file, numbers_.step,
+               communicator_.rank(), culprit);
+}
+
+Status Executor::gather(const BoundStep& step) {
+  const auto u = static_cast<size_t>(step.index);
+  const auto bytes = static_cast<size_t>(units_[u].owned_numel) * sizeof(float);
+  return communicator_.all_gather(offsets_.units[u].owned, bytes, step.slot,
+                                  site("all-gather", step.index));
+}
+
+// Also clears what a unit of another shape has left in the gaps of the slot.
+Status Executor::acquire(const BoundProgram& program, int unit) {
+  const auto u = static_cast<size_t>(unit);
+  for (int other : slots_.shares_bytes[u]) {
+    OFSDP_RETURN_IF_ERROR(communicator_.acquire(other, site("reduce-scatter", other)));
+  }
+  std::byte* own = program.accumulate[u];
+  float* target = own != nullptr ? reinterpret_cast<float*>(own) : units_[u].slot;
+  if (empty_) {
+    std::memset(target, 0, static_cast<size_t>(plan_.units[u].padded_numel) * sizeof(float));
+    return {};
+  }
+  for (const auto& [begin, end] : gaps_[u]) {
+    std::memset(target + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+  }
+  return {};
+}
+
+void Executor::accumulate(const BoundProgram& program, int unit) {
+  const auto u = static_cast<size_t>(unit);
+  add_span(reinterpret_cast<const float*>(program.accumulate[u]), units_[u].slot,
+           plan_.units[u].padded_numel);
+}
+
+Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) {
+  const auto u = static_cast<size_t>(unit);
+  const CompileOptions& options = program.plan->options;
+  float* kept = units_[u].gradient;
+  auto sink = [&](int64_t begin, std::span<float> block) {
+    if (!options.first_micro)
+      add_span(kept + begin, block.data(), static_cast<int64_t>(block.size()));
+    if (options.last_micro) squared_norm_ += sum_of_squares(block);
+    if (update_now) {
+      optimizer_.update(unit, begin, block, numbers_);
+    } else {
+      std::memcpy(kept + begin, block.data(), block.size_bytes());
+    }
+  };
+  return communicator_.reduce_scatter(unit, offsets_.units[u].slot, units_[u].owned_numel, sink,
+                                      site("reduce-scatter", unit));
+}
+
+Status Executor::all_reduce(const BoundProgram&, int unit) {
+  const auto u = static_cast<size_t>(unit);
+  const int64_t span = plan_.units[u].shard_numel(plan_.world);
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.all_reduce(unit, offsets_.units[u].slot, span, site("all-reduce", unit)));
+  const float* mine = units_[u].slot + communicator_.rank() * span;
+  for (int64_t begin = 0; begin < span; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, span - begin);
+    squared_norm_ += sum_of_squares({mine + begin, static_cast<size_t>(count)});
+  }
+  return {};
+}
+
+Status Executor::clip() {
+  std::array<double, kMostRanks> all;
+  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
+  double sum = 0;
+  for (const double part : gathered) sum += part;
+  global_norm_ = std::sqrt(sum);
+  // torch.nn.utils.clip_grad_norm_: float32 arithmetic on the norm.
+  const float factor =
+      static_cast<float>(options_.clip_norm) / (static_cast<float>(global_norm_) + 1e-6f);
+  clip_factor_ = std::min(factor, 1.0f);
+  return {};
+}
+
+void Executor::update(int unit) {
+  const auto u = static_cast<size_t>(unit);
+  const bool clipping = options_.clip_norm > 0;
+  const float* source = plan_.shards_gradients() ? units_[u].gradient : units_[u].slot;
+  alignas(kTensorAlignment) std::array<float, kReduceBlock> scaled;
+  for (int64_t begin = 0; begin < units_[u].owned_numel; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, units_[u].owned_numel - begin);
+    const float* block = source + begin;
+    if (clipping) {
+      scale_span(block, clip_factor_, scaled.data(), count);
+      block = scaled.data();
+    }
+    optimizer_.update(unit, begin, {block, static_cast<size_t>(count)}, numbers_);
+  }
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,82 @@
+// Executor: runs bound programs. The loop over steps decides nothing: what to do, in which order
+// and where is in the program.
+//
+// An update is grad_accum calls of `run`, each with the program of its place; `begin_update` comes
+// first and sets the numbers of the update. A micro-batch without samples runs no node but takes
+// part in every collective, with zero gradients.
+//
+// Ownership: views; the session owns memory, communicator and programs. Threads: the one that made
+// it. No allocation in `run`. Errors: what kernels and collectives say, with step, node and rank
+// before it; a loss that is NaN is kFault and names the first node whose output has one (found by
+// running the forward again, node by node, which may be slow: the run is over).
+#pragma once
+
+#include "fsdp/communicator.h"
+#include "runtime/binding.h"
+
+namespace ofsdp {
+
+struct MicroBatch {
+  std::span<std::byte* const> columns;  // in the order of Graph::inputs
+  std::span<const int64_t> sample_index;
+  float loss_weight = 0;  // this micro-batch's share of the global mean
+};
+
+struct ExecutorOptions {
+  uint64_t seed = 0;
+  double clip_norm = 0;  // 0: none
+};
+
+class Executor {
+ public:
+  Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMemory& memory,
+           const std::vector<UnitState>& units, const GradientSlots& slots,
+           OptimizerStep& optimizer, Communicator& communicator, float* loss_weight,
+           const ExecutorOptions& options);
+
+  void begin_update(const UpdateNumbers& numbers);
+  Status run(BoundProgram& program, const MicroBatch& batch);
+
+  float loss() const { return loss_; }  // of the last micro-batch; 0 when it was empty
+  double squared_norm() const { return squared_norm_; }  // of this rank's spans, this update
+  double clipped_norm() const {
+    return global_norm_;
+  }  // after Clip: the global norm before clipping
+
+ private:
+  Status execute(BoundProgram& program, const BoundStep& step);
+  Status run_node(const BoundProgram& program, const BoundRun& run);
+  Status check_loss(BoundProgram& program);
+  Status blame_nan(BoundProgram& program);
+  Status gather(const BoundStep& step);
+  Status acquire(const BoundProgram& program, int unit);
+  void accumulate(const BoundProgram& program, int unit);
+  Status reduce(const BoundProgram& program, int unit, bool update);
+  Status all_reduce(const BoundProgram& program, int unit);
+  Status clip();
+  void update(int unit);
+  CollectiveSite site(const char* collective, int unit) const {
+    return {collective, unit, numbers_.step};
+  }
+
+  const Plan& plan_;
+  const RankMemoryPlan& offsets_;
+  const RankMemory& memory_;
+  const std::vector<UnitState>& units_;
+  const GradientSlots& slots_;
+  OptimizerStep& optimizer_;
+  Communicator& communicator_;
+  float* loss_weight_;
+  ExecutorOptions options_;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
+
+  StepContext context_;
+  UpdateNumbers numbers_;
+  bool empty_ = false;
+  float loss_ = 0;
+  float clip_factor_ = 1;
+  double squared_norm_ = 0;
+  double global_norm_ = 0;
+};
+
+}  // namespace ofsdp

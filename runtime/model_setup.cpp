@@ -1,0 +1,135 @@
+#include "runtime/model_setup.h"
+
+#include "importer/autodiff.h"
+#include "importer/layouts.h"
+#include "importer/onnx_import.h"
+
+namespace ofsdp {
+namespace {
+
+// The batch of a graph with a fixed leading axis is that number; another one that was asked for is
+// wrong.
+Status settle_batch(Options& options, const Graph& graph, int world) {
+  const int64_t fixed = fixed_batch(graph);
+  auto& given = options.batch.given;
+  if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
+    given.batch_size.value = fixed;
+  }
+  OFSDP_RETURN_IF_ERROR(reconcile_batch(options, world));
+  if (fixed < 0 || options.batch.batch_size == fixed) return {};
+  return input_error("--batch-size {}: the batch axis of {} is fixed at {}",
+                     options.batch.batch_size, graph.file, fixed);
+}
+
+// Of synthetic labels: what the prediction asks for.
+Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
+  const Value& prediction = specialized.value(specialized.find(loss.prediction));
+  std::vector<int64_t> axes = prediction.desc.shape.axes();
+  const bool classes = loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kNll;
+  if (classes) axes.pop_back();
+  if (!axes.empty() && axes[0] == batch) {
+    axes.erase(axes.begin());
+  } else if (!axes.empty()) {
+    axes[0] /= batch;  // flattened leading axes: k * batch rows
+  }
+  return Shape(std::move(axes));
+}
+
+class SetupMaker {
+ public:
+  SetupMaker(Options& options, const Registry& registry, Communicator& communicator,
+             MemoryLedger& ledger)
+      : options_(options), registry_(registry), communicator_(communicator), ledger_(ledger) {}
+
+  Result<ModelSetup> run() {
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(options_.model));
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(file, registry_));
+    ModelSetup setup{std::move(file), std::move(graph), {}, {}, {}, {}};
+    OFSDP_RETURN_IF_ERROR(settle_batch(options_, setup.graph, communicator_.size()));
+    OFSDP_ASSIGN_OR_RETURN(setup.graph,
+                           choose_candidates(setup.graph, {options_.freeze, options_.train}));
+    OFSDP_RETURN_IF_ERROR(open_columns(setup));
+    OFSDP_RETURN_IF_ERROR(settle_loss(setup));
+    OFSDP_RETURN_IF_ERROR(settle_trained(setup));
+    return setup;
+  }
+
+ private:
+  Status open_columns(ModelSetup& setup) {
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
+    const LossOptions& loss = options_.loss;
+    setup.loss = {loss.kind,   loss.output,       loss.prediction,
+                  loss.labels, loss.ignore_index, loss.label_smoothing};
+    auto names = spec.train.names();
+    if (spec.synthetic) names = {loss.labels.empty() ? "labels" : loss.labels};
+    OFSDP_ASSIGN_OR_RETURN(setup.loss, resolve_labels(setup.graph, setup.loss, names));
+    const std::string label = label_column(setup.graph, setup.loss);
+    OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, label,
+                                                 communicator_, ledger_));
+    OFSDP_ASSIGN_OR_RETURN(setup.rows, input_rows(setup.data, setup.graph));
+    if (!label.empty() && setup.data.train)
+      setup.rows[label] = setup.data.train->stored(label)->row;
+    return {};
+  }
+
+  Status settle_loss(ModelSetup& setup) {
+    const int64_t batch = options_.batch.batch_size;
+    OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, Mode::kTrain));
+    OFSDP_ASSIGN_OR_RETURN(setup.loss, resolve_loss(graph, setup.loss));
+    const std::string label = label_column(setup.graph, setup.loss);
+    if (!label.empty() && !setup.rows.contains(label)) {
+      setup.rows[label] = label_row_of(graph, setup.loss, batch);
+    }
+    return {};
+  }
+
+  Status settle_trained(ModelSetup& setup) {
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(setup.graph, keep_reached(setup.graph, graph));
+    setup.count = loss_count(graph);
+    return bind_data(setup.data, graph, options_.run.seed, setup.count);
+  }
+
+  Options& options_;
+  const Registry& registry_;
+  Communicator& communicator_;
+  MemoryLedger& ledger_;
+};
+
+// Specialized, with its loss.
+Result<Graph> with_loss(const ModelSetup& setup, int64_t batch, Mode mode) {
+  OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, mode));
+  Shape labels;
+  if (const std::string column = label_column(graph, setup.loss); !column.empty()) {
+    std::vector<int64_t> axes{batch};
+    const auto& row = setup.rows.at(column).axes();
+    axes.insert(axes.end(), row.begin(), row.end());
+    labels = Shape(std::move(axes));
+  }
+  return attach_loss(graph, setup.loss, labels, mode == Mode::kEval);
+}
+
+}  // namespace
+
+Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
+                                    Communicator& communicator, MemoryLedger& ledger) {
+  return SetupMaker(options, registry, communicator, ledger).run();
+}
+
+Result<Graph> ModelSetup::training_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(*this, batch, Mode::kTrain));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(forward));
+  return assign_layouts(graph);
+}
+
+Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, with_loss(*this, batch, Mode::kEval));
+  std::vector<ValueId> wanted{graph.loss};
+  if (graph.matches != 0) wanted.push_back(graph.matches);
+  prune(graph, wanted);
+  return assign_layouts(graph);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,31 @@
+// ModelSetup: a model file made ready to train: imported, with its loss settled and its trained set
+// chosen. training_graph and evaluation_graph then give the finished graph of any micro-batch size.
+//
+// Ownership: owns the file and the graph; the registry outlives it. Threads: one; `make` is
+// collective (it opens data). Errors: kInput.
+#pragma once
+
+#include "importer/onnx_file.h"
+#include "importer/specialize.h"
+#include "importer/trained_set.h"
+#include "runtime/data_setup.h"
+
+namespace ofsdp {
+
+struct ModelSetup {
+  OnnxFile file;
+  Graph graph;  // symbolic; its parameters say what is trained
+  LossSpec loss;
+  LossCount count;
+  std::map<std::string, Shape> rows;  // a sample of each input, and of the label column
+  DataSetup data;
+
+  // Imports, opens the data, settles loss and trained set; settles options.batch for the world.
+  static Result<ModelSetup> make(Options& options, const Registry& registry,
+                                 Communicator& communicator, MemoryLedger& ledger);
+
+  Result<Graph> training_graph(int64_t batch) const;
+  Result<Graph> evaluation_graph(int64_t batch) const;
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,197 @@
+// Options: everything a command line, a YAML file and the defaults say about a run, as plain data.
+// One member for every option of the table that `fsdp-run --help` prints; runtime/cli fills it in,
+// the rest of the program only reads it. `std::optional` stands for `none`, `off` or `auto`, as
+// commented.
+//
+// Paths are ready to open: those from a YAML file are already relative to that file's folder.
+// reconcile_batch needs the number of ranks, so the session calls it once the world is known;
+// before that only `batch.given` holds, after it also the three numbers.
+//
+// Ownership: values. Threads: any, once filled in. Errors: kInput from reconcile_batch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsdp/plan.h"
+#include "importer/loss.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/status.h"
+#include "runtime/schedule.h"
+
+namespace ofsdp {
+
+enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class LossMean { kGlobal, kPerRank };
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion };
+enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
+enum class ScheduleUnit { kEpoch, kStep };
+enum class Recompute { kNone, kUnit, kAuto };
+enum class CpuOffload { kNone, kParams, kOptimizer };
+enum class CheckpointType { kSharded, kFull, kLocal };
+enum class Determinism { kOn, kOff, kAcrossRanks };
+
+// Where a value was said, weakest first: a stronger source overrules a weaker one.
+enum class Source { kDefault, kModelYaml, kConfigFile, kFlag };
+
+struct ShardingOptions {
+  Strategy strategy = Strategy::kFullShard;
+  std::optional<int64_t> shard_size;  // ranks of one host
+  WrapPolicy wrap = WrapPolicy::kTransformer;
+  std::vector<std::string> wrap_layers;  // empty: found from the graph
+  int64_t min_params = 100000;
+  std::vector<std::string> ignore;
+  DType param_dtype = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
+  DType buffer_dtype = DType::kFloat32;
+  Recompute activation_checkpointing = Recompute::kNone;
+  CpuOffload cpu_offload = CpuOffload::kNone;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  bool forward_prefetch = true;
+  std::optional<int64_t> prefetch_depth;  // auto
+  std::optional<int64_t> memory_limit;    // bytes; none
+};
+
+struct LaunchOptions {
+  int64_t nproc_per_node = 1;
+  int64_t nnodes = 1;
+  int64_t node_rank = 0;
+  std::string rdzv_endpoint;       // empty: none
+  std::string rdzv_id;             // empty: none
+  std::optional<int64_t> threads;  // auto: cores / ranks on this host
+  DeviceChoice device = DeviceChoice::kAuto;
+  double timeout_seconds = 300;
+  Determinism deterministic = Determinism::kOn;
+};
+
+struct LossOptions {
+  LossKind kind = LossKind::kAuto;
+  std::string output;  // the graph output of kOutput
+  LossMean mean = LossMean::kGlobal;
+  std::string prediction;  // empty: the only candidate
+  std::string labels;      // empty: the only candidate
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+};
+
+// Every member is final: what was not said has the default of `kind`, as PyTorch defines it.
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  double weight_decay = 1e-2;
+  double momentum = 0;  // sgd
+  bool nesterov = false;
+  double beta1 = 0.9;  // adam, adamw, lamb, lion
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double rho = 0.9;     // adadelta
+  double lr_decay = 0;  // adagrad; no flag
+  bool no_decay_auto = false;
+  std::vector<std::string> no_decay;
+  std::optional<double> clip_grad_norm;  // off
+};
+
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  int64_t warmup_steps = 0;
+  std::optional<int64_t> total_steps;  // the run's
+  double min_lr_ratio = 0;
+  double power = 1;
+  int64_t step_size = 1;
+  double gamma = 0.1;
+  ScheduleUnit unit = ScheduleUnit::kEpoch;
+};
+
+struct GivenCount {
+  std::optional<int64_t> value;
+  Source source = Source::kDefault;
+};
+
+struct BatchOptions {
+  int64_t batch_size = 8;  // valid after reconcile_batch, like the next two
+  int64_t grad_accum = 1;
+  int64_t global_batch_size = 0;
+  struct Given {
+    GivenCount batch_size;
+    GivenCount grad_accum;
+    GivenCount global_batch_size;
+  } given;
+};
+
+// Where samples come from: a folder or YAML file, made up, or written in a YAML file under `data:`.
+struct DataChoice {
+  enum class Kind { kComputed, kNone, kPath, kSynthetic, kInline };
+  Kind kind = Kind::kComputed;  // as the contract's default: beside the model, or inside the data
+  std::string path;             // kPath
+  std::string yaml;             // kInline: the mapping as text
+  std::string base_folder;      // kInline: what its files are relative to
+  std::string origin;           // kInline: the file it stood in, for messages
+};
+
+enum class StepUnit { kEpoch, kStep };
+
+struct Interval {
+  int64_t count = 1;
+  StepUnit unit = StepUnit::kEpoch;
+  bool operator==(const Interval&) const = default;
+};
+
+struct RunOptions {
+  std::optional<int64_t> epochs = 1;  // none: as many as --steps takes (never none without steps)
+  std::optional<int64_t> steps;       // none
+  bool shuffle = true;
+  uint64_t seed = 0;
+  bool drop_last = false;
+  DataChoice data;
+  DataChoice eval_data;
+  Interval eval_interval;
+};
+
+struct CheckpointOptions {
+  std::string dir;  // empty: none
+  Interval interval;
+  int64_t keep = 2;
+  CheckpointType type = CheckpointType::kSharded;
+  bool sync = false;
+  bool save_on_signal = true;
+  std::string resume;  // empty: none; "latest" or a folder
+};
+
+struct OutputOptions {
+  std::string output;   // empty: none
+  std::string metrics;  // empty: none
+  std::string trace;    // empty: none
+  int64_t log_interval = 10;
+};
+
+struct Options {
+  Command command = Command::kTrain;
+  std::string model;               // MODEL.onnx; of `export` the checkpoint folder
+  std::string config;              // the --config file; empty: none
+  bool json = false;               // of `ops`
+  bool inference = false;          // of `export`
+  std::vector<std::string> train;  // empty: the rule
+  std::vector<std::string> freeze;
+  std::vector<std::string> plugins;
+  ShardingOptions sharding;
+  LaunchOptions launch;
+  LossOptions loss;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;
+  BatchOptions batch;
+  RunOptions run;
+  CheckpointOptions checkpoint;
+  OutputOptions files;
+};
+
+// Settles batch_size x grad_accum x ranks = global_batch_size:
+//   a batch size or accumulation from a weaker source than the global batch is dropped first;
+//   a missing batch size is computed from grad_accum (1 if missing), a missing grad_accum from
+//   batch_size. A quotient that is not whole and three values that disagree are input errors.
+// May be called again with another number of ranks.
+Status reconcile_batch(Options& options, int ranks);
+
+}  // namespace ofsdp

@@ -1,0 +1,67 @@
+// RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
+// the same, mapped. Five regions: arena (activations, gathered units, workspaces), kept (constants,
+// frozen parameters), state (optimizer state, accumulated gradients, parameters that are whole),
+// shared (parameter shards and gradient slots, which peers read) and staging (micro-batches decoded
+// ahead).
+//
+// `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
+// mappings.
+//
+// Ownership: RankMemory owns arena, kept, state and staging; the communicator owns shared. Threads:
+// one. Errors: kFault when the system has no memory left.
+#pragma once
+
+#include "fsdp/communicator.h"
+#include "kernels/core/memory.h"
+#include "runtime/memory_plan.h"
+
+namespace ofsdp {
+
+struct UnitOffsets {
+  size_t owned = 0;               // what the rank owns of the parameters: in shared or in state
+  std::vector<size_t> optimizer;  // each state tensor, in state
+  int64_t gradient = -1;          // accumulated gradient shard, in state; -1: not needed
+  size_t slot = 0;                // gradient slot, in shared
+};
+
+struct RankMemoryPlan {
+  size_t arena = 0;
+  size_t kept = 0;
+  size_t state = 0;
+  size_t shared = 0;
+  size_t staging = 0;
+  size_t data = 0;  // columns unpacked into memory, of the rank that owns them
+  bool owned_in_shared = false;
+  std::vector<UnitOffsets> units;
+
+  size_t parameter_bytes = 0;  // shares of the sum, for the table
+  size_t optimizer_bytes = 0;
+  size_t gradient_bytes = 0;
+
+  size_t planned_bytes() const;
+};
+
+struct RankMemoryNeeds {
+  int optimizer_states = 0;  // tensors
+  bool accumulate = false;   // gradients are kept over micro-batches or until the norm is known
+  size_t arena = 0;
+  size_t kept = 0;
+  size_t staging = 0;
+  size_t data = 0;
+};
+
+RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
+                                const RankMemoryNeeds& needs);
+
+struct RankMemory {
+  Region arena, kept, state, staging;
+  std::byte* shared = nullptr;
+
+  static Result<RankMemory> map(const RankMemoryPlan& plan, MemoryLedger& ledger,
+                                Communicator& communicator);
+};
+
+// The table of what is held for what.
+std::string text(const RankMemoryPlan& plan);
+
+}  // namespace ofsdp

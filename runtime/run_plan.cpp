@@ -1,0 +1,242 @@
+#include "runtime/run_plan.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "runtime/data/loader.h"
+
+namespace ofsdp {
+namespace {
+
+std::string optimizer_name(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+      return "adamw";
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kSgd:
+      return "sgd";
+    case OptimizerKind::kAdadelta:
+      return "adadelta";
+    case OptimizerKind::kAdagrad:
+      return "adagrad";
+    default:
+      return "";  // refused by the command line
+  }
+}
+
+class RunPlanner {
+ public:
+  RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
+             const std::vector<OptimizerDef>& optimizers)
+      : options_(options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        run_(std::make_unique<RunPlan>()) {}
+
+  Result<std::unique_ptr<RunPlan>> make() {
+    OFSDP_RETURN_IF_ERROR(settle_optimizer());
+    OFSDP_RETURN_IF_ERROR(settle_samplers());
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
+    run_->plan = make_plan(graph, {options_.sharding.strategy, options_.sharding.wrap,
+                                   options_.sharding.min_params, communicator_.size()});
+    OFSDP_RETURN_IF_ERROR(plan_training());
+    OFSDP_RETURN_IF_ERROR(plan_evaluation());
+    plan_bytes();
+    OFSDP_RETURN_IF_ERROR(check_limit());
+    return std::move(run_);
+  }
+
+ private:
+  Status settle_optimizer() {
+    const OptimizerOptions& o = options_.optimizer;
+    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
+    const std::string name = optimizer_name(o.kind);
+    for (const OptimizerDef& def : optimizers_) {
+      if (def.name == name) run_->optimizer = &def;
+    }
+    OFSDP_CHECK(run_->optimizer != nullptr, "no optimizer {}", name);
+    for (const Parameter& p : setup_.graph.parameters) {
+      OFSDP_ASSIGN_OR_RETURN(const bool decays, has_decay(p));
+      run_->decays.push_back(decays);
+    }
+    return check_no_decay();
+  }
+
+  Result<bool> has_decay(const Parameter& p) const {
+    const OptimizerOptions& o = options_.optimizer;
+    if (o.no_decay_auto && setup_.graph.value(p.value).desc.shape.rank() <= 1) return false;
+    return std::ranges::none_of(o.no_decay, [&](const std::string& pattern) {
+      return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
+    });
+  }
+
+  Status check_no_decay() const {
+    for (const std::string& pattern : options_.optimizer.no_decay) {
+      const bool found = std::ranges::any_of(setup_.graph.parameters, [&](const Parameter& p) {
+        return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
+      });
+      if (!found) {
+        return input_error("--no-decay {}: matches no initializer of {}", pattern,
+                           setup_.graph.file);
+      }
+    }
+    return {};
+  }
+
+  Status settle_samplers() {
+    const RunOptions& run = options_.run;
+    const int world = communicator_.size(), rank = communicator_.rank();
+    const int64_t samples = setup_.data.train ? setup_.data.train->samples() : kEndless;
+    OFSDP_ASSIGN_OR_RETURN(
+        Sampler sampler,
+        Sampler::make({samples, run.seed, run.shuffle, run.drop_last, options_.batch.batch_size,
+                       options_.batch.grad_accum, world, rank}));
+    run_->train_sampler.push_back(std::move(sampler));
+    if (setup_.data.eval) {
+      OFSDP_ASSIGN_OR_RETURN(Sampler evaluation,
+                             Sampler::make_evaluation(setup_.data.eval->samples(),
+                                                      options_.batch.batch_size, world, rank));
+      run_->eval_sampler.push_back(std::move(evaluation));
+    }
+    return check_fixed_batch();
+  }
+
+  // A graph with a fixed batch axis cannot take a short last batch.
+  Status check_fixed_batch() const {
+    const int64_t fixed = fixed_batch(setup_.graph);
+    if (fixed < 0) return {};
+    auto check = [&](const Sampler& sampler, const char* what) -> Status {
+      for (int64_t size : sampler.micro_batch_sizes_of_all_ranks()) {
+        if (size == 0 || size == fixed) continue;
+        return input_error(
+            "{}: {} samples in batches of {} leave one of {}, but the batch axis of {} is fixed "
+            "at {} (--drop-last leaves it out)",
+            what, sampler.options().samples, fixed, size, setup_.graph.file, fixed);
+      }
+      return {};
+    };
+    OFSDP_RETURN_IF_ERROR(check(run_->train_sampler[0], "training data"));
+    return run_->eval_sampler.empty() ? Status{} : check(run_->eval_sampler[0], "evaluation data");
+  }
+
+  Status add_program(const ProgramKey& key) {
+    if (run_->programs.contains(key)) return {};
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
+                                                     : setup_.evaluation_graph(key.batch));
+    const ShardingOptions& s = options_.sharding;
+    const CompileOptions compile_options{
+        key.training,
+        key.first_micro,
+        key.last_micro,
+        key.training && options_.optimizer.clip_grad_norm.has_value(),
+        s.forward_prefetch,
+        s.backward_prefetch,
+        static_cast<int>(s.prefetch_depth.value_or(1))};
+    OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
+                                                             compile_options, run_->kernels));
+    run_->programs.emplace(key, std::move(program));
+    return {};
+  }
+
+  // The full batch is planned on every rank, whatever sizes it gets: ranks compare its collectives.
+  Status plan_training() {
+    auto sizes = run_->train_sampler[0].micro_batch_sizes();
+    sizes.push_back(options_.batch.batch_size);
+    const int64_t accum = options_.batch.grad_accum;
+    for (int64_t size : sizes) {
+      if (size == 0) continue;
+      if (accum == 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, true, true}));
+      if (accum == 1) continue;
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, false}));
+      if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
+    }
+    const ProgramPlan& reference =
+        run_->programs.at({options_.batch.batch_size, true, accum == 1, true});
+    run_->slots = plan_gradient_slots(run_->plan, reference.schedule);
+    return {};
+  }
+
+  Status plan_evaluation() {
+    if (run_->eval_sampler.empty()) return {};
+    auto sizes = run_->eval_sampler[0].micro_batch_sizes();
+    sizes.push_back(options_.batch.batch_size);
+    for (int64_t size : sizes) {
+      if (size > 0) OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
+    }
+    return {};
+  }
+
+  void plan_bytes() {
+    RankMemoryNeeds needs;
+    needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
+    needs.accumulate =
+        options_.batch.grad_accum > 1 || options_.optimizer.clip_grad_norm.has_value();
+    for (auto& [key, program] : run_->programs) {
+      needs.arena = std::max(needs.arena, program.memory.arena_bytes);
+      run_->kept.add(program);
+      if (key.batch == options_.batch.batch_size) {
+        run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
+      }
+    }
+    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weight
+    const int64_t batch = options_.batch.batch_size;
+    const RowSource* train =
+        setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
+    needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
+    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
+    if (communicator_.rank() == 0 && setup_.data.train)
+      needs.data += setup_.data.train->shared_bytes();
+    if (communicator_.rank() == 0 && setup_.data.eval)
+      needs.data += setup_.data.eval->shared_bytes();
+    run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
+  }
+
+  Status check_limit() const {
+    const auto& limit = options_.sharding.memory_limit;
+    const size_t planned = run_->memory.planned_bytes();
+    if (!limit || planned <= static_cast<size_t>(*limit)) return {};
+    return input_error(
+        "--memory-limit {}: the plan of rank {} needs {} bytes ({} per micro-batch of {}); a "
+        "smaller "
+        "--batch-size, more ranks or --strategy full_shard need less",
+        *limit, communicator_.rank(), planned, run_->memory.arena, options_.batch.batch_size);
+  }
+
+  const Options& options_;
+  const ModelSetup& setup_;
+  const Communicator& communicator_;
+  const std::vector<OptimizerDef>& optimizers_;
+  std::unique_ptr<RunPlan> run_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
+                                               const Communicator& communicator,
+                                               const std::vector<OptimizerDef>& optimizers) {
+  return RunPlanner(options, setup, communicator, optimizers).make();
+}
+
+std::string text(const RunPlan& run) {
+  std::string out =
+      "units\n" + text(run.plan) + "\nmemory of this rank, bytes\n" + text(run.memory);
+  for (const auto& [key, program] : run.programs) {
+    const Schedule& schedule = program.schedule;
+    out += fmt::format(
+        "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, "
+        "gathered {}, workspace {})\n",
+        key.training ? "training" : "evaluation", key.batch,
+        key.first_micro ? "" : ", not the first of an update",
+        key.last_micro ? "" : ", not the last", program.graph.nodes.size(),
+        program.memory.arena_bytes, program.memory.peak_step, program.memory.peak_activations,
+        program.memory.peak_gathered, program.memory.peak_workspace);
+    out += text(schedule, program.graph);
+  }
+  return out;
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,46 @@
+// RunPlan: everything a run will execute and hold, settled before anything is allocated: the units,
+// a program for every micro-batch that can occur (each size, each place in the accumulation,
+// evaluation), the gradient slots, the constants, and the bytes of every region. `fsdp-run plan`
+// prints it; RunState makes it real.
+//
+// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; over
+// --memory-limit).
+#pragma once
+
+#include "kernels/core/optimizer.h"
+#include "runtime/data/sampler.h"
+#include "runtime/model_setup.h"
+#include "runtime/program.h"
+#include "runtime/rank_memory.h"
+
+namespace ofsdp {
+
+struct ProgramKey {
+  int64_t batch = 0;
+  bool training = true;
+  bool first_micro = true;
+  bool last_micro = true;
+  auto operator<=>(const ProgramKey&) const = default;
+};
+
+struct RunPlan {
+  Plan plan;
+  OptimizerSettings settings;
+  const OptimizerDef* optimizer = nullptr;
+  std::vector<bool> decays;                          // per parameter
+  std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
+  KernelCache kernels;
+  std::map<ProgramKey, ProgramPlan> programs;
+  GradientSlots slots;
+  KeptPlan kept;
+  RankMemoryPlan memory;
+  uint64_t hash = 0;  // of everything that communicates; equal on all ranks
+
+  static Result<std::unique_ptr<RunPlan>> make(const Options& options, const ModelSetup& setup,
+                                               const Communicator& communicator,
+                                               const std::vector<OptimizerDef>& optimizers);
+};
+
+std::string text(const RunPlan& plan);
+
+}  // namespace ofsdp

@@ -1,0 +1,147 @@
+#include "runtime/run_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "runtime/data/loader.h"
+
+namespace ofsdp {
+namespace {
+
+// The part of a parameter that lies in elements [begin, end) of its unit.
+struct Overlap {
+  int64_t in_parameter;  // first element
+  int64_t in_span;       // the same, counted from `begin`
+  int64_t count;         // <= 0: none
+};
+
+Overlap overlap(const UnitParam& p, int64_t begin, int64_t end) {
+  const int64_t first = std::max(p.offset, begin);
+  const int64_t last = std::min(p.offset + p.numel, end);
+  return {first - p.offset, first - begin, last - first};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
+                                                 Communicator& communicator, MemoryLedger& ledger,
+                                                 const ExecutorOptions& options) {
+  std::unique_ptr<RunState> state(new RunState(plan, setup, communicator));
+  OFSDP_ASSIGN_OR_RETURN(state->memory_, RankMemory::map(plan.memory, ledger, communicator));
+  state->loss_weight_ = reinterpret_cast<float*>(state->memory_.kept.data() + plan.kept.bytes());
+  const RowSource* train = setup.data.train ? setup.data.train.get() : setup.data.synthetic.get();
+  state->eval_staging_ = align_up(
+      Loader::staging_bytes(*train, plan.train_sampler[0].options().batch_size), kTensorAlignment);
+  state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_);
+  OFSDP_RETURN_IF_ERROR(state->load_weights());
+  OFSDP_RETURN_IF_ERROR(state->load_kept());
+  state->optimizer_ = std::make_unique<OptimizerStep>(*plan.optimizer, plan.settings, plan.plan,
+                                                      state->units_, plan.decays);
+  state->executor_ =
+      std::make_unique<Executor>(plan.plan, plan.memory, state->memory_, state->units_, plan.slots,
+                                 *state->optimizer_, communicator, state->loss_weight_, options);
+  state->bind_programs();
+  // Nobody gathers before all shards are there.
+  OFSDP_RETURN_IF_ERROR(communicator.barrier({"loading barrier", -1, 0}));
+  return state;
+}
+
+BoundProgram& RunState::program(const ProgramKey& key) {
+  const auto it = programs_.find(key);
+  if (it != programs_.end()) return it->second;
+  for (auto& [other, program] : programs_) {
+    ProgramKey same = other;
+    same.batch = key.batch;
+    if (key.batch == 0 && same == key) return program;
+  }
+  OFSDP_CHECK(false, "a micro-batch of {} samples was not planned", key.batch);
+}
+
+Status RunState::load_weights() {
+  for (const Unit& unit : plan_.plan.units) {
+    const UnitState& state = units_[static_cast<size_t>(unit.id)];
+    for (const UnitParam& p : unit.params) {
+      const Overlap part = overlap(p, state.owned_begin, state.owned_begin + state.owned_numel);
+      if (part.count <= 0) continue;
+      const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
+      const auto& source = setup_.file.initializers()[static_cast<size_t>(parameter.initializer)];
+      OFSDP_RETURN_IF_ERROR(
+          setup_.file.read(source, part.in_parameter,
+                           {state.owned + part.in_span, static_cast<size_t>(part.count)}));
+    }
+  }
+  return {};
+}
+
+Status RunState::load_kept() {
+  for (const KeptPlan::Entry& entry : plan_.kept.entries()) {
+    std::byte* target = memory_.kept.data() + entry.offset;
+    if (entry.constant != nullptr) {
+      if (!entry.constant->bytes.empty()) {
+        std::memcpy(target, entry.constant->bytes.data(), entry.constant->bytes.size());
+      }
+      continue;
+    }
+    const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(entry.parameter)];
+    const auto& source = setup_.file.initializers()[static_cast<size_t>(parameter.initializer)];
+    OFSDP_RETURN_IF_ERROR(setup_.file.read(
+        source, 0, {reinterpret_cast<float*>(target), static_cast<size_t>(entry.desc.numel())}));
+  }
+  return {};
+}
+
+void RunState::bind_programs() {
+  const BindingContext context{plan_.plan, plan_.memory, memory_, units_, plan_.kept, loss_weight_};
+  for (const auto& [key, program] : plan_.programs) programs_.emplace(key, bind(program, context));
+}
+
+// Rank 0 makes the temporary and tells the others where.
+Result<ModelOutput> RunState::open_output(const std::string& path) {
+  const CollectiveSite site{"output ticket", -1, 0};
+  std::string ticket;
+  std::vector<ModelOutput> own;
+  if (communicator_.rank() == 0) {
+    OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::begin(setup_.file, path));
+    ticket = output.ticket();
+    own.push_back(std::move(output));
+  }
+  if (communicator_.size() == 1) return std::move(own[0]);
+  std::vector<double> lengths(static_cast<size_t>(communicator_.size()));
+  const auto mine = static_cast<double>(ticket.size());
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, lengths, site));
+  auto fill = [](void* context, std::span<std::byte> bytes) {
+    std::memcpy(bytes.data(), static_cast<std::string*>(context)->data(), bytes.size());
+    return Status{};
+  };
+  MemoryLedger ledger;
+  OFSDP_ASSIGN_OR_RETURN(const auto shared,
+                         communicator_.share_from_rank0(ledger, static_cast<size_t>(lengths[0]),
+                                                        "output ticket", fill, &ticket));
+  if (communicator_.rank() == 0) return std::move(own[0]);
+  return ModelOutput::join(setup_.file,
+                           {reinterpret_cast<const char*>(shared.data()), shared.size()});
+}
+
+Status RunState::write_output(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, open_output(path));
+  for (const Unit& unit : plan_.plan.units) {
+    const UnitState& state = units_[static_cast<size_t>(unit.id)];
+    const int64_t shard = unit.shard_numel(plan_.plan.world);
+    const int64_t begin = communicator_.rank() * shard;  // also where every rank owns all
+    for (const UnitParam& p : unit.params) {
+      const Overlap part = overlap(p, begin, begin + shard);
+      if (part.count <= 0) continue;
+      const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
+      const float* values = state.owned + (begin - state.owned_begin) + part.in_span;
+      OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer),
+                                         part.in_parameter,
+                                         {values, static_cast<size_t>(part.count)}));
+    }
+  }
+  OFSDP_RETURN_IF_ERROR(output.finish());
+  OFSDP_RETURN_IF_ERROR(communicator_.barrier({"output barrier", -1, 0}));
+  return communicator_.rank() == 0 ? output.commit() : Status{};
+}
+
+}  // namespace ofsdp

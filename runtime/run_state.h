@@ -1,0 +1,54 @@
+// RunState: a RunPlan made real on this rank: memory mapped, weights read, programs bound, the
+// executor ready.
+//
+// Each rank reads from the model file only what it owns, and writes only its own span of each unit
+// to the trained file; the model is never gathered on one rank.
+//
+// Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
+// and `write_output` are collective. Errors: kFault (memory, disk); kInput (a weight that cannot be
+// read).
+#pragma once
+
+#include "importer/model_output.h"
+#include "runtime/executor.h"
+#include "runtime/run_plan.h"
+
+namespace ofsdp {
+
+class RunState {
+ public:
+  static Result<std::unique_ptr<RunState>> make(const RunPlan& plan, const ModelSetup& setup,
+                                                Communicator& communicator, MemoryLedger& ledger,
+                                                const ExecutorOptions& options);
+
+  Executor& executor() { return *executor_; }
+  // The program for a micro-batch of `size` samples; any other size of the same place for an empty
+  // one.
+  BoundProgram& program(const ProgramKey& key);
+  std::span<std::byte> train_staging() { return {memory_.staging.data(), eval_staging_}; }
+  std::span<std::byte> eval_staging() {
+    return {memory_.staging.data() + eval_staging_, memory_.staging.bytes() - eval_staging_};
+  }
+  Status write_output(const std::string& path);
+
+ private:
+  RunState(const RunPlan& plan, const ModelSetup& setup, Communicator& communicator)
+      : plan_(plan), setup_(setup), communicator_(communicator) {}
+  Status load_weights();
+  Status load_kept();
+  void bind_programs();
+  Result<ModelOutput> open_output(const std::string& path);
+
+  const RunPlan& plan_;
+  const ModelSetup& setup_;
+  Communicator& communicator_;
+  RankMemory memory_;
+  size_t eval_staging_ = 0;  // offset
+  float* loss_weight_ = nullptr;
+  std::vector<UnitState> units_;
+  std::unique_ptr<OptimizerStep> optimizer_;
+  std::unique_ptr<Executor> executor_;
+  std::map<ProgramKey, BoundProgram> programs_;
+};
+
+}  // namespace ofsdp

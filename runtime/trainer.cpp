@@ -1,0 +1,167 @@
+#include "runtime/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace ofsdp {
+namespace {
+
+using Clock = Progress::Clock;
+
+double milliseconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+Progress make_progress(const Options& options, int rank, int64_t total) {
+  ProgressOptions progress = stdout_progress(options.files.log_interval, 0, total);
+  if (rank != 0) progress.fd = -1;
+  return Progress(progress);
+}
+
+}  // namespace
+
+int64_t total_updates(const Options& options, const Sampler& sampler) {
+  int64_t total = options.run.steps.value_or(kEndless);
+  const bool endless = sampler.options().samples == kEndless;
+  if (options.run.epochs && !endless) {
+    total = std::min(total, *options.run.epochs * sampler.updates_per_epoch());
+  }
+  return total;
+}
+
+Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup,
+                 RunState& state, Communicator& communicator, const MemoryLedger& ledger,
+                 MetricsWriter& metrics)
+    : options_(options),
+      plan_(plan),
+      setup_(setup),
+      state_(state),
+      communicator_(communicator),
+      ledger_(ledger),
+      metrics_(metrics),
+      sampler_(plan.train_sampler[0]),
+      total_(total_updates(options, sampler_)),
+      schedule_(make_lr_schedule(options, total_)),
+      progress_(make_progress(options, communicator.rank(), total_)),
+      loader_(setup.data.train ? static_cast<RowSource&>(*setup.data.train) : *setup.data.synthetic,
+              sampler_,
+              label_rule(setup.count, setup.data.train ? static_cast<RowSource&>(*setup.data.train)
+                                                       : *setup.data.synthetic),
+              state.train_staging()) {
+  if (setup.data.eval) evaluator_ = std::make_unique<Evaluator>(plan, setup, state, communicator);
+}
+
+Status Trainer::run() {
+  loader_.start(0, total_);
+  OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  const auto began = Clock::now();
+  UpdateSums first;
+  first.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
+  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, 0));
+  kept_ = first.next_kept;
+  update_began_ = Clock::now();
+  for (int64_t step = 1; step <= total_; ++step) {
+    OFSDP_RETURN_IF_ERROR(update(step));
+    OFSDP_RETURN_IF_ERROR(evaluate_when_due(step));
+  }
+  return finish(milliseconds(began, Clock::now()) / 1e3);
+}
+
+Status Trainer::update(int64_t step) {
+  UpdateSums mine;
+  const int64_t epoch = sampler_.epoch_of(step - 1);
+  state_.executor().begin_update({learning_rate(schedule_, step - 1, epoch), step});
+  OFSDP_RETURN_IF_ERROR(micro_batches(step, mine));
+  mine.squared_norm = state_.executor().squared_norm();
+  mine.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
+  mine.step_ms = milliseconds(update_began_, Clock::now());
+  OFSDP_ASSIGN_OR_RETURN(const UpdateSums sums, exchange(mine, step));
+  update_began_ = Clock::now();
+  kept_ = sums.next_kept;
+  return report(step, sums);
+}
+
+Status Trainer::micro_batches(int64_t, UpdateSums& sums) {
+  const int64_t accum = options_.batch.grad_accum;
+  for (int64_t micro = 0; micro < accum; ++micro) {
+    const double weight = kept_ > 0 ? batch_->kept / kept_ : 0.0;
+    BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
+    OFSDP_RETURN_IF_ERROR(state_.executor().run(
+        program, {batch_->columns, batch_->sample_index, static_cast<float>(weight)}));
+    sums.loss += weight * static_cast<double>(state_.executor().loss());
+    sums.samples += static_cast<double>(batch_->size);
+    loader_.release();
+    OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  }
+  return {};
+}
+
+Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
+  constexpr size_t kNumbers = 5;
+  const std::array<double, kNumbers> sent{mine.loss, mine.squared_norm, mine.step_ms,
+                                          mine.next_kept, mine.samples};
+  std::array<double, kNumbers * kMostRanks> all;
+  const std::span<double> gathered(all.data(),
+                                   kNumbers * static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange(sent, gathered, {"end of the update", -1, step}));
+  UpdateSums sums;
+  for (const double* rank = gathered.data(); rank != gathered.data() + gathered.size();
+       rank += kNumbers) {
+    sums.loss += rank[0];
+    sums.squared_norm += rank[1];
+    sums.step_ms = std::max(sums.step_ms, rank[2]);
+    sums.next_kept += rank[3];
+    sums.samples += rank[4];
+  }
+  return sums;
+}
+
+Status Trainer::report(int64_t step, const UpdateSums& sums) {
+  times_.add(sums.step_ms);
+  if (communicator_.rank() != 0) return {};
+  const int64_t epoch = sampler_.epoch_of(step - 1);
+  const StepRow row{step,
+                    epoch,
+                    sums.loss,
+                    std::sqrt(sums.squared_norm),
+                    learning_rate(schedule_, step - 1, epoch),
+                    sums.step_ms,
+                    sums.samples / sums.step_ms * 1e3,
+                    ledger_.peak()};
+  progress_.step(row, static_cast<int64_t>(sums.samples));
+  return metrics_.step(row);
+}
+
+bool Trainer::evaluation_due(int64_t step) const {
+  const Interval& interval = options_.run.eval_interval;
+  if (step == total_) return true;
+  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
+  return step % (interval.count * sampler_.updates_per_epoch()) == 0;
+}
+
+Status Trainer::evaluate_when_due(int64_t step) {
+  if (evaluator_ == nullptr || !evaluation_due(step)) return {};
+  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator_->run(step, sampler_.epoch_of(step - 1)));
+  update_began_ = Clock::now();
+  if (communicator_.rank() != 0) return {};
+  progress_.eval(row);
+  return metrics_.eval(row);
+}
+
+Status Trainer::finish(double seconds) {
+  const std::array<double, 2> mine{static_cast<double>(ledger_.peak()),
+                                   static_cast<double>(plan_.memory.planned_bytes())};
+  const auto size = static_cast<size_t>(communicator_.size());
+  std::vector<double> all(2 * size);
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"end of the run", -1, total_}));
+  if (communicator_.rank() != 0) return {};
+  std::vector<uint64_t> peak, planned;
+  for (size_t r = 0; r < size; ++r) {
+    peak.push_back(static_cast<uint64_t>(all[2 * r]));
+    planned.push_back(static_cast<uint64_t>(all[2 * r + 1]));
+  }
+  return metrics_.end({total_, seconds, times_.median(), peak, planned});
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,69 @@
+// Trainer: the loop over updates: batches in, programs run, numbers out.
+//
+// An update: its micro-batches run, each weighted with its share of the kept labels of the global
+// batch; then one exchange tells every rank the loss, the norm, the slowest rank's time, and the
+// count of the next update, and is the barrier behind which the new parameters may be gathered.
+// Rank 0 writes metrics and progress.
+//
+// Ownership: borrows everything. Threads: the one that made it; the loader has a helper of its own.
+// After the first update of each batch shape nothing here allocates. `run` is collective. Errors:
+// as Executor, Loader, MetricsWriter.
+#pragma once
+
+#include "runtime/data/loader.h"
+#include "runtime/evaluator.h"
+#include "runtime/lr_schedule.h"
+#include "runtime/metrics.h"
+#include "runtime/progress.h"
+#include "runtime/run_state.h"
+#include "runtime/step_times.h"
+
+namespace ofsdp {
+
+// Updates of a whole run: by epochs or --steps, whichever ends first.
+int64_t total_updates(const Options& options, const Sampler& sampler);
+
+class Trainer {
+ public:
+  Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup, RunState& state,
+          Communicator& communicator, const MemoryLedger& ledger, MetricsWriter& metrics);
+
+  Status run();
+
+ private:
+  struct UpdateSums {
+    double loss = 0;
+    double squared_norm = 0;
+    double step_ms = 0;
+    double next_kept = 0;
+    double samples = 0;
+  };
+
+  Status update(int64_t step);
+  Status micro_batches(int64_t step, UpdateSums& sums);
+  Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  Status report(int64_t step, const UpdateSums& sums);
+  Status evaluate_when_due(int64_t step);
+  bool evaluation_due(int64_t step) const;
+  Status finish(double seconds);
+
+  const Options& options_;
+  const RunPlan& plan_;
+  const ModelSetup& setup_;
+  RunState& state_;
+  Communicator& communicator_;
+  const MemoryLedger& ledger_;
+  MetricsWriter& metrics_;
+  const Sampler& sampler_;
+  int64_t total_;
+  LrSchedule schedule_;
+  Progress progress_;
+  StepTimes times_;
+  Loader loader_;
+  std::unique_ptr<Evaluator> evaluator_;
+  const Batch* batch_ = nullptr;  // taken from the loader
+  double kept_ = 0;               // of the present update, all ranks together
+  Progress::Clock::time_point update_began_;
+};
+
+}  // namespace ofsdp

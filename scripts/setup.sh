@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Installs all that the build needs on Debian 12, as root or with sudo. Safe to run again: with nothing missing it
+# takes well under a second and touches no network.
+#
+#   scripts/setup.sh                 Debian packages, then the third-party part
+#   scripts/setup.sh --third-party   the third-party part alone: no root needed (CMake calls this when it is missing)
+#
+# The third-party part is pinned by hash in third_party/requirements.txt: downloads go to third_party/dist; oneDNN is
+# unpacked and ONNX is built, once for all presets, into third_party/prefix.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tp=$root/third_party
+python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
+
+packages=(
+  g++ cmake ninja-build ccache clang-format ca-certificates python3 python3-pip
+  libprotobuf-dev protobuf-compiler zlib1g-dev
+  libyaml-cpp-dev nlohmann-json3-dev libfmt-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+say() { echo "setup: $*" >&2; }
+
+install_packages() {
+  local state missing=() p
+  state=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true)
+  for p in "${packages[@]}"; do
+    grep -qxF "$p installed" <<<"$state" || missing+=("$p")
+  done
+  [ ${#missing[@]} = 0 ] && return
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { say "run as root (or install sudo); missing packages: ${missing[*]}"; exit 1; }
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq >&2
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+# True when every pinned file lies in third_party/dist with the right content.
+have_downloads() {
+  local sums pin
+  sums=$(sha256sum "$tp"/dist/* 2>/dev/null) || return 1
+  while IFS=: read -r _ pin; do
+    grep -q "^$pin " <<<"$sums" || return 1
+  done < <(grep -o 'sha256:[0-9a-f]*' "$tp/requirements.txt")
+}
+
+download() {
+  have_downloads && return
+  say "downloading ONNX and oneDNN (45 MB)"
+  "$python" -m pip download -q --disable-pip-version-check --no-deps --require-hashes \
+    -r "$tp/requirements.txt" -d "$tp/dist" >&2
+}
+
+install_onednn() {
+  # Debian's pip adds "local" below the prefix, others do not: CMake looks in both.
+  PIP_ROOT_USER_ACTION=ignore "$python" -m pip install -q --disable-pip-version-check --no-deps --no-index \
+    --prefix "$tp/prefix" "$tp"/dist/onednn_*.whl >&2
+}
+
+build_onnx() {
+  local src=$tp/prefix/src/onnx bld=$tp/prefix/src/build log=$tp/prefix/onnx-build.log launcher=
+  say "building ONNX, once (about 1.5 minutes on 2 cores)"
+  mkdir -p "$src"
+  tar -xzf "$tp"/dist/onnx-*.tar.gz -C "$src" --strip-components=1
+  sed -i 's/cmake_minimum_required(VERSION 3.26)/cmake_minimum_required(VERSION 3.25)/' "$src/CMakeLists.txt"
+  command -v ccache >/dev/null && launcher=ccache
+  export CCACHE_BASEDIR=$tp CCACHE_NOHASHDIR=1 # a second clone on this machine finds the objects of the first
+  {
+    cmake -S "$src" -B "$bld" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=$launcher \
+      -DCMAKE_INSTALL_PREFIX="$tp/prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+      -DPython3_EXECUTABLE="$python" -DONNX_ML=ON -DONNX_BUILD_PYTHON=OFF -DONNX_INSTALL=ON \
+      -DONNX_USE_PROTOBUF_SHARED_LIBS=ON -DONNX_USE_UNITY_BUILD=ON &&
+      cmake --build "$bld" && cmake --install "$bld"
+  } >"$log" 2>&1 || { tail -n 30 "$log" >&2; say "building ONNX failed; the whole log: $log"; exit 1; }
+  rm -rf "$tp/prefix/src"
+}
+
+third_party() {
+  exec 9<"$tp/requirements.txt"
+  flock 9 # two builds that start together set up once
+  local want stamp=$tp/prefix/.stamp
+  want=$(cat "$tp/requirements.txt" "${BASH_SOURCE[0]}" | sha256sum)
+  [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
+  mkdir -p "$tp/dist"
+  download
+  rm -rf "$tp/prefix"
+  mkdir -p "$tp/prefix"
+  install_onednn
+  build_onnx
+  echo "$want" >"$stamp"
+}
+
+[ "${1:-}" = --third-party ] || install_packages
+third_party

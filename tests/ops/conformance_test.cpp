@@ -1,0 +1,149 @@
+// Every operator of the registry against its own reference and sample cases; see
+// tests/support/op_check.h. A new operator is tested by being registered. At the end, that the
+// checks notice what they should.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/op_check.h"
+
+namespace ofsdp {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> operator_names() {
+  std::vector<std::string> names;
+  const Registry registry = make_registry();
+  for (const auto& [key, op] : registry.all()) names.push_back(op.full_name());
+  return names;
+}
+
+class Conformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  const Registry registry_ = make_registry();
+  const OpDef& op_ = registry_.get(GetParam());
+};
+
+TEST_P(Conformance, IsDefined) { EXPECT_EQ(testing::check_definition(op_), ""); }
+
+TEST_P(Conformance, KernelsAgreeWithTheReference) {
+  ASSERT_EQ(testing::check_definition(op_), "");
+  for (const SampleCase& sample : op_.samples()) {
+    EXPECT_EQ(testing::check_kernels(op_, sample), "") << sample.name;
+  }
+}
+
+TEST_P(Conformance, GradientAgreesWithFiniteDifferences) {
+  ASSERT_EQ(testing::check_definition(op_), "");
+  if (op_.grad == nullptr) GTEST_SKIP() << "no gradient";
+  for (const SampleCase& sample : op_.samples()) {
+    if (!sample.check_grad) continue;
+    EXPECT_EQ(testing::check_gradient(registry_, op_, sample), "") << sample.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, Conformance, ::testing::ValuesIn(operator_names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+// --- the checks themselves, on a Relu with one thing wrong ---
+
+using Run = Status (*)(const KernelArgs&);
+
+template <Run run>
+std::unique_ptr<Kernel> create(const Problem&) {
+  return make_kernel(run);
+}
+
+constexpr int64_t kCount = 37;  // elements of the sample
+
+void relu(const KernelArgs& a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = a.in<float>(0)[i];
+    a.out<float>(0)[i] = x < 0 ? 0 : x;
+  }
+}
+
+Status right(const KernelArgs& a) {
+  relu(a, kCount);
+  return ok_status();
+}
+Status inexact(const KernelArgs& a) {
+  relu(a, kCount);
+  a.out<float>(0)[5] += 1e-3f;
+  return ok_status();
+}
+Status incomplete(const KernelArgs& a) {
+  relu(a, kCount - 1);
+  return ok_status();
+}
+Status overrun(const KernelArgs& a) {
+  relu(a, kCount);
+  a.out<float>(0)[kCount] = 0;
+  return ok_status();
+}
+Status scribbling(const KernelArgs& a) {
+  relu(a, kCount);
+  if (a.outputs[0].data != a.inputs[0].data) a.inputs[0].as<float>()[0] = 7;
+  return ok_status();
+}
+Status not_inplace(const KernelArgs& a) {
+  for (int64_t i = 0; i < kCount; ++i) a.out<float>(0)[i] = 0;
+  for (int64_t i = 0; i < kCount; ++i) a.out<float>(0)[i] += std::max(a.in<float>(0)[i], 0.0f);
+  return ok_status();
+}
+Status failing(const KernelArgs&) { return input_error("row 3"); }
+
+template <Run run>
+std::string findings() {
+  OpDef op = make_registry().get("Relu");
+  op.cpu = {{"broken", op.cpu[0].accepts, create<run>}};
+  return testing::check_kernels(op, {.name = "x", .inputs = {{DType::kFloat32, {kCount}}}});
+}
+
+TEST(OpCheck, AcceptsARightKernel) { EXPECT_EQ(findings<right>(), ""); }
+
+TEST(OpCheck, NoticesAWrongKernel) {
+  EXPECT_THAT(findings<inexact>(), HasSubstr("Relu/x broken: output 0 element 5"));
+  EXPECT_THAT(findings<incomplete>(), HasSubstr("element 36"));
+  EXPECT_THAT(findings<incomplete>(), HasSubstr("other bits when run again"));
+  EXPECT_THAT(findings<overrun>(), HasSubstr("wrote outside"));
+  EXPECT_THAT(findings<scribbling>(), HasSubstr("input 0 was changed"));
+  EXPECT_THAT(findings<not_inplace>(), HasSubstr("other bits in place of input 0"));
+  EXPECT_THAT(findings<failing>(), HasSubstr("run failed: row 3"));
+}
+
+TEST(OpCheck, NoticesAMissingKernel) {
+  OpDef op = make_registry().get("Relu");
+  op.cpu = {{"none", [](const Problem&) { return false; }, create<right>}};
+  EXPECT_THAT(testing::check_kernels(op, {.name = "x", .inputs = {{DType::kFloat32, {3}}}}),
+              HasSubstr("no implementation accepts"));
+}
+
+TEST(OpCheck, NoticesAMissingDefinition) {
+  OpDef op = make_registry().get("Relu");
+  op.samples = nullptr;
+  EXPECT_EQ(testing::check_definition(op), "Relu: no samples\n");
+  op = make_registry().get("Relu");
+  op.cpu.clear();
+  EXPECT_EQ(testing::check_definition(op), "Relu: neither an implementation nor a view\n");
+}
+
+TEST(OpCheck, NoticesAWrongGradient) {
+  const Registry registry = make_registry();
+  const SampleCase sample{.name = "x", .inputs = {{DType::kFloat32, {3, 4}}}};
+  OpDef op = registry.get("Relu");
+  EXPECT_EQ(testing::check_gradient(registry, op, sample), "");
+  op.grad = [](GradBuilder& b) { b.set_grad(0, b.grad_output(0)); };
+  EXPECT_THAT(testing::check_gradient(registry, op, sample), HasSubstr("finite difference 0"));
+  op.grad = [](GradBuilder&) {};
+  EXPECT_THAT(testing::check_gradient(registry, op, sample), HasSubstr("input 0 got no gradient"));
+  op.grad = [](GradBuilder& b) { b.set_grad(0, b.emit1("ofsdp.CollapseAll", {b.grad_output(0)})); };
+  EXPECT_THAT(testing::check_gradient(registry, op, sample), HasSubstr("got a gradient"));
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,181 @@
+// What the other ranks say when one dies, hangs, fails or leaves too early, and how soon.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/ranks/rank_processes.h"
+
+namespace ofsdp {
+namespace {
+
+using testing::HasSubstr;
+
+void idle() {
+  while (true) pause();
+}
+
+// Reduces for ever; `odd` stops taking part at step 7 and does `odd_does` instead.
+RankProcesses::Body reducing(int odd, std::function<Status(Communicator&)> odd_does) {
+  return [=](Communicator& c, MemoryLedger& ledger) -> Status {
+    auto base = c.allocate_shared(ledger, 64 * static_cast<size_t>(c.size()));
+    if (!base.ok()) return std::move(base).status();
+    auto ignore = [](int64_t, std::span<float>) {};
+    for (int64_t step = 1;; ++step) {
+      const CollectiveSite site{"reduce-scatter", 2, step};
+      if (c.rank() == odd && step == 7) return odd_does(c);
+      OFSDP_RETURN_IF_ERROR(c.acquire(2, site));
+      c.post(2);
+      OFSDP_RETURN_IF_ERROR(c.reduce_scatter(2, 0, 16, ignore, site));
+    }
+  };
+}
+
+Status die(Communicator&) {
+  kill(getpid(), SIGKILL);
+  return {};
+}
+
+// Exactly one of the ranks other than `odd` claims the failure, with a fault; the others have heard
+// of it.
+void expect_one_reporter(RankProcesses& ranks, int world, int odd, const std::string& message,
+                         double within) {
+  int reporters = 0;
+  const double begin = now_seconds();
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank == odd) continue;
+    EXPECT_EQ(WEXITSTATUS(ranks.wait(rank)), 1) << "rank " << rank;
+    const RankReport& report = ranks.report(rank);
+    ASSERT_TRUE(report.failed) << "rank " << rank;
+    EXPECT_LT(report.ended, begin + within) << "rank " << rank;
+    reporters += report.claimed;
+    if (report.claimed) {
+      EXPECT_EQ(report.kind, ErrorKind::kFault);
+    }
+    if (report.kind == ErrorKind::kFault) {
+      EXPECT_THAT(report.message, HasSubstr(message));
+    }
+  }
+  EXPECT_EQ(reporters, 1);
+}
+
+class Death : public testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(WorldAndDead, Death,
+                         testing::Values(std::tuple(2, 0), std::tuple(2, 1), std::tuple(3, 0),
+                                         std::tuple(3, 2), std::tuple(5, 3)));
+
+TEST_P(Death, IsNoticedByWaitingRanks) {
+  const auto [world, dead] = GetParam();
+  RankProcesses ranks(world, reducing(dead, die));
+  const pid_t pid = ranks.pid(dead);
+  EXPECT_EQ(WTERMSIG(ranks.wait(dead)), SIGKILL);
+  expect_one_reporter(ranks, world, dead,
+                      fmt::format("rank {} (pid {}) died while rank ", dead, pid), 3);
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank == dead || !ranks.report(rank).claimed) continue;
+    EXPECT_THAT(ranks.report(rank).message, HasSubstr("of unit 2 at step 7"));
+  }
+}
+
+TEST(DeathOfOne, IsNoticedAtTheNextCallOfARankThatDoesNotWait) {
+  RankProcesses ranks(2, [](Communicator& c, MemoryLedger&) -> Status {
+    if (c.rank() == 1) return die(c);
+    while (true) {
+      usleep(1000);
+      OFSDP_RETURN_IF_ERROR(c.all_gather(0, 0, nullptr, {"gather", 5, 3}));
+    }
+  });
+  const pid_t pid = ranks.pid(1);
+  EXPECT_EQ(WTERMSIG(ranks.wait(1)), SIGKILL);
+  expect_one_reporter(
+      ranks, 2, 1,
+      fmt::format("rank 1 (pid {}) died while rank 0 waited in gather of unit 5 at step 3", pid),
+      3);
+}
+
+TEST(DeathOfOne, IsNoticedWhileSegmentsAreExchanged) {
+  for (const int dead : {0, 1}) {
+    RankProcesses ranks(3, [=](Communicator& c, MemoryLedger& ledger) -> Status {
+      if (c.rank() == dead) return die(c);
+      auto base = c.allocate_shared(ledger, 4096);
+      return base.ok() ? Status() : std::move(base).status();
+    });
+    const pid_t pid = ranks.pid(dead);
+    EXPECT_EQ(WTERMSIG(ranks.wait(dead)), SIGKILL);
+    expect_one_reporter(ranks, 3, dead, fmt::format("rank {} (pid {}) died", dead, pid), 3);
+  }
+}
+
+TEST(Hang, EndsAtTheTimeoutAndNamesTheRank) {
+  auto stop = [](Communicator&) -> Status {
+    raise(SIGSTOP);
+    return {};
+  };
+  RankProcesses ranks(3, reducing(1, stop), std::chrono::seconds(1));
+  expect_one_reporter(ranks, 3, 1,
+                      fmt::format("rank 1 (pid {}) did not arrive within 1 s: reduce-scatter of "
+                                  "unit 2, step 7",
+                                  ranks.pid(1)),
+                      4);
+}
+
+TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
+  // Rank 0 waits for rank 1, which waits for rank 2 elsewhere and a little longer.
+  RankProcesses ranks(
+      3,
+      [](Communicator& c, MemoryLedger&) -> Status {
+        if (c.rank() == 2) idle();
+        if (c.rank() == 0) return c.barrier({"barrier", -1, 4});
+        usleep(400'000);
+        c.post(0);
+        auto ignore = [](int64_t, std::span<float>) {};
+        return c.reduce_scatter(0, 0, 0, ignore, {"reduce-scatter", 0, 3});
+      },
+      std::chrono::seconds(1));
+  expect_one_reporter(
+      ranks, 3, 2,
+      fmt::format("rank 2 (pid {}) did not arrive within 1 s: barrier, step 4", ranks.pid(2)), 4);
+}
+
+TEST(Failure, IsClaimedOnceAndEndsTheOthersWithItsStatus) {
+  RankProcesses ranks(4, reducing(2, [](Communicator&) { return input_error("label 12 of 10"); }));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(WEXITSTATUS(ranks.wait(rank)), 2) << "rank " << rank;
+    const RankReport& report = ranks.report(rank);
+    EXPECT_EQ(report.claimed, rank == 2);
+    EXPECT_EQ(report.exit_status, 2);
+    EXPECT_EQ(report.kind, rank == 2 ? ErrorKind::kInput : ErrorKind::kPeer) << report.message;
+  }
+}
+
+TEST(Failure, OfAllRanksAtOnceIsClaimedByOne) {
+  RankProcesses ranks(5, [](Communicator& c, MemoryLedger&) -> Status {
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    return fault("loss is NaN");
+  });
+  int claimed = 0;
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(WEXITSTATUS(ranks.wait(rank)), 1);
+    claimed += ranks.report(rank).claimed;
+  }
+  EXPECT_EQ(claimed, 1);
+}
+
+TEST(Leaving, IsNoDeathForRanksThatNeedItNoMore) {
+  RankProcesses ranks(3, [](Communicator& c, MemoryLedger&) -> Status {
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    if (c.rank() == 1) return {};
+    usleep(200'000);
+    return c.all_gather(0, 0, nullptr, {"gather", 0, 1});
+  });
+  ranks.expect_success();
+}
+
+TEST(Leaving, WhileOthersWaitIsNamedAtOnce) {
+  RankProcesses ranks(2, reducing(1, [](Communicator&) { return Status(); }));
+  const pid_t pid = ranks.pid(1);
+  EXPECT_EQ(ranks.wait(1), 0);
+  expect_one_reporter(ranks, 2, 1, fmt::format("rank 1 (pid {}) had ended when rank 0 waited", pid),
+                      2);
+}
+
+}  // namespace
+}  // namespace ofsdp

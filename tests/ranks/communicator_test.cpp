@@ -1,0 +1,257 @@
+// Every collective, on one to five ranks, against what a plain loop over the ranks' values gives:
+// bit for bit, for sizes from nothing to megabytes, again and again while the ranks drift apart.
+#include "fsdp/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/ranks/rank_processes.h"
+
+namespace ofsdp {
+namespace {
+
+// A value that any rank can compute of any rank: of mixed magnitude, so that another order of
+// additions gives other bits.
+float value(int rank, int round, int64_t i) {
+  uint64_t x = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) * 7919 +
+               static_cast<uint64_t>(round) * 104729;
+  x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+  x ^= x >> 29;
+  const float unit = static_cast<float>(x >> 40) / 16777216.0f - 0.5f;
+  return std::ldexp(unit, static_cast<int>(x % 21) - 10);
+}
+
+float sum_over_ranks(int world, int round, int64_t i) {
+  float sum = value(0, round, i);
+  for (int r = 1; r < world; ++r) sum += value(r, round, i);
+  return sum;
+}
+
+bool same_bits(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+// Now and then a rank is late, so that the others reach every kind of wait.
+void drift(std::mt19937& random) {
+  const uint32_t dice = random() % 64;
+  if (dice == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+  if (dice < 8) {
+    for (volatile uint32_t i = 0; i < random() % 20000;) i = i + 1;
+  }
+}
+
+void fill_slot(float* slot, int64_t count, int rank, int round) {
+  for (int64_t i = 0; i < count; ++i) slot[i] = value(rank, round, i);
+}
+
+Status check_block(const Communicator& c, int round, int64_t numel, int64_t begin,
+                   std::span<float> block) {
+  if (begin % kReduceBlock != 0 || block.size() > static_cast<size_t>(kReduceBlock)) {
+    return fault("block of {} at {}", block.size(), begin);
+  }
+  for (size_t i = 0; i < block.size(); ++i) {
+    const int64_t element = c.rank() * numel + begin + static_cast<int64_t>(i);
+    const float expected = sum_over_ranks(c.size(), round, element);
+    if (!same_bits(block[i], expected)) {
+      return fault("rank {} element {} of {}: {} expected {}", c.rank(), element, numel, block[i],
+                   expected);
+    }
+  }
+  return {};
+}
+
+Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel, int round,
+                   int64_t numel) {
+  const CollectiveSite site{"reduce-scatter", channel, round};
+  OFSDP_RETURN_IF_ERROR(c.acquire(channel, site));
+  fill_slot(reinterpret_cast<float*>(base + offset), numel * c.size(), c.rank(), round);
+  c.post(channel);
+  Status found;
+  int64_t next = 0;
+  auto sink = [&](int64_t begin, std::span<float> block) {
+    if (!found.ok()) return;
+    found = begin == next ? check_block(c, round, numel, begin, block)
+                          : fault("block at {}, expected {}", begin, next);
+    next = begin + static_cast<int64_t>(block.size());
+    for (float& x : block) x = -1;  // allowed, and must not reach a peer
+  };
+  OFSDP_RETURN_IF_ERROR(c.reduce_scatter(channel, offset, numel, sink, site));
+  if (found.ok() && next != numel) return fault("{} of {} elements came", next, numel);
+  return found;
+}
+
+Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int channel, int round,
+                       int64_t numel) {
+  const CollectiveSite site{"all-reduce", channel, round};
+  OFSDP_RETURN_IF_ERROR(c.acquire(channel, site));
+  float* slot = reinterpret_cast<float*>(base + offset);
+  fill_slot(slot, numel * c.size(), c.rank(), round);
+  c.post(channel);
+  OFSDP_RETURN_IF_ERROR(c.all_reduce(channel, offset, numel, site));
+  for (int64_t i = 0; i < numel * c.size(); ++i) {
+    const float expected = sum_over_ranks(c.size(), round, i);
+    if (!same_bits(slot[i], expected)) {
+      return fault("all-reduce: rank {} element {}: {} expected {}", c.rank(), i, slot[i],
+                   expected);
+    }
+  }
+  return {};
+}
+
+class Collectives : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
+
+TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    const int64_t sizes[] = {0, 1, 3, 15, 16, 17, 4095, 4096, 4097, 12289, 100003};
+    const int64_t most = 100003 * c.size();
+    const size_t slot = align_up(static_cast<size_t>(most) * sizeof(float), 64);
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, slot + 128));
+    if (ledger.current() != region_bytes(slot + 128)) return fault("ledger {}", ledger.current());
+    int round = 0;
+    for (const int64_t numel : sizes) {
+      OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 128, 0, ++round, numel));
+      OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, 128, 0, ++round, numel));
+    }
+    return c.barrier({"barrier", -1, round});
+  });
+  ranks.expect_success();
+}
+
+TEST_P(Collectives, RepeatedWhileRanksDrift) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int kUnits = 3;
+    const size_t slot = align_up(static_cast<size_t>(517 * c.size()) * sizeof(float), 64);
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kUnits * slot));
+    std::mt19937 random(static_cast<uint32_t>(c.rank()));
+    for (int round = 0; round < 300; ++round) {
+      for (int unit = 0; unit < kUnits; ++unit) {
+        drift(random);
+        const size_t offset = static_cast<size_t>(unit) * slot;
+        const int64_t numel = 1 + (round * 31 + unit * 7) % 517;
+        // The units' counters are independent: one only reduces, one only sums in place, one both.
+        if (unit == 0 || (unit == 2 && round % 2 == 0)) {
+          OFSDP_RETURN_IF_ERROR(reduce_once(c, base, offset, unit, round, numel));
+        } else {
+          OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, offset, unit, round, numel));
+        }
+      }
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int kUnits = 16;
+    constexpr int64_t kNumel = 100;
+    const size_t slot = static_cast<size_t>(kNumel * c.size()) * sizeof(float);
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kUnits * slot));
+    std::mt19937 random(static_cast<uint32_t>(c.rank()));
+    for (int round = 0; round < 50; ++round) {
+      const CollectiveSite site{"reduce-scatter", 0, round};
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const size_t offset = static_cast<size_t>(unit) * slot;
+        OFSDP_RETURN_IF_ERROR(c.acquire(unit, site));
+        fill_slot(reinterpret_cast<float*>(base + offset), kNumel * c.size(), c.rank(),
+                  round + unit);
+        c.post(unit);
+        drift(random);
+      }
+      for (int unit = 0; unit < kUnits; ++unit) {
+        Status found;
+        auto sink = [&](int64_t begin, std::span<float> block) {
+          found = check_block(c, round + unit, kNumel, begin, block);
+        };
+        const size_t offset = static_cast<size_t>(unit) * slot;
+        OFSDP_RETURN_IF_ERROR(c.reduce_scatter(unit, offset, kNumel, sink, site));
+        OFSDP_RETURN_IF_ERROR(std::move(found));
+      }
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+TEST_P(Collectives, GatherSeesWhatRanksWroteBeforeABarrier) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    const size_t most = size_t{4} << 20;
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, most));
+    std::vector<std::byte> all(most * static_cast<size_t>(c.size()));
+    int round = 0;
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4093}, size_t{65537}, most}) {
+      ++round;
+      const size_t offset = most - bytes;
+      for (size_t i = 0; i < bytes; ++i) {
+        base[offset + i] =
+            static_cast<std::byte>(i * 3 + static_cast<size_t>(c.rank() * 7 + round));
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
+      OFSDP_RETURN_IF_ERROR(c.all_gather(offset, bytes, all.data(), {"gather", 0, round}));
+      for (size_t r = 0; r < static_cast<size_t>(c.size()); ++r) {
+        for (size_t i = 0; i < bytes; ++i) {
+          const auto expected = static_cast<std::byte>(i * 3 + r * 7 + static_cast<size_t>(round));
+          if (all[r * bytes + i] != expected) return fault("byte {} of rank {}", i, r);
+        }
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+TEST_P(Collectives, ExchangeGivesEveryoneEveryonesNumbers) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger&) -> Status {
+    std::mt19937 random(static_cast<uint32_t>(c.rank()));
+    for (int round = 0; round < 2000; ++round) {
+      drift(random);
+      const size_t n = static_cast<size_t>(round % (kExchangeMost + 1));
+      std::vector<double> mine(n), all(n * static_cast<size_t>(c.size()), -1);
+      for (size_t i = 0; i < n; ++i) mine[i] = c.rank() * 1e6 + round * 100.0 + double(i);
+      OFSDP_RETURN_IF_ERROR(c.exchange(mine, all, {"exchange", -1, round}));
+      for (size_t i = 0; i < all.size(); ++i) {
+        const double expected = double(i / n) * 1e6 + round * 100.0 + double(i % n);
+        if (all[i] != expected) return fault("round {}: {} expected {}", round, all[i], expected);
+      }
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+Status fill_column(void* context, std::span<std::byte> bytes) {
+  ++*static_cast<int*>(context);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 5 + 1);
+  return {};
+}
+
+TEST_P(Collectives, BytesOfRank0AreSharedAndCountedOnce) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    int calls = 0;
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1} << 20}) {
+      calls = 0;
+      OFSDP_ASSIGN_OR_RETURN(auto view,
+                             c.share_from_rank0(ledger, bytes, "input", fill_column, &calls));
+      if (view.size() != bytes) return fault("{} bytes, expected {}", view.size(), bytes);
+      for (size_t i = 0; i < bytes; ++i) {
+        if (view[i] != static_cast<std::byte>(i * 5 + 1)) return fault("byte {}", i);
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    }
+    const size_t counted = c.rank() == 0 ? kPageBytes + (size_t{1} << 20) : 0;
+    if (ledger.current() != counted) return fault("{}, expected {}", ledger.current(), counted);
+    if (calls != (c.rank() == 0 ? 1 : 0)) return fault("rank {} filled {} times", c.rank(), calls);
+    return {};
+  });
+  ranks.expect_success();
+}
+
+}  // namespace
+}  // namespace ofsdp

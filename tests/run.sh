@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# All checks of a change, on a bare Debian 12 too: setup, format, the release build with all its tests (but `long`),
+# then the sanitizer build with the tests that need no real command. Fails when any of them fails.
+#
+#   tests/run.sh [ctest arguments]      e.g. tests/run.sh -R unit.shape
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=$(nproc)
+allow_none=() # a filter may leave a label without tests; without a filter that is an error
+[ $# = 0 ] || allow_none=(--no-tests=ignore)
+
+step() { echo "== $* ($SECONDS s)"; }
+
+step setup
+scripts/setup.sh
+
+step format
+find kernels importer fsdp plugins runtime bench tests -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0 |
+  xargs -0 -r clang-format --dry-run -Werror --ferror-limit=3
+
+build() {
+  step "build $1"
+  cmake --preset "$1" >/dev/null
+  cmake --build --preset "$1" -j "$jobs"
+}
+
+run_tests() {
+  ctest --preset "$1" -j "$jobs" "${@:2}" "${allow_none[@]}"
+}
+
+build release
+step "test release"
+run_tests release -LE '^long$' "$@"
+
+build dev
+step "test dev: AddressSanitizer, UndefinedBehaviorSanitizer"
+run_tests dev -L '^(unit|ops|ranks)$' "$@"
+step "all checks passed"

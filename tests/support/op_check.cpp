@@ -1,0 +1,216 @@
+#include "tests/support/op_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "tests/support/op_values.h"
+
+namespace ofsdp::testing {
+namespace {
+
+constexpr std::array<int64_t, 4> kSampleIndex = {5, 0, 131, 7};
+
+// One sample in one layout, with what the reference says about it.
+struct Setting {
+  std::string where;  // "Add/channels channels_last"
+  Problem problem;
+  std::vector<RefTensor> inputs;
+  std::vector<RefTensor> expected;
+  double tolerance = 0;
+};
+
+struct Run {
+  std::vector<GuardedBytes> inputs;
+  std::vector<GuardedBytes> outputs;
+  std::string error;
+};
+
+bool named(const std::vector<int>& list, size_t i) {
+  return std::ranges::find(list, static_cast<int>(i)) != list.end();
+}
+
+// Puts the operands into the layout that the planner would choose; false: the sample has no such
+// variant.
+bool make_channels_last(const OpDef& op, Problem& p) {
+  bool any = false;
+  auto set = [&any](TensorDesc& desc) {
+    desc.layout = Layout::kChannelsLast;
+    any = true;
+  };
+  if (op.layout == LayoutRule::kPlain) return false;
+  if (op.layout == LayoutRule::kChannelsLast) {
+    for (size_t i = 0; i < p.inputs.size(); ++i) {
+      if (named(op.channels_last_inputs, i) && p.inputs[i].shape.rank() == 4) set(p.inputs[i]);
+    }
+    for (size_t i = 0; i < p.outputs.size(); ++i) {
+      if (named(op.channels_last_outputs, i) && p.outputs[i].shape.rank() == 4) set(p.outputs[i]);
+    }
+    return any;
+  }
+  const Shape& shape = p.outputs[0].shape;
+  auto fits = [&](const TensorDesc& d) { return d.numel() == 1 || d.shape == shape; };
+  if (shape.rank() != 4 || !std::ranges::all_of(p.inputs, fits)) return false;
+  for (TensorDesc& desc : p.inputs) {
+    if (desc.shape == shape) set(desc);
+  }
+  for (TensorDesc& desc : p.outputs) {
+    if (desc.shape == shape) set(desc);
+  }
+  return true;
+}
+
+std::vector<GuardedBytes> input_bytes(const Setting& s) {
+  std::vector<GuardedBytes> bytes;
+  for (size_t i = 0; i < s.inputs.size(); ++i) {
+    const TensorDesc& desc = s.problem.inputs[i];
+    bytes.emplace_back(desc.present() ? desc.bytes() : 0, uint8_t{0});
+    if (desc.present()) encode(s.inputs[i].values, desc, bytes.back().data());
+  }
+  return bytes;
+}
+
+// Output 0 lies on input `inplace` when that is not negative.
+Run run_kernel(const Setting& s, Kernel& kernel, uint8_t garbage, int inplace) {
+  Run run{input_bytes(s), {}, ""};
+  std::vector<TensorView> inputs, outputs;
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    const bool present = s.problem.inputs[i].present();
+    inputs.push_back({present ? run.inputs[i].data() : nullptr, s.problem.inputs[i]});
+  }
+  for (const TensorDesc& desc : s.problem.outputs) {
+    run.outputs.emplace_back(desc.present() ? desc.bytes() : 0, garbage);
+  }
+  for (size_t i = 0; i < run.outputs.size(); ++i) {
+    const bool present = s.problem.outputs[i].present();
+    outputs.push_back({present ? run.outputs[i].data() : nullptr, s.problem.outputs[i]});
+  }
+  if (inplace >= 0) outputs[0].data = inputs[static_cast<size_t>(inplace)].data;
+  GuardedBytes workspace(kernel.workspace_bytes(), garbage);
+  const StepContext step = check_step();
+  const Status status = kernel.run({inputs, outputs, workspace.data(), &step});
+  if (!status.ok()) run.error = s.where + ": run failed: " + status.message() + "\n";
+  auto intact = [](const GuardedBytes& b) { return b.intact(); };
+  if (!workspace.intact() || !std::ranges::all_of(run.inputs, intact) ||
+      !std::ranges::all_of(run.outputs, intact)) {
+    run.error += s.where + ": wrote outside of its tensors or workspace\n";
+  }
+  return run;
+}
+
+std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) {
+  const TensorDesc& desc = s.problem.outputs[output];
+  const auto found = decode(desc, bytes.data());
+  const auto& expected = s.expected[output].values;
+  if (expected.size() != found.size()) {
+    return fmt::format("{}: output {}: the reference has {} elements, the kernel {}\n", s.where,
+                       output, expected.size(), found.size());
+  }
+  double scale = 1e-3;
+  for (double v : expected) {
+    if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
+  }
+  const double allowed = is_floating(desc.dtype) ? s.tolerance * scale : 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]))) continue;
+    if (std::abs(found[i] - expected[i]) <= allowed) continue;  // false for NaN
+    return fmt::format("{}: output {} element {} of {}: expected {}, found {}, allowed {}\n",
+                       s.where, output, i, desc.text(), expected[i], found[i], allowed);
+  }
+  return "";
+}
+
+std::string check_inputs_unchanged(const Setting& s, const Run& run, int inplace) {
+  const auto fresh = input_bytes(s);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    if (static_cast<int>(i) != inplace && !(fresh[i] == run.inputs[i])) {
+      return fmt::format("{}: input {} was changed\n", s.where, i);
+    }
+  }
+  return "";
+}
+
+std::string check_implementation(const OpDef& op, const Setting& s, const Implementation& made) {
+  const auto kernel = made.create(s.problem);
+  const Run first = run_kernel(s, *kernel, 0xFF, -1);  // floats of 0xFF bytes are NaN
+  if (!first.error.empty()) return first.error;
+  std::string wrong = check_inputs_unchanged(s, first, -1);
+  for (size_t i = 0; i < first.outputs.size(); ++i) wrong += compare(s, i, first.outputs[i]);
+  const Run again = run_kernel(s, *kernel, 0x5A, -1);
+  if (!again.error.empty() || !(again.outputs == first.outputs)) {
+    wrong += s.where + ": other bits when run again over other garbage\n" + again.error;
+  }
+  for (int k : op.inplace_inputs) {
+    const auto i = static_cast<size_t>(k);
+    if (!s.problem.has_in(i) || s.problem.in(i) != s.problem.out(0)) continue;
+    const Run inside = run_kernel(s, *kernel, 0xFF, k);
+    wrong += inside.error + check_inputs_unchanged(s, inside, k);
+    if (!(inside.inputs[i] == first.outputs[0])) {
+      wrong += fmt::format("{}: other bits in place of input {}\n", s.where, i);
+    }
+  }
+  return wrong;
+}
+
+std::string check_setting(const OpDef& op, const Setting& s) {
+  std::string wrong;
+  bool accepted = false;
+  for (const Implementation& made : op.cpu) {
+    if (!made.accepts(s.problem)) continue;
+    accepted = true;
+    Setting named = s;
+    named.where += " " + made.name;
+    wrong += check_implementation(op, named, made);
+  }
+  if (!accepted && !op.view) wrong += s.where + ": no implementation accepts it\n";
+  return wrong;
+}
+
+Problem problem_of(const SampleCase& sample, const CaseValues& values,
+                   std::vector<TensorDesc> outputs) {
+  outputs.resize(std::max(outputs.size(), sample.num_outputs));
+  for (size_t i = sample.num_outputs; i < outputs.size(); ++i) outputs[i] = {};
+  outputs.resize(sample.num_outputs);
+  Problem p{sample.attributes, sample.inputs, std::move(outputs), values.constants};
+  p.node_seed = kCheckNodeSeed;
+  return p;
+}
+
+}  // namespace
+
+StepContext check_step() { return {11, 3, kSampleIndex}; }
+
+std::string check_definition(const OpDef& op) {
+  const std::string name = op.full_name();
+  if (op.samples == nullptr || op.samples().empty()) return name + ": no samples\n";
+  if (op.cpu.empty() && !op.view) return name + ": neither an implementation nor a view\n";
+  if (op.infer == nullptr) return name + ": no infer\n";
+  if (op.reference == nullptr) return name + ": no reference\n";
+  return "";
+}
+
+std::string check_kernels(const OpDef& op, const SampleCase& sample) {
+  const std::string where = op.full_name() + "/" + sample.name;
+  const CaseValues values = make_values(sample);
+  const InferContext context{sample.attributes, sample.inputs, values.constants,
+                             std::vector<bool>(sample.num_outputs, true)};
+  auto inferred = op.infer(context);
+  if (!inferred.ok()) return where + ": infer: " + inferred.error().message() + "\n";
+  Setting s{where, problem_of(sample, values, *inferred), values.inputs, {}, sample.tolerance};
+  s.expected = op.reference(
+      {sample.attributes, values.inputs, s.problem.outputs, kCheckNodeSeed, check_step()});
+  if (s.expected.size() < sample.num_outputs) {
+    return fmt::format("{}: the reference gives {} outputs, expected {}\n", where,
+                       s.expected.size(), sample.num_outputs);
+  }
+  std::string wrong;
+  if (op.view && s.problem.in(0).numel() != s.problem.out(0).numel()) {
+    wrong += where + ": a view with another number of elements\n";
+  }
+  wrong += check_setting(op, s);
+  if (!make_channels_last(op, s.problem)) return wrong;
+  s.where += " channels_last";
+  return wrong + check_setting(op, s);
+}
+
+}  // namespace ofsdp::testing

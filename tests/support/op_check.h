@@ -1,0 +1,28 @@
+// Checks of one operator against its own reference: what conformance means. Each returns what is
+// wrong, one line a finding, and "" when nothing is.
+//
+//   check_definition  samples are there, and a kernel or `view`, an infer and a reference
+//   check_kernels     every implementation that accepts the sample, in every layout its LayoutRule
+//   allows,
+//                     apart and in place: values within tolerance of the reference, the same bits
+//                     when run again over other garbage, inputs unchanged, nothing written outside
+//   check_gradient    the gradient that `grad` emits, evaluated with references in double, against
+//   central
+//                     differences of the reference; and that every emitted node has a kernel
+#pragma once
+
+#include <string>
+
+#include "kernels/core/registry.h"
+
+namespace ofsdp::testing {
+
+std::string check_definition(const OpDef& op);
+std::string check_kernels(const OpDef& op, const SampleCase& sample);
+std::string check_gradient(const Registry& registry, const OpDef& op, const SampleCase& sample);
+
+// The step in which random operators are checked: four samples that are not in order.
+StepContext check_step();
+inline constexpr uint64_t kCheckNodeSeed = 77;
+
+}  // namespace ofsdp::testing

@@ -1,0 +1,106 @@
+// Placement and the memory plan: nothing that lives at the same time overlaps.
+#include "runtime/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "runtime/placement.h"
+#include "tests/support/graphs.h"
+
+namespace ofsdp {
+namespace {
+
+bool overlap(const MemoryPiece& a, const MemoryPiece& b) {
+  const bool together = a.first <= b.last && b.first <= a.last;
+  return together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+TEST(Placement, RandomPiecesNeverOverlapAndDisjointLifetimesShare) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<MemoryPiece> pieces;
+    size_t sum = 0, live_most = 0;
+    for (int i = 0; i < 40; ++i) {
+      const int first = static_cast<int>(random() % 60);
+      pieces.push_back(
+          {64 * (1 + random() % 50), first, first + static_cast<int>(random() % 10), 0});
+      sum += pieces.back().bytes;
+    }
+    const size_t total = place(pieces);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      EXPECT_LE(pieces[i].offset + pieces[i].bytes, total);
+      for (size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(pieces[i], pieces[j])) << i << " " << j;
+    }
+    for (int s = 0; s < 70; ++s) {
+      size_t live = 0;
+      for (const MemoryPiece& p : pieces) live += p.first <= s && s <= p.last ? p.bytes : 0;
+      live_most = std::max(live_most, live);
+    }
+    EXPECT_GE(total, live_most);
+    EXPECT_LT(total, sum);  // 40 pieces of at most 10 of 70 steps: something must share
+  }
+}
+
+TEST(MemoryPlan, FullShardNeedsLessArenaWithoutPrefetch) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
+  const Plan plan = make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 4000, 2});
+  const std::vector<size_t> workspace(graph.nodes.size(), 0);
+  size_t last = SIZE_MAX;
+  for (int depth : {2, 1, 0}) {
+    CompileOptions options;
+    options.prefetch_depth = depth;
+    const MemoryPlan memory = plan_memory(graph, plan, compile(graph, plan, options), workspace);
+    EXPECT_LT(memory.arena_bytes, last) << depth;
+    last = memory.arena_bytes;
+  }
+}
+
+TEST(MemoryPlan, GradientSlotsAreReusedWhereGradientsAreSharded) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
+  size_t whole = 0, most = 0;
+  for (const Strategy strategy : {Strategy::kNoShard, Strategy::kFullShard}) {
+    const Plan plan = make_plan(graph, {strategy, WrapPolicy::kSize, 4000, 2});
+    const Schedule schedule = compile(graph, plan, {});
+    const GradientSlots slots = plan_gradient_slots(plan, schedule);
+    whole = most = 0;
+    for (const Unit& unit : plan.units) {
+      whole += static_cast<size_t>(unit.padded_numel) * sizeof(float);
+      most = std::max(most, static_cast<size_t>(unit.padded_numel) * sizeof(float));
+    }
+    if (strategy == Strategy::kNoShard) EXPECT_EQ(slots.bytes, whole);
+    if (strategy == Strategy::kFullShard) EXPECT_LE(slots.bytes, 2 * most);
+    for (size_t u = 0; u < plan.units.size(); ++u) {
+      EXPECT_NE(std::ranges::find(slots.shares_bytes[u], static_cast<int>(u)),
+                slots.shares_bytes[u].end());
+    }
+  }
+}
+
+TEST(Unit, LayoutIsAlignedPaddedAndCoversEveryElementOnce) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {7, 5, 3, 2});
+  for (int world : {1, 2, 3, 5, 8}) {
+    const Plan plan = make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 30, world});
+    int64_t parameters = 0;
+    for (const Unit& unit : plan.units) {
+      EXPECT_EQ(unit.padded_numel % (kParamAlignment * world), 0);
+      std::vector<int> covered(static_cast<size_t>(unit.padded_numel), 0);
+      for (const UnitParam& p : unit.params) {
+        EXPECT_EQ(p.offset % kParamAlignment, 0);
+        for (int64_t i = 0; i < p.numel; ++i) ++covered[static_cast<size_t>(p.offset + i)];
+      }
+      for (const auto& [begin, end] : gaps(unit)) {
+        for (int64_t i = begin; i < end; ++i) ++covered[static_cast<size_t>(i)];
+      }
+      for (int count : covered) EXPECT_EQ(count, 1);
+      parameters += unit.numel;
+    }
+    EXPECT_EQ(parameters, 7 * 5 + 5 + 5 * 3 + 3 + 3 * 2 + 2);
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,237 @@
+#include "runtime/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/progress.h"
+#include "runtime/step_times.h"
+
+namespace {
+std::atomic<size_t> allocations{0};
+}
+
+// Not inlined: GCC 12 would take the pairs of new and free it then sees for mistakes.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace ofsdp {
+namespace {
+
+class Metrics : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("ofsdp-metrics-{}", getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const char* name = "m.jsonl") const { return (folder_ / name).string(); }
+  std::string text(const char* name = "m.jsonl") const {
+    std::stringstream all;
+    all << std::ifstream(path(name)).rdbuf();
+    return all.str();
+  }
+  MetricsWriter open(MetricsWriter::Mode mode = MetricsWriter::Mode::kTruncate) const {
+    Result<MetricsWriter> writer = MetricsWriter::open(path(), mode);
+    EXPECT_TRUE(writer.ok());
+    return *std::move(writer);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(Metrics, WritesAStepAsTheContractSays) {
+  MetricsWriter writer = open();
+  ASSERT_TRUE(writer.step({1, 0, 2.25, 1.5, 0.001, 12.5, 640, 4096}).ok());
+  EXPECT_EQ(text(),
+            "{\"kind\":\"step\",\"step\":1,\"epoch\":0,\"loss\":2.25,\"grad_norm\":1.5,"
+            "\"lr\":0.001,\"step_ms\":12.5,\"samples_per_s\":640,\"peak_bytes\":4096}\n");
+}
+
+TEST_F(Metrics, LossHasAllDigitsOfAFloat) {
+  MetricsWriter writer = open();
+  const float loss = std::nextafter(2.3f, 3.0f);
+  const float norm = std::nextafter(1e-30f, 1.0f);
+  ASSERT_TRUE(writer.step({1, 0, loss, norm, 0.1 + 0.2, 1, 1, 1}).ok());
+  const auto row = nlohmann::json::parse(text());
+  EXPECT_EQ(row["loss"].get<float>(), loss);
+  EXPECT_EQ(row["grad_norm"].get<float>(), norm);
+  EXPECT_EQ(row["lr"].get<double>(), 0.1 + 0.2);
+}
+
+TEST_F(Metrics, NanAndInfinityAreNull) {
+  MetricsWriter writer = open();
+  const double nan = std::nan("");
+  const double infinite = std::numeric_limits<double>::infinity();
+  ASSERT_TRUE(writer.step({7, 2, nan, infinite, 0.5, 1, 1, 1}).ok());
+  const auto row = nlohmann::json::parse(text());
+  EXPECT_TRUE(row["loss"].is_null());
+  EXPECT_TRUE(row["grad_norm"].is_null());
+  EXPECT_EQ(row["step"], 7);
+}
+
+TEST_F(Metrics, WritesEvaluationsAndTheEnd) {
+  MetricsWriter writer = open();
+  const uint64_t peak[] = {100, 200};
+  const uint64_t planned[] = {100, 201};
+  ASSERT_TRUE(writer.eval({938, 0, 0.0412, 0.9871}).ok());
+  ASSERT_TRUE(writer.eval({939, 1, 0.5, std::nullopt}).ok());
+  ASSERT_TRUE(writer.end({938, 12.5, 3.25, peak, planned}).ok());
+  EXPECT_EQ(text(),
+            "{\"kind\":\"eval\",\"step\":938,\"epoch\":0,\"loss\":0.0412,\"accuracy\":0.9871}\n"
+            "{\"kind\":\"eval\",\"step\":939,\"epoch\":1,\"loss\":0.5,\"accuracy\":null}\n"
+            "{\"kind\":\"end\",\"steps\":938,\"seconds\":12.5,\"median_step_ms\":3.25,"
+            "\"peak_bytes\":[100,200],\"planned_peak_bytes\":[100,201]}\n");
+}
+
+TEST_F(Metrics, WidestStepFits) {
+  MetricsWriter writer = open();
+  const double wide = -std::numeric_limits<double>::max() / 3;
+  const int64_t number = std::numeric_limits<int64_t>::min();
+  ASSERT_TRUE(writer.step({number, number, wide, wide, wide, wide, wide, UINT64_MAX}).ok());
+  EXPECT_EQ(nlohmann::json::parse(text())["step"], number);
+}
+
+TEST_F(Metrics, ANewRunTruncatesAndAResumedOneAppends) {
+  ASSERT_TRUE(open().eval({1, 0, 1, 1}).ok());
+  ASSERT_TRUE(open(MetricsWriter::Mode::kAppend).eval({2, 0, 1, 1}).ok());
+  const std::string both = text();
+  EXPECT_EQ(std::count(both.begin(), both.end(), '\n'), 2);
+  ASSERT_TRUE(open().eval({3, 0, 1, 1}).ok());
+  EXPECT_EQ(nlohmann::json::parse(text())["step"], 3);
+}
+
+TEST_F(Metrics, AStepAllocatesNothing) {
+  MetricsWriter writer = open();
+  ASSERT_TRUE(writer.step({1, 0, 2.3, 1.2, 1e-3, 1, 1, 1}).ok());
+  const size_t before = allocations;
+  for (int64_t i = 2; i < 50; ++i) {
+    const Status status = writer.step({i, 0, 2.3 / double(i), 1.2e-7 * double(i), 1e-3, 1, 1, 1});
+    if (!status.ok()) FAIL();
+  }
+  EXPECT_EQ(allocations - before, 0u);
+}
+
+TEST_F(Metrics, ASpoiltPathIsAnInputError) {
+  const auto refused = MetricsWriter::open(path("no/m.jsonl"), MetricsWriter::Mode::kTruncate);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind(), ErrorKind::kInput);
+  EXPECT_EQ(refused.error().message(), "--metrics " + path("no/m.jsonl") +
+                                           ": cannot write the file: No such file or directory");
+}
+
+TEST_F(Metrics, AFullDiskIsAFault) {
+  auto full = MetricsWriter::open("/dev/full", MetricsWriter::Mode::kTruncate);
+  ASSERT_TRUE(full.ok());
+  const Status status = full->step({});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.kind(), ErrorKind::kFault);
+  EXPECT_EQ(status.message(), "--metrics /dev/full: writing failed: No space left on device");
+}
+
+TEST_F(Metrics, WithoutAPathNothingIsWritten) {
+  auto none = MetricsWriter::open("", MetricsWriter::Mode::kTruncate);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->step({}).ok());
+}
+
+TEST(StepTimes, MedianOfFewStepsTakesAll) {
+  StepTimes times;
+  EXPECT_TRUE(std::isnan(times.median()));
+  for (const double ms : {9.0, 8.0, 7.0, 1.0, 2.0, 3.0}) times.add(ms);
+  EXPECT_EQ(times.median(), 5.0);  // (3 + 7) / 2
+}
+
+TEST(StepTimes, MedianOfMoreThanSixLeavesOutTheFirstThree) {
+  StepTimes times;
+  for (const double ms : {9.0, 8.0, 7.0, 1.0, 2.0, 3.0, 4.0}) times.add(ms);
+  EXPECT_EQ(times.median(), 2.5);  // of 1 2 3 4
+  EXPECT_EQ(times.count(), 7);
+}
+
+TEST(StepTimes, ALongRunNeitherGrowsNorAllocates) {
+  StepTimes times;
+  const size_t before = allocations;
+  for (int i = 0; i < 300000; ++i) times.add(i);
+  EXPECT_EQ(allocations - before, 0u);
+  EXPECT_NEAR(times.median(), 150000, 10);
+}
+
+// Runs `use` with a Progress that writes into a file, and gives what it wrote.
+template <typename Use>
+std::string written(ProgressOptions options, Use use) {
+  std::FILE* file = std::tmpfile();
+  options.fd = fileno(file);
+  {
+    Progress progress(options);
+    use(progress);
+  }
+  std::string text(4096, '\0');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+TEST(Progress, PipedLinesComeAtTheInterval) {
+  const std::string text = written({1, false, 10, 0, 25}, [](Progress& progress) {
+    for (int64_t s = 1; s <= 25; ++s) progress.step({s, s / 20, 0.5, 1, 0.001, 1, 1, 1}, 8);
+  });
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);  // 1, 10, 20, 25
+  EXPECT_NE(text.find("epoch 1  step 10/25  loss 0.5000  lr 0.001  "), std::string::npos) << text;
+  EXPECT_NE(text.find("epoch 2  step 25/25"), std::string::npos) << text;
+  EXPECT_NE(text.find("eta 0:00"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+}
+
+TEST(Progress, EvaluationIsALineOfItsOwn) {
+  const std::string text = written({1, true, 10, 0, 2}, [](Progress& progress) {
+    progress.step({1, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+    progress.eval({938, 0, 0.0412, 0.9871});
+    progress.eval({939, 0, 0.25, std::nullopt});
+  });
+  EXPECT_NE(text.find("[==========>         ] 1/2"), std::string::npos) << text;
+  EXPECT_NE(text.find("\neval  step 938  loss 0.0412  accuracy 0.9871\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\neval  step 939  loss 0.2500\n"), std::string::npos) << text;
+}
+
+TEST(Progress, ABarIsRedrawnOnOneLineAndEnded) {
+  const std::string text = written({1, true, 1, 0, 1000}, [](Progress& progress) {
+    for (int64_t s = 1; s <= 500; ++s) progress.step({s, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+  });
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_TRUE(
+      text.starts_with("\r\x1b[K"
+                       "epoch 1  ["))
+      << text;
+  EXPECT_LT(std::count(text.begin(), text.end(), '\r'), 20);  // ten a second, not 500
+}
+
+TEST(Progress, AStepAllocatesNothing) {
+  std::FILE* null = std::fopen("/dev/null", "w");
+  Progress progress({fileno(null), false, 1, 0, 100});
+  const size_t before = allocations;
+  for (int64_t s = 1; s <= 100; ++s) progress.step({s, 0, 0.5 / double(s), 1, 1e-3, 1, 1, 1}, 8);
+  EXPECT_EQ(allocations - before, 0u);
+  std::fclose(null);
+}
+
+}  // namespace
+}  // namespace ofsdp

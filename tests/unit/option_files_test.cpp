@@ -1,0 +1,245 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/cli/option_table.h"
+#include "tests/unit/options_testing.h"
+
+namespace ofsdp {
+namespace {
+
+class OptionFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("ofsdp-options-{}", getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(at(name)) << text;
+    return at(name);
+  }
+  // The options of a run with this text in model.yaml.
+  Options beside(const std::string& yaml, Words flags = {}) const {
+    write("model.yaml", yaml);
+    flags.insert(flags.begin(), at("model.onnx"));
+    Result<ParsedCommand> parsed = parse(flags);
+    EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message());
+    return parsed.ok() ? parsed->options : Options();
+  }
+  // The refusal of this text as --config c.yaml, without the folder's name.
+  std::string config_refused(const std::string& yaml) const {
+    std::string message = refusal({"m.onnx", "--config", write("c.yaml", yaml)});
+    const size_t begin = message.find(folder_.string() + "/");
+    return begin == std::string::npos ? message : message.erase(begin, folder_.string().size() + 1);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(OptionFiles, FlagsBeatConfigBeatsModelYamlBeatsDefaults) {
+  write("model.yaml", "seed: 1\nlog_interval: 11\nepochs: 21\n");
+  const std::string config = write("c.yaml", "seed: 2\nlog-interval: 12\n");
+  const Options options = parse({at("model.onnx"), "--seed", "3", "--config", config})->options;
+  EXPECT_EQ(options.run.seed, 3u);
+  EXPECT_EQ(options.files.log_interval, 12);
+  EXPECT_EQ(options.run.epochs, 21);
+  EXPECT_EQ(options.config, config);
+}
+
+TEST_F(OptionFiles, ListsNullsAndSwitchesAsYamlWritesThem) {
+  const Options options = beside(
+      "betas: [0.8, 0.95]\nfreeze: [a, 'b*']\ntrain: c\nshuffle: false\nsteps: ~\ndrop_last: on\n"
+      "no_decay: auto\nmemory_limit: 1GiB\n");
+  EXPECT_EQ(options.optimizer.beta2, 0.95);
+  EXPECT_EQ(options.freeze, (Words{"a", "b*"}));
+  EXPECT_EQ(options.train, Words{"c"});
+  EXPECT_FALSE(options.run.shuffle);
+  EXPECT_FALSE(options.run.steps);
+  EXPECT_TRUE(options.run.drop_last);
+  EXPECT_EQ(options.sharding.memory_limit, 1 << 30);
+}
+
+TEST_F(OptionFiles, AStrongerSourceReplacesRepeatedOptions) {
+  EXPECT_EQ(beside("freeze: [a, b]\n", {"--freeze", "c", "--freeze", "d"}).freeze,
+            (Words{"c", "d"}));
+  write("model.yaml", "freeze: [a]\n");
+  EXPECT_TRUE(parse({at("model.onnx"), "--config", write("c.yaml", "freeze: []\n")})
+                  ->options.freeze.empty());
+}
+
+TEST_F(OptionFiles, PathsAreRelativeToTheirFile) {
+  const Options options =
+      beside("data: ./digits\noutput: /tmp/x.onnx\nmetrics: none\n", {"--eval-data", "here"});
+  EXPECT_EQ(options.run.data.path, at("digits"));
+  EXPECT_EQ(options.files.output, "/tmp/x.onnx");
+  EXPECT_EQ(options.files.metrics, "");
+  EXPECT_EQ(options.run.eval_data.path, "here");
+}
+
+TEST_F(OptionFiles, DataMayBeAMapping) {
+  const Options options =
+      beside("data:\n  train:\n    input: {file: x.gz, scale: 0.5}\n  eval: {}\nseed: 4\n");
+  EXPECT_EQ(options.run.data.kind, DataChoice::Kind::kInline);
+  EXPECT_EQ(options.run.data.base_folder, folder_.string());
+  EXPECT_EQ(options.run.data.origin, at("model.yaml"));
+  EXPECT_NE(options.run.data.yaml.find("file: x.gz"), std::string::npos);
+  EXPECT_EQ(beside("data: {train: {}}\n", {"--data", "d"}).run.data.kind, DataChoice::Kind::kPath);
+}
+
+TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
+  EXPECT_EQ(config_refused("seed: 1\nlr: fast\n"),
+            "c.yaml line 2: lr: expected a number of at least 0, found 'fast'");
+  EXPECT_EQ(config_refused("stratgy: full_shard\n"),
+            "c.yaml line 1: unknown key 'stratgy'; did you mean 'strategy'?");
+  EXPECT_EQ(config_refused("seed: 1\nseed: 2\n"), "c.yaml line 2: seed: the key stands here twice");
+  EXPECT_EQ(config_refused("batch_size: 1\nbatch-size: 2\n"),
+            "c.yaml line 2: batch-size: the key stands here twice");
+  EXPECT_EQ(config_refused("lr: {a: 1}\n"), "c.yaml line 1: lr: expected a value, found a mapping");
+  EXPECT_EQ(config_refused("lr: 1\n---\nlr: 2\n"), "c.yaml: expected one YAML document, found 2");
+  EXPECT_EQ(config_refused("- a\n"), "c.yaml: expected a mapping of options");
+  EXPECT_EQ(config_refused("a: [1\n").find("c.yaml line 2: expected YAML: "), 0u);
+  EXPECT_EQ(config_refused("resume: latest\n"),
+            "c.yaml line 1: resume: not built yet (found 'latest')");
+  EXPECT_EQ(config_refused("optimizer: adam\nmomentum: 0.9\n"),
+            "c.yaml line 2: momentum has no effect with --optimizer adam");
+}
+
+TEST_F(OptionFiles, AccelerateFilesAreNotBuiltYet) {
+  EXPECT_EQ(config_refused("fsdp_config:\n  fsdp_version: 1\n"),
+            "c.yaml line 1: fsdp_config: not built yet");
+  EXPECT_EQ(config_refused("mixed_precision: bf16\n"),
+            "c.yaml line 1: mixed_precision: not built yet");
+}
+
+TEST_F(OptionFiles, ConfigMustBeAFile) {
+  EXPECT_EQ(refusal({"m.onnx", "--config", at("no.yaml")}),
+            at("no.yaml") + ": cannot read the file: No such file or directory");
+  EXPECT_EQ(refusal({"m.onnx", "--config", folder_.string()}),
+            folder_.string() + ": expected a YAML file, found a folder");
+  EXPECT_EQ(beside("").run.seed, 0u);
+}
+
+TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
+  Options options = options_of({"--optimizer",
+                                "sgd",
+                                "--momentum",
+                                "0.9",
+                                "--lr",
+                                "0.1",
+                                "--lr-schedule",
+                                "step",
+                                "--step-size",
+                                "3",
+                                "--freeze",
+                                "a\"b*",
+                                "--steps",
+                                "30",
+                                "--no-decay",
+                                "auto",
+                                "--loss",
+                                "output:l",
+                                "--global-batch-size",
+                                "24",
+                                "--data",
+                                "/tmp/d",
+                                "--metrics",
+                                "/tmp/m",
+                                "--memory-limit",
+                                "3MiB",
+                                "--no-shuffle"});
+  ASSERT_TRUE(reconcile_batch(options, 2).ok());
+  const std::string text = describe(options);
+  EXPECT_NE(text.find("\nmomentum: 0.9\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nfreeze: [\"a\\\"b*\"]\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nbatch_size: 12\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("betas"), std::string::npos) << text;
+  Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  ASSERT_TRUE(reconcile_batch(again->options, 2).ok());
+  EXPECT_EQ(describe(again->options), text);
+}
+
+TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
+  const Options options = beside("data:\n  train:\n    input: {file: x.gz}\nseed: 4\n");
+  const std::string text = describe(options);
+  Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
+  ASSERT_TRUE(again.ok()) << again.error().message() << text;
+  EXPECT_EQ(again->options.run.data.yaml, options.run.data.yaml);
+}
+
+struct Batch {
+  int64_t size, accum, global;
+  bool operator==(const Batch&) const = default;
+};
+
+void PrintTo(const Batch& batch, std::ostream* out) {
+  *out << batch.size << " x " << batch.accum << " = " << batch.global;
+}
+
+Batch settled(Options options, int ranks) {
+  const Status status = reconcile_batch(options, ranks);
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
+  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
+}
+
+std::string unsettled(Options options, int ranks) {
+  const Status status = reconcile_batch(options, ranks);
+  return status.ok() ? "accepted" : status.message();
+}
+
+TEST(Batch, IsTheProductWithoutAGlobalOne) {
+  EXPECT_EQ(settled(options_of({}), 2), (Batch{8, 1, 16}));
+  EXPECT_EQ(settled(options_of({"--batch-size", "3", "--grad-accum", "2"}), 4), (Batch{3, 2, 24}));
+}
+
+TEST(Batch, WhatIsMissingIsComputed) {
+  EXPECT_EQ(settled(options_of({"--global-batch-size", "24"}), 3), (Batch{8, 1, 24}));
+  EXPECT_EQ(settled(options_of({"--global-batch-size", "24", "--grad-accum", "4"}), 3),
+            (Batch{2, 4, 24}));
+  EXPECT_EQ(settled(options_of({"--global-batch-size", "24", "--batch-size", "4"}), 3),
+            (Batch{4, 2, 24}));
+}
+
+TEST(Batch, QuotientsMustBeWholeAndThreeValuesAgree) {
+  EXPECT_EQ(unsettled(options_of({"--global-batch-size", "25"}), 2),
+            "--global-batch-size 25 is not a multiple of --grad-accum 1 x 2 ranks, so there is no "
+            "whole --batch-size");
+  EXPECT_EQ(unsettled(options_of({"--global-batch-size", "24", "--batch-size", "5"}), 1),
+            "--global-batch-size 24 is not a multiple of --batch-size 5 x 1 ranks, so there is no "
+            "whole --grad-accum");
+  EXPECT_EQ(
+      unsettled(options_of({"--global-batch-size", "24", "--batch-size", "4", "--grad-accum", "2"}),
+                2),
+      "--batch-size 4 x --grad-accum 2 x 2 ranks is 16, but --global-batch-size is 24");
+  EXPECT_EQ(unsettled(options_of({"--batch-size", "9223372036854775807"}), 2),
+            "--batch-size 9223372036854775807 x --grad-accum 1 x 2 ranks passes 2^63");
+}
+
+TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
+  const std::string parts = "batch_size: 5\ngrad_accum: 3\n";
+  EXPECT_EQ(settled(beside(parts), 2), (Batch{5, 3, 30}));
+  EXPECT_EQ(settled(beside(parts, {"--global-batch-size", "24"}), 2), (Batch{12, 1, 24}));
+  EXPECT_EQ(settled(beside(parts, {"--global-batch-size", "24", "--batch-size", "6"}), 2),
+            (Batch{6, 2, 24}));
+  EXPECT_EQ(settled(beside("global_batch_size: 24\n", {"--batch-size", "6"}), 2),
+            (Batch{6, 2, 24}));
+  EXPECT_EQ(unsettled(beside(parts + "global_batch_size: 24\n"), 2),
+            "--batch-size 5 x --grad-accum 3 x 2 ranks is 30, but --global-batch-size is 24");
+  write("model.yaml", parts);
+  const std::string config = write("c.yaml", "global_batch_size: 24\n");
+  EXPECT_EQ(settled(parse({at("model.onnx"), "--config", config})->options, 2), (Batch{12, 1, 24}));
+}
+
+TEST(Batch, MayBeSettledAgainForOtherRanks) {
+  Options options = options_of({"--global-batch-size", "24"});
+  ASSERT_TRUE(reconcile_batch(options, 2).ok());
+  EXPECT_EQ(settled(options, 4), (Batch{6, 1, 24}));
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,331 @@
+#include <gtest/gtest.h>
+
+#include "runtime/cli/option_table.h"
+#include "tests/unit/options_testing.h"
+
+namespace ofsdp {
+namespace {
+
+TEST(Options, ABareModelTrainsWithTheDefaults) {
+  const Options options = options_of({});
+  EXPECT_EQ(options.command, Command::kTrain);
+  EXPECT_EQ(options.model, "m.onnx");
+  EXPECT_EQ(options.sharding.strategy, Strategy::kFullShard);
+  EXPECT_EQ(options.sharding.wrap, WrapPolicy::kTransformer);
+  EXPECT_EQ(options.optimizer.kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(options.run.epochs, 1);
+  EXPECT_FALSE(options.run.steps);
+  EXPECT_FALSE(options.launch.threads);
+  EXPECT_TRUE(options.run.shuffle);
+  EXPECT_EQ(options.run.data.kind, DataChoice::Kind::kComputed);
+}
+
+TEST(Options, CommandsAreTheFirstWord) {
+  EXPECT_EQ(parse({"train", "m.onnx"})->options.command, Command::kTrain);
+  EXPECT_EQ(parse({"plan", "m.onnx"})->options.command, Command::kPlan);
+  EXPECT_EQ(parse({"--seed", "1", "eval", "m.onnx"})->options.command, Command::kEval);
+  EXPECT_TRUE(parse({"ops", "--json"})->options.json);
+  EXPECT_EQ(parse({"--", "-m.onnx"})->options.model, "-m.onnx");
+}
+
+TEST(Options, WrongCommandsAreRefused) {
+  EXPECT_EQ(
+      refusal({}),
+      "fsdp-run train: expected MODEL.onnx, found nothing; fsdp-run --help lists the options");
+  EXPECT_EQ(refusal({"trian", "m.onnx"}),
+            "fsdp-run train: expected one MODEL.onnx, found 2 words: 'trian' 'm.onnx'; did you "
+            "mean 'train'?");
+  EXPECT_EQ(refusal({"ops", "m.onnx"}), "fsdp-run ops: expected no file, found 1 words: 'm.onnx'");
+  EXPECT_EQ(refusal({"export", "ckpt", "-o", "a.onnx"}), "fsdp-run export: not built yet");
+  EXPECT_EQ(refused({"--json"}), "--json has no effect with fsdp-run train");
+}
+
+TEST(Options, HelpListsEveryOption) {
+  const Result<ParsedCommand> parsed = parse({"m.onnx", "--lr", "x", "--help"});
+  ASSERT_TRUE(parsed.ok());
+  ASSERT_TRUE(parsed->help_text);
+  for (const std::string& name : entry_names(option_table())) {
+    EXPECT_NE(parsed->help_text->find("  --" + name + " "), std::string::npos) << name;
+  }
+}
+
+// The table of CONTRACT.md, and the flags its text names.
+TEST(Options, KnowsEveryFlagOfTheContract) {
+  const std::vector<OptionEntry> table = option_table();
+  for (const char* name : {"strategy",
+                           "shard-size",
+                           "nproc-per-node",
+                           "threads",
+                           "device",
+                           "wrap",
+                           "wrap-layers",
+                           "min-params",
+                           "ignore",
+                           "loss",
+                           "prediction",
+                           "labels",
+                           "ignore-index",
+                           "label-smoothing",
+                           "freeze",
+                           "train",
+                           "optimizer",
+                           "lr",
+                           "weight-decay",
+                           "momentum",
+                           "nesterov",
+                           "betas",
+                           "eps",
+                           "rho",
+                           "no-decay",
+                           "lr-schedule",
+                           "warmup-steps",
+                           "total-steps",
+                           "min-lr-ratio",
+                           "power",
+                           "step-size",
+                           "gamma",
+                           "schedule-unit",
+                           "clip-grad-norm",
+                           "batch-size",
+                           "grad-accum",
+                           "global-batch-size",
+                           "epochs",
+                           "steps",
+                           "shuffle",
+                           "seed",
+                           "drop-last",
+                           "param-dtype",
+                           "reduce-dtype",
+                           "buffer-dtype",
+                           "activation-checkpointing",
+                           "cpu-offload",
+                           "backward-prefetch",
+                           "forward-prefetch",
+                           "prefetch-depth",
+                           "memory-limit",
+                           "data",
+                           "eval-data",
+                           "eval-interval",
+                           "checkpoint-dir",
+                           "checkpoint-interval",
+                           "keep-checkpoints",
+                           "checkpoint-type",
+                           "checkpoint-sync",
+                           "save-on-signal",
+                           "resume",
+                           "output",
+                           "plugin",
+                           "metrics",
+                           "trace",
+                           "log-interval",
+                           "timeout",
+                           "deterministic",
+                           "loss-mean",
+                           "nnodes",
+                           "node-rank",
+                           "rdzv-endpoint",
+                           "rdzv-id"}) {
+    EXPECT_NE(find_entry(table, name), nullptr) << name;
+  }
+}
+
+TEST(Options, UnknownOptionsNameTheNearest) {
+  EXPECT_EQ(refused({"--stratgy", "full_shard"}),
+            "unknown option --stratgy; did you mean '--strategy'?");
+  EXPECT_EQ(refused({"--batch_size=3"}),
+            "unknown option --batch_size; did you mean '--batch-size'?");
+  EXPECT_EQ(refused({"-x"}), "unknown option -x");
+}
+
+TEST(Options, ValuesFollowOrStandBehindEquals) {
+  EXPECT_EQ(options_of({"--seed", "7"}).run.seed, 7u);
+  EXPECT_EQ(options_of({"--seed=18446744073709551615"}).run.seed, UINT64_MAX);
+  EXPECT_EQ(options_of({"--loss", "nll", "--ignore-index", "-1"}).loss.ignore_index, -1);
+  EXPECT_EQ(options_of({"--seed", "7", "--seed", "8"}).run.seed, 8u);
+  EXPECT_EQ(refused({"--seed"}), "--seed: expected a value, found nothing");
+  EXPECT_EQ(refused({"--seed", "--lr", "1"}), "--seed: expected a value, found '--lr'");
+}
+
+TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {
+  EXPECT_TRUE(options_of({"--drop-last"}).run.drop_last);
+  EXPECT_FALSE(options_of({"--drop-last", "off"}).run.drop_last);
+  EXPECT_FALSE(options_of({"--no-shuffle"}).run.shuffle);
+  EXPECT_FALSE(options_of({"--forward-prefetch", "off"}).sharding.forward_prefetch);
+  EXPECT_EQ(parse({"--drop-last", "m.onnx"})->options.model, "m.onnx");
+  EXPECT_EQ(refused({"--drop-last=maybe"}), "--drop-last: expected on or off, found 'maybe'");
+}
+
+TEST(Options, NamesOfAClosedSetAreChecked) {
+  EXPECT_EQ(options_of({"--strategy", "no_shard"}).sharding.strategy, Strategy::kNoShard);
+  EXPECT_EQ(refused({"--optimizer", "adamv"}),
+            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion, found "
+            "'adamv'; did you mean 'adamw'?");
+  EXPECT_EQ(refused({"--strategy", ""}),
+            "--strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, "
+            "hybrid_shard_zero2, zero1, auto, found ''");
+}
+
+TEST(Options, NumbersMustBeWholeTextsInRange) {
+  EXPECT_EQ(refused({"--lr", "abc"}), "--lr: expected a number of at least 0, found 'abc'");
+  for (const char* text : {"-1", "nan", "inf", "1e999", "0.1x", "", " 1"}) {
+    EXPECT_EQ(refused({fmt::format("--lr={}", text)}),
+              fmt::format("--lr: expected a number of at least 0, found '{}'", text));
+  }
+  EXPECT_EQ(refused({"--batch-size", "0"}),
+            "--batch-size: expected a whole number of at least 1, found '0'");
+  EXPECT_EQ(refused({"--batch-size", "2.5"}),
+            "--batch-size: expected a whole number of at least 1, found '2.5'");
+  EXPECT_EQ(refused({"--steps", "99999999999999999999"}),
+            "--steps: expected none or a whole number of at least 1, found '99999999999999999999'");
+  EXPECT_EQ(refused({"--nproc-per-node", "0"}),
+            "--nproc-per-node: expected auto or a whole number from 1 to 4096, found '0'");
+  EXPECT_EQ(refused({"--label-smoothing", "1.5"}),
+            "--label-smoothing: expected a number from 0 to 1, found '1.5'");
+  EXPECT_EQ(refused({"--clip-grad-norm", "0"}),
+            "--clip-grad-norm: expected off or a number above 0, found '0'");
+}
+
+TEST(Options, BetasAreTwoNumbersBelowOne) {
+  const Options options = options_of({"--betas", "0.8,0.95"});
+  EXPECT_EQ(options.optimizer.beta1, 0.8);
+  EXPECT_EQ(options.optimizer.beta2, 0.95);
+  for (const char* text : {"0.9", "0.9,1", "0.9,0.99,0.999", "0.9,", "-0.1,0.9"}) {
+    EXPECT_EQ(refused({fmt::format("--betas={}", text)}),
+              fmt::format("--betas: expected two numbers of at least 0 and below 1, such as "
+                          "0.9,0.999, found '{}'",
+                          text));
+  }
+}
+
+TEST(Options, ReadsBytesIntervalsLossesAndPaths) {
+  EXPECT_EQ(options_of({"--memory-limit", "12GiB"}).sharding.memory_limit, int64_t{12} << 30);
+  EXPECT_EQ(options_of({"--memory-limit", "1.5KB"}).sharding.memory_limit, 1500);
+  EXPECT_EQ(options_of({"--memory-limit", "4096"}).sharding.memory_limit, 4096);
+  EXPECT_EQ(refused({"--memory-limit", "12Gib"}),
+            "--memory-limit: expected none or bytes such as 12GiB, found '12Gib'");
+  EXPECT_EQ(options_of({"--eval-interval", "20step"}).run.eval_interval,
+            (Interval{20, StepUnit::kStep}));
+  EXPECT_EQ(refused({"--eval-interval", "0epoch"}),
+            "--eval-interval: expected Nepoch or Nstep such as 1epoch, found '0epoch'");
+  EXPECT_EQ(options_of({"--loss", "output:l"}).loss.output, "l");
+  EXPECT_EQ(refused({"--loss", "output:"}),
+            "--loss: expected a name after output:, found 'output:'");
+  EXPECT_EQ(options_of({"--eval-data", "none"}).run.eval_data.kind, DataChoice::Kind::kNone);
+  EXPECT_EQ(options_of({"--data", "d"}).run.data.path, "d");
+}
+
+TEST(Options, RepeatedOptionsAddUp) {
+  const Options options =
+      options_of({"--freeze", "a.*", "--freeze", "b,c", "--no-decay", "auto", "--no-decay", "*.w"});
+  EXPECT_EQ(options.freeze, (Words{"a.*", "b,c"}));
+  EXPECT_TRUE(options.optimizer.no_decay_auto);
+  EXPECT_EQ(options.optimizer.no_decay, Words{"*.w"});
+}
+
+TEST(Options, OptimizersHavePyTorchsDefaults) {
+  const auto optimizer = [](const char* name) {
+    return options_of({"--optimizer", name}).optimizer;
+  };
+  EXPECT_EQ(optimizer("adamw").lr, 1e-3);
+  EXPECT_EQ(optimizer("adamw").weight_decay, 1e-2);
+  EXPECT_EQ(optimizer("adam").weight_decay, 0);
+  EXPECT_EQ(optimizer("adam").eps, 1e-8);
+  EXPECT_EQ(optimizer("sgd").lr, 1e-3);
+  EXPECT_EQ(optimizer("sgd").momentum, 0);
+  EXPECT_EQ(optimizer("adadelta").lr, 1.0);
+  EXPECT_EQ(optimizer("adadelta").eps, 1e-6);
+  EXPECT_EQ(optimizer("adadelta").rho, 0.9);
+  EXPECT_EQ(optimizer("adagrad").lr, 1e-2);
+  EXPECT_EQ(optimizer("adagrad").eps, 1e-10);
+  EXPECT_EQ(options_of({"--lr", "0.5", "--optimizer", "adadelta"}).optimizer.lr, 0.5);
+}
+
+TEST(Options, WhatHasNoEffectIsRefused) {
+  EXPECT_EQ(refused({"--momentum", "0.9"}), "--momentum has no effect with --optimizer adamw");
+  EXPECT_EQ(refused({"--optimizer", "sgd", "--rho", "0.9"}),
+            "--rho has no effect with --optimizer sgd");
+  EXPECT_EQ(refused({"--optimizer", "sgd", "--eps", "1"}),
+            "--eps has no effect with --optimizer sgd");
+  EXPECT_EQ(refused({"--gamma", "0.5"}), "--gamma has no effect with --lr-schedule constant");
+  EXPECT_EQ(refused({"--loss", "mse", "--label-smoothing", "0.1"}),
+            "--label-smoothing has no effect with --loss mse");
+  EXPECT_EQ(refused({"--optimizer", "sgd", "--nesterov"}),
+            "--nesterov needs a --momentum above 0, found 0");
+  options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // nothing said, no harm
+  EXPECT_TRUE(
+      options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
+}
+
+TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
+  EXPECT_EQ(refused({"--resume", "latest"}), "--resume: not built yet (found 'latest')");
+  EXPECT_EQ(refused({"--strategy", "zero1"}), "--strategy: not built yet (found 'zero1')");
+  EXPECT_EQ(refused({"--optimizer", "lamb"}), "--optimizer: not built yet (found 'lamb')");
+  EXPECT_EQ(refused({"--device", "cuda"}), "--device: not built yet (found 'cuda')");
+  EXPECT_EQ(refused({"--param-dtype", "bfloat16"}),
+            "--param-dtype: not built yet (found 'bfloat16')");
+  EXPECT_EQ(refused({"--loss-mean", "per_rank"}), "--loss-mean: not built yet (found 'per_rank')");
+  EXPECT_EQ(refused({"--plugin", "a.so"}), "--plugin: not built yet (found 'a.so')");
+  EXPECT_EQ(refused({"--nnodes", "2"}), "--nnodes: not built yet (found '2')");
+  EXPECT_EQ(refused({"--checkpoint-type", "ful"}),
+            "--checkpoint-type: expected one of sharded, full, local, found 'ful'; did you mean "
+            "'full'?");
+  options_of({"--resume",
+              "none",
+              "--checkpoint-dir",
+              "none",
+              "--checkpoint-interval",
+              "1epoch",
+              "--keep-checkpoints",
+              "2",
+              "--checkpoint-type",
+              "sharded",
+              "--checkpoint-sync",
+              "off",
+              "--save-on-signal",
+              "on",
+              "--trace",
+              "none",
+              "--nnodes",
+              "1",
+              "--node-rank",
+              "0",
+              "--activation-checkpointing",
+              "none",
+              "--cpu-offload",
+              "none"});
+}
+
+TEST(Options, StepsAloneGoOnWithTheNextEpoch) {
+  EXPECT_FALSE(options_of({"--steps", "30"}).run.epochs);
+  EXPECT_EQ(options_of({"--steps", "30", "--epochs", "2"}).run.epochs, 2);
+  EXPECT_EQ(refused({"--epochs", "none"}),
+            "--epochs: expected a number beside no --steps, found 'none'");
+  EXPECT_EQ(refused({"--data", "synthetic"}),
+            "--data synthetic is endless: expected --steps N, found none");
+  EXPECT_EQ(options_of({"--data", "synthetic", "--steps", "3"}).run.data.kind,
+            DataChoice::Kind::kSynthetic);
+}
+
+TEST(Options, ThreadsDefaultToTheEnvironment) {
+  const auto threads = [](Words words, const char* environment) {
+    return parse_command(words, environment)->options.launch.threads;
+  };
+  EXPECT_EQ(threads({"m.onnx"}, "4"), 4);
+  EXPECT_EQ(threads({"m.onnx"}, "4,2"), 4);
+  EXPECT_EQ(threads({"m.onnx"}, ""), std::nullopt);
+  EXPECT_EQ(threads({"m.onnx", "--threads", "2"}, "4"), 2);
+  EXPECT_EQ(threads({"m.onnx", "--threads", "auto"}, "4"), std::nullopt);
+  EXPECT_EQ(parse_command({"m.onnx"}, "many").error().message(),
+            "OMP_NUM_THREADS: expected a whole number of at least 1, found 'many'");
+}
+
+TEST(Options, ReadsArgv) {
+  const char* argv[] = {"fsdp-run", "plan", "m.onnx", "--seed", "5"};
+  const Result<ParsedCommand> parsed = parse_command_line(5, argv);
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->options.run.seed, 5u);
+  EXPECT_FALSE(parse_command_line(0, nullptr).ok());
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,168 @@
+// The compiled schedule, as text (golden) and by its rules.
+#include "runtime/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/graphs.h"
+
+namespace ofsdp {
+namespace {
+
+struct Compiled {
+  Registry registry = make_registry();
+  Graph graph;
+  Plan plan;
+  Schedule schedule;
+};
+
+// Four layers in units of their own, and a root of what remains.
+std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOptions& options) {
+  auto c = std::make_unique<Compiled>();
+  c->graph = testing::mlp_training_graph(c->registry, 4, {8, 8, 8, 8, 2});
+  c->plan = make_plan(c->graph, {strategy, WrapPolicy::kSize, 72, world});
+  c->schedule = compile(c->graph, c->plan, options);
+  return c;
+}
+
+// Everything but Run, a letter and the unit each.
+std::string collectives(const Schedule& schedule) {
+  std::string out;
+  for (const Step& step : schedule.steps) {
+    const char* name = nullptr;
+    switch (step.kind) {
+      case StepKind::kGather:
+        name = "G";
+        break;
+      case StepKind::kFree:
+        name = "F";
+        break;
+      case StepKind::kAcquire:
+        name = "A";
+        break;
+      case StepKind::kAccumulate:
+        name = "+";
+        break;
+      case StepKind::kPost:
+        name = "P";
+        break;
+      case StepKind::kReduce:
+        name = "R";
+        break;
+      case StepKind::kAllReduce:
+        name = "AR";
+        break;
+      case StepKind::kReduceUpdate:
+        name = "RU";
+        break;
+      case StepKind::kClip:
+        name = "C";
+        break;
+      case StepKind::kUpdate:
+        name = "U";
+        break;
+      default:
+        continue;
+    }
+    out += (out.empty() ? "" : " ") + std::string(name);
+    if (step.index >= 0) out += std::to_string(step.index);
+  }
+  return out;
+}
+
+TEST(Schedule, FullShardGathersTwiceAndPrefetchesOne) {
+  const auto c = compiled(Strategy::kFullShard, 2, {});
+  EXPECT_EQ(collectives(c->schedule),
+            "G0 G1 F0 G2 F1 G3 F2 A3 G2 P3 F3 A2 G1 P2 RU3 F2 A1 P1 RU2 F1 A0 P0 RU1 RU0");
+}
+
+TEST(Schedule, WithoutPrefetchEachGatherStandsBeforeItsUse) {
+  CompileOptions options;
+  options.forward_prefetch = false;
+  options.backward_prefetch = BackwardPrefetch::kNone;
+  const auto c = compiled(Strategy::kFullShard, 2, options);
+  EXPECT_EQ(collectives(c->schedule),
+            "G0 F0 G1 F1 G2 F2 G3 A3 P3 F3 G2 A2 P2 RU3 F2 G1 A1 P1 RU2 F1 A0 P0 RU1 RU0");
+}
+
+TEST(Schedule, ShardGradOpGathersOnceAndNoShardNever) {
+  const auto zero2 = compiled(Strategy::kShardGradOp, 2, {});
+  const std::string text = collectives(zero2->schedule);
+  for (const char* once : {"G0", "G1", "G2", "G3"}) {
+    EXPECT_NE(text.find(once), std::string::npos) << text;
+    EXPECT_EQ(text.find(once), text.rfind(once)) << text;
+  }
+  const auto ddp = compiled(Strategy::kNoShard, 2, {});
+  EXPECT_EQ(collectives(ddp->schedule), "A3 P3 A2 P2 AR3 U3 A1 P1 AR2 U2 A0 P0 AR1 U1 AR0 U0");
+}
+
+TEST(Schedule, OneRankGathersNothing) {
+  const auto c = compiled(Strategy::kFullShard, 1, {});
+  EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0");
+}
+
+TEST(Schedule, ClippingUpdatesAfterTheNorm) {
+  CompileOptions options;
+  options.clip = true;
+  const auto c = compiled(Strategy::kFullShard, 1, options);
+  EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 R3 A1 P1 R2 A0 P0 R1 R0 C U0 U1 U2 U3");
+}
+
+TEST(Schedule, AccumulationCommunicatesOnlyWhereGradientsAreSharded) {
+  CompileOptions first;
+  first.last_micro = false;
+  CompileOptions last;
+  last.first_micro = false;
+  EXPECT_EQ(collectives(compiled(Strategy::kNoShard, 2, first)->schedule), "A3 A2 A1 A0");
+  EXPECT_EQ(collectives(compiled(Strategy::kNoShard, 2, last)->schedule),
+            "A3 +3 P3 A2 +2 P2 AR3 U3 A1 +1 P1 AR2 U2 A0 +0 P0 AR1 U1 AR0 U0");
+  const std::string sharded = collectives(compiled(Strategy::kShardGradOp, 2, first)->schedule);
+  EXPECT_NE(sharded.find("R0"), std::string::npos) << sharded;
+  EXPECT_EQ(sharded.find("RU"), std::string::npos) << sharded;
+}
+
+// Under every option: used units are resident, and an update never overtakes a use.
+TEST(Schedule, UnitsAreResidentWhereTheyAreUsed) {
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
+    for (const auto prefetch :
+         {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+      for (int depth : {0, 1, 2, 5}) {
+        CompileOptions options;
+        options.backward_prefetch = prefetch;
+        options.prefetch_depth = depth;
+        const auto c = compiled(strategy, 3, options);
+        const auto parameter = parameter_behind(c->graph);
+        const auto unit = unit_of_parameter(c->graph, c->plan);
+        std::vector<int> resident(c->plan.units.size(), 0), posted(c->plan.units.size(), 0);
+        for (const Step& step : c->schedule.steps) {
+          const auto u = static_cast<size_t>(std::max(step.index, 0));
+          if (step.kind == StepKind::kGather) {
+            EXPECT_EQ(resident[u]++, 0);
+            EXPECT_EQ(posted[u], 0) << "gathered while peers may update";
+          }
+          if (step.kind == StepKind::kFree) EXPECT_EQ(resident[u]--, 1);
+          if (step.kind == StepKind::kPost) posted[u] = 1;
+          if (step.kind != StepKind::kRun) continue;
+          for (ValueId id : c->graph.nodes[u].inputs) {
+            const int p = parameter[static_cast<size_t>(id)];
+            if (p < 0) continue;
+            EXPECT_EQ(resident[static_cast<size_t>(unit[static_cast<size_t>(p)])], 1);
+          }
+        }
+        for (int r : resident) EXPECT_EQ(r, 0);
+      }
+    }
+  }
+}
+
+TEST(Schedule, HashSeesCommunicationOnly) {
+  const auto a = compiled(Strategy::kFullShard, 2, {});
+  const auto b = compiled(Strategy::kFullShard, 2, {});
+  CompileOptions late;
+  late.forward_prefetch = false;
+  const auto c = compiled(Strategy::kFullShard, 2, late);
+  EXPECT_EQ(collective_hash(a->schedule, a->plan), collective_hash(b->schedule, b->plan));
+  EXPECT_NE(collective_hash(a->schedule, a->plan), collective_hash(c->schedule, c->plan));
+}
+
+}  // namespace
+}  // namespace ofsdp
