@@ -7,23 +7,29 @@ namespace {
 
 int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
 
-// Trained parameters in the order of their first use in the forward.
-std::vector<int> in_order_of_use(const Graph& graph) {
-  std::vector<int> owner(graph.values.size(), -1), order;
+// A trained parameter and the forward node that uses it first (a number past all nodes: none).
+struct FirstUse {
+  int parameter;
+  size_t node;
+};
+
+std::vector<FirstUse> in_order_of_use(const Graph& graph) {
+  std::vector<int> owner(graph.values.size(), -1);
+  std::vector<FirstUse> order;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    if (graph.parameters[i].trained)
-      owner[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
+    const Parameter& p = graph.parameters[i];
+    if (p.trained) owner[static_cast<size_t>(p.value)] = static_cast<int>(i);
   }
-  for (const Node& node : graph.nodes) {
-    if (node.backward) continue;
-    for (ValueId id : node.inputs) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (graph.nodes[n].backward) continue;
+    for (ValueId id : graph.nodes[n].inputs) {
       int& index = owner[static_cast<size_t>(id)];
-      if (index >= 0) order.push_back(index);
+      if (index >= 0) order.push_back({index, n});
       index = -1;
     }
   }
   for (int index : owner) {
-    if (index >= 0) order.push_back(index);
+    if (index >= 0) order.push_back({index, graph.nodes.size()});
   }
   return order;
 }
@@ -70,9 +76,13 @@ Plan make_plan(const Graph& graph, const PlanOptions& options) {
                     options.min_params);
   }
   Unit open;
-  for (int index : in_order_of_use(graph)) {
-    add_param(open, graph, index);
-    if (options.wrap == WrapPolicy::kNone || open.numel < options.min_params) continue;
+  const std::vector<FirstUse> order = in_order_of_use(graph);
+  for (size_t i = 0; i < order.size(); ++i) {
+    add_param(open, graph, order[i].parameter);
+    const bool node_goes_on = i + 1 < order.size() && order[i + 1].node == order[i].node;
+    if (options.wrap == WrapPolicy::kNone || node_goes_on || open.numel < options.min_params) {
+      continue;
+    }
     plan.units.push_back(std::move(open));
     open = {};
   }

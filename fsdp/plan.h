@@ -1,9 +1,9 @@
 // Plan: how the trained parameters of a graph are cut into units and what of them is sharded.
 //
 // make_plan is pure. The size policy walks the trained parameters in the order of their first use
-// and closes a unit when it has at least min_params of them; what remains at the end, and
-// parameters used nowhere in the forward, form the root unit, which is gathered once and not
-// resharded after forward.
+// and closes a unit when it has at least min_params of them, never between parameters of one node;
+// what remains at the end, and parameters used nowhere in the forward, form the root unit, which is
+// gathered once and not resharded after forward.
 // (`transformer` falls back to size until blocks are found; the plan says so in `notice`.)
 //
 //   full_shard     parameters, gradients and optimizer state are sharded; gathered for forward and

@@ -11,6 +11,7 @@ struct Residency {
   int unit;
   int first;  // node indices, inclusive
   int last;
+  int backward_first = -1;  // of one that spans forward and backward: where its backward begins
 };
 
 class Compiler {
@@ -119,7 +120,8 @@ class Compiler {
     const Residency& host = list[k - ahead];
     const bool post =
         !forward && ahead > 0 && options_.backward_prefetch == BackwardPrefetch::kPost;
-    int place = post ? std::min(host.last + 1, use.first) : host.first;
+    const int host_first = forward ? host.first : std::max(host.first, host.backward_first);
+    int place = post ? std::min(host.last + 1, use.first) : host_first;
     // The same unit's earlier residency must have ended.
     for (size_t j = 0; j < k; ++j) {
       if (list[j].unit == use.unit) place = std::max(place, list[j].last + 1);

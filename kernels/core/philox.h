@@ -23,10 +23,10 @@ inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53u;
 inline constexpr uint32_t kPhiloxMultiplier1 = 0xCD9E8D57u;
 inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u;
 inline constexpr uint32_t kPhiloxWeyl1 = 0xBB67AE85u;
-inline constexpr int kPhiloxRounds = 10;
+inline constexpr uint32_t kPhiloxRounds = 10;
 
 constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey k) {
-  for (int round = 0; round < kPhiloxRounds; ++round) {
+  for (uint32_t round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c[0];
     const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c[2];
     c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1),

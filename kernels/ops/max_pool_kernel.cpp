@@ -1,76 +1,12 @@
 #include "kernels/ops/max_pool_kernel.h"
 
-#include <limits>
-
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/activation.h"
+#include "kernels/ops/max_pool_loops.h"
 #include "kernels/ops/pool_shape.h"
 
 namespace ofsdp::ops {
 namespace {
-
-// A block is up to kBlock outputs that lie next to each other in y: channels of one position when
-// channels last, positions of one row when plain.
-constexpr int64_t kBlock = 64;
-constexpr int kTapsAtOnce = 32;
-
-struct Block {
-  float best[kBlock];
-  int32_t winner[kBlock];
-};
-
-struct Tap {
-  const float* src;  // of output 0 of the block; output i reads src[i * step]
-  int32_t number;
-  int64_t begin, end;  // the outputs for which this tap lies inside x
-};
-
-struct TapList {
-  Tap taps[kTapsAtOnce];
-  int count = 0;
-  int64_t step = 1;
-};
-
-template <typename Step>
-[[gnu::always_inline]] inline void take_tap(const Tap& tap, Step step, Block& block) {
-  for (int64_t i = tap.begin; i < tap.end; ++i) {
-    const float v = tap.src[i * step];
-    const bool take = (v > block.best[i]) | (v != v) | (block.winner[i] < 0);
-    block.best[i] = take ? v : block.best[i];
-    block.winner[i] = take ? tap.number : block.winner[i];
-  }
-}
-
-// Constant steps let the compiler use vector loads and shuffles.
-OFSDP_MULTIARCH void take_taps(const TapList& list, Block& block) {
-  for (int t = 0; t < list.count; ++t) {
-    if (list.step == 1) {
-      take_tap(list.taps[t], std::integral_constant<int64_t, 1>(), block);
-    } else if (list.step == 2) {
-      take_tap(list.taps[t], std::integral_constant<int64_t, 2>(), block);
-    } else {
-      take_tap(list.taps[t], list.step, block);
-    }
-  }
-}
-
-OFSDP_MULTIARCH void start_block(Block& block) {
-  for (int64_t i = 0; i < kBlock; ++i) {
-    block.best[i] = -std::numeric_limits<float>::infinity();
-    block.winner[i] = kNoWinner;
-  }
-}
-
-OFSDP_MULTIARCH void relu_block(Block& block) {
-  for (int64_t i = 0; i < kBlock; ++i) {
-    block.winner[i] = block.best[i] > 0.0f ? block.winner[i] : kNoWinner;
-    block.best[i] = block.best[i] < 0.0f ? 0.0f : block.best[i];
-  }
-}
-
-OFSDP_MULTIARCH void narrow_winners(const int32_t* winner, uint8_t* dst, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<uint8_t>(winner[i]);
-}
 
 class MaxPool {
  public:
@@ -83,7 +19,19 @@ class MaxPool {
         indices_(p.has_out(1)),
         winners_(p.has_out(2)),
         narrow_(winner_dtype(window_.taps()) == DType::kUInt8),
-        images_(p.in(0).shape[0]) {}
+        images_(p.in(0).shape[0]) {
+    const Window& w = window_;
+    const int64_t lane = channels_last_ ? channels_ : 1;
+    four_.offsets[1] = lane;
+    four_.offsets[2] = w.in[2] * lane;
+    four_.offsets[3] = four_.offsets[1] + four_.offsets[2];
+    four_.step = channels_last_ ? 1 : 2;
+    four_.relu = relu_;
+    is_four_ = winners_ && !indices_ && w.kernel == Window::Axes{1, 2, 2} &&
+               w.dilations == Window::Axes{1, 1, 1} && w.pads_begin == Window::Axes{0, 0, 0} &&
+               (channels_last_ || w.strides[2] == 2) && w.position(1, w.out[1] - 1, 1) < w.in[1] &&
+               w.position(2, w.out[2] - 1, 1) < w.in[2];
+  }
 
   Status operator()(const KernelArgs& a) const {
     // An item is an image's row of outputs of all channels, or that row of one plane.
@@ -92,6 +40,10 @@ class MaxPool {
     parallel_for(items, 1, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t d = item % rows / window_.out[1];
+        if (is_four_) {
+          four_row(a, item / rows, d, item % window_.out[1]);
+          continue;
+        }
         channels_last_ ? channels_row(a, item / rows, d, item % window_.out[1])
                        : plain_row(a, item / rows, d, item % window_.out[1]);
       }
@@ -100,6 +52,21 @@ class MaxPool {
   }
 
  private:
+  // One row of outputs of an image (channels last) or of a plane; see [Note: four taps].
+  void four_row(const KernelArgs& a, int64_t item, int64_t d, int64_t h) const {
+    const Window& w = window_;
+    const int64_t lane = channels_last_ ? channels_ : 1;
+    const int64_t in_row = (w.position(0, d, 0) * w.in[1] + w.position(1, h, 0)) * w.in[2];
+    const float* src = a.in<float>(0) + (item * w.in_size() + in_row) * lane;
+    const int64_t out = (item * w.out_size() + (d * w.out[1] + h) * w.out[2]) * lane;
+    float* dst = a.out<float>(0) + out;
+    uint8_t* winners = a.out<uint8_t>(2) + out;
+    if (!channels_last_) return four_taps(src, four_, w.out[2], dst, winners);
+    for (int64_t v = 0; v < w.out[2]; ++v) {
+      four_taps(src + v * w.strides[2] * lane, four_, lane, dst + v * lane, winners + v * lane);
+    }
+  }
+
   void channels_row(const KernelArgs& a, int64_t image, int64_t d, int64_t h) const {
     const float* src = a.in<float>(0) + image * window_.in_size() * channels_;
     const int64_t row = (d * window_.out[1] + h) * window_.out[2];
@@ -211,6 +178,8 @@ class MaxPool {
   int64_t channels_;
   bool channels_last_, column_major_, relu_, indices_, winners_, narrow_;
   int64_t images_;
+  FourTaps four_{};
+  bool is_four_;
 };
 
 }  // namespace

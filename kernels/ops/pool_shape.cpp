@@ -30,6 +30,9 @@ Attributes pool_attributes(const Attributes& attributes, const Window& window, c
 std::pair<int64_t, int64_t> tap_range(const Window& w, size_t axis, int64_t o) {
   const int64_t start = w.position(axis, o, 0);
   const int64_t dilation = w.dilations[axis];
+  if (dilation == 1) {  // the same without divisions
+    return {std::max<int64_t>(0, -start), std::min(w.in[axis] - start, w.kernel[axis])};
+  }
   const int64_t begin = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
   const int64_t end = w.in[axis] > start ? (w.in[axis] - start + dilation - 1) / dilation : 0;
   return {begin, std::min(end, w.kernel[axis])};

@@ -58,7 +58,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const auto log_prob = log_softmax_of(l, c.inputs[0].values);
   const auto weights = c.inputs.size() > 2 ? c.inputs[2].values : std::vector<double>{};
   return {{c.output_descs[0], reference_class_loss(l, log_prob, c.inputs[1].values, weights)},
-          {c.output_descs[1], log_prob}};
+          {c.inputs[0].desc, log_prob}};
 }
 
 Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {

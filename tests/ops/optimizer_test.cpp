@@ -1,0 +1,217 @@
+// Optimizers: PyTorch's recorded trajectories, the reference in double, and bits that do not depend
+// on how a shard is cut into spans.
+#include "kernels/core/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace ofsdp {
+namespace {
+
+struct Trial {
+  const char* optimizer;
+  OptimizerSettings settings;
+  double lr;
+  std::vector<float> torch = {};  // parameters after 20 updates of torch.optim (2.x, foreach=False)
+};
+
+OptimizerSettings settings(double weight_decay, double momentum = 0, bool nesterov = false) {
+  OptimizerSettings made;
+  made.weight_decay = weight_decay;
+  made.momentum = momentum;
+  made.nesterov = nesterov;
+  return made;
+}
+
+OptimizerSettings with_eps(OptimizerSettings made, double eps) {
+  made.eps = eps;
+  return made;
+}
+
+OptimizerSettings with_betas(OptimizerSettings made, double beta1, double beta2) {
+  made.beta1 = beta1;
+  made.beta2 = beta2;
+  return made;
+}
+
+std::vector<Trial> trials() {
+  return {{"sgd",
+           settings(0),
+           0.1,
+           {0.188606441f, -0.526019752f, 0.68105644f, 0.0887183771f, -0.395908386f}},
+          {"sgd",
+           settings(0.01, 0.9),
+           0.1,
+           {-0.2368121f, 0.244959772f, -0.21299383f, 0.0676411465f, 0.0575107597f}},
+          {"sgd",
+           settings(0, 0.9, true),
+           0.05,
+           {-0.175085247f, 0.313399166f, -0.570621848f, 0.0310862754f, 0.0779972151f}},
+          {"adam",
+           settings(0.1),
+           0.01,
+           {0.469305187f, -1.12604773f, 1.82820749f, 0.0962252915f, -0.666102231f}},
+          {"adamw",
+           settings(0.1),
+           0.01,
+           {0.469941646f, -1.11902392f, 1.79906344f, 0.0965039358f, -0.666267514f}},
+          {"adamw",
+           with_eps(with_betas(settings(0.01), 0.4, 0.9), 1e-6),
+           0.02,
+           {0.413329154f, -1.02998173f, 1.67672598f, 0.0966938511f, -0.621305048f}},
+          {"adadelta",
+           with_eps(settings(0.01), 1e-6),
+           1.0,
+           {0.48667714f, -1.20609772f, 1.94176936f, 0.122754686f, -0.724823833f}},
+          {"adagrad",
+           with_eps(settings(0.02), 1e-10),
+           0.05,
+           {0.438944817f, -1.04819202f, 1.67576504f, 0.090593338f, -0.627372503f}}};
+}
+
+std::string label(const Trial& trial) {
+  return std::string(trial.optimizer) + " weight_decay " +
+         std::to_string(trial.settings.weight_decay) + " momentum " +
+         std::to_string(trial.settings.momentum);
+}
+
+// Parameters and states of one optimizer; `offset` moves all starts off their alignment.
+template <typename T>
+class Shard {
+ public:
+  Shard(const Trial& trial, std::vector<T> param, size_t offset = 0)
+      : trial_(trial), count_(param.size()), offset_(offset), param_(offset, T(7)) {
+    def_ = find_optimizer(trial.optimizer);
+    param_.insert(param_.end(), param.begin(), param.end());
+    states_.resize(def_->states(trial.settings).size(), std::vector<T>(offset + count_, T(0)));
+  }
+
+  // One update, done in spans that end at each of `cuts` and at the end.
+  void step(const std::vector<T>& grad, int64_t number, const std::vector<size_t>& cuts = {}) {
+    size_t begin = 0;
+    std::vector<size_t> ends = cuts;
+    ends.push_back(count_);
+    for (size_t end : ends) {
+      std::vector<T*> state;
+      for (std::vector<T>& values : states_) state.push_back(values.data() + offset_ + begin);
+      update({param_.data() + offset_ + begin, grad.data() + begin, state.data(),
+              static_cast<int64_t>(end - begin), trial_.lr, trial_.settings.weight_decay, number});
+      begin = end;
+    }
+  }
+
+  std::vector<T> param() const {
+    return {param_.begin() + static_cast<long>(offset_), param_.end()};
+  }
+
+ private:
+  void update(const OptimizerSpan<float>& span) { def_->update(trial_.settings, span); }
+  void update(const OptimizerSpan<double>& span) { def_->reference(trial_.settings, span); }
+
+  Trial trial_;
+  const OptimizerDef* def_;
+  size_t count_, offset_;
+  std::vector<T> param_;
+  std::vector<std::vector<T>> states_;
+};
+
+std::vector<float> normal(size_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> values(count);
+  for (float& value : values) value = distribution(generator);
+  return values;
+}
+
+TEST(Optimizer, FollowsTorch) {
+  for (const Trial& trial : trials()) {
+    Shard<float> shard(trial, {0.5f, -1.25f, 2.0f, 0.125f, -0.75f});
+    for (int t = 0; t < 20; ++t) {
+      std::vector<float> grad = shard.param();
+      for (int i = 0; i < 5; ++i) {
+        float& g = grad[static_cast<size_t>(i)];
+        g = static_cast<float>((i * 7 + t * 3) % 11 - 5) / 4.0f + 0.5f * g;
+      }
+      shard.step(grad, t + 1);
+    }
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(shard.param()[i], trial.torch[i],
+                  4e-7f * std::max(1.0f, std::abs(trial.torch[i])))
+          << label(trial) << " element " << i;
+    }
+  }
+}
+
+TEST(Optimizer, FollowsItsReferenceInDouble) {
+  constexpr size_t kCount = 1237;
+  for (const Trial& trial : trials()) {
+    const std::vector<float> start = normal(kCount, 1);
+    Shard<float> shard(trial, start, 3);
+    Shard<double> reference(trial, std::vector<double>(start.begin(), start.end()));
+    for (int t = 1; t <= 50; ++t) {
+      const std::vector<float> grad = normal(kCount, 100 + static_cast<uint32_t>(t));
+      shard.step(grad, t);
+      reference.step(std::vector<double>(grad.begin(), grad.end()), t);
+    }
+    double moved = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      const double expected = reference.param()[i];
+      moved = std::max(moved, std::abs(expected - static_cast<double>(start[i])));
+      ASSERT_NEAR(shard.param()[i], expected, 2e-5 * std::max(1.0, std::abs(expected)))
+          << label(trial) << " element " << i;
+    }
+    EXPECT_GT(moved, 1e-2) << label(trial);
+  }
+}
+
+TEST(Optimizer, BitsDoNotDependOnTheCut) {
+  constexpr size_t kCount = 301;
+  for (const Trial& trial : trials()) {
+    const std::vector<float> start = normal(kCount, 2);
+    Shard<float> whole(trial, start), cut(trial, start, 5);
+    for (int t = 1; t <= 10; ++t) {
+      const std::vector<float> grad = normal(kCount, 200 + static_cast<uint32_t>(t));
+      whole.step(grad, t);
+      cut.step(grad, t, {1, 18, 18, 37, 150, 299});
+    }
+    const std::vector<float> a = whole.param(), b = cut.param();
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(0, std::memcmp(&a[i], &b[i], sizeof(float))) << label(trial) << " element " << i;
+    }
+  }
+}
+
+TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
+  for (const char* name : {"sgd", "adam", "adamw", "adadelta", "adagrad"}) {
+    const OptimizerDef* def = find_optimizer(name);
+    ASSERT_NE(def, nullptr) << name;
+    const OptimizerSettings given = settings(0.5);
+    float param = 2.0f;
+    const float grad = 0.0f;
+    float first = 0, second = 0;
+    float* state[] = {&first, &second};
+    def->update(given, {&param, &grad, state, 1, 0.1, /*weight_decay=*/0, 1});
+    EXPECT_EQ(param, 2.0f) << name << ": no gradient and no decay must leave the parameter";
+    def->update(given, {&param, &grad, state, 1, 0.1, /*weight_decay=*/0.5, 2});
+    EXPECT_LT(param, 2.0f) << name;
+  }
+}
+
+TEST(Optimizer, NamesItsStates) {
+  const auto names = [](const char* name, const OptimizerSettings& given) {
+    return find_optimizer(name)->state_names(given);
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names("sgd", settings(0)), Names{});
+  EXPECT_EQ(names("sgd", settings(0, 0.9)), Names{"momentum_buffer"});
+  EXPECT_EQ(names("adamw", settings(0)), (Names{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names("adadelta", settings(0)), (Names{"square_avg", "acc_delta"}));
+  EXPECT_EQ(names("adagrad", settings(0)), Names{"sum"});
+  EXPECT_EQ(find_optimizer("adamax"), nullptr);
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,179 @@
+// Models that cannot be trained: refused with exit status 2 and one line that names file and node.
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace {
+
+using namespace onnx_bytes;
+
+TEST(BadModelTest, TheFolderThatTheseTestsSpoilIsGood) {
+  const RunFolder folder;
+  expect_trains(folder);
+  expect_trains(folder, ranks(2));
+}
+
+TEST(BadModelTest, NoFile) {
+  const RunFolder folder;
+  const Words words = fsdp_run({folder / "absent.onnx", "--output", folder.output()});
+  expect_refused(folder, words, {folder / "absent.onnx", "no such file"});
+}
+
+TEST(BadModelTest, AFolder) {
+  const RunFolder folder;
+  const Words words = fsdp_run({folder / "data", "--output", folder.output()});
+  expect_refused(folder, words, {folder / "data", "expected", "found a folder"});
+}
+
+TEST(BadModelTest, NoOnnx) {
+  const RunFolder folder;
+  for (const std::string& bytes : {std::string("#!/bin/sh\necho hello\n"), std::string(1000, '\0'),
+                                   std::string("\x80\x04]q\x00.", 6), std::string()}) {
+    folder.write("model.onnx", bytes);
+    expect_refused(folder, {folder.model(), "no ONNX model"});
+  }
+}
+
+TEST(BadModelTest, Truncated) {
+  const RunFolder folder;
+  const std::string whole = linear_model().bytes();
+  for (const size_t length : {whole.size() - 1, whole.size() / 2, size_t{40}}) {
+    folder.write("model.onnx", whole.substr(0, length));
+    expect_refused(folder, {folder.model()});
+  }
+  const std::string real = content(fixture("mlp/model.onnx"));
+  folder.write("model.onnx", real.substr(0, real.size() - 100));
+  expect_refused(folder, {folder.model(), "truncated"});
+}
+
+SmallModel external_model(const std::string& location, const std::string& offset,
+                          const std::string& length) {
+  SmallModel model = linear_model();
+  model.initializers[0] = tensor("w", kFloat, {4, 3}, external(location, offset, length));
+  return model;
+}
+
+TEST(BadModelTest, ExternalDataIsMissing) {
+  const RunFolder folder;
+  folder.write("model.onnx", external_model("weights.bin", "0", "48").bytes());
+  expect_refused(folder, {folder.model(), "'w'", "weights.bin", "no such file"});
+  folder.write("weights.bin", bytes_of(linear_weights()));
+  expect_trains(folder);
+}
+
+TEST(BadModelTest, ExternalDataLeadOutOfTheFolder) {
+  const RunFolder folder;
+  const Folder outside;
+  const std::string secret = outside.write("secret.bin", std::string(48, 'x'));
+  std::filesystem::create_symlink(secret, folder / "link.bin");
+  std::filesystem::create_directory_symlink(outside.path(), folder / "inside");
+  const std::string up = "../" + outside.path().substr(outside.path().rfind('/') + 1);
+  for (const std::string& location :
+       {secret, up + "/secret.bin", std::string("link.bin"), std::string("inside/secret.bin")}) {
+    folder.write("model.onnx", external_model(location, "0", "48").bytes());
+    expect_refused(folder, {folder.model(), "'w'", "inside of the model's folder", location});
+  }
+}
+
+TEST(BadModelTest, ExternalDataLeaveTheirFile) {
+  const RunFolder folder;
+  folder.write("weights.bin", std::string(100, '\0'));
+  const std::vector<std::pair<std::string, Words>> places = {
+      {"53", {"48 bytes at offset 53", "found 47"}},
+      {"200", {"48 bytes at offset 200", "found 0"}},
+      {"9223372036854775807", {"48 bytes at offset 9223372036854775807", "found 0"}}};
+  for (const auto& [offset, facts] : places) {
+    folder.write("model.onnx", external_model("weights.bin", offset, "48").bytes());
+    expect_refused(folder, Words{folder.model(), "'w'", "weights.bin"} + facts);
+  }
+  folder.write("model.onnx", external_model("weights.bin", "0", "47").bytes());
+  expect_refused(folder, {folder.model(), "'w'", "expected 48 bytes", "found 47"});
+  folder.write("model.onnx", external_model("weights.bin", "-4", "48").bytes());
+  expect_refused(folder, {folder.model(), "'w'", "offset", "'-4'"});
+}
+
+TEST(BadModelTest, DimensionsOverflow) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  const std::vector<std::vector<int64_t>> shapes = {
+      {int64_t{1} << 40, int64_t{1} << 40}, {int64_t{1} << 62, 2}, {-4, 3}};
+  for (const auto& dims : shapes) {
+    model.initializers[0] = tensor("w", kFloat, dims, raw(linear_weights()));
+    folder.write("model.onnx", model.bytes());
+    expect_refused(folder, {folder.model(), "'w'", std::to_string(dims[0])});
+  }
+}
+
+TEST(BadModelTest, WeightsThatAreNotThere) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.initializers[0] = tensor("w", kFloat, {4, 3}, raw<float>({1, 2, 3}));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "'w'", "48", "12"});
+}
+
+TEST(BadModelTest, OperatorsWithoutAKernelAreListedAtOnce) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.domains = {"com.example"};
+  model.nodes = {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+                 node("Mystery", {"products"}, {"m1"}, "first/mystery", "com.example"),
+                 node("Riddle", {"m1"}, {"m2"}, "riddle", "com.example"),
+                 node("Mystery", {"m2"}, {"m3"}, "second/mystery", "com.example"),
+                 node("Add", {"m3", "b"}, {"logits"}, "add")};
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder,
+                 {folder.model(), "without a kernel", "com.example.Mystery", "first/mystery",
+                  "second/mystery", "com.example.Riddle", "(1 node: riddle)"});
+}
+
+TEST(BadModelTest, OperatorWithoutAGradientOnThePath) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.domains = {"ofsdp"};
+  model.nodes[1] = node("ReluGrad", {"products", "products"}, {"logits"}, "one_way", "ofsdp");
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "without a gradient", "ofsdp.ReluGrad", "one_way"});
+}
+
+TEST(BadModelTest, ShapesThatDoNotFit) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.initializers[0] = tensor("w", kFloat, {5, 3}, raw(count_up(15)));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "multiply", "4", "5"});
+}
+
+TEST(BadModelTest, NoTrainableInitializer) {
+  const RunFolder folder;
+  expect_refused(folder, folder.train() + Words{"--freeze", "*"}, {folder.model(), "train", "2"});
+  SmallModel none = linear_model();
+  none.initializers.clear();
+  none.nodes = {node("Relu", {"x"}, {"logits"}, "relu")};
+  none.outputs = {declared("logits", {-1, 4})};
+  folder.write("model.onnx", none.bytes());
+  expect_refused(folder, {folder.model(), "train", "0"});
+}
+
+TEST(BadModelTest, LossThatNoTrainableInitializerReaches) {
+  const RunFolder folder;
+  SmallModel model = linear_model();  // the weights lead to another output than the loss's
+  model.nodes.push_back(node("Relu", {"x"}, {"other"}, "relu"));
+  model.outputs.push_back(declared("other", {-1, 4}));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, folder.train() + Words{"--prediction", "other"},
+                 {folder.model(), "loss", "reaches no trainable initializer"});
+}
+
+TEST(BadModelTest, NamesThatAreNotThere) {
+  const RunFolder folder;
+  expect_refused(folder, folder.train() + Words{"--freeze", "encoder.*"},
+                 {"--freeze encoder.*", "no initializer", folder.model()});
+  expect_refused(folder, folder.train() + Words{"--train", "W"}, {"--train W", "no initializer"});
+  expect_refused(folder, folder.train() + Words{"--prediction", "logit"},
+                 {"--prediction logit", folder.model(), "logits"});
+  expect_refused(folder, folder.train() + Words{"--loss", "output:loss"},
+                 {"--loss output:loss", folder.model(), "logits"});
+}
+
+}  // namespace
+}  // namespace ofsdp

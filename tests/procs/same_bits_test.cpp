@@ -1,0 +1,115 @@
+// The contract's "same bits": what strategy, prefetch and a second run may not change is compared
+// as whole trained files, byte for byte.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing_data::TempFolder;
+
+constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "no_shard"};
+
+// Several units, batches that are not a multiple of anything, and a short last one.
+Words several_units() {
+  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                   "--batch-size", "7", "--steps", "12"});
+}
+
+std::string trained_file(const Words& words) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/trained.onnx";
+  const Finished run = Program::run(words + Words{"--output", path});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("3 units"), std::string::npos) << run.out;
+  return onnx_bytes::content(path);
+}
+
+// Not EXPECT_EQ, which would print two files.
+void expect_same(const std::string& file, const std::string& other, const std::string& what) {
+  EXPECT_FALSE(file.empty());
+  const auto [a, b] = std::mismatch(file.begin(), file.end(), other.begin(), other.end());
+  EXPECT_TRUE(file == other) << what << ": " << file.size() << " and " << other.size()
+                             << " bytes, first difference at " << a - file.begin();
+}
+
+class SameBitsTest : public testing::TestWithParam<int> {
+ protected:
+  Words words() const { return several_units() + ranks(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SameBitsTest, testing::Values(2, 3),
+                         [](const auto& info) { return std::to_string(info.param) + "_ranks"; });
+
+TEST_P(SameBitsTest, StrategiesAgree) {
+  const std::string first = trained_file(words() + Words{"--strategy", "full_shard"});
+  EXPECT_NE(first, onnx_bytes::content(fixture("mlp/model.onnx"))) << "nothing was trained";
+  for (const char* strategy : kStrategies) {
+    expect_same(first, trained_file(words() + Words{"--strategy", strategy}), strategy);
+  }
+}
+
+TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
+  const Words clipped = words() + Words{"--clip-grad-norm", "0.1"};
+  const std::string first = trained_file(clipped + Words{"--strategy", "full_shard"});
+  for (const char* strategy : kStrategies) {
+    expect_same(first, trained_file(clipped + Words{"--strategy", strategy}), strategy);
+  }
+  EXPECT_NE(first, trained_file(words())) << "the clip had no effect";
+}
+
+TEST_P(SameBitsTest, ShardedStrategiesAgreeWithAccumulation) {
+  for (const Words& clip : {Words{}, Words{"--clip-grad-norm", "0.1"}}) {
+    const Words twice = words() + clip + Words{"--grad-accum", "2"};
+    expect_same(trained_file(twice + Words{"--strategy", "full_shard"}),
+                trained_file(twice + Words{"--strategy", "shard_grad_op"}),
+                clip.empty() ? "shard_grad_op" : "shard_grad_op, clipped");
+  }
+}
+
+TEST_P(SameBitsTest, TwoRunsAgreeAndAnotherSeedDoesNot) {
+  const std::string first = trained_file(words() + Words{"--seed", "5"});
+  expect_same(first, trained_file(words() + Words{"--seed", "5"}), "second run");
+  EXPECT_NE(first, trained_file(words() + Words{"--seed", "6"})) << "the order of samples is fixed";
+}
+
+TEST_P(SameBitsTest, PrefetchIsOnlyAnOrder) {
+  const std::string first = trained_file(words());
+  const std::vector<Words> all = {
+      {"--backward-prefetch", "pre"},
+      {"--backward-prefetch", "post"},
+      {"--backward-prefetch", "none"},
+      {"--forward-prefetch", "on"},
+      {"--forward-prefetch", "off"},
+      {"--prefetch-depth", "0"},
+      {"--prefetch-depth", "1"},
+      {"--prefetch-depth", "3"},
+      {"--backward-prefetch", "post", "--forward-prefetch", "off", "--prefetch-depth", "2"}};
+  for (const Words& prefetch : all) {
+    expect_same(first, trained_file(words() + prefetch),
+                fmt::format("{}", fmt::join(prefetch, " ")));
+  }
+}
+
+class OptimizerBitsTest : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerBitsTest,
+                         testing::Values("adamw", "adam", "sgd", "adadelta", "adagrad", "lamb",
+                                         "lion"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(OptimizerBitsTest, StrategiesAgree) {
+  Words words = several_units() + ranks(2) + Words{"--optimizer", GetParam()};
+  if (GetParam() == "sgd") words = words + Words{"--momentum", "0.9", "--nesterov"};
+  const std::string first = trained_file(words + Words{"--strategy", "full_shard"});
+  for (const char* strategy : kStrategies) {
+    expect_same(first, trained_file(words + Words{"--strategy", strategy}), strategy);
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp

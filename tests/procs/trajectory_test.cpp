@@ -1,0 +1,181 @@
+// The real program against PyTorch: losses and gradient norms of every step, for every strategy,
+// number of ranks and accumulation. The references are those of the acceptance cases, made by
+// PyTorch in float32 (expected.json says with which versions).
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing_data::TempFolder;
+
+struct Trajectory {
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+  double loss_rtol = 2e-5;
+};
+
+Trajectory reference(const std::string& name) {
+  const auto json = nlohmann::json::parse(std::ifstream(fixture(name + "/expected.json")));
+  return {json["losses"], json["grad_norms"], json["loss_rtol"]};
+}
+
+Trajectory steps_of(const std::string& metrics) {
+  Trajectory found;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    if (row["kind"] != "step") continue;
+    EXPECT_EQ(row["step"], found.losses.size() + 1);
+    found.losses.push_back(row["loss"].is_null() ? std::nan("") : row["loss"].get<double>());
+    found.grad_norms.push_back(row["grad_norm"].is_null() ? std::nan("")
+                                                          : row["grad_norm"].get<double>());
+  }
+  return found;
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double rtol,
+                 const char* what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], rtol * std::abs(expected[i])) << what << " " << i + 1;
+  }
+}
+
+void expect_near(const Trajectory& found, const Trajectory& expected) {
+  expect_near(found.losses, expected.losses, expected.loss_rtol, "loss of step");
+  expect_near(found.grad_norms, expected.grad_norms, 1e-4, "gradient norm of step");
+}
+
+Trajectory trained(const Words& words) {
+  const TempFolder folder;
+  const std::string metrics = folder.path() + "/metrics.jsonl";
+  const Finished run = Program::run(words + Words{"--metrics", metrics});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  return steps_of(metrics);
+}
+
+struct Combination {
+  int ranks;
+  std::string strategy;
+  int grad_accum;
+
+  Words words() const {
+    return {"--nproc-per-node", std::to_string(ranks),      "--strategy",          strategy,
+            "--grad-accum",     std::to_string(grad_accum), "--global-batch-size", "24"};
+  }
+};
+
+std::vector<Combination> combinations() {
+  std::vector<Combination> all;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+      for (const int accum : {1, 2}) all.push_back({ranks, strategy, accum});
+    }
+  }
+  return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Combination>& info) {
+  return info.param.strategy + "_" + std::to_string(info.param.ranks) + "_ranks_" +
+         std::to_string(info.param.grad_accum) + "_forwards";
+}
+
+class TrajectoryTest : public testing::TestWithParam<Combination> {};
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, TrajectoryTest, testing::ValuesIn(combinations()), name_of);
+
+// Units of a layer or two, so that there is something to gather ahead.
+TEST_P(TrajectoryTest, MultiLayerPerceptronFollowsPyTorch) {
+  const Words words = mlp() + GetParam().words() + Words{"--steps", "32", "--min-params", "1000"};
+  expect_near(trained(words), reference("mlp"));
+}
+
+// The first 240 images of MNIST as a data folder of their own: reading all takes longer than
+// training.
+class FirstImages {
+ public:
+  FirstImages() {
+    const std::string data = OFSDP_SOURCE_DIR "/samples/mnist/data/train-";
+    folder_.write("images", testing_data::idx(8, {kCount, 28, 28},
+                                              inflated(data + "images-idx3-ubyte.gz", 16, 784)));
+    folder_.write("labels",
+                  testing_data::idx(8, {kCount}, inflated(data + "labels-idx1-ubyte.gz", 8, 1)));
+    std::ofstream(path()) << "train:\n"
+                             "  image: {file: images, scale: 0.00392156862745098, mean: 0.1307, "
+                             "std: 0.3081, shape: [1, 28, 28]}\n"
+                             "  labels: {file: labels}\n";
+    // Without the mnist.yaml that lies beside the sample.
+    std::filesystem::create_symlink(OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", model());
+  }
+
+  std::string path() const { return folder_.path() + "/data.yaml"; }
+  std::string model() const { return folder_.path() + "/model.onnx"; }
+
+ private:
+  static constexpr uint32_t kCount = 240;
+
+  static std::string inflated(const std::string& path, size_t header, size_t element) {
+    std::string bytes(header + kCount * element, '\0');
+    const gzFile file = gzopen(path.c_str(), "rb");
+    EXPECT_EQ(gzread(file, bytes.data(), static_cast<unsigned>(bytes.size())),
+              static_cast<int>(bytes.size()))
+        << path;
+    gzclose(file);
+    return bytes.substr(header);
+  }
+
+  TempFolder folder_;
+};
+
+TEST_P(TrajectoryTest, MnistNetworkFollowsPyTorch) {
+  const FirstImages images;
+  const Words words = fsdp_run({images.model(), "--data", images.path(), "--steps", "10"}) +
+                      mnist_settings() + GetParam().words();
+  expect_near(trained(words), reference("mnist_cnn"));
+}
+
+// Another exporter, and a graph that brings its loss.
+TEST(TrajectoryVariantTest, OtherExportsOfTheModelFollowPyTorch) {
+  for (const char* model : {"model_legacy.onnx", "model_with_loss.onnx"}) {
+    for (const int count : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{} with {} ranks", model, count));
+      const Words words = mlp(model) + ranks(count) +
+                          Words{"--global-batch-size", "24", "--steps", "32", "--min-params", "0"};
+      expect_near(trained(words), reference("mlp"));
+    }
+  }
+}
+
+// 192 samples in batches of 30: each epoch ends in one of 12, and ranks have unequal shares of it.
+TEST(TrajectoryVariantTest, FiveRanksWithUnequalSharesFollowOneRank) {
+  const Words words = mlp() + Words{"--steps", "21", "--min-params", "1000"};
+  const Words batch = {"--global-batch-size", "30"};
+  const Trajectory alone = trained(words + batch);
+  ASSERT_EQ(alone.losses.size(), 21u);
+  for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+    for (const char* accum : {"1", "2"}) {
+      SCOPED_TRACE(fmt::format("{}, {} forwards", strategy, accum));
+      expect_near(
+          trained(words + batch + ranks(5) + Words{"--strategy", strategy, "--grad-accum", accum}),
+          alone);
+    }
+  }
+}
+
+// Seven samples of twelve ranks' worth: the last batch leaves ranks without a single sample.
+TEST(TrajectoryVariantTest, RanksWithoutSamplesTakePart) {
+  const Words words = mlp() + Words{"--epochs", "2", "--global-batch-size", "190"};
+  expect_near(trained(words + ranks(5)), trained(words));
+}
+
+}  // namespace
+}  // namespace ofsdp

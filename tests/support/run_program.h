@@ -1,0 +1,76 @@
+// Program: one started command, as a user would start it, with its output caught and a limit on its
+// time.
+//
+//   Program::run({"fsdp-run", "model.onnx"})          to its end
+//   Program p({...}); p.until_output("step", 10);     while it runs; p.signal(SIGKILL); p.wait(10)
+//
+// stdout and stderr go into anonymous files, so a program that fills them never waits for us. The
+// environment is this process's without RANK, WORLD_SIZE and the like, plus Start::environment.
+//
+// Ownership: owns the process: one that still runs at the end of the object is killed. Threads:
+// one. Errors: a test failure (a command that cannot be started, or that overstays).
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ofsdp {
+
+struct Finished {
+  int status = -1;  // exit status, 128 + the signal that killed it
+  std::string out;  // stdout
+  std::string err;  // stderr
+  double seconds = 0;
+};
+
+struct Start {
+  std::vector<std::string> environment = {};  // NAME=value, on top of ours
+  std::string folder = {};                    // working directory; empty: ours
+  uid_t user = 0;                             // to become, when not 0
+  double patience = 60;                       // seconds; then it is killed and the test fails
+};
+
+class Program {
+ public:
+  explicit Program(std::vector<std::string> words, const Start& start = {});
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();
+
+  static Finished run(std::vector<std::string> words, const Start& start = {});
+
+  pid_t pid() const { return pid_; }
+  std::string out() const;  // so far
+  std::string err() const;
+  void signal(int number) const;
+
+  // Until `text` stands in stdout; false when the program ended or the time was up before.
+  bool until_output(const std::string& text, double seconds);
+  Finished wait(double seconds);
+
+ private:
+  bool ended_within(double seconds);
+
+  std::string command_;
+  pid_t pid_ = -1;
+  int pidfd_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+  double began_;
+  bool running_ = false;
+  int status_ = -1;
+};
+
+// The processes whose parent is `parent`, not counting those that have ended.
+std::vector<pid_t> children_of(pid_t parent);
+// Of a process that may be anybody's; one that has ended and was not waited for is not alive.
+bool is_alive(pid_t pid);
+// Looks until the condition holds; false when it did not within the time.
+bool holds_within(double seconds, const std::function<bool()>& condition);
+
+std::vector<std::string> lines_of(const std::string& text);
+
+}  // namespace ofsdp
