@@ -9,6 +9,7 @@
 
 #include "kernels/core/philox.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/philox_lanes.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
@@ -104,43 +105,15 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y, mask};
 }
 
-constexpr int64_t kGroup = 64;  // elements of sixteen Philox blocks
-constexpr int64_t kLanes = 16;
-
-// Random bits of elements 64 * group .. + 63 of a sample. The rounds are unrolled, so that gcc
-// vectorises the lanes and keeps them in registers.
-[[gnu::always_inline]] inline void draw_group(const PhiloxKey& key, uint64_t sample, int64_t group,
-                                              uint32_t* bits) {
-  const auto first = static_cast<uint64_t>(group * kLanes);  // its low 32 bits never carry below
-  for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    uint32_t c0 = static_cast<uint32_t>(first) + lane;
-    uint32_t c1 = static_cast<uint32_t>(first >> 32);
-    uint32_t c2 = static_cast<uint32_t>(sample);
-    uint32_t c3 = static_cast<uint32_t>(sample >> 32);
-#pragma GCC unroll 10
-    for (uint32_t round = 0; round < kPhiloxRounds; ++round) {
-      const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c0;
-      const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c2;
-      c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ (key[0] + kPhiloxWeyl0 * round);
-      c1 = static_cast<uint32_t>(p1);
-      c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ (key[1] + kPhiloxWeyl1 * round);
-      c3 = static_cast<uint32_t>(p0);
-    }
-    bits[lane] = c0;
-    bits[lane + kLanes] = c1;
-    bits[lane + 2 * kLanes] = c2;
-    bits[lane + 3 * kLanes] = c3;
-  }
-}
-
 struct Draw {
+  PhiloxFill fill;
   PhiloxKey key;
   uint32_t threshold;
   float scale;
 };
 
-[[gnu::always_inline]] inline void apply(const Draw& d, const uint32_t* bits, const float* x,
-                                         float* y, uint8_t* mask, int64_t n) {
+OFSDP_MULTIARCH void apply(const Draw& d, const uint32_t* bits, const float* x, float* y,
+                           uint8_t* mask, int64_t n) {
   if (mask != nullptr) {
     for (int64_t i = 0; i < n; ++i) mask[i] = (bits[i] >> 8) >= d.threshold;
   }
@@ -148,19 +121,18 @@ struct Draw {
   for (int64_t i = 0; i < n; ++i) y[i] = (bits[i] >> 8) >= d.threshold ? x[i] * d.scale : 0.0f;
 }
 
-// Elements first .. first+n-1 of a sample, `first` a multiple of kGroup; pointers at the first of
-// them.
-OFSDP_MULTIARCH void drop_span(const Draw& d, uint64_t sample, int64_t first, const float* x,
-                               float* y, uint8_t* mask, int64_t n) {
-  alignas(64) uint32_t bits[kGroup];
-  int64_t i = 0;
-  for (; i + kGroup <= n; i += kGroup) {
-    draw_group(d.key, sample, (first + i) / kGroup, bits);
-    apply(d, bits, x + i, y + i, mask == nullptr ? nullptr : mask + i, kGroup);
+// Elements first .. first+n-1 of a sample, `first` a multiple of kPhiloxGroup; pointers at the
+// first of them.
+void drop_span(const Draw& d, uint64_t sample, int64_t first, const float* x, float* y,
+               uint8_t* mask, int64_t n) {
+  constexpr int64_t kChunk = 8 * kPhiloxGroup;
+  alignas(64) uint32_t bits[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t count = std::min(kChunk, n - i);
+    const int64_t groups = (count + kPhiloxGroup - 1) / kPhiloxGroup;
+    d.fill(d.key, sample, (first + i) / kPhiloxGroup, groups, bits);
+    apply(d, bits, x + i, y + i, mask == nullptr ? nullptr : mask + i, count);
   }
-  if (i == n) return;
-  draw_group(d.key, sample, (first + i) / kGroup, bits);
-  apply(d, bits, x + i, y + i, mask == nullptr ? nullptr : mask + i, n - i);
 }
 
 // Items are pieces of samples, so that one large sample spreads over threads as well.
@@ -184,19 +156,21 @@ bool accepts(const Problem& p) { return p.in(0).dtype == DType::kFloat32 && p.al
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Settings s = settings(p);
   const int64_t n = p.out(0).numel();
-  return make_kernel([s, n, masked = p.has_out(1), node_seed = p.node_seed](const KernelArgs& a) {
-    auto* mask = masked ? a.out<uint8_t>(1) : nullptr;
-    if (s.training) {
-      const Draw d{philox_key(a.step->seed, node_seed, a.step->step), s.threshold(),
-                   static_cast<float>(s.scale())};
-      drop(d, samples_in(n, *a.step), a, mask);
-      return ok_status();
-    }
-    if (n > 0)
-      std::memmove(a.out<float>(0), a.in<float>(0), static_cast<size_t>(n) * sizeof(float));
-    if (masked && n > 0) std::memset(mask, 1, static_cast<size_t>(n));
-    return ok_status();
-  });
+  const PhiloxFill fill = best_philox_fill();
+  return make_kernel(
+      [s, n, fill, masked = p.has_out(1), node_seed = p.node_seed](const KernelArgs& a) {
+        auto* mask = masked ? a.out<uint8_t>(1) : nullptr;
+        if (s.training) {
+          const Draw d{fill, philox_key(a.step->seed, node_seed, a.step->step), s.threshold(),
+                       static_cast<float>(s.scale())};
+          drop(d, samples_in(n, *a.step), a, mask);
+          return ok_status();
+        }
+        if (n > 0)
+          std::memmove(a.out<float>(0), a.in<float>(0), static_cast<size_t>(n) * sizeof(float));
+        if (masked && n > 0) std::memset(mask, 1, static_cast<size_t>(n));
+        return ok_status();
+      });
 }
 
 Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {

@@ -2,13 +2,12 @@
 // number of ranks and accumulation. The references are those of the acceptance cases, made by
 // PyTorch in float32 (expected.json says with which versions).
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/data_files.h"
+#include "tests/support/mnist_images.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -98,43 +97,6 @@ TEST_P(TrajectoryTest, MultiLayerPerceptronFollowsPyTorch) {
   const Words words = mlp() + GetParam().words() + Words{"--steps", "32", "--min-params", "1000"};
   expect_near(trained(words), reference("mlp"));
 }
-
-// The first 240 images of MNIST as a data folder of their own: reading all takes longer than
-// training.
-class FirstImages {
- public:
-  FirstImages() {
-    const std::string data = OFSDP_SOURCE_DIR "/samples/mnist/data/train-";
-    folder_.write("images", testing_data::idx(8, {kCount, 28, 28},
-                                              inflated(data + "images-idx3-ubyte.gz", 16, 784)));
-    folder_.write("labels",
-                  testing_data::idx(8, {kCount}, inflated(data + "labels-idx1-ubyte.gz", 8, 1)));
-    std::ofstream(path()) << "train:\n"
-                             "  image: {file: images, scale: 0.00392156862745098, mean: 0.1307, "
-                             "std: 0.3081, shape: [1, 28, 28]}\n"
-                             "  labels: {file: labels}\n";
-    // Without the mnist.yaml that lies beside the sample.
-    std::filesystem::create_symlink(OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", model());
-  }
-
-  std::string path() const { return folder_.path() + "/data.yaml"; }
-  std::string model() const { return folder_.path() + "/model.onnx"; }
-
- private:
-  static constexpr uint32_t kCount = 240;
-
-  static std::string inflated(const std::string& path, size_t header, size_t element) {
-    std::string bytes(header + kCount * element, '\0');
-    const gzFile file = gzopen(path.c_str(), "rb");
-    EXPECT_EQ(gzread(file, bytes.data(), static_cast<unsigned>(bytes.size())),
-              static_cast<int>(bytes.size()))
-        << path;
-    gzclose(file);
-    return bytes.substr(header);
-  }
-
-  TempFolder folder_;
-};
 
 TEST_P(TrajectoryTest, MnistNetworkFollowsPyTorch) {
   const FirstImages images;

@@ -4,6 +4,7 @@
 // Ownership: values. Threads: any. Errors: test failures.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,11 @@ inline std::string fixture(const std::string& name) {
   return OFSDP_SOURCE_DIR "/tests/fixtures/" + name;
 }
 
-inline Words fsdp_run(const Words& words) { return Words{OFSDP_FSDP_RUN} + words; }
+// The program of this build, or the one that the environment names in its place.
+inline Words fsdp_run(const Words& words) {
+  const char* other = std::getenv("OFSDP_FSDP_RUN");
+  return Words{other != nullptr ? other : OFSDP_FSDP_RUN} + words;
+}
 
 inline Words ranks(int count) { return {"--nproc-per-node", std::to_string(count)}; }
 

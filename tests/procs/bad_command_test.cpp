@@ -1,0 +1,167 @@
+// Commands that are wrong: batches that do not divide, options that do not exist or are not built,
+// places where nothing can be written. All are found before the first step.
+#include <unistd.h>
+
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace {
+
+using namespace onnx_bytes;
+
+TEST(BadCommandTest, ABatchThatDoesNotDivide) {
+  const RunFolder folder;
+  const Words train =
+      fsdp_run({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
+  expect_refused(folder, train + Words{"--global-batch-size", "25"},
+                 {"--global-batch-size 25", "2 ranks"}, {.one_rank = false});
+  expect_refused(folder, train + Words{"--global-batch-size", "12", "--grad-accum", "5"},
+                 {"--global-batch-size 12", "--grad-accum 5"});
+  expect_refused(
+      folder, train + Words{"--global-batch-size", "12", "--grad-accum", "4", "--batch-size", "2"},
+      {"--global-batch-size is 12", "--batch-size 2", "--grad-accum 4"});
+}
+
+TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.inputs = {declared("x", {6, 4})};
+  model.outputs = {declared("logits", {6, 3})};
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {"--batch-size 2", folder.model(), "fixed at 6"});
+  const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy"});
+  expect_refused(folder, train + Words{"--global-batch-size", "24", "--grad-accum", "12"},
+                 {"--batch-size", folder.model(), "fixed at 6"});
+  EXPECT_EQ(Program::run(train).status, 0);  // 12 samples: two batches
+}
+
+// Twelve samples are no whole number of batches of 5, which is all that the graph takes.
+TEST(BadCommandTest, AShortLastBatchThatTheGraphCannotTake) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.inputs = {declared("x", {5, 4})};
+  model.outputs = {declared("logits", {5, 3})};
+  folder.write("model.onnx", model.bytes());
+  const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy"});
+  expect_refused(folder, train, {folder.model(), "fixed at 5", "12"});
+  EXPECT_EQ(Program::run(train + Words{"--drop-last"}).status, 0);
+}
+
+TEST(BadCommandTest, UnknownOptions) {
+  const RunFolder folder;
+  const std::vector<std::pair<Words, Words>> all = {
+      {{"--strategie", "full_shard"}, {"--strategie", "--strategy"}},
+      {{"--bach-size", "3"}, {"--bach-size", "--batch-size"}},
+      {{"--strategy", "fullshard"}, {"--strategy", "'fullshard'", "full_shard"}},
+      {{"--optimizer", "adamx"}, {"--optimizer", "'adamx'", "adamw"}},
+      {{"--batch-size", "0"}, {"--batch-size", "at least 1", "'0'"}},
+      {{"--batch-size", "3.5"}, {"--batch-size", "'3.5'"}},
+      {{"--lr", "fast"}, {"--lr", "'fast'"}},
+      {{"--nproc-per-node", "-1"}, {"--nproc-per-node", "'-1'"}},
+      {{"--momentum", "0.9"}, {"--momentum", "no effect", "adamw"}},
+      {{"--lr"}, {"--lr", "expected a value", "nothing"}}};
+  for (const auto& [words, facts] : all) {
+    const auto before = folder.contents();
+    const Finished run = Program::run(folder.train() + ranks(2) + words);
+    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    EXPECT_EQ(run.status, 2) << run.err;
+    EXPECT_EQ(run.out, "");
+    expect_one_line(run.err, facts);
+    EXPECT_EQ(names_of(folder.contents()), names_of(before));
+  }
+}
+
+TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
+  const RunFolder folder;
+  folder.write("model.yaml", "batch_sise: 3\n");
+  expect_refused(folder, {folder / "model.yaml", "batch_sise", "batch_size"});
+}
+
+// Each is refused by name, until it is built.
+TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
+  const RunFolder folder;
+  const std::vector<Words> all = {{"--strategy", "hybrid_shard"},
+                                  {"--strategy", "zero1"},
+                                  {"--param-dtype", "bfloat16"},
+                                  {"--activation-checkpointing", "unit"},
+                                  {"--cpu-offload", "params"},
+                                  {"--device", "cuda"},
+                                  {"--checkpoint-dir", "checkpoints"},
+                                  {"--resume", "latest"},
+                                  {"--plugin", "custom.so"},
+                                  {"--trace", "trace.json"},
+                                  {"--ignore", "w"},
+                                  {"--nnodes", "2"},
+                                  {"--wrap-layers", "Block"},
+                                  {"--deterministic", "across_ranks"}};
+  for (const Words& words : all) {
+    const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});
+    if (run.status == 0) continue;  // built meanwhile
+    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    EXPECT_EQ(run.status, 2);
+    expect_one_line(run.err, {words[0], words[1]});
+    EXPECT_FALSE(std::filesystem::exists(folder.output()));
+  }
+}
+
+TEST(BadCommandTest, NoModelAndNoCommand) {
+  const RunFolder folder;
+  for (const Words& words : {Words{}, Words{"trian", folder.model()}, Words{"plan"}}) {
+    const Finished run = Program::run(fsdp_run(words));
+    EXPECT_EQ(run.status, 2) << run.err;
+    EXPECT_EQ(run.out, "");
+    expect_one_line(run.err, {"MODEL.onnx"});
+  }
+}
+
+// ---- Where nothing can be written ----
+
+Words train_into(const RunFolder& folder, const std::string& output, const std::string& metrics) {
+  return fsdp_run(
+      {folder.model(), "--loss", "cross_entropy", "--output", output, "--metrics", metrics});
+}
+
+TEST(BadCommandTest, OutputThatCannotBeWritten) {
+  const RunFolder folder;
+  folder.write("file", "text");
+  const std::string metrics = folder / "metrics.jsonl";
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {folder / "absent/trained.onnx", folder / "absent"},
+      {folder / "file/trained.onnx", folder / "file"},
+      {folder / "data", "folder"},
+      {folder / "trained.onnx/", "trained.onnx/"},
+      {"/dev/null", "/dev/null"}};
+  for (const auto& [output, fact] : all) {
+    expect_refused(folder, train_into(folder, output, metrics), {"cannot be written", fact});
+  }
+}
+
+TEST(BadCommandTest, MetricsThatCannotBeWritten) {
+  const RunFolder folder;
+  for (const std::string& metrics : {folder / "absent/metrics.jsonl", folder / "data"}) {
+    expect_refused(folder, train_into(folder, folder.output(), metrics), {"--metrics " + metrics});
+  }
+}
+
+// Root may write anywhere, so the run becomes somebody else where it can.
+TEST(BadCommandTest, FoldersWithoutPermission) {
+  constexpr uid_t kNobody = 65534;
+  const RunFolder folder;
+  std::filesystem::create_directory(folder / "closed");
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(folder / "closed", std::filesystem::perms(0555));
+  const Refusal refusal{.start = {.user = geteuid() == 0 ? kNobody : 0}};
+  if (Program::run(fsdp_run({"ops"}), refusal.start).status != 0) {
+    GTEST_SKIP() << "user " << kNobody << " cannot start " << OFSDP_FSDP_RUN;
+  }
+  expect_refused(folder, train_into(folder, folder / "closed/trained.onnx", "/dev/null"),
+                 {folder / "closed/trained.onnx", "cannot be written", "Permission denied"},
+                 refusal);
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--loss", "cross_entropy", "--metrics",
+                           folder / "closed/metrics.jsonl"}),
+                 {"--metrics " + (folder / "closed/metrics.jsonl"), "Permission denied"}, refusal);
+}
+
+}  // namespace
+}  // namespace ofsdp

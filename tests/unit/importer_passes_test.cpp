@@ -1,0 +1,235 @@
+// The importer's passes on small graphs: specialization, loss, trained set, autodiff, layouts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "importer/autodiff.h"
+#include "importer/layouts.h"
+#include "importer/loss.h"
+#include "importer/specialize.h"
+#include "importer/trained_set.h"
+#include "tests/support/graphs.h"
+
+namespace ofsdp {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::GraphMaker;
+using ::testing::HasSubstr;
+using testing::operators;
+
+const TensorDesc kImage{DType::kFloat32, {2, 3, 8, 8}};
+
+class Passes : public ::testing::Test {
+ protected:
+  // A scalar loss: the mean of `x` against zeros.
+  ValueId mean_loss(ValueId x) {
+    const ValueId target =
+        maker.input("target", {DType::kFloat32, maker.graph.value(x).desc.shape});
+    return maker.node("ofsdp.MseLoss", "loss", {x, target});
+  }
+
+  Registry registry = make_registry();
+  GraphMaker maker{registry};
+};
+
+TEST_F(Passes, SpecializeFoldsWhatDependsOnShapesAlone) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {}});
+  maker.graph.value(x).declared = {{-1, "batch"}, {3, ""}, {4, ""}};
+  GraphEditor editor(maker.graph);
+  // Shape and the reshape by it are added without inference: their input has no shape yet.
+  auto raw = [&](const char* op, std::vector<ValueId> inputs, Attributes attributes, DType dtype) {
+    const ValueId out = editor.add_value({op, ValueKind::kActivation, {dtype, {}}});
+    maker.graph.nodes.push_back(
+        {&registry.get(op), op, attributes, std::move(inputs), {out}, false});
+    return out;
+  };
+  const ValueId first = raw("Shape", {x}, {{"end", int64_t{1}}}, DType::kInt64);
+  const ValueId shape =
+      raw("Concat", {first, maker.ints({-1})}, {{"axis", int64_t{0}}}, DType::kInt64);
+  const ValueId flat = raw("Reshape", {x, shape}, {}, DType::kFloat32);
+  const ValueId out = raw("Relu", {flat}, {}, DType::kFloat32);
+  const auto shapes = bind_inputs(maker.graph, {{"x", {3, 4}}}, 5);
+  ASSERT_TRUE(shapes.ok());
+  const auto graph = specialize(maker.graph, *shapes, Mode::kTrain);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_THAT(operators(*graph), ElementsAre("Reshape", "Relu"));
+  EXPECT_EQ(graph->value(out).desc.shape, (Shape{5, 12}));
+}
+
+TEST_F(Passes, BindNamesAxisAndBothNumbers) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {}});
+  const ValueId y = maker.input("y", {DType::kFloat32, {}});
+  maker.graph.value(x).declared = {{-1, "batch"}, {-1, "length"}};
+  maker.graph.value(y).declared = {{-1, "batch"}, {-1, "length"}};
+  const auto shapes = bind_inputs(maker.graph, {{"x", {7}}, {"y", {9}}}, 2);
+  ASSERT_FALSE(shapes.ok());
+  EXPECT_THAT(shapes.error().message(),
+              HasSubstr("axis 'length' is 7 in column 'x' and 9 in column 'y'"));
+}
+
+TEST_F(Passes, DropoutIsIdentityInEvaluation) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  GraphEditor editor(maker.graph);
+  const float ratio = 0.5f;
+  const bool training = true;
+  const ValueId r =
+      editor.add_constant("ratio", make_constant<float>(DType::kFloat32, Shape{}, {&ratio, 1}));
+  const ValueId t =
+      editor.add_constant("training", make_constant<bool>(DType::kBool, Shape{}, {&training, 1}));
+  maker.node("Dropout", "drop", {x, r, t});
+  const std::map<std::string, Shape> shapes{{"x", {2, 4}}};
+  EXPECT_THAT(operators(*specialize(maker.graph, shapes, Mode::kTrain)), ElementsAre("Dropout"));
+  EXPECT_THAT(operators(*specialize(maker.graph, shapes, Mode::kEval)), ElementsAre("Identity"));
+}
+
+TEST_F(Passes, LossIsFoundOrTheCandidatesAreNamed) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId y = maker.node("Relu", "y", {x});
+  maker.graph.outputs = {y};
+  auto none = resolve_loss(maker.graph, {});
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message(), HasSubstr("found 0 in y float32[2, 4]"));
+  maker.graph.outputs.push_back(mean_loss(y));
+  const auto found = resolve_loss(maker.graph, {});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->kind, LossKind::kOutput);
+  EXPECT_EQ(found->output, "loss");
+}
+
+TEST_F(Passes, LabelsAreTheOnlySpareColumn) {
+  maker.input("x", {DType::kFloat32, {2, 4}});
+  LossSpec spec;
+  spec.kind = LossKind::kCrossEntropy;
+  EXPECT_EQ(resolve_labels(maker.graph, spec, {"x", "digit"})->labels, "digit");
+  const auto two = resolve_labels(maker.graph, spec, {"x", "a", "b"});
+  ASSERT_FALSE(two.ok());
+  EXPECT_THAT(two.error().message(), HasSubstr("found 2 (columns: x, a, b)"));
+  spec.labels = "c";
+  EXPECT_THAT(resolve_labels(maker.graph, spec, {"x", "a"}).error().message(),
+              HasSubstr("--labels c"));
+}
+
+TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 3, 4}});
+  const ValueId labels = maker.input("labels", {DType::kInt64, {2, 3}});
+  const ValueId rows = maker.node("Reshape", "rows", {x, maker.ints({-1, 4})});
+  const ValueId flat = maker.node("Reshape", "flat", {labels, maker.ints({-1})});
+  maker.graph.loss =
+      maker.node("SoftmaxCrossEntropyLoss", "sce", {rows, flat}, {{"ignore_index", int64_t{-1}}});
+  const LossCount count = loss_count(maker.graph);
+  EXPECT_TRUE(count.by_label);
+  EXPECT_EQ(count.labels, "labels");
+  EXPECT_EQ(count.ignore_index, -1);
+  EXPECT_EQ(count.classes, 4);
+  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "sum", {rows, flat},
+                                {{"reduction", std::string("sum")}});
+  EXPECT_FALSE(loss_count(maker.graph).by_label);
+}
+
+TEST_F(Passes, TrainedSetFollowsNamesThenRules) {
+  maker.parameter("fc.weight", {4, 4});
+  maker.parameter("scale", {});
+  maker.parameter("rope.inv_freq", {8});
+  maker.parameter("w[0]", {4});
+  auto chosen = [&](const TrainedRules& rules) {
+    std::string names;
+    const Graph graph = *choose_candidates(maker.graph, rules);
+    for (const Parameter& p : graph.parameters) names += p.trained ? p.name + " " : "";
+    return names;
+  };
+  EXPECT_EQ(chosen({}), "fc.weight w[0] ");
+  EXPECT_EQ(chosen({{"w[0]"}, {}}), "fc.weight ") << "the literal name comes before the pattern";
+  EXPECT_EQ(chosen({{}, {"scale", "*inv_freq"}}), "scale rope.inv_freq ");
+  EXPECT_EQ(chosen({{"sc*"}, {"scale", "fc*"}}), "fc.weight ") << "freeze beats train";
+  EXPECT_EQ(chosen({{"scale"}, {}}), "fc.weight w[0] ")
+      << "freezing what is not trained is no error";
+  const auto unmatched = choose_candidates(maker.graph, {{"nothing*"}, {}});
+  ASSERT_FALSE(unmatched.ok());
+  EXPECT_THAT(unmatched.error().message(), HasSubstr("--freeze nothing*"));
+}
+
+TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId w = maker.parameter("w", {4, 4});
+  maker.node("MatMul", "beside", {x, w});
+  maker.graph.loss = mean_loss(maker.node("Relu", "y", {x}));
+  const auto unreached = keep_reached(maker.graph, *autodiff(maker.graph));
+  ASSERT_FALSE(unreached.ok());
+  EXPECT_THAT(unreached.error().message(),
+              HasSubstr("the loss 'loss' reaches no trainable initializer"));
+  maker.graph.parameters[0].trained = false;
+  const auto nothing = keep_reached(maker.graph, *autodiff(maker.graph));
+  EXPECT_THAT(nothing.error().message(), HasSubstr("nothing to train"));
+}
+
+TEST_F(Passes, AParameterUsedTwiceGetsOneSum) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId w = maker.parameter("w", {4, 4});
+  const ValueId once = maker.node("MatMul", "once", {x, w});
+  maker.graph.loss = mean_loss(maker.node("MatMul", "twice", {once, w}));
+  const Graph graph = *autodiff(maker.graph);
+  const auto names = operators(graph);
+  EXPECT_EQ(std::ranges::count(names, "Add"), 1);
+  EXPECT_EQ(graph.nodes.back().outputs[0], graph.parameters[0].gradient);
+}
+
+// One gradient for two parameters would be two owners of the same bytes.
+TEST_F(Passes, TwoParametersNeverShareAGradient) {
+  const ValueId a = maker.parameter("a", {2, 4});
+  const ValueId b = maker.parameter("b", {2, 4});
+  maker.graph.loss = mean_loss(maker.node("Add", "sum", {a, b}));
+  const Graph graph = *autodiff(maker.graph);
+  EXPECT_NE(graph.parameters[0].gradient, graph.parameters[1].gradient);
+  EXPECT_THAT(operators(graph), ::testing::Contains("ofsdp.Copy"));
+}
+
+TEST_F(Passes, FrozenParametersCostNoGradient) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId frozen = maker.parameter("frozen", {4, 4}, false);
+  const ValueId w = maker.parameter("w", {4, 4});
+  const ValueId below = maker.node("MatMul", "below", {x, frozen});
+  maker.graph.loss = mean_loss(maker.node("MatMul", "above", {below, w}));
+  const Graph graph = *autodiff(maker.graph);
+  EXPECT_EQ(graph.parameters[0].gradient, 0);
+  int backward = 0;
+  for (const Node& node : graph.nodes) backward += node.backward && !node.op->view;
+  EXPECT_LE(backward, 3) << text(graph);  // loss gradient and one product (and at most a transpose)
+}
+
+TEST_F(Passes, OperatorsWithoutGradientAreListedTogether) {
+  const ValueId w = maker.parameter("w", {2, 4});
+  const ValueId a = maker.node("ofsdp.ReluGrad", "odd1", {w, w});
+  maker.graph.loss = mean_loss(maker.node("ofsdp.ReluGrad", "odd2", {a, w}));
+  const auto graph = autodiff(maker.graph);
+  ASSERT_FALSE(graph.ok());
+  EXPECT_THAT(graph.error().message(), HasSubstr("ofsdp.ReluGrad (odd1, odd2)"));
+}
+
+TEST_F(Passes, ChannelsLastChainsNeedNoReorderInside) {
+  const ValueId x = maker.input("x", kImage);
+  const ValueId w1 = maker.parameter("w1", {16, 3, 3, 3});
+  const ValueId w2 = maker.parameter("w2", {16, 16, 3, 3});
+  const ValueId c1 = maker.node("Conv", "c1", {x, w1});
+  const ValueId c2 = maker.node("Conv", "c2", {maker.node("Relu", "r1", {c1}), w2});
+  maker.node("ofsdp.CollapseAll", "flat", {maker.node("Relu", "r2", {c2})});
+  const Graph graph = *assign_layouts(maker.graph);
+  EXPECT_THAT(operators(graph), ElementsAre("ofsdp.Reorder", "Conv", "Relu", "Conv", "Relu",
+                                            "ofsdp.Reorder", "ofsdp.CollapseAll"));
+  EXPECT_EQ(graph.value(graph.find("r1")).desc.layout, Layout::kChannelsLast);
+  EXPECT_EQ(graph.value(graph.find("flat")).desc.layout, Layout::kPlain);
+}
+
+TEST_F(Passes, GradientsOfParametersArePlain) {
+  const ValueId x = maker.input("x", kImage);
+  const ValueId shift = maker.parameter("shift", {2, 16, 6, 6});
+  const ValueId w = maker.parameter("w", {16, 3, 3, 3});
+  const ValueId y = maker.node("Add", "y", {maker.node("Conv", "c", {x, w}), shift});
+  maker.graph.loss = mean_loss(maker.node("Relu", "r", {y}));
+  const Graph graph = *assign_layouts(*autodiff(maker.graph));
+  for (const Parameter& p : graph.parameters) {
+    EXPECT_EQ(graph.value(p.gradient).desc.layout, Layout::kPlain) << p.name;
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp
