@@ -37,6 +37,7 @@ struct RankState {
   alignas(64) std::atomic<int32_t> pid{0};
   std::atomic<uint32_t> left{0};                  // 1: done in order
   std::atomic<int32_t> waits_for{0};              // 0, or rank + 1 that a long wait is for
+  std::atomic<int64_t> looked{0};                 // when that wait last looked: steady clock, ns
   alignas(64) std::atomic<uint64_t> sequence{0};  // exchanges begun; two payloads take turns
   double payload[2][kExchangeMost] = {};
 };

@@ -13,31 +13,42 @@ void relax() {
 #endif
 }
 
-// Says in the page, as long as it lives, that this rank sleeps on `peer`.
+int64_t nanoseconds_now() {
+  const auto now = Clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Says in the page that this rank sleeps on `peer`: until it came, and for good where it did not,
+// so that those who wait for this rank do not blame it while it reports.
 class Sleeper {
  public:
   Sleeper(RankState& me, RankState& peer, int peer_rank) : me_(me), peer_(peer) {
+    look();
     me_.waits_for.store(peer_rank + 1);
     peer_.sleepers.fetch_add(1, std::memory_order_seq_cst);
   }
-  ~Sleeper() {
-    peer_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    me_.waits_for.store(0);
-  }
+  ~Sleeper() { peer_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
+
+  void look() { me_.looked.store(nanoseconds_now()); }
+  void met() { me_.waits_for.store(0); }
 
  private:
   RankState& me_;
   RankState& peer_;
 };
 
+// A rank that was stopped in a wait still says that it waits, but looks no more.
+bool is_waiting(const RankState& rank) {
+  constexpr int64_t kLate = std::chrono::nanoseconds(5 * PeerWait::kSlice).count();
+  return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
+}
+
 // The rank to blame: `peer` may itself be waiting for another one.
 int end_of_chain(const ControlPage& page, int peer) {
-  for (int hop = 0; hop < page.world(); ++hop) {
-    const int next = page.rank(peer).waits_for.load();
-    if (next == 0) break;
-    peer = next - 1;
+  for (int hop = 0; hop < page.world() && is_waiting(page.rank(peer)); ++hop) {
+    peer = std::max(page.rank(peer).waits_for.load() - 1, 0);
   }
   return peer;
 }
@@ -91,10 +102,14 @@ Status PeerWait::sleep(const std::atomic<uint64_t>& counter, uint64_t target, in
   while (true) {
     const bool left = theirs.left.load(std::memory_order_seq_cst) != 0;  // before the counter
     const uint32_t heard = theirs.bell.load(std::memory_order_seq_cst);
-    if (counter.load(std::memory_order_seq_cst) >= target) return {};
+    if (counter.load(std::memory_order_seq_cst) >= target) {
+      sleeper.met();
+      return {};
+    }
     OFSDP_RETURN_IF_ERROR(check(site));
     if (left) return gone(peer, site);
     if (waited >= timeout_) return late(peer, site);
+    sleeper.look();
     const auto before = Clock::now();
     page_->sleep_on_bell(peer, heard,
                          std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));

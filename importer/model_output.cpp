@@ -35,7 +35,7 @@ Result<ModelOutput> ModelOutput::begin(const OnnxFile& input, const std::string&
   OFSDP_ASSIGN_OR_RETURN(output.locations_, choose_locations(path, input));
   OFSDP_RETURN_IF_ERROR(output.create_files(input, path));
   OFSDP_RETURN_IF_ERROR(output.lay_out(input));
-  OFSDP_RETURN_IF_ERROR(output.copy_input(input));
+  OFSDP_RETURN_IF_ERROR(output.copy_input(input).with_prefix(path));
   return output;
 }
 

@@ -134,12 +134,13 @@ Status RunState::write_output(const std::string& path) {
       if (part.count <= 0) continue;
       const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
       const float* values = state.owned + (begin - state.owned_begin) + part.in_span;
-      OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer),
-                                         part.in_parameter,
-                                         {values, static_cast<size_t>(part.count)}));
+      OFSDP_RETURN_IF_ERROR(output
+                                .write(static_cast<size_t>(parameter.initializer),
+                                       part.in_parameter, {values, static_cast<size_t>(part.count)})
+                                .with_prefix(path));
     }
   }
-  OFSDP_RETURN_IF_ERROR(output.finish());
+  OFSDP_RETURN_IF_ERROR(output.finish().with_prefix(path));
   OFSDP_RETURN_IF_ERROR(communicator_.barrier({"output barrier", -1, 0}));
   return communicator_.rank() == 0 ? output.commit() : Status{};
 }

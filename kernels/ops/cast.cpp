@@ -127,9 +127,29 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) y[i] = convert<To>(x[i]);
 }
 
+// The conversions of mixed precision, which run over every parameter and gradient: as
+// float_to_bfloat16 and bfloat16_to_float, without a branch.
+OFSDP_MULTIARCH void narrow_span(const void* src, void* dst, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const uint32_t*>(src);
+  auto* y = static_cast<uint16_t*>(dst);
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t rounded = (x[i] + 0x7fffu + ((x[i] >> 16) & 1u)) >> 16;
+    const uint32_t nan = (x[i] >> 16) | 0x40u;
+    y[i] = static_cast<uint16_t>((x[i] & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+  }
+}
+
+OFSDP_MULTIARCH void widen_span(const void* src, void* dst, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const uint16_t*>(src);
+  auto* y = static_cast<uint32_t*>(dst);
+  for (int64_t i = begin; i < end; ++i) y[i] = static_cast<uint32_t>(x[i]) << 16;
+}
+
 using Span = void (*)(const void*, void*, int64_t, int64_t);
 
 Span span_for(DType from, DType to) {
+  if (from == DType::kFloat32 && to == DType::kBFloat16) return narrow_span;
+  if (from == DType::kBFloat16 && to == DType::kFloat32) return widen_span;
   return with_type(from, [to](auto x) {
     return with_type(to, [](auto y) -> Span { return convert_span<decltype(y), decltype(x)>; });
   });

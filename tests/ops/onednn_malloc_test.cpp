@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 
 #include "kernels/core/memory.h"
@@ -59,6 +60,10 @@ int mallocs_of(Kernel& kernel, const Problem& problem) {
   Buffers buffers;
   std::vector<TensorView> inputs, outputs;
   for (const TensorDesc& desc : problem.inputs) inputs.push_back(buffers.view(desc));
+  // Zeros, but all bits set where the operand is a MaxPool's winners: no winner.
+  for (const TensorView& view : inputs) {
+    if (view.desc.dtype != DType::kFloat32) std::memset(view.data, 0xff, view.desc.bytes());
+  }
   for (const TensorDesc& desc : problem.outputs) outputs.push_back(buffers.view(desc));
   const StepContext step;
   const KernelArgs args{inputs, outputs, buffers.bytes(kernel.workspace_bytes()), &step};

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/ranks/rank_processes.h"
 
 namespace ofsdp {
@@ -133,6 +135,32 @@ TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
   expect_one_reporter(
       ranks, 3, 2,
       fmt::format("rank 2 (pid {}) did not arrive within 1 s: barrier, step 4", ranks.pid(2)), 4);
+}
+
+TEST(Hang, ARankThatWasStoppedWhileItWaitedIsNamed) {
+  // Rank 2 is stopped in a wait for rank 0, which comes; then rank 1 waits for rank 0, and that for
+  // rank 2.
+  RankProcesses ranks(
+      3,
+      [](Communicator& c, MemoryLedger&) -> Status {
+        const double pid = getpid();
+        std::array<double, 3> pids{};
+        OFSDP_RETURN_IF_ERROR(c.exchange({&pid, 1}, pids, {"exchange", -1, 0}));
+        if (c.rank() == 0) {
+          usleep(300'000);
+          kill(static_cast<pid_t>(pids[2]), SIGSTOP);
+          usleep(50'000);
+        }
+        OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 1}));
+        if (c.rank() == 2) return {};
+        c.post(0);
+        if (c.rank() == 1) return c.barrier({"barrier", -1, 2});
+        auto ignore = [](int64_t, std::span<float>) {};
+        return c.reduce_scatter(0, 0, 0, ignore, {"reduce-scatter", 0, 2});
+      },
+      std::chrono::seconds(1));
+  expect_one_reporter(ranks, 3, 2,
+                      fmt::format("rank 2 (pid {}) did not arrive within 1 s", ranks.pid(2)), 4);
 }
 
 TEST(Failure, IsClaimedOnceAndEndsTheOthersWithItsStatus) {
