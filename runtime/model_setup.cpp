@@ -1,6 +1,7 @@
 #include "runtime/model_setup.h"
 
 #include "importer/autodiff.h"
+#include "importer/fusion.h"
 #include "importer/layouts.h"
 #include "importer/onnx_import.h"
 
@@ -100,7 +101,8 @@ class SetupMaker {
 // Specialized, with its loss.
 Result<Graph> with_loss(const ModelSetup& setup, int64_t batch, Mode mode) {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, mode));
+  OFSDP_ASSIGN_OR_RETURN(const Graph specialized, specialize(setup.graph, shapes, mode));
+  const Graph graph = fuse(specialized);
   Shape labels;
   if (const std::string column = label_column(graph, setup.loss); !column.empty()) {
     std::vector<int64_t> axes{batch};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "importer/autodiff.h"
+#include "importer/fusion.h"
 #include "importer/layouts.h"
 #include "importer/loss.h"
 #include "importer/specialize.h"
@@ -217,6 +218,17 @@ TEST_F(Passes, ChannelsLastChainsNeedNoReorderInside) {
                                             "ofsdp.Reorder", "ofsdp.CollapseAll"));
   EXPECT_EQ(graph.value(graph.find("r1")).desc.layout, Layout::kChannelsLast);
   EXPECT_EQ(graph.value(graph.find("flat")).desc.layout, Layout::kPlain);
+}
+
+TEST_F(Passes, MaxPoolTakesTheReluBeforeItUnlessSomebodyElseReadsIt) {
+  const ValueId x = maker.input("x", kImage);
+  const ValueId r = maker.node("Relu", "r", {x});
+  const Attributes window{{"kernel_shape", std::vector<int64_t>{2, 2}}};
+  maker.graph.outputs = {maker.node("MaxPool", "pool", {r}, window)};
+  EXPECT_THAT(operators(fuse(maker.graph)), ElementsAre("MaxPool"));
+  EXPECT_EQ(fuse(maker.graph).nodes[0].attributes.s("ofsdp_activation", ""), "relu");
+  maker.graph.outputs.push_back(r);
+  EXPECT_THAT(operators(fuse(maker.graph)), ElementsAre("Relu", "MaxPool"));
 }
 
 TEST_F(Passes, GradientsOfParametersArePlain) {
