@@ -11,7 +11,7 @@ namespace {
 int64_t spatial_size(const Shape& x) { return x.numel(2, x.rank()); }
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
-  TensorDesc y = c.inputs[0];
+  TensorDesc y{c.inputs[0].dtype, c.inputs[0].shape};
   if (y.shape.rank() < 3 || spatial_size(y.shape) == 0) {
     return input_error("expected [N, C, spatial...], found {}", y.text());
   }

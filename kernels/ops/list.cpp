@@ -48,6 +48,18 @@ Registry make_registry() {
   ops::add_conv_grad(registry);
   ops::add_max_pool(registry);
   ops::add_max_pool_grad(registry);
+  ops::add_abs(registry);
+  ops::add_leaky_relu(registry);
+  ops::add_equal(registry);
+  ops::add_less(registry);
+  ops::add_greater(registry);
+  ops::add_not(registry);
+  ops::add_pow(registry);
+  ops::add_clip(registry);
+  ops::add_where(registry);
+  ops::add_constant_of_shape(registry);
+  ops::add_range(registry);
+  ops::add_global_average_pool(registry);
   return registry;
 }
 

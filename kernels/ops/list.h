@@ -49,5 +49,17 @@ void add_conv(Registry& registry);
 void add_conv_grad(Registry& registry);
 void add_max_pool(Registry& registry);
 void add_max_pool_grad(Registry& registry);
+void add_abs(Registry& registry);
+void add_leaky_relu(Registry& registry);
+void add_equal(Registry& registry);
+void add_less(Registry& registry);
+void add_greater(Registry& registry);
+void add_not(Registry& registry);
+void add_pow(Registry& registry);
+void add_clip(Registry& registry);
+void add_where(Registry& registry);
+void add_constant_of_shape(Registry& registry);
+void add_range(Registry& registry);
+void add_global_average_pool(Registry& registry);
 
 }  // namespace ofsdp::ops

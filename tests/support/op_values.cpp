@@ -62,7 +62,8 @@ CaseValues make_values(const SampleCase& sample, uint64_t seed) {
       from_doubles(input.values, plain, bytes.data());
       input.values = to_doubles(plain, bytes.data());
     }
-    const bool known = std::ranges::find(sample.constant_inputs, i) != sample.constant_inputs.end();
+    const bool known = desc.present() &&
+                       std::ranges::find(sample.constant_inputs, i) != sample.constant_inputs.end();
     made.constants.push_back(
         known ? std::make_shared<const Constant>(Constant{desc, std::move(bytes)}) : nullptr);
     made.inputs.push_back(std::move(input));
