@@ -148,6 +148,7 @@ class Autodiff {
 
   Result<Graph> finish() {
     std::vector<ValueId> wanted = {graph_.loss};
+    for (const Carried& c : graph_.carried) wanted.push_back(c.next);
     std::map<ValueId, int> owners;
     for (Parameter& p : graph_.parameters) {
       if (!p.trained) continue;

@@ -63,6 +63,12 @@ struct Parameter {
   ValueId gradient = 0;  // after autodiff, of trained ones
 };
 
+// A parameter that the graph itself gives its next value, once a micro-batch: running statistics.
+struct Carried {
+  int parameter = 0;  // index in Graph::parameters; not trained
+  ValueId next = 0;
+};
+
 struct Graph {
   std::string file;  // for messages
   const Registry* registry = nullptr;
@@ -71,6 +77,7 @@ struct Graph {
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<Parameter> parameters;
+  std::vector<Carried> carried;           // of training graphs
   std::vector<std::string> initializers;  // every initializer's name in the file, of any type
   ValueId loss = 0;                       // scalar
   ValueId loss_weight = 0;                // of the training graph

@@ -129,8 +129,7 @@ Status add_matches(Graph& graph, const LossSpec& spec, const LossCount& count) {
     OFSDP_ASSIGN_OR_RETURN(flat,
                            editor.add1("Cast", "accuracy.cast", {flat}, {{"to", int64_t{7}}}));
   }
-  const int64_t ignored =
-      count.by_label && count.has_ignore_index ? count.ignore_index : spec.ignore_index;
+  const int64_t ignored = count.by_label ? count.ignore_index : spec.ignore_index;
   OFSDP_ASSIGN_OR_RETURN(graph.matches, editor.add1("ofsdp.ArgmaxMatches", "accuracy", {rows, flat},
                                                     {{"ignore_index", ignored}}));
   return {};
@@ -248,8 +247,7 @@ LossCount loss_count(const Graph& graph) {
   if (weighted && graph.value(node->inputs[2]).constant == nullptr) return count;
   count.by_label = true;
   count.labels = graph.value(labels).name;
-  count.has_ignore_index = node->attributes.has("ignore_index");
-  count.ignore_index = node->attributes.i("ignore_index", -1);
+  count.ignore_index = node->attributes.i("ignore_index", kNoIgnoreIndex);
   count.classes = graph.value(node->inputs[0]).desc.shape[1];
   if (weighted) count.class_weights = graph.value(node->inputs[2]).constant;
   return count;

@@ -13,6 +13,8 @@
 // Threads: any. Errors: kInput naming flag, file and candidates.
 #pragma once
 
+#include <limits>
+
 #include "importer/graph.h"
 
 namespace ofsdp {
@@ -28,11 +30,13 @@ struct LossSpec {
   double label_smoothing = 0;
 };
 
+// A label that no data has: where the loss node leaves none out.
+inline constexpr int64_t kNoIgnoreIndex = std::numeric_limits<int64_t>::min();
+
 struct LossCount {
-  bool by_label = false;      // else by sample
-  std::string labels;         // the column
-  int64_t ignore_index = -1;  // only when has_ignore_index
-  bool has_ignore_index = false;
+  bool by_label = false;  // else by sample
+  std::string labels;     // the column
+  int64_t ignore_index = kNoIgnoreIndex;
   int64_t classes = 0;
   ConstantPtr class_weights;  // float32[classes] or null
 };

@@ -103,8 +103,12 @@ Status fold(Graph& graph, const Node& node) {
   return {};
 }
 
-// Dropout outside of training lets everything through.
+// Outside of training Dropout lets everything through and BatchNormalization uses what it has.
 Node without_training(const Graph& graph, Node node) {
+  if (node.op->full_name() == "BatchNormalization") {
+    node.attributes.set("training_mode", int64_t{0});
+    node.outputs.resize(1);
+  }
   if (node.op->full_name() != "Dropout") return node;
   node.op = &graph.registry->get("Identity");
   node.inputs.resize(1);

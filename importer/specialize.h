@@ -1,6 +1,7 @@
 // specialize: the graph for concrete input shapes. Every value gets its desc; what depends on
 // shapes and constants alone (Shape-Gather-Concat-Reshape chains and the like) is computed here,
-// once, and never in a step. In evaluation the training switches are off: Dropout becomes Identity.
+// once, and never in a step. In evaluation the training switches are off: Dropout becomes Identity,
+// BatchNormalization uses its running statistics.
 //
 // bind_inputs finds the shapes: the leading axis of every input is the micro-batch, other symbolic
 // axes take the size of the data column and must agree wherever the symbol stands.

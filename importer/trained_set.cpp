@@ -8,6 +8,8 @@
 namespace ofsdp {
 namespace {
 
+constexpr const char* kRunningStatistics = "running statistics";
+
 bool glob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
@@ -51,7 +53,7 @@ std::string why_not_by_use(const Graph& graph, const Parameter& p) {
       if (std::ranges::find(fixed, static_cast<int>(i)) != fixed.end())
         return "read while planning";
       if (node.op->full_name() == "BatchNormalization" && (i == 3 || i == 4)) {
-        return "running statistics";
+        return kRunningStatistics;
       }
     }
   }
@@ -62,7 +64,11 @@ void freeze(Graph& graph, Parameter& p, std::string reason) {
   p.trained = false;
   p.reason = std::move(reason);
   Value& value = graph.value(p.value);
-  if (value.constant != nullptr) value.kind = ValueKind::kConstant;
+  if (p.reason == kRunningStatistics) {
+    value.constant = nullptr;  // its value will change
+  } else if (value.constant != nullptr) {
+    value.kind = ValueKind::kConstant;
+  }
 }
 
 }  // namespace

@@ -46,6 +46,13 @@ class Binder {
       bound.slot = arena(program_.memory.step_offset[s]);
       gathered_[static_cast<size_t>(step.index)] = bound.slot;
     }
+    if (step.kind == StepKind::kCarry) {
+      const Carried& c = graph_.carried[static_cast<size_t>(step.index)];
+      const ValueId value = graph_.parameters[static_cast<size_t>(c.parameter)].value;
+      bound.slot = kept(value);
+      bound.source = address(c.next);
+      bound.bytes = graph_.value(value).desc.bytes();
+    }
     if (step.kind == StepKind::kRun) {
       bound.index = static_cast<int>(bound_.runs.size());
       add_run(s, static_cast<size_t>(step.index));

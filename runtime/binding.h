@@ -23,8 +23,10 @@ struct BoundRun {
 
 struct BoundStep {
   StepKind kind;
-  int index;                  // unit, or position in runs
-  std::byte* slot = nullptr;  // Gather: where to
+  int index;                          // unit, or position in runs
+  std::byte* slot = nullptr;          // Gather, Carry: where to
+  const std::byte* source = nullptr;  // Carry: where from
+  size_t bytes = 0;                   // Carry
 };
 
 // Where the data pointer of an input stands, to be set for each micro-batch.

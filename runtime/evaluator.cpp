@@ -11,7 +11,7 @@ LabelRule label_rule(const LossCount& count, const RowSource& rows) {
     if (rows.columns()[i].name == count.labels) rule.column = static_cast<int>(i);
   }
   rule.range.classes = count.classes;
-  rule.range.ignore_index = count.has_ignore_index ? count.ignore_index : -1;
+  rule.range.ignore_index = count.ignore_index;
   if (count.class_weights != nullptr) {
     const auto weights = count.class_weights->as<float>();
     rule.class_weights.assign(weights.begin(), weights.end());

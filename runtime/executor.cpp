@@ -77,6 +77,9 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       return {};
     case StepKind::kCheckLoss:
       return check_loss(program);
+    case StepKind::kCarry:
+      if (!empty_) std::memcpy(step.slot, step.source, step.bytes);
+      return {};
     case StepKind::kAcquire:
       return acquire(program, step.index);
     case StepKind::kAccumulate:

@@ -81,6 +81,8 @@ class MemoryPlanner {
     for (int s = 0; s <= end; ++s) {
       const Step& step = schedule_.steps[static_cast<size_t>(s)];
       if (step.kind == StepKind::kCheckLoss) use(graph_.loss, s);
+      if (step.kind == StepKind::kCarry)
+        use(graph_.carried[static_cast<size_t>(step.index)].next, s);
       if (step.kind != StepKind::kRun) continue;
       const Node& node = graph_.nodes[static_cast<size_t>(step.index)];
       for (ValueId id : node.inputs) use(id, s);

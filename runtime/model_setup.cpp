@@ -4,6 +4,7 @@
 #include "importer/fusion.h"
 #include "importer/layouts.h"
 #include "importer/onnx_import.h"
+#include "importer/running_statistics.h"
 
 namespace ofsdp {
 namespace {
@@ -121,7 +122,8 @@ Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
 }
 
 Result<Graph> ModelSetup::training_graph(int64_t batch) const {
-  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(*this, batch, Mode::kTrain));
+  OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(*this, batch, Mode::kTrain));
+  OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(forward));
   return assign_layouts(graph);
 }

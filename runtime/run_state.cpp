@@ -123,24 +123,53 @@ Result<ModelOutput> RunState::open_output(const std::string& path) {
                            {reinterpret_cast<const char*>(shared.data()), shared.size()});
 }
 
-Status RunState::write_output(const std::string& path) {
-  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, open_output(path));
-  for (const Unit& unit : plan_.plan.units) {
-    const UnitState& state = units_[static_cast<size_t>(unit.id)];
-    const int64_t shard = unit.shard_numel(plan_.plan.world);
-    const int64_t begin = communicator_.rank() * shard;  // also where every rank owns all
-    for (const UnitParam& p : unit.params) {
-      const Overlap part = overlap(p, begin, begin + shard);
-      if (part.count <= 0) continue;
-      const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
-      const float* values = state.owned + (begin - state.owned_begin) + part.in_span;
-      OFSDP_RETURN_IF_ERROR(output
-                                .write(static_cast<size_t>(parameter.initializer),
-                                       part.in_parameter, {values, static_cast<size_t>(part.count)})
-                                .with_prefix(path));
+// This rank's span of one unit.
+Status RunState::write_unit(ModelOutput& output, const Unit& unit) const {
+  const UnitState& state = units_[static_cast<size_t>(unit.id)];
+  const int64_t shard = unit.shard_numel(plan_.plan.world);
+  const int64_t begin = communicator_.rank() * shard;  // also where every rank owns all
+  for (const UnitParam& p : unit.params) {
+    const Overlap part = overlap(p, begin, begin + shard);
+    if (part.count <= 0) continue;
+    const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
+    const float* values = state.owned + (begin - state.owned_begin) + part.in_span;
+    OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer),
+                                       part.in_parameter,
+                                       {values, static_cast<size_t>(part.count)}));
+  }
+  return {};
+}
+
+// Running statistics: rank 0's are the run's.
+Status RunState::write_carried(ModelOutput& output) const {
+  for (const KeptPlan::Entry& entry : plan_.kept.entries()) {
+    if (entry.parameter < 0 || !is_carried(entry.parameter)) continue;
+    const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(entry.parameter)];
+    const auto* values = reinterpret_cast<const float*>(memory_.kept.data() + entry.offset);
+    const std::span<const float> all(values, static_cast<size_t>(entry.desc.numel()));
+    OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer), 0, all));
+  }
+  return {};
+}
+
+bool RunState::is_carried(int parameter) const {
+  for (const auto& [key, program] : plan_.programs) {
+    for (const Carried& c : program.graph.carried) {
+      if (c.parameter == parameter) return true;
     }
   }
-  OFSDP_RETURN_IF_ERROR(output.finish().with_prefix(path));
+  return false;
+}
+
+Status RunState::write_shares(ModelOutput& output) const {
+  for (const Unit& unit : plan_.plan.units) OFSDP_RETURN_IF_ERROR(write_unit(output, unit));
+  if (communicator_.rank() == 0) OFSDP_RETURN_IF_ERROR(write_carried(output));
+  return output.finish();
+}
+
+Status RunState::write_output(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, open_output(path));
+  OFSDP_RETURN_IF_ERROR(write_shares(output).with_prefix(path));
   OFSDP_RETURN_IF_ERROR(communicator_.barrier({"output barrier", -1, 0}));
   return communicator_.rank() == 0 ? output.commit() : Status{};
 }

@@ -38,6 +38,10 @@ class RunState {
   Status load_kept();
   void bind_programs();
   Result<ModelOutput> open_output(const std::string& path);
+  Status write_shares(ModelOutput& output) const;
+  Status write_unit(ModelOutput& output, const Unit& unit) const;
+  Status write_carried(ModelOutput& output) const;
+  bool is_carried(int parameter) const;
 
   const RunPlan& plan_;
   const ModelSetup& setup_;

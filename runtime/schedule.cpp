@@ -39,6 +39,9 @@ class Compiler {
       }
       append(after_[static_cast<size_t>(n)]);
     }
+    for (size_t k = 0; options_.training && k < graph_.carried.size(); ++k) {
+      schedule_.steps.push_back({StepKind::kCarry, static_cast<int>(k)});
+    }
     append(tail_);
     return std::move(schedule_);
   }
@@ -210,6 +213,8 @@ const char* kind_name(StepKind kind) {
       return "Run";
     case StepKind::kCheckLoss:
       return "CheckLoss";
+    case StepKind::kCarry:
+      return "Carry";
     case StepKind::kAcquire:
       return "Acquire";
     case StepKind::kAccumulate:
@@ -264,7 +269,7 @@ uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t se
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
   for (const Step& step : schedule.steps) {
     const bool local = step.kind == StepKind::kRun || step.kind == StepKind::kCheckLoss ||
-                       step.kind == StepKind::kFree;
+                       step.kind == StepKind::kFree || step.kind == StepKind::kCarry;
     if (local) continue;
     mix(static_cast<uint64_t>(step.kind));
     mix(static_cast<uint64_t>(step.index + 1));
@@ -282,6 +287,9 @@ std::string text(const Schedule& schedule, const Graph& graph) {
     if (step.kind == StepKind::kRun) {
       const Node& node = graph.nodes[static_cast<size_t>(step.index)];
       out += fmt::format(" n{} {} '{}'", step.index, node.op->full_name(), node.name);
+    } else if (step.kind == StepKind::kCarry) {
+      const Carried& c = graph.carried[static_cast<size_t>(step.index)];
+      out += " '" + graph.parameters[static_cast<size_t>(c.parameter)].name + "'";
     } else if (step.index >= 0) {
       out += fmt::format(" u{}", step.index);
     }

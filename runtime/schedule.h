@@ -8,6 +8,7 @@
 //   Free u          the gather slot may be used for something else
 //   Run n           node n of the graph
 //   CheckLoss       the loss is known; NaN ends the run
+//   Carry k         carried parameter k (a running statistic) takes its next value
 //   Acquire u       the unit's gradient slot may be written: every rank has read what was in it
 //   Accumulate u    gradients of this micro-batch are added to those before (no_shard, not the
 //   first) Post u          the unit's gradient slot is complete Reduce u        reduce-scatter into
@@ -39,6 +40,7 @@ enum class StepKind : uint8_t {
   kFree,
   kRun,
   kCheckLoss,
+  kCarry,
   kAcquire,
   kAccumulate,
   kPost,
@@ -51,7 +53,7 @@ enum class StepKind : uint8_t {
 
 struct Step {
   StepKind kind = StepKind::kRun;
-  int index = -1;  // unit, or node of kRun
+  int index = -1;  // unit, node of kRun, or position in Graph::carried
 
   bool operator==(const Step&) const = default;
 };

@@ -45,8 +45,7 @@ class Session {
       OFSDP_RETURN_IF_ERROR(check_output_path(options_.files.output, setup.file));
     }
     if (!setup.count.by_label) return {};
-    const LabelRange range{setup.count.classes,
-                           setup.count.has_ignore_index ? setup.count.ignore_index : -1};
+    const LabelRange range{setup.count.classes, setup.count.ignore_index};
     if (setup.data.train) {
       OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
     }
