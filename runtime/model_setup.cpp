@@ -1,7 +1,7 @@
 #include "runtime/model_setup.h"
 
 #include "importer/autodiff.h"
-#include "importer/fusion.h"
+#include "importer/fusion/fusion.h"
 #include "importer/layouts.h"
 #include "importer/onnx_import.h"
 #include "importer/running_statistics.h"
@@ -102,8 +102,7 @@ class SetupMaker {
 // Specialized, with its loss.
 Result<Graph> with_loss(const ModelSetup& setup, int64_t batch, Mode mode) {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
-  OFSDP_ASSIGN_OR_RETURN(const Graph specialized, specialize(setup.graph, shapes, mode));
-  const Graph graph = fuse(specialized);
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, mode));
   Shape labels;
   if (const std::string column = label_column(graph, setup.loss); !column.empty()) {
     std::vector<int64_t> axes{batch};
@@ -124,16 +123,17 @@ Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
 Result<Graph> ModelSetup::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(*this, batch, Mode::kTrain));
   OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(forward));
+  std::vector<ValueId> wanted{forward.loss};
+  for (const Carried& c : forward.carried) wanted.push_back(c.next);
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fuse(forward, wanted)));
   return assign_layouts(graph);
 }
 
 Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, with_loss(*this, batch, Mode::kEval));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(*this, batch, Mode::kEval));
   std::vector<ValueId> wanted{graph.loss};
   if (graph.matches != 0) wanted.push_back(graph.matches);
-  prune(graph, wanted);
-  return assign_layouts(graph);
+  return assign_layouts(fuse(graph, wanted));
 }
 
 }  // namespace ofsdp
