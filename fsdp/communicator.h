@@ -6,8 +6,7 @@
 // same on every rank.
 //
 //   all_gather      dst[r * bytes ...] = rank r's segment[offset, offset + bytes), r = 0 .. size-1.
-//                   Does not wait: the schedule places it after the `reduce` that guards the
-//                   shards.
+//                   Does not wait: it stands after the exchange that ends an update.
 //   acquire(c)      before writing a gradient slot again: until every rank has read it (channel c).
 //   post(c)         this rank's slot of channel c is complete. Never waits.
 //   reduce_scatter  until all ranks have posted channel c; then the float32 sum over ranks, in rank
@@ -15,8 +14,7 @@
 //                   handed to `sink` in blocks of at most kReduceBlock elements that start at
 //                   multiples of kReduceBlock of this rank's span, in order.
 //   all_reduce      as reduce_scatter without a sink, but every rank's slot ends with the whole
-//   sum:
-//                   size * numel elements. Ends when this rank's slot is complete.
+//                   sum, size * numel elements. Ends when this rank's slot is complete.
 //   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all.
 // A channel is a unit's number: post, reduce, acquire of it are called alternately by every rank.
 //

@@ -2,8 +2,8 @@
 // doubles of an exchange. Every line has one writer; the others read it.
 //
 //   RunState       the run: which rank failed first, which rank died
-//   RankState      a rank: its bell, its pid, whether it has left, its exchange sequence and
-//   payload ChannelCounts  a rank's counters of one channel, all monotonic:
+//   RankState      a rank: its bell, its pid, whether it has left, its exchange and payload
+//   ChannelCounts  a rank's counters of one channel, all monotonic:
 //                    posted  slots completed    summed  all_reduce: own span summed
 //                    done    slots of the peers read to the end
 //

@@ -7,8 +7,7 @@
 // (`transformer` falls back to size until blocks are found; the plan says so in `notice`.)
 //
 //   full_shard     parameters, gradients and optimizer state are sharded; gathered for forward and
-//   again
-//                  for backward (ZeRO-3)
+//                  again for backward (ZeRO-3)
 //   shard_grad_op  gathered for forward, kept until backward is done with them (ZeRO-2)
 //   no_shard       every rank has everything, gradients are all-reduced (DDP)
 // With one rank a shard is the whole, so nothing is gathered under any strategy.

@@ -10,19 +10,21 @@
 //   CheckLoss       the loss is known; NaN ends the run
 //   Carry k         carried parameter k (a running statistic) takes its next value
 //   Acquire u       the unit's gradient slot may be written: every rank has read what was in it
-//   Accumulate u    gradients of this micro-batch are added to those before (no_shard, not the
-//   first) Post u          the unit's gradient slot is complete Reduce u        reduce-scatter into
-//   (or added to) the gradient shard AllReduce u     the slot ends with the sum over ranks
-//   (no_shard) ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard Clip
-//   the global norm, and with it the factor of the updates that follow Update u        optimizer
-//   update of what the rank owns of the unit
+//   Accumulate u    this micro-batch's gradients are added to those before (no_shard)
+//   Post u          the unit's gradient slot is complete
+//   Reduce u        reduce-scatter into (or added to) the gradient shard
+//   AllReduce u     the slot ends with the sum over ranks (no_shard)
+//   ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard
+//   Clip            the global norm, and with it the factor of the updates that follow
+//   Update u        optimizer update of what the rank owns of the unit
 //
 // [Note: prefetch and memory] A unit is resident from its Gather to its Free. The Gather of the
 // next residency is placed `depth` residencies ahead of its first use, so at most depth + 1 of them
-// (and the root) overlap; the memory plan turns overlap into bytes. [Note: two waits a unit] A
-// local reduce reads the peers' slots: Post and Reduce guard that they are complete, Acquire that
-// they are no longer read. Reduce stands one unit later than Post, so that ranks that run apart do
-// not wait for each other.
+// (and the root) overlap; the memory plan turns overlap into bytes.
+//
+// [Note: two waits a unit] A local reduce reads the peers' slots: Post and Reduce guard that they
+// are complete, Acquire that they are no longer read. Reduce stands one unit later than Post, so
+// that ranks that run apart do not wait for each other.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once

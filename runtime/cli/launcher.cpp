@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,6 +90,14 @@ class RankEnvironment {
   std::vector<char*> pointers_;
 };
 
+// By its name, so that a list of processes shows it; through /proc where the file has been replaced.
+std::string program_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || access(path.c_str(), X_OK) != 0) return "/proc/self/exe";
+  return path.string();
+}
+
 std::string unique_rendezvous() {
   uint64_t random = 0;
   [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
@@ -114,6 +123,7 @@ class Ranks {
  public:
   Ranks(int nproc, char* const* argv)
       : argv_(argv),
+        program_(program_path()),
         shares_(core_shares(nproc)),
         rendezvous_(unique_rendezvous()),
         children_(static_cast<size_t>(nproc)) {}
@@ -153,7 +163,7 @@ class Ranks {
     if (getppid() != launcher) _exit(1);  // it died before the line above
     if (!shares_.empty()) sched_setaffinity(0, sizeof(cpu_set_t), &shares_[rank]);
     signals.restore();
-    execve("/proc/self/exe", argv_, environment.get());
+    execve(program_.c_str(), argv_, environment.get());
     _exit(kCannotStart);
   }
 
@@ -216,6 +226,7 @@ class Ranks {
   }
 
   char* const* argv_;
+  const std::string program_;
   std::vector<cpu_set_t> shares_;
   std::string rendezvous_;
   std::vector<Child> children_;

@@ -1,7 +1,12 @@
 // fsdp-run. Reads from top to bottom: command line, ranks, run, exit status.
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "fsdp/local_communicator.h"
@@ -47,6 +52,16 @@ int run_rank(const Options& options, const RankIdentity& identity) {
   return 0;
 }
 
+// libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
+// of whoever shares the machine (docs/threads.md): so the program starts itself again, once.
+void wait_passively(char** argv) {
+  if (getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 0);
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) execv(program.c_str(), argv);  // that this fails is no reason not to run
+}
+
 int run(int argc, char** argv) {
   const auto identity = rank_identity_from_environment();
   auto parsed = parse_command_line(argc, argv);
@@ -71,4 +86,8 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace ofsdp
 
-int main(int argc, char** argv) { return ofsdp::run(argc, argv); }
+int main(int argc, char** argv) {
+  ofsdp::wait_passively(argv);
+  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
+  return ofsdp::run(argc, argv);
+}
