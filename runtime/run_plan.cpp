@@ -221,6 +221,14 @@ Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const Mod
   return RunPlanner(options, setup, communicator, optimizers).make();
 }
 
+std::string fused_line(const RunPlan& run) {
+  std::string out;
+  for (const auto& [rule, count] : run.programs.rbegin()->second.graph.fused) {
+    out += fmt::format("{}{} {}", out.empty() ? "fused: " : ", ", rule, count);
+  }
+  return out.empty() ? out : out + "\n";
+}
+
 std::string text(const RunPlan& run) {
   std::string out =
       "units\n" + text(run.plan) + "\nmemory of this rank, bytes\n" + text(run.memory);

@@ -41,6 +41,9 @@ struct RunPlan {
                                                const std::vector<OptimizerDef>& optimizers);
 };
 
+// "fused: attention 4, linear 25", of the training graph; empty without any.
+std::string fused_line(const RunPlan& plan);
+
 std::string text(const RunPlan& plan);
 
 }  // namespace ofsdp

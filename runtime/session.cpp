@@ -60,6 +60,7 @@ class Session {
     print(setup.count.by_label
               ? fmt::format("loss: the mean over the labels of '{}'\n", setup.count.labels)
               : std::string("loss: the mean over samples\n"));
+    print(fused_line(plan));
     if (options_.command == Command::kPlan) {
       print("\n" + text(plan));
     } else {
