@@ -1,7 +1,6 @@
 #include "importer/onnx_import.h"
 
 #include <onnx/checker.h>
-#include <onnx/inliner/inliner.h>
 #include <onnx/version_converter/convert.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "importer/graph_rewriter.h"
+#include "importer/inline_functions.h"
 #include "importer/onnx_tensor.h"
 
 namespace ofsdp {
@@ -32,9 +33,10 @@ int64_t default_opset(const onnx::ModelProto& model) {
 struct NormalizedModel {
   onnx::ModelProto proto;
   std::vector<std::string> initializers;
+  Reasons reasons;  // of operators that could not be resolved
 };
 
-Result<NormalizedModel> normalized(const OnnxFile& file) {
+Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registry) {
   onnx::ModelProto model;
   if (!model.ParseFromString(file.skeleton())) {
     return input_error("{}: is no ONNX model: it does not parse", file.path());
@@ -49,19 +51,22 @@ Result<NormalizedModel> normalized(const OnnxFile& file) {
   }
   try {
     onnx::checker::check_model(model);
-    onnx::inliner::InlineLocalFunctions(model);
+    OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     if (opset > 0 && opset < kOpset) {
       model = onnx::version_conversion::ConvertVersion(model, kOpset);
     }
   } catch (const std::exception& error) {
     return input_error("{}: {}", file.path(), first_line(error));
   }
-  return NormalizedModel{std::move(model), std::move(names)};
+  auto reasons = rewrite_graph(model, registry);
+  if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
+  return NormalizedModel{std::move(model), std::move(names), *std::move(reasons)};
 }
 
 class Importer {
  public:
-  Importer(const OnnxFile& file, const Registry& registry) : file_(file) {
+  Importer(const OnnxFile& file, const Registry& registry, Reasons reasons)
+      : file_(file), reasons_(std::move(reasons)) {
     graph_.file = file.path();
     graph_.registry = &registry;
   }
@@ -74,6 +79,9 @@ class Importer {
     if (!unknown_.empty()) return unknown_operators();
     for (const auto& output : proto.output()) {
       const ValueId id = lookup(output.name());
+      if (!output.type().has_tensor_type()) {
+        return input_error("{}: output '{}' is no tensor", file_.path(), output.name());
+      }
       if (id == 0)
         return input_error("{}: output '{}' is made by no node", file_.path(), output.name());
       graph_.outputs.push_back(id);
@@ -145,10 +153,7 @@ class Importer {
     Node node;
     node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
     node.op = graph_.registry->find(proto.domain(), proto.op_type());
-    if (node.op == nullptr) {
-      const std::string domain = proto.domain().empty() ? "" : proto.domain() + ".";
-      unknown_[domain + proto.op_type()].push_back(node.name);
-    }
+    if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
     for (const std::string& name : proto.input()) {
       const ValueId id = name.empty() ? 0 : lookup(name);
       if (!name.empty() && id == 0) {
@@ -170,16 +175,24 @@ class Importer {
     return {};
   }
 
+  // Why it could not be resolved, or that it is of a domain that plug-ins are for.
+  std::string remark(const std::string& op) const {
+    const auto reason = reasons_.find(op);
+    if (reason != reasons_.end()) return "; " + reason->second;
+    return op.find('.') == std::string::npos ? "" : "; a plug-in may supply it";
+  }
+
   Status unknown_operators() const {
     std::string list;
     for (const auto& [op, nodes] : unknown_) {
-      list += fmt::format("{}{} ({} node{}: {})", list.empty() ? "" : "; ", op, nodes.size(),
-                          nodes.size() == 1 ? "" : "s", fmt::join(nodes, ", "));
+      list += fmt::format("{}{} ({} node{}: {}{})", list.empty() ? "" : "; ", op, nodes.size(),
+                          nodes.size() == 1 ? "" : "s", fmt::join(nodes, ", "), remark(op));
     }
     return input_error("{}: operators without a kernel: {}", file_.path(), list);
   }
 
   const OnnxFile& file_;
+  Reasons reasons_;
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
   std::map<std::string, std::vector<std::string>> unknown_;
@@ -188,8 +201,9 @@ class Importer {
 }  // namespace
 
 Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file));
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, Importer(file, registry).run(model.proto.graph()));
+  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file, registry));
+  OFSDP_ASSIGN_OR_RETURN(
+      Graph graph, Importer(file, registry, std::move(model.reasons)).run(model.proto.graph()));
   graph.initializers = std::move(model.initializers);
   return graph;
 }

@@ -26,8 +26,14 @@ template <typename T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
   if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
+  if constexpr (std::is_same_v<T, int8_t>) return DType::kInt8;
+  if constexpr (std::is_same_v<T, int16_t>) return DType::kInt16;
   if constexpr (std::is_same_v<T, int32_t>) return DType::kInt32;
   if constexpr (std::is_same_v<T, int64_t>) return DType::kInt64;
+  if constexpr (std::is_same_v<T, uint8_t>) return DType::kUInt8;
+  if constexpr (std::is_same_v<T, uint16_t>) return DType::kUInt16;
+  if constexpr (std::is_same_v<T, uint32_t>) return DType::kUInt32;
+  if constexpr (std::is_same_v<T, uint64_t>) return DType::kUInt64;
   if constexpr (std::is_same_v<T, bool>) return DType::kBool;
   return DType::kUndefined;
 }
@@ -106,25 +112,29 @@ inline StridedLoop binary_loop(const Problem& p) {
       {broadcast_strides(p.in(0), shape), broadcast_strides(p.in(1), shape), strides_of(p.out(0))}};
 }
 
-template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>
-void run_binary(const StridedLoop& loop, const KernelArgs& args) {
+// f(BinaryRow<T, R>) for every row, shared among the threads.
+template <typename T, typename R, typename F>
+void for_binary_rows(const StridedLoop& loop, const T* a, const T* b, R* y, const F& f) {
   const int64_t step_a = loop.inner_stride(0);
   const int64_t step_b = loop.inner_stride(1);
-  const T* a = args.in<T>(0);
-  const T* b = args.in<T>(1);
-  R* y = args.out<R>(0);
+  using Row = BinaryRow<T, R>;
   if (loop.rows() == 1) {
     parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {
-      row({a + begin * step_a, step_a, b + begin * step_b, step_b, y + begin, end - begin});
+      f(Row{a + begin * step_a, step_a, b + begin * step_b, step_b, y + begin, end - begin});
     });
     return;
   }
   const int64_t grain = kElementGrain / std::max<int64_t>(loop.inner(), 1) + 1;
   parallel_for(loop.rows(), grain, [&](int64_t begin, int64_t end) {
     loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
-      row({a + at[0], step_a, b + at[1], step_b, y + at[2], loop.inner()});
+      f(Row{a + at[0], step_a, b + at[1], step_b, y + at[2], loop.inner()});
     });
   });
+}
+
+template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>
+void run_binary(const StridedLoop& loop, const KernelArgs& args) {
+  for_binary_rows<T, R>(loop, args.in<T>(0), args.in<T>(1), args.out<R>(0), row);
 }
 
 template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>

@@ -9,7 +9,8 @@ namespace ofsdp {
 template <typename T, typename F>
 constexpr T wrapping(T a, T b, const F& f) {
   if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
+    // Small types would be promoted to int, whose overflow is undefined.
+    using U = std::conditional_t<sizeof(T) < sizeof(unsigned), unsigned, std::make_unsigned_t<T>>;
     return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
   } else {
     return f(a, b);

@@ -10,17 +10,18 @@ namespace ofsdp {
 
 inline constexpr int64_t kLanes = 16;
 
-// sum of f(i) for i in 0 .. n-1
+// sum of f(i) for i in 0 .. n-1, in the type that f gives
 template <typename F>
-[[gnu::always_inline]] inline float lane_sum(int64_t n, const F& f) {
-  float lanes[kLanes] = {};
+[[gnu::always_inline]] inline auto lane_sum(int64_t n, const F& f) {
+  using T = decltype(f(n));
+  T lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
   }
   for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] += f(i);
-  float sum = 0;
-  for (float lane : lanes) sum += lane;
+  T sum = 0;
+  for (T lane : lanes) sum += lane;
   return sum;
 }
 

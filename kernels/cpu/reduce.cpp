@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/fold.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 
@@ -14,46 +15,123 @@ constexpr int64_t kGrain = 16384;
 constexpr int64_t kSumBlock = 64;  // additions before the running total takes them over
 constexpr int64_t kColumns = 128;  // columns summed together: 512 bytes of accumulators
 
+// What a kind does with an element before it is joined, how two are joined, and the empty result.
+template <ReduceKind kind>
+struct Rule {
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr float kStart = kind == ReduceKind::kProduct ? 1.0f
+                                  : kind == ReduceKind::kMax   ? -kInfinity
+                                  : kind == ReduceKind::kMin   ? kInfinity
+                                                               : 0.0f;
+  [[gnu::always_inline]] static float load(float x) {
+    if constexpr (kind == ReduceKind::kSumAbs) return __builtin_fabsf(x);
+    if constexpr (kind == ReduceKind::kSumSquares) return x * x;
+    return x;
+  }
+  [[gnu::always_inline]] static float join(float a, float b) {
+    if constexpr (kind == ReduceKind::kProduct) return a * b;
+    if constexpr (kind == ReduceKind::kMax) return (b > a) | (b != b) ? b : a;  // a NaN wins
+    if constexpr (kind == ReduceKind::kMin) return (b < a) | (b != b) ? b : a;
+    return a + b;
+  }
+};
+
+// f(Rule) of a kind, inlined into each OFSDP_MULTIARCH function that asks.
+template <typename F>
+[[gnu::always_inline]] inline auto with_rule(ReduceKind kind, const F& f) {
+  switch (kind) {
+    case ReduceKind::kSum:
+      return f(Rule<ReduceKind::kSum>{});
+    case ReduceKind::kSumAbs:
+      return f(Rule<ReduceKind::kSumAbs>{});
+    case ReduceKind::kSumSquares:
+      return f(Rule<ReduceKind::kSumSquares>{});
+    case ReduceKind::kProduct:
+      return f(Rule<ReduceKind::kProduct>{});
+    case ReduceKind::kMax:
+      return f(Rule<ReduceKind::kMax>{});
+    default:
+      return f(Rule<ReduceKind::kMin>{});
+  }
+}
+
 float initial(ReduceKind kind) {
-  return kind == ReduceKind::kSum ? 0.0f : -std::numeric_limits<float>::infinity();
+  return with_rule(kind, [](auto rule) { return rule.kStart; });
 }
 
-[[gnu::always_inline]] inline float larger(float a, float b) {
-  return !(b <= a) && a == a ? b : a;  // a NaN on either side wins
+float combine(ReduceKind kind, float a, float b) {
+  return with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) { return rule.join(a, b); });
 }
 
-[[gnu::always_inline]] inline float combine(ReduceKind kind, float a, float b) {
-  return kind == ReduceKind::kSum ? a + b : larger(a, b);
+// total[i] = join(total[i], row[i]), of loaded elements or of partial results.
+OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, int64_t n) {
+  with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) {
+        for (int64_t i = 0; i < n; ++i) total[i] = rule.join(total[i], row[i]);
+      });
 }
 
-OFSDP_MULTIARCH void add_row(float* total, const float* row, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) total[i] += row[i];
-}
-
-OFSDP_MULTIARCH void max_row(float* total, const float* row, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) total[i] = larger(total[i], row[i]);
+OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const float* row, int64_t n) {
+  with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) {
+        for (int64_t i = 0; i < n; ++i) total[i] = rule.join(total[i], rule.load(row[i]));
+      });
 }
 
 // Whole blocks of rows that lie `stride` apart, the common case of a bias gradient: the
 // accumulators of 64 columns stay in registers.
-OFSDP_MULTIARCH void add_rows_64(float* total, const float* src, int64_t rows, int64_t stride) {
-  float partial[64];
-  for (int i = 0; i < 64; ++i) partial[i] = src[i];
-  for (int64_t r = 1; r < rows; ++r) {
-    for (int i = 0; i < 64; ++i) partial[i] += src[r * stride + i];
-  }
-  for (int i = 0; i < 64; ++i) total[i] += partial[i];
+OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const float* src, int64_t rows,
+                                  int64_t stride) {
+  with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) {
+        float partial[64];
+        for (int i = 0; i < 64; ++i) partial[i] = rule.load(src[i]);
+        for (int64_t r = 1; r < rows; ++r) {
+          for (int i = 0; i < 64; ++i) {
+            partial[i] = rule.join(partial[i], rule.load(src[r * stride + i]));
+          }
+        }
+        for (int i = 0; i < 64; ++i) total[i] = rule.join(total[i], partial[i]);
+      });
 }
 
-OFSDP_MULTIARCH float sum_contiguous(const float* src, int64_t n) {
-  return lane_sum(n, [src](int64_t i) { return src[i]; });
+OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64_t n) {
+  return with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) {
+        float lanes[kLanes];
+        for (float& lane : lanes) lane = rule.kStart;
+        int64_t i = 0;
+        for (; i + kLanes <= n; i += kLanes) {
+          for (int64_t lane = 0; lane < kLanes; ++lane) {
+            lanes[lane] = rule.join(lanes[lane], rule.load(src[i + lane]));
+          }
+        }
+        for (int64_t lane = 0; i < n; ++i, ++lane) {
+          lanes[lane] = rule.join(lanes[lane], rule.load(src[i]));
+        }
+        float result = rule.kStart;
+        for (float lane : lanes) result = rule.join(result, lane);
+        return result;
+      });
 }
 
-float sum_row(const float* src, int64_t n) {
+OFSDP_MULTIARCH float reduce_strided(ReduceKind kind, const float* src, int64_t n, int64_t stride) {
+  return with_rule(
+      kind, [&](auto rule) __attribute__((always_inline)) {
+        float result = rule.kStart;
+        for (int64_t i = 0; i < n; ++i) result = rule.join(result, rule.load(src[i * stride]));
+        return result;
+      });
+}
+
+float reduce_row(ReduceKind kind, const float* src, int64_t n) {
   constexpr int64_t kBlock = kSumBlock * kLanes;
-  float sum = 0;
-  for (int64_t i = 0; i < n; i += kBlock) sum += sum_contiguous(src + i, std::min(kBlock, n - i));
-  return sum;
+  float result = initial(kind);
+  for (int64_t i = 0; i < n; i += kBlock) {
+    result = combine(kind, result, reduce_contiguous(kind, src + i, std::min(kBlock, n - i)));
+  }
+  return result;
 }
 
 std::vector<int64_t> pick(const std::vector<int64_t>& values, const std::vector<bool>& reduced,
@@ -74,11 +152,13 @@ StridedLoop loop_over(const Shape& shape, const std::vector<bool>& reduced, bool
 
 }  // namespace
 
+FoldLoops::FoldLoops(const Shape& shape, const std::vector<bool>& which)
+    : kept(loop_over(shape, which, false)), reduced(loop_over(shape, which, true)) {}
+
 Reduction::Reduction(const Shape& shape, const std::vector<bool>& reduced, ReduceKind kind)
     : kept_(loop_over(shape, reduced, false)),
       reduced_(loop_over(shape, reduced, true)),
-      kind_(kind),
-      kept_count_(kept_.rows() * kept_.inner()) {}
+      kind_(kind) {}
 
 void Reduction::run(const float* src, float* dst, float scale) const {
   const int64_t work = std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);
@@ -113,20 +193,17 @@ void Reduction::columns(const float* src, float* dst, int64_t count) const {
     for (int64_t r = 0; r < reduced_.inner(); r += kSumBlock) {
       const int64_t rows = std::min(kSumBlock, reduced_.inner() - r);
       const float* from = src + at[0] + r * stride;
-      if (kind_ == ReduceKind::kMax) {
-        for (int64_t i = 0; i < rows; ++i) max_row(total, from + i * stride, count);
-        continue;
-      }
       int64_t column = 0;
       for (; column + 64 <= count; column += 64) {
-        add_rows_64(total + column, from + column, rows, stride);
+        load_rows_64(kind_, total + column, from + column, rows, stride);
       }
       if (column == count) continue;
-      float partial[kColumns] = {};
+      float partial[kColumns];
+      std::fill_n(partial, count - column, initial(kind_));
       for (int64_t i = 0; i < rows; ++i) {
-        add_row(partial, from + i * stride + column, count - column);
+        load_row(kind_, partial, from + i * stride + column, count - column);
       }
-      add_row(total + column, partial, count - column);
+      join_row(kind_, total + column, partial, count - column);
     }
   });
   std::copy_n(total, count, dst);
@@ -135,17 +212,11 @@ void Reduction::columns(const float* src, float* dst, int64_t count) const {
 float Reduction::element(const float* src) const {
   float total = initial(kind_);
   const int64_t stride = reduced_.inner_stride(0);
-  const bool contiguous = stride == 1 && kind_ == ReduceKind::kSum;
   reduced_.for_rows(0, reduced_.rows(), [&](const StridedLoop::Offsets& at) {
-    float row = initial(kind_);
-    if (contiguous) {
-      row = sum_row(src + at[0], reduced_.inner());
-    } else {
-      for (int64_t i = 0; i < reduced_.inner(); ++i) {
-        row = combine(kind_, row, src[at[0] + i * stride]);
-      }
-    }
-    total = combine(kind_, total, row);
+    const float* row = src + at[0];
+    total = combine(kind_, total,
+                    stride == 1 ? reduce_row(kind_, row, reduced_.inner())
+                                : reduce_strided(kind_, row, reduced_.inner(), stride));
   });
   return total;
 }

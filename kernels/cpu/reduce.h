@@ -1,6 +1,7 @@
-// Sums (or maxima) over some axes of a dense row-major float32 tensor.
+// Reductions over some axes of a dense row-major float32 tensor: sums, also of |x| and x^2,
+// products, maxima and minima.
 //
-// The order of the additions depends on the shape only: never on threads, and a column's order
+// The order of the operations depends on the shape only: never on threads, and a column's order
 // never on its neighbours. Long sums go in blocks of kSumBlock whose totals are added, so that the
 // error grows with the number of blocks and not of elements.
 //
@@ -8,8 +9,9 @@
 //   sum.run(src, dst, scale);                          // dst: the kept axes in order; dst = scale
 //   * sum
 //
-// An empty sum is 0, an empty maximum -infinity. Ownership: a value, made while planning; run
-// allocates nothing. Threads: run fans out over the pool.
+// An empty sum is 0, an empty product 1, an empty maximum -infinity; a NaN is the maximum and the
+// minimum. Ownership: a value, made while planning; run allocates nothing. Threads: run fans out
+// over the pool.
 #pragma once
 
 #include <vector>
@@ -18,7 +20,7 @@
 
 namespace ofsdp {
 
-enum class ReduceKind { kSum, kMax };
+enum class ReduceKind { kSum, kSumAbs, kSumSquares, kProduct, kMax, kMin };
 
 class Reduction {
  public:
@@ -32,7 +34,6 @@ class Reduction {
   StridedLoop kept_;     // operands: src, dst; its rows are what is kept
   StridedLoop reduced_;  // operand: src
   ReduceKind kind_;
-  int64_t kept_count_ = 0;
 };
 
 }  // namespace ofsdp

@@ -42,7 +42,8 @@ void copy_band(const T* src, int64_t src_step, T* dst, int64_t dst_step, int64_t
 StridedCopy::StridedCopy(const Shape& shape, const std::vector<int64_t>& src_strides,
                          const std::vector<int64_t>& dst_strides, size_t element_bytes)
     : loop_(shape, {src_strides, dst_strides}), element_bytes_(element_bytes) {
-  if (loop_.inner_stride(0) == 1 || loop_.inner_stride(1) != 1) return;
+  const int64_t from = loop_.inner_stride(0);
+  if (from == 0 || from == 1 || loop_.inner_stride(1) != 1) return;
   for (size_t axis = 0; axis < loop_.outer_axes().size(); ++axis) {
     if (loop_.outer_axes()[axis].strides[0] != 1) continue;
     across_ = loop_.outer_axes()[axis];
@@ -93,6 +94,8 @@ void StridedCopy::run_rows(const T* src, T* dst) const {
       T* d = dst + at[1];
       if (whole) {
         std::memcpy(d, s, static_cast<size_t>(n) * sizeof(T));
+      } else if (from == 0 && to == 1) {
+        std::fill_n(d, n, *s);
       } else {
         for (int64_t i = 0; i < n; ++i) d[i * to] = s[i * from];
       }

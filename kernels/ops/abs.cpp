@@ -1,57 +1,62 @@
-// Abs: y = |x|.
-// dx = dy sign(x), 0 at 0 (ofsdp.AbsGrad(dy, x)).
+// Abs: y = |x|, of all numbers; the smallest integer wraps. dx = dy sign(x), 0 at 0
+// (ofsdp.AbsGrad(dy, x)).
 // https://onnx.ai/onnx/operators/onnx__Abs.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/integer_math.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
 
-void grad(GradBuilder& b) {
-  b.set_grad(0, b.emit1("ofsdp.AbsGrad", {b.grad_output(0), b.input(0)}));
-}
+void grad(GradBuilder& b) { grad_of_input(b, "AbsGrad"); }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return unary_reference(c, [](double v) { return std::abs(v); });
+  return unary_reference(c, [](double x) { return std::abs(x); });
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  return binary_reference(c, [](double d, double v) { return v > 0 ? d : v < 0 ? -d : 0; });
+  return binary_reference(c, [](double d, double x) { return x > 0 ? d : x < 0 ? -d : 0; });
 }
 
-OFSDP_MULTIARCH void abs_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return __builtin_fabsf(v); });
-}
+struct Abs {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    if constexpr (std::is_floating_point_v<T>) return math::fabs(x);
+    if constexpr (std::is_unsigned_v<T>) return x;
+    return x < T{0} ? wrapping(T{0}, x, [](auto p, auto q) { return p - q; }) : x;
+  }
+};
 
-OFSDP_MULTIARCH void abs_grad_row(const BinaryRow<float>& row) {
-  binary_row(row, [](float d, float v) { return v > 0.0f ? d : (v < 0.0f ? -d : 0.0f); });
+struct AbsGrad {
+  template <typename T>
+  OFSDP_INLINE T operator()(T d, T x) const {
+    return x > T{0} ? d : (x < T{0} ? -d : T{0});
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples();
+  append(list, vectors_of_types(kIntegerTypes));
+  list.push_back(extreme_sample());
+  return list;
 }
 
 }  // namespace
 
 void add_abs(Registry& registry) {
-  registry.add({.name = "Abs",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<abs_span>}},
-                .samples = [] { return unary_samples(); },
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "AbsGrad",
-       .min_inputs = 2,
-       .infer = infer_binary,
-       .reference = grad_reference,
-       .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, abs_grad_row>}},
-       .samples = [] { return pair_samples(); },
-       .inplace_inputs = {0, 1},
-       .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Abs",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Abs, kNumberTypes>(),
+                          .samples = samples}));
+  registry.add(pointwise_grad({.name = "AbsGrad",
+                               .reference = grad_reference,
+                               .cpu = binary_kernels<AbsGrad>(),
+                               .samples = [] { return float_pair_samples(); }}));
 }
 
 }  // namespace ofsdp::ops

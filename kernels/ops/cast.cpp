@@ -1,7 +1,10 @@
 // Cast(x), attribute to (ONNX's TensorProto.DataType number): the same values in another type.
 // Floats become integers cut towards 0 and clamped to the range (NaN becomes 0); bool is "not 0".
 // dx is dy cast back, where both types are floats. https://onnx.ai/onnx/operators/onnx__Cast.html
+#include "kernels/ops/cast.h"
+
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -25,18 +28,6 @@ constexpr std::array<DType, 17> kOnnxTypes = {
     DType::kFloat16,   DType::kFloat64, DType::kUInt32, DType::kUInt64,    DType::kUndefined,
     DType::kUndefined, DType::kBFloat16};
 
-DType dtype_of_number(int64_t number) {
-  const bool known = number >= 0 && number < static_cast<int64_t>(kOnnxTypes.size());
-  return known ? kOnnxTypes[static_cast<size_t>(number)] : DType::kUndefined;
-}
-
-int64_t number_of_dtype(DType dtype) {
-  for (size_t i = 1; i < kOnnxTypes.size(); ++i) {
-    if (kOnnxTypes[i] == dtype) return static_cast<int64_t>(i);
-  }
-  return 0;
-}
-
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const int64_t to = c.attributes.i("to", 0);
   const DType dtype = dtype_of_number(to);
@@ -44,13 +35,6 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
     return input_error("attribute 'to': expected a numeric type or bool, found type number {}", to);
   }
   return std::vector{TensorDesc{dtype, c.inputs[0].shape, c.inputs[0].layout}};
-}
-
-void grad(GradBuilder& b) {
-  const DType from = b.desc(b.input(0)).dtype;
-  const DType to = b.desc(b.grad_output(0)).dtype;
-  if (!is_floating(from) || !is_floating(to)) return;
-  b.set_grad(0, b.emit1("Cast", {b.grad_output(0)}, {{"to", number_of_dtype(from)}}));
 }
 
 template <typename To, typename From>
@@ -75,16 +59,6 @@ To convert(From from) {
   } else {
     return static_cast<To>(from);
   }
-}
-
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  const TensorDesc& desc = c.output_descs[0];
-  RefTensor y{desc, c.inputs[0].values};
-  for (double& v : y.values) {
-    if (desc.dtype == DType::kBool) v = v != 0;
-    if (is_integer(desc.dtype)) v = std::trunc(v);
-  }
-  return {y};
 }
 
 // f(T{}) with the C++ type of `dtype`.
@@ -145,25 +119,43 @@ OFSDP_MULTIARCH void widen_span(const void* src, void* dst, int64_t begin, int64
   for (int64_t i = begin; i < end; ++i) y[i] = static_cast<uint32_t>(x[i]) << 16;
 }
 
+// As float_to_half, all three cases computed and one chosen.
+OFSDP_MULTIARCH void narrow_half_span(const void* src, void* dst, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const uint32_t*>(src);
+  auto* y = static_cast<uint16_t*>(dst);
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t sign = (x[i] >> 16) & 0x8000u;
+    const uint32_t magnitude = x[i] & 0x7fffffffu;
+    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f);
+    const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    const uint32_t finite = magnitude < 0x38800000u ? small - 0x3f000000u : normal;
+    y[i] = static_cast<uint16_t>(sign | (magnitude >= 0x477ff000u ? large : finite));
+  }
+}
+
+// As half_to_float: the product puts the exponent right, subnormals included.
+OFSDP_MULTIARCH void widen_half_span(const void* src, void* dst, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const uint16_t*>(src);
+  auto* y = static_cast<uint32_t*>(dst);
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t bits = x[i];
+    const uint32_t magnitude = (bits & 0x7fffu) << 13;
+    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+    const uint32_t value = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite;
+    y[i] = (bits & 0x8000u) << 16 | value;
+  }
+}
+
 using Span = void (*)(const void*, void*, int64_t, int64_t);
 
 Span span_for(DType from, DType to) {
   if (from == DType::kFloat32 && to == DType::kBFloat16) return narrow_span;
   if (from == DType::kBFloat16 && to == DType::kFloat32) return widen_span;
+  if (from == DType::kFloat32 && to == DType::kFloat16) return narrow_half_span;
+  if (from == DType::kFloat16 && to == DType::kFloat32) return widen_half_span;
   return with_type(from, [to](auto x) {
     return with_type(to, [](auto y) -> Span { return convert_span<decltype(y), decltype(x)>; });
-  });
-}
-
-bool accepts(const Problem& p) { return p.in(0).layout == p.out(0).layout; }
-
-std::unique_ptr<Kernel> create(const Problem& p) {
-  const Span span = span_for(p.in(0).dtype, p.out(0).dtype);
-  return make_kernel([span, n = p.out(0).numel()](const KernelArgs& a) {
-    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-      span(a.inputs[0].data, a.outputs[0].data, begin, end);
-    });
-    return ok_status();
   });
 }
 
@@ -199,13 +191,54 @@ std::vector<SampleCase> samples() {
 
 }  // namespace
 
+DType dtype_of_number(int64_t number) {
+  const bool known = number >= 0 && number < static_cast<int64_t>(kOnnxTypes.size());
+  return known ? kOnnxTypes[static_cast<size_t>(number)] : DType::kUndefined;
+}
+
+int64_t number_of_dtype(DType dtype) {
+  for (size_t i = 1; i < kOnnxTypes.size(); ++i) {
+    if (kOnnxTypes[i] == dtype) return static_cast<int64_t>(i);
+  }
+  return 0;
+}
+
+void cast_grad(GradBuilder& b) {
+  const DType from = b.desc(b.input(0)).dtype;
+  const DType to = b.desc(b.grad_output(0)).dtype;
+  if (!is_floating(from) || !is_floating(to)) return;
+  b.set_grad(0, b.emit1("Cast", {b.grad_output(0)}, {{"to", number_of_dtype(from)}}));
+}
+
+std::vector<RefTensor> cast_reference(const ReferenceContext& c) {
+  const TensorDesc& desc = c.output_descs[0];
+  RefTensor y{desc, c.inputs[0].values};
+  for (double& v : y.values) {
+    if (desc.dtype == DType::kBool) v = v != 0;
+    if (is_integer(desc.dtype)) v = std::trunc(v);
+  }
+  return {y};
+}
+
+bool accepts_cast(const Problem& p) { return p.in(0).layout == p.out(0).layout; }
+
+std::unique_ptr<Kernel> create_cast(const Problem& p) {
+  const Span span = span_for(p.in(0).dtype, p.out(0).dtype);
+  return make_kernel([span, n = p.out(0).numel()](const KernelArgs& a) {
+    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+      span(a.inputs[0].data, a.outputs[0].data, begin, end);
+    });
+    return ok_status();
+  });
+}
+
 void add_cast(Registry& registry) {
   registry.add({.name = "Cast",
                 .first_opset = 9,
                 .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
+                .grad = cast_grad,
+                .reference = cast_reference,
+                .cpu = {{"loops", accepts_cast, create_cast}},
                 .samples = samples,
                 .layout = LayoutRule::kElementwise});
 }

@@ -1,64 +1,42 @@
-// Clip(x, min, max): y = min(max(x, min), max); a bound that is absent does not bind. The bounds
-// are known while planning. NaN stays NaN. dx = dy where min <= x <= max, else 0
-// (ofsdp.ClipGrad(dy, x), attributes min, max). https://onnx.ai/onnx/operators/onnx__Clip.html
+// Clip(x, min, max): y = min(max(x, min), max), of all numbers; a bound that is absent does not
+// bind. NaN stays NaN. dx = dy where min <= x <= max, else 0 (ofsdp.ClipGrad(dy, x, min, max)).
+// https://onnx.ai/onnx/operators/onnx__Clip.html
+#include <cmath>
 #include <limits>
 
-#include "kernels/cpu/elementwise.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
 
-struct Bounds {
-  float low = -std::numeric_limits<float>::infinity();
-  float high = std::numeric_limits<float>::infinity();
-};
-
-float value_of(const Constant& constant) {
-  return static_cast<float>(to_doubles(constant.desc, constant.bytes.data())[0]);
-}
-
-Bounds bounds_of(const Constant* low, const Constant* high) {
-  Bounds b;
-  if (low != nullptr) b.low = value_of(*low);
-  if (high != nullptr) b.high = value_of(*high);
-  return b;
-}
-
-Bounds bounds_of(const Attributes& attributes) {
-  return {attributes.f("min", Bounds{}.low), attributes.f("max", Bounds{}.high)};
-}
-
-Result<std::vector<TensorDesc>> infer(const InferContext& c) {
-  for (size_t i : {size_t{1}, size_t{2}}) {
-    if (c.has(i) && (c.constant(i) == nullptr || c.inputs[i].numel() != 1)) {
-      return input_error("input '{}' must be one value known before the run, found {}",
-                         i == 1 ? "min" : "max", c.inputs[i].text());
+Result<std::vector<TensorDesc>> infer_bounded(const InferContext& c, size_t first) {
+  for (size_t i : {first, first + 1}) {
+    if (!c.has(i)) continue;
+    if (c.inputs[i].numel() != 1 || c.inputs[i].dtype != c.inputs[0].dtype) {
+      return input_error("expected one {} as input '{}', found {}", dtype_name(c.inputs[0].dtype),
+                         i == first ? "min" : "max", c.inputs[i].text());
     }
   }
   return std::vector{c.inputs[0]};
 }
 
-ConstantPtr known(const GradBuilder& b, size_t input) {
-  const bool given = b.num_inputs() > input && b.input(input);
-  return given ? b.constant_value(b.input(input)) : nullptr;
-}
+Result<std::vector<TensorDesc>> infer(const InferContext& c) { return infer_bounded(c, 1); }
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) { return infer_bounded(c, 2); }
 
 void grad(GradBuilder& b) {
-  const ConstantPtr low = known(b, 1);
-  const ConstantPtr high = known(b, 2);
-  const Bounds bounds = bounds_of(low.get(), high.get());
-  b.set_grad(0, b.emit1("ofsdp.ClipGrad", {b.grad_output(0), b.input(0)},
-                        {{"min", bounds.low}, {"max", bounds.high}}));
+  std::vector<Ref> inputs = {b.grad_output(0)};
+  for (size_t i = 0; i < b.num_inputs(); ++i) inputs.push_back(b.input(i));
+  b.set_grad(0, b.emit1("ofsdp.ClipGrad", inputs));
+}
+
+double reference_bound(const ReferenceContext& c, size_t i, double none) {
+  return c.inputs.size() > i && c.inputs[i].desc.present() ? c.inputs[i].values[0] : none;
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  auto bound = [&](size_t i, double none) {
-    return c.inputs.size() > i && c.inputs[i].desc.present() ? c.inputs[i].values[0] : none;
-  };
-  const double low = bound(1, -std::numeric_limits<double>::infinity());
-  const double high = bound(2, std::numeric_limits<double>::infinity());
+  const double low = reference_bound(c, 1, -std::numeric_limits<double>::infinity());
+  const double high = reference_bound(c, 2, std::numeric_limits<double>::infinity());
   return unary_reference(c, [=](double v) {
     const double raised = v < low ? low : v;
     return raised > high ? high : raised;
@@ -66,92 +44,112 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  const Bounds bounds = bounds_of(c.attributes);
-  return binary_reference(c, [bounds](double d, double v) {
-    return v >= static_cast<double>(bounds.low) && v <= static_cast<double>(bounds.high) ? d : 0;
-  });
+  const double low = reference_bound(c, 2, -std::numeric_limits<double>::infinity());
+  const double high = reference_bound(c, 3, std::numeric_limits<double>::infinity());
+  return binary_reference(c, [=](double d, double v) { return v >= low && v <= high ? d : 0; });
 }
 
-OFSDP_MULTIARCH void clip_span(const float* x, float* y, int64_t n, Bounds bounds) {
-  unary_row(x, y, n, [bounds](float v) {
-    const float raised = v < bounds.low ? bounds.low : v;
-    return raised > bounds.high ? bounds.high : raised;
-  });
-}
+template <typename T>
+struct Clip {
+  bool has_low, has_high;
+  T low, high;
+  OFSDP_INLINE T operator()(T v) const {
+    const T raised = has_low && v < low ? low : v;
+    return has_high && raised > high ? high : raised;
+  }
+  OFSDP_INLINE T operator()(T d, T v) const {
+    const bool inside = (!has_low || v >= low) && (!has_high || v <= high);
+    return inside && v == v ? d : T{0};
+  }
+};
 
-OFSDP_MULTIARCH void clip_grad_span(const float* dy, const float* x, float* dx, int64_t n,
-                                    Bounds bounds) {
-  binary_row(BinaryRow<float>{dy, 1, x, 1, dx, n},
-             [bounds](float d, float v) { return v >= bounds.low && v <= bounds.high ? d : 0.0f; });
-}
-
-bool accepts(const Problem& p) {
-  return p.in(0).dtype == DType::kFloat32 && p.in(0).layout == p.out(0).layout;
+// The formula with the bounds of this run.
+template <typename T>
+Clip<T> clip_of(const KernelArgs& a, size_t first) {
+  auto bound = [&](size_t i) { return a.inputs.size() > i ? a.in<T>(i) : nullptr; };
+  const T* low = bound(first);
+  const T* high = bound(first + 1);
+  return {low != nullptr, high != nullptr, low != nullptr ? *low : T{},
+          high != nullptr ? *high : T{}};
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  const Bounds bounds = bounds_of(p.constant(1), p.constant(2));
-  return make_kernel([n = p.out(0).numel(), bounds](const KernelArgs& a) {
-    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-      clip_span(a.in<float>(0) + begin, a.out<float>(0) + begin, end - begin, bounds);
+  return kernel_for<kNumberTypes>(p.in(0).dtype, [&p](auto zero) {
+    using T = decltype(zero);
+    return make_kernel([n = p.out(0).numel()](const KernelArgs& a) {
+      const Clip<T> f = clip_of<T>(a, 1);
+      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+        pointwise_span(a.in<T>(0) + begin, a.out<T>(0) + begin, end - begin, f);
+      });
+      return ok_status();
     });
-    return ok_status();
   });
 }
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return make_kernel([n = p.out(0).numel(), b = bounds_of(p.attributes)](const KernelArgs& a) {
-    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-      clip_grad_span(a.in<float>(0) + begin, a.in<float>(1) + begin, a.out<float>(0) + begin,
-                     end - begin, b);
+  return kernel_for<kFloatTypes>(p.in(0).dtype, [&p](auto zero) {
+    using T = decltype(zero);
+    return make_kernel([n = p.out(0).numel()](const KernelArgs& a) {
+      const Clip<T> f = clip_of<T>(a, 2);
+      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+        pointwise_row(BinaryRow<T>{a.in<T>(0) + begin, 1, a.in<T>(1) + begin, 1,
+                                   a.out<T>(0) + begin, end - begin},
+                      f);
+      });
+      return ok_status();
     });
-    return ok_status();
   });
+}
+
+Fill bounds_at(size_t first) {
+  return [first](size_t input, std::vector<double>& values) {
+    if (input == first) values[0] = values[0] == std::floor(values[0]) ? 1 : -0.5;
+    if (input == first + 1) values[0] = values[0] == std::floor(values[0]) ? 2 : 0.75;
+  };
 }
 
 std::vector<SampleCase> samples() {
   const DType f = DType::kFloat32;
   const TensorDesc x{f, {2, 3, 4, 5}};
-  auto fill = [](size_t input, std::vector<double>& values) {
-    if (input == 1) values[0] = -0.5;
-    if (input == 2) values[0] = 0.75;
-  };
-  return {
+  const Fill fill = bounds_at(1);
+  std::vector<SampleCase> list = {
       {.name = "none", .inputs = {x}},
       {.name = "both", .inputs = {x, {f, {}}, {f, {}}}, .fill = fill, .constant_inputs = {1, 2}},
       {.name = "low", .inputs = {x, {f, {}}}, .fill = fill, .constant_inputs = {1}},
       {.name = "high", .inputs = {x, {}, {f, {}}}, .fill = fill, .constant_inputs = {1, 2}},
       {.name = "empty", .inputs = {{f, {0, 3}}, {f, {}}}, .fill = fill, .constant_inputs = {1}}};
+  for (DType dtype : types_in(kNumberTypes)) {
+    list.push_back(sample_of(dtype, "both", {{19}, {}, {}}, fill));
+    list.back().constant_inputs = {1, 2};
+  }
+  return list;
 }
 
 std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> list = pair_samples();
-  for (SampleCase& s : list) s.attributes = {{"min", -0.5f}, {"max", 0.75f}};
+  std::vector<SampleCase> list = float_pair_samples(bounds_at(2));
+  for (SampleCase& s : list) {
+    s.inputs.push_back({s.inputs[0].dtype, {}});
+    s.inputs.push_back({s.inputs[0].dtype, {}});
+  }
+  list.push_back({.name = "none", .inputs = {{DType::kFloat32, {9}}, {DType::kFloat32, {9}}}});
   return list;
 }
 
 }  // namespace
 
 void add_clip(Registry& registry) {
-  registry.add({.name = "Clip",
-                .first_opset = 11,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = samples,
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise,
-                .constant_inputs = {1, 2}});
-  registry.add({.domain = kOwnDomain,
-                .name = "ClipGrad",
-                .min_inputs = 2,
-                .infer = infer_same,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts, create_grad}},
-                .samples = grad_samples,
-                .inplace_inputs = {0, 1},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Clip",
+                          .first_opset = 11,
+                          .infer = infer,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = kernels_by<accepts_unary_of<kNumberTypes>, create>(),
+                          .samples = samples}));
+  registry.add(pointwise_grad({.name = "ClipGrad",
+                               .infer = infer_grad,
+                               .reference = grad_reference,
+                               .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create_grad>(),
+                               .samples = grad_samples}));
 }
 
 }  // namespace ofsdp::ops

@@ -3,9 +3,12 @@
 // ofsdp.ConvGradWeights(x, dy), both in conv_grad.cpp.
 // Attribute of our own, set by fusion: ofsdp_activation="relu" (see activation.h).
 // https://onnx.ai/onnx/operators/onnx__Conv.html
+#include "kernels/cpu/through_float.h"
 #include "kernels/ops/activation.h"
+#include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_shape.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -114,40 +117,46 @@ using Ints = std::vector<int64_t>;
 
 std::vector<SampleCase> samples() {
   const Attributes relu{{kActivationAttribute, std::string("relu")}};
-  return {sample("image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}),
-          sample("one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}),
-          sample("wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}),
-          sample("relu", {2, 3, 5, 5}, {4, 3, 3, 3}, relu),
-          sample("no_bias", {2, 3, 7, 6}, {4, 3, 3, 2}, {}, false),
-          sample("strided_padded", {2, 4, 8, 7}, {6, 4, 3, 3},
-                 {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}),
-          sample("dilated_grouped", {1, 4, 9, 9}, {6, 2, 3, 3},
-                 {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}),
-          sample("depthwise", {2, 16, 6, 6}, {16, 1, 3, 3},
-                 {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}),
-          sample("pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}),
-          sample("same_upper", {1, 2, 6, 5}, {3, 2, 2, 4},
-                 {{"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 2}}}),
-          sample("same_lower", {1, 2, 6, 5}, {3, 2, 2, 4},
-                 {{"auto_pad", std::string("SAME_LOWER")}, {"strides", Ints{2, 1}}}),
-          sample("line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}),
-          sample("volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}),
-          sample("empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {})};
+  std::vector<SampleCase> cases = {
+      sample("image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}),
+      sample("one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}),
+      sample("wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}),
+      sample("relu", {2, 3, 5, 5}, {4, 3, 3, 3}, relu),
+      sample("no_bias", {2, 3, 7, 6}, {4, 3, 3, 2}, {}, false),
+      sample("strided_padded", {2, 4, 8, 7}, {6, 4, 3, 3},
+             {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}),
+      sample("dilated_grouped", {1, 4, 9, 9}, {6, 2, 3, 3},
+             {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}),
+      sample("depthwise", {2, 16, 6, 6}, {16, 1, 3, 3},
+             {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}),
+      sample("pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}),
+      sample("same_upper", {1, 2, 6, 5}, {3, 2, 2, 4},
+             {{"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 2}}}),
+      sample("same_lower", {1, 2, 6, 5}, {3, 2, 2, 4},
+             {{"auto_pad", std::string("SAME_LOWER")}, {"strides", Ints{2, 1}}}),
+      sample("line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}),
+      sample("volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}),
+      sample("empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {})};
+  append(cases, in_rare_types(cases[6]));
+  return cases;
 }
 
 }  // namespace
 
 void add_conv(Registry& registry) {
-  registry.add({.name = "Conv",
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"onednn", accepts, create}},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
+  registry.add(
+      {.name = "Conv",
+       .min_inputs = 2,
+       .infer = infer,
+       .grad = grad,
+       .reference = reference,
+       .cpu = {{"onednn", accepts, create},
+               {"loops", accepts_conv_loops, make_conv_loops},
+               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
+       .samples = samples,
+       .layout = LayoutRule::kChannelsLast,
+       .channels_last_inputs = {0},
+       .channels_last_outputs = {0}});
 }
 
 }  // namespace ofsdp::ops

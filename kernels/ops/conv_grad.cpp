@@ -4,8 +4,11 @@
 //   ofsdp.ConvGradWeights(x, dy) -> dw, db   dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d]
 //   dy
 //                                            db[m] = sum over (n, o) of dy; made only when wanted
+#include "kernels/cpu/through_float.h"
+#include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_shape.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -209,6 +212,7 @@ std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*se
                      .inputs = {{DType::kFloat32, s.*first}, {DType::kFloat32, s.*second}},
                      .num_outputs = outputs});
   }
+  append(cases, in_rare_types(cases[4]));
   return cases;
 }
 
@@ -222,13 +226,19 @@ std::vector<SampleCase> samples_weights() {
 
 }  // namespace
 
+bool accepts_conv_grad_input(const Problem& p) { return accepts_input(p); }
+std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return create_input(p); }
+
 void add_conv_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,
                 .name = "ConvGradInput",
                 .min_inputs = 2,
                 .infer = infer_input,
                 .reference = reference_input,
-                .cpu = {{"onednn", accepts_input, create_input}},
+                .cpu = {{"onednn", accepts_input, create_input},
+                        {"loops", accepts_conv_loops, make_conv_grad_input_loops},
+                        {"through_float", accepts_through_float<accepts_input>,
+                         create_through_float<create_input>}},
                 .samples = samples_input,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
@@ -238,7 +248,10 @@ void add_conv_grad(Registry& registry) {
                 .min_inputs = 2,
                 .infer = infer_weights,
                 .reference = reference_weights,
-                .cpu = {{"onednn", accepts_weights, create_weights}},
+                .cpu = {{"onednn", accepts_weights, create_weights},
+                        {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
+                        {"through_float", accepts_through_float<accepts_weights>,
+                         create_through_float<create_weights>}},
                 .samples = samples_weights,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},

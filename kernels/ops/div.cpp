@@ -1,12 +1,12 @@
-// Div: y = a / b, broadcast; integers are cut towards 0. da = dy / b, db = -dy y / b, each summed
-// over what was broadcast. An integer divided by 0 is an error of the data.
+// Div: y = a / b, broadcast, of all numbers; integers are cut towards 0. da = dy / b,
+// db = -dy y / b, each summed over what was broadcast. An integer divided by 0 is an error of the
+// data.
 // https://onnx.ai/onnx/operators/onnx__Div.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/integer_math.h"
+#include "kernels/cpu/integer_division.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -25,31 +25,19 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
       c, [whole](double a, double b) { return whole ? std::trunc(a / b) : a / b; });
 }
 
-OFSDP_MULTIARCH void div_floats(const BinaryRow<float>& row) {
-  binary_row(row, [](float a, float b) { return a / b; });
-}
-
-// The smallest integer divided by -1 wraps; the processor would trap.
-template <typename T>
-T quotient(T a, T b) {
-  if (b == -1) return wrapping(T{0}, a, [](auto p, auto q) { return p - q; });
-  return a / b;
-}
-
-template <typename T>
-void div_integers(const BinaryRow<T>& row) {
-  binary_row(row, quotient<T>);
-}
-
-template <typename T>
-std::unique_ptr<Kernel> create_integers(const Problem& p) {
-  return make_kernel([loop = binary_loop(p), n = p.in(1).numel()](const KernelArgs& args) {
-    for (int64_t i = 0; i < n; ++i) {
-      if (args.in<T>(1)[i] == 0) return input_error("element {} of the integer divisor is 0", i);
+struct Div {
+  template <typename T>
+  OFSDP_INLINE T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      return a / b;
+    } else {
+      return wrapping_quotient(a, b);
     }
-    run_binary<T, T, div_integers<T>>(loop, args);
-    return ok_status();
-  });
+  }
+};
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_divisor_check(p, create_binary_of<Div, kNumberTypes>(p));
 }
 
 void away_from_zero(size_t input, std::vector<double>& values) {
@@ -57,28 +45,17 @@ void away_from_zero(size_t input, std::vector<double>& values) {
   for (double& v : values) v = v < 0 ? v - 1 : v + 1;
 }
 
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = binary_samples(away_from_zero);
-  append(list, binary_samples_of(DType::kInt64, away_from_zero));
-  append(list, binary_samples_of(DType::kInt32, away_from_zero));
-  return list;
-}
-
 }  // namespace
 
 void add_div(Registry& registry) {
-  registry.add({.name = "Div",
-                .min_inputs = 2,
-                .first_opset = 7,
-                .infer = infer_binary,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, div_floats>},
-                        {"int64", accepts_binary<int64_t>, create_integers<int64_t>},
-                        {"int32", accepts_binary<int32_t>, create_integers<int32_t>}},
-                .samples = samples,
-                .inplace_inputs = {0, 1},
-                .layout = LayoutRule::kElementwise});
+  registry.add(
+      pointwise({.name = "Div",
+                 .min_inputs = 2,
+                 .first_opset = 14,
+                 .grad = grad,
+                 .reference = reference,
+                 .cpu = kernels_by<accepts_binary_of<kNumberTypes>, create>(),
+                 .samples = [] { return samples_of_types(kNumberTypes, away_from_zero); }}));
 }
 
 }  // namespace ofsdp::ops

@@ -1,55 +1,32 @@
-// Equal: y = a == b as bool, broadcast. No gradient.
+// Equal: y = a == b as bool, broadcast, of all numbers and bool. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Equal.html
-#include "kernels/cpu/elementwise.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
-
-constexpr auto kEqual = [](auto a, auto b) { return a == b; };
-
-Result<std::vector<TensorDesc>> infer(const InferContext& c) {
-  OFSDP_ASSIGN_OR_RETURN(TensorDesc desc, infer_broadcast(c));
-  desc.dtype = DType::kBool;
-  return std::vector{std::move(desc)};
-}
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   return binary_reference(c, [](double a, double b) { return a == b ? 1.0 : 0.0; });
 }
 
-template <typename T>
-void equal_row(const BinaryRow<T, bool>& row) {
-  binary_row(row, kEqual);
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = binary_samples();
-  append(list, binary_samples_of(DType::kInt64));
-  append(list, binary_samples_of(DType::kInt32));
-  append(list, binary_samples_of(DType::kBool));
-  return list;
-}
+struct Equal {
+  template <typename T>
+  OFSDP_INLINE bool operator()(T a, T b) const {
+    return a == b;
+  }
+};
 
 }  // namespace
 
 void add_equal(Registry& registry) {
-  registry.add(
-      {.name = "Equal",
-       .min_inputs = 2,
-       .first_opset = 7,
-       .infer = infer,
-       .reference = reference,
-       .cpu = {{"float32", accepts_binary<float, bool>,
-                create_binary<float, bool, equal_row<float>>},
-               {"int64", accepts_binary<int64_t, bool>,
-                create_binary<int64_t, bool, equal_row<int64_t>>},
-               {"int32", accepts_binary<int32_t, bool>,
-                create_binary<int32_t, bool, equal_row<int32_t>>},
-               {"bool", accepts_binary<bool, bool>, create_binary<bool, bool, equal_row<bool>>}},
-       .samples = samples,
-       .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Equal",
+                          .min_inputs = 2,
+                          .first_opset = 19,
+                          .infer = infer_comparison,
+                          .reference = reference,
+                          .cpu = binary_kernels<Equal, kNumberTypes | kBoolType>(),
+                          .samples = [] { return samples_of_types(kNumberTypes | kBoolType); }}));
 }
 
 }  // namespace ofsdp::ops

@@ -2,10 +2,9 @@
 // https://onnx.ai/onnx/operators/onnx__Exp.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -16,22 +15,27 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return unary_reference(c, [](double x) { return std::exp(x); });
 }
 
-OFSDP_MULTIARCH void exp_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return vector_exp(v); });
+struct Exp {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return math::exp(x);
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples();
+  return list;
 }
 
 }  // namespace
 
 void add_exp(Registry& registry) {
-  registry.add({.name = "Exp",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<exp_span>}},
-                .samples = [] { return unary_samples(); },
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Exp",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Exp>(),
+                          .samples = samples}));
 }
 
 }  // namespace ofsdp::ops

@@ -3,7 +3,9 @@
 // that took k, in their order: ofsdp.GatherGrad(dy, indices), attributes axis and shape (of data).
 // An index outside of the axis is an error of the data.
 // https://onnx.ai/onnx/operators/onnx__Gather.html
+#include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/through_float.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
@@ -78,19 +80,10 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-bool index_type(const Problem& p) {
-  return p.all_plain() && (p.in(1).dtype == DType::kInt64 || p.in(1).dtype == DType::kInt32);
-}
+bool index_type(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
 
-bool accepts_grad(const Problem& p) { return index_type(p) && p.in(0).dtype == DType::kFloat32; }
-
-template <typename Index>
-Status check_indices(const Index* indices, const Extent& e) {
-  for (int64_t i = 0; i < e.count; ++i) {
-    if (indices[i] >= -e.n && indices[i] < e.n) continue;
-    return input_error("index {} at element {} is outside -{}..{}", indices[i], i, e.n, e.n - 1);
-  }
-  return ok_status();
+bool accepts_grad(const Problem& p) {
+  return index_type(p) && (p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64);
 }
 
 template <typename Index>
@@ -99,12 +92,11 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
   const auto bytes = e.inner * static_cast<int64_t>(dtype_size(p.in(0).dtype));
   return make_kernel([e, bytes](const KernelArgs& a) {
     const Index* indices = a.in<Index>(1);
-    OFSDP_RETURN_IF_ERROR(check_indices(indices, e));
+    OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
     const int64_t grain = (int64_t{1} << 16) / std::max<int64_t>(bytes, 1) + 1;
     parallel_for(e.outer * e.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t index = indices[row % e.count];
-        const int64_t from = row / e.count * e.n + (index < 0 ? index + e.n : index);
+        const int64_t from = row / e.count * e.n + wrapped(indices[row % e.count], e.n);
         std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + from * bytes,
                     static_cast<size_t>(bytes));
       }
@@ -113,40 +105,52 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
   });
 }
 
-// Adds columns begin .. end-1 of every row of dy to the row it came from.
-template <typename Index>
-void scatter_columns(const Extent& e, const float* dy, const Index* indices, float* dx,
-                     int64_t begin, int64_t end) {
-  for (int64_t row = 0; row < e.outer * e.count; ++row) {
-    const int64_t index = indices[row % e.count];
-    const int64_t to = row / e.count * e.n + (index < 0 ? index + e.n : index);
-    const float* from = dy + row * e.inner;
-    float* sum = dx + to * e.inner;
+// Threads share columns begin .. end-1 of blocks of outer axes, never rows, so the order of each
+// sum is that of the indices.
+template <typename Index, typename T>
+void scatter_columns(const Extent& e, const T* dy, const Index* indices, T* dx, int64_t begin,
+                     int64_t end) {
+  for (int64_t i = 0; i < e.count; ++i) {
+    const T* from = dy + i * e.inner;
+    T* sum = dx + wrapped(indices[i], e.n) * e.inner;
     for (int64_t j = begin; j < end; ++j) sum[j] += from[j];
   }
 }
 
-template <typename Index>
+constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
+
+template <typename Index, typename T>
 std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
   const Extent e = extent(p.out(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
-  return make_kernel([e, bytes = p.out(0).bytes()](const KernelArgs& a) {
-    OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), e));
-    if (bytes > 0) std::memset(a.outputs[0].data, 0, bytes);
-    // Threads share columns, never rows, so the order of each sum is that of the indices.
-    const int64_t grain = std::max<int64_t>(64, 65536 / std::max<int64_t>(e.outer * e.count, 1));
-    parallel_for(e.inner, grain, [&](int64_t begin, int64_t end) {
-      scatter_columns(e, a.in<float>(0), a.in<Index>(1), a.out<float>(0), begin, end);
+  return make_kernel([e](const KernelArgs& a) {
+    const Index* indices = a.in<Index>(1);
+    OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
+    T* dx = a.out<T>(0);
+    parallel_for(e.outer * e.n * e.inner, 65536,
+                 [&](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, T{0}); });
+    const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
+    const int64_t work = std::max<int64_t>(e.count * std::min(e.inner, kColumns), 1);
+    parallel_for(e.outer * blocks, 65536 / work + 1, [&](int64_t first, int64_t last) {
+      for (int64_t item = first; item < last; ++item) {
+        const int64_t o = item / blocks, begin = item % blocks * kColumns;
+        scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, dx + o * e.n * e.inner,
+                        begin, std::min(begin + kColumns, e.inner));
+      }
     });
     return ok_status();
   });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return p.in(1).dtype == DType::kInt64 ? create_as<int64_t>(p) : create_as<int32_t>(p);
+  return with_index(p.in(1).dtype, [&](auto index) { return create_as<decltype(index)>(p); });
 }
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return p.in(1).dtype == DType::kInt64 ? create_grad_as<int64_t>(p) : create_grad_as<int32_t>(p);
+  return with_index(p.in(1).dtype, [&](auto index) {
+    using Index = decltype(index);
+    return p.in(0).dtype == DType::kFloat32 ? create_grad_as<Index, float>(p)
+                                            : create_grad_as<Index, double>(p);
+  });
 }
 
 SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
@@ -167,13 +171,15 @@ std::vector<SampleCase> samples() {
 
 std::vector<SampleCase> grad_samples() {
   auto made = [](const char* name, Shape dy, TensorDesc indices, int64_t axis,
-                 std::vector<int64_t> shape) {
-    SampleCase s = sample(name, {DType::kFloat32, std::move(dy)}, std::move(indices), axis);
+                 std::vector<int64_t> shape, DType dtype = DType::kFloat32) {
+    SampleCase s = sample(name, {dtype, std::move(dy)}, std::move(indices), axis);
     s.attributes.set("shape", std::move(shape));
     return s;
   };
   return {made("embedding", {2, 4, 5}, {DType::kInt64, {2, 4}}, 0, {7, 5}),
           made("middle", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}),
+          made("wide", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300}),
+          made("doubles", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat64),
           made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
 }
 
@@ -192,7 +198,9 @@ void add_gather(Registry& registry) {
                 .min_inputs = 2,
                 .infer = infer_grad,
                 .reference = grad_reference,
-                .cpu = {{"columns", accepts_grad, create_grad}},
+                .cpu = {{"columns", accepts_grad, create_grad},
+                        {"through_float", accepts_through_float<accepts_grad>,
+                         create_through_float<create_grad>}},
                 .samples = grad_samples});
 }
 

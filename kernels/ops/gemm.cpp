@@ -3,6 +3,8 @@
 // Attribute of our own, set by fusion: ofsdp_activation="relu" makes it Y = max(that, 0), and the
 // gradient starts with ofsdp.ReluGrad(dY, Y).
 // https://onnx.ai/onnx/operators/onnx__Gemm.html
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/list.h"
@@ -149,6 +151,33 @@ std::unique_ptr<Kernel> create(const Problem& p) {
                                 : std::move(kernel);
 }
 
+bool accepts_loops(const Problem& p) {
+  return p.all_plain() && p.all_dtype(p.in(0).dtype) && !has_relu(p.attributes) &&
+         (is_integer(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64);
+}
+
+// The product alone, then alpha and beta C in double.
+std::unique_ptr<Kernel> create_loops(const Problem& p) {
+  MatrixProduct made = product_of(p.attributes, p.in(0), p.out(0));
+  made.alpha = 1;
+  const bool has_c = p.has_in(2);
+  const auto steps = has_c ? strides_of(p.in(2).shape) : std::pair<int64_t, int64_t>{};
+  const double alpha = p.attributes.f("alpha", 1.0f), beta = p.attributes.f("beta", 1.0f);
+  return with_number(p.in(0).dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+    using T = decltype(zero);
+    return make_kernel([=, inner = make_matrix_loops(made)](const KernelArgs& a) {
+      OFSDP_RETURN_IF_ERROR(inner->run(a));
+      T* y = a.out<T>(0);
+      for (int64_t i = 0; i < made.rows * made.columns; ++i) {
+        const int64_t at = i / made.columns * steps.first + i % made.columns * steps.second;
+        const double addend = has_c ? beta * static_cast<double>(a.in<T>(2)[at]) : 0;
+        y[i] = static_cast<T>(alpha * static_cast<double>(y[i]) + addend);
+      }
+      return ok_status();
+    });
+  });
+}
+
 std::vector<SampleCase> samples() {
   const auto f = [](Shape shape) { return TensorDesc{DType::kFloat32, std::move(shape)}; };
   std::vector<SampleCase> cases = {
@@ -171,6 +200,13 @@ std::vector<SampleCase> samples() {
                      .attributes = {{"alpha", 0.5f}, {"beta", -2.0f}, {"transA", int64_t{1}}},
                      .inputs = {f({6, 3}), f({6, 4}), f(addend)}});
   }
+  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kInt32}) {
+    cases.push_back({.name = std::string(dtype_name(dtype)),
+                     .attributes = {{"alpha", 2.0f}, {"beta", -2.0f}, {"transA", int64_t{1}}},
+                     .inputs = {{dtype, {6, 3}}, {dtype, {6, 4}}, {dtype, {4}}},
+                     .check_grad = false,
+                     .tolerance = dtype == DType::kFloat64 ? 1e-13 : 2e-3});
+  }
   return cases;
 }
 
@@ -182,7 +218,9 @@ void add_gemm(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create}},
+                .cpu = {{"onednn", accepts, create},
+                        in_float32<accepts, create>(),
+                        {"loops", accepts_loops, create_loops}},
                 .samples = samples});
 }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/softmax.h"
+#include "kernels/cpu/softmax_loops.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
@@ -88,17 +90,42 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, Shape shape, int64_t axis, size_t inputs) {
+bool accepts_double(const Problem& p) { return p.all_dtype(DType::kFloat64) && p.all_plain(); }
+
+std::unique_ptr<Kernel> create_double(const Problem& p) {
+  return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
+    log_softmax_loops(e, a.in<double>(0), a.out<double>(0));
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create_grad_double(const Problem& p) {
+  return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
+    log_softmax_grad_loops(e, a.in<double>(0), a.in<double>(1), a.out<double>(0));
+    return ok_status();
+  });
+}
+
+SampleCase sample(const char* name, Shape shape, int64_t axis, size_t inputs,
+                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
   return {.name = name,
           .attributes = {{"axis", axis}},
-          .inputs = std::vector<TensorDesc>(inputs, {DType::kFloat32, std::move(shape)})};
+          .inputs = std::vector<TensorDesc>(inputs, {dtype, std::move(shape)}),
+          .check_grad = dtype_size(dtype) > 2,
+          .tolerance = tolerance};
 }
 
 std::vector<SampleCase> samples_of(size_t inputs) {
-  return {sample("classes", {5, 10}, -1, inputs),      sample("vocabulary", {3, 333}, 1, inputs),
-          sample("channels", {2, 4, 3, 5}, 1, inputs), sample("leading", {6, 150}, 0, inputs),
-          sample("one_class", {4, 1}, 1, inputs),      sample("empty", {0, 10}, 1, inputs),
-          sample("no_class", {3, 0}, 1, inputs)};
+  return {sample("classes", {5, 10}, -1, inputs),
+          sample("vocabulary", {3, 333}, 1, inputs),
+          sample("channels", {2, 4, 3, 5}, 1, inputs),
+          sample("leading", {6, 150}, 0, inputs),
+          sample("one_class", {4, 1}, 1, inputs),
+          sample("empty", {0, 10}, 1, inputs),
+          sample("no_class", {3, 0}, 1, inputs),
+          sample("float64", {3, 5, 2}, 1, inputs, DType::kFloat64, 1e-13),
+          sample("float16", {3, 5, 2}, -1, inputs, DType::kFloat16, 1e-3),
+          sample("bfloat16", {3, 5, 2}, 0, inputs, DType::kBFloat16, 8e-3)};
 }
 
 std::vector<SampleCase> samples() {
@@ -121,7 +148,9 @@ void add_log_softmax(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create}},
+                .cpu = {{"rows", accepts, create},
+                        in_float32<accepts, create>(),
+                        {"float64", accepts_double, create_double}},
                 .samples = samples,
                 .inplace_inputs = {0}});
   registry.add({.domain = kOwnDomain,
@@ -129,7 +158,9 @@ void add_log_softmax(Registry& registry) {
                 .min_inputs = 2,
                 .infer = infer,
                 .reference = grad_reference,
-                .cpu = {{"rows", accepts, create_grad}},
+                .cpu = {{"rows", accepts, create_grad},
+                        in_float32<accepts, create_grad>(),
+                        {"float64", accepts_double, create_grad_double}},
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
 }

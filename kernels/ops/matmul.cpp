@@ -5,6 +5,7 @@
 // transA and transB (swap the last two axes first) and fold_batch (first join all leading axes of
 // both with the rows they hold, [b, m, k] -> [b m, k]: the sum over the batch becomes part of the
 // product). https://onnx.ai/onnx/operators/onnx__MatMul.html
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/matrix_product.h"
 
@@ -118,6 +119,21 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return make_matrix_product(product_of(p.attributes, p.in(0), p.in(1)));
 }
 
+bool accepts_loops(const Problem& p) {
+  return p.all_plain() && loops_accept(product_of(p.attributes, p.in(0), p.in(1)));
+}
+
+std::unique_ptr<Kernel> create_loops(const Problem& p) {
+  return make_matrix_loops(product_of(p.attributes, p.in(0), p.in(1)));
+}
+
+SampleCase sample_of(const char* name, DType dtype, double tolerance) {
+  return {.name = name,
+          .inputs = {{dtype, {2, 1, 4, 5}}, {dtype, {3, 5, 6}}},
+          .check_grad = false,
+          .tolerance = tolerance};
+}
+
 SampleCase sample(const char* name, Shape a, Shape b, Attributes attributes = {}) {
   return {.name = name,
           .attributes = std::move(attributes),
@@ -134,7 +150,11 @@ std::vector<SampleCase> samples() {
           sample("column_vector", {2, 4, 5}, {5}),
           sample("vectors", {5}, {5}),
           sample("empty_batch", {0, 4, 5}, {5, 6}),
-          sample("no_inner", {3, 0}, {0, 2})};
+          sample("no_inner", {3, 0}, {0, 2}),
+          sample_of("float64", DType::kFloat64, 1e-13),
+          sample_of("float16", DType::kFloat16, 2e-3),
+          sample_of("bfloat16", DType::kBFloat16, 1e-2),
+          sample_of("int32", DType::kInt32, 0)};
 }
 
 std::vector<SampleCase> own_samples() {
@@ -158,14 +178,18 @@ void add_matmul(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create}},
+                .cpu = {{"onednn", accepts, create},
+                        in_float32<accepts, create>(),
+                        {"loops", accepts_loops, create_loops}},
                 .samples = samples});
   registry.add({.domain = kOwnDomain,
                 .name = "MatMul",
                 .min_inputs = 2,
                 .infer = infer,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create}},
+                .cpu = {{"onednn", accepts, create},
+                        in_float32<accepts, create>(),
+                        {"loops", accepts_loops, create_loops}},
                 .samples = own_samples});
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/fold.h"
 #include "kernels/cpu/onednn.h"
 
 namespace ofsdp::ops {
@@ -133,19 +134,66 @@ std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product) {
   return onednn::make_kernel(describe(p), bindings);
 }
 
+namespace {
+
+// Which matrices of A and B matrix `m` of the batch is made of.
+std::pair<int64_t, int64_t> operands_of(const MatrixProduct& p, const std::vector<int64_t>& batch,
+                                        int64_t m) {
+  int64_t of_a = 0, of_b = 0, rest = m, step_a = 1, step_b = 1;
+  for (size_t i = batch.size(); i-- > 0; rest /= batch[i]) {
+    if (p.batch_a[i] != 1) of_a += rest % batch[i] * step_a;
+    if (p.batch_b[i] != 1) of_b += rest % batch[i] * step_b;
+    step_a *= p.batch_a[i];
+    step_b *= p.batch_b[i];
+  }
+  return {of_a, of_b};
+}
+
+// One matrix.
+template <typename T>
+void multiply(const MatrixProduct& p, const T* a, const T* b, T* dst) {
+  for (int64_t i = 0; i < p.rows; ++i) {
+    for (int64_t j = 0; j < p.columns; ++j) {
+      SumOf<T> sum = 0;
+      for (int64_t k = 0; k < p.inner; ++k) {
+        sum += widened(a[p.transpose_a ? k * p.rows + i : i * p.inner + k]) *
+               widened(b[p.transpose_b ? j * p.inner + k : k * p.columns + j]);
+      }
+      if constexpr (std::is_floating_point_v<T>) sum *= static_cast<double>(p.alpha);
+      dst[i * p.columns + j] = static_cast<T>(sum);
+    }
+  }
+}
+
+}  // namespace
+
+bool loops_accept(const MatrixProduct& p) {
+  return (is_integer(p.dtype) && p.alpha == 1.0f) || p.dtype == DType::kFloat64;
+}
+
+std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& p) {
+  return with_number(p.dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+    using T = decltype(zero);
+    const std::vector<int64_t> batch = p.batch();
+    return make_kernel([p, batch, matrices = product_of(batch)](const KernelArgs& args) {
+      for (int64_t m = 0; m < matrices; ++m) {
+        const auto [of_a, of_b] = operands_of(p, batch, m);
+        multiply(p, args.in<T>(0) + of_a * p.rows * p.inner,
+                 args.in<T>(1) + of_b * p.inner * p.columns,
+                 args.out<T>(0) + m * p.rows * p.columns);
+      }
+      return ok_status();
+    });
+  });
+}
+
 void reference_product(const MatrixProduct& p, const std::vector<double>& a,
                        const std::vector<double>& b, std::vector<double>& dst) {
   const std::vector<int64_t> batch = p.batch();
   const int64_t matrices = product_of(batch);
   dst.assign(static_cast<size_t>(matrices * p.rows * p.columns), 0.0);
   for (int64_t m = 0; m < matrices; ++m) {
-    int64_t of_a = 0, of_b = 0, rest = m, step_a = 1, step_b = 1;  // which matrices of A and B
-    for (size_t i = batch.size(); i-- > 0; rest /= batch[i]) {
-      if (p.batch_a[i] != 1) of_a += rest % batch[i] * step_a;
-      if (p.batch_b[i] != 1) of_b += rest % batch[i] * step_b;
-      step_a *= p.batch_a[i];
-      step_b *= p.batch_b[i];
-    }
+    const auto [of_a, of_b] = operands_of(p, batch, m);
     const double* src = a.data() + of_a * p.rows * p.inner;
     const double* weights = b.data() + of_b * p.inner * p.columns;
     for (int64_t i = 0; i < p.rows; ++i) {

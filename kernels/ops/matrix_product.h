@@ -33,6 +33,10 @@ struct MatrixProduct {
 bool onednn_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
+// Any number type by plain loops: float64 and whole numbers, which wrap. No addend.
+bool loops_accept(const MatrixProduct& product);
+std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& product);
+
 // The definition: dst has batch x rows x columns elements and is overwritten (no addend).
 void reference_product(const MatrixProduct& product, const std::vector<double>& a,
                        const std::vector<double>& b, std::vector<double>& dst);

@@ -6,6 +6,7 @@
 // kNoWinner, so the gradient is exact. https://onnx.ai/onnx/operators/onnx__MaxPool.html
 #include <cmath>
 
+#include "kernels/cpu/through_float.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/max_pool_kernel.h"
@@ -115,21 +116,31 @@ std::vector<SampleCase> samples() {
       sample("empty_batch", {0, 3, 4, 4}, square(2, 2))};
   Attributes relu = with(square(2, 2), kActivationAttribute, std::string("relu"));
   cases.push_back(sample("relu", {2, 5, 6, 8}, std::move(relu), 1));
+  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kInt8, DType::kUInt8}) {
+    SampleCase made = sample(std::string(dtype_name(dtype)), {2, 3, 7, 9},
+                             with(square(3, 2), "pads", Ints{1, 0, 1, 2}));
+    made.inputs[0].dtype = dtype;
+    made.check_grad = dtype == DType::kFloat64;
+    cases.push_back(std::move(made));
+  }
   return cases;
 }
 
 }  // namespace
 
 void add_max_pool(Registry& registry) {
-  registry.add({.name = "MaxPool",
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0, 2}});
+  registry.add(
+      {.name = "MaxPool",
+       .infer = infer,
+       .grad = grad,
+       .reference = reference,
+       .cpu = {{"loops", accepts, create},
+               {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},
+               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
+       .samples = samples,
+       .layout = LayoutRule::kChannelsLast,
+       .channels_last_inputs = {0},
+       .channels_last_outputs = {0, 2}});
 }
 
 }  // namespace ofsdp::ops

@@ -1,7 +1,8 @@
 // ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs whose winning tap
 // lies at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
 // Outputs are added in their order, so repeated runs give the same bits.
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/through_float.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pool_shape.h"
 
@@ -87,7 +88,7 @@ class ChannelsLastGrad {
 };
 
 // Any layout and window: an addition per output, at its winner's place.
-template <typename Winner>
+template <typename T, typename Winner>
 class ScatterGrad {
  public:
   explicit ScatterGrad(const Problem& p)
@@ -113,10 +114,10 @@ class ScatterGrad {
   void plane(const KernelArgs& a, int64_t p) const {
     const Window& w = window_;
     const int64_t image = p / channels_, channel = p % channels_;
-    const float* dy = a.in<float>(0) + image * w.out_size() * channels_ + channel;
+    const T* dy = a.in<T>(0) + image * w.out_size() * channels_ + channel;
     const Winner* winners = a.in<Winner>(1) + image * w.out_size() * channels_ + channel;
-    float* dx = a.out<float>(0) + image * w.in_size() * channels_ + channel;
-    for (int64_t i = 0; i < w.in_size(); ++i) dx[i * channels_] = 0.0f;
+    T* dx = a.out<T>(0) + image * w.in_size() * channels_ + channel;
+    for (int64_t i = 0; i < w.in_size(); ++i) dx[i * channels_] = 0;
     for (int64_t out = 0; out < w.out_size(); ++out) {
       const Winner winner = winners[out * channels_];
       if (winner == static_cast<Winner>(kNoWinner)) continue;
@@ -132,13 +133,14 @@ class ScatterGrad {
   std::vector<int64_t> offsets_;  // of a tap from the window's first position
 };
 
-bool same_layout(const Problem& p) {
+template <typename T>
+bool accepts(const Problem& p) {
   return p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout &&
-         p.in(0).dtype == DType::kFloat32;
+         p.in(0).dtype == dtype_of<T>();
 }
 
 bool accepts_channels_last(const Problem& p) {
-  return same_layout(p) && p.in(0).layout == Layout::kChannelsLast &&
+  return accepts<float>(p) && p.in(0).layout == Layout::kChannelsLast &&
          p.in(1).dtype == DType::kUInt8;
 }
 
@@ -146,9 +148,10 @@ std::unique_ptr<Kernel> create_channels_last(const Problem& p) {
   return make_kernel(ChannelsLastGrad(p));
 }
 
+template <typename T>
 std::unique_ptr<Kernel> create_scatter(const Problem& p) {
-  if (p.in(1).dtype == DType::kUInt8) return make_kernel(ScatterGrad<uint8_t>(p));
-  return make_kernel(ScatterGrad<int32_t>(p));
+  if (p.in(1).dtype == DType::kUInt8) return make_kernel(ScatterGrad<T, uint8_t>(p));
+  return make_kernel(ScatterGrad<T, int32_t>(p));
 }
 
 std::vector<SampleCase> samples() {
@@ -190,6 +193,12 @@ std::vector<SampleCase> samples() {
                      .inputs = {{DType::kFloat32, y}, {winner_dtype(w.taps()), y}},
                      .fill = fill});
   }
+  for (DType dtype : {DType::kFloat64, DType::kBFloat16}) {
+    cases.push_back(cases[1]);
+    cases.back().name = dtype_name(dtype);
+    cases.back().inputs[0].dtype = dtype;
+    if (dtype == DType::kBFloat16) cases.back().tolerance = 1e-2;
+  }
   return cases;
 }
 
@@ -202,7 +211,10 @@ void add_max_pool_grad(Registry& registry) {
                 .infer = infer,
                 .reference = reference,
                 .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
-                        {"scatter", same_layout, create_scatter}},
+                        {"scatter", accepts<float>, create_scatter<float>},
+                        {"float64", accepts<double>, create_scatter<double>},
+                        {"through_float", accepts_through_float<accepts<float>>,
+                         create_through_float<create_scatter<float>>}},
                 .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},

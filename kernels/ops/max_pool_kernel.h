@@ -13,4 +13,8 @@ namespace ofsdp::ops {
 
 std::unique_ptr<Kernel> make_max_pool(const Problem& problem);
 
+// The same of other types (float64, int8, uint8), by plain loops and without an activation.
+bool accepts_max_pool_loops(const Problem& problem);
+std::unique_ptr<Kernel> make_max_pool_loops(const Problem& problem);
+
 }  // namespace ofsdp::ops

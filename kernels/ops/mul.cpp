@@ -1,10 +1,9 @@
-// Mul: y = a * b, broadcast. da = dy b, db = dy a, each summed over what was
-// broadcast.
+// Mul: y = a * b, broadcast, of all numbers; integers wrap. da = dy b, db = dy a, each summed over
+// what was broadcast.
 // https://onnx.ai/onnx/operators/onnx__Mul.html
-#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -17,41 +16,27 @@ void grad(GradBuilder& b) {
   }
 }
 
-constexpr auto kMul = [](auto a, auto b) { return a * b; };
-
-std::vector<RefTensor> reference(const ReferenceContext& c) { return binary_reference(c, kMul); }
-
-OFSDP_MULTIARCH void mul_floats(const BinaryRow<float>& row) { binary_row(row, kMul); }
-
-template <typename T>
-void mul_integers(const BinaryRow<T>& row) {
-  binary_row(row, [](T a, T b) { return wrapping(a, b, kMul); });
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return binary_reference(c, [](double a, double b) { return a * b; });
 }
 
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = binary_samples();
-  append(list, binary_samples_of(DType::kInt64));
-  append(list, binary_samples_of(DType::kInt32));
-  return list;
-}
+struct Mul {
+  template <typename T>
+  OFSDP_INLINE T operator()(T a, T b) const {
+    return wrapping(a, b, [](auto p, auto q) { return p * q; });
+  }
+};
 
 }  // namespace
 
 void add_mul(Registry& registry) {
-  registry.add({.name = "Mul",
-                .min_inputs = 2,
-                .first_opset = 7,
-                .infer = infer_binary,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, mul_floats>},
-                        {"int64", accepts_binary<int64_t>,
-                         create_binary<int64_t, int64_t, mul_integers<int64_t>>},
-                        {"int32", accepts_binary<int32_t>,
-                         create_binary<int32_t, int32_t, mul_integers<int32_t>>}},
-                .samples = samples,
-                .inplace_inputs = {0, 1},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Mul",
+                          .min_inputs = 2,
+                          .first_opset = 14,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = binary_kernels<Mul, kNumberTypes>(),
+                          .samples = [] { return samples_of_types(kNumberTypes); }}));
 }
 
 }  // namespace ofsdp::ops

@@ -1,8 +1,8 @@
-// Neg: y = -x. dx = -dy.
+// Neg: y = -x, of floats and signed integers; the smallest integer wraps. dx = -dy.
 // https://onnx.ai/onnx/operators/onnx__Neg.html
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/integer_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -13,22 +13,30 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return unary_reference(c, [](double x) { return -x; });
 }
 
-OFSDP_MULTIARCH void neg_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return -v; });
+struct Neg {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    if constexpr (std::is_floating_point_v<T>) return -x;
+    return wrapping(T{0}, x, [](auto p, auto q) { return p - q; });
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples();
+  append(list, vectors_of_types(kSignedIntegers));
+  list.push_back(extreme_sample());
+  return list;
 }
 
 }  // namespace
 
 void add_neg(Registry& registry) {
-  registry.add({.name = "Neg",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<neg_span>}},
-                .samples = [] { return unary_samples(); },
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Neg",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Neg, kFloatTypes | kSignedIntegers>(),
+                          .samples = samples}));
 }
 
 }  // namespace ofsdp::ops

@@ -1,25 +1,24 @@
 // Not: y = !x of bool. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Not.html
-#include "kernels/cpu/elementwise.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return unary_reference(c, [](double x) { return x == 0 ? 1.0 : 0.0; });
+}
+
+struct Not {
+  OFSDP_INLINE bool operator()(bool x) const { return !x; }
+};
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   if (c.inputs[0].dtype != DType::kBool) {
     return input_error("expected bool, found {}", c.inputs[0].text());
   }
   return std::vector{c.inputs[0]};
-}
-
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return unary_reference(c, [](double v) { return v == 0 ? 1.0 : 0.0; });
-}
-
-void not_span(const bool* x, bool* y, int64_t n) {
-  unary_row(x, y, n, [](bool v) { return !v; });
 }
 
 std::vector<SampleCase> samples() {
@@ -30,13 +29,12 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_not(Registry& registry) {
-  registry.add({.name = "Not",
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<bool>, create_unary<not_span>}},
-                .samples = samples,
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Not",
+                          .first_opset = 1,
+                          .infer = infer,
+                          .reference = reference,
+                          .cpu = unary_kernels<Not, kBoolType>(),
+                          .samples = samples}));
 }
 
 }  // namespace ofsdp::ops

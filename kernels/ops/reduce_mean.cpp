@@ -36,8 +36,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.in(0).dtype == DType::kFloat32 && p.all_plain(); }
-
 std::unique_ptr<Kernel> create(const Problem& p) {
   const auto reduced = reduced_axes(p);
   const double count = count_of(p.in(0).shape, reduced);
@@ -50,6 +48,12 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       });
 }
 
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = reduce_samples(false);
+  append(list, reduce_samples_of({DType::kFloat64, DType::kFloat16, DType::kBFloat16}));
+  return list;
+}
+
 }  // namespace
 
 void add_reduce_mean(Registry& registry) {
@@ -58,8 +62,8 @@ void add_reduce_mean(Registry& registry) {
                 .infer = infer_reduce,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"blocks", accepts, create}},
-                .samples = [] { return reduce_samples(false); },
+                .cpu = reduce_kernels<create, MeanFold>(),
+                .samples = samples,
                 .constant_inputs = {1}});
 }
 

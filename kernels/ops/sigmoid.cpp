@@ -3,56 +3,56 @@
 // https://onnx.ai/onnx/operators/onnx__Sigmoid.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
 
-void grad(GradBuilder& b) {
-  b.set_grad(0, b.emit1("ofsdp.SigmoidGrad", {b.grad_output(0), b.output(0)}));
-}
+void grad(GradBuilder& b) { grad_of_output(b, "SigmoidGrad"); }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   return unary_reference(c, [](double x) { return 1 / (1 + std::exp(-x)); });
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  return binary_reference(c, [](double dy, double y) { return dy * y * (1 - y); });
+  return binary_reference(c, [](double d, double y) { return d * y * (1 - y); });
 }
 
-OFSDP_MULTIARCH void sigmoid_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return 1.0f / (1.0f + vector_exp(-v)); });
-}
+struct Sigmoid {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return math::sigmoid(x);
+  }
+};
 
-OFSDP_MULTIARCH void sigmoid_grad_row(const BinaryRow<float>& row) {
-  binary_row(row, [](float dy, float y) { return dy * y * (1.0f - y); });
+struct SigmoidGrad {
+  template <typename T>
+  OFSDP_INLINE T operator()(T d, T x) const {
+    return d * x * (T{1} - x);
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples();
+  list.push_back(extreme_sample());
+  return list;
 }
 
 }  // namespace
 
 void add_sigmoid(Registry& registry) {
-  registry.add({.name = "Sigmoid",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<sigmoid_span>}},
-                .samples = [] { return unary_samples(); },
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "SigmoidGrad",
-       .min_inputs = 2,
-       .infer = infer_binary,
-       .reference = grad_reference,
-       .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, sigmoid_grad_row>}},
-       .samples = [] { return pair_samples(); },
-       .inplace_inputs = {0, 1},
-       .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Sigmoid",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Sigmoid>(),
+                          .samples = samples}));
+  registry.add(pointwise_grad({.name = "SigmoidGrad",
+                               .reference = grad_reference,
+                               .cpu = binary_kernels<SigmoidGrad>(),
+                               .samples = [] { return float_pair_samples(); }}));
 }
 
 }  // namespace ofsdp::ops

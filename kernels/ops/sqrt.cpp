@@ -2,9 +2,9 @@
 // https://onnx.ai/onnx/operators/onnx__Sqrt.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -19,28 +19,28 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return unary_reference(c, [](double x) { return std::sqrt(x); });
 }
 
-OFSDP_MULTIARCH void sqrt_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return __builtin_sqrtf(v); });
-}
+struct Sqrt {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return math::sqrt(x);
+  }
+};
 
-void fill(size_t, std::vector<double>& values) {
-  for (double& v : values) v = std::abs(v) + 0.25;
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples(positive_fill(0.25));
+  list.push_back(extreme_sample());
+  return list;
 }
-
-std::vector<SampleCase> samples() { return unary_samples(fill); }
 
 }  // namespace
 
 void add_sqrt(Registry& registry) {
-  registry.add({.name = "Sqrt",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<sqrt_span>}},
-                .samples = samples,
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Sqrt",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Sqrt>(),
+                          .samples = samples}));
 }
 
 }  // namespace ofsdp::ops

@@ -1,9 +1,9 @@
-// Sub: y = a - b, broadcast. da = dy, db = -dy, each summed over what was broadcast.
+// Sub: y = a - b, broadcast, of all numbers; integers wrap. da = dy, db = -dy, each summed over what
+// was broadcast.
 // https://onnx.ai/onnx/operators/onnx__Sub.html
-#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -15,41 +15,32 @@ void grad(GradBuilder& b) {
   if (b.needs_grad(1)) b.set_grad(1, b.emit1("Neg", {b.sum_to(dy, b.input(1))}));
 }
 
-constexpr auto kSub = [](auto a, auto b) { return a - b; };
-
-std::vector<RefTensor> reference(const ReferenceContext& c) { return binary_reference(c, kSub); }
-
-OFSDP_MULTIARCH void sub_floats(const BinaryRow<float>& row) { binary_row(row, kSub); }
-
-template <typename T>
-void sub_integers(const BinaryRow<T>& row) {
-  binary_row(row, [](T a, T b) { return wrapping(a, b, kSub); });
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return binary_reference(c, [](double a, double b) { return a - b; });
 }
 
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = binary_samples();
-  append(list, binary_samples_of(DType::kInt64));
-  append(list, binary_samples_of(DType::kInt32));
-  return list;
+struct Sub {
+  template <typename T>
+  OFSDP_INLINE T operator()(T a, T b) const {
+    return wrapping(a, b, [](auto p, auto q) { return p - q; });
+  }
+};
+
+// The reference does not wrap.
+void larger_first(size_t input, std::vector<double>& values) {
+  for (double& v : values) v += input == 0 ? 3 : 0;
 }
 
 }  // namespace
 
 void add_sub(Registry& registry) {
-  registry.add({.name = "Sub",
-                .min_inputs = 2,
-                .first_opset = 7,
-                .infer = infer_binary,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, sub_floats>},
-                        {"int64", accepts_binary<int64_t>,
-                         create_binary<int64_t, int64_t, sub_integers<int64_t>>},
-                        {"int32", accepts_binary<int32_t>,
-                         create_binary<int32_t, int32_t, sub_integers<int32_t>>}},
-                .samples = samples,
-                .inplace_inputs = {0, 1},
-                .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Sub",
+                          .min_inputs = 2,
+                          .first_opset = 14,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = binary_kernels<Sub, kNumberTypes>(),
+                          .samples = [] { return samples_of_types(kNumberTypes, larger_first); }}));
 }
 
 }  // namespace ofsdp::ops

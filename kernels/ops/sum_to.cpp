@@ -2,6 +2,8 @@
 // that of dy: axes that `shape` lacks in front and axes where it has 1. It is the gradient of
 // broadcasting, and so of every bias. The gradient of SumTo is that broadcasting. The additions
 // have one order, whatever the number of threads (kernels/cpu/reduce.h).
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
@@ -37,7 +39,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
 
-std::unique_ptr<Kernel> create(const Problem& p) {
+// Which axes of dy are summed.
+std::vector<bool> summed(const Problem& p) {
   const Shape& from = p.in(0).shape;
   const Shape& to = p.out(0).shape;
   std::vector<bool> reduced(static_cast<size_t>(from.rank()), true);
@@ -45,16 +48,33 @@ std::unique_ptr<Kernel> create(const Problem& p) {
     const int at = from.rank() - to.rank() + axis;
     if (to[axis] == from[at]) reduced[static_cast<size_t>(at)] = false;
   }
-  return make_kernel([sum = Reduction(from, reduced, ReduceKind::kSum)](const KernelArgs& a) {
+  return reduced;
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const Reduction sum(p.in(0).shape, summed(p), ReduceKind::kSum);
+  return make_kernel([sum](const KernelArgs& a) {
     sum.run(a.in<float>(0), a.out<float>(0));
     return ok_status();
   });
 }
 
-SampleCase sample(const char* name, Shape from, std::vector<int64_t> to) {
+bool accepts_numbers(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return p.all_plain() && (dtype == DType::kFloat64 || is_integer(dtype));
+}
+
+std::unique_ptr<Kernel> create_numbers(const Problem& p) {
+  return create_fold<SumFold>(p.in(0).dtype, p.in(0).shape, summed(p));
+}
+
+SampleCase sample(const char* name, Shape from, std::vector<int64_t> to,
+                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
   return {.name = name,
           .attributes = {{"shape", std::move(to)}},
-          .inputs = {{DType::kFloat32, std::move(from)}}};
+          .inputs = {{dtype, std::move(from)}},
+          .check_grad = dtype == DType::kFloat32,
+          .tolerance = tolerance};
 }
 
 std::vector<SampleCase> samples() {
@@ -65,6 +85,9 @@ std::vector<SampleCase> samples() {
           sample("channels", {2, 3, 4, 5}, {3, 1, 1}),
           sample("alternating", {2, 3, 4, 5}, {1, 3, 1, 5}),
           sample("empty_batch", {0, 6}, {6}),
+          sample("float64", {2, 3, 4}, {3, 1}, DType::kFloat64, 1e-13),
+          sample("float16", {2, 3, 4}, {3, 1}, DType::kFloat16, 1e-3),
+          sample("int64", {2, 3, 4}, {3, 1}, DType::kInt64),
           sample("same", {2, 3}, {2, 3})};
 }
 
@@ -76,7 +99,9 @@ void add_sum_to(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"blocks", accepts, create}},
+                .cpu = {{"blocks", accepts, create},
+                        in_float32<accepts, create>(),
+                        {"loops", accepts_numbers, create_numbers}},
                 .samples = samples});
 }
 

@@ -3,56 +3,56 @@
 // https://onnx.ai/onnx/operators/onnx__Tanh.html
 #include <cmath>
 
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise.h"
 
 namespace ofsdp::ops {
 namespace {
 
-void grad(GradBuilder& b) {
-  b.set_grad(0, b.emit1("ofsdp.TanhGrad", {b.grad_output(0), b.output(0)}));
-}
+void grad(GradBuilder& b) { grad_of_output(b, "TanhGrad"); }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   return unary_reference(c, [](double x) { return std::tanh(x); });
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  return binary_reference(c, [](double dy, double y) { return dy * (1 - y * y); });
+  return binary_reference(c, [](double d, double y) { return d * (1 - y * y); });
 }
 
-OFSDP_MULTIARCH void tanh_span(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return vector_tanh(v); });
-}
+struct Tanh {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return math::tanh(x);
+  }
+};
 
-OFSDP_MULTIARCH void tanh_grad_row(const BinaryRow<float>& row) {
-  binary_row(row, [](float dy, float y) { return dy * (1.0f - y * y); });
+struct TanhGrad {
+  template <typename T>
+  OFSDP_INLINE T operator()(T d, T x) const {
+    return d * (T{1} - x * x);
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples();
+  list.push_back(extreme_sample());
+  return list;
 }
 
 }  // namespace
 
 void add_tanh(Registry& registry) {
-  registry.add({.name = "Tanh",
-                .first_opset = 6,
-                .infer = infer_same,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_unary<float>, create_unary<tanh_span>}},
-                .samples = [] { return unary_samples(); },
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "TanhGrad",
-       .min_inputs = 2,
-       .infer = infer_binary,
-       .reference = grad_reference,
-       .cpu = {{"loops", accepts_binary<float>, create_binary<float, float, tanh_grad_row>}},
-       .samples = [] { return pair_samples(); },
-       .inplace_inputs = {0, 1},
-       .layout = LayoutRule::kElementwise});
+  registry.add(pointwise({.name = "Tanh",
+                          .first_opset = 13,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Tanh>(),
+                          .samples = samples}));
+  registry.add(pointwise_grad({.name = "TanhGrad",
+                               .reference = grad_reference,
+                               .cpu = binary_kernels<TanhGrad>(),
+                               .samples = [] { return float_pair_samples(); }}));
 }
 
 }  // namespace ofsdp::ops

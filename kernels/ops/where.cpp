@@ -45,9 +45,19 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 bool accepts(const Problem& p) { return p.all_plain(); }
 
+// One loop for each pattern of steps that matters: gcc vectorises those with known steps.
+template <int kStepX, int kStepY, typename T>
+OFSDP_MULTIARCH void choose(const uint8_t* c, const T* x, const T* y, T* out, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) out[i] = c[i] != 0 ? x[i * kStepX] : y[i * kStepY];
+}
+
 template <typename T>
 void where_row(const uint8_t* c, int64_t step_c, const T* x, int64_t step_x, const T* y,
                int64_t step_y, T* out, int64_t n) {
+  if (step_c == 1 && step_x == 1 && step_y == 1) return choose<1, 1>(c, x, y, out, n);
+  if (step_c == 1 && step_x == 1 && step_y == 0) return choose<1, 0>(c, x, y, out, n);
+  if (step_c == 1 && step_x == 0 && step_y == 1) return choose<0, 1>(c, x, y, out, n);
   for (int64_t i = 0; i < n; ++i) out[i] = c[i * step_c] != 0 ? x[i * step_x] : y[i * step_y];
 }
 
@@ -58,13 +68,22 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
                          {broadcast_strides(p.in(0), shape), broadcast_strides(p.in(1), shape),
                           broadcast_strides(p.in(2), shape), strides_of(p.out(0))});
   return make_kernel([loop](const KernelArgs& a) {
+    auto row = [&](const StridedLoop::Offsets& at, int64_t n) {
+      where_row(a.in<uint8_t>(0) + at[0], loop.inner_stride(0), a.in<T>(1) + at[1],
+                loop.inner_stride(1), a.in<T>(2) + at[2], loop.inner_stride(2), a.out<T>(0) + at[3],
+                n);
+    };
+    if (loop.rows() == 1) {
+      parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {
+        StridedLoop::Offsets at;
+        for (size_t k = 0; k < at.size(); ++k) at[k] = begin * loop.inner_stride(k);
+        row(at, end - begin);
+      });
+      return ok_status();
+    }
     const int64_t grain = kElementGrain / std::max<int64_t>(loop.inner(), 1) + 1;
     parallel_for(loop.rows(), grain, [&](int64_t begin, int64_t end) {
-      loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
-        where_row(a.in<uint8_t>(0) + at[0], loop.inner_stride(0), a.in<T>(1) + at[1],
-                  loop.inner_stride(1), a.in<T>(2) + at[2], loop.inner_stride(2),
-                  a.out<T>(0) + at[3], loop.inner());
-      });
+      loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) { row(at, loop.inner()); });
     });
     return ok_status();
   });

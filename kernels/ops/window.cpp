@@ -5,22 +5,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// An attribute with `count` values of at least `least`, or `otherwise` in each place when absent.
-Result<Ints> values_of(const Attributes& attributes, const char* name, size_t count, int64_t least,
-                       int64_t otherwise) {
-  const Ints values = attributes.ints(name, Ints(count, otherwise));
-  if (values.size() != count) {
-    return input_error("{}: expected {} values, found {}", name, count, values.size());
-  }
-  for (int64_t value : values) {
-    if (value < least || value > INT32_MAX) {
-      return input_error("{}: expected values from {} on, found [{}]", name, least,
-                         fmt::join(values, ", "));
-    }
-  }
-  return values;
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // out and pads of one axis; `span` is the reach of the dilated kernel.
@@ -50,6 +34,21 @@ Status check_auto_pad(const std::string& auto_pad) {
 
 }  // namespace
 
+Result<Ints> window_values(const Attributes& attributes, const char* name, size_t count,
+                           int64_t least, int64_t otherwise) {
+  const Ints values = attributes.ints(name, Ints(count, otherwise));
+  if (values.size() != count) {
+    return input_error("{}: expected {} values, found {}", name, count, values.size());
+  }
+  for (int64_t value : values) {
+    if (value < least || value > INT32_MAX) {
+      return input_error("{}: expected values from {} on, found [{}]", name, least,
+                         fmt::join(values, ", "));
+    }
+  }
+  return values;
+}
+
 Result<Window> resolve_window(const Attributes& attributes, const Shape& x, const Ints& kernel) {
   const size_t count = kernel.size();
   if (count < 1 || count > 3 || x.rank() != static_cast<int>(count) + 2) {
@@ -58,9 +57,9 @@ Result<Window> resolve_window(const Attributes& attributes, const Shape& x, cons
   }
   const std::string auto_pad = attributes.s("auto_pad", "NOTSET");
   OFSDP_RETURN_IF_ERROR(check_auto_pad(auto_pad));
-  OFSDP_ASSIGN_OR_RETURN(const Ints strides, values_of(attributes, "strides", count, 1, 1));
-  OFSDP_ASSIGN_OR_RETURN(const Ints dilations, values_of(attributes, "dilations", count, 1, 1));
-  OFSDP_ASSIGN_OR_RETURN(const Ints pads, values_of(attributes, "pads", 2 * count, 0, 0));
+  OFSDP_ASSIGN_OR_RETURN(const Ints strides, window_values(attributes, "strides", count, 1, 1));
+  OFSDP_ASSIGN_OR_RETURN(const Ints dilations, window_values(attributes, "dilations", count, 1, 1));
+  OFSDP_ASSIGN_OR_RETURN(const Ints pads, window_values(attributes, "pads", 2 * count, 0, 0));
   Window w;
   w.axes = static_cast<int>(count);
   for (size_t i = 0; i < count; ++i) {
@@ -77,6 +76,7 @@ Result<Window> resolve_window(const Attributes& attributes, const Shape& x, cons
       w.pads_end[axis] = pads[count + i];
     }
     resolve_axis(w, axis, auto_pad, attributes.i("ceil_mode", 0) != 0);
+    if (attributes.has(kOutputsAttribute)) w.out[axis] = attributes.ints(kOutputsAttribute)[i];
     if (w.out[axis] < 1 && w.in[axis] > 0) {
       return input_error("the window does not fit: spatial axis {} has {} positions, kernel {}", i,
                          w.in[axis], w.kernel[axis]);

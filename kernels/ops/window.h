@@ -12,6 +12,10 @@
 
 namespace ofsdp::ops {
 
+// Attribute of our own, of the convolutions in the gradient of ConvTranspose: the output positions
+// of each axis, where an output shape leaves room for more.
+inline constexpr const char* kOutputsAttribute = "ofsdp_outputs";
+
 struct Window {
   using Axes = std::array<int64_t, 3>;
 
@@ -36,6 +40,10 @@ struct Window {
     return {values.end() - axes, values.end()};
   }
 };
+
+// An attribute with `count` values of at least `least`, or `otherwise` in each place when absent.
+Result<std::vector<int64_t>> window_values(const Attributes& attributes, const char* name,
+                                           size_t count, int64_t least, int64_t otherwise);
 
 // `x` is [N, C, spatial...], `kernel` the taps of each spatial axis.
 Result<Window> resolve_window(const Attributes& attributes, const Shape& x,

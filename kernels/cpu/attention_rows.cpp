@@ -1,0 +1,105 @@
+#include "kernels/cpu/attention_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace ofsdp::attention {
+namespace {
+
+template <typename T, typename M>
+[[gnu::always_inline]] inline void mask_as(T* s, const M* mask, int64_t step, int64_t n) {
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (sizeof(M) == 1) {
+      s[i] = mask[i * step] ? s[i] : kNone;
+    } else {
+      const T m = mask[i * step];
+      s[i] = m == kNone ? kNone : s[i] + m;
+    }
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void softmax_grad_as(const T* p, T* dp, int64_t n) {
+  const T dot = lane_sum(n, [=](int64_t i) { return p[i] * dp[i]; });
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void cap_grad_as(T* ds, const T* capped, T cap, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T t = capped[i] / cap;
+    ds[i] *= T{1} - t * t;
+  }
+}
+
+}  // namespace
+
+OFSDP_MULTIARCH void cap_row(float* s, int64_t n, float cap) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = cap * vector_tanh(s[i] / cap);
+}
+void cap_row(double* s, int64_t n, double cap) {
+  for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
+}
+
+OFSDP_MULTIARCH void mask_row(float* s, const bool* mask, int64_t step, int64_t n) {
+  if (step == 1) return mask_as(s, mask, 1, n);
+  mask_as(s, mask, step, n);
+}
+void mask_row(double* s, const bool* mask, int64_t step, int64_t n) { mask_as(s, mask, step, n); }
+OFSDP_MULTIARCH void mask_row(float* s, const float* mask, int64_t step, int64_t n) {
+  if (step == 1) return mask_as(s, mask, 1, n);
+  mask_as(s, mask, step, n);
+}
+void mask_row(double* s, const double* mask, int64_t step, int64_t n) { mask_as(s, mask, step, n); }
+
+OFSDP_MULTIARCH float exp_row(float* s, int64_t n) {
+  const float max = lane_max(s, n);
+  if (max == -std::numeric_limits<float>::infinity() &&
+      std::none_of(s, s + n, [](float v) { return v != v; })) {
+    std::fill_n(s, n, 0.0f);
+    return 0;
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp(s[i] - max);
+  return lane_sum(n, [s](int64_t i) { return s[i]; });
+}
+double exp_row(double* s, int64_t n) {
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (int64_t i = 0; i < n; ++i) max = std::max(max, s[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    s[i] = max == -std::numeric_limits<double>::infinity() ? 0 : std::exp(s[i] - max);
+    sum += s[i];
+  }
+  return sum;
+}
+
+OFSDP_MULTIARCH void scale_row(const float* s, float factor, float* dst, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
+}
+void scale_row(const double* s, double factor, double* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
+}
+
+OFSDP_MULTIARCH void softmax_grad_row(const float* p, float* dp, int64_t n) {
+  softmax_grad_as(p, dp, n);
+}
+void softmax_grad_row(const double* p, double* dp, int64_t n) { softmax_grad_as(p, dp, n); }
+
+OFSDP_MULTIARCH void cap_grad_row(float* ds, const float* capped, float cap, int64_t n) {
+  cap_grad_as(ds, capped, cap, n);
+}
+void cap_grad_row(double* ds, const double* capped, double cap, int64_t n) {
+  cap_grad_as(ds, capped, cap, n);
+}
+
+}  // namespace ofsdp::attention

@@ -1,0 +1,33 @@
+// Rows of attention scores: softcap, mask, softmax and its gradient, for kernels/cpu/attention.cpp.
+// float is vectorised. Ownership: views. Threads: any.
+#pragma once
+
+#include <cstdint>
+
+namespace ofsdp::attention {
+
+void cap_row(float* s, int64_t n, float cap);  // s = cap tanh(s / cap)
+void cap_row(double* s, int64_t n, double cap);
+
+// s = -infinity where the mask is false; s += mask, and -infinity wherever the mask is.
+void mask_row(float* s, const bool* mask, int64_t step, int64_t n);
+void mask_row(double* s, const bool* mask, int64_t step, int64_t n);
+void mask_row(float* s, const float* mask, int64_t step, int64_t n);
+void mask_row(double* s, const double* mask, int64_t step, int64_t n);
+
+// s = e^(s - max); gives their sum. All -infinity: zeros, and 0.
+float exp_row(float* s, int64_t n);
+double exp_row(double* s, int64_t n);
+
+void scale_row(const float* s, float factor, float* dst, int64_t n);
+void scale_row(const double* s, double factor, double* dst, int64_t n);
+
+// dp = p (dp - sum(p dp))
+void softmax_grad_row(const float* p, float* dp, int64_t n);
+void softmax_grad_row(const double* p, double* dp, int64_t n);
+
+// ds *= 1 - (capped / cap)^2
+void cap_grad_row(float* ds, const float* capped, float cap, int64_t n);
+void cap_grad_row(double* ds, const double* capped, double cap, int64_t n);
+
+}  // namespace ofsdp::attention

@@ -1,0 +1,65 @@
+// Normalisation by channel, in float or double, over [batch, channels, inner] (plain) or
+// [batch, inner, channels] (channels last).
+//
+// Sums over batch and inner go through partial sums that depend on the shape only (one per image,
+// or per block of rows when channels come last) and are joined in their order in double, so threads
+// change no bits. Variances are sums of squares around each partial's own mean, joined by Chan's
+// formula: one pass over memory, without cancellation.
+//
+//   channel_stats      mean and variance (of the population) of each channel
+//   channel_dots       sum of dy, and of dy (x - mean) inv
+//   channel_affine     y = (x - mean) factor + bias
+//   channel_grad       dx = factor dy - shift - (x - mean) slope
+//
+// Ownership: views. Threads: they fan out over the pool. y may be x, dx may be dy or x.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ofsdp {
+
+struct ChannelExtent {
+  int64_t batch = 0, channels = 0, inner = 0;
+  bool last = false;  // channels last
+
+  int64_t count() const { return batch * inner; }  // elements of a channel
+  int64_t parts() const;                           // partial sums of each channel
+  size_t partial_count() const;                    // elements of the workspace of stats and dots
+};
+
+template <typename T>
+void channel_stats(const ChannelExtent& e, const T* x, T* mean, T* variance, T* partial);
+template <typename T>
+void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* inv,
+                  T* sum, T* dot, T* partial);
+template <typename T>
+void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* factor,
+                    const T* bias, T* y);
+template <typename T>
+void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* factor,
+                  const T* shift, const T* slope, T* dx);
+
+// One row of `n` elements of one channel: what group_normalization.cpp builds on.
+struct RowDots {
+  double sum, dot;
+};
+float segment_mean(const float* x, int64_t n);
+double segment_mean(const double* x, int64_t n);
+float segment_squares(const float* x, float mean, int64_t n);  // sum of (x - mean)^2
+double segment_squares(const double* x, double mean, int64_t n);
+RowDots segment_dots(const float* dy, const float* x, float mean, float inv, int64_t n);
+RowDots segment_dots(const double* dy, const double* x, double mean, double inv, int64_t n);
+void segment_affine(const float* x, float mean, float factor, float bias, float* y, int64_t n);
+void segment_affine(const double* x, double mean, double factor, double bias, double* y, int64_t n);
+
+template <typename T>
+struct GradFactors {
+  T mean, factor, shift, slope;
+};
+void segment_grad(const float* dy, const float* x, const GradFactors<float>& f, float* dx,
+                  int64_t n);
+void segment_grad(const double* dy, const double* x, const GradFactors<double>& f, double* dx,
+                  int64_t n);
+
+}  // namespace ofsdp

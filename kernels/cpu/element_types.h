@@ -1,0 +1,64 @@
+// Calls a function with the C++ type that a dtype is stored as.
+//
+//   with_number(dtype, f)  f(T{}) for every type C++ can compute with: all but the 16-bit floats,
+//                          which go through kernels/cpu/through_float.h (is_number says which)
+//   with_bits(bytes, f)    f(T{}) with the unsigned type of that size, for elements that are only
+//                          moved
+//
+// Ownership: none. Threads: any. Errors: none; another dtype is our own bug.
+#pragma once
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+inline bool is_number(DType dtype) {
+  return dtype != DType::kUndefined && dtype != DType::kFloat16 && dtype != DType::kBFloat16;
+}
+
+template <typename F>
+auto with_number(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    case DType::kInt8:
+      return f(int8_t{});
+    case DType::kInt16:
+      return f(int16_t{});
+    case DType::kInt32:
+      return f(int32_t{});
+    case DType::kInt64:
+      return f(int64_t{});
+    case DType::kUInt8:
+      return f(uint8_t{});
+    case DType::kUInt16:
+      return f(uint16_t{});
+    case DType::kUInt32:
+      return f(uint32_t{});
+    case DType::kUInt64:
+      return f(uint64_t{});
+    default:
+      OFSDP_CHECK(dtype == DType::kBool, "no number of type {}", dtype_name(dtype));
+      return f(bool{});
+  }
+}
+
+template <typename F>
+auto with_bits(size_t bytes, const F& f) {
+  switch (bytes) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      OFSDP_CHECK(bytes == 8, "no element of {} bytes", bytes);
+      return f(uint64_t{});
+  }
+}
+
+}  // namespace ofsdp

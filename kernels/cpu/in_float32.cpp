@@ -1,0 +1,113 @@
+#include "kernels/cpu/in_float32.h"
+
+#include <algorithm>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+bool is_half(const TensorDesc& desc) {
+  return desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16;
+}
+
+void widen(const TensorView& from, float* to) {
+  const auto* bits = from.as<const uint16_t>();
+  const bool half = from.desc.dtype == DType::kFloat16;
+  parallel_for(from.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = half ? half_to_float(bits[i]) : bfloat16_to_float(bits[i]);
+    }
+  });
+}
+
+void narrow(const float* from, const TensorView& to) {
+  auto* bits = to.as<uint16_t>();
+  const bool half = to.desc.dtype == DType::kFloat16;
+  parallel_for(to.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      bits[i] = half ? float_to_half(from[i]) : float_to_bfloat16(from[i]);
+    }
+  });
+}
+
+class ConvertingKernel final : public Kernel {
+ public:
+  ConvertingKernel(const Problem& p, const Problem& wide, std::unique_ptr<Kernel> inner)
+      : inner_(std::move(inner)) {
+    place(p.inputs, wide.inputs, inputs_);
+    place(p.outputs, wide.outputs, outputs_);
+    views_.resize(inputs_.size() + outputs_.size());
+  }
+
+  size_t workspace_bytes() const override { return bytes_ + inner_->workspace_bytes(); }
+
+  Status run(const KernelArgs& args) override {
+    const std::span<TensorView> inputs(views_.data(), inputs_.size());
+    const std::span<TensorView> outputs(views_.data() + inputs_.size(), outputs_.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = view(inputs_[i], args.inputs[i], args.workspace);
+      if (inputs_[i].converted) widen(args.inputs[i], inputs[i].as<float>());
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i] = view(outputs_[i], args.outputs[i], args.workspace);
+    }
+    OFSDP_RETURN_IF_ERROR(inner_->run({inputs, outputs, args.workspace + bytes_, args.step}));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs_[i].converted) narrow(outputs[i].as<float>(), args.outputs[i]);
+    }
+    return ok_status();
+  }
+
+ private:
+  struct Operand {
+    TensorDesc wide;
+    bool converted = false;
+    size_t offset = 0;  // in the workspace
+  };
+
+  void place(const std::vector<TensorDesc>& given, const std::vector<TensorDesc>& wide,
+             std::vector<Operand>& operands) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      operands.push_back({wide[i], is_half(given[i]), bytes_});
+      if (is_half(given[i])) bytes_ += align_up(wide[i].bytes(), kTensorAlignment);
+    }
+  }
+
+  static TensorView view(const Operand& operand, const TensorView& given, std::byte* workspace) {
+    return operand.converted ? TensorView{workspace + operand.offset, operand.wide} : given;
+  }
+
+  std::unique_ptr<Kernel> inner_;
+  std::vector<Operand> inputs_, outputs_;
+  std::vector<TensorView> views_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+bool has_half_floats(const Problem& p) {
+  return std::ranges::any_of(p.inputs, is_half) || std::ranges::any_of(p.outputs, is_half);
+}
+
+Problem as_float32(const Problem& p) {
+  Problem wide = p;
+  for (size_t i = 0; i < wide.inputs.size(); ++i) {
+    if (!is_half(wide.inputs[i])) continue;
+    wide.inputs[i].dtype = DType::kFloat32;
+    if (i < wide.constants.size()) wide.constants[i] = nullptr;
+  }
+  for (TensorDesc& desc : wide.outputs) {
+    if (is_half(desc)) desc.dtype = DType::kFloat32;
+  }
+  return wide;
+}
+
+std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner) {
+  return std::make_unique<ConvertingKernel>(p, as_float32(p), std::move(inner));
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,96 @@
+// Where the elements lie that index tensors name.
+//
+//   with_index(dtype, f)  f(T{}) with int64_t or int32_t, which ONNX stores indices as
+//   wrapped(index, n)     an index counted from the end when negative
+//   check_indices         all of them in -n..n-1, else an error that names the first that is not
+//   ElementPlaces         of GatherElements and ScatterElements: index (o, k, j) of the index tensor
+//                         means data element outer_at[o] + index * step + inner_at[j]
+//   TuplePlaces           of GatherND and ScatterND: an index tuple means a slice of the data
+//
+// Ownership: values, made while planning. Threads: any, once made. Errors: kInput, of the data.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cpu/lines.h"
+
+namespace ofsdp {
+
+inline bool is_index(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
+
+template <typename F>
+auto with_index(DType dtype, const F& f) {
+  return dtype == DType::kInt32 ? f(int32_t{}) : f(int64_t{});
+}
+
+inline int64_t wrapped(int64_t index, int64_t n) { return index < 0 ? index + n : index; }
+
+template <typename Index>
+Status check_indices(const Index* indices, int64_t count, int64_t n) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (indices[i] >= -n && indices[i] < n) continue;
+    return input_error("index {} at element {} is outside -{}..{}", indices[i], i, n, n - 1);
+  }
+  return ok_status();
+}
+
+struct ElementPlaces {
+  Lines lines;  // of the index tensor along the axis
+  int64_t n;    // size of the axis in the data
+  int64_t step;
+  std::vector<int64_t> outer_at, inner_at;
+
+  ElementPlaces(const Shape& data, const Shape& indices, int64_t axis);
+
+  // f(element of data, element of the index tensor), a line's in rising order. A thread has whole
+  // lines, so no data element is met by two.
+  template <typename Index, typename F>
+  void for_each(const Index* indices, const F& f) const {
+    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
+      const int64_t size = n, stride = step, count = lines.n;
+      const int64_t base = outer_at[static_cast<size_t>(o)];
+      const int64_t* inner = inner_at.data();
+      if (end - begin == 1) {
+        const int64_t first = lines.at(o, 0, begin), across = lines.inner;
+        const int64_t start = base + inner[begin];
+        for (int64_t k = 0; k < count; ++k) {
+          const int64_t at = first + k * across;
+          f(start + wrapped(indices[at], size) * stride, at);
+        }
+        return;
+      }
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t row = lines.at(o, k, 0);
+        for (int64_t j = begin; j < end; ++j) {
+          f(base + wrapped(indices[row + j], size) * stride + inner[j], row + j);
+        }
+      }
+    });
+  }
+};
+
+struct TuplePlaces {
+  int64_t tuples;     // index tuples
+  int64_t per_batch;  // of them, for one entry of the batch axes
+  int64_t batch_step;
+  int64_t slice;                      // elements that a tuple names
+  std::vector<int64_t> sizes, steps;  // of each member of a tuple
+
+  // `indices` [batch..., ..., m], `data` [batch..., m axes, slice...]
+  TuplePlaces(const Shape& data, const Shape& indices, int batch_axes);
+
+  Status check(const int64_t* indices) const;
+  // First element of the slice that tuple `t` names.
+  int64_t place(const int64_t* indices, int64_t t) const {
+    const auto members = static_cast<int64_t>(sizes.size());
+    int64_t at = t / per_batch * batch_step;
+    for (int64_t i = 0; i < members; ++i) {
+      const auto member = static_cast<size_t>(i);
+      at += wrapped(indices[t * members + i], sizes[member]) * steps[member];
+    }
+    return at;
+  }
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,59 @@
+// Normalisation of rows, for LayerNormalization (centred) and RMSNormalization (not), in float or
+// double; the statistics are stored in float32.
+//
+//   forward   y = (x - mean) inv scale + bias; inv = 1 / sqrt(mean of (x - mean)^2 + epsilon);
+//             without centring mean is 0
+//   backward  g = dy scale, h = (x - mean) inv:
+//             dx = inv (g - mean(g) - h mean(g h)), without mean(g) when not centred,
+//             plus what flows through the statistics themselves: dmean / n - dinv inv^2 h / n
+//             dscale = sum over rows of dy h, dbias of dy
+//
+// One pass over memory each way: a row stays in cache between its sums and its results. dscale and
+// dbias are summed in blocks of rows that depend on the shape only, so threads change no bits.
+// Ownership: views. Threads: they fan out over the pool. y may be x; dx may be dy or x.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ofsdp {
+
+struct NormRows {
+  int64_t rows = 0, width = 0;
+  double epsilon = 1e-5;
+  bool centred = true;
+  int64_t scale_step = 0, bias_step = 0;  // from row to row: 0, or the width when they differ
+};
+
+template <typename T>
+struct NormForward {
+  const T* x;
+  const T* scale;  // null: 1
+  const T* bias;   // null: 0
+  T* y;
+  float* mean;  // null: not wanted
+  float* inv;   // null: not wanted
+};
+
+template <typename T>
+struct NormBackward {
+  const T *dy, *x, *scale;
+  const float *mean, *inv;    // mean null: not centred
+  const float *dmean, *dinv;  // null: none
+  T *dx, *dscale, *dbias;     // dscale, dbias null: not wanted
+  T* partial;                 // norm_partial_count(rows) * 2 * width
+};
+
+int64_t norm_partial_count(const NormRows& n);  // blocks of rows
+
+template <typename T>
+void norm_rows(const NormRows& n, const NormForward<T>& f);
+template <typename T>
+void norm_rows_grad(const NormRows& n, const NormBackward<T>& b);
+
+extern template void norm_rows(const NormRows&, const NormForward<float>&);
+extern template void norm_rows(const NormRows&, const NormForward<double>&);
+extern template void norm_rows_grad(const NormRows&, const NormBackward<float>&);
+extern template void norm_rows_grad(const NormRows&, const NormBackward<double>&);
+
+}  // namespace ofsdp

@@ -1,0 +1,68 @@
+// kernels/cpu/softmax.h for float64, by plain loops; aliasing as there. Threads: the caller's.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/softmax.h"
+
+namespace ofsdp {
+
+// f(first): element first + k * e.inner for each class k is one distribution.
+template <typename F>
+void for_distributions(const SoftmaxExtent& e, const F& f) {
+  for (int64_t o = 0; o < e.outer; ++o) {
+    for (int64_t i = 0; i < e.inner; ++i) f(o * e.classes * e.inner + i);
+  }
+}
+
+inline double log_sum_exp(const SoftmaxExtent& e, const double* x, double* max) {
+  double sum = 0;
+  *max = -std::numeric_limits<double>::infinity();
+  for (int64_t k = 0; k < e.classes; ++k) *max = std::max(*max, x[k * e.inner]);
+  for (int64_t k = 0; k < e.classes; ++k) sum += std::exp(x[k * e.inner] - *max);
+  return std::log(sum);
+}
+
+inline void log_softmax_loops(const SoftmaxExtent& e, const double* src, double* dst) {
+  for_distributions(e, [&](int64_t first) {
+    double max = 0;
+    const double log = log_sum_exp(e, src + first, &max);
+    for (int64_t k = 0; k < e.classes; ++k) {
+      dst[first + k * e.inner] = src[first + k * e.inner] - max - log;
+    }
+  });
+}
+
+inline void softmax_loops(const SoftmaxExtent& e, const double* src, double* dst) {
+  log_softmax_loops(e, src, dst);
+  const int64_t n = e.outer * e.classes * e.inner;
+  for (int64_t i = 0; i < n; ++i) dst[i] = std::exp(dst[i]);
+}
+
+inline void softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y,
+                               double* dx) {
+  for_distributions(e, [&](int64_t first) {
+    double dot = 0;
+    for (int64_t k = 0; k < e.classes; ++k) dot += dy[first + k * e.inner] * y[first + k * e.inner];
+    for (int64_t k = 0; k < e.classes; ++k) {
+      const int64_t at = first + k * e.inner;
+      dx[at] = y[at] * (dy[at] - dot);
+    }
+  });
+}
+
+inline void log_softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y,
+                                   double* dx) {
+  for_distributions(e, [&](int64_t first) {
+    double sum = 0;
+    for (int64_t k = 0; k < e.classes; ++k) sum += dy[first + k * e.inner];
+    for (int64_t k = 0; k < e.classes; ++k) {
+      const int64_t at = first + k * e.inner;
+      dx[at] = dy[at] - std::exp(y[at]) * sum;
+    }
+  });
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,354 @@
+// Attention(Q, K, V, mask, past_key, past_value, nonpad_kv_seqlen): softmax(scale Q K^T + mask) V
+// for each head; grouped heads, softcap, causal and window masks, and cached keys as ONNX says.
+// Outputs: Y, present_key, present_value (past and new keys joined), scores at the stage of
+// qk_matmul_output_mode. Scores are float32 for 16-bit types, whatever softmax_precision.
+// dQ, dK, dV, dmask: ofsdp.AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen) on the joined keys;
+// formulas in kernels/cpu/attention.h. No gradient flows back through output 3.
+// https://onnx.ai/onnx/operators/onnx__Attention.html
+#include <cmath>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/strided_copy.h"
+#include "kernels/ops/attention_shape.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::ops {
+namespace {
+
+template <typename Inputs>  // descs, one per input; not present(): absent
+AttentionInputs inputs_of(const Inputs& list) {
+  auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
+  return {at(0), at(1), at(2), at(3), at(6).present(), at(4).present() ? at(4).shape[2] : 0};
+}
+
+// [B, heads, past + new, width] of K or V.
+Shape joined(const TensorDesc& x, int64_t past, const Attributes& attributes) {
+  if (x.shape.rank() == 4) return {x.shape[0], x.shape[1], x.shape[2] + past, x.shape[3]};
+  const int64_t heads = attributes.i("kv_num_heads", 1);
+  return {x.shape[0], heads, x.shape[1] + past, x.shape[2] / heads};
+}
+
+// `in` with keys and values that hold the past.
+AttentionInputs with_past(AttentionInputs in, const Attributes& attributes) {
+  in.k.shape = joined(in.k, in.past, attributes);
+  in.v.shape = joined(in.v, in.past, attributes);
+  return in;
+}
+
+Status check_past(const InferContext& c, const AttentionInputs& in) {
+  if (c.has(4) != c.has(5)) return input_error("past_key and past_value must come together");
+  if (c.has(4) && c.has(6)) return input_error("nonpad_kv_seqlen cannot go with past_key");
+  for (size_t i = 4; i < 6 && c.has(i); ++i) {
+    Shape expected = joined(c.inputs[i - 3], 0, c.attributes);
+    expected[2] = in.past;
+    if (c.inputs[i].shape == expected) continue;
+    return input_error("expected a past of shape {}, found {}", expected.text(),
+                       c.inputs[i].text());
+  }
+  if (c.has(6) && c.inputs[6].shape != Shape{in.q.shape[0]}) {
+    return input_error("expected {} lengths, found {}", in.q.shape[0], c.inputs[6].text());
+  }
+  return ok_status();
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  if (c.has(4) && c.inputs[4].shape.rank() != 4) {
+    return input_error("expected a past of 4 axes, found {}", c.inputs[4].text());
+  }
+  const AttentionInputs in = inputs_of(c.inputs);
+  OFSDP_RETURN_IF_ERROR(check_attention(in, c.attributes));
+  OFSDP_RETURN_IF_ERROR(check_past(c, in));
+  const AttentionInputs all = with_past(in, c.attributes);
+  const AttentionShape s = attention_shape(all, c.attributes);
+  const Shape y = in.q.shape.rank() == 3 ? Shape{s.batch, s.queries, s.heads * s.v_width}
+                                         : Shape{s.batch, s.heads, s.queries, s.v_width};
+  return std::vector{TensorDesc{in.q.dtype, y}, TensorDesc{in.k.dtype, all.k.shape},
+                     TensorDesc{in.v.dtype, all.v.shape},
+                     TensorDesc{in.q.dtype, {s.batch, s.heads, s.queries, s.keys}}};
+}
+
+Ref slice_keys(GradBuilder& b, Ref x, int64_t from, int64_t to) {
+  return b.emit1("Slice", {x, b.ints({from}), b.ints({to}), b.ints({2})});
+}
+
+// The gradient of joined keys or values, cut into that of the past and that of the new ones.
+void set_joined_grad(GradBuilder& b, Ref grad, size_t output, size_t input, size_t past_input) {
+  if (b.grad_output(output)) grad = b.emit1("Add", {grad, b.grad_output(output)});
+  const bool has_past = past_input < b.num_inputs() && b.input(past_input);
+  const int64_t past = has_past ? b.desc(b.input(past_input)).shape[2] : 0;
+  const int64_t keys = b.desc(grad).shape[2];
+  if (has_past) b.set_grad(past_input, slice_keys(b, grad, 0, past));
+  if (!b.needs_grad(input)) return;
+  if (has_past) grad = slice_keys(b, grad, past, keys);
+  if (b.desc(b.input(input)).shape.rank() == 3) {
+    grad = b.emit1("Transpose", {grad}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+    grad = reshape_like(b, grad, b.input(input));
+  }
+  b.set_grad(input, grad);
+}
+
+void grad(GradBuilder& b) {
+  auto input = [&](size_t i) { return i < b.num_inputs() ? b.input(i) : Ref{}; };
+  const bool cache = input(4) || b.grad_output(1) || b.grad_output(2);
+  Ref dy = b.grad_output(0);
+  if (!dy) {
+    if (!cache) return;
+    const TensorDesc y = b.desc(b.output(0));
+    dy = b.emit1("Expand", {b.scalar(y.dtype, 0), b.ints(y.shape.axes())});
+  }
+  Attributes attributes = b.attributes();
+  attributes.set("past_length", input(4) ? b.desc(input(4)).shape[2] : int64_t{0});
+  const Ref mask = input(3);
+  const bool mask_grad = mask && b.needs_grad(3) && is_floating(b.desc(mask).dtype);
+  const auto made = b.emit("ofsdp.AttentionGrad",
+                           {dy, b.input(0), cache ? b.output(1) : b.input(1),
+                            cache ? b.output(2) : b.input(2), mask, input(6)},
+                           attributes, mask_grad ? 4 : 3);
+  b.set_grad(0, made[0]);
+  if (mask_grad) b.set_grad(3, b.sum_to(made[3], mask));
+  if (cache) {
+    set_joined_grad(b, made[1], 1, 1, 4);
+    return set_joined_grad(b, made[2], 2, 2, 5);
+  }
+  b.set_grad(1, made[1]);
+  b.set_grad(2, made[2]);
+}
+
+// K or V joined with its past, as [B, heads, keys, width].
+std::vector<double> join(const RefTensor& x, const RefTensor* past, const Attributes& attributes) {
+  const int64_t before = past == nullptr ? 0 : past->desc.shape[2];
+  const Shape shape = joined(x.desc, before, attributes);
+  std::vector<double> all;
+  for (int64_t i = 0; i < shape.numel(); ++i) {
+    const auto at = unravel(shape, i);
+    if (at[2] < before) {
+      all.push_back(past->values[ravel(past->desc.shape, at)]);
+    } else if (x.desc.shape.rank() == 4) {
+      all.push_back(x.values[ravel(x.desc.shape, {at[0], at[1], at[2] - before, at[3]})]);
+    } else {
+      const int64_t column = at[1] * shape[3] + at[3];
+      all.push_back(x.values[ravel(x.desc.shape, {at[0], at[2] - before, column})]);
+    }
+  }
+  return all;
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  std::vector<TensorDesc> descs;
+  for (const RefTensor& input : c.inputs) descs.push_back(input.desc);
+  const AttentionInputs in = with_past(inputs_of(descs), c.attributes);
+  auto given = [&](size_t i) {
+    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
+  };
+  const AttentionShape s = attention_shape(in, c.attributes);
+  RefTensor k{in.k, join(c.inputs[1], given(4), c.attributes)};
+  RefTensor v{in.v, join(c.inputs[2], given(5), c.attributes)};
+  RefTensor y{c.output_descs[0], {}}, scores{{in.q.dtype, {}}, {}};
+  y.values.resize(static_cast<size_t>(y.desc.numel()));
+  if (c.output_descs.size() > 3) scores.desc = c.output_descs[3];
+  const int64_t mode = c.attributes.i("qk_matmul_output_mode", 0);
+  reference_attention(s, c.inputs[0].values, k.values, given(3), given(6),
+                      [&](const AttentionRow& r) {
+                        const int64_t at = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
+                        for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
+                          const int64_t from = r.b * s.v.batch + r.kv * s.v.head;
+                          y.values[static_cast<size_t>(at + i % s.v_width)] +=
+                              r.probability[static_cast<size_t>(i / s.v_width)] *
+                              v.values[static_cast<size_t>(from + i)];
+                        }
+                        const auto& wanted = mode == 0   ? r.raw
+                                             : mode == 1 ? r.capped
+                                             : mode == 2 ? r.masked
+                                                         : r.probability;
+                        scores.values.insert(scores.values.end(), wanted.begin(), wanted.end());
+                      });
+  std::vector<RefTensor> all = {y, k, v, scores};
+  all.resize(c.output_descs.size());
+  return all;
+}
+
+template <typename T>
+bool accepts(const Problem& p) {
+  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const DType found = p.in(i).dtype;
+    if (!p.has_in(i) || found == dtype) continue;
+    if (!(i == 3 && found == DType::kBool) && !(i == 6 && found == DType::kInt64)) return false;
+  }
+  return p.all_plain();
+}
+
+// Joins past and new keys (or values), or unpacks heads, into output `output` or the workspace.
+struct Join {
+  Join(const Problem& p, size_t input, size_t past_input, size_t output, size_t& workspace) {
+    const int64_t past = p.has_in(past_input) ? p.in(past_input).shape[2] : 0;
+    needed = p.has_in(past_input) || p.has_out(output);
+    if (!needed) return;
+    const TensorDesc& x = p.in(input);
+    const Shape all = joined(x, past, p.attributes);
+    const size_t element = dtype_size(x.dtype);
+    Shape fresh = all;
+    fresh[2] -= past;
+    const HeadStrides from = head_strides(all[1], fresh[2], all[3], x.shape.rank() == 3);
+    const std::vector<int64_t> to = strides_of({x.dtype, all});
+    parts.emplace_back(fresh, std::vector<int64_t>{from.batch, from.head, from.row, 1}, to,
+                       element);
+    skip = static_cast<size_t>(past * all[3]) * element;
+    if (past > 0) {
+      parts.emplace_back(p.in(past_input).shape, strides_of(p.in(past_input)), to, element);
+    }
+    in_workspace = !p.has_out(output);
+    offset = workspace;
+    if (in_workspace) {
+      workspace += align_up(static_cast<size_t>(all.numel()) * element, kTensorAlignment);
+    }
+    inputs = {input, past_input};
+    this->output = output;
+  }
+
+  const std::byte* get(const KernelArgs& a, size_t input) const {
+    if (!needed) return a.inputs[input].data;
+    std::byte* to = in_workspace ? a.workspace + offset : a.outputs[output].data;
+    parts[0].run(a.inputs[inputs[0]].data, to + skip);
+    if (parts.size() > 1) parts[1].run(a.inputs[inputs[1]].data, to);
+    return to;
+  }
+
+  bool needed = false, in_workspace = false;
+  std::vector<StridedCopy> parts;
+  std::array<size_t, 2> inputs{};
+  size_t output = 0, offset = 0, skip = 0;
+};
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  size_t workspace = 0;
+  const Join keys(p, 1, 4, 1, workspace), values(p, 2, 5, 2, workspace);
+  AttentionInputs in = inputs_of(p.inputs);
+  if (keys.needed) in.k.shape = joined(in.k, in.past, p.attributes);
+  if (values.needed) in.v.shape = joined(in.v, in.past, p.attributes);
+  const AttentionShape s = attention_shape(in, p.attributes);
+  const bool scores = p.has_out(3), mask = p.has_in(3), lengths = p.has_in(6);
+  const auto mode = static_cast<ScoresOutput>(p.attributes.i("qk_matmul_output_mode", 0));
+  const AttentionKernel<T> kernel(s, false, scores);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        AttentionOperands<T> o{};
+        o.q = a.in<T>(0);
+        o.k = reinterpret_cast<const T*>(keys.get(a, 1));
+        o.v = reinterpret_cast<const T*>(values.get(a, 2));
+        o.mask = mask ? a.inputs[3].data : nullptr;
+        o.lengths = lengths ? a.in<int64_t>(6) : nullptr;
+        o.y = a.out<T>(0);
+        o.scores = scores ? a.out<T>(3) : nullptr;
+        for (int64_t b = 0; lengths && b < s.batch; ++b) {
+          if (o.lengths[b] >= 0 && o.lengths[b] <= s.keys) continue;
+          return input_error("nonpad_kv_seqlen {} of sample {} is outside 0..{}", o.lengths[b], b,
+                             s.keys);
+        }
+        kernel.forward(o, mode, a.workspace + workspace);
+        return ok_status();
+      },
+      workspace + kernel.workspace_bytes());
+}
+
+struct Made {
+  const char* name;
+  std::vector<TensorDesc> inputs;
+  Attributes attributes = {};
+  size_t outputs = 1;
+  Fill fill = {};
+  bool check_grad = true;
+  double tolerance = 2e-5;
+};
+
+SampleCase sample(Made m) {
+  return {.name = m.name,
+          .attributes = std::move(m.attributes),
+          .inputs = std::move(m.inputs),
+          .fill = std::move(m.fill),
+          .num_outputs = m.outputs,
+          .check_grad = m.check_grad,
+          .tolerance = m.tolerance};
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32, d = DType::kFloat64, h = DType::kFloat16;
+  const TensorDesc none;
+  const int64_t one = 1;
+  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
+  const TensorDesc q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}}, v{f, {2, 2, 7, 3}};
+  return {sample({"heads", {{f, {2, 3, 5, 8}}, {f, {2, 3, 7, 8}}, {f, {2, 3, 7, 4}}}}),
+          sample({"grouped", {q, k, v}, {{"scale", 0.3f}}}),
+          sample({"packed", {{f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed}),
+          sample({"causal",
+                  {{f, {1, 2, 150, 4}}, {f, {1, 1, 150, 4}}, {f, {1, 1, 150, 4}}},
+                  {{"is_causal", one}}}),
+          sample({"window", {q, k, v}, {{"left_window_size", one}, {"right_window_size", one}}}),
+          sample({"softcap", {q, k, v}, {{"softcap", 0.7f}}}),
+          sample({"float_mask", {q, k, v, {f, {5, 7}}}}),
+          sample({"head_mask", {q, k, v, {f, {4, 1, 7}}}, {{"softcap", 0.7f}}}),
+          sample({"bool_mask", {q, k, v, {DType::kBool, {2, 1, 5, 7}}}, {{"is_causal", one}}}),
+          sample({"short_mask", {q, k, v, {f, {5, 4}}}}),
+          sample({"past",
+                  {{f, {2, 5, 24}},
+                   {f, {2, 7, 12}},
+                   {f, {2, 7, 6}},
+                   none,
+                   {f, {2, 2, 3, 6}},
+                   {f, {2, 2, 3, 3}}},
+                  {{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}, {"is_causal", one}},
+                  3}),
+          sample({"raw_scores", {q, k, v}, {{"softcap", 0.7f}}, 4, {}, false}),
+          sample({"masked_scores",
+                  {q, k, v},
+                  {{"is_causal", one}, {"qk_matmul_output_mode", int64_t{2}}},
+                  4,
+                  {},
+                  false}),
+          sample({"probabilities",
+                  {q, k, v},
+                  {{"is_causal", one}, {"qk_matmul_output_mode", int64_t{3}}},
+                  4,
+                  {},
+                  false}),
+          sample({"padded",
+                  {q, k, v, none, none, none, {DType::kInt64, {2}}},
+                  {{"is_causal", one}},
+                  1,
+                  fill_with(6, {3, 7})}),
+          sample({"no_keys", {{f, {2, 3, 5, 8}}, {f, {2, 3, 0, 8}}, {f, {2, 3, 0, 4}}}}),
+          sample({"empty", {{f, {0, 3, 5, 8}}, {f, {0, 3, 7, 8}}, {f, {0, 3, 7, 4}}}}),
+          sample({"float64",
+                  {{d, {2, 3, 5, 8}}, {d, {2, 3, 7, 8}}, {d, {2, 3, 7, 4}}},
+                  {},
+                  1,
+                  {},
+                  true,
+                  1e-12}),
+          sample({"float16",
+                  {{h, {2, 3, 5, 8}}, {h, {2, 3, 7, 8}}, {h, {2, 3, 7, 4}}},
+                  {},
+                  1,
+                  {},
+                  false,
+                  1e-3})};
+}
+
+}  // namespace
+
+void add_attention(Registry& registry) {
+  registry.add({.name = "Attention",
+                .min_inputs = 3,
+                .first_opset = 23,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"blocks", accepts<float>, create<float>},
+                        in_float32<accepts<float>, create<float>>(),
+                        {"float64", accepts<double>, create<double>}},
+                .samples = samples});
+}
+
+}  // namespace ofsdp::ops

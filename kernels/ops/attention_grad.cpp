@@ -1,0 +1,156 @@
+// ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths), attributes of Attention and past_length: dQ, dK,
+// dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V hold the past already.
+// Formulas in kernels/cpu/attention.h.
+#include <cmath>
+
+#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/attention_shape.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::ops {
+namespace {
+
+template <typename Inputs>
+AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
+  auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
+  return attention_shape(
+      {at(1), at(2), at(3), at(4), at(5).present(), attributes.i("past_length", 0)}, attributes);
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const AttentionShape s = shape_of(c.inputs, c.attributes);
+  return std::vector{c.inputs[1], c.inputs[2], c.inputs[3],
+                     TensorDesc{c.inputs[1].dtype, {s.batch, s.heads, s.queries, s.mask_keys}}};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  std::vector<TensorDesc> descs;
+  for (const RefTensor& input : c.inputs) descs.push_back(input.desc);
+  const AttentionShape s = shape_of(descs, c.attributes);
+  const auto &dy = c.inputs[0].values, &q = c.inputs[1].values, &k = c.inputs[2].values,
+             &v = c.inputs[3].values;
+  auto zeros = [](const RefTensor& x) {
+    return RefTensor{x.desc, std::vector<double>(x.values.size())};
+  };
+  auto given = [&](size_t i) {
+    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
+  };
+  RefTensor dq = zeros(c.inputs[1]), dk = zeros(c.inputs[2]), dv = zeros(c.inputs[3]), dmask;
+  reference_attention(s, q, k, given(4), given(5), [&](const AttentionRow& r) {
+    const int64_t at_y = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
+    const int64_t at_q = r.b * s.q.batch + r.h * s.q.head + r.query * s.q.row;
+    const int64_t at_k = r.b * s.k.batch + r.kv * s.k.head;
+    const int64_t at_v = r.b * s.v.batch + r.kv * s.v.head;
+    std::vector<double> dp;
+    double dot = 0;
+    for (int64_t key = 0; key < s.keys; ++key) {
+      const double p = r.probability[static_cast<size_t>(key)];
+      double sum = 0;
+      for (int64_t i = 0; i < s.v_width; ++i) {
+        const double d = dy[static_cast<size_t>(at_y + i)];
+        const auto at = static_cast<size_t>(at_v + key * s.v.row + i);
+        sum += d * v[at];
+        dv.values[at] += p * d;
+      }
+      dp.push_back(sum);
+      dot += p * sum;
+    }
+    for (int64_t key = 0; key < s.keys; ++key) {
+      const auto at = static_cast<size_t>(key);
+      double ds = r.probability[at] * (dp[at] - dot);
+      if (key < s.mask_keys) dmask.values.push_back(ds);
+      if (s.softcap > 0) ds *= 1 - std::pow(r.capped[at] / s.softcap, 2);
+      for (int64_t i = 0; i < s.width; ++i) {
+        const auto to_k = static_cast<size_t>(at_k + key * s.k.row + i);
+        const auto to_q = static_cast<size_t>(at_q + i);
+        dq.values[to_q] += s.scale * ds * k[to_k];
+        dk.values[to_k] += s.scale * ds * q[to_q];
+      }
+    }
+  });
+  std::vector<RefTensor> all = {dq, dk, dv, dmask};
+  all.resize(c.output_descs.size());
+  if (all.size() > 3) all[3].desc = c.output_descs[3];
+  return all;
+}
+
+template <typename T>
+bool accepts(const Problem& p) {
+  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const DType found = p.in(i).dtype;
+    if (!p.has_in(i) || found == dtype) continue;
+    if (!(i == 4 && found == DType::kBool) && !(i == 5 && found == DType::kInt64)) return false;
+  }
+  return p.all_plain();
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const AttentionKernel<T> kernel(shape_of(p.inputs, p.attributes), true, false);
+  const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        AttentionOperands<T> o{};
+        o.q = a.in<T>(1);
+        o.k = a.in<T>(2);
+        o.v = a.in<T>(3);
+        o.mask = mask ? a.inputs[4].data : nullptr;
+        o.lengths = lengths ? a.in<int64_t>(5) : nullptr;
+        o.dy = a.in<T>(0);
+        o.dq = a.out<T>(0);
+        o.dk = a.out<T>(1);
+        o.dv = a.out<T>(2);
+        o.dmask = dmask ? a.out<T>(3) : nullptr;
+        kernel.backward(o, a.workspace);
+        return ok_status();
+      },
+      kernel.workspace_bytes());
+}
+
+std::vector<SampleCase> samples() {
+  auto made = [](const char* name, std::vector<TensorDesc> inputs, Attributes attributes,
+                 size_t outputs, DType dtype = DType::kFloat32, double tolerance = 3e-5) {
+    for (size_t i = 0; i < 4; ++i) inputs[i].dtype = dtype;
+    return SampleCase{.name = name,
+                      .attributes = std::move(attributes),
+                      .inputs = std::move(inputs),
+                      .fill = fill_with(5, {3, 7}),
+                      .num_outputs = outputs,
+                      .tolerance = tolerance};
+  };
+  const DType f = DType::kFloat32;
+  const TensorDesc none, y{f, {2, 4, 5, 3}}, q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}},
+      v{f, {2, 2, 7, 3}}, long_q{f, {1, 4, 150, 4}}, long_k{f, {1, 2, 150, 4}};
+  const Attributes causal{{"is_causal", int64_t{1}}};
+  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
+  return {made("grouped", {y, q, k, v}, {{"scale", 0.3f}}, 3),
+          made("packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}},
+               packed, 3),
+          made("causal", {long_q, long_q, long_k, long_k}, causal, 3),
+          made("softcap", {y, q, k, v, {f, {5, 7}}}, {{"softcap", 0.7f}}, 4),
+          made("past", {y, q, k, v}, {{"past_length", int64_t{2}}, {"is_causal", int64_t{1}}}, 3),
+          made("short_mask", {y, q, k, v, {f, {4, 1, 4}}}, causal, 4),
+          made("bool_mask", {y, q, k, v, {DType::kBool, {5, 7}}}, {}, 3),
+          made("padded", {y, q, k, v, none, {DType::kInt64, {2}}}, causal, 3),
+          made("empty",
+               {{f, {0, 4, 5, 3}}, {f, {0, 4, 5, 6}}, {f, {0, 2, 7, 6}}, {f, {0, 2, 7, 3}}}, {}, 3),
+          made("float64", {y, q, k, v}, {}, 3, DType::kFloat64, 1e-12),
+          made("float16", {y, q, k, v}, {}, 3, DType::kFloat16, 3e-3)};
+}
+
+}  // namespace
+
+void add_attention_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "AttentionGrad",
+                .min_inputs = 4,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"blocks", accepts<float>, create<float>},
+                        in_float32<accepts<float>, create<float>>(),
+                        {"float64", accepts<double>, create<double>}},
+                .samples = samples});
+}
+
+}  // namespace ofsdp::ops

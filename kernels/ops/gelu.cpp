@@ -1,0 +1,109 @@
+// Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) of a normal X; the formulas of
+// both forms are in gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same
+// attribute). com.microsoft's Gelu, of onnxruntime's optimizer, is the one with erf.
+// https://onnx.ai/onnx/operators/onnx__Gelu.html
+#include "kernels/ops/gelu.h"
+
+#include <cmath>
+
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise.h"
+
+namespace ofsdp::ops {
+
+double reference_gelu(double x, bool tanh) {
+  if (!tanh) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+double reference_gelu_slope(double x, bool tanh) {
+  if (!tanh) {
+    return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) +
+           x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
+  }
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  const double slope = std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope;
+}
+
+namespace {
+
+bool is_tanh(const Attributes& a) { return a.s("approximate", "none") == "tanh"; }
+
+void grad(GradBuilder& b) { grad_of_input(b, "GeluGrad"); }
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return unary_reference(
+      c, [tanh = is_tanh(c.attributes)](double x) { return reference_gelu(x, tanh); });
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  return binary_reference(c, [tanh = is_tanh(c.attributes)](double d, double x) {
+    return d * reference_gelu_slope(x, tanh);
+  });
+}
+
+struct Erf {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return gelu_erf(x);
+  }
+  template <typename T>
+  OFSDP_INLINE T operator()(T d, T x) const {
+    return d * gelu_erf_slope(x);
+  }
+};
+
+struct Tanh {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return gelu_tanh(x);
+  }
+  template <typename T>
+  OFSDP_INLINE T operator()(T d, T x) const {
+    return d * gelu_tanh_slope(x);
+  }
+};
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return is_tanh(p.attributes) ? create_unary_of<Tanh, kFloatTypes>(p)
+                               : create_unary_of<Erf, kFloatTypes>(p);
+}
+
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return is_tanh(p.attributes) ? create_binary_of<Tanh, kFloatTypes>(p)
+                               : create_binary_of<Erf, kFloatTypes>(p);
+}
+
+std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
+  std::vector<SampleCase> tanh = list;
+  for (SampleCase& s : tanh) {
+    s.name += "_tanh";
+    s.attributes.set("approximate", std::string("tanh"));
+  }
+  append(list, std::move(tanh));
+  return list;
+}
+
+void wide(size_t, std::vector<double>& values) {
+  for (double& v : values) v *= 3;
+}
+
+}  // namespace
+
+void add_gelu(Registry& registry) {
+  for (const char* domain : {"", "com.microsoft"}) {
+    registry.add(pointwise({.domain = domain,
+                            .name = "Gelu",
+                            .grad = grad,
+                            .reference = reference,
+                            .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create>(),
+                            .samples = [] { return both_forms(float_samples(wide)); }}));
+  }
+  registry.add(pointwise_grad({.name = "GeluGrad",
+                               .reference = grad_reference,
+                               .cpu = kernels_by<accepts_binary_of<kFloatTypes>, create_grad>(),
+                               .samples = [] { return both_forms(float_pair_samples(wide)); }}));
+}
+
+}  // namespace ofsdp::ops

@@ -1,0 +1,23 @@
+// bind_model: the model of a node test for one data set, in terms the importer has: tensors alone.
+// A sequence that goes in is put together by SequenceConstruct from tensors, one that comes out is
+// taken apart by SequenceAt and SequenceLength; Optional and OptionalGetElement likewise.
+//
+// Inputs stay inputs, or become Constant nodes where `constants` says so: `If` conditions,
+// positions in sequences and the like, which the importer must know.
+//
+// Ownership: values. Threads: any. Errors: none.
+#pragma once
+
+#include "tests/nodes/node_test.h"
+
+namespace ofsdp::nodes {
+
+struct BoundModel {
+  onnx::ModelProto model;
+  std::vector<onnx::TensorProto> inputs;   // of the model, in order, named
+  std::vector<onnx::TensorProto> outputs;  // expected, in order
+};
+
+BoundModel bind_model(const NodeTest& test, const DataSet& data, bool constants);
+
+}  // namespace ofsdp::nodes

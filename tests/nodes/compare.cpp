@@ -1,0 +1,38 @@
+#include "tests/nodes/compare.h"
+
+#include <cmath>
+
+namespace ofsdp::nodes {
+namespace {
+
+bool close(double found, double expected, double relative) {
+  if (std::isnan(expected)) return std::isnan(found);
+  return found == expected || std::abs(found - expected) <= 1e-7 + relative * std::abs(expected);
+}
+
+}  // namespace
+
+Status compare(const Constant& found, const Constant& expected) {
+  if (found.desc.dtype != expected.desc.dtype || found.desc.shape != expected.desc.shape) {
+    return input_error("expected {}, found {}", expected.desc.text(), found.desc.text());
+  }
+  if (!is_floating(found.desc.dtype)) {
+    if (found.bytes == expected.bytes) return {};
+  }
+  const double relative = found.desc.dtype == DType::kBFloat16 ? 0x1p-6 : 1e-3;
+  const auto a = to_doubles(found.desc, found.bytes.data());
+  const auto b = to_doubles(expected.desc, expected.bytes.data());
+  size_t wrong = 0, first = 0;
+  for (size_t i = a.size(); i-- > 0;) {
+    const bool good = is_floating(found.desc.dtype) ? close(a[i], b[i], relative) : a[i] == b[i];
+    if (!good) ++wrong, first = i;
+  }
+  if (wrong == 0) {
+    if (is_floating(found.desc.dtype)) return {};
+    return input_error("equal as numbers, but not in bytes");
+  }
+  return input_error("element {} of {}: expected {}, found {} ({} differ)", first,
+                     found.desc.text(), b[first], a[first], wrong);
+}
+
+}  // namespace ofsdp::nodes

@@ -1,0 +1,13 @@
+// Outputs against what a node test expects, as ONNX's own runner compares: floats within
+// 1e-7 + 1e-3 |expected| (bfloat16: 2^-6 |expected|), NaN where NaN is expected; all else exactly.
+//
+// Threads: any. Errors: the first difference, with both values.
+#pragma once
+
+#include "kernels/core/tensor.h"
+
+namespace ofsdp::nodes {
+
+Status compare(const Constant& found, const Constant& expected);
+
+}  // namespace ofsdp::nodes

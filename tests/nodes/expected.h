@@ -1,0 +1,32 @@
+// The table of node tests that do not pass, and why: lines "PATTERN REASON", where a pattern is a
+// name with * for any characters. '#' begins a comment.
+//
+// Ownership: values. Threads: any. Errors: kInput naming file and line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/core/status.h"
+
+namespace ofsdp::nodes {
+
+struct ExpectedFailure {
+  int line;
+  std::string pattern;
+  std::string reason;
+  int64_t matches = 0;  // counted by find
+};
+
+class ExpectedFailures {
+ public:
+  static Result<ExpectedFailures> read(const std::string& path);
+
+  ExpectedFailure* find(const std::string& test);  // null: must pass
+  const std::vector<ExpectedFailure>& all() const { return list_; }
+
+ private:
+  std::vector<ExpectedFailure> list_;
+};
+
+}  // namespace ofsdp::nodes

@@ -1,0 +1,21 @@
+// run_model: a bound model through the importer, `specialize` and the kernels, node by node. No
+// schedule and no memory plan: each value has bytes of its own, filled with garbage before.
+//
+// kInputs lets all inputs be data; kNeeded binds those that an operator of the graph must know
+// while planning (OpDef::constant_inputs) as constants.
+//
+// Ownership: values; the registry must outlive the call. Threads: one at a time (a file in the
+// temporary folder). Errors: kInput; `planned` tells whether planning got through.
+#pragma once
+
+#include "kernels/core/registry.h"
+#include "tests/nodes/bound_model.h"
+
+namespace ofsdp::nodes {
+
+enum class Known { kInputs, kNeeded };
+
+Result<std::vector<Constant>> run_model(const BoundModel& bound, const Registry& registry,
+                                        Known known, bool& planned);
+
+}  // namespace ofsdp::nodes

@@ -1,0 +1,179 @@
+// Every fusion in the spellings of the exporters: it happens, it can be switched off, and loss and
+// gradients are the same either way.
+#include "importer/fusion/fusion.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "importer/autodiff.h"
+#include "tests/support/graphs.h"
+#include "tests/support/run_graph.h"
+
+namespace ofsdp {
+namespace {
+
+using testing::GraphMaker;
+
+class Fusion : public ::testing::Test {
+ protected:
+  ValueId number(double value, DType dtype = DType::kFloat32) {
+    Constant made{{dtype, Shape{}}, std::vector<std::byte>(dtype_size(dtype))};
+    from_doubles({&value, 1}, made.desc, made.bytes.data());
+    return GraphEditor(maker.graph)
+        .add_constant("number", std::make_shared<const Constant>(std::move(made)));
+  }
+  ValueId op(const char* name, const std::vector<ValueId>& inputs, const Attributes& a = {}) {
+    return maker.node(name, fmt::format("{}{}", name, ++count_), inputs, a);
+  }
+
+  // Gradients of all parameters and the loss, with and without the fusions named.
+  void expect_same(ValueId y, const std::set<std::string>& rules, double tolerance = 2e-5) {
+    const ValueId target =
+        maker.input("target", {DType::kFloat32, maker.graph.value(y).desc.shape});
+    maker.graph.loss = op("ofsdp.MseLoss", {y, target});
+    compare(rules, tolerance);
+  }
+
+  void compare(const std::set<std::string>& rules, double tolerance) {
+    const std::vector<ValueId> wanted{maker.graph.loss};
+    const auto names = fusion_names();
+    std::set<std::string> others(names.begin(), names.end());
+    for (const std::string& rule : rules) others.erase(rule);
+    const Graph joined = fuse(maker.graph, wanted, others);
+    const Graph apart = fuse(maker.graph, wanted, {names.begin(), names.end()});
+    for (const std::string& rule : rules) {
+      EXPECT_TRUE(joined.fused.contains(rule)) << rule << "\n" << text(joined);
+    }
+    EXPECT_TRUE(apart.fused.empty());
+    compare_values(*autodiff(joined), *autodiff(apart), tolerance);
+  }
+
+  static void compare_values(const Graph& a, const Graph& b, double tolerance) {
+    const auto found = testing::run_graph(a, testing::random_feeds(a));
+    const auto expected = testing::run_graph(b, testing::random_feeds(b));
+    ASSERT_TRUE(found.ok()) << found.error().message();
+    ASSERT_TRUE(expected.ok()) << expected.error().message();
+    expect_near(found->at(a.loss), expected->at(b.loss), tolerance, "loss");
+    for (size_t p = 0; p < a.parameters.size(); ++p) {
+      ASSERT_NE(a.parameters[p].gradient, 0) << a.parameters[p].name;
+      expect_near(found->at(a.parameters[p].gradient), expected->at(b.parameters[p].gradient),
+                  tolerance, a.parameters[p].name);
+    }
+  }
+
+  static void expect_near(const testing::Floats& found, const testing::Floats& expected,
+                          double tolerance, const std::string& what) {
+    ASSERT_EQ(found.size(), expected.size()) << what;
+    double largest = 0;
+    for (float v : expected) largest = std::max(largest, std::abs(static_cast<double>(v)));
+    EXPECT_GT(largest, 0) << what << " is all zeros: nothing is compared";
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_NEAR(found[i], expected[i], tolerance * largest) << what << " " << i;
+    }
+  }
+
+  Registry registry = make_registry();
+  GraphMaker maker{registry};
+
+ private:
+  int count_ = 0;
+};
+
+TEST_F(Fusion, LinearWithTransposedWeightsAndBias) {
+  const ValueId x = maker.parameter("x", {2, 5, 8});
+  const ValueId w = maker.parameter("w", {6, 8});
+  const ValueId b = maker.parameter("b", {6});
+  const ValueId t = op("Transpose", {w}, {{"perm", std::vector<int64_t>{1, 0}}});
+  expect_same(op("Add", {b, op("MatMul", {x, t})}), {"linear", "bias"});
+}
+
+TEST_F(Fusion, LinearWithPlainWeights) {
+  const ValueId x = maker.parameter("x", {2, 5, 8});
+  const ValueId w = maker.parameter("w", {8, 6});
+  expect_same(op("MatMul", {x, w}), {"linear"});
+}
+
+TEST_F(Fusion, GeluErfAsTheLegacyExporterWritesIt) {
+  const ValueId x = maker.parameter("x", {4, 33});
+  const ValueId erf = op("Erf", {op("Div", {x, number(std::numbers::sqrt2)})});
+  const ValueId gate = op("Mul", {x, op("Add", {erf, number(1)})});
+  expect_same(op("Mul", {gate, number(0.5)}), {"gelu"});
+}
+
+TEST_F(Fusion, GeluErfWithTheHalfInFront) {
+  const ValueId x = maker.parameter("x", {4, 33});
+  const ValueId half = op("Mul", {number(0.5), x});
+  const ValueId erf = op("Erf", {op("Mul", {x, number(1 / std::numbers::sqrt2)})});
+  expect_same(op("Mul", {half, op("Add", {number(1), erf})}), {"gelu"});
+}
+
+TEST_F(Fusion, GeluTanhAsGpt2HasIt) {
+  const ValueId x = maker.parameter("x", {4, 33});
+  const ValueId cube = op("Mul", {number(0.044715), op("Pow", {x, number(3)})});
+  const ValueId inner = op("Mul", {number(std::sqrt(2 / std::numbers::pi)), op("Add", {x, cube})});
+  const ValueId gate = op("Add", {number(1), op("Tanh", {inner})});
+  expect_same(op("Mul", {op("Mul", {number(0.5), x}), gate}), {"gelu"});
+}
+
+TEST_F(Fusion, LayerNormalizationFromItsPieces) {
+  const ValueId x = maker.parameter("x", {3, 4, 16});
+  const ValueId scale = maker.parameter("scale", {16});
+  const ValueId bias = maker.parameter("bias", {16});
+  const ValueId d = op("Sub", {x, op("ReduceMean", {x, maker.ints({-1})})});
+  const ValueId variance = op("ReduceMean", {op("Pow", {d, number(2)}), maker.ints({-1})});
+  const ValueId root = op("Sqrt", {op("Add", {variance, number(1e-5)})});
+  const ValueId y = op("Add", {op("Mul", {op("Div", {d, root}), scale}), bias});
+  expect_same(y, {"layer_norm"});
+}
+
+TEST_F(Fusion, RmsNormalizationFromItsPieces) {
+  const ValueId x = maker.parameter("x", {3, 4, 16});
+  const ValueId scale = maker.parameter("scale", {16});
+  const ValueId mean = op("ReduceMean", {op("Pow", {x, number(2)}), maker.ints({-1})});
+  const ValueId root = op("Sqrt", {op("Add", {mean, number(1e-6)})});
+  const ValueId inverse = op("Div", {number(1), root});
+  expect_same(op("Mul", {scale, op("Mul", {x, inverse})}), {"rms_norm"});
+}
+
+TEST_F(Fusion, AttentionWithMaskAndScaledOperands) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const ValueId k = maker.parameter("k", {2, 3, 5, 8});
+  const ValueId v = maker.parameter("v", {2, 3, 5, 8});
+  const ValueId mask = maker.input("mask", {DType::kFloat32, {2, 1, 5, 5}});
+  const double root = std::pow(8.0, -0.25);
+  const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  const ValueId product =
+      op("MatMul", {op("Mul", {q, number(root)}), op("Mul", {kt, number(root)})});
+  const ValueId p = op("Softmax", {op("Add", {product, mask})}, {{"axis", int64_t{-1}}});
+  expect_same(op("MatMul", {p, v}), {"attention"});
+}
+
+TEST_F(Fusion, AttentionScaledAfterwardsWithoutMask) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const ValueId k = maker.parameter("k", {2, 7, 3, 8});  // heads last but one
+  const ValueId v = maker.parameter("v", {2, 3, 7, 4});
+  const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
+  const ValueId s = op("Div", {op("MatMul", {q, kt}), number(std::sqrt(8.0))});
+  expect_same(op("MatMul", {op("Softmax", {s}), v}), {"attention"});
+}
+
+TEST_F(Fusion, LossOverLogits) {
+  const ValueId x = maker.parameter("x", {6, 5});
+  const std::vector<int64_t> classes{0, 4, 2, 1, 3, 3};
+  const ValueId labels = maker.ints(classes);
+  maker.graph.loss = op("NegativeLogLikelihoodLoss", {op("LogSoftmax", {x}), labels});
+  compare({"log_softmax_loss"}, 2e-5);
+}
+
+TEST_F(Fusion, PooledRelu) {
+  const ValueId x = maker.parameter("x", {2, 3, 6, 6});
+  const Attributes window{{"kernel_shape", std::vector<int64_t>{2, 2}},
+                          {"strides", std::vector<int64_t>{2, 2}}};
+  expect_same(op("MaxPool", {op("Relu", {x})}, window), {"max_pool_relu"});
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,108 @@
+// The vector forms of kernels/cpu/vector_math.h and its neighbours against the C library in double,
+// over all exponents of float32: the error in units in the last place, and the special values.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cpu/real_math.h"
+
+namespace ofsdp {
+namespace {
+
+// Distance of `found` from `expected` in units in the last place of float32.
+double ulps(float found, double expected) {
+  const auto rounded = static_cast<float>(expected);
+  if (found == rounded || (std::isnan(found) && std::isnan(rounded))) return 0;
+  if (!std::isfinite(found) || !std::isfinite(rounded)) return INFINITY;
+  const double size = std::max(std::abs(expected), 0x1p-126);
+  const double unit = std::ldexp(1.0, std::ilogb(size) - 23);
+  return std::abs(static_cast<double>(found) - expected) / unit;
+}
+
+struct Form {
+  const char* name;
+  float (*vector)(float);
+  double (*library)(double);
+  double most;  // units in the last place
+  float from = -INFINITY;
+  float to = INFINITY;
+};
+
+#define FORM(name, ...)                                                                           \
+  Form {                                                                                          \
+#name, [](float x) { return math::name(x); }, [](double x) { return std::name(x); },          \
+                                                                                      __VA_ARGS__ \
+  }
+
+const Form kForms[] = {FORM(exp, 1.5),
+                       FORM(expm1, 3),
+                       FORM(log, 1.5),
+                       FORM(log1p, 3),
+                       FORM(erf, 5),
+                       FORM(tanh, 3),
+                       FORM(sin, 2, -kMostTurned, kMostTurned),
+                       FORM(cos, 2, -kMostTurned, kMostTurned),
+                       FORM(tan, 4, -kMostTurned, kMostTurned),
+                       FORM(asin, 3),
+                       FORM(acos, 3),
+                       FORM(atan, 3),
+                       FORM(sinh, 4),
+                       FORM(cosh, 4),
+                       FORM(asinh, 4),
+                       FORM(acosh, 4),
+                       FORM(atanh, 4)};
+
+class VectorMath : public ::testing::TestWithParam<Form> {};
+
+TEST_P(VectorMath, IsAsExactAsPromised) {
+  const Form& form = GetParam();
+  double worst = 0;
+  float at = 0;
+  auto check = [&](float x) {
+    if (x < form.from || x > form.to) return;
+    const double error = ulps(form.vector(x), form.library(static_cast<double>(x)));
+    if (error > worst) {
+      worst = error;
+      at = x;
+    }
+  };
+  // A prime step: every exponent, always other mantissas.
+  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 4093) {
+    check(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  for (float x : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f, 1e-45f, 88.7228f, 89.5f,
+                  -103.97f, -87.4f, 0.5f, 1.5707964f, 3.1415927f, 11.0f, 1e8f, 3.4e38f}) {
+    check(x);
+  }
+  EXPECT_LE(worst, form.most) << "at " << at << ": " << form.vector(at) << ", expected "
+                              << form.library(static_cast<double>(at));
+}
+
+INSTANTIATE_TEST_SUITE_P(Functions, VectorMath, ::testing::ValuesIn(kForms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(VectorPow, IsAsExactAsPromised) {
+  double worst = 0;
+  std::pair<float, float> at;
+  auto check = [&](float x, float e) {
+    const double expected = std::pow(static_cast<double>(x), static_cast<double>(e));
+    const double error = ulps(vector_pow(x, e), expected);
+    if (error > worst) {
+      worst = error;
+      at = {x, e};
+    }
+  };
+  for (float e : {0.0f, -0.0f, 1.0f, -1.0f, 2.0f, 3.0f, 0.5f, -0.5f, 1.0f / 3, 2.5f, -7.0f, 17.0f,
+                  100.3f, 1e6f, 16777216.0f, INFINITY, -INFINITY, NAN}) {
+    for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 40093) {
+      check(std::bit_cast<float>(static_cast<uint32_t>(bits)), e);
+    }
+    for (float x : {0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, INFINITY, -INFINITY, NAN, 0.999999f}) {
+      check(x, e);
+    }
+  }
+  EXPECT_LE(worst, 1.5) << at.first << "^" << at.second << " = " << vector_pow(at.first, at.second);
+}
+
+}  // namespace
+}  // namespace ofsdp

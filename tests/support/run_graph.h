@@ -1,0 +1,23 @@
+// Runs a specialized graph node by node with its kernels, every value in memory of its own: the
+// second, dumber way beside schedule, memory plan and executor.
+//
+// `feeds` holds inputs, parameters and the loss weight by value; results come back for all values.
+// Ownership: values. Threads: one. Errors: what kernels say; a missing feed is a test failure.
+#pragma once
+
+#include <map>
+
+#include "importer/graph.h"
+
+namespace ofsdp::testing {
+
+using Floats = std::vector<float>;
+
+Result<std::map<ValueId, Floats>> run_graph(const Graph& graph,
+                                            const std::map<std::string, Floats>& feeds);
+
+// normal(0,1) for every input and parameter of floats, from the name and nothing else; 1 for the
+// loss weight.
+std::map<std::string, Floats> random_feeds(const Graph& graph);
+
+}  // namespace ofsdp::testing
