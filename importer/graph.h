@@ -81,7 +81,7 @@ struct Graph {
   std::vector<Carried> carried;           // of training graphs
   std::vector<std::string> initializers;  // every initializer's name in the file, of any type
   std::map<std::string, int> fused;       // fusion rule -> how often
-  ValueId loss = 0;         // scalar                       // scalar
+  ValueId loss = 0;                       // scalar                       // scalar
   ValueId loss_weight = 0;                // of the training graph
   ValueId matches = 0;  // int64[2] of the evaluation graph: right answers, kept labels
 

@@ -111,9 +111,11 @@ std::optional<std::vector<onnx::NodeProto>> expanded(GraphRewriter& rewriter,
   onnx::FunctionProto function;
   if (!build(rewriter, *schema, node, version, function)) return {};
   onnx::internal::AttributeBinder::BindAttributes(node, function);
-  const int from = version_of(function.opset_import(), "");
+  // A builder's function claims the version of its own domain for ONNX's, too.
+  const bool own_import = schema->HasFunction() || schema->domain().empty();
+  const int from = own_import ? version_of(function.opset_import(), "") : 0;
   const int to = version_of(imports, "");
-  if (outdated(function, from, to)) convert(rewriter, node, function, from, to);
+  if (from > 0 && outdated(function, from, to)) convert(rewriter, node, function, from, to);
   NameMap bound = bindings(rewriter, node, function);
   std::vector<onnx::NodeProto> nodes;
   for (auto& inner : *function.mutable_node()) {

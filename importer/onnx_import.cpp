@@ -36,6 +36,12 @@ struct NormalizedModel {
   Reasons reasons;  // of operators that could not be resolved
 };
 
+// The converter takes Scan from opset 8 to 9 as if it had no batch axis.
+bool has_batched_scan(const onnx::GraphProto& graph) {
+  return std::ranges::any_of(graph.node(),
+                             [](const auto& node) { return node.op_type() == "Scan"; });
+}
+
 Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registry) {
   onnx::ModelProto model;
   if (!model.ParseFromString(file.skeleton())) {
@@ -48,6 +54,10 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   if (opset > kOpset) {
     return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
                        kOpset);
+  }
+  if (opset == 8 && has_batched_scan(model.graph())) {
+    return input_error("{}: Scan of opset 8 has a batch axis: expected opset 9 or newer",
+                       file.path());
   }
   try {
     onnx::checker::check_model(model);
@@ -122,6 +132,10 @@ class Importer {
   Status add_constants(const onnx::GraphProto& proto) {
     for (const auto& tensor : proto.initializer()) {
       if (lookup(tensor.name()) != 0) continue;  // a small parameter
+      if (dtype_from_onnx(tensor.data_type()) == DType::kUndefined) {
+        unsupported_[tensor.name()] = tensor.data_type();
+        continue;
+      }
       auto constant = constant_from_onnx(tensor);
       if (!constant.ok()) return std::move(constant).status().with_prefix(file_.path());
       define({tensor.name(), ValueKind::kConstant, (*constant)->desc, {}, *constant});
@@ -156,7 +170,11 @@ class Importer {
     if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
     for (const std::string& name : proto.input()) {
       const ValueId id = name.empty() ? 0 : lookup(name);
-      if (!name.empty() && id == 0) {
+      if (const auto found = unsupported_.find(name); found != unsupported_.end() && node.op) {
+        return input_error("{}: initializer '{}' has ONNX type {}, which is not supported",
+                           graph_.describe(node), name, found->second);
+      }
+      if (!name.empty() && id == 0 && node.op != nullptr) {
         return input_error("{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
                            name);
       }
@@ -195,6 +213,7 @@ class Importer {
   Reasons reasons_;
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
+  std::map<std::string, int> unsupported_;  // initializers by their ONNX type
   std::map<std::string, std::vector<std::string>> unknown_;
 };
 

@@ -93,6 +93,10 @@ std::vector<std::byte> typed_bytes(const onnx::TensorProto& tensor, DType dtype)
 }  // namespace
 
 Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor) {
+  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
+    return input_error("tensor '{}': external data: expected for initializers alone",
+                       tensor.name());
+  }
   Constant constant;
   constant.desc.dtype = dtype_from_onnx(tensor.data_type());
   if (constant.desc.dtype == DType::kUndefined) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "importer/onnx_tensor.h"
+
 namespace ofsdp {
 
 int64_t fixed_batch(const Graph& graph) {
@@ -117,6 +119,20 @@ Node without_training(const Graph& graph, Node node) {
   return node;
 }
 
+// CastLike reads no values of its second input, only its type: as a Cast it folds with its first.
+Node without_like(const Graph& graph, Node node) {
+  if (node.op->full_name() != "CastLike") return node;
+  const DType dtype = graph.value(node.inputs[1]).desc.dtype;
+  for (int code = 1; code < 32; ++code) {
+    if (dtype_from_onnx(code) != dtype) continue;
+    node.op = &graph.registry->get("Cast");
+    node.inputs.resize(1);
+    node.attributes.set("to", int64_t{code});
+    return node;
+  }
+  return node;
+}
+
 }  // namespace
 
 Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes,
@@ -129,6 +145,7 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
   }
   for (Node node : graph.nodes) {
     if (mode == Mode::kEval) node = without_training(graph, std::move(node));
+    node = without_like(result, std::move(node));
     OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] != 0) result.value(node.outputs[i]).desc = descs[i];

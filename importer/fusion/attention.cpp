@@ -4,6 +4,8 @@
 //   scores = scores [+ mask]                   [b, s, h, d] straight to [b, h, d, s]
 //   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled themselves
 //     -> Attention(q, k, v, mask, scale)
+//
+// A row whose mask is -infinity everywhere gives zeros, where a bare Softmax gives NaN.
 #include "importer/fusion/rewriter.h"
 
 namespace ofsdp {
@@ -65,6 +67,18 @@ ValueId keys(Rewriter& r, ValueId k_transposed) {
                 {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
+// The Softmax that makes a value only this product reads; rows that are masked whole may be set to
+// zero behind it (Where(IsNaN(p), 0, p)), which is what the operator gives for them anyway.
+const Node* probabilities(const Rewriter& r, ValueId id) {
+  if (!r.read_once(id)) return nullptr;
+  const Node* where = r.made_by(id, "Where");
+  if (where == nullptr) return r.made_by(id, "Softmax");
+  const ValueId p = where->inputs[2];
+  const Node* nan = r.made_by(where->inputs[0], "IsNaN");
+  const bool zeroes = nan != nullptr && nan->inputs[0] == p && r.is_scalar(where->inputs[1], 0);
+  return zeroes ? r.made_by(p, "Softmax") : nullptr;
+}
+
 bool four_axes(const Rewriter& r, ValueId id) {
   return r.shape(id).rank() == 4 && r.desc(id).dtype == DType::kFloat32;
 }
@@ -84,8 +98,8 @@ bool fuse_attention(Rewriter& r, const Node& node) {
   if (node.op->full_name() != "MatMul" || r.graph().registry->find("", "Attention") == nullptr) {
     return false;
   }
-  const Node* softmax = r.made_by(node.inputs[0], "Softmax");
-  if (softmax == nullptr || !r.read_once(softmax->outputs[0])) return false;
+  const Node* softmax = probabilities(r, node.inputs[0]);
+  if (softmax == nullptr) return false;
   const int64_t axis = softmax->attributes.i("axis", -1);
   if (axis != -1 && axis != 3) return false;
   const Scores s = scores(r, softmax->inputs[0]);

@@ -58,9 +58,10 @@ bool fuse_bias(Rewriter& r, const Node& node) {
     if (r.shape(bias)[0] != product[1]) continue;
     const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
     const Attributes attributes = gemm->attributes;
+    const std::string name = gemm->name;  // the product's: the pointer ends with the next emit
     const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
-    if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes);
-    const ValueId sum = r.emit("Gemm", node.name + ".product", inputs, attributes);
+    if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes, name);
+    const ValueId sum = r.emit("Gemm", name, inputs, attributes);
     return r.replace(node, "Reshape", {sum, r.ints(axes)});
   }
   return false;

@@ -65,8 +65,13 @@ ValueId Rewriter::ints(const std::vector<int64_t>& values) {
 }
 
 bool Rewriter::replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
-                       const Attributes& attributes) {
-  Node made{&graph_.registry->get(op), node.name, attributes, inputs, {node.outputs[0]}, false};
+                       const Attributes& attributes, const std::string& name) {
+  Node made{&graph_.registry->get(op),
+            name.empty() ? node.name : name,
+            attributes,
+            inputs,
+            {node.outputs[0]},
+            false};
   const auto descs = infer_outputs(graph_, made);
   if (!descs.ok() || !((*descs)[0] == desc(node.outputs[0]))) return false;
   append(std::move(made));

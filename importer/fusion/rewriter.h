@@ -28,9 +28,10 @@ class Rewriter {
   ValueId emit(const std::string& op, const std::string& name, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {});
   ValueId ints(const std::vector<int64_t>& values);
-  // The replacement of `node`: writes its first output. False (nothing done) when it does not fit.
+  // The replacement of `node`: writes its first output and has its name, or `name` where another
+  // node of the pattern tells more. False (nothing done) when it does not fit.
   bool replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
-               const Attributes& attributes = {});
+               const Attributes& attributes = {}, const std::string& name = {});
   void keep(const Node& node);
 
   Graph finish(const std::vector<ValueId>& wanted);

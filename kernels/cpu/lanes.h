@@ -25,20 +25,35 @@ template <typename F>
   return sum;
 }
 
-// largest x[i]; -infinity when n is 0. A NaN may be lost, but then the sum of e^(x - max) is NaN.
-[[gnu::always_inline]] inline float lane_max(const float* x, int64_t n) {
-  float lanes[kLanes];
-  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
+// join over x[0 .. n-1] from `start`, for a join whose order does not matter (maxima): in 64 partial
+// results, because gcc makes no vectors of comparisons in 16.
+template <typename F>
+[[gnu::always_inline]] inline float lane_extreme(const float* x, int64_t n, float start,
+                                                 const F& join) {
+  constexpr int64_t kWide = 64;
+  float best = start;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+  if (n >= kWide) {
+    float lanes[kWide];
+    for (int64_t lane = 0; lane < kWide; ++lane) lanes[lane] = x[lane];
+    for (i = kWide; i + kWide <= n; i += kWide) {
+      for (int64_t lane = 0; lane < kWide; ++lane) lanes[lane] = join(lanes[lane], x[i + lane]);
+    }
+    for (int64_t lane = 0; lane < kWide / 2; ++lane) {
+      lanes[lane] = join(lanes[lane], lanes[lane + kWide / 2]);
+    }
+    for (int64_t lane = 0; lane < kWide / 4; ++lane) {
+      best = join(best, join(lanes[lane], lanes[lane + kWide / 4]));
     }
   }
-  for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] = x[i] > lanes[lane] ? x[i] : lanes[lane];
-  float max = lanes[0];
-  for (float lane : lanes) max = lane > max ? lane : max;
-  return max;
+  for (; i < n; ++i) best = join(best, x[i]);
+  return best;
+}
+
+// largest x[i]; -infinity when n is 0. A NaN may be lost, but then the sum of e^(x - max) is NaN.
+[[gnu::always_inline]] inline float lane_max(const float* x, int64_t n) {
+  return lane_extreme(x, n, -std::numeric_limits<float>::infinity(),
+                      [](float a, float b) { return b > a ? b : a; });
 }
 
 }  // namespace ofsdp

@@ -18,6 +18,7 @@ constexpr int64_t kColumns = 128;  // columns summed together: 512 bytes of accu
 // What a kind does with an element before it is joined, how two are joined, and the empty result.
 template <ReduceKind kind>
 struct Rule {
+  static constexpr bool kExtreme = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   static constexpr float kStart = kind == ReduceKind::kProduct ? 1.0f
                                   : kind == ReduceKind::kMax   ? -kInfinity
@@ -96,7 +97,19 @@ OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const float* sr
       });
 }
 
+// Maximum or minimum. NaNs are looked for apart: with them in the comparison gcc makes no vectors.
+template <ReduceKind kind>
+[[gnu::always_inline]] inline float extreme_of(const float* src, int64_t n) {
+  const float nans = lane_sum(n, [src](int64_t i) { return src[i] != src[i] ? 1.0f : 0.0f; });
+  if (nans > 0.0f) return std::numeric_limits<float>::quiet_NaN();
+  return lane_extreme(src, n, Rule<kind>::kStart, [](float a, float b) {
+    return (kind == ReduceKind::kMax ? b > a : b < a) ? b : a;
+  });
+}
+
 OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64_t n) {
+  if (kind == ReduceKind::kMax) return extreme_of<ReduceKind::kMax>(src, n);
+  if (kind == ReduceKind::kMin) return extreme_of<ReduceKind::kMin>(src, n);
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         float lanes[kLanes];

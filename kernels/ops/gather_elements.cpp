@@ -4,8 +4,8 @@
 // https://onnx.ai/onnx/operators/onnx__GatherElements.html
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/indexed.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/gather_scatter.h"
+#include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {

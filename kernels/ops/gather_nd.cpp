@@ -6,8 +6,8 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/through_float.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/gather_scatter.h"
+#include "kernels/ops/list.h"
 
 namespace ofsdp::ops {
 namespace {

@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "importer/onnx_import.h"
+#include "importer/opset_range.h"
+
 namespace ofsdp {
 namespace {
 
@@ -13,10 +16,16 @@ std::string cpu_kernels(const OpDef& op) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Opsets of files that the importer takes the operator from.
+std::string versions(const OpDef& op) {
+  if (!op.domain.empty()) return "1";
+  return fmt::format("{}-{}", oldest_opset(op.name), kOpset);
+}
+
 nlohmann::ordered_json row(const OpDef& op) {
   return {{"domain", op.domain.empty() ? "ai.onnx" : op.domain},
           {"name", op.name},
-          {"versions", op.domain.empty() ? "13-28" : "1"},
+          {"versions", versions(op)},
           {"forward", true},
           {"backward", op.grad != nullptr},
           {"cpu", cpu_kernels(op)},
@@ -35,9 +44,8 @@ std::string operator_table(const Registry& registry, bool json) {
                                 "forward", "backward", "cpu");
   for (const auto& [key, op] : registry.all()) {
     out += fmt::format("{:<9} {:<28} {:<9} {:<8} {:<9} {}\n",
-                       op.domain.empty() ? "ai.onnx" : op.domain, op.name,
-                       op.domain.empty() ? "13-28" : "1", "yes", op.grad != nullptr ? "yes" : "no",
-                       cpu_kernels(op));
+                       op.domain.empty() ? "ai.onnx" : op.domain, op.name, versions(op), "yes",
+                       op.grad != nullptr ? "yes" : "no", cpu_kernels(op));
   }
   return out;
 }

@@ -160,6 +160,16 @@ TEST_F(Fusion, AttentionScaledAfterwardsWithoutMask) {
   expect_same(op("MatMul", {op("Softmax", {s}), v}), {"attention"});
 }
 
+TEST_F(Fusion, AttentionBehindTheGuardAgainstMaskedRows) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const ValueId k = maker.parameter("k", {2, 3, 5, 8});
+  const ValueId v = maker.parameter("v", {2, 3, 5, 8});
+  const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  const ValueId p = op("Softmax", {op("Mul", {op("MatMul", {q, kt}), number(0.25)})});
+  const ValueId guarded = op("Where", {op("IsNaN", {p}), number(0), p});
+  expect_same(op("MatMul", {guarded, v}), {"attention"});
+}
+
 TEST_F(Fusion, LossOverLogits) {
   const ValueId x = maker.parameter("x", {6, 5});
   const std::vector<int64_t> classes{0, 4, 2, 1, 3, 3};

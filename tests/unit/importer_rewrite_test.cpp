@@ -1,0 +1,216 @@
+// What the importer resolves before operators are looked up: branches, loops, sequences, functions;
+// and what it says where it cannot.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "importer/onnx_import.h"
+#include "importer/opset_range.h"
+#include "tests/support/graphs.h"
+#include "tests/support/small_model.h"
+
+namespace ofsdp {
+namespace {
+
+using namespace onnx_bytes;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::operators;
+
+enum : int { kString = 8, kBool = 9 };
+
+// Attributes, to stand behind a node.
+std::string attribute(const std::string& name, int field, const std::string& body, int type) {
+  return message(5,
+                 message(1, name) + message(field, body) + number(20, static_cast<uint64_t>(type)));
+}
+std::string graph_attribute(const std::string& name, const std::string& graph) {
+  return attribute(name, 6, graph, 5);
+}
+std::string tensor_attribute(const std::string& tensor) { return attribute("value", 5, tensor, 4); }
+std::string int_attribute(const std::string& name, uint64_t value) {
+  return message(5, message(1, name) + number(3, value) + number(20, 2));
+}
+
+std::string constant(const std::string& name, const std::string& tensor) {
+  return node("Constant", {}, {name}, name) + tensor_attribute(tensor);
+}
+std::string known_bool(const std::string& name, bool value) {
+  return constant(name, tensor("", kBool, {}, raw<uint8_t>({value})));
+}
+std::string known_int(const std::string& name, int64_t value) {
+  return constant(name, tensor("", kInt64, {}, raw<int64_t>({value})));
+}
+
+std::string body(const std::vector<std::string>& nodes, const std::vector<std::string>& inputs,
+                 const std::vector<std::string>& outputs) {
+  std::string graph;
+  for (const std::string& one : nodes) graph += message(1, one);
+  graph += message(2, "body");
+  for (const std::string& one : inputs) graph += message(11, one);
+  for (const std::string& one : outputs) graph += message(12, one);
+  return graph;
+}
+
+// x [2, 3] to y [2, 3].
+SmallModel image_model(std::vector<std::string> nodes) {
+  SmallModel model;
+  model.nodes = std::move(nodes);
+  model.inputs = {declared("x", {2, 3})};
+  model.outputs = {declared("y", {2, 3})};
+  return model;
+}
+
+class Rewrite : public ::testing::Test {
+ protected:
+  Result<Graph> imported(const SmallModel& model) {
+    auto file = OnnxFile::open(folder.write("model.onnx", model.bytes()));
+    if (!file.ok()) return std::move(file).status();
+    return import_onnx(*file, registry);
+  }
+  std::vector<std::string> operators_of(const SmallModel& model) {
+    const auto graph = imported(model);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    return graph.ok() ? operators(*graph) : std::vector<std::string>{};
+  }
+  std::string error_of(const SmallModel& model) {
+    const auto graph = imported(model);
+    return graph.ok() ? "" : graph.error().message();
+  }
+
+  // If(condition): y = Relu(x), else y = Tanh(x).
+  static std::string either() {
+    const auto out = declared("out", {2, 3});
+    return node("If", {"condition"}, {"y"}, "choice") +
+           graph_attribute("then_branch", body({node("Relu", {"x"}, {"out"}, "")}, {}, {out})) +
+           graph_attribute("else_branch", body({node("Tanh", {"x"}, {"out"}, "")}, {}, {out}));
+  }
+
+  Folder folder;
+  Registry registry = make_registry();
+};
+
+TEST_F(Rewrite, TheBranchOfAKnownConditionTakesThePlaceOfIf) {
+  EXPECT_THAT(operators_of(image_model({known_bool("condition", true), either()})),
+              ElementsAre("Constant", "Relu", "Identity"));
+  EXPECT_THAT(operators_of(image_model({known_bool("condition", false), either()})),
+              ElementsAre("Constant", "Tanh", "Identity"));
+}
+
+TEST_F(Rewrite, AConditionOnAStaticAxisIsKnown) {
+  const auto ops =
+      operators_of(image_model({node("Shape", {"x"}, {"shape"}, "") + int_attribute("start", 1),
+                                known_int("three", 3), node("Squeeze", {"shape"}, {"axis"}, ""),
+                                node("Equal", {"axis", "three"}, {"condition"}, ""), either()}));
+  ASSERT_FALSE(ops.empty());
+  EXPECT_THAT(ops, ::testing::Contains("Relu"));
+  EXPECT_THAT(ops, Not(::testing::Contains("Tanh")));
+}
+
+TEST_F(Rewrite, AConditionThatDependsOnDataIsNamed) {
+  SmallModel model = image_model({either()});
+  model.inputs.push_back(declared("condition", {}, kBool));
+  EXPECT_THAT(error_of(model), AllOf(HasSubstr("If (1 node: choice;"),
+                                     HasSubstr("condition is not known before the run")));
+}
+
+// Three iterations of s = s + x.
+std::string loop(const std::string& limit) {
+  const auto state = declared("s", {2, 3});
+  const auto one =
+      body({node("Add", {"s", "x"}, {"sum"}, "add"), node("Identity", {"go"}, {"still"}, "")},
+           {declared("i", {}, kInt64), declared("go", {}, kBool), state},
+           {declared("still", {}, kBool), declared("sum", {2, 3})});
+  return node("Loop", {limit, "", "x"}, {"y"}, "repeat") + graph_attribute("body", one);
+}
+
+TEST_F(Rewrite, ALoopOfAKnownNumberOfIterationsIsUnrolled) {
+  const auto ops = operators_of(image_model({known_int("three", 3), loop("three")}));
+  EXPECT_EQ(std::ranges::count(ops, "Add"), 3);
+}
+
+TEST_F(Rewrite, ALoopOfAnUnknownNumberOfIterationsIsNamed) {
+  SmallModel model = image_model({loop("times")});
+  model.inputs.push_back(declared("times", {}, kInt64));
+  EXPECT_THAT(error_of(model), AllOf(HasSubstr("Loop (1 node: repeat;"),
+                                     HasSubstr("number of iterations is not known")));
+}
+
+TEST_F(Rewrite, SequencesBecomeTheirTensors) {
+  EXPECT_THAT(operators_of(image_model(
+                  {node("Relu", {"x"}, {"a"}, ""), node("Tanh", {"x"}, {"b"}, ""),
+                   node("SequenceConstruct", {"a", "b"}, {"s"}, ""), known_int("last", -1),
+                   node("SequenceAt", {"s", "last"}, {"y"}, "")})),
+              ElementsAre("Relu", "Tanh", "Constant", "Identity"));
+}
+
+TEST_F(Rewrite, SplitToSequenceAndBackAreSplitAndConcat) {
+  const auto ops = operators_of(
+      image_model({known_int("two", 2),
+                   node("SplitToSequence", {"x", "two"}, {"s"}, "") + int_attribute("axis", 1),
+                   node("ConcatFromSequence", {"s"}, {"y"}, "") + int_attribute("axis", 1)}));
+  EXPECT_THAT(ops, ElementsAre("Constant", "Constant", "Split", "Concat"));
+}
+
+TEST_F(Rewrite, APositionOutsideOfASequenceIsAnError) {
+  EXPECT_THAT(
+      error_of(image_model({node("SequenceConstruct", {"x"}, {"s"}, ""), known_int("second", 1),
+                            node("SequenceAt", {"s", "second"}, {"y"}, "take")})),
+      AllOf(HasSubstr("node 'take' (SequenceAt)"),
+            HasSubstr("position 1 is outside of a sequence of 1")));
+}
+
+TEST_F(Rewrite, AnOperatorWithoutAKernelBecomesItsFunction) {
+  Registry fewer;
+  for (const auto& [key, op] : registry.all()) {
+    if (op.name != "Celu") fewer.add(op);
+  }
+  registry = fewer;
+  const auto graph = imported(image_model({node("Celu", {"x"}, {"y"}, "")}));
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_THAT(operators(*graph), ElementsAre("Constant", "CastLike", "Div", "Elu", "Mul"));
+  // The default of the attribute that the node does not have.
+  const auto alpha = graph->nodes[0].attributes.get<ConstantPtr>("value", nullptr);
+  const float given =
+      alpha != nullptr ? alpha->as<float>()[0] : graph->nodes[0].attributes.f("value_float", 0);
+  EXPECT_EQ(given, 1.0f);
+}
+
+TEST_F(Rewrite, OneListOfOperatorsSaysWhichAPluginMaySupply) {
+  SmallModel model = image_model({node("Fancy", {"x"}, {"a"}, "one", "com.acme"),
+                                  node("Fancy", {"a"}, {"b"}, "two", "com.acme"),
+                                  node("ImageDecoder", {"b"}, {"y"}, "three")});
+  model.domains = {"com.acme"};
+  EXPECT_THAT(error_of(model),
+              HasSubstr("operators without a kernel: ImageDecoder (1 node: three); "
+                        "com.acme.Fancy (2 nodes: one, two; a plug-in may "
+                        "supply it)"));
+}
+
+TEST_F(Rewrite, AnInitializerOfAnUnsupportedTypeMattersWhenANodeReadsIt) {
+  SmallModel model = image_model({node("Relu", {"x"}, {"y"}, "clamp")});
+  model.initializers = {tensor("words", kString, {1}, message(6, "hello"))};
+  EXPECT_THAT(operators_of(model), ElementsAre("Relu"));
+  model.nodes = {node("Add", {"x", "words"}, {"y"}, "join")};
+  EXPECT_THAT(error_of(model), AllOf(HasSubstr("join"), HasSubstr("words")));
+}
+
+TEST_F(Rewrite, ExternalDataOfAnAttributeIsAnError) {
+  const auto far = tensor("far", kFloat, {2, 3}, external("weights.bin", "0", "24"));
+  EXPECT_THAT(error_of(image_model({constant("c", far), node("Add", {"x", "c"}, {"y"}, "")})),
+              AllOf(HasSubstr("far"), HasSubstr("weights.bin")));
+}
+
+TEST_F(Rewrite, OldOpsetsAreConverted) {
+  SmallModel model = image_model({node("Relu", {"x"}, {"y"}, "")});
+  for (const uint64_t opset : {7, 9, 12, 28}) {
+    model.opset = opset;
+    EXPECT_THAT(operators_of(model), ElementsAre("Relu")) << opset;
+  }
+  EXPECT_EQ(oldest_opset("Relu"), 1);
+  EXPECT_EQ(oldest_opset("LayerNormalization"), 17);
+}
+
+}  // namespace
+}  // namespace ofsdp
