@@ -55,10 +55,26 @@ Scores scores(const Rewriter& r, ValueId id) {
   return product(r, id);
 }
 
+// The same by way of three axes: [b, h, s, d] -> [b h, s, d] -> [b h, d, s] -> [b, h, d, s].
+ValueId keys_of_three_axes(const Rewriter& r, ValueId k_transposed) {
+  const Node* outer = r.made_by(k_transposed, "Reshape");
+  const Node* transpose = outer == nullptr ? nullptr : r.made_by(outer->inputs[0], "Transpose");
+  if (transpose == nullptr) return 0;
+  if (transpose->attributes.ints("perm") != std::vector<int64_t>{0, 2, 1}) return 0;
+  const Node* inner = r.made_by(transpose->inputs[0], "Reshape");
+  if (inner == nullptr) return 0;
+  const Shape& k = r.shape(inner->inputs[0]);
+  const Shape& t = r.shape(k_transposed);
+  const Shape& joined = r.shape(transpose->inputs[0]);
+  if (k.rank() != 4 || t.rank() != 4 || joined.rank() != 3) return 0;
+  const bool same = t == Shape{k[0], k[1], k[3], k[2]} && joined == Shape{k[0] * k[1], k[2], k[3]};
+  return same ? inner->inputs[0] : 0;
+}
+
 // [b, h, s, d] of what is transposed to [b, h, d, s]; 0 where that is something else.
 ValueId keys(Rewriter& r, ValueId k_transposed) {
   const Node* transpose = r.made_by(k_transposed, "Transpose");
-  if (transpose == nullptr) return 0;
+  if (transpose == nullptr) return keys_of_three_axes(r, k_transposed);
   const auto perm = transpose->attributes.ints("perm");
   const ValueId source = transpose->inputs[0];
   if (perm == std::vector<int64_t>{0, 1, 3, 2}) return source;

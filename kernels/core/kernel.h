@@ -2,10 +2,10 @@
 // planning and run in every step. Making one may be slow and may allocate; running one never
 // allocates and never chooses.
 //
-//   Problem         what is to be computed; descs of absent optional inputs/outputs are not
-//   present() Implementation  accepts(problem) is asked once, best implementation first; create
-//   makes the kernel KernelArgs      views in the order of the problem; `workspace` has
-//   workspace_bytes(), 64-byte aligned StepContext     what changes from micro-batch to micro-batch
+//   Problem         what is to be computed; absent optional operands are not present()
+//   Implementation  accepts(problem) is asked once, best first; create makes the kernel
+//   KernelArgs      views in the order of the problem; `workspace` has workspace_bytes(), aligned
+//   StepContext     what changes from micro-batch to micro-batch
 //
 // Ownership: the executor owns kernels; args are views into the arena. Threads: `run` on the thread
 // that runs the schedule; a kernel may fan out through kernels/cpu/parallel.h. Errors: `run`

@@ -5,10 +5,9 @@
 //
 //   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
 //              included); its errors say what the node got, the importer adds file and node
-//   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: no
-//   gradient reference  the definition again, in double and with plain loops: the oracle of the
-//   tests cpu        implementations; empty only for views (`view`: output 0 has the bytes of input
-//   0)
+//   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: none
+//   reference  the definition again, in double and with plain loops: the oracle of the tests
+//   cpu        implementations; empty only for views (`view`: output 0 has input 0's bytes)
 //
 // Operators of our own (gradients, mostly) have the domain "ofsdp". Semantics are those of the
 // newest ONNX opset: the importer converts older files up.
