@@ -25,6 +25,12 @@ target_compile_options(ofsdp_flags INTERFACE
 target_compile_options(ofsdp_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
 target_include_directories(ofsdp_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(ofsdp_flags INTERFACE Threads::Threads)
+# gold links the tests, a whole program each, in half the time of the default linker.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=gold OFSDP_HAVE_GOLD)
+if(OFSDP_HAVE_GOLD AND NOT OFSDP_SANITIZE)
+  target_link_options(ofsdp_flags INTERFACE -fuse-ld=gold)
+endif()
 if(OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE})
