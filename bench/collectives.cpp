@@ -48,6 +48,7 @@ void must(const Status& status) {
 
 void run(Communicator& c, MemoryLedger& ledger, const Sizes& sizes) {
   const CollectiveSite site{"bench", 0, 0};
+  const RankGroup everyone{0, c.size()};
   const size_t span = static_cast<size_t>(sizes.numel) * sizeof(float);
   const size_t slot = span * static_cast<size_t>(sizes.ranks);
   auto base = c.allocate_shared(ledger, slot);
@@ -59,7 +60,7 @@ void run(Communicator& c, MemoryLedger& ledger, const Sizes& sizes) {
   };
   auto together = [&] { must(c.barrier(site)); };
   auto post = [&] {
-    must(c.acquire(0, site));
+    must(c.acquire(0, everyone, site));
     c.post(0);
     must(c.barrier(site));
   };
@@ -68,18 +69,26 @@ void run(Communicator& c, MemoryLedger& ledger, const Sizes& sizes) {
   report("memcpy",
          best_seconds(sizes.rounds, together, [&] { std::memcpy(all.data(), *base, slot); }),
          2 * r * b);
-  report(
-      "all_gather",
-      best_seconds(sizes.rounds, together, [&] { must(c.all_gather(0, span, all.data(), site)); }),
-      2 * r * b);
+  report("all_gather",
+         best_seconds(
+             sizes.rounds, together,
+             [&] {
+               must(c.all_gather(everyone, {0, 0, sizes.numel}, all.data(), DType::kFloat32, site));
+             }),
+         2 * r * b);
   float sum = 0;
   auto sink = [&](int64_t, std::span<float> block) { sum += block[0]; };
   report("reduce_scatter",
          best_seconds(sizes.rounds, post,
-                      [&] { must(c.reduce_scatter(0, 0, sizes.numel, sink, site)); }),
+                      [&] {
+                        must(c.reduce_scatter(0, everyone, {0, sizes.numel}, sink, site));
+                      }),
          r * b);
   report("all_reduce",
-         best_seconds(sizes.rounds, post, [&] { must(c.all_reduce(0, 0, sizes.numel, site)); }),
+         best_seconds(sizes.rounds, post,
+                      [&] {
+                        must(c.all_reduce(0, everyone, {0, sizes.numel}, site));
+                      }),
          (r + 1 + 2 * (r - 1)) * b);
   const int laps = 2000;
   const double lap = best_seconds(5, together, [&] {

@@ -5,18 +5,20 @@
 // call; all ranks pass the same bytes). Parameter shards and gradient slots are offsets in it, the
 // same on every rank.
 //
-//   all_gather      dst[r * bytes ...] = rank r's segment[offset, offset + bytes), r = 0 .. size-1.
-//                   Does not wait: it stands after the exchange that ends an update.
-//   acquire(c)      before writing a gradient slot again: until every rank has read it (channel c).
+//   all_gather      for each i of the group: dst[i * numel ...] = its i-th rank's numel elements of
+//                   segment[offset + i * stride ...], converted to dst_dtype. A part that is already
+//                   in place is left. Does not wait: it stands after the exchange that ends an
+//                   update.
+//   acquire(c)      before writing a gradient slot again: until the group has read it (channel c).
 //   post(c)         this rank's slot of channel c is complete. Never waits.
-//   reduce_scatter  until all ranks have posted channel c; then the float32 sum over ranks, in rank
-//                   order, of elements [rank * numel, (rank + 1) * numel) of the slot at `offset`,
-//                   handed to `sink` in blocks of at most kReduceBlock elements that start at
-//                   multiples of kReduceBlock of this rank's span, in order.
-//   all_reduce      as reduce_scatter without a sink, but every rank's slot ends with the whole
-//                   sum, size * numel elements. Ends when this rank's slot is complete.
-//   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all.
-// A channel is a unit's number: post, reduce, acquire of it are called alternately by every rank.
+//   reduce_scatter  until the group has posted channel c; then the sum over the group in float32, in
+//                   rank order, of this rank's numel elements of the slots (those from
+//                   index * numel), handed to `sink` in blocks of at most kReduceBlock elements that
+//                   start at multiples of kReduceBlock of that span, in order.
+//   all_reduce      float32; as reduce_scatter without a sink, but every slot of the group ends with
+//                   the whole sum, count * numel elements. Ends when this rank's slot is complete.
+//   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all ranks.
+// A channel belongs to one group: post, reduce, acquire of it are called alternately by its ranks.
 //
 // The sum has the same bits under every strategy since each element is summed in rank order.
 // Ownership: the session owns the communicator; the communicator owns the segments. Threads: one
@@ -31,6 +33,8 @@
 #include <span>
 #include <string>
 
+#include "fsdp/rank_group.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/memory.h"
 #include "kernels/core/status.h"
 
@@ -46,6 +50,21 @@ struct CollectiveSite {
   const char* collective = "";
   int unit = -1;  // -1: none
   int64_t step = 0;
+};
+
+// What a rank has of something that is gathered: where it lies in its segment.
+struct ShardSource {
+  size_t offset = 0;
+  size_t stride = 0;  // bytes from where one rank of the group has its part to the next
+  int64_t numel = 0;
+  DType dtype = DType::kFloat32;
+};
+
+// A gradient slot: count * numel elements, the same place in every segment.
+struct SlotSource {
+  size_t offset = 0;
+  int64_t numel = 0;  // of one rank's span
+  DType dtype = DType::kFloat32;
 };
 
 // A reference to a callable that takes one reduced block; never owns, never allocates.
@@ -72,13 +91,13 @@ class Communicator {
   virtual std::string name() const = 0;  // "self", "local"
 
   virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;
-  virtual Status all_gather(size_t offset, size_t bytes, std::byte* dst,
-                            const CollectiveSite& site) = 0;
-  virtual Status acquire(int channel, const CollectiveSite& site) = 0;
+  virtual Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
+                            DType dst_dtype, const CollectiveSite& site) = 0;
+  virtual Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) = 0;
   virtual void post(int channel) = 0;
-  virtual Status reduce_scatter(int channel, size_t offset, int64_t numel, BlockSink sink,
-                                const CollectiveSite& site) = 0;
-  virtual Status all_reduce(int channel, size_t offset, int64_t numel,
+  virtual Status reduce_scatter(int channel, const RankGroup& group, const SlotSource& slot,
+                                BlockSink sink, const CollectiveSite& site) = 0;
+  virtual Status all_reduce(int channel, const RankGroup& group, const SlotSource& slot,
                             const CollectiveSite& site) = 0;
   virtual Status exchange(std::span<const double> mine, std::span<double> all,
                           const CollectiveSite& site) = 0;

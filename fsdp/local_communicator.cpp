@@ -44,20 +44,22 @@ class LocalCommunicator final : public Communicator {
     return segments_.own();
   }
 
-  Status all_gather(size_t offset, size_t bytes, std::byte* dst,
-                    const CollectiveSite& site) override {
+  Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
+                    DType dst_dtype, const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
-    if (bytes == 0) return {};
-    for (int i = 0; i < size_; ++i) {
-      const int peer = ring(i);
-      std::memcpy(dst + static_cast<size_t>(peer) * bytes, segments_.of(peer) + offset, bytes);
+    if (source.numel == 0) return {};
+    const size_t bytes = static_cast<size_t>(source.numel) * dtype_size(dst_dtype);
+    for (int k = 0; k < group.count; ++k) {
+      const int index = ring(group, k);
+      convert_elements(segments_.of(group.rank(index)) + source.offset + index * source.stride,
+                       source.dtype, dst + index * bytes, dst_dtype, source.numel);
     }
     return {};
   }
 
-  Status acquire(int channel, const CollectiveSite& site) override {
+  Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
-    return wait_for_all(channel, &ChannelCounts::done, mine(channel).done, site);
+    return wait_for_all(channel, group, &ChannelCounts::done, mine(channel).done, site);
   }
 
   void post(int channel) override {
@@ -65,30 +67,32 @@ class LocalCommunicator final : public Communicator {
     page_.publish(counts.posted, counts.posted + 1, rank_);
   }
 
-  Status reduce_scatter(int channel, size_t offset, int64_t numel, BlockSink sink,
+  Status reduce_scatter(int channel, const RankGroup& group, const SlotSource& slot, BlockSink sink,
                         const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
     OFSDP_RETURN_IF_ERROR(
-        wait_for_all(channel, &ChannelCounts::posted, mine(channel).posted, site));
-    sum_own_span(offset, numel, sink);
+        wait_for_all(channel, group, &ChannelCounts::posted, mine(channel).posted, site));
+    sum_own_span(group, slot, sink);
     page_.publish(mine(channel).done, mine(channel).done + 1, rank_);
     return {};
   }
 
   // Each rank sums its own span over all slots and puts it into its own slot, where nobody else
   // reads or writes that span; then everybody copies the other spans from their owners.
-  Status all_reduce(int channel, size_t offset, int64_t numel,
+  Status all_reduce(int channel, const RankGroup& group, const SlotSource& slot,
                     const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
     ChannelCounts& counts = mine(channel);
-    OFSDP_RETURN_IF_ERROR(wait_for_all(channel, &ChannelCounts::posted, counts.posted, site));
-    float* slot = reinterpret_cast<float*>(segments_.own() + offset);
-    auto put = [span = slot + rank_ * numel](int64_t begin, std::span<float> block) {
-      std::memcpy(span + begin, block.data(), block.size_bytes());
+    OFSDP_RETURN_IF_ERROR(
+        wait_for_all(channel, group, &ChannelCounts::posted, counts.posted, site));
+    float* own = reinterpret_cast<float*>(segments_.own() + slot.offset) +
+                 group.index_of(rank_) * slot.numel;
+    auto put = [own](int64_t begin, std::span<float> block) {
+      std::memcpy(own + begin, block.data(), block.size_bytes());
     };
-    sum_own_span(offset, numel, put);
+    sum_own_span(group, slot, put);
     page_.publish(counts.summed, counts.summed + 1, rank_);
-    OFSDP_RETURN_IF_ERROR(copy_summed_spans(channel, offset, numel, site));
+    OFSDP_RETURN_IF_ERROR(copy_summed_spans(channel, group, slot, site));
     page_.publish(counts.done, counts.done + 1, rank_);
     return {};
   }
@@ -135,41 +139,49 @@ class LocalCommunicator final : public Communicator {
 
  private:
   // Ranks begin with different peers, so that they do not all read the same memory at once.
-  int ring(int i) const { return (rank_ + i) % size_; }
+  int ring(const RankGroup& group, int k) const {
+    return (group.index_of(rank_) + k) % group.count;
+  }
 
   ChannelCounts& mine(int channel) const {
     OFSDP_CHECK(channel >= 0 && channel < kMostChannels, "channel {}", channel);
     return page_.channel(channel, rank_);
   }
 
-  Status wait_for_all(int channel, std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
+  Status wait_for_all(int channel, const RankGroup& group,
+                      std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
                       const CollectiveSite& site) const {
-    for (int i = 1; i < size_; ++i) {
-      const int peer = ring(i);
+    for (int k = 1; k < group.count; ++k) {
+      const int peer = group.rank(ring(group, k));
       OFSDP_RETURN_IF_ERROR(wait_.until(page_.channel(channel, peer).*counter, target, peer, site));
     }
     return {};
   }
 
-  void sum_own_span(size_t offset, int64_t numel, BlockSink sink) {
-    for (int64_t begin = 0; begin < numel; begin += kReduceBlock) {
-      const int64_t count = std::min(kReduceBlock, numel - begin);
-      for (int r = 0; r < size_; ++r) {
-        slots_[static_cast<size_t>(r)] =
-            reinterpret_cast<const float*>(segments_.of(r) + offset) + rank_ * numel + begin;
+  void sum_own_span(const RankGroup& group, const SlotSource& slot, BlockSink sink) {
+    const auto sources = std::span(slots_).first(static_cast<size_t>(group.count));
+    const size_t width = dtype_size(slot.dtype);
+    const size_t span = slot.offset + static_cast<size_t>(group.index_of(rank_)) *
+                                          static_cast<size_t>(slot.numel) * width;
+    for (int64_t begin = 0; begin < slot.numel; begin += kReduceBlock) {
+      const int64_t count = std::min(kReduceBlock, slot.numel - begin);
+      for (int i = 0; i < group.count; ++i) {
+        sources[static_cast<size_t>(i)] =
+            segments_.of(group.rank(i)) + span + static_cast<size_t>(begin) * width;
       }
-      sum_in_rank_order(slots_, count, block_.data());
+      sum_in_rank_order(sources, slot.dtype, count, block_.data());
       sink(begin, {block_.data(), static_cast<size_t>(count)});
     }
   }
 
-  Status copy_summed_spans(int channel, size_t offset, int64_t numel, const CollectiveSite& site) {
-    const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
-    for (int i = 1; i < size_; ++i) {
-      const int peer = ring(i);
+  Status copy_summed_spans(int channel, const RankGroup& group, const SlotSource& slot,
+                           const CollectiveSite& site) {
+    const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
+    for (int k = 1; k < group.count; ++k) {
+      const int index = ring(group, k), peer = group.rank(index);
       const std::atomic<uint64_t>& theirs = page_.channel(channel, peer).summed;
       OFSDP_RETURN_IF_ERROR(wait_.until(theirs, mine(channel).summed, peer, site));
-      const size_t span = offset + static_cast<size_t>(peer) * bytes;
+      const size_t span = slot.offset + static_cast<size_t>(index) * bytes;
       std::memcpy(segments_.own() + span, segments_.of(peer) + span, bytes);
     }
     return {};
@@ -183,7 +195,7 @@ class LocalCommunicator final : public Communicator {
   PeerWait wait_;
   PeerSegments segments_;
   std::unique_ptr<PeerMonitor> monitor_;
-  std::vector<const float*> slots_;  // of the block being summed, by rank
+  std::vector<const std::byte*> slots_;  // of the block being summed, by rank
   alignas(kTensorAlignment) std::array<float, kReduceBlock> block_;
 };
 

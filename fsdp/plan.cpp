@@ -55,6 +55,10 @@ std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit) {
   return spans;
 }
 
+bool is_hybrid(Strategy strategy) {
+  return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardZero2;
+}
+
 std::string_view strategy_name(Strategy strategy) {
   switch (strategy) {
     case Strategy::kFullShard:
@@ -63,13 +67,68 @@ std::string_view strategy_name(Strategy strategy) {
       return "shard_grad_op";
     case Strategy::kNoShard:
       return "no_shard";
-    default:
-      return "not built";
+    case Strategy::kHybridShard:
+      return "hybrid_shard";
+    case Strategy::kHybridShardZero2:
+      return "hybrid_shard_zero2";
+    case Strategy::kZero1:
+      return "zero1";
+    case Strategy::kAuto:
+      return "auto";
   }
+  return "";
+}
+
+int Plan::shards(const Unit& unit) const {
+  return unit.replicated || strategy == Strategy::kNoShard ? 1 : shard_size;
+}
+
+bool Plan::shards_gradients(const Unit& unit) const {
+  return !unit.replicated && strategy != Strategy::kNoShard && strategy != Strategy::kZero1;
+}
+
+bool Plan::keeps_gathered(const Unit& unit) const {
+  return !unit.replicated && strategy == Strategy::kZero1 && gathers(unit);
+}
+
+bool Plan::reshards_after_forward(const Unit& unit) const {
+  const bool frees = strategy == Strategy::kFullShard || strategy == Strategy::kHybridShard;
+  return frees && shards(unit) > 1 && unit.id != root;
+}
+
+RankGroup Plan::shard_group(const Unit& unit, int rank) const {
+  const int count = shards(unit);
+  return {rank / count * count, count, 1};
+}
+
+RankGroup Plan::replica_group(const Unit& unit, int rank) const {
+  const int count = shards(unit);
+  return {rank % count, world / count, count};
+}
+
+Span Plan::owned(const Unit& unit, int rank) const {
+  const int64_t numel = owned_numel(unit);
+  return {rank % shards(unit) * numel, numel};
+}
+
+Span Plan::represented(const Unit& unit, int rank) const {
+  const int64_t numel = unit.padded_numel / world;
+  return {owned(unit, rank).begin + rank / shards(unit) * numel, numel};
+}
+
+DType Plan::slot_dtype(const Unit& unit) const {
+  return shards_gradients(unit) ? param_dtype : DType::kFloat32;
 }
 
 Plan make_plan(const Graph& graph, const PlanOptions& options) {
-  Plan plan{options.strategy, options.world, {}, -1, {}};
+  Plan plan{.strategy = options.strategy,
+            .world = options.world,
+            .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
+                                                                                : options.world,
+            .param_dtype = options.param_dtype,
+            .reduce_dtype = options.reduce_dtype,
+            .units = {},
+            .notice = {}};
   if (options.wrap == WrapPolicy::kTransformer) {
     plan.notice =
         fmt::format("wrap transformer: no repeated block found, units by size (--min-params {})",
@@ -100,11 +159,16 @@ Plan make_plan(const Graph& graph, const PlanOptions& options) {
 }
 
 std::string text(const Plan& plan) {
-  std::string out = fmt::format("strategy {} world {}\n", strategy_name(plan.strategy), plan.world);
+  std::string out = fmt::format("strategy {} world {}", strategy_name(plan.strategy), plan.world);
+  if (is_hybrid(plan.strategy)) out += fmt::format(" shard-size {}", plan.shard_size);
+  if (plan.low_precision()) out += fmt::format(" parameters {}", dtype_name(plan.param_dtype));
+  if (plan.reduce_dtype != DType::kFloat32) {
+    out += fmt::format(" reduction {}", dtype_name(plan.reduce_dtype));
+  }
+  out += "\n";
   for (const Unit& unit : plan.units) {
     out += fmt::format("u{} {} params {} numel {} padded {} shard {}\n", unit.id, unit.name,
-                       unit.params.size(), unit.numel, unit.padded_numel,
-                       unit.shard_numel(plan.world));
+                       unit.params.size(), unit.numel, unit.padded_numel, plan.owned_numel(unit));
   }
   return out;
 }

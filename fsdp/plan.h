@@ -6,16 +6,22 @@
 // gathered once and not resharded after forward.
 // (`transformer` falls back to size until blocks are found; the plan says so in `notice`.)
 //
-//   full_shard     parameters, gradients and optimizer state are sharded; gathered for forward and
-//                  again for backward (ZeRO-3)
-//   shard_grad_op  gathered for forward, kept until backward is done with them (ZeRO-2)
-//   no_shard       every rank has everything, gradients are all-reduced (DDP)
-// With one rank a shard is the whole, so nothing is gathered under any strategy.
+//   full_shard          parameters, gradients and optimizer state are sharded; gathered for forward
+//                       and again for backward (ZeRO-3)
+//   shard_grad_op       gathered for forward, kept until backward is done with them (ZeRO-2)
+//   zero1               optimizer state alone is sharded; parameters are whole, their spans updated
+//                       by their owners and fetched once an update
+//   no_shard            every rank has everything, gradients are all-reduced (DDP)
+//   hybrid_shard        full_shard among shard_size neighbouring ranks, which share one copy; the
+//   hybrid_shard_zero2  copies' gradient shards are all-reduced; likewise with shard_grad_op
+// A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
+// rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
 //
 // Ownership: values. Threads: any. Errors: none; the caller has made sure that something is
 // trained.
 #pragma once
 
+#include "fsdp/rank_group.h"
 #include "fsdp/unit.h"
 #include "importer/graph.h"
 
@@ -25,10 +31,10 @@ enum class Strategy {
   kFullShard,
   kShardGradOp,
   kNoShard,
-  kHybridShard,  // this one and those below: not built yet, refused by the command line
+  kHybridShard,
   kHybridShardZero2,
   kZero1,
-  kAuto
+  kAuto  // chosen before planning
 };
 enum class WrapPolicy { kTransformer, kSize, kNone };
 
@@ -37,26 +43,54 @@ struct PlanOptions {
   WrapPolicy wrap = WrapPolicy::kTransformer;
   int64_t min_params = 100000;
   int world = 1;
+  int shard_size = 0;  // of hybrid strategies; 0: the world
+  DType param_dtype = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
+};
+
+// Elements of a unit's flat array.
+struct Span {
+  int64_t begin = 0;
+  int64_t numel = 0;
 };
 
 struct Plan {
   Strategy strategy = Strategy::kFullShard;
   int world = 1;
-  std::vector<Unit> units;  // the root, when there is one, is the last
-  int root = -1;            // its id
-  std::string notice;       // a line for the user, or empty
+  int shard_size = 1;                    // ranks that share one copy: the world, unless hybrid
+  DType param_dtype = DType::kFloat32;   // what nodes compute with; masters are float32
+  DType reduce_dtype = DType::kFloat32;  // what sums over ranks are rounded to
+  std::vector<Unit> units;               // the root, when there is one, is the last
+  int root = -1;                         // its id
+  std::string notice;                    // a line for the user, or empty
 
-  bool gathers() const { return strategy != Strategy::kNoShard && world > 1; }
-  bool shards_gradients() const { return strategy != Strategy::kNoShard; }
-  bool reshards_after_forward(int unit) const {
-    return strategy == Strategy::kFullShard && unit != root;
-  }
-  // Elements of a unit's parameters and optimizer state that a rank owns.
-  int64_t owned_numel(const Unit& unit) const {
-    return shards_gradients() ? unit.shard_numel(world) : unit.padded_numel;
-  }
+  bool low_precision() const { return param_dtype != DType::kFloat32; }
+  // Ranks that divide the unit's optimizer state among them; 1: each has the whole.
+  int shards(const Unit& unit) const;
+  // Gradients are reduced to the shard after every micro-batch, not once an update.
+  bool shards_gradients(const Unit& unit) const;
+  // Nodes read a gathered (or converted) copy, not what the rank owns.
+  bool gathers(const Unit& unit) const { return shards(unit) > 1 || low_precision(); }
+  // That copy outlives the micro-batch: gathered once an update.
+  bool keeps_gathered(const Unit& unit) const;
+  bool reshards_after_forward(const Unit& unit) const;
+
+  // Ranks that share `rank`'s copy; ranks that hold the same shard of the other copies.
+  RankGroup shard_group(const Unit& unit, int rank) const;
+  RankGroup replica_group(const Unit& unit, int rank) const;
+  int replicas(const Unit& unit) const { return world / shards(unit); }
+
+  // What the rank owns, and updates: parameters and optimizer state.
+  Span owned(const Unit& unit, int rank) const;
+  int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / shards(unit); }
+  // The part of that which this rank stands for, where every element counts once: in norms, files.
+  Span represented(const Unit& unit, int rank) const;
+
+  // The type in which a gradient waits to be summed over ranks.
+  DType slot_dtype(const Unit& unit) const;
 };
 
+bool is_hybrid(Strategy strategy);
 std::string_view strategy_name(Strategy strategy);
 
 Plan make_plan(const Graph& graph, const PlanOptions& options);

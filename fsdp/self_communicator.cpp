@@ -1,12 +1,13 @@
 // The communicator of a run with one rank: nothing to wait for, nothing to add. The session needs
 // no special case.
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "fsdp/communicator.h"
+#include "fsdp/rank_sum.h"
 
 namespace ofsdp {
 namespace {
@@ -23,25 +24,34 @@ class SelfCommunicator final : public Communicator {
     return segment_.data();
   }
 
-  Status all_gather(size_t offset, size_t bytes, std::byte* dst, const CollectiveSite&) override {
-    if (bytes > 0) std::memcpy(dst, segment_.data() + offset, bytes);
+  Status all_gather(const RankGroup&, const ShardSource& source, std::byte* dst, DType dst_dtype,
+                    const CollectiveSite&) override {
+    convert_elements(segment_.data() + source.offset, source.dtype, dst, dst_dtype, source.numel);
     return {};
   }
 
-  Status acquire(int, const CollectiveSite&) override { return {}; }
+  Status acquire(int, const RankGroup&, const CollectiveSite&) override { return {}; }
   void post(int) override {}
 
-  Status reduce_scatter(int, size_t offset, int64_t numel, BlockSink sink,
+  Status reduce_scatter(int, const RankGroup&, const SlotSource& slot, BlockSink sink,
                         const CollectiveSite&) override {
-    float* slot = reinterpret_cast<float*>(segment_.data() + offset);
-    for (int64_t begin = 0; begin < numel; begin += kReduceBlock) {
-      const int64_t count = std::min(kReduceBlock, numel - begin);
-      sink(begin, {slot + begin, static_cast<size_t>(count)});
+    std::byte* src = segment_.data() + slot.offset;
+    for (int64_t begin = 0; begin < slot.numel; begin += kReduceBlock) {
+      const int64_t count = std::min(kReduceBlock, slot.numel - begin);
+      if (slot.dtype == DType::kFloat32) {  // nothing to add: the slot itself
+        sink(begin, {reinterpret_cast<float*>(src) + begin, static_cast<size_t>(count)});
+        continue;
+      }
+      convert_elements(src + static_cast<size_t>(begin) * dtype_size(slot.dtype), slot.dtype,
+                       reinterpret_cast<std::byte*>(block_.data()), DType::kFloat32, count);
+      sink(begin, {block_.data(), static_cast<size_t>(count)});
     }
     return {};
   }
 
-  Status all_reduce(int, size_t, int64_t, const CollectiveSite&) override { return {}; }
+  Status all_reduce(int, const RankGroup&, const SlotSource&, const CollectiveSite&) override {
+    return {};
+  }
 
   Status exchange(std::span<const double> mine, std::span<double> all,
                   const CollectiveSite&) override {
@@ -73,6 +83,7 @@ class SelfCommunicator final : public Communicator {
 
  private:
   Region segment_;
+  alignas(kTensorAlignment) std::array<float, kReduceBlock> block_;
   std::vector<Region> shared_;
   std::atomic<int> exit_status_{0};
 };

@@ -31,8 +31,7 @@ struct Unit {
   std::vector<UnitParam> params;
   int64_t numel = 0;         // of the parameters alone
   int64_t padded_numel = 0;  // with gaps and padding
-
-  int64_t shard_numel(int world) const { return padded_numel / world; }
+  bool replicated = false;   // --ignore: whole on every rank under every strategy
 };
 
 // The spans [begin, end) of a unit that belong to no parameter, in order.

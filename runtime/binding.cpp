@@ -13,8 +13,8 @@ class Binder {
         context_(context),
         storage_(storage_of(graph_)),
         trained_(parameter_behind(graph_)),
-        unit_(unit_of_parameter(graph_, context.plan)),
-        gathered_(context.plan.units.size(), nullptr) {
+        unit_(unit_of_parameter(graph_, context.plan)) {
+    for (const UnitState& state : context.units) gathered_.push_back(state.whole);
     for (const Unit& unit : context.plan.units) {
       for (const UnitParam& p : unit.params) place_in_unit_[p.parameter] = &p;
     }
@@ -43,8 +43,10 @@ class Binder {
     const Step& step = program_.schedule.steps[s];
     BoundStep bound{step.kind, step.index};
     if (step.kind == StepKind::kGather) {
-      bound.slot = arena(program_.memory.step_offset[s]);
-      gathered_[static_cast<size_t>(step.index)] = bound.slot;
+      std::byte*& slot = gathered_[static_cast<size_t>(step.index)];
+      const int64_t offset = program_.memory.step_offset[s];
+      if (offset >= 0) slot = arena(offset);
+      bound.slot = slot;
     }
     if (step.kind == StepKind::kCarry) {
       const Carried& c = graph_.carried[static_cast<size_t>(step.index)];
@@ -118,13 +120,12 @@ class Binder {
   }
 
   std::byte* in_unit(int parameter, std::byte* base) const {
-    return base + static_cast<size_t>(place_in_unit_.at(parameter)->offset) * sizeof(float);
+    const auto element = static_cast<size_t>(place_in_unit_.at(parameter)->offset);
+    return base + element * dtype_size(context_.plan.param_dtype);
   }
 
   std::byte* trained(int parameter) const {
     const auto unit = static_cast<size_t>(unit_[static_cast<size_t>(parameter)]);
-    if (!context_.plan.gathers())
-      return in_unit(parameter, reinterpret_cast<std::byte*>(context_.units[unit].owned));
     OFSDP_CHECK(gathered_[unit] != nullptr, "u{} is used before its Gather", unit);
     return in_unit(parameter, gathered_[unit]);
   }
@@ -132,8 +133,7 @@ class Binder {
   std::byte* gradient(int parameter) const {
     const auto unit = static_cast<size_t>(unit_[static_cast<size_t>(parameter)]);
     std::byte* own = bound_.accumulate[unit];
-    return in_unit(parameter,
-                   own != nullptr ? own : reinterpret_cast<std::byte*>(context_.units[unit].slot));
+    return in_unit(parameter, own != nullptr ? own : context_.units[unit].slot);
   }
 
   const ProgramPlan& program_;

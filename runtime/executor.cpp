@@ -4,18 +4,19 @@
 #include <cmath>
 #include <cstring>
 
+#include "fsdp/rank_sum.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp {
 namespace {
 
-OFSDP_MULTIARCH void add_span(const float* __restrict from, float* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
-}
-
 OFSDP_MULTIARCH void scale_span(const float* __restrict from, float factor, float* __restrict to,
                                 int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+}
+
+const std::byte* bytes_of(const float* values) {
+  return reinterpret_cast<const std::byte*>(values);
 }
 
 bool has_nan(const TensorView& view) {
@@ -42,7 +43,12 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
       communicator_(communicator),
       loss_weight_(loss_weight),
       options_(options) {
-  for (const Unit& unit : plan.units) gaps_.push_back(gaps(unit));
+  for (const Unit& unit : plan.units) {
+    const int rank = communicator.rank();
+    gaps_.push_back(gaps(unit));
+    groups_.push_back({plan.shard_group(unit, rank), plan.replica_group(unit, rank),
+                       plan.represented(unit, rank)});
+  }
   context_.seed = options.seed;
 }
 
@@ -93,7 +99,10 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kReduceUpdate:
       return reduce(program, step.index, true);
     case StepKind::kAllReduce:
-      return all_reduce(program, step.index);
+      return all_reduce(step.index);
+    case StepKind::kPostShard:
+      communicator_.post(shard_channel(step.index));
+      return {};
     case StepKind::kClip:
       return clip();
     case StepKind::kUpdate:
@@ -150,8 +159,9 @@ Status Executor::blame_nan(BoundProgram& program) {
 
 Status Executor::gather(const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
-  const auto bytes = static_cast<size_t>(units_[u].owned_numel) * sizeof(float);
-  return communicator_.all_gather(offsets_.units[u].owned, bytes, step.slot,
+  const UnitOffsets& offsets = offsets_.units[u];
+  const ShardSource source{offsets.owned, offsets.owned_stride, units_[u].owned_numel};
+  return communicator_.all_gather(groups_[u].shards, source, step.slot, plan_.param_dtype,
                                   site("all-gather", step.index));
 }
 
@@ -159,52 +169,71 @@ Status Executor::gather(const BoundStep& step) {
 Status Executor::acquire(const BoundProgram& program, int unit) {
   const auto u = static_cast<size_t>(unit);
   for (int other : slots_.shares_bytes[u]) {
-    OFSDP_RETURN_IF_ERROR(communicator_.acquire(other, site("reduce-scatter", other)));
+    OFSDP_RETURN_IF_ERROR(
+        communicator_.acquire(other, summing_group(other), site("reduce-scatter", other)));
   }
-  std::byte* own = program.accumulate[u];
-  float* target = own != nullptr ? reinterpret_cast<float*>(own) : units_[u].slot;
+  const size_t width = dtype_size(plan_.param_dtype);  // of what nodes write
+  std::byte* const own = program.accumulate[u];
+  std::byte* const target = own != nullptr ? own : units_[u].slot;
   if (empty_) {
-    std::memset(target, 0, static_cast<size_t>(plan_.units[u].padded_numel) * sizeof(float));
+    std::memset(target, 0, static_cast<size_t>(plan_.units[u].padded_numel) * width);
     return {};
   }
   for (const auto& [begin, end] : gaps_[u]) {
-    std::memset(target + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+    std::memset(target + static_cast<size_t>(begin) * width, 0,
+                static_cast<size_t>(end - begin) * width);
   }
   return {};
 }
 
 void Executor::accumulate(const BoundProgram& program, int unit) {
   const auto u = static_cast<size_t>(unit);
-  add_span(reinterpret_cast<const float*>(program.accumulate[u]), units_[u].slot,
-           plan_.units[u].padded_numel);
+  const std::byte* src = program.accumulate[u];
+  const int64_t numel = plan_.units[u].padded_numel;
+  if (program.plan->options.first_micro) {
+    convert_elements(src, plan_.param_dtype, units_[u].slot, DType::kFloat32, numel);
+  } else {
+    add_elements(src, plan_.param_dtype, reinterpret_cast<float*>(units_[u].slot), numel);
+  }
 }
 
+// A gradient that is summed over copies afterwards is no gradient yet: its norm is taken there.
 Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) {
   const auto u = static_cast<size_t>(unit);
   const CompileOptions& options = program.plan->options;
-  float* kept = units_[u].gradient;
+  const bool add = !options.first_micro && plan_.shards_gradients(plan_.units[u]);
+  const bool complete = options.last_micro && groups_[u].copies.count == 1;
+  float* const kept = units_[u].gradient;
   auto sink = [&](int64_t begin, std::span<float> block) {
-    if (!options.first_micro)
-      add_span(kept + begin, block.data(), static_cast<int64_t>(block.size()));
-    if (options.last_micro) squared_norm_ += sum_of_squares(block);
+    const auto numel = static_cast<int64_t>(block.size());
+    round_elements(block.data(), plan_.reduce_dtype, numel);
+    if (add) add_elements(bytes_of(kept + begin), DType::kFloat32, block.data(), numel);
+    if (complete) squared_norm_ += sum_of_squares(block);
     if (update_now) {
       optimizer_.update(unit, begin, block, numbers_);
     } else {
       std::memcpy(kept + begin, block.data(), block.size_bytes());
     }
   };
-  return communicator_.reduce_scatter(unit, offsets_.units[u].slot, units_[u].owned_numel, sink,
+  const SlotSource slot{offsets_.units[u].slot, units_[u].owned_numel,
+                        plan_.slot_dtype(plan_.units[u])};
+  return communicator_.reduce_scatter(unit, groups_[u].shards, slot, sink,
                                       site("reduce-scatter", unit));
 }
 
-Status Executor::all_reduce(const BoundProgram&, int unit) {
+// Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
+Status Executor::all_reduce(int unit) {
   const auto u = static_cast<size_t>(unit);
-  const int64_t span = plan_.units[u].shard_numel(plan_.world);
-  OFSDP_RETURN_IF_ERROR(
-      communicator_.all_reduce(unit, offsets_.units[u].slot, span, site("all-reduce", unit)));
-  const float* mine = units_[u].slot + communicator_.rank() * span;
-  for (int64_t begin = 0; begin < span; begin += kReduceBlock) {
-    const int64_t count = std::min(kReduceBlock, span - begin);
+  const Span part = groups_[u].represented;
+  const bool shard = plan_.shards_gradients(plan_.units[u]);
+  const SlotSource slot{
+      shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot, part.numel};
+  OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(
+      shard ? shard_channel(unit) : unit, groups_[u].copies, slot, site("all-reduce", unit)));
+  round_elements(units_[u].gradient, plan_.reduce_dtype, units_[u].owned_numel);
+  const float* mine = units_[u].gradient + (part.begin - units_[u].owned_begin);
+  for (int64_t begin = 0; begin < part.numel; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, part.numel - begin);
     squared_norm_ += sum_of_squares({mine + begin, static_cast<size_t>(count)});
   }
   return {};
@@ -228,11 +257,10 @@ Status Executor::clip() {
 void Executor::update(int unit) {
   const auto u = static_cast<size_t>(unit);
   const bool clipping = options_.clip_norm > 0;
-  const float* source = plan_.shards_gradients() ? units_[u].gradient : units_[u].slot;
   alignas(kTensorAlignment) std::array<float, kReduceBlock> scaled;
   for (int64_t begin = 0; begin < units_[u].owned_numel; begin += kReduceBlock) {
     const int64_t count = std::min(kReduceBlock, units_[u].owned_numel - begin);
-    const float* block = source + begin;
+    const float* block = units_[u].gradient + begin;
     if (clipping) {
       scale_span(block, clip_factor_, scaled.data(), count);
       block = scaled.data();

@@ -44,6 +44,20 @@ class Executor {
   }  // after Clip: the global norm before clipping
 
  private:
+  struct UnitGroups {
+    RankGroup shards;  // ranks that share this rank's copy
+    RankGroup copies;  // ranks with the same shard of the others
+    Span represented;
+  };
+
+  // Who waits for each other on the unit's channel.
+  const RankGroup& summing_group(int unit) const {
+    const auto u = static_cast<size_t>(unit);
+    const bool scatters = groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
+    return scatters ? groups_[u].shards : groups_[u].copies;
+  }
+  int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
+
   Status execute(BoundProgram& program, const BoundStep& step);
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
@@ -52,7 +66,7 @@ class Executor {
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
-  Status all_reduce(const BoundProgram& program, int unit);
+  Status all_reduce(int unit);
   Status clip();
   void update(int unit);
   CollectiveSite site(const char* collective, int unit) const {
@@ -69,6 +83,7 @@ class Executor {
   float* loss_weight_;
   ExecutorOptions options_;
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
+  std::vector<UnitGroups> groups_;                              // per unit
 
   StepContext context_;
   UpdateNumbers numbers_;

@@ -47,7 +47,9 @@ class MemoryPlanner {
       const Step& step = schedule_.steps[static_cast<size_t>(s)];
       const auto index = static_cast<size_t>(step.index);
       if (step.kind == StepKind::kRun) place_node(s, index);
-      if (step.kind == StepKind::kGather) open[index] = add_unit(index, s, Kind::kGathered);
+      if (step.kind == StepKind::kGather && !plan_.keeps_gathered(plan_.units[index])) {
+        open[index] = add_unit(index, s, Kind::kGathered);
+      }
       if (step.kind == StepKind::kFree) pieces_[static_cast<size_t>(open[index])].last = s;
       if (step.kind == StepKind::kAcquire) writing[index] = s;
       if (step.kind == StepKind::kAccumulate) {
@@ -70,8 +72,9 @@ class MemoryPlanner {
   }
 
   int add_unit(size_t unit, int step, Kind kind) {
-    const int piece = add_piece(static_cast<size_t>(plan_.units[unit].padded_numel) * sizeof(float),
-                                step, step, kind);
+    const int piece = add_piece(
+        static_cast<size_t>(plan_.units[unit].padded_numel) * dtype_size(plan_.param_dtype), step,
+        step, kind);
     if (kind == Kind::kGathered) steps_.emplace_back(static_cast<size_t>(step), piece);
     return piece;
   }
@@ -190,10 +193,13 @@ GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {
   std::vector<MemoryPiece> pieces;
   const int end = static_cast<int>(schedule.steps.size());
   for (const Unit& unit : plan.units) {
-    pieces.push_back({static_cast<size_t>(unit.padded_numel) * sizeof(float), 0, end, 0});
+    const size_t bytes = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.slot_dtype(unit));
+    pieces.push_back({align_up(bytes, kTensorAlignment), 0, end, 0});
   }
-  for (int s = 0; s < end && plan.shards_gradients(); ++s) {
+  for (int s = 0; s < end; ++s) {
     const Step& step = schedule.steps[static_cast<size_t>(s)];
+    if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry) continue;
+    if (!plan.shards_gradients(plan.units[static_cast<size_t>(step.index)])) continue;
     if (step.kind == StepKind::kAcquire) pieces[static_cast<size_t>(step.index)].first = s;
     if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
       pieces[static_cast<size_t>(step.index)].last = s;

@@ -1,7 +1,7 @@
 // MemoryPlan: where everything of one program lies, in bytes from the start of the rank's arena,
-// before anything is allocated. Activations, gathered units, workspaces and (for accumulation
-// without sharded gradients) a micro-batch's own gradients share the arena over disjoint lifetimes;
-// a view has the bytes of what it views; an operator that may works in place.
+// before anything is allocated. Activations, gathered units, workspaces and (where gradients stay
+// whole until the update) a micro-batch's own gradients share the arena over disjoint lifetimes; a
+// view has the bytes of what it views; an operator that may works in place.
 //
 // Gradients do not lie in the arena but in the slots that the reduction reads (GradientSlots): in
 // the shared segment, the same offsets on every rank and for every batch shape.
@@ -27,7 +27,7 @@ struct MemoryPlan {
   std::vector<int64_t> value_offset;  // per value: of activations
   std::vector<int64_t> step_offset;   // per step: Gather's slot, Run's workspace
   std::vector<int64_t>
-      accumulate_offset;  // per unit: where a later micro-batch's gradients go first
+      accumulate_offset;  // per unit: where gradients go that Accumulate then adds; or -1
 };
 
 // `workspace`: bytes per node.

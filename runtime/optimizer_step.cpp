@@ -7,24 +7,43 @@
 
 namespace ofsdp {
 
+namespace {
+
+float* floats(std::byte* base, size_t offset) { return reinterpret_cast<float*>(base + offset); }
+
+UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
+                     const RankMemory& memory) {
+  const Span owned = plan.owned(unit, rank);
+  const auto place = static_cast<size_t>(rank % plan.shards(unit));
+  std::byte* const state = memory.state.data();
+  UnitState made;
+  made.owned_numel = owned.numel;
+  made.owned_begin = owned.begin;
+  made.owned = floats(o.owned_in_shared ? memory.shared : state, o.owned + place * o.owned_stride);
+  if (o.whole >= 0) {
+    made.whole = (o.owned_stride > 0 ? memory.shared : state) + o.whole;
+  } else if (!plan.gathers(unit)) {
+    made.whole = reinterpret_cast<std::byte*>(made.owned);
+  }
+  for (size_t offset : o.optimizer) made.optimizer.push_back(floats(state, offset));
+  made.slot = memory.shared + o.slot;
+  if (o.gradient >= 0) {
+    made.gradient =
+        floats(o.gradient_in_shared ? memory.shared : state, static_cast<size_t>(o.gradient));
+  } else if (!plan.shards_gradients(unit)) {
+    made.gradient = reinterpret_cast<float*>(made.slot) + owned.begin;
+  }
+  return made;
+}
+
+}  // namespace
+
 std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
                                    const RankMemory& memory) {
   std::vector<UnitState> units;
-  auto floats = [](std::byte* base, size_t offset) {
-    return reinterpret_cast<float*>(base + offset);
-  };
   for (const Unit& unit : plan.units) {
-    const UnitOffsets& o = offsets.units[static_cast<size_t>(unit.id)];
-    UnitState state;
-    state.owned_numel = plan.owned_numel(unit);
-    state.owned_begin = plan.shards_gradients() ? rank * state.owned_numel : 0;
-    state.owned = floats(offsets.owned_in_shared ? memory.shared : memory.state.data(), o.owned);
-    for (size_t offset : o.optimizer)
-      state.optimizer.push_back(floats(memory.state.data(), offset));
-    if (o.gradient >= 0)
-      state.gradient = floats(memory.state.data(), static_cast<size_t>(o.gradient));
-    state.slot = floats(memory.shared, o.slot);
-    units.push_back(std::move(state));
+    units.push_back(
+        unit_state(plan, unit, rank, offsets.units[static_cast<size_t>(unit.id)], memory));
   }
   return units;
 }

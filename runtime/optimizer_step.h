@@ -26,8 +26,9 @@ namespace ofsdp {
 struct UnitState {
   float* owned = nullptr;         // parameters: the shard, or the whole
   std::vector<float*> optimizer;  // like owned
-  float* gradient = nullptr;      // accumulated shard, or null
-  float* slot = nullptr;          // the unit's gradient slot, whole
+  std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
+  float* gradient = nullptr;      // like owned, where the reduced gradient waits; or null
+  std::byte* slot = nullptr;      // the unit's gradient slot, whole, in Plan::slot_dtype
   int64_t owned_numel = 0;
   int64_t owned_begin = 0;  // of the unit's flat elements
 };

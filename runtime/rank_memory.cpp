@@ -9,6 +9,52 @@ size_t take(size_t& end, size_t bytes) {
   return offset;
 }
 
+// The parameters: what the rank owns, and where it is kept gathered, the whole.
+void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
+                      RankMemoryPlan& memory) {
+  const auto whole = static_cast<size_t>(unit.padded_numel);
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  offsets.owned_in_shared = plan.gathers(unit);
+  if (plan.keeps_gathered(unit) && !plan.low_precision()) {
+    offsets.whole = static_cast<int64_t>(take(memory.shared, whole * sizeof(float)));
+    offsets.owned = static_cast<size_t>(offsets.whole);
+    offsets.owned_stride = owned;
+    memory.parameter_bytes += whole * sizeof(float);
+    return;
+  }
+  offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
+  memory.parameter_bytes += owned;
+  if (!plan.keeps_gathered(unit)) return;
+  const size_t bytes = whole * dtype_size(plan.param_dtype);
+  offsets.whole = static_cast<int64_t>(take(memory.state, bytes));
+  memory.parameter_bytes += bytes;
+}
+
+// A reduced gradient waits for the update in a place of its own where slots are used in turns, and
+// where it is summed once more over copies, in shared memory.
+void place_gradient(const Plan& plan, const Unit& unit, bool accumulate, UnitOffsets& offsets,
+                    RankMemoryPlan& memory) {
+  const bool summed_again = plan.replicas(unit) > 1;
+  if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
+  const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  offsets.gradient_in_shared = summed_again;
+  offsets.gradient = static_cast<int64_t>(take(summed_again ? memory.shared : memory.state, bytes));
+  memory.gradient_bytes += bytes;
+}
+
+UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
+                       RankMemoryPlan& memory) {
+  UnitOffsets offsets;
+  place_parameters(plan, unit, offsets, memory);
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  for (int i = 0; i < needs.optimizer_states; ++i) {
+    offsets.optimizer.push_back(take(memory.state, owned));
+    memory.optimizer_bytes += owned;
+  }
+  place_gradient(plan, unit, needs.accumulate, offsets, memory);
+  return offsets;
+}
+
 }  // namespace
 
 size_t RankMemoryPlan::planned_bytes() const {
@@ -23,22 +69,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.kept = needs.kept;
   memory.staging = needs.staging;
   memory.data = needs.data;
-  memory.owned_in_shared = plan.gathers();
-  for (const Unit& unit : plan.units) {
-    UnitOffsets offsets;
-    const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
-    offsets.owned = take(memory.owned_in_shared ? memory.shared : memory.state, owned);
-    memory.parameter_bytes += owned;
-    for (int i = 0; i < needs.optimizer_states; ++i) {
-      offsets.optimizer.push_back(take(memory.state, owned));
-      memory.optimizer_bytes += owned;
-    }
-    if (needs.accumulate && plan.shards_gradients()) {
-      offsets.gradient = static_cast<int64_t>(take(memory.state, owned));
-      memory.gradient_bytes += owned;
-    }
-    memory.units.push_back(std::move(offsets));
-  }
+  for (const Unit& unit : plan.units) memory.units.push_back(place_unit(plan, unit, needs, memory));
   const size_t first_slot = memory.shared;
   for (size_t u = 0; u < plan.units.size(); ++u)
     memory.units[u].slot = first_slot + slots.offset[u];

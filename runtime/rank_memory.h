@@ -19,9 +19,14 @@ namespace ofsdp {
 
 struct UnitOffsets {
   size_t owned = 0;               // what the rank owns of the parameters: in shared or in state
+  bool owned_in_shared = false;   // where peers, or the rank itself, gather from
+  size_t owned_stride = 0;        // times the rank's place in its shard group: added to `owned`
+  int64_t whole = -1;             // the gathered copy, where it is kept: in shared, with the owned
+                                  // part in place (float32), or in state; -1: none
   std::vector<size_t> optimizer;  // each state tensor, in state
-  int64_t gradient = -1;          // accumulated gradient shard, in state; -1: not needed
-  size_t slot = 0;                // gradient slot, in shared
+  int64_t gradient = -1;          // gradient shard, where the slot does not hold it; -1: none
+  bool gradient_in_shared = false;
+  size_t slot = 0;  // gradient slot, in shared
 };
 
 struct RankMemoryPlan {
@@ -31,7 +36,6 @@ struct RankMemoryPlan {
   size_t shared = 0;
   size_t staging = 0;
   size_t data = 0;  // columns unpacked into memory, of the rank that owns them
-  bool owned_in_shared = false;
   std::vector<UnitOffsets> units;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table

@@ -38,10 +38,11 @@ class RunPlanner {
 
   Result<std::unique_ptr<RunPlan>> make() {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
+    OFSDP_RETURN_IF_ERROR(check_shard_size());
     OFSDP_RETURN_IF_ERROR(settle_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
-    run_->plan = make_plan(graph, {options_.sharding.strategy, options_.sharding.wrap,
-                                   options_.sharding.min_params, communicator_.size()});
+    run_->plan = make_plan(graph, plan_options());
+    OFSDP_RETURN_IF_ERROR(check_units());
     OFSDP_RETURN_IF_ERROR(plan_training());
     OFSDP_RETURN_IF_ERROR(plan_evaluation());
     plan_bytes();
@@ -120,6 +121,32 @@ class RunPlanner {
     };
     OFSDP_RETURN_IF_ERROR(check(run_->train_sampler[0], "training data"));
     return run_->eval_sampler.empty() ? Status{} : check(run_->eval_sampler[0], "evaluation data");
+  }
+
+  PlanOptions plan_options() const {
+    const ShardingOptions& s = options_.sharding;
+    return {.strategy = s.strategy,
+            .wrap = s.wrap,
+            .min_params = s.min_params,
+            .world = communicator_.size(),
+            .shard_size = static_cast<int>(s.shard_size.value_or(0)),
+            .param_dtype = s.param_dtype,
+            .reduce_dtype = s.reduce_dtype};
+  }
+
+  Status check_shard_size() const {
+    const int64_t size = options_.sharding.shard_size.value_or(1);
+    if (!is_hybrid(options_.sharding.strategy) || communicator_.size() % size == 0) return {};
+    return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
+                       communicator_.size());
+  }
+
+  // Two channels a unit.
+  Status check_units() const {
+    const size_t units = run_->plan.units.size();
+    if (2 * units <= static_cast<size_t>(kMostChannels)) return {};
+    return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
+                       units, kMostChannels / 2);
   }
 
   Status add_program(const ProgramKey& key) {

@@ -126,13 +126,12 @@ Result<ModelOutput> RunState::open_output(const std::string& path) {
 // This rank's span of one unit.
 Status RunState::write_unit(ModelOutput& output, const Unit& unit) const {
   const UnitState& state = units_[static_cast<size_t>(unit.id)];
-  const int64_t shard = unit.shard_numel(plan_.plan.world);
-  const int64_t begin = communicator_.rank() * shard;  // also where every rank owns all
+  const Span mine = plan_.plan.represented(unit, communicator_.rank());
   for (const UnitParam& p : unit.params) {
-    const Overlap part = overlap(p, begin, begin + shard);
+    const Overlap part = overlap(p, mine.begin, mine.begin + mine.numel);
     if (part.count <= 0) continue;
     const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(p.parameter)];
-    const float* values = state.owned + (begin - state.owned_begin) + part.in_span;
+    const float* values = state.owned + (mine.begin - state.owned_begin) + part.in_span;
     OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer),
                                        part.in_parameter,
                                        {values, static_cast<size_t>(part.count)}));

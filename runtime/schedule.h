@@ -10,10 +10,12 @@
 //   CheckLoss       the loss is known; NaN ends the run
 //   Carry k         carried parameter k (a running statistic) takes its next value
 //   Acquire u       the unit's gradient slot may be written: every rank has read what was in it
-//   Accumulate u    this micro-batch's gradients are added to those before (no_shard)
+//   Accumulate u    this micro-batch's gradients are added to those before, where these stay whole
+//                   (no_shard, zero1), or take their place, widened, if it is the first
 //   Post u          the unit's gradient slot is complete
 //   Reduce u        reduce-scatter into (or added to) the gradient shard
-//   AllReduce u     the slot ends with the sum over ranks (no_shard)
+//   PostShard u     that shard is complete, for the ranks that hold the same one of other copies
+//   AllReduce u     the slot (hybrid: the shard) ends with the sum over the copies
 //   ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard
 //   Clip            the global norm, and with it the factor of the updates that follow
 //   Update u        optimizer update of what the rank owns of the unit
@@ -47,6 +49,7 @@ enum class StepKind : uint8_t {
   kAccumulate,
   kPost,
   kReduce,
+  kPostShard,
   kAllReduce,
   kReduceUpdate,
   kClip,

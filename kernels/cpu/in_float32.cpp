@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/memory.h"
+#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp {
@@ -14,24 +15,16 @@ bool is_half(const TensorDesc& desc) {
   return desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16;
 }
 
-void widen(const TensorView& from, float* to) {
-  const auto* bits = from.as<const uint16_t>();
-  const bool half = from.desc.dtype == DType::kFloat16;
-  parallel_for(from.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      to[i] = half ? half_to_float(bits[i]) : bfloat16_to_float(bits[i]);
-    }
-  });
+void widen_view(const TensorView& from, float* to) {
+  const WidthSpan span = width_span(from.desc.dtype, DType::kFloat32);
+  parallel_for(from.desc.numel(), kGrain,
+               [&](int64_t begin, int64_t end) { span(from.data, to, begin, end); });
 }
 
-void narrow(const float* from, const TensorView& to) {
-  auto* bits = to.as<uint16_t>();
-  const bool half = to.desc.dtype == DType::kFloat16;
-  parallel_for(to.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      bits[i] = half ? float_to_half(from[i]) : float_to_bfloat16(from[i]);
-    }
-  });
+void narrow_view(const float* from, const TensorView& to) {
+  const WidthSpan span = width_span(DType::kFloat32, to.desc.dtype);
+  parallel_for(to.desc.numel(), kGrain,
+               [&](int64_t begin, int64_t end) { span(from, to.data, begin, end); });
 }
 
 class ConvertingKernel final : public Kernel {
@@ -50,14 +43,14 @@ class ConvertingKernel final : public Kernel {
     const std::span<TensorView> outputs(views_.data() + inputs_.size(), outputs_.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = view(inputs_[i], args.inputs[i], args.workspace);
-      if (inputs_[i].converted) widen(args.inputs[i], inputs[i].as<float>());
+      if (inputs_[i].converted) widen_view(args.inputs[i], inputs[i].as<float>());
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       outputs[i] = view(outputs_[i], args.outputs[i], args.workspace);
     }
     OFSDP_RETURN_IF_ERROR(inner_->run({inputs, outputs, args.workspace + bytes_, args.step}));
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs_[i].converted) narrow(outputs[i].as<float>(), args.outputs[i]);
+      if (outputs_[i].converted) narrow_view(outputs[i].as<float>(), args.outputs[i]);
     }
     return ok_status();
   }

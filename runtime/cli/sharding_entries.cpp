@@ -5,14 +5,13 @@
 namespace ofsdp {
 namespace {
 
-constexpr Choice<Strategy> kStrategies[] = {
-    {"full_shard", Strategy::kFullShard},
-    {"shard_grad_op", Strategy::kShardGradOp},
-    {"no_shard", Strategy::kNoShard},
-    {"hybrid_shard", Strategy::kHybridShard, false},
-    {"hybrid_shard_zero2", Strategy::kHybridShardZero2, false},
-    {"zero1", Strategy::kZero1, false},
-    {"auto", Strategy::kAuto, false}};
+constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
+                                            {"shard_grad_op", Strategy::kShardGradOp},
+                                            {"no_shard", Strategy::kNoShard},
+                                            {"hybrid_shard", Strategy::kHybridShard},
+                                            {"hybrid_shard_zero2", Strategy::kHybridShardZero2},
+                                            {"zero1", Strategy::kZero1},
+                                            {"auto", Strategy::kAuto, false}};
 constexpr Choice<WrapPolicy> kWraps[] = {{"transformer", WrapPolicy::kTransformer},
                                          {"size", WrapPolicy::kSize},
                                          {"none", WrapPolicy::kNone}};
@@ -108,9 +107,9 @@ std::vector<OptionEntry> sharding_entries() {
   std::vector<OptionEntry> table = {
       choice("strategy", kStrategies, "what is sharded, as PyTorch FSDP names it",
              OFSDP_FIELD(sharding.strategy)),
-      not_built(integer_or("auto", "shard-size", "auto (ranks of one host), N",
-                           "hybrid strategies: ranks that share one copy", 1,
-                           OFSDP_FIELD(sharding.shard_size))),
+      integer_or("auto", "shard-size", "auto (ranks of one host), N",
+                 "hybrid strategies: ranks that share one copy", 1,
+                 OFSDP_FIELD(sharding.shard_size)),
       choice("wrap", kWraps, "what becomes an FSDP unit", OFSDP_FIELD(sharding.wrap)),
       not_built(wrap_layers()),
       integer("min-params", "100000", "size policy: the fewest parameters in a unit", 0,

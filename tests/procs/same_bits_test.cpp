@@ -12,7 +12,7 @@ namespace {
 
 using testing_data::TempFolder;
 
-constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "no_shard"};
+constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "zero1", "no_shard"};
 
 // Several units, batches that are not a multiple of anything, and a short last one.
 Words several_units() {
@@ -68,6 +68,25 @@ TEST_P(SameBitsTest, ShardedStrategiesAgreeWithAccumulation) {
     expect_same(trained_file(twice + Words{"--strategy", "full_shard"}),
                 trained_file(twice + Words{"--strategy", "shard_grad_op"}),
                 clip.empty() ? "shard_grad_op" : "shard_grad_op, clipped");
+  }
+}
+
+TEST_P(SameBitsTest, WholeGradientStrategiesAgreeWithAccumulation) {
+  for (const Words& clip : {Words{}, Words{"--clip-grad-norm", "0.1"}}) {
+    const Words twice = words() + clip + Words{"--grad-accum", "3"};
+    expect_same(trained_file(twice + Words{"--strategy", "no_shard"}),
+                trained_file(twice + Words{"--strategy", "zero1"}),
+                clip.empty() ? "zero1" : "zero1, clipped");
+  }
+}
+
+// One copy is full_shard, copies of one rank are no_shard.
+TEST_P(SameBitsTest, HybridAtItsEndsIsTheOtherStrategies) {
+  const std::string first = trained_file(words());
+  for (const char* strategy : {"hybrid_shard", "hybrid_shard_zero2"}) {
+    const Words hybrid = words() + Words{"--strategy", strategy};
+    expect_same(first, trained_file(hybrid), strategy);
+    expect_same(first, trained_file(hybrid + Words{"--shard-size", "1"}), strategy);
   }
 }
 

@@ -68,17 +68,22 @@ struct Combination {
   int grad_accum;
 
   Words words() const {
-    return {"--nproc-per-node", std::to_string(ranks),      "--strategy",          strategy,
-            "--grad-accum",     std::to_string(grad_accum), "--global-batch-size", "24"};
+    Words all{"--nproc-per-node", std::to_string(ranks),      "--strategy",          strategy,
+              "--grad-accum",     std::to_string(grad_accum), "--global-batch-size", "24"};
+    if (strategy.starts_with("hybrid")) all = all + Words{"--shard-size", "2"};
+    return all;
   }
 };
 
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+    for (const char* strategy : {"full_shard", "shard_grad_op", "zero1", "no_shard"}) {
       for (const int accum : {1, 2}) all.push_back({ranks, strategy, accum});
     }
+  }
+  for (const char* strategy : {"hybrid_shard", "hybrid_shard_zero2"}) {
+    for (const int accum : {1, 2}) all.push_back({4, strategy, accum});
   }
   return all;
 }

@@ -24,9 +24,9 @@ RankProcesses::Body reducing(int odd, std::function<Status(Communicator&)> odd_d
     for (int64_t step = 1;; ++step) {
       const CollectiveSite site{"reduce-scatter", 2, step};
       if (c.rank() == odd && step == 7) return odd_does(c);
-      OFSDP_RETURN_IF_ERROR(c.acquire(2, site));
+      OFSDP_RETURN_IF_ERROR(c.acquire(2, {0, c.size()}, site));
       c.post(2);
-      OFSDP_RETURN_IF_ERROR(c.reduce_scatter(2, 0, 16, ignore, site));
+      OFSDP_RETURN_IF_ERROR(c.reduce_scatter(2, {0, c.size()}, {0, 16}, ignore, site));
     }
   };
 }
@@ -82,7 +82,8 @@ TEST(DeathOfOne, IsNoticedAtTheNextCallOfARankThatDoesNotWait) {
     if (c.rank() == 1) return die(c);
     while (true) {
       usleep(1000);
-      OFSDP_RETURN_IF_ERROR(c.all_gather(0, 0, nullptr, {"gather", 5, 3}));
+      OFSDP_RETURN_IF_ERROR(
+          c.all_gather({0, c.size()}, {}, nullptr, DType::kFloat32, {"gather", 5, 3}));
     }
   });
   const pid_t pid = ranks.pid(1);
@@ -129,7 +130,7 @@ TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
         usleep(400'000);
         c.post(0);
         auto ignore = [](int64_t, std::span<float>) {};
-        return c.reduce_scatter(0, 0, 0, ignore, {"reduce-scatter", 0, 3});
+        return c.reduce_scatter(0, {0, c.size()}, {}, ignore, {"reduce-scatter", 0, 3});
       },
       std::chrono::seconds(1));
   expect_one_reporter(
@@ -156,7 +157,7 @@ TEST(Hang, ARankThatWasStoppedWhileItWaitedIsNamed) {
         c.post(0);
         if (c.rank() == 1) return c.barrier({"barrier", -1, 2});
         auto ignore = [](int64_t, std::span<float>) {};
-        return c.reduce_scatter(0, 0, 0, ignore, {"reduce-scatter", 0, 2});
+        return c.reduce_scatter(0, {0, c.size()}, {}, ignore, {"reduce-scatter", 0, 2});
       },
       std::chrono::seconds(1));
   expect_one_reporter(ranks, 3, 2,
@@ -192,7 +193,7 @@ TEST(Leaving, IsNoDeathForRanksThatNeedItNoMore) {
     OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
     if (c.rank() == 1) return {};
     usleep(200'000);
-    return c.all_gather(0, 0, nullptr, {"gather", 0, 1});
+    return c.all_gather({0, c.size()}, {}, nullptr, DType::kFloat32, {"gather", 0, 1});
   });
   ranks.expect_success();
 }

@@ -32,6 +32,8 @@ float sum_over_ranks(int world, int round, int64_t i) {
   return sum;
 }
 
+RankGroup everyone(const Communicator& c) { return {0, c.size()}; }
+
 bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
@@ -68,7 +70,7 @@ Status check_block(const Communicator& c, int round, int64_t numel, int64_t begi
 Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel, int round,
                    int64_t numel) {
   const CollectiveSite site{"reduce-scatter", channel, round};
-  OFSDP_RETURN_IF_ERROR(c.acquire(channel, site));
+  OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   fill_slot(reinterpret_cast<float*>(base + offset), numel * c.size(), c.rank(), round);
   c.post(channel);
   Status found;
@@ -80,7 +82,7 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
     next = begin + static_cast<int64_t>(block.size());
     for (float& x : block) x = -1;  // allowed, and must not reach a peer
   };
-  OFSDP_RETURN_IF_ERROR(c.reduce_scatter(channel, offset, numel, sink, site));
+  OFSDP_RETURN_IF_ERROR(c.reduce_scatter(channel, everyone(c), {offset, numel}, sink, site));
   if (found.ok() && next != numel) return fault("{} of {} elements came", next, numel);
   return found;
 }
@@ -88,11 +90,11 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
 Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int channel, int round,
                        int64_t numel) {
   const CollectiveSite site{"all-reduce", channel, round};
-  OFSDP_RETURN_IF_ERROR(c.acquire(channel, site));
+  OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   float* slot = reinterpret_cast<float*>(base + offset);
   fill_slot(slot, numel * c.size(), c.rank(), round);
   c.post(channel);
-  OFSDP_RETURN_IF_ERROR(c.all_reduce(channel, offset, numel, site));
+  OFSDP_RETURN_IF_ERROR(c.all_reduce(channel, everyone(c), {offset, numel}, site));
   for (int64_t i = 0; i < numel * c.size(); ++i) {
     const float expected = sum_over_ranks(c.size(), round, i);
     if (!same_bits(slot[i], expected)) {
@@ -158,7 +160,7 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
       const CollectiveSite site{"reduce-scatter", 0, round};
       for (int unit = 0; unit < kUnits; ++unit) {
         const size_t offset = static_cast<size_t>(unit) * slot;
-        OFSDP_RETURN_IF_ERROR(c.acquire(unit, site));
+        OFSDP_RETURN_IF_ERROR(c.acquire(unit, everyone(c), site));
         fill_slot(reinterpret_cast<float*>(base + offset), kNumel * c.size(), c.rank(),
                   round + unit);
         c.post(unit);
@@ -170,7 +172,7 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
           found = check_block(c, round + unit, kNumel, begin, block);
         };
         const size_t offset = static_cast<size_t>(unit) * slot;
-        OFSDP_RETURN_IF_ERROR(c.reduce_scatter(unit, offset, kNumel, sink, site));
+        OFSDP_RETURN_IF_ERROR(c.reduce_scatter(unit, everyone(c), {offset, kNumel}, sink, site));
         OFSDP_RETURN_IF_ERROR(std::move(found));
       }
     }
@@ -193,7 +195,9 @@ TEST_P(Collectives, GatherSeesWhatRanksWroteBeforeABarrier) {
             static_cast<std::byte>(i * 3 + static_cast<size_t>(c.rank() * 7 + round));
       }
       OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
-      OFSDP_RETURN_IF_ERROR(c.all_gather(offset, bytes, all.data(), {"gather", 0, round}));
+      OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c),
+                                         {offset, 0, static_cast<int64_t>(bytes), DType::kUInt8},
+                                         all.data(), DType::kUInt8, {"gather", 0, round}));
       for (size_t r = 0; r < static_cast<size_t>(c.size()); ++r) {
         for (size_t i = 0; i < bytes; ++i) {
           const auto expected = static_cast<std::byte>(i * 3 + r * 7 + static_cast<size_t>(round));

@@ -258,7 +258,7 @@ TEST(Options, WhatHasNoEffectIsRefused) {
 
 TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
   EXPECT_EQ(refused({"--resume", "latest"}), "--resume: not built yet (found 'latest')");
-  EXPECT_EQ(refused({"--strategy", "zero1"}), "--strategy: not built yet (found 'zero1')");
+  EXPECT_EQ(refused({"--strategy", "auto"}), "--strategy: not built yet (found 'auto')");
   EXPECT_EQ(refused({"--optimizer", "lamb"}), "--optimizer: not built yet (found 'lamb')");
   EXPECT_EQ(refused({"--device", "cuda"}), "--device: not built yet (found 'cuda')");
   EXPECT_EQ(refused({"--param-dtype", "bfloat16"}),
