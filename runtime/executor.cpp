@@ -55,6 +55,9 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
 void Executor::begin_update(const UpdateNumbers& numbers) {
   numbers_ = numbers;
   context_.step = numbers.step - 1;
+  numbers_.optimizer_step = numbers.step - loss_scale_.skipped_updates;
+  scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
+  skip_update_ = false;
   squared_norm_ = 0;
   global_norm_ = 0;
 }
@@ -62,7 +65,7 @@ void Executor::begin_update(const UpdateNumbers& numbers) {
 Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
   empty_ = batch.sample_index.empty();
   loss_ = 0;
-  *loss_weight_ = batch.loss_weight;
+  *loss_weight_ = batch.loss_weight * static_cast<float>(scale_used_);
   context_.sample_index = batch.sample_index;
   for (const InputPatch& patch : program.inputs) {
     program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
@@ -84,7 +87,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kCheckLoss:
       return check_loss(program);
     case StepKind::kCarry:
-      if (!empty_) std::memcpy(step.slot, step.source, step.bytes);
+      carry(step);
       return {};
     case StepKind::kAcquire:
       return acquire(program, step.index);
@@ -155,6 +158,13 @@ Status Executor::blame_nan(BoundProgram& program) {
   }
   return fault("{}: loss is NaN at step {}, rank {}: {}", graph.file, numbers_.step,
                communicator_.rank(), culprit);
+}
+
+void Executor::carry(const BoundStep& step) {
+  if (empty_) return;
+  std::memcpy(step.slot, step.source, step.bytes);
+  round_elements(reinterpret_cast<float*>(step.slot), options_.buffer_dtype,
+                 static_cast<int64_t>(step.bytes / sizeof(float)));
 }
 
 Status Executor::gather(const BoundStep& step) {
@@ -246,23 +256,32 @@ Status Executor::clip() {
       communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
   double sum = 0;
   for (const double part : gathered) sum += part;
-  global_norm_ = std::sqrt(sum);
-  // torch.nn.utils.clip_grad_norm_: float32 arithmetic on the norm.
-  const float factor =
-      static_cast<float>(options_.clip_norm) / (static_cast<float>(global_norm_) + 1e-6f);
-  clip_factor_ = std::min(factor, 1.0f);
+  global_norm_ = std::sqrt(sum) / scale_used_;
+  gradient_factor_ = clip_factor() / static_cast<float>(scale_used_);
+  if (!options_.scale_loss) return {};
+  skip_update_ = !std::isfinite(global_norm_);
+  loss_scale_.note(!skip_update_);
   return {};
 }
 
+// torch.nn.utils.clip_grad_norm_: float32 arithmetic on the norm.
+float Executor::clip_factor() const {
+  if (options_.clip_norm <= 0) return 1.0f;
+  const float factor =
+      static_cast<float>(options_.clip_norm) / (static_cast<float>(global_norm_) + 1e-6f);
+  return std::min(factor, 1.0f);
+}
+
 void Executor::update(int unit) {
+  if (skip_update_) return;
   const auto u = static_cast<size_t>(unit);
-  const bool clipping = options_.clip_norm > 0;
+  const bool scaled_gradients = options_.clip_norm > 0 || options_.scale_loss;
   alignas(kTensorAlignment) std::array<float, kReduceBlock> scaled;
   for (int64_t begin = 0; begin < units_[u].owned_numel; begin += kReduceBlock) {
     const int64_t count = std::min(kReduceBlock, units_[u].owned_numel - begin);
     const float* block = units_[u].gradient + begin;
-    if (clipping) {
-      scale_span(block, clip_factor_, scaled.data(), count);
+    if (scaled_gradients) {
+      scale_span(block, gradient_factor_, scaled.data(), count);
       block = scaled.data();
     }
     optimizer_.update(unit, begin, {block, static_cast<size_t>(count)}, numbers_);

@@ -13,6 +13,7 @@
 
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
+#include "runtime/loss_scale.h"
 
 namespace ofsdp {
 
@@ -24,7 +25,9 @@ struct MicroBatch {
 
 struct ExecutorOptions {
   uint64_t seed = 0;
-  double clip_norm = 0;  // 0: none
+  double clip_norm = 0;                  // 0: none
+  bool scale_loss = false;               // float16
+  DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
 };
 
 class Executor {
@@ -38,7 +41,9 @@ class Executor {
   Status run(BoundProgram& program, const MicroBatch& batch);
 
   float loss() const { return loss_; }  // of the last micro-batch; 0 when it was empty
-  double squared_norm() const { return squared_norm_; }  // of this rank's spans, this update
+  // Of this rank's spans, this update, unscaled.
+  double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
+  LossScale& loss_scale() { return loss_scale_; }
   double clipped_norm() const {
     return global_norm_;
   }  // after Clip: the global norm before clipping
@@ -62,12 +67,14 @@ class Executor {
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
   Status blame_nan(BoundProgram& program);
+  void carry(const BoundStep& step);
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
   Status clip();
+  float clip_factor() const;
   void update(int unit);
   CollectiveSite site(const char* collective, int unit) const {
     return {collective, unit, numbers_.step};
@@ -89,7 +96,10 @@ class Executor {
   UpdateNumbers numbers_;
   bool empty_ = false;
   float loss_ = 0;
-  float clip_factor_ = 1;
+  LossScale loss_scale_;
+  double scale_used_ = 1;      // of the present update
+  bool skip_update_ = false;   // its gradients are not finite
+  float gradient_factor_ = 1;  // clip factor over loss scale
   double squared_norm_ = 0;
   double global_norm_ = 0;
 };

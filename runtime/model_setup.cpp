@@ -4,6 +4,7 @@
 #include "importer/fusion/fusion.h"
 #include "importer/layouts.h"
 #include "importer/onnx_import.h"
+#include "importer/precision.h"
 #include "importer/running_statistics.h"
 
 namespace ofsdp {
@@ -46,7 +47,8 @@ class SetupMaker {
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(options_.model));
     OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(file, registry_));
-    ModelSetup setup{std::move(file), std::move(graph), {}, {}, {}, {}};
+    ModelSetup setup{std::move(file), std::move(graph), {}, {}, {}, {}, {}};
+    setup.param_dtype = options_.sharding.param_dtype;
     OFSDP_RETURN_IF_ERROR(settle_batch(options_, setup.graph, communicator_.size()));
     OFSDP_ASSIGN_OR_RETURN(setup.graph,
                            choose_candidates(setup.graph, {options_.freeze, options_.train}));
@@ -120,12 +122,21 @@ Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
   return SetupMaker(options, registry, communicator, ledger).run();
 }
 
+// Fused, and in the type that nodes compute in.
+Result<Graph> ModelSetup::fused_graph(const Graph& graph,
+                                      const std::vector<ValueId>& wanted) const {
+  Graph fused = fuse(graph, wanted);
+  if (param_dtype == DType::kFloat32) return fused;
+  return lower_precision(fused, param_dtype);
+}
+
 Result<Graph> ModelSetup::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(*this, batch, Mode::kTrain));
   OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
   std::vector<ValueId> wanted{forward.loss};
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fuse(forward, wanted)));
+  OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(forward, wanted));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fused));
   return assign_layouts(graph);
 }
 
@@ -133,7 +144,8 @@ Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(*this, batch, Mode::kEval));
   std::vector<ValueId> wanted{graph.loss};
   if (graph.matches != 0) wanted.push_back(graph.matches);
-  return assign_layouts(fuse(graph, wanted));
+  OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(graph, wanted));
+  return assign_layouts(fused);
 }
 
 }  // namespace ofsdp

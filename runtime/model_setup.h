@@ -17,7 +17,8 @@ struct ModelSetup {
   Graph graph;  // symbolic; its parameters say what is trained
   LossSpec loss;
   LossCount count;
-  std::map<std::string, Shape> rows;  // a sample of each input, and of the label column
+  DType param_dtype = DType::kFloat32;  // what nodes compute in
+  std::map<std::string, Shape> rows;    // a sample of each input, and of the label column
   DataSetup data;
 
   // Imports, opens the data, settles loss and trained set; settles options.batch for the world.
@@ -26,6 +27,9 @@ struct ModelSetup {
 
   Result<Graph> training_graph(int64_t batch) const;
   Result<Graph> evaluation_graph(int64_t batch) const;
+
+ private:
+  Result<Graph> fused_graph(const Graph& graph, const std::vector<ValueId>& wanted) const;
 };
 
 }  // namespace ofsdp

@@ -82,8 +82,9 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
     const int64_t stop = std::min(segment.end, end);
     if (stop <= at) continue;
     for (size_t i = 0; i < state.optimizer.size(); ++i) state_[i] = state.optimizer[i] + at;
-    optimizer_.update(settings_, {state.owned + at, gradient.data() + (at - begin), state_.data(),
-                                  stop - at, numbers.lr, segment.weight_decay, numbers.step});
+    optimizer_.update(settings_,
+                      {state.owned + at, gradient.data() + (at - begin), state_.data(), stop - at,
+                       numbers.lr, segment.weight_decay, numbers.optimizer_step});
     at = stop;
   }
 }

@@ -38,7 +38,8 @@ std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryP
 
 struct UpdateNumbers {
   double lr = 0;
-  int64_t step = 0;  // from 1
+  int64_t step = 0;            // from 1
+  int64_t optimizer_step = 0;  // from 1, without skipped ones; begin_update sets it
 };
 
 class OptimizerStep {

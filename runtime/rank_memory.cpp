@@ -69,6 +69,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.kept = needs.kept;
   memory.staging = needs.staging;
   memory.data = needs.data;
+  memory.data_elsewhere = needs.data_elsewhere;
   for (const Unit& unit : plan.units) memory.units.push_back(place_unit(plan, unit, needs, memory));
   const size_t first_slot = memory.shared;
   for (size_t u = 0; u < plan.units.size(); ++u)

@@ -35,7 +35,8 @@ struct RankMemoryPlan {
   size_t state = 0;
   size_t shared = 0;
   size_t staging = 0;
-  size_t data = 0;  // columns unpacked into memory, of the rank that owns them
+  size_t data = 0;            // columns unpacked into memory, of the rank that owns them
+  size_t data_elsewhere = 0;  // those that another rank owns
   std::vector<UnitOffsets> units;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
@@ -43,6 +44,8 @@ struct RankMemoryPlan {
   size_t gradient_bytes = 0;
 
   size_t planned_bytes() const;
+  // Of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
+  size_t largest_bytes() const { return planned_bytes() + data_elsewhere; }
 };
 
 struct RankMemoryNeeds {
@@ -52,6 +55,7 @@ struct RankMemoryNeeds {
   size_t kept = 0;
   size_t staging = 0;
   size_t data = 0;
+  size_t data_elsewhere = 0;
 };
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,

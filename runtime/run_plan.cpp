@@ -43,10 +43,7 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     run_->plan = make_plan(graph, plan_options());
     OFSDP_RETURN_IF_ERROR(check_units());
-    OFSDP_RETURN_IF_ERROR(plan_training());
-    OFSDP_RETURN_IF_ERROR(plan_evaluation());
-    plan_bytes();
-    OFSDP_RETURN_IF_ERROR(check_limit());
+    OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
   }
 
@@ -123,6 +120,12 @@ class RunPlanner {
     return run_->eval_sampler.empty() ? Status{} : check(run_->eval_sampler[0], "evaluation data");
   }
 
+  // Before the update: to clip, or to see that float16 gradients are finite.
+  bool needs_norm() const {
+    return options_.optimizer.clip_grad_norm.has_value() ||
+           options_.sharding.param_dtype == DType::kFloat16;
+  }
+
   PlanOptions plan_options() const {
     const ShardingOptions& s = options_.sharding;
     return {.strategy = s.strategy,
@@ -149,19 +152,55 @@ class RunPlanner {
                        units, kMostChannels / 2);
   }
 
+  Status plan_programs(int recompute_level) {
+    run_->recompute_level = recompute_level;
+    run_->programs.clear();
+    run_->kept = {};
+    run_->hash = 0;
+    OFSDP_RETURN_IF_ERROR(plan_training());
+    OFSDP_RETURN_IF_ERROR(plan_evaluation());
+    plan_bytes();
+    return {};
+  }
+
+  // `auto`: the lowest level that fits.
+  Status settle_recomputation(int most) {
+    const Recompute how = options_.sharding.activation_checkpointing;
+    if (how != Recompute::kAuto) return plan_programs(how == Recompute::kNone ? 0 : most);
+    int low = 0, high = most;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      OFSDP_RETURN_IF_ERROR(plan_programs(middle));
+      if (fits()) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return plan_programs(low);
+  }
+
+  bool fits() const {
+    const auto& limit = options_.sharding.memory_limit;
+    return !limit || run_->memory.largest_bytes() <= static_cast<size_t>(*limit);
+  }
+
   Status add_program(const ProgramKey& key) {
     if (run_->programs.contains(key)) return {};
     OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
                                                      : setup_.evaluation_graph(key.batch));
+    if (key.training && run_->recompute_level > 0) {
+      const auto parts = segments(graph, run_->plan);
+      graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
+    }
     const ShardingOptions& s = options_.sharding;
-    const CompileOptions compile_options{
-        key.training,
-        key.first_micro,
-        key.last_micro,
-        key.training && options_.optimizer.clip_grad_norm.has_value(),
-        s.forward_prefetch,
-        s.backward_prefetch,
-        static_cast<int>(s.prefetch_depth.value_or(1))};
+    const CompileOptions compile_options{key.training,
+                                         key.first_micro,
+                                         key.last_micro,
+                                         key.training && needs_norm(),
+                                         s.forward_prefetch,
+                                         s.backward_prefetch,
+                                         static_cast<int>(s.prefetch_depth.value_or(1))};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -200,8 +239,7 @@ class RunPlanner {
   void plan_bytes() {
     RankMemoryNeeds needs;
     needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
-    needs.accumulate =
-        options_.batch.grad_accum > 1 || options_.optimizer.clip_grad_norm.has_value();
+    needs.accumulate = options_.batch.grad_accum > 1 || needs_norm();
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);
       run_->kept.add(program);
@@ -215,22 +253,12 @@ class RunPlanner {
         setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
     needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
-    if (communicator_.rank() == 0 && setup_.data.train)
-      needs.data += setup_.data.train->shared_bytes();
-    if (communicator_.rank() == 0 && setup_.data.eval)
-      needs.data += setup_.data.eval->shared_bytes();
+    size_t unpacked = 0;  // by rank 0, for all
+    if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
+    if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
+    needs.data = communicator_.rank() == 0 ? unpacked : 0;
+    needs.data_elsewhere = unpacked - needs.data;
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
-  }
-
-  Status check_limit() const {
-    const auto& limit = options_.sharding.memory_limit;
-    const size_t planned = run_->memory.planned_bytes();
-    if (!limit || planned <= static_cast<size_t>(*limit)) return {};
-    return input_error(
-        "--memory-limit {}: the plan of rank {} needs {} bytes ({} per micro-batch of {}); a "
-        "smaller "
-        "--batch-size, more ranks or --strategy full_shard need less",
-        *limit, communicator_.rank(), planned, run_->memory.arena, options_.batch.batch_size);
   }
 
   const Options& options_;

@@ -3,10 +3,13 @@
 // evaluation), the gradient slots, the constants, and the bytes of every region. `fsdp-run plan`
 // prints it; RunState makes it real.
 //
-// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; over
-// --memory-limit).
+// A plan over --memory-limit is made all the same: plan_choice.h refuses it.
+//
+// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; options that do not
+// fit the model).
 #pragma once
 
+#include "fsdp/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/model_setup.h"
@@ -30,6 +33,7 @@ struct RunPlan {
   std::vector<bool> decays;                          // per parameter
   std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
   KernelCache kernels;
+  int recompute_level = 0;  // of the training graphs; see fsdp/recompute.h
   std::map<ProgramKey, ProgramPlan> programs;
   GradientSlots slots;
   KeptPlan kept;

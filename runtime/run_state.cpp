@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/cpu/float_width.h"
 #include "runtime/data/loader.h"
 
 namespace ofsdp {
@@ -85,8 +86,25 @@ Status RunState::load_kept() {
     }
     const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(entry.parameter)];
     const auto& source = setup_.file.initializers()[static_cast<size_t>(parameter.initializer)];
-    OFSDP_RETURN_IF_ERROR(setup_.file.read(
-        source, 0, {reinterpret_cast<float*>(target), static_cast<size_t>(entry.desc.numel())}));
+    OFSDP_RETURN_IF_ERROR(load_converted(source, entry.desc, target));
+  }
+  return {};
+}
+
+// In pieces, so that nothing is held twice.
+Status RunState::load_converted(const Initializer& source, const TensorDesc& desc,
+                                std::byte* target) const {
+  const int64_t numel = desc.numel();
+  if (desc.dtype == DType::kFloat32) {
+    return setup_.file.read(source, 0,
+                            {reinterpret_cast<float*>(target), static_cast<size_t>(numel)});
+  }
+  std::array<float, 8192> piece;
+  for (int64_t begin = 0; begin < numel; begin += static_cast<int64_t>(piece.size())) {
+    const auto count = std::min(piece.size(), static_cast<size_t>(numel - begin));
+    OFSDP_RETURN_IF_ERROR(setup_.file.read(source, begin, {piece.data(), count}));
+    narrow(piece.data(), desc.dtype, target + static_cast<size_t>(begin) * dtype_size(desc.dtype),
+           static_cast<int64_t>(count));
   }
   return {};
 }

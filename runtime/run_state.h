@@ -36,6 +36,7 @@ class RunState {
       : plan_(plan), setup_(setup), communicator_(communicator) {}
   Status load_weights();
   Status load_kept();
+  Status load_converted(const Initializer& source, const TensorDesc& desc, std::byte* target) const;
   void bind_programs();
   Result<ModelOutput> open_output(const std::string& path);
   Status write_shares(ModelOutput& output) const;

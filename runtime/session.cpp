@@ -5,6 +5,7 @@
 
 #include "importer/output_files.h"
 #include "kernels/cpu/parallel.h"
+#include "runtime/plan_choice.h"
 #include "runtime/trainer.h"
 
 namespace ofsdp {
@@ -28,7 +29,7 @@ class Session {
                            ModelSetup::make(options_, registry_, communicator_, ledger_));
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
     OFSDP_ASSIGN_OR_RETURN(const auto plan,
-                           RunPlan::make(options_, setup, communicator_, optimizers_));
+                           choose_plan(options_, setup, communicator_, optimizers_));
     print_plan(setup, *plan);
     if (options_.command == Command::kPlan) return {};
     OFSDP_RETURN_IF_ERROR(agree(plan->hash));
@@ -61,6 +62,7 @@ class Session {
               ? fmt::format("loss: the mean over the labels of '{}'\n", setup.count.labels)
               : std::string("loss: the mean over samples\n"));
     print(fused_line(plan));
+    print(dtypes_line());
     if (options_.command == Command::kPlan) {
       print("\n" + text(plan));
     } else {
@@ -71,6 +73,15 @@ class Session {
                         plan.memory.planned_bytes()));
     }
     std::fflush(stdout);
+  }
+
+  std::string dtypes_line() const {
+    const ShardingOptions& s = options_.sharding;
+    return fmt::format(
+        "parameters and computation {}, reduction {}, buffers {}; masters, optimizer state, loss "
+        "float32{}\n",
+        dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
+        s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "");
   }
 
   // All ranks must have compiled the same order of collectives.
@@ -94,8 +105,9 @@ class Session {
       OFSDP_ASSIGN_OR_RETURN(
           metrics, MetricsWriter::open(options_.files.metrics, MetricsWriter::Mode::kTruncate));
     }
-    const ExecutorOptions executor{options_.run.seed,
-                                   options_.optimizer.clip_grad_norm.value_or(0)};
+    const ShardingOptions& sharding = options_.sharding;
+    const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
+                                   sharding.param_dtype == DType::kFloat16, sharding.buffer_dtype};
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RunState::make(plan, setup, communicator_, ledger_, executor));
     if (options_.command == Command::kEval) return evaluate(setup, plan, *state, metrics);

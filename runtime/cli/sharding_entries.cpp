@@ -11,16 +11,14 @@ constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard}
                                             {"hybrid_shard", Strategy::kHybridShard},
                                             {"hybrid_shard_zero2", Strategy::kHybridShardZero2},
                                             {"zero1", Strategy::kZero1},
-                                            {"auto", Strategy::kAuto, false}};
+                                            {"auto", Strategy::kAuto}};
 constexpr Choice<WrapPolicy> kWraps[] = {{"transformer", WrapPolicy::kTransformer},
                                          {"size", WrapPolicy::kSize},
                                          {"none", WrapPolicy::kNone}};
-constexpr Choice<DType> kDTypes[] = {{"float32", DType::kFloat32},
-                                     {"bfloat16", DType::kBFloat16, false},
-                                     {"float16", DType::kFloat16, false}};
-constexpr Choice<Recompute> kRecomputes[] = {{"none", Recompute::kNone},
-                                             {"unit", Recompute::kUnit, false},
-                                             {"auto", Recompute::kAuto, false}};
+constexpr Choice<DType> kDTypes[] = {
+    {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}};
+constexpr Choice<Recompute> kRecomputes[] = {
+    {"none", Recompute::kNone}, {"unit", Recompute::kUnit}, {"auto", Recompute::kAuto}};
 constexpr Choice<CpuOffload> kOffloads[] = {{"none", CpuOffload::kNone},
                                             {"params", CpuOffload::kParams, false},
                                             {"optimizer", CpuOffload::kOptimizer, false}};

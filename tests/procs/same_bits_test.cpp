@@ -114,6 +114,27 @@ TEST_P(SameBitsTest, PrefetchIsOnlyAnOrder) {
   }
 }
 
+TEST_P(SameBitsTest, ActivationCheckpointingIsOnlyMemory) {
+  for (const Words& more : {Words{}, Words{"--grad-accum", "2"}, Words{"--strategy", "zero1"}}) {
+    const std::string first = trained_file(words() + more);
+    for (const char* how : {"unit", "auto"}) {
+      expect_same(first, trained_file(words() + more + Words{"--activation-checkpointing", how}),
+                  how);
+    }
+  }
+}
+
+// Dropout must drop the same elements when it runs again.
+TEST(SameBitsWithDropout, ActivationCheckpointingIsOnlyMemory) {
+  const Words words =
+      fsdp_run({fixture("dropout/model.onnx"), "--data", fixture("mlp/data"), "--loss",
+                "cross_entropy", "--wrap", "size", "--min-params", "1100", "--steps", "6"}) +
+      ranks(2);
+  const std::string first = trained_file(words);
+  expect_same(first, trained_file(words + Words{"--activation-checkpointing", "unit"}), "unit");
+  EXPECT_NE(first, trained_file(words + Words{"--seed", "9"})) << "nothing is random";
+}
+
 class OptimizerBitsTest : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(All, OptimizerBitsTest,

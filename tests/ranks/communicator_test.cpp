@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/core/tensor.h"
 #include "tests/ranks/rank_processes.h"
 
 namespace ofsdp {
@@ -175,6 +176,53 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
         OFSDP_RETURN_IF_ERROR(c.reduce_scatter(unit, everyone(c), {offset, kNumel}, sink, site));
         OFSDP_RETURN_IF_ERROR(std::move(found));
       }
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+// As hybrid strategies use them: sums of bfloat16 among neighbours, then float32 over the pairs'
+// opposite numbers, while the channels of the two pairs stand at different counts.
+TEST(Groups, SumAmongNeighboursThenOverCopies) {
+  RankProcesses ranks(4, [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int64_t kNumel = 5000;
+    const RankGroup pair{c.rank() / 2 * 2, 2, 1}, copies{c.rank() % 2, 2, 2};
+    const size_t partial = 2 * kNumel * sizeof(uint16_t);
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, partial + kNumel * 4));
+    auto* slot = reinterpret_cast<uint16_t*>(base);
+    auto* shard = reinterpret_cast<float*>(base + partial);
+    std::mt19937 random(static_cast<uint32_t>(c.rank()));
+    for (int round = 0; round < 40; ++round) {
+      const CollectiveSite site{"sum", 0, round};
+      const int own = c.rank() < 2 ? 0 : 1;  // a channel a pair
+      for (int extra = 0; extra <= own; ++extra) {
+        OFSDP_RETURN_IF_ERROR(c.acquire(own, pair, site));
+        for (int64_t i = 0; i < 2 * kNumel; ++i) {
+          slot[i] = float_to_bfloat16(value(c.rank(), round, i));
+        }
+        drift(random);
+        c.post(own);
+        auto sink = [&](int64_t begin, std::span<float> block) {
+          std::copy(block.begin(), block.end(), shard + begin);
+        };
+        OFSDP_RETURN_IF_ERROR(
+            c.reduce_scatter(own, pair, {0, kNumel, DType::kBFloat16}, sink, site));
+      }
+      c.post(2);
+      OFSDP_RETURN_IF_ERROR(c.all_reduce(2, copies, {partial, kNumel / 2}, site));
+      auto rounded = [&](int rank, int64_t i) {
+        return bfloat16_to_float(float_to_bfloat16(value(rank, round, i)));
+      };
+      for (int64_t i = 0; i < kNumel; ++i) {
+        const int64_t at = c.rank() % 2 * kNumel + i;
+        const float expected =
+            (rounded(0, at) + rounded(1, at)) + (rounded(2, at) + rounded(3, at));
+        if (!same_bits(shard[i], expected)) {
+          return fault("rank {} element {}: {} expected {}", c.rank(), i, shard[i], expected);
+        }
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier(site));
     }
     return {};
   });

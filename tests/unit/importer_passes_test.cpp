@@ -6,6 +6,7 @@
 #include "importer/fusion/fusion.h"
 #include "importer/layouts.h"
 #include "importer/loss.h"
+#include "importer/precision.h"
 #include "importer/specialize.h"
 #include "importer/trained_set.h"
 #include "tests/support/graphs.h"
@@ -27,6 +28,12 @@ class Passes : public ::testing::Test {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(x).desc.shape});
     return maker.node("ofsdp.MseLoss", "loss", {x, target});
+  }
+
+  ValueId angle_constants() {
+    const float values[] = {-3.4e38f, 0.5f, 1.0f};
+    return GraphEditor(maker.graph)
+        .add_constant("angles", make_constant<float>(DType::kFloat32, {3}, values));
   }
 
   Registry registry = make_registry();
@@ -55,6 +62,36 @@ TEST_F(Passes, SpecializeFoldsWhatDependsOnShapesAlone) {
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_THAT(operators(*graph), ElementsAre("Reshape", "Relu"));
   EXPECT_EQ(graph->value(out).desc.shape, (Shape{5, 12}));
+}
+
+// Masks and positions stay float32 until they meet the activations; the loss is float32 again.
+TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
+  const ValueId w = maker.parameter("w", {3, 3});
+  const ValueId y = maker.node("MatMul", "product", {x, w});
+  const ValueId angles = maker.node("Cos", "cos", {angle_constants()});
+  maker.graph.loss = mean_loss(maker.node("Add", "sum", {y, angles}));
+  const auto graph = lower_precision(maker.graph, DType::kBFloat16);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_THAT(operators(*graph),
+              ElementsAre("Cast", "MatMul", "Cos", "Cast", "Add", "Cast", "ofsdp.MseLoss"));
+  EXPECT_EQ(graph->value(w).desc.dtype, DType::kBFloat16);
+  EXPECT_EQ(graph->value(y).desc.dtype, DType::kBFloat16);
+  EXPECT_EQ(graph->value(angles).desc.dtype, DType::kFloat32);
+  EXPECT_EQ(graph->value(graph->loss).desc.dtype, DType::kFloat32);
+  for (ValueId id : graph->inputs) EXPECT_EQ(graph->value(id).desc.dtype, DType::kFloat32);
+}
+
+TEST_F(Passes, AFiniteConstantStaysFinite) {
+  const float values[] = {-3.4028235e38f, 1e6f, 0.1f};
+  const auto constant = make_constant<float>(DType::kFloat32, {3}, values);
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const ConstantPtr made = narrowed(*constant, dtype);
+    const auto found = to_doubles(made->desc, made->bytes.data());
+    EXPECT_TRUE(std::isfinite(found[0]) && found[0] < -60000) << found[0];
+    EXPECT_TRUE(std::isfinite(found[1]));
+    EXPECT_NEAR(found[2], 0.1, 1e-3);
+  }
 }
 
 TEST_F(Passes, BindNamesAxisAndBothNumbers) {

@@ -258,11 +258,8 @@ TEST(Options, WhatHasNoEffectIsRefused) {
 
 TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
   EXPECT_EQ(refused({"--resume", "latest"}), "--resume: not built yet (found 'latest')");
-  EXPECT_EQ(refused({"--strategy", "auto"}), "--strategy: not built yet (found 'auto')");
   EXPECT_EQ(refused({"--optimizer", "lamb"}), "--optimizer: not built yet (found 'lamb')");
   EXPECT_EQ(refused({"--device", "cuda"}), "--device: not built yet (found 'cuda')");
-  EXPECT_EQ(refused({"--param-dtype", "bfloat16"}),
-            "--param-dtype: not built yet (found 'bfloat16')");
   EXPECT_EQ(refused({"--loss-mean", "per_rank"}), "--loss-mean: not built yet (found 'per_rank')");
   EXPECT_EQ(refused({"--plugin", "a.so"}), "--plugin: not built yet (found 'a.so')");
   EXPECT_EQ(refused({"--nnodes", "2"}), "--nnodes: not built yet (found '2')");
