@@ -31,6 +31,8 @@ struct Unit {
   std::vector<UnitParam> params;
   int64_t numel = 0;         // of the parameters alone
   int64_t padded_numel = 0;  // with gaps and padding
+  int nodes = 0;             // that read one of its parameters, forward and backward
+  bool replicated = false;   // whole on every rank under every strategy (--ignore)
 
   int64_t shard_numel(int world) const { return padded_numel / world; }
 };

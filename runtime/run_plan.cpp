@@ -40,8 +40,10 @@ class RunPlanner {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
     OFSDP_RETURN_IF_ERROR(settle_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
-    run_->plan = make_plan(graph, {options_.sharding.strategy, options_.sharding.wrap,
-                                   options_.sharding.min_params, communicator_.size()});
+    const ShardingOptions& s = options_.sharding;
+    OFSDP_ASSIGN_OR_RETURN(run_->plan,
+                           make_plan(graph, {s.strategy, s.wrap, s.min_params, communicator_.size(),
+                                             s.wrap_layers, s.ignore}));
     OFSDP_RETURN_IF_ERROR(plan_training());
     OFSDP_RETURN_IF_ERROR(plan_evaluation());
     plan_bytes();

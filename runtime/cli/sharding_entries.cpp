@@ -112,7 +112,7 @@ std::vector<OptionEntry> sharding_entries() {
                            "hybrid strategies: ranks that share one copy", 1,
                            OFSDP_FIELD(sharding.shard_size))),
       choice("wrap", kWraps, "what becomes an FSDP unit", OFSDP_FIELD(sharding.wrap)),
-      not_built(wrap_layers()),
+      wrap_layers(),
       integer("min-params", "100000", "size policy: the fewest parameters in a unit", 0,
               OFSDP_FIELD(sharding.min_params)),
       not_built(repeated("none", "ignore", "none; NAME or glob, repeated",
