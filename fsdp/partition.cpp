@@ -103,8 +103,10 @@ class Partitioner {
     }
     std::vector<Block> blocks = module_blocks(tree);
     // Names that cover less than half of what repeats are those of biases and norms alone.
-    std::vector<Block> repeated = repeated_blocks(graph_);
-    if (2 * numel(graph_, blocks) < numel(graph_, repeated)) blocks = std::move(repeated);
+    if (2 * numel(graph_, blocks) < tree.trained_numel(0)) {
+      std::vector<Block> repeated = repeated_blocks(graph_);
+      if (2 * numel(graph_, blocks) < numel(graph_, repeated)) blocks = std::move(repeated);
+    }
     by_block(blocks);
     if (!blocks.empty()) return {};
     notice_ =
