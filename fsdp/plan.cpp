@@ -1,38 +1,12 @@
 #include "fsdp/plan.h"
 
 #include <algorithm>
+#include <set>
 
 namespace ofsdp {
 namespace {
 
 int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
-
-// A trained parameter and the forward node that uses it first (a number past all nodes: none).
-struct FirstUse {
-  int parameter;
-  size_t node;
-};
-
-std::vector<FirstUse> in_order_of_use(const Graph& graph) {
-  std::vector<int> owner(graph.values.size(), -1);
-  std::vector<FirstUse> order;
-  for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const Parameter& p = graph.parameters[i];
-    if (p.trained) owner[static_cast<size_t>(p.value)] = static_cast<int>(i);
-  }
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (graph.nodes[n].backward) continue;
-    for (ValueId id : graph.nodes[n].inputs) {
-      int& index = owner[static_cast<size_t>(id)];
-      if (index >= 0) order.push_back({index, n});
-      index = -1;
-    }
-  }
-  for (int index : owner) {
-    if (index >= 0) order.push_back({index, graph.nodes.size()});
-  }
-  return order;
-}
 
 void add_param(Unit& unit, const Graph& graph, int index) {
   const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
@@ -120,7 +94,9 @@ DType Plan::slot_dtype(const Unit& unit) const {
   return shards_gradients(unit) ? param_dtype : DType::kFloat32;
 }
 
-Plan make_plan(const Graph& graph, const PlanOptions& options) {
+Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
+  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(graph, {options.wrap, options.min_params,
+                                                            options.wrap_layers, options.ignore}));
   Plan plan{.strategy = options.strategy,
             .world = options.world,
             .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
@@ -128,32 +104,23 @@ Plan make_plan(const Graph& graph, const PlanOptions& options) {
             .param_dtype = options.param_dtype,
             .reduce_dtype = options.reduce_dtype,
             .units = {},
-            .notice = {}};
-  if (options.wrap == WrapPolicy::kTransformer) {
-    plan.notice =
-        fmt::format("wrap transformer: no repeated block found, units by size (--min-params {})",
-                    options.min_params);
-  }
-  Unit open;
-  const std::vector<FirstUse> order = in_order_of_use(graph);
-  for (size_t i = 0; i < order.size(); ++i) {
-    add_param(open, graph, order[i].parameter);
-    const bool node_goes_on = i + 1 < order.size() && order[i + 1].node == order[i].node;
-    if (options.wrap == WrapPolicy::kNone || node_goes_on || open.numel < options.min_params) {
-      continue;
+            .notice = std::move(parts.notice)};
+  const auto nodes = readers(graph, false);
+  for (const ParameterGroup& group : parts.groups) {
+    Unit unit;
+    unit.id = static_cast<int>(plan.units.size());
+    unit.name = group.name;
+    std::set<int> reading;
+    for (const int index : group.parameters) {
+      add_param(unit, graph, index);
+      const auto& some = nodes[static_cast<size_t>(index)];
+      reading.insert(some.begin(), some.end());
     }
-    plan.units.push_back(std::move(open));
-    open = {};
-  }
-  if (!open.params.empty()) {
-    plan.root = static_cast<int>(plan.units.size());
-    plan.units.push_back(std::move(open));
-  }
-  for (size_t i = 0; i < plan.units.size(); ++i) {
-    Unit& unit = plan.units[i];
-    unit.id = static_cast<int>(i);
-    unit.name = unit.id == plan.root ? "root" : unit.params.front().name;
+    unit.nodes = static_cast<int>(reading.size());
     unit.padded_numel = align(unit.padded_numel, kParamAlignment * options.world);
+    unit.replicated = group.kind == ParameterGroup::Kind::kReplicated;
+    if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;
+    plan.units.push_back(std::move(unit));
   }
   return plan;
 }
@@ -167,8 +134,11 @@ std::string text(const Plan& plan) {
   }
   out += "\n";
   for (const Unit& unit : plan.units) {
-    out += fmt::format("u{} {} params {} numel {} padded {} shard {}\n", unit.id, unit.name,
-                       unit.params.size(), unit.numel, unit.padded_numel, plan.owned_numel(unit));
+    out +=
+        fmt::format("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n", unit.id,
+                    unit.name, unit.params.size(), unit.numel,
+                    unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
+                    plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
   }
   return out;
 }

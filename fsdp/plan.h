@@ -1,10 +1,7 @@
 // Plan: how the trained parameters of a graph are cut into units and what of them is sharded.
 //
-// make_plan is pure. The size policy walks the trained parameters in the order of their first use
-// and closes a unit when it has at least min_params of them, never between parameters of one node;
-// what remains at the end, and parameters used nowhere in the forward, form the root unit, which is
-// gathered once and not resharded after forward.
-// (`transformer` falls back to size until blocks are found; the plan says so in `notice`.)
+// make_plan is pure. fsdp/partition.h says which parameters form a unit. The root unit, of what
+// belongs to no other, is gathered once and not resharded after forward.
 //
 //   full_shard          parameters, gradients and optimizer state are sharded; gathered for forward
 //                       and again for backward (ZeRO-3)
@@ -17,13 +14,13 @@
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
 //
-// Ownership: values. Threads: any. Errors: none; the caller has made sure that something is
-// trained.
+// Ownership: values. Threads: any. Errors: those of partition; the caller has made sure that
+// something is trained.
 #pragma once
 
+#include "fsdp/partition.h"
 #include "fsdp/rank_group.h"
 #include "fsdp/unit.h"
-#include "importer/graph.h"
 
 namespace ofsdp {
 
@@ -36,13 +33,14 @@ enum class Strategy {
   kZero1,
   kAuto  // chosen before planning
 };
-enum class WrapPolicy { kTransformer, kSize, kNone };
 
 struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
   WrapPolicy wrap = WrapPolicy::kTransformer;
   int64_t min_params = 100000;
   int world = 1;
+  std::vector<std::string> wrap_layers{};
+  std::vector<std::string> ignore{};
   int shard_size = 0;  // of hybrid strategies; 0: the world
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
@@ -93,9 +91,9 @@ struct Plan {
 bool is_hybrid(Strategy strategy);
 std::string_view strategy_name(Strategy strategy);
 
-Plan make_plan(const Graph& graph, const PlanOptions& options);
+Result<Plan> make_plan(const Graph& graph, const PlanOptions& options);
 
-// The table of units: name, parameters, bytes.
+// The table of units: name, parameters, bytes, and the nodes that read them.
 std::string text(const Plan& plan);
 
 }  // namespace ofsdp

@@ -31,7 +31,8 @@ struct Unit {
   std::vector<UnitParam> params;
   int64_t numel = 0;         // of the parameters alone
   int64_t padded_numel = 0;  // with gaps and padding
-  bool replicated = false;   // --ignore: whole on every rank under every strategy
+  int nodes = 0;             // that read one of its parameters, forward and backward
+  bool replicated = false;   // whole on every rank under every strategy (--ignore)
 };
 
 // The spans [begin, end) of a unit that belong to no parameter, in order.

@@ -62,6 +62,7 @@ struct Parameter {
   bool trained = false;
   std::string reason;    // why not trained
   ValueId gradient = 0;  // after autodiff, of trained ones
+  std::string module{};  // the path of the module it belongs to (importer/module_scopes.h)
 };
 
 // A parameter that the graph itself gives its next value, once a micro-batch: running statistics.
@@ -78,11 +79,12 @@ struct Graph {
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<Parameter> parameters;
-  std::vector<Carried> carried;           // of training graphs
-  std::vector<std::string> initializers;  // every initializer's name in the file, of any type
-  std::map<std::string, int> fused;       // fusion rule -> how often
-  ValueId loss = 0;                       // scalar                       // scalar
-  ValueId loss_weight = 0;                // of the training graph
+  std::vector<Carried> carried;                // of training graphs
+  std::vector<std::string> initializers;       // every initializer's name in the file, of any type
+  std::map<std::string, int> fused;            // fusion rule -> how often
+  std::map<std::string, std::string> classes;  // path of a module -> its class, as far as known
+  ValueId loss = 0;                            // scalar
+  ValueId loss_weight = 0;                     // of the training graph
   ValueId matches = 0;  // int64[2] of the evaluation graph: right answers, kept labels
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }

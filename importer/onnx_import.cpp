@@ -10,6 +10,7 @@
 
 #include "importer/graph_rewriter.h"
 #include "importer/inline_functions.h"
+#include "importer/module_scopes.h"
 #include "importer/onnx_tensor.h"
 
 namespace ofsdp {
@@ -33,6 +34,7 @@ int64_t default_opset(const onnx::ModelProto& model) {
 struct NormalizedModel {
   onnx::ModelProto proto;
   std::vector<std::string> initializers;
+  ModuleScopes scopes;
   Reasons reasons;  // of operators that could not be resolved
 };
 
@@ -50,6 +52,7 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   std::vector<std::string> names;
   for (const auto& tensor : model.graph().initializer()) names.push_back(tensor.name());
   for (const auto& source : file.initializers()) names.push_back(source.name);
+  ModuleScopes scopes = module_scopes(model, names);
   const int64_t opset = default_opset(model);
   if (opset > kOpset) {
     return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
@@ -70,7 +73,8 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   }
   auto reasons = rewrite_graph(model, registry);
   if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
-  return NormalizedModel{std::move(model), std::move(names), *std::move(reasons)};
+  return NormalizedModel{std::move(model), std::move(names), std::move(scopes),
+                         *std::move(reasons)};
 }
 
 class Importer {
@@ -224,6 +228,8 @@ Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(
       Graph graph, Importer(file, registry, std::move(model.reasons)).run(model.proto.graph()));
   graph.initializers = std::move(model.initializers);
+  for (Parameter& p : graph.parameters) p.module = model.scopes.initializers.at(p.name);
+  graph.classes = std::move(model.scopes.classes);
   return graph;
 }
 

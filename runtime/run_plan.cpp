@@ -41,7 +41,7 @@ class RunPlanner {
     OFSDP_RETURN_IF_ERROR(check_shard_size());
     OFSDP_RETURN_IF_ERROR(settle_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
-    run_->plan = make_plan(graph, plan_options());
+    OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
     OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
@@ -132,6 +132,8 @@ class RunPlanner {
             .wrap = s.wrap,
             .min_params = s.min_params,
             .world = communicator_.size(),
+            .wrap_layers = s.wrap_layers,
+            .ignore = s.ignore,
             .shard_size = static_cast<int>(s.shard_size.value_or(0)),
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype};

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "importer/nearest_name.h"
 #include "runtime/cli/option_value.h"
-#include "runtime/nearest_name.h"
 #include "runtime/options.h"
 
 namespace ofsdp {

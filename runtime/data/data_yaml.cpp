@@ -5,8 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "importer/nearest_name.h"
 #include "runtime/data/data_spec.h"
-#include "runtime/nearest_name.h"
 
 namespace ofsdp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/nearest_name.h"
+#include "importer/nearest_name.h"
 
 namespace ofsdp {
 namespace {

@@ -206,6 +206,35 @@ class Mobile(nn.Module):
         return self.f(x.mean((2, 3)))
 
 
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.ln_1, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.proj, self.ln_2 = nn.Linear(width, width), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(self.ln_1(x)).chunk(3, -1))
+        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Decoder(nn.Module):
+    """Three equal blocks and a head that is tied to the embedding."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.e, self.h = nn.Embedding(30, width), nn.ModuleList(Block(width) for _ in range(3))
+        self.n, self.head = nn.LayerNorm(width), nn.Linear(width, 30, bias=False)
+        self.head.weight = self.e.weight
+
+    def forward(self, x):
+        x = self.e(x)
+        for block in self.h:
+            x = block(x)
+        return self.head(self.n(x))
+
+
 def images(): return torch.randn(STEPS * BATCH, 3, 8, 8)
 def tokens(length, below): return torch.randint(0, below, (STEPS * BATCH, length))
 def classes(below, *axes): return torch.randint(0, below, (STEPS * BATCH, *axes))
@@ -222,6 +251,7 @@ CASES = {
     "experts": (Experts, lambda: tokens(7, 30), lambda: classes(6, 7)),
     "relative_positions": (RelativePositions, lambda: tokens(9, 30), lambda: classes(6, 9)),
     "state_space": (StateSpace, lambda: tokens(6, 30), lambda: classes(6, 6)),
+    "decoder": (Decoder, lambda: tokens(8, 30), lambda: classes(30, 8)),
     "mobile": (Mobile, images, lambda: classes(5)),
 }
 

@@ -92,7 +92,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
                                   {"--trace", "trace.json"},
                                   {"--ignore", "w"},
                                   {"--nnodes", "2"},
-                                  {"--wrap-layers", "Block"},
                                   {"--deterministic", "across_ranks"}};
   for (const Words& words : all) {
     const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});

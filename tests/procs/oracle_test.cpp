@@ -62,7 +62,7 @@ TEST_P(Oracle, FollowsPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Oracle,
                          ::testing::Values("residual", "lstm_tagger", "gru", "unet", "llama", "vit",
-                                           "experts", "relative_positions", "state_space",
+                                           "experts", "relative_positions", "state_space", "decoder",
                                            "mobile"),
                          [](const auto& info) { return info.param; });
 

@@ -1,4 +1,4 @@
-#include "runtime/nearest_name.h"
+#include "importer/nearest_name.h"
 
 #include <gtest/gtest.h>
 

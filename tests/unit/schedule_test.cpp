@@ -19,7 +19,7 @@ struct Compiled {
 std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOptions& options) {
   auto c = std::make_unique<Compiled>();
   c->graph = testing::mlp_training_graph(c->registry, 4, {8, 8, 8, 8, 2});
-  c->plan = make_plan(c->graph, {strategy, WrapPolicy::kSize, 72, world});
+  c->plan = *make_plan(c->graph, {strategy, WrapPolicy::kSize, 72, world});
   c->schedule = compile(c->graph, c->plan, options);
   return c;
 }

@@ -1,0 +1,93 @@
+// Units change where parameters lie and when they move, not what is computed: every --wrap follows
+// the same trajectory, to rounding, on any number of ranks and under every strategy.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing_data::TempFolder;
+
+const std::string kDecoder = OFSDP_SOURCE_DIR "/tests/oracle/cases/decoder/";
+
+struct Trained {
+  std::vector<double> losses;
+  std::string out;
+};
+
+Trained train(const Words& words) {
+  const TempFolder folder;
+  const std::string metrics = folder.path() + "/m.jsonl";
+  const Finished run = Program::run(
+      fsdp_run({kDecoder + "dynamo.onnx", "--loss", "cross_entropy", "--no-shuffle",
+                "--global-batch-size", "8", "--clip-grad-norm", "1", "--metrics", metrics}) +
+      words);
+  EXPECT_EQ(run.status, 0) << run.err;
+  Trained result{{}, run.out};
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    if (row.at("kind") == "step") result.losses.push_back(row.at("loss").get<double>());
+  }
+  return result;
+}
+
+class WrapTest : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Worlds, WrapTest, ::testing::Values(1, 2, 4),
+                         [](const auto& info) { return std::to_string(info.param) + "_ranks"; });
+
+TEST_P(WrapTest, EveryPolicyFollowsTheSameTrajectory) {
+  const std::vector<std::pair<Words, std::string>> policies = {
+      {{"--wrap", "none"}, "1 unit"},
+      {{"--wrap", "transformer"}, "4 units"},
+      {{"--wrap", "size", "--min-params", "1"}, "20 units"},
+      {{"--wrap", "size", "--min-params", "3000"}, "3 units"},
+      {{"--wrap-layers", "Block,n"}, "5 units"},
+      {{"--wrap-layers", "h.*.mlp"}, "4 units"}};
+  const std::vector<double> expected = train(policies[0].first).losses;
+  ASSERT_EQ(expected.size(), 10u);
+  for (const auto& [policy, units] : policies) {
+    for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+      const Trained found = train(policy + ranks(GetParam()) + Words{"--strategy", strategy});
+      EXPECT_NE(found.out.find(units), std::string::npos) << units << "\n" << found.out;
+      ASSERT_EQ(found.losses.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_NEAR(found.losses[i], expected[i], 2e-6 * expected[i])
+            << policy[1] << " " << strategy << ", step " << i + 1;
+      }
+    }
+  }
+}
+
+// The table of units is part of `plan`.
+TEST(Wrap, PlanPrintsTheUnits) {
+  const Finished run = Program::run(
+      fsdp_run({"plan", kDecoder + "legacy.onnx", "--loss", "cross_entropy"}) + ranks(2));
+  EXPECT_EQ(run.status, 0) << run.err;
+  for (const char* line :
+       {"u0 h.0 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
+        "u1 h.1 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
+        "u2 h.2 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
+        "u3 root params 3 numel 512 bytes 2048 padded 512 shard 256 nodes 5\n"}) {
+    EXPECT_NE(run.out.find(line), std::string::npos) << line;
+  }
+}
+
+TEST(Wrap, AnUnknownLayerIsRefused) {
+  const Finished run = Program::run(
+      fsdp_run({kDecoder + "dynamo.onnx", "--loss", "cross_entropy", "--wrap-layers", "Blokc"}) +
+      ranks(2));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_NE(run.err.find("--wrap-layers Blokc"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("did you mean 'Block'?"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace ofsdp
