@@ -35,6 +35,14 @@ std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absen
 
 using IntAttributes = std::map<std::string, int64_t>;
 
+// A tensor cut along an axis of unknown size into pieces of `size`: a sequence of unknown length.
+struct OpenSplit {
+  std::string tensor;
+  int64_t axis = 0;
+  int64_t size = 1;
+  bool squeezed = false;  // pieces of size 1 without their axis
+};
+
 class GraphRewriter {
  public:
   GraphRewriter(onnx::ModelProto& model, const Registry& registry);
@@ -67,6 +75,7 @@ class GraphRewriter {
 
   // Sequences and optionals by name; none: an optional without an element.
   std::map<std::string, std::vector<std::string>> sequences;
+  std::map<std::string, OpenSplit> open_splits;
   std::map<std::string, bool> optionals;  // whether there is an element, which has the same name
 
  private:

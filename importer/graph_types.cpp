@@ -8,6 +8,8 @@ namespace ofsdp {
 namespace {
 
 constexpr int64_t kMostKnown = 64;  // elements of a value that inference is told
+constexpr int kMostRounds = 4;      // of values that make types that make values
+constexpr const char* kSettled = "//known";
 
 bool complete(const onnx::TypeProto& type) {
   if (!type.has_tensor_type()) return type.value_case() != onnx::TypeProto::VALUE_NOT_SET;
@@ -81,22 +83,24 @@ void GraphTypes::declare(onnx::ModelProto& part, const std::string& name) {
   *part.mutable_graph()->add_initializer() = tensor_of(name, *value);
 }
 
-void GraphTypes::infer() {
-  const auto& nodes = model_.graph().node();
-  if (busy_ || inferred_ == nodes.size()) return;
-  busy_ = true;
+// The nodes from `first` on.
+onnx::ModelProto GraphTypes::part_from(int first) {
   onnx::ModelProto part;
   part.set_ir_version(model_.ir_version());
   *part.mutable_opset_import() = model_.opset_import();
   std::unordered_set<std::string> inside;
-  for (int i = inferred_; i < nodes.size(); ++i) {
+  const auto& nodes = model_.graph().node();
+  for (int i = first; i < nodes.size(); ++i) {
     for (const std::string& name : nodes[i].input()) {
       if (!name.empty() && inside.insert(name).second) declare(part, name);
     }
     for (const std::string& name : nodes[i].output()) inside.insert(name);
     *part.mutable_graph()->add_node() = nodes[i];
   }
-  inferred_ = nodes.size();
+  return part;
+}
+
+void GraphTypes::infer(onnx::ModelProto& part) {
   try {
     onnx::shape_inference::InferShapes(part, onnx::OpSchemaRegistry::Instance(),
                                        onnx::ShapeInferenceOptions{false, 0, true});
@@ -104,6 +108,42 @@ void GraphTypes::infer() {
     // What was inferred before the node that it refuses is kept.
   }
   for (const auto& info : part.graph().value_info()) add(info.name(), info.type());
+  ++generation_;
+}
+
+// Values of the part's own nodes that are known by now - pads and sizes that a chain of nodes
+// computes - become initializers, which inference reads. Whether there was one.
+bool GraphTypes::settle(onnx::ModelProto& part) {
+  std::unordered_set<std::string> inside;
+  bool settled = false;
+  for (auto& node : *part.mutable_graph()->mutable_node()) {
+    for (std::string& name : *node.mutable_input()) {
+      if (!inside.contains(name)) continue;
+      const auto type = types_.find(name);
+      if (type == types_.end() || !small_integers(type->second)) continue;
+      const ConstantPtr value = known_(name);
+      if (value == nullptr || value->desc.numel() > kMostKnown) continue;
+      const std::string settled_name = name + kSettled;
+      if (inside.insert(settled_name).second) {
+        *part.mutable_graph()->add_initializer() = tensor_of(settled_name, *value);
+      }
+      name = settled_name;
+      settled = true;
+    }
+    if (node.op_type() == "Constant") continue;
+    inside.insert(node.output().begin(), node.output().end());
+  }
+  return settled;
+}
+
+void GraphTypes::infer() {
+  const int count = model_.graph().node_size();
+  if (busy_ || inferred_ == count) return;
+  busy_ = true;
+  onnx::ModelProto part = part_from(inferred_);
+  inferred_ = count;
+  infer(part);
+  for (int round = 0; round < kMostRounds && settle(part); ++round) infer(part);
   busy_ = false;
 }
 

@@ -26,15 +26,22 @@ class GraphTypes {
   // Of a tensor: its axes, -1 where unknown; none when not even their number is known.
   std::optional<std::vector<int64_t>> axes(const std::string& name);
 
+  // Counts what was learnt: values that were not known before may be now.
+  int generation() const { return generation_; }
+
  private:
   void infer();
   void add(const std::string& name, const onnx::TypeProto& type);
   void declare(onnx::ModelProto& part, const std::string& name);
+  onnx::ModelProto part_from(int first);
+  void infer(onnx::ModelProto& part);
+  bool settle(onnx::ModelProto& part);
 
   const onnx::ModelProto& model_;
   std::function<ConstantPtr(const std::string&)> known_;
   std::unordered_map<std::string, onnx::TypeProto> types_;
   int inferred_ = 0;  // nodes of the model
+  int generation_ = 0;
   bool busy_ = false;
 };
 

@@ -47,9 +47,11 @@ ConstantPtr KnownValues::find(const std::string& name) {
   if (name.empty()) return nullptr;
   index();
   const auto found = values_.find(name);
-  if (found != values_.end()) return found->second;
+  const bool current = found != values_.end() && (found->second.value != nullptr ||
+                                                  found->second.generation == types_->generation());
+  if (current) return found->second.value;
   ConstantPtr value = evaluate(name);
-  if (value != nullptr || makers_.contains(name)) values_[name] = value;
+  if (value != nullptr || makers_.contains(name)) values_[name] = {value, types_->generation()};
   return value;
 }
 

@@ -39,7 +39,12 @@ class KnownValues {
   GraphTypes* types_ = nullptr;
   std::unordered_map<std::string, int> makers_;        // value -> its node
   std::unordered_map<std::string, int> initializers_;  // not floating-point
-  std::unordered_map<std::string, ConstantPtr> values_;
+  // What was looked up; null: not known from the types of that generation.
+  struct Found {
+    ConstantPtr value;
+    int generation = 0;
+  };
+  std::unordered_map<std::string, Found> values_;
   int indexed_ = 0;
 };
 

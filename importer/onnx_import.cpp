@@ -11,6 +11,7 @@
 #include "importer/graph_rewriter.h"
 #include "importer/inline_functions.h"
 #include "importer/module_scopes.h"
+#include "importer/old_batch_normalization.h"
 #include "importer/onnx_tensor.h"
 
 namespace ofsdp {
@@ -65,6 +66,7 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   try {
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
+    if (opset < 14) mark_training(*model.mutable_graph());
     if (opset > 0 && opset < kOpset) {
       model = onnx::version_conversion::ConvertVersion(model, kOpset);
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "importer/split_sequences.h"
+
 namespace ofsdp {
 namespace {
 
@@ -12,14 +14,6 @@ using Resolve = Status (*)(GraphRewriter&, const onnx::NodeProto&);
 const Names* sequence(const GraphRewriter& rewriter, const std::string& name) {
   const auto found = rewriter.sequences.find(name);
   return found == rewriter.sequences.end() ? nullptr : &found->second;
-}
-
-Status unknown_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
-  return rewriter.refuse(node, "the sequence is not known before the run");
-}
-
-Status unknown_position(GraphRewriter& rewriter, const onnx::NodeProto& node) {
-  return rewriter.refuse(node, "the position is not known before the run");
 }
 
 Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
@@ -75,6 +69,8 @@ Status erase(GraphRewriter& rewriter, const onnx::NodeProto& node) {
 }
 
 Status at(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto open = rewriter.open_splits.find(node.input(0));
+  if (open != rewriter.open_splits.end()) return piece_of_open_split(rewriter, node, open->second);
   const Names* from = sequence(rewriter, node.input(0));
   if (from == nullptr) return unknown_sequence(rewriter, node);
   const auto length = static_cast<int64_t>(from->size());
@@ -93,50 +89,6 @@ Status length(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   tensor.set_data_type(onnx::TensorProto::INT64);
   tensor.add_int64_data(static_cast<int64_t>(from->size()));
   rewriter.constant(node.output(0), tensor);
-  return {};
-}
-
-// The sizes of the pieces of an axis; empty: not known.
-std::vector<int64_t> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
-  if (split != nullptr && split->desc.shape.rank() == 1) {
-    const auto sizes = int_values(*split);
-    return sizes.ok() ? *sizes : std::vector<int64_t>{};
-  }
-  int64_t size = 1;
-  if (split != nullptr) {
-    const auto given = int_values(*split);
-    if (given.ok() && given->size() == 1) size = (*given)[0];
-  }
-  std::vector<int64_t> sizes;
-  for (int64_t rest = size > 0 ? axis_size : 0; rest > 0; rest -= size) {
-    sizes.push_back(std::min(size, rest));
-  }
-  return sizes;
-}
-
-Status split(GraphRewriter& rewriter, const onnx::NodeProto& node) {
-  const std::string& name = node.input(0);
-  const std::string split_name = input_or_none(node, 1);
-  const ConstantPtr split = rewriter.known().find(split_name);
-  const auto shape = rewriter.types().axes(name);
-  if (!shape || (!split_name.empty() && split == nullptr)) return unknown_sequence(rewriter, node);
-  OFSDP_ASSIGN_OR_RETURN(const int axis, normalize_axis(int_attribute(node, "axis", 0),
-                                                        static_cast<int>(shape->size())));
-  const int64_t axis_size = (*shape)[static_cast<size_t>(axis)];
-  if (split_name.empty() && axis_size >= 0 && int_attribute(node, "keepdims", 1) == 0) {
-    OFSDP_ASSIGN_OR_RETURN(rewriter.sequences[node.output(0)],
-                           rewriter.unstack(name, axis, axis_size));
-    return {};
-  }
-  const auto sizes = piece_sizes(split, axis_size);
-  if (sizes.empty()) return unknown_sequence(rewriter, node);
-  Names pieces;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    pieces.push_back(rewriter.names().fresh(node.output(0) + "_piece"));
-  }
-  OFSDP_RETURN_IF_ERROR(
-      rewriter.add("Split", {name, rewriter.ints(sizes)}, pieces, {{"axis", axis}}));
-  rewriter.sequences[node.output(0)] = std::move(pieces);
   return {};
 }
 
@@ -187,6 +139,9 @@ Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   if (const Names* names = sequence(rewriter, from); names != nullptr) {
     rewriter.sequences[to] = Names(*names);
   }
+  if (const auto open = rewriter.open_splits.find(from); open != rewriter.open_splits.end()) {
+    rewriter.open_splits[to] = OpenSplit(open->second);
+  }
   return {};
 }
 
@@ -224,7 +179,7 @@ const std::map<std::string, Resolve>& table() {
       {"SequenceAt", at},
       {"SequenceLength", length},
       {"SequenceMap", map},
-      {"SplitToSequence", split},
+      {"SplitToSequence", split_to_sequence},
       {"ConcatFromSequence", concat},
       {"Optional", optional},
       {"OptionalHasElement", optional_has},
@@ -236,7 +191,8 @@ const std::map<std::string, Resolve>& table() {
 bool copies(const GraphRewriter& rewriter, const onnx::NodeProto& node) {
   if (operator_name(node) != "Identity" || node.input_size() != 1) return false;
   const std::string& name = node.input(0);
-  return rewriter.sequences.contains(name) || !has_element(rewriter, name);
+  return rewriter.sequences.contains(name) || rewriter.open_splits.contains(name) ||
+         !has_element(rewriter, name);
 }
 
 }  // namespace

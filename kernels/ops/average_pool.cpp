@@ -89,6 +89,8 @@ std::vector<SampleCase> samples() {
              {{"kernel_shape", Ints{3, 2}},
               {"strides", Ints{2, 2}},
               {"auto_pad", std::string("SAME_LOWER")}}),
+      sample("larger_than_input", {2, 3, 4, 5},
+             {{"kernel_shape", Ints{6, 8}}, {"strides", Ints{6, 8}}, {"ceil_mode", int64_t{1}}}),
       sample("line", {2, 3, 140}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
       sample("volume", {1, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}}),
       sample("double", {2, 3, 7, 10}, padded, DType::kFloat64),

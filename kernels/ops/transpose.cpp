@@ -11,10 +11,13 @@
 namespace ofsdp::ops {
 namespace {
 
+// PyTorch's older exporter leaves negative axes in it, which ONNX does not speak of.
 std::vector<int64_t> perm_of(const Attributes& attributes, int rank) {
   std::vector<int64_t> reversed(static_cast<size_t>(rank));
   std::iota(reversed.rbegin(), reversed.rend(), 0);
-  return attributes.ints("perm", reversed);
+  std::vector<int64_t> perm = attributes.ints("perm", reversed);
+  for (int64_t& axis : perm) axis += axis < 0 ? rank : 0;
+  return perm;
 }
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -87,6 +90,7 @@ std::vector<SampleCase> samples() {
           sample("large", {150, 131}, {1, 0}),
           sample("heads", {2, 5, 3, 8}, {0, 2, 1, 3}),
           sample("keys", {2, 5, 3, 8}, {0, 2, 3, 1}),
+          sample("negative", {2, 5, 3, 8}, {0, -2, -1, 1}),
           sample("same", {2, 3}, {0, 1}),
           sample("longs", {3, 20}, {1, 0}, DType::kInt64),
           sample("bools", {3, 20}, {1, 0}, DType::kBool),

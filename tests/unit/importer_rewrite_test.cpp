@@ -108,6 +108,42 @@ TEST_F(Rewrite, AConditionOnAStaticAxisIsKnown) {
   EXPECT_THAT(ops, Not(::testing::Contains("Tanh")));
 }
 
+std::string known_ints(const std::string& name, const std::vector<int64_t>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  return constant(name, tensor("", kInt64, {count}, raw(values)));
+}
+
+// Pads as PyTorch's older exporter computes them; ONNX's shape inference alone does not see through.
+TEST_F(Rewrite, AConditionBehindComputedPadsIsKnown) {
+  const auto ops = operators_of(
+      image_model({known_ints("given", {0, 0, 1, 1}), known_ints("pairs", {2, 2}),
+                   known_ints("flat", {-1}), node("Reshape", {"given", "pairs"}, {"by_axis"}, ""),
+                   node("Transpose", {"by_axis"}, {"by_side"}, ""),
+                   node("Reshape", {"by_side", "flat"}, {"pads"}, ""),
+                   node("Pad", {"x", "pads"}, {"padded"}, ""),
+                   node("Shape", {"padded"}, {"shape"}, "") + int_attribute("start", 1),
+                   known_int("five", 5), node("Squeeze", {"shape"}, {"axis"}, ""),
+                   node("Equal", {"axis", "five"}, {"condition"}, ""), either()}));
+  EXPECT_THAT(ops, ::testing::Contains("Relu"));
+  EXPECT_THAT(ops, Not(::testing::Contains("Tanh")));
+}
+
+// Until opset 13 BatchNormalization has no training_mode: five outputs mean training.
+TEST_F(Rewrite, BatchNormalizationOfOpset13KeepsTraining) {
+  SmallModel model =
+      image_model({node("BatchNormalization", {"x", "scale", "bias", "mean", "variance"},
+                        {"y", "next_mean", "next_variance", "kept", "kept_too"}, "norm")});
+  for (const char* name : {"scale", "bias", "mean", "variance"}) {
+    model.initializers.push_back(tensor(name, kFloat, {3}, raw<float>({1, 1, 1})));
+  }
+  model.opset = 13;
+  const auto graph = imported(model);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  ASSERT_EQ(graph->nodes.size(), 1u);
+  EXPECT_EQ(graph->nodes[0].attributes.i("training_mode", 0), 1);
+  EXPECT_EQ(graph->nodes[0].outputs.size(), 3u);
+}
+
 TEST_F(Rewrite, AConditionThatDependsOnDataIsNamed) {
   SmallModel model = image_model({either()});
   model.inputs.push_back(declared("condition", {}, kBool));
@@ -151,6 +187,14 @@ TEST_F(Rewrite, SplitToSequenceAndBackAreSplitAndConcat) {
                    node("SplitToSequence", {"x", "two"}, {"s"}, "") + int_attribute("axis", 1),
                    node("ConcatFromSequence", {"s"}, {"y"}, "") + int_attribute("axis", 1)}));
   EXPECT_THAT(ops, ElementsAre("Constant", "Constant", "Split", "Concat"));
+}
+
+TEST_F(Rewrite, APieceOfASplitOfAnUnknownAxisIsASlice) {
+  SmallModel model = image_model(
+      {known_int("two", 2), known_int("first", 0), node("SplitToSequence", {"x", "two"}, {"s"}, ""),
+       node("Identity", {"s"}, {"same"}, ""), node("SequenceAt", {"same", "first"}, {"y"}, "")});
+  model.inputs = {declared("x", {-1, 3})};
+  EXPECT_THAT(operators_of(model), ::testing::Contains("Slice"));
 }
 
 TEST_F(Rewrite, APositionOutsideOfASequenceIsAnError) {
