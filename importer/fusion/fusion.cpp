@@ -1,5 +1,7 @@
 #include "importer/fusion/fusion.h"
 
+#include <algorithm>
+
 #include "importer/fusion/rewriter.h"
 
 namespace ofsdp {
@@ -7,6 +9,7 @@ namespace {
 
 // In the order in which they are tried at a node. A rule may build on what an earlier node became.
 constexpr FusionRule kRules[] = {
+    {"rotary", fuse_rotary},
     {"attention", fuse_attention},
     {"linear", fuse_linear},
     {"bias", fuse_bias},
@@ -16,6 +19,22 @@ constexpr FusionRule kRules[] = {
     {"log_softmax_loss", fuse_log_softmax_loss},
     {"max_pool_relu", fuse_max_pool_relu},
 };
+
+// Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
+void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
+  std::map<ValueId, ValueId> alias;
+  std::vector<Node> kept;
+  for (Node& node : graph.nodes) {
+    for (ValueId& id : node.inputs) {
+      if (const auto it = alias.find(id); it != alias.end()) id = it->second;
+    }
+    const bool skipped =
+        node.op->full_name() == "Identity" && std::ranges::count(wanted, node.outputs[0]) == 0;
+    if (skipped) alias[node.outputs[0]] = node.inputs[0];
+    if (!skipped) kept.push_back(std::move(node));
+  }
+  graph.nodes = std::move(kept);
+}
 
 }  // namespace
 
@@ -29,6 +48,7 @@ Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
            const std::set<std::string>& switched_off) {
   Graph live = graph;
   prune(live, wanted);
+  skip_identities(live, wanted);
   Rewriter rewriter(live, wanted);
   for (const Node& node : live.nodes) {
     bool replaced = false;
