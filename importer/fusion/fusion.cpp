@@ -1,6 +1,7 @@
 #include "importer/fusion/fusion.h"
 
 #include <algorithm>
+#include <span>
 
 #include "importer/fusion/rewriter.h"
 
@@ -20,6 +21,9 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", fuse_max_pool_relu},
 };
 
+// What is left of the pieces, when all other rules have found theirs.
+constexpr FusionRule kLastRules[] = {{"chain", fuse_chain}};
+
 // Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   std::map<ValueId, ValueId> alias;
@@ -36,23 +40,12 @@ void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   graph.nodes = std::move(kept);
 }
 
-}  // namespace
-
-std::vector<std::string> fusion_names() {
-  std::vector<std::string> names;
-  for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
-  return names;
-}
-
-Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
-           const std::set<std::string>& switched_off) {
-  Graph live = graph;
-  prune(live, wanted);
-  skip_identities(live, wanted);
-  Rewriter rewriter(live, wanted);
-  for (const Node& node : live.nodes) {
+Graph apply(std::span<const FusionRule> rules, const Graph& graph,
+            const std::vector<ValueId>& wanted, const std::set<std::string>& switched_off) {
+  Rewriter rewriter(graph, wanted);
+  for (const Node& node : graph.nodes) {
     bool replaced = false;
-    for (const FusionRule& rule : kRules) {
+    for (const FusionRule& rule : rules) {
       if (switched_off.contains(rule.name) || !rule.apply(rewriter, node)) continue;
       rewriter.count(rule.name);
       replaced = true;
@@ -61,6 +54,23 @@ Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
     if (!replaced) rewriter.keep(node);
   }
   return rewriter.finish(wanted);
+}
+
+}  // namespace
+
+std::vector<std::string> fusion_names() {
+  std::vector<std::string> names;
+  for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
+  for (const FusionRule& rule : kLastRules) names.emplace_back(rule.name);
+  return names;
+}
+
+Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
+           const std::set<std::string>& switched_off) {
+  Graph live = graph;
+  prune(live, wanted);
+  skip_identities(live, wanted);
+  return apply(kLastRules, apply(kRules, live, wanted, switched_off), wanted, switched_off);
 }
 
 }  // namespace ofsdp

@@ -22,9 +22,12 @@ class Rewriter {
   // The node that makes the value when it is `op`, else null. Valid until the next emit.
   const Node* made_by(ValueId id, const char* op) const;
   const Node* maker(ValueId id) const;  // any node, any of its outputs
+  // The place of its maker among the nodes so far; -1: no node makes it.
+  int order(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
   // Whether the value depends on a trained parameter.
   bool trained(ValueId id) const { return trained_[static_cast<size_t>(id)]; }
-  bool read_once(ValueId id) const { return reads_[static_cast<size_t>(id)] == 1; }
+  int reads(ValueId id) const { return reads_[static_cast<size_t>(id)]; }
+  bool read_once(ValueId id) const { return reads(id) == 1; }
   // The number that a constant of one element holds.
   std::optional<double> scalar(ValueId id) const;
   bool is_scalar(ValueId id, double value) const;  // to a relative 1e-4: exporters round
@@ -70,5 +73,6 @@ bool fuse_rotary(Rewriter& r, const Node& node);
 bool fuse_attention(Rewriter& r, const Node& node);
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node);
 bool fuse_max_pool_relu(Rewriter& r, const Node& node);
+bool fuse_chain(Rewriter& r, const Node& node);
 
 }  // namespace ofsdp

@@ -115,5 +115,32 @@ TEST_F(Fusion, PooledRelu) {
   expect_same(op("MaxPool", {op("Relu", {x})}, window), {"max_pool_relu"});
 }
 
+TEST_F(Fusion, ChainOfElementwiseOperators) {
+  const ValueId gate = maker.parameter("gate", {3, 400}), up = maker.parameter("up", {3, 400});
+  const ValueId row = maker.parameter("row", {400});
+  const ValueId silu = op("Mul", {gate, op("Sigmoid", {gate})});
+  const ValueId product = op("Mul", {op("Mul", {silu, up}), number(0.5)});
+  expect_same(op("Relu", {op("Add", {product, row})}), {"chain"});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
+}
+
+TEST_F(Fusion, ChainsEndWhereOthersRead) {
+  const ValueId x = maker.parameter("x", {3, 400});
+  const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
+  const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // y by one node only there
+  expect_same(op("Add", {op("Sigmoid", {y}), square}), {"chain"});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  EXPECT_THAT(testing::operators(fused),
+              ::testing::ElementsAre("ofsdp.Chain", "ofsdp.Chain", "ofsdp.MseLoss"));
+}
+
+TEST_F(Fusion, ChainOfImages) {
+  const ValueId x = maker.parameter("x", {2, 3, 6, 6});
+  const Attributes kernel{{"kernel_shape", std::vector<int64_t>{3, 3}}};
+  const ValueId c = op("Conv", {x, maker.parameter("w", {4, 3, 3, 3})}, kernel);
+  expect_same(op("Mul", {c, op("Tanh", {op("Softplus", {c})})}), {"chain"});
+}
+
 }  // namespace
 }  // namespace ofsdp
