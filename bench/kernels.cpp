@@ -115,6 +115,25 @@ void gemm(benchmark::State& state, int64_t m, int64_t k, int64_t n, bool trans_a
       .run(state, 2.0 * static_cast<double>(m * k * n));
 }
 
+// Elements in one pass: sums, a gate, and the gradient of the gate; then the members apart.
+void chain(benchmark::State& state, const char* op, std::vector<std::string> steps, int64_t inputs,
+           Ints results) {
+  const TensorDesc x = tensor({state.range(0), 1024});
+  const Attributes program{{"steps", std::move(steps)}, {"results", results}};
+  Bench(op, program, std::vector(static_cast<size_t>(inputs), x), std::vector(results.size(), x))
+      .run(state, 0);
+}
+
+void binary(benchmark::State& state, const char* op) {
+  const TensorDesc x = tensor({state.range(0), 1024});
+  Bench(op, {}, {x, x}, {x}).run(state, 0);
+}
+
+void unary(benchmark::State& state, const char* op) {
+  const TensorDesc x = tensor({state.range(0), 1024});
+  Bench(op, {}, {x}, {x}).run(state, 0);
+}
+
 // Argument 0: plain, 1: channels last.
 BENCHMARK_CAPTURE(conv, first_forward, Pass::kForward, 1, 32, 28)->Arg(0)->Arg(1);
 BENCHMARK_CAPTURE(conv, first_forward_relu, Pass::kForwardRelu, 1, 32, 28)->Arg(0)->Arg(1);
@@ -130,6 +149,27 @@ BENCHMARK_CAPTURE(gemm, fc1_grad_input, 64, 128, 9216, false, false);
 BENCHMARK_CAPTURE(gemm, fc1_grad_weights, 128, 64, 9216, true, false);
 BENCHMARK_CAPTURE(gemm, wide_forward, 512, 768, 3072, false, false);
 BENCHMARK_CAPTURE(gemm, wide_forward_transposed, 512, 768, 3072, false, true);
+
+// Argument: rows of 1024.
+const std::vector<std::string> kGate{"Sigmoid 0", "Mul 0 2", "Mul 3 1"};
+const std::vector<std::string> kGateGrad{"Mul 2 1", "Mul 4 3", "Mul 4 0", "SigmoidGrad 6 3",
+                                         "Add 5 7", "Mul 0 3", "Mul 2 9"};
+BENCHMARK_CAPTURE(chain, one_add, "ofsdp.Chain", {"Add 0 1"}, 2, {2})
+    ->RangeMultiplier(4)
+    ->Range(64, 4096);
+BENCHMARK_CAPTURE(chain, two_adds, "ofsdp.Chain", {"Add 0 1", "Add 2 3"}, 3, {4})
+    ->Arg(64)
+    ->Arg(4096);
+BENCHMARK_CAPTURE(chain, gate, "ofsdp.Chain", kGate, 2, {4, 2})
+    ->RangeMultiplier(4)
+    ->Range(64, 4096);
+BENCHMARK_CAPTURE(chain, gate_grad, "ofsdp.ChainGrad", kGateGrad, 4, {8, 10})
+    ->RangeMultiplier(4)
+    ->Range(64, 4096);
+BENCHMARK_CAPTURE(binary, add, "Add")->RangeMultiplier(4)->Range(64, 4096);
+BENCHMARK_CAPTURE(binary, mul, "Mul")->RangeMultiplier(4)->Range(64, 4096);
+BENCHMARK_CAPTURE(binary, sigmoid_grad, "ofsdp.SigmoidGrad")->RangeMultiplier(4)->Range(64, 4096);
+BENCHMARK_CAPTURE(unary, sigmoid, "Sigmoid")->RangeMultiplier(4)->Range(64, 4096);
 
 }  // namespace
 }  // namespace ofsdp

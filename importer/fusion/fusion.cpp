@@ -1,5 +1,8 @@
 #include "importer/fusion/fusion.h"
 
+#include <algorithm>
+#include <span>
+
 #include "importer/fusion/rewriter.h"
 
 namespace ofsdp {
@@ -7,6 +10,7 @@ namespace {
 
 // In the order in which they are tried at a node. A rule may build on what an earlier node became.
 constexpr FusionRule kRules[] = {
+    {"rotary", fuse_rotary},
     {"attention", fuse_attention},
     {"linear", fuse_linear},
     {"bias", fuse_bias},
@@ -17,22 +21,31 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", fuse_max_pool_relu},
 };
 
-}  // namespace
+// What is left of the pieces, when all other rules have found theirs.
+constexpr FusionRule kLastRules[] = {{"chain", fuse_chain}};
 
-std::vector<std::string> fusion_names() {
-  std::vector<std::string> names;
-  for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
-  return names;
+// Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
+void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
+  std::map<ValueId, ValueId> alias;
+  std::vector<Node> kept;
+  for (Node& node : graph.nodes) {
+    for (ValueId& id : node.inputs) {
+      if (const auto it = alias.find(id); it != alias.end()) id = it->second;
+    }
+    const bool skipped =
+        node.op->full_name() == "Identity" && std::ranges::count(wanted, node.outputs[0]) == 0;
+    if (skipped) alias[node.outputs[0]] = node.inputs[0];
+    if (!skipped) kept.push_back(std::move(node));
+  }
+  graph.nodes = std::move(kept);
 }
 
-Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
-           const std::set<std::string>& switched_off) {
-  Graph live = graph;
-  prune(live, wanted);
-  Rewriter rewriter(live, wanted);
-  for (const Node& node : live.nodes) {
+Graph apply(std::span<const FusionRule> rules, const Graph& graph,
+            const std::vector<ValueId>& wanted, const std::set<std::string>& switched_off) {
+  Rewriter rewriter(graph, wanted);
+  for (const Node& node : graph.nodes) {
     bool replaced = false;
-    for (const FusionRule& rule : kRules) {
+    for (const FusionRule& rule : rules) {
       if (switched_off.contains(rule.name) || !rule.apply(rewriter, node)) continue;
       rewriter.count(rule.name);
       replaced = true;
@@ -41,6 +54,23 @@ Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
     if (!replaced) rewriter.keep(node);
   }
   return rewriter.finish(wanted);
+}
+
+}  // namespace
+
+std::vector<std::string> fusion_names() {
+  std::vector<std::string> names;
+  for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
+  for (const FusionRule& rule : kLastRules) names.emplace_back(rule.name);
+  return names;
+}
+
+Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
+           const std::set<std::string>& switched_off) {
+  Graph live = graph;
+  prune(live, wanted);
+  skip_identities(live, wanted);
+  return apply(kLastRules, apply(kRules, live, wanted, switched_off), wanted, switched_off);
 }
 
 }  // namespace ofsdp

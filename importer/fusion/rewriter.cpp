@@ -1,5 +1,6 @@
 #include "importer/fusion/rewriter.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ofsdp {
@@ -8,19 +9,31 @@ Rewriter::Rewriter(const Graph& source, const std::vector<ValueId>& wanted)
     : graph_(source),
       editor_(graph_),
       reads_(source.values.size(), 0),
-      maker_(source.values.size(), -1) {
+      maker_(source.values.size(), -1),
+      trained_(source.values.size(), false) {
   graph_.nodes.clear();
+  for (const Parameter& p : source.parameters) trained_[static_cast<size_t>(p.value)] = p.trained;
   for (const Node& node : source.nodes) {
     for (ValueId id : node.inputs) ++reads_[static_cast<size_t>(id)];
   }
   for (ValueId id : wanted) ++reads_[static_cast<size_t>(id)];
 }
 
-const Node* Rewriter::made_by(ValueId id, const char* op) const {
+void Rewriter::grow() {
+  reads_.resize(graph_.values.size(), 0);
+  maker_.resize(graph_.values.size(), -1);
+  trained_.resize(graph_.values.size(), false);
+}
+
+const Node* Rewriter::maker(ValueId id) const {
   const int n = maker_[static_cast<size_t>(id)];
-  if (n < 0) return nullptr;
-  const Node& node = graph_.nodes[static_cast<size_t>(n)];
-  return node.op->full_name() == op && node.outputs[0] == id ? &node : nullptr;
+  return n < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(n)];
+}
+
+const Node* Rewriter::made_by(ValueId id, const char* op) const {
+  const Node* node = maker(id);
+  const bool fits = node != nullptr && node->op->full_name() == op && node->outputs[0] == id;
+  return fits ? node : nullptr;
 }
 
 std::optional<double> Rewriter::scalar(ValueId id) const {
@@ -35,10 +48,12 @@ bool Rewriter::is_scalar(ValueId id, double expected) const {
 }
 
 void Rewriter::append(Node node) {
-  reads_.resize(graph_.values.size(), 0);
-  maker_.resize(graph_.values.size(), -1);
+  grow();
+  const bool learns = std::ranges::any_of(node.inputs, [&](ValueId id) { return trained(id); });
   for (ValueId id : node.outputs) {
-    if (id != 0) maker_[static_cast<size_t>(id)] = static_cast<int>(graph_.nodes.size());
+    if (id == 0) continue;
+    maker_[static_cast<size_t>(id)] = static_cast<int>(graph_.nodes.size());
+    trained_[static_cast<size_t>(id)] = learns;
   }
   graph_.nodes.push_back(std::move(node));
 }
@@ -59,8 +74,7 @@ ValueId Rewriter::ints(const std::vector<int64_t>& values) {
   const Shape shape{static_cast<int64_t>(values.size())};
   const ValueId id =
       editor_.add_constant("ints", make_constant<int64_t>(DType::kInt64, shape, values));
-  reads_.resize(graph_.values.size(), 0);
-  maker_.resize(graph_.values.size(), -1);
+  grow();
   return id;
 }
 

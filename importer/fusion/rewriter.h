@@ -4,6 +4,7 @@
 // Ownership: borrows the graph under construction. Threads: one.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "importer/graph.h"
@@ -20,7 +21,13 @@ class Rewriter {
 
   // The node that makes the value when it is `op`, else null. Valid until the next emit.
   const Node* made_by(ValueId id, const char* op) const;
-  bool read_once(ValueId id) const { return reads_[static_cast<size_t>(id)] == 1; }
+  const Node* maker(ValueId id) const;  // any node, any of its outputs
+  // The place of its maker among the nodes so far; -1: no node makes it.
+  int order(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
+  // Whether the value depends on a trained parameter.
+  bool trained(ValueId id) const { return trained_[static_cast<size_t>(id)]; }
+  int reads(ValueId id) const { return reads_[static_cast<size_t>(id)]; }
+  bool read_once(ValueId id) const { return reads(id) == 1; }
   // The number that a constant of one element holds.
   std::optional<double> scalar(ValueId id) const;
   bool is_scalar(ValueId id, double value) const;  // to a relative 1e-4: exporters round
@@ -28,6 +35,8 @@ class Rewriter {
   ValueId emit(const std::string& op, const std::string& name, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {});
   ValueId ints(const std::vector<int64_t>& values);
+  // A place for what a rule makes once and uses at several nodes; 0 at first.
+  ValueId& remembered(const std::string& key) { return remembered_[key]; }
   // The replacement of `node`: writes its first output and has its name, or `name` where another
   // node of the pattern tells more. False (nothing done) when it does not fit.
   bool replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
@@ -39,11 +48,14 @@ class Rewriter {
 
  private:
   void append(Node node);
+  void grow();  // the tables per value, to as many as there are
 
   Graph graph_;
   GraphEditor editor_;
   std::vector<int> reads_;
   std::vector<int> maker_;  // per value: its node, or -1
+  std::vector<bool> trained_;
+  std::map<std::string, ValueId> remembered_;
 };
 
 // True when the rule has replaced the node.
@@ -57,8 +69,10 @@ bool fuse_bias(Rewriter& r, const Node& node);
 bool fuse_gelu(Rewriter& r, const Node& node);
 bool fuse_layer_norm(Rewriter& r, const Node& node);
 bool fuse_rms_norm(Rewriter& r, const Node& node);
+bool fuse_rotary(Rewriter& r, const Node& node);
 bool fuse_attention(Rewriter& r, const Node& node);
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node);
 bool fuse_max_pool_relu(Rewriter& r, const Node& node);
+bool fuse_chain(Rewriter& r, const Node& node);
 
 }  // namespace ofsdp

@@ -185,6 +185,7 @@ Registry make_registry() {
   ops::add_max(registry);
   ops::add_min(registry);
   ops::add_prelu(registry);
+  ops::add_chain(registry);
   // end of elementwise
   return registry;
 }

@@ -190,6 +190,7 @@ void add_mean(Registry& registry);
 void add_max(Registry& registry);
 void add_min(Registry& registry);
 void add_prelu(Registry& registry);
+void add_chain(Registry& registry);
 // end of elementwise
 
 }  // namespace ofsdp::ops

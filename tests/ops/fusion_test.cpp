@@ -1,86 +1,14 @@
 // Every fusion in the spellings of the exporters: it happens, it can be switched off, and loss and
 // gradients are the same either way.
-#include "importer/fusion/fusion.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <numbers>
 
-#include "importer/autodiff.h"
-#include "tests/support/graphs.h"
-#include "tests/support/run_graph.h"
+#include "tests/support/fusion_fixture.h"
 
 namespace ofsdp {
 namespace {
 
-using testing::GraphMaker;
-
-class Fusion : public ::testing::Test {
- protected:
-  ValueId number(double value, DType dtype = DType::kFloat32) {
-    Constant made{{dtype, Shape{}}, std::vector<std::byte>(dtype_size(dtype))};
-    from_doubles({&value, 1}, made.desc, made.bytes.data());
-    return GraphEditor(maker.graph)
-        .add_constant("number", std::make_shared<const Constant>(std::move(made)));
-  }
-  ValueId op(const char* name, const std::vector<ValueId>& inputs, const Attributes& a = {}) {
-    return maker.node(name, fmt::format("{}{}", name, ++count_), inputs, a);
-  }
-
-  // Gradients of all parameters and the loss, with and without the fusions named.
-  void expect_same(ValueId y, const std::set<std::string>& rules, double tolerance = 2e-5) {
-    const ValueId target =
-        maker.input("target", {DType::kFloat32, maker.graph.value(y).desc.shape});
-    maker.graph.loss = op("ofsdp.MseLoss", {y, target});
-    compare(rules, tolerance);
-  }
-
-  void compare(const std::set<std::string>& rules, double tolerance) {
-    const std::vector<ValueId> wanted{maker.graph.loss};
-    const auto names = fusion_names();
-    std::set<std::string> others(names.begin(), names.end());
-    for (const std::string& rule : rules) others.erase(rule);
-    const Graph joined = fuse(maker.graph, wanted, others);
-    const Graph apart = fuse(maker.graph, wanted, {names.begin(), names.end()});
-    for (const std::string& rule : rules) {
-      EXPECT_TRUE(joined.fused.contains(rule)) << rule << "\n" << text(joined);
-    }
-    EXPECT_TRUE(apart.fused.empty());
-    compare_values(*autodiff(joined), *autodiff(apart), tolerance);
-  }
-
-  static void compare_values(const Graph& a, const Graph& b, double tolerance) {
-    const auto found = testing::run_graph(a, testing::random_feeds(a));
-    const auto expected = testing::run_graph(b, testing::random_feeds(b));
-    ASSERT_TRUE(found.ok()) << found.error().message();
-    ASSERT_TRUE(expected.ok()) << expected.error().message();
-    expect_near(found->at(a.loss), expected->at(b.loss), tolerance, "loss");
-    for (size_t p = 0; p < a.parameters.size(); ++p) {
-      ASSERT_NE(a.parameters[p].gradient, 0) << a.parameters[p].name;
-      expect_near(found->at(a.parameters[p].gradient), expected->at(b.parameters[p].gradient),
-                  tolerance, a.parameters[p].name);
-    }
-  }
-
-  static void expect_near(const testing::Floats& found, const testing::Floats& expected,
-                          double tolerance, const std::string& what) {
-    ASSERT_EQ(found.size(), expected.size()) << what;
-    double largest = 0;
-    for (float v : expected) largest = std::max(largest, std::abs(static_cast<double>(v)));
-    EXPECT_GT(largest, 0) << what << " is all zeros: nothing is compared";
-    for (size_t i = 0; i < found.size(); ++i) {
-      ASSERT_NEAR(found[i], expected[i], tolerance * largest) << what << " " << i;
-    }
-  }
-
-  Registry registry = make_registry();
-  GraphMaker maker{registry};
-
- private:
-  int count_ = 0;
-};
+using Fusion = testing::Fusion;
 
 TEST_F(Fusion, LinearWithTransposedWeightsAndBias) {
   const ValueId x = maker.parameter("x", {2, 5, 8});
@@ -185,6 +113,33 @@ TEST_F(Fusion, PooledRelu) {
   const Attributes window{{"kernel_shape", std::vector<int64_t>{2, 2}},
                           {"strides", std::vector<int64_t>{2, 2}}};
   expect_same(op("MaxPool", {op("Relu", {x})}, window), {"max_pool_relu"});
+}
+
+TEST_F(Fusion, ChainOfElementwiseOperators) {
+  const ValueId gate = maker.parameter("gate", {3, 400}), up = maker.parameter("up", {3, 400});
+  const ValueId row = maker.parameter("row", {400});
+  const ValueId silu = op("Mul", {gate, op("Sigmoid", {gate})});
+  const ValueId product = op("Mul", {op("Mul", {silu, up}), number(0.5)});
+  expect_same(op("Relu", {op("Add", {product, row})}), {"chain"});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
+}
+
+TEST_F(Fusion, ChainsEndWhereOthersRead) {
+  const ValueId x = maker.parameter("x", {3, 400});
+  const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
+  const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // y by one node only there
+  expect_same(op("Add", {op("Sigmoid", {y}), square}), {"chain"});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  EXPECT_THAT(testing::operators(fused),
+              ::testing::ElementsAre("ofsdp.Chain", "ofsdp.Chain", "ofsdp.MseLoss"));
+}
+
+TEST_F(Fusion, ChainOfImages) {
+  const ValueId x = maker.parameter("x", {2, 3, 6, 6});
+  const Attributes kernel{{"kernel_shape", std::vector<int64_t>{3, 3}}};
+  const ValueId c = op("Conv", {x, maker.parameter("w", {4, 3, 3, 3})}, kernel);
+  expect_same(op("Mul", {c, op("Tanh", {op("Softplus", {c})})}), {"chain"});
 }
 
 }  // namespace

@@ -1,0 +1,91 @@
+// Chain: a short program of scalar operations that is applied to every element of its operands, so
+// that several elementwise operators cost one pass over memory (ofsdp.Chain, ofsdp.ChainGrad).
+//
+// Values are numbered: first the inputs, then one for each step. A step names its operation and the
+// values it takes, "Mul 0 2"; "Number 0.5" is a constant. As attributes of a node: `steps`, a list
+// of these texts, and `results`, the values that become outputs; every result is a step's.
+//
+// The gradient of a chain of one result is again a chain: it computes what it needs of the forward
+// again, inside the block, so nothing but the inputs and the result is kept.
+//
+// Ownership: values. Threads: any. Errors: kInput for steps that no chain can have.
+#pragma once
+
+#include <climits>
+#include <string>
+#include <vector>
+
+#include "kernels/core/attributes.h"
+
+namespace ofsdp {
+
+enum class ChainOp : uint8_t {
+  kNumber,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kNeg,
+  kRelu,
+  kSigmoid,
+  kTanh,
+  kExp,
+  kLog,
+  kSqrt,
+  kReciprocal,
+  kErf,
+  kSoftplus,
+  kGelu,
+  kGeluTanh,
+  // of a gradient and the result (Relu, Sigmoid, Tanh) or the operand of the operation
+  kReluGrad,
+  kSigmoidGrad,
+  kTanhGrad,
+  kErfGrad,
+  kSoftplusGrad,
+  kGeluGrad,
+  kGeluTanhGrad,
+};
+
+// "GeluTanh"; nullptr behind the last.
+const char* chain_op_name(ChainOp op);
+int chain_op_arity(ChainOp op);
+
+struct ChainStep {
+  ChainOp op = ChainOp::kNumber;
+  int a = -1, b = -1;
+  float number = 0;
+};
+
+struct Chain {
+  static constexpr int kMostInputs = 12, kMostSteps = 64;
+
+  int inputs = 0;
+  std::vector<ChainStep> steps;
+  std::vector<int> results;
+
+  const ChainStep& step(int value) const { return steps[static_cast<size_t>(value - inputs)]; }
+  bool is_step(int value) const { return value >= inputs; }
+  int add(ChainStep step);  // the value it makes
+  void keep_costly();       // makes exponentials and the like results behind the first
+
+  Attributes attributes() const;
+  static Result<Chain> parse(const Attributes& attributes, size_t inputs);
+};
+
+// The gradient of `forward`: its inputs are those of `forward`, the gradient of its first result and
+// then its results; results[i] is the gradient of input i where `wanted`, else -1; results may be
+// inputs and may repeat. `compacted` makes it a chain.
+Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted);
+
+// Without steps that no result needs, without inputs that no step reads, every result once.
+struct CompactedChain {
+  Chain chain;
+  std::vector<int> used_inputs;  // of the old chain, in the order of the new one
+  // Of each old result: the output that has it, or -1 - the input that it is; kNone where it was -1.
+  std::vector<int> outputs;
+  static constexpr int kNone = INT_MIN;
+};
+CompactedChain compacted(const Chain& chain);
+
+}  // namespace ofsdp
