@@ -13,7 +13,7 @@ size_t take(size_t& end, size_t bytes) {
 
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
-         region_bytes(staging) + data;
+         region_bytes(staging) + region_bytes(checkpoint) + data;
 }
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
@@ -23,6 +23,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.kept = needs.kept;
   memory.staging = needs.staging;
   memory.data = needs.data;
+  memory.checkpoint = needs.checkpoint;
   memory.owned_in_shared = plan.gathers();
   for (const Unit& unit : plan.units) {
     UnitOffsets offsets;
@@ -56,6 +57,8 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
   OFSDP_ASSIGN_OR_RETURN(memory.state,
                          Region::map(ledger, plan.state, kPrivate, "optimizer state"));
   OFSDP_ASSIGN_OR_RETURN(memory.staging, Region::map(ledger, plan.staging, kPrivate, "staging"));
+  OFSDP_ASSIGN_OR_RETURN(memory.checkpoint,
+                         Region::map(ledger, plan.checkpoint, kPrivate, "the checkpoint's copy"));
   OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
   return memory;
 }
@@ -71,6 +74,7 @@ std::string text(const RankMemoryPlan& plan) {
   row("arena (activations, gathered, work)", plan.arena);
   row("constants and frozen parameters", plan.kept);
   row("input (staging, unpacked columns)", plan.staging + plan.data);
+  if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
   row("peak, in whole pages", plan.planned_bytes());
   return out;
 }

@@ -86,8 +86,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
                                   {"--activation-checkpointing", "unit"},
                                   {"--cpu-offload", "params"},
                                   {"--device", "cuda"},
-                                  {"--checkpoint-dir", "checkpoints"},
-                                  {"--resume", "latest"},
                                   {"--plugin", "custom.so"},
                                   {"--trace", "trace.json"},
                                   {"--ignore", "w"},

@@ -109,6 +109,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "checkpoint-dir",
                            "checkpoint-interval",
                            "keep-checkpoints",
+                           "keep-best",
                            "checkpoint-type",
                            "checkpoint-sync",
                            "save-on-signal",
@@ -257,7 +258,6 @@ TEST(Options, WhatHasNoEffectIsRefused) {
 }
 
 TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
-  EXPECT_EQ(refused({"--resume", "latest"}), "--resume: not built yet (found 'latest')");
   EXPECT_EQ(refused({"--strategy", "zero1"}), "--strategy: not built yet (found 'zero1')");
   EXPECT_EQ(refused({"--optimizer", "lamb"}), "--optimizer: not built yet (found 'lamb')");
   EXPECT_EQ(refused({"--device", "cuda"}), "--device: not built yet (found 'cuda')");
