@@ -13,8 +13,10 @@
 // `after_update` and `finish` are collective. Errors: kFault of this rank's writer, kPeer of others.
 #pragma once
 
+#include <deque>
 #include <memory>
 
+#include "importer/model_copy.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/metrics.h"
 #include "runtime/run_state.h"
@@ -53,7 +55,11 @@ class Checkpointing {
   Status save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait);
   Status settle();
   void commit_present();
-  std::vector<SourceSlice> sources(bool staged);
+  Status plan_copy();
+  std::vector<const float*> sources(bool staged);
+  WriteJob write_job(const std::vector<const float*>& sources);
+  int initializer_of(const SavedSlice& slice) const;
+  void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
 
   const Options& options_;
   const RunPlan& plan_;
@@ -62,8 +68,9 @@ class Checkpointing {
   Communicator& communicator_;
   CheckpointStore* store_;
   const std::vector<SavedSlice> slices_;
-  Manifest manifest_;  // of the present save
-  std::string token_;  // of the run, the same on all ranks
+  std::optional<ModelCopy> copy_;  // of a full checkpoint
+  Manifest manifest_;              // of the present save
+  std::string token_;              // of the run, the same on all ranks
   std::string folder_;
   std::unique_ptr<StopSignal> signal_;
   int64_t saves_ = 0;    // begun

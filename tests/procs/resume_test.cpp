@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "no_shard"};
-constexpr const char* kTypes[] = {"sharded", "local"};
+constexpr const char* kTypes[] = {"sharded", "full", "local"};
 
 Words steps(int count) { return {"--steps", std::to_string(count)}; }
 Words batch(int count) { return {"--batch-size", std::to_string(count)}; }
