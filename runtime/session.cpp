@@ -64,6 +64,7 @@ class Session {
   Status open_checkpoints() {
     if (options_.command == Command::kPlan) return {};
     const CheckpointOptions& c = options_.checkpoint;
+    warn_of_no_folder();
     if (options_.command == Command::kTrain && !c.dir.empty() && communicator_.rank() == 0) {
       OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
                              CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
@@ -71,6 +72,17 @@ class Session {
     }
     OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options_, communicator_, store_.get()));
     return {};
+  }
+
+  void warn_of_no_folder() const {
+    const CheckpointOptions& c = options_.checkpoint;
+    const CheckpointOptions plain;
+    const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
+                      c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+    if (!c.dir.empty() || !said || communicator_.rank() != 0) return;
+    std::fprintf(stderr,
+                 "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
+                 "options about checkpoints have no effect\n");
   }
 
   Status check_checkpoint(const ModelSetup& setup, const RunPlan& plan) const {

@@ -216,10 +216,6 @@ NoEffect no_effect(const Options& options, std::string_view name) {
     const std::span<const Choice<ScheduleKind>> all(kSchedules);
     return {"--lr-schedule " + choice_name(all, options.schedule.kind), false};
   }
-  const bool saving = name.starts_with("checkpoint-") || name.starts_with("keep-");
-  if (saving && name != "checkpoint-dir" && options.checkpoint.dir.empty()) {
-    return {"--checkpoint-dir none", false};
-  }
   if (!loss_uses(options.loss.kind, name)) return {"--loss " + loss().show(options), false};
   return {};
 }
