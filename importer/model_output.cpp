@@ -7,19 +7,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "importer/element_codec.h"
+#include "importer/value_writer.h"
 
 namespace ofsdp {
-namespace {
-
-constexpr size_t kChunkElements = 16384;
-
-// The tag of each unpacked element, which stands between the elements: float_data or double_data.
-std::byte tag_of(DType dtype) {
-  return dtype == DType::kFloat32 ? std::byte{4 << 3 | 5} : std::byte{10 << 3 | 1};
-}
-
-}  // namespace
 
 ModelOutput::ModelOutput(ModelOutput&& other) noexcept
     : targets_(std::move(other.targets_)),
@@ -120,28 +110,11 @@ Status ModelOutput::fill_hole(const OnnxFile& input, int initializer) const {
 Status ModelOutput::write(size_t initializer, int64_t first_element,
                           std::span<const float> src) const {
   const Initializer& weight = initializers_[initializer];
-  const int64_t numel = weight.shape.numel();
-  const auto count = static_cast<int64_t>(src.size());
-  OFSDP_CHECK(first_element >= 0 && first_element + count <= numel, "{}: elements {} + {} of {}",
-              weight.name, first_element, count, numel);
   if (src.empty()) return ok_status();
   // Opened anew each time: a model may have more data files than a process may hold open.
   const std::string& path = targets_[static_cast<size_t>(weight.file)].temporary;
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
-  const int64_t stride = weight.stride;
-  const auto element = static_cast<int64_t>(dtype_size(weight.dtype));
-  std::vector<std::byte> buffer(std::min(src.size(), kChunkElements) * static_cast<size_t>(stride),
-                                tag_of(weight.dtype));
-  while (!src.empty()) {
-    const auto part = src.first(std::min(src.size(), kChunkElements));
-    const int64_t bytes = (static_cast<int64_t>(part.size()) - 1) * stride + element;
-    encode_floats(weight.dtype, part, stride, buffer.data());
-    OFSDP_RETURN_IF_ERROR(write_exactly(file, weight.offset + first_element * stride,
-                                        std::span(buffer).first(static_cast<size_t>(bytes))));
-    first_element += static_cast<int64_t>(part.size());
-    src = src.subspan(part.size());
-  }
-  return ok_status();
+  return write_values(file, weight, first_element, src);
 }
 
 Status ModelOutput::finish() const {

@@ -34,6 +34,8 @@ class ModelOutput {
   std::string ticket() const;  // bytes, with NULs
 
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
+  // Rank 0: the model file while it is not whole, for a last change of its graph.
+  const std::string& model_temporary() const { return targets_[0].temporary; }
   Status finish() const;  // what this rank has written is on the disk
   Status commit();        // rank 0, after every rank's finish
   void discard();         // rank 0; nothing remains

@@ -45,7 +45,8 @@ class SetupMaker {
       : options_(options), registry_(registry), communicator_(communicator), ledger_(ledger) {}
 
   Result<ModelSetup> run() {
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(options_.model));
+    const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
     OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(file, registry_));
     ModelSetup setup{std::move(file), std::move(graph), {}, {}, {}, {}, {}};
     setup.param_dtype = options_.sharding.param_dtype;

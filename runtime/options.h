@@ -15,10 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/checkpoint/retention.h"
 #include "fsdp/plan.h"
 #include "importer/loss.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
+#include "runtime/run_start.h"
 #include "runtime/schedule.h"
 
 namespace ofsdp {
@@ -148,12 +150,14 @@ struct RunOptions {
   DataChoice data;
   DataChoice eval_data;
   Interval eval_interval;
+  RunStart start;  // no option: the session sets it from the checkpoint that is resumed
 };
 
 struct CheckpointOptions {
   std::string dir;  // empty: none
   Interval interval;
   int64_t keep = 2;
+  KeepBest keep_best = KeepBest::kNone;
   CheckpointType type = CheckpointType::kSharded;
   bool sync = false;
   bool save_on_signal = true;
@@ -169,10 +173,13 @@ struct OutputOptions {
 
 struct Options {
   Command command = Command::kTrain;
-  std::string model;               // MODEL.onnx; of `export` the checkpoint folder
-  std::string config;              // the --config file; empty: none
-  bool json = false;               // of `ops`
-  bool inference = false;          // of `export`
+  std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string weights;     // no option: the file to start from when it is not `model`
+  std::string config;      // the --config file; empty: none
+  bool json = false;       // of `ops`
+  bool inference = false;  // of `export`, like the next two
+  bool verify = false;
+  std::string format = "onnx";
   std::vector<std::string> train;  // empty: the rule
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;

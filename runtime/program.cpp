@@ -12,21 +12,6 @@ uint64_t name_hash(const std::string& name) {
   return hash;
 }
 
-Problem problem_of(const Graph& graph, const Node& node) {
-  Problem problem{node.attributes, {}, {}, {}, 0, pool_threads()};
-  for (ValueId id : node.inputs) {
-    problem.inputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
-    problem.constants.push_back(id == 0 ? nullptr : graph.value(id).constant);
-  }
-  for (ValueId id : node.outputs) {
-    problem.outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
-  }
-  if (node.op->random) {
-    problem.node_seed = name_hash(node.name) + static_cast<uint64_t>(node.attributes.i("seed", 0));
-  }
-  return problem;
-}
-
 // Two problems with the same key are the same problem.
 std::string problem_key(const OpDef& op, const Problem& problem) {
   std::string key = op.full_name() + "|" + problem.attributes.text();
@@ -44,6 +29,21 @@ std::string problem_key(const OpDef& op, const Problem& problem) {
 }
 
 }  // namespace
+
+Problem problem_of(const Graph& graph, const Node& node) {
+  Problem problem{node.attributes, {}, {}, {}, 0, pool_threads()};
+  for (ValueId id : node.inputs) {
+    problem.inputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+    problem.constants.push_back(id == 0 ? nullptr : graph.value(id).constant);
+  }
+  for (ValueId id : node.outputs) {
+    problem.outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+  }
+  if (node.op->random) {
+    problem.node_seed = name_hash(node.name) + static_cast<uint64_t>(node.attributes.i("seed", 0));
+  }
+  return problem;
+}
 
 Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
   auto& slot = kernels_[problem_key(op, problem)];

@@ -19,6 +19,8 @@
 
 namespace ofsdp {
 
+Problem problem_of(const Graph& graph, const Node& node);
+
 class KernelCache {
  public:
   Result<Kernel*> get(const OpDef& op, const Problem& problem);

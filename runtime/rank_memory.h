@@ -1,13 +1,13 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Five regions: arena (activations, gathered units, workspaces), kept (constants,
+// the same, mapped. Six regions: arena (activations, gathered units, workspaces), kept (constants,
 // frozen parameters), state (optimizer state, accumulated gradients, parameters that are whole),
-// shared (parameter shards and gradient slots, which peers read) and staging (micro-batches decoded
-// ahead).
+// shared (parameter shards and gradient slots, which peers read), staging (micro-batches decoded
+// ahead) and checkpoint (the copy that an asynchronous save writes from).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
 //
-// Ownership: RankMemory owns arena, kept, state and staging; the communicator owns shared. Threads:
+// Ownership: RankMemory owns all but shared; the communicator owns that. Threads:
 // one. Errors: kFault when the system has no memory left.
 #pragma once
 
@@ -35,6 +35,7 @@ struct RankMemoryPlan {
   size_t state = 0;
   size_t shared = 0;
   size_t staging = 0;
+  size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
   size_t data_elsewhere = 0;  // those that another rank owns
   std::vector<UnitOffsets> units;
@@ -56,13 +57,14 @@ struct RankMemoryNeeds {
   size_t staging = 0;
   size_t data = 0;
   size_t data_elsewhere = 0;
+  size_t checkpoint = 0;
 };
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
 struct RankMemory {
-  Region arena, kept, state, staging;
+  Region arena, kept, state, staging, checkpoint;
   std::byte* shared = nullptr;
 
   static Result<RankMemory> map(const RankMemoryPlan& plan, MemoryLedger& ledger,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
 
 namespace ofsdp {
@@ -91,7 +92,7 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(
         Sampler sampler,
         Sampler::make({samples, run.seed, run.shuffle, run.drop_last, options_.batch.batch_size,
-                       options_.batch.grad_accum, world, rank}));
+                       options_.batch.grad_accum, world, rank, run.start}));
     run_->train_sampler.push_back(std::move(sampler));
     if (setup_.data.eval) {
       OFSDP_ASSIGN_OR_RETURN(Sampler evaluation,
@@ -260,6 +261,11 @@ class RunPlanner {
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
     needs.data = communicator_.rank() == 0 ? unpacked : 0;
     needs.data_elsewhere = unpacked - needs.data;
+    const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
+    if (saves && !options_.checkpoint.sync) {
+      needs.checkpoint = staged_bytes(
+          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
+    }
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
   }
 
@@ -276,6 +282,15 @@ Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const Mod
                                                const Communicator& communicator,
                                                const std::vector<OptimizerDef>& optimizers) {
   return RunPlanner(options, setup, communicator, optimizers).make();
+}
+
+bool is_carried(const RunPlan& plan, int parameter) {
+  for (const auto& [key, program] : plan.programs) {
+    for (const Carried& c : program.graph.carried) {
+      if (c.parameter == parameter) return true;
+    }
+  }
+  return false;
 }
 
 std::string fused_line(const RunPlan& run) {

@@ -45,6 +45,9 @@ struct RunPlan {
                                                const std::vector<OptimizerDef>& optimizers);
 };
 
+// Whether a parameter is carried from micro-batch to micro-batch: running statistics.
+bool is_carried(const RunPlan& plan, int parameter);
+
 // "fused: attention 4, linear 25", of the training graph; empty without any.
 std::string fused_line(const RunPlan& plan);
 

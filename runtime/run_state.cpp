@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/float_width.h"
+#include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
 
 namespace ofsdp {
@@ -27,7 +28,8 @@ Overlap overlap(const UnitParam& p, int64_t begin, int64_t end) {
 
 Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
-                                                 const ExecutorOptions& options) {
+                                                 const ExecutorOptions& options,
+                                                 CheckpointReader* checkpoint) {
   std::unique_ptr<RunState> state(new RunState(plan, setup, communicator));
   OFSDP_ASSIGN_OR_RETURN(state->memory_, RankMemory::map(plan.memory, ledger, communicator));
   state->loss_weight_ = reinterpret_cast<float*>(state->memory_.kept.data() + plan.kept.bytes());
@@ -35,13 +37,19 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
   state->eval_staging_ = align_up(
       Loader::staging_bytes(*train, plan.train_sampler[0].options().batch_size), kTensorAlignment);
   state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_);
-  OFSDP_RETURN_IF_ERROR(state->load_weights());
   OFSDP_RETURN_IF_ERROR(state->load_kept());
+  OFSDP_RETURN_IF_ERROR(checkpoint == nullptr
+                            ? state->load_weights()
+                            : load_state(*checkpoint, plan, *state, communicator.rank()));
   state->optimizer_ = std::make_unique<OptimizerStep>(*plan.optimizer, plan.settings, plan.plan,
                                                       state->units_, plan.decays);
   state->executor_ =
       std::make_unique<Executor>(plan.plan, plan.memory, state->memory_, state->units_, plan.slots,
                                  *state->optimizer_, communicator, state->loss_weight_, options);
+  if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
+    const SavedLossScale& saved = *checkpoint->manifest().loss_scale;
+    state->executor_->loss_scale() = {saved.scale, saved.good_updates, saved.skipped_updates};
+  }
   state->bind_programs();
   // Nobody gathers before all shards are there.
   OFSDP_RETURN_IF_ERROR(communicator.barrier({"loading barrier", -1, 0}));
@@ -160,7 +168,7 @@ Status RunState::write_unit(ModelOutput& output, const Unit& unit) const {
 // Running statistics: rank 0's are the run's.
 Status RunState::write_carried(ModelOutput& output) const {
   for (const KeptPlan::Entry& entry : plan_.kept.entries()) {
-    if (entry.parameter < 0 || !is_carried(entry.parameter)) continue;
+    if (entry.parameter < 0 || !is_carried(plan_, entry.parameter)) continue;
     const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(entry.parameter)];
     const auto* values = reinterpret_cast<const float*>(memory_.kept.data() + entry.offset);
     const std::span<const float> all(values, static_cast<size_t>(entry.desc.numel()));
@@ -169,13 +177,14 @@ Status RunState::write_carried(ModelOutput& output) const {
   return {};
 }
 
-bool RunState::is_carried(int parameter) const {
-  for (const auto& [key, program] : plan_.programs) {
-    for (const Carried& c : program.graph.carried) {
-      if (c.parameter == parameter) return true;
-    }
-  }
-  return false;
+float* RunState::held(int unit, int state) {
+  const UnitState& held = units_[static_cast<size_t>(unit)];
+  return state < 0 ? held.owned : held.optimizer[static_cast<size_t>(state)];
+}
+
+std::span<float> RunState::kept(const KeptPlan::Entry& entry) {
+  return {reinterpret_cast<float*>(memory_.kept.data() + entry.offset),
+          static_cast<size_t>(entry.desc.numel())};
 }
 
 Status RunState::write_shares(ModelOutput& output) const {

@@ -1,7 +1,7 @@
 // RunState: a RunPlan made real on this rank: memory mapped, weights read, programs bound, the
 // executor ready.
 //
-// Each rank reads from the model file only what it owns, and writes only its own span of each unit
+// With a checkpoint the trained state comes from there. Each rank reads from the model file only what it owns, and writes only its own span of each unit
 // to the trained file; the model is never gathered on one rank.
 //
 // Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
@@ -9,6 +9,7 @@
 // read).
 #pragma once
 
+#include "fsdp/checkpoint/checkpoint_reader.h"
 #include "importer/model_output.h"
 #include "runtime/executor.h"
 #include "runtime/run_plan.h"
@@ -19,7 +20,8 @@ class RunState {
  public:
   static Result<std::unique_ptr<RunState>> make(const RunPlan& plan, const ModelSetup& setup,
                                                 Communicator& communicator, MemoryLedger& ledger,
-                                                const ExecutorOptions& options);
+                                                const ExecutorOptions& options,
+                                                CheckpointReader* checkpoint = nullptr);
 
   Executor& executor() { return *executor_; }
   // The program for a micro-batch of `size` samples; any other size of the same place for an empty
@@ -30,6 +32,16 @@ class RunState {
     return {memory_.staging.data() + eval_staging_, memory_.staging.bytes() - eval_staging_};
   }
   Status write_output(const std::string& path);
+
+  // What this rank holds of a unit: its parameters (state -1) or a state of the optimizer.
+  float* held(int unit, int state);
+  std::span<float> kept(const KeptPlan::Entry& entry);
+  const std::string& parameter_name(int parameter) const {
+    return setup_.graph.parameters[static_cast<size_t>(parameter)].name;
+  }
+  std::span<std::byte> checkpoint_staging() {
+    return {memory_.checkpoint.data(), memory_.checkpoint.bytes()};
+  }
 
  private:
   RunState(const RunPlan& plan, const ModelSetup& setup, Communicator& communicator)
@@ -42,7 +54,6 @@ class RunState {
   Status write_shares(ModelOutput& output) const;
   Status write_unit(ModelOutput& output, const Unit& unit) const;
   Status write_carried(ModelOutput& output) const;
-  bool is_carried(int parameter) const;
 
   const RunPlan& plan_;
   const ModelSetup& setup_;

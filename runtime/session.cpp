@@ -6,6 +6,7 @@
 #include "importer/output_files.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/plan_choice.h"
+#include "runtime/resume.h"
 #include "runtime/trainer.h"
 
 namespace ofsdp {
@@ -25,11 +26,14 @@ class Session {
     if (communicator_.size() > kMostRanks) {
       return input_error("{} ranks: at most {} are supported", communicator_.size(), kMostRanks);
     }
+    OFSDP_RETURN_IF_ERROR(settle_weights(options_));
     OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
                            ModelSetup::make(options_, registry_, communicator_, ledger_));
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
+    OFSDP_RETURN_IF_ERROR(open_checkpoints());
     OFSDP_ASSIGN_OR_RETURN(const auto plan,
                            choose_plan(options_, setup, communicator_, optimizers_));
+    if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
     print_plan(setup, *plan);
     if (options_.command == Command::kPlan) return {};
     OFSDP_RETURN_IF_ERROR(agree(plan->hash));
@@ -42,6 +46,10 @@ class Session {
     if (options_.command == Command::kEval && !setup.data.eval) {
       return input_error("eval: the data have no evaluation part; name one with --eval-data");
     }
+    if (options_.checkpoint.keep_best != KeepBest::kNone && !setup.data.eval) {
+      return input_error(
+          "--keep-best: the data have no evaluation part; name one with --eval-data");
+    }
     if (!options_.files.output.empty()) {
       OFSDP_RETURN_IF_ERROR(check_output_path(options_.files.output, setup.file));
     }
@@ -51,6 +59,43 @@ class Session {
       OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
     }
     return setup.data.eval ? setup.data.eval->check_labels(setup.count.labels, range) : Status{};
+  }
+
+  // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
+  Status open_checkpoints() {
+    if (options_.command == Command::kPlan) return {};
+    const CheckpointOptions& c = options_.checkpoint;
+    warn_of_no_folder();
+    if (options_.command == Command::kTrain && !c.dir.empty() && communicator_.rank() == 0) {
+      OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
+                             CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
+      store_ = std::make_unique<CheckpointStore>(std::move(store));
+    }
+    OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options_, communicator_, store_.get()));
+    return {};
+  }
+
+  void warn_of_no_folder() const {
+    const CheckpointOptions& c = options_.checkpoint;
+    const CheckpointOptions plain;
+    const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
+                      c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+    if (!c.dir.empty() || !said || communicator_.rank() != 0) return;
+    std::fprintf(stderr,
+                 "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
+                 "options about checkpoints have no effect\n");
+  }
+
+  Status check_checkpoint(const ModelSetup& setup, const RunPlan& plan) const {
+    return check_resumable(checkpoint_->manifest(), options_, setup,
+                           plan.optimizer->state_names(plan.settings))
+        .with_prefix("--resume: " + checkpoint_->folder());
+  }
+
+  // A finished run that is resumed only writes its output.
+  bool finished(const RunPlan& plan) const {
+    return checkpoint_ != nullptr &&
+           options_.run.start.update >= total_updates(options_, plan.train_sampler[0]);
   }
 
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
@@ -100,25 +145,44 @@ class Session {
   }
 
   Status execute(const ModelSetup& setup, const RunPlan& plan) {
+    const bool done = options_.command == Command::kTrain && finished(plan);
     MetricsWriter metrics;
-    if (communicator_.rank() == 0) {
+    if (communicator_.rank() == 0 && !done) {
+      using Mode = MetricsWriter::Mode;
+      const bool resumed = options_.command == Command::kTrain && checkpoint_ != nullptr;
       OFSDP_ASSIGN_OR_RETURN(
-          metrics, MetricsWriter::open(options_.files.metrics, MetricsWriter::Mode::kTruncate));
+          metrics,
+          MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
     }
     const ShardingOptions& sharding = options_.sharding;
     const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
                                    sharding.param_dtype == DType::kFloat16, sharding.buffer_dtype};
     OFSDP_ASSIGN_OR_RETURN(const auto state,
-                           RunState::make(plan, setup, communicator_, ledger_, executor));
+                           RunState::make(plan, setup, communicator_, ledger_,
+                                                            executor, checkpoint_.get()));
     if (options_.command == Command::kEval) return evaluate(setup, plan, *state, metrics);
-    {
-      Trainer trainer(options_, plan, setup, *state, communicator_, ledger_, metrics);
-      OFSDP_RETURN_IF_ERROR(trainer.run());
+    bool stopped = false;
+    if (!done) {
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(setup, plan, *state, metrics));
     }
-    if (options_.files.output.empty()) return {};
+    if (stopped || options_.files.output.empty()) return {};
     OFSDP_RETURN_IF_ERROR(state->write_output(options_.files.output));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
+  }
+
+  // True when a signal has ended it early, with a checkpoint.
+  Result<bool> train(const ModelSetup& setup, const RunPlan& plan, RunState& state,
+                     MetricsWriter& metrics) {
+    std::unique_ptr<Checkpointing> checkpoints;
+    if (!options_.checkpoint.dir.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(checkpoints, Checkpointing::make(options_, plan, setup, state,
+                                                              communicator_, store_.get()));
+    }
+    Trainer trainer(options_, plan, setup, state, communicator_, ledger_, metrics,
+                    checkpoints.get());
+    OFSDP_RETURN_IF_ERROR(trainer.run());
+    return trainer.stopped();
   }
 
   Status evaluate(const ModelSetup& setup, const RunPlan& plan, RunState& state,
@@ -145,6 +209,8 @@ class Session {
   Communicator& communicator_;
   std::vector<OptimizerDef> optimizers_;
   MemoryLedger& ledger_;
+  std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
+  std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
 };
 
 }  // namespace

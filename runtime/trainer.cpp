@@ -14,7 +14,8 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
 }
 
 Progress make_progress(const Options& options, int rank, int64_t total) {
-  ProgressOptions progress = stdout_progress(options.files.log_interval, 0, total);
+  ProgressOptions progress =
+      stdout_progress(options.files.log_interval, options.run.start.update, total);
   if (rank != 0) progress.fd = -1;
   return Progress(progress);
 }
@@ -25,14 +26,14 @@ int64_t total_updates(const Options& options, const Sampler& sampler) {
   int64_t total = options.run.steps.value_or(kEndless);
   const bool endless = sampler.options().samples == kEndless;
   if (options.run.epochs && !endless) {
-    total = std::min(total, *options.run.epochs * sampler.updates_per_epoch());
+    total = std::min(total, sampler.updates_until(*options.run.epochs));
   }
   return total;
 }
 
 Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup,
                  RunState& state, Communicator& communicator, const MemoryLedger& ledger,
-                 MetricsWriter& metrics)
+                 MetricsWriter& metrics, Checkpointing* checkpoints)
     : options_(options),
       plan_(plan),
       setup_(setup),
@@ -40,6 +41,7 @@ Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& 
       communicator_(communicator),
       ledger_(ledger),
       metrics_(metrics),
+      checkpoints_(checkpoints),
       sampler_(plan.train_sampler[0]),
       total_(total_updates(options, sampler_)),
       schedule_(make_lr_schedule(options, total_)),
@@ -53,19 +55,21 @@ Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& 
 }
 
 Status Trainer::run() {
-  loader_.start(0, total_);
+  const int64_t start = options_.run.start.update;
+  loader_.start(start, total_);
   OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   const auto began = Clock::now();
   UpdateSums first;
   first.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
-  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, 0));
+  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, start));
   kept_ = first.next_kept;
   update_began_ = Clock::now();
-  for (int64_t step = 1; step <= total_; ++step) {
+  for (int64_t step = start + 1; step <= total_ && !stopped(); ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
-    OFSDP_RETURN_IF_ERROR(evaluate_when_due(step));
+    OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
+    OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
   }
-  return finish(milliseconds(began, Clock::now()) / 1e3);
+  return stopped() ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
 }
 
 Status Trainer::update(int64_t step) {
@@ -98,14 +102,21 @@ Status Trainer::micro_batches(int64_t, UpdateSums& sums) {
 }
 
 Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
-  constexpr size_t kNumbers = 5;
-  const std::array<double, kNumbers> sent{mine.loss, mine.squared_norm, mine.step_ms,
-                                          mine.next_kept, mine.samples};
+  constexpr size_t kNumbers = 7;
+  const bool saves = checkpoints_ != nullptr;
+  const std::array<double, kNumbers> sent{mine.loss,
+                                          mine.squared_norm,
+                                          mine.step_ms,
+                                          mine.next_kept,
+                                          mine.samples,
+                                          saves ? checkpoints_->written() : 0,
+                                          saves ? checkpoints_->stop_wish() : 0};
   std::array<double, kNumbers * kMostRanks> all;
   const std::span<double> gathered(all.data(),
                                    kNumbers * static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(communicator_.exchange(sent, gathered, {"end of the update", -1, step}));
   UpdateSums sums;
+  sums.written = gathered[5];
   for (const double* rank = gathered.data(); rank != gathered.data() + gathered.size();
        rank += kNumbers) {
     sums.loss += rank[0];
@@ -113,7 +124,10 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
     sums.step_ms = std::max(sums.step_ms, rank[2]);
     sums.next_kept += rank[3];
     sums.samples += rank[4];
+    sums.written = std::min(sums.written, rank[5]);
+    sums.stop_wishes += rank[6];
   }
+  if (saves) checkpoints_->heard(sums.written, sums.stop_wishes);
   return sums;
 }
 
@@ -137,16 +151,32 @@ bool Trainer::evaluation_due(int64_t step) const {
   const Interval& interval = options_.run.eval_interval;
   if (step == total_) return true;
   if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
-  return step % (interval.count * sampler_.updates_per_epoch()) == 0;
+  return sampler_.ends_epochs(step, interval.count);
 }
 
-Status Trainer::evaluate_when_due(int64_t step) {
-  if (evaluator_ == nullptr || !evaluation_due(step)) return {};
+Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
+  if (evaluator_ == nullptr || !evaluation_due(step)) return std::optional<EvalRow>();
   OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator_->run(step, sampler_.epoch_of(step - 1)));
   update_began_ = Clock::now();
-  if (communicator_.rank() != 0) return {};
-  progress_.eval(row);
-  return metrics_.eval(row);
+  if (communicator_.rank() == 0) {
+    progress_.eval(row);
+    OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
+  }
+  return std::optional(row);
+}
+
+Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evaluation) {
+  if (checkpoints_ == nullptr) return {};
+  OFSDP_RETURN_IF_ERROR(checkpoints_->after_update(step, evaluation, step == total_));
+  say_saved();
+  return {};
+}
+
+void Trainer::say_saved() {
+  if (communicator_.rank() != 0) return;
+  for (std::string folder; !(folder = checkpoints_->newly_committed()).empty();) {
+    progress_.line("saved " + folder);
+  }
 }
 
 Status Trainer::finish(double seconds) {

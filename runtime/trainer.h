@@ -3,13 +3,14 @@
 // An update: its micro-batches run, each weighted with its share of the kept labels of the global
 // batch; then one exchange tells every rank the loss, the norm, the slowest rank's time, and the
 // count of the next update, and is the barrier behind which the new parameters may be gathered.
-// Rank 0 writes metrics and progress.
+// Rank 0 writes metrics and progress. That exchange also says how far the save under way is.
 //
 // Ownership: borrows everything. Threads: the one that made it; the loader has a helper of its own.
 // After the first update of each batch shape nothing here allocates. `run` is collective. Errors:
 // as Executor, Loader, MetricsWriter.
 #pragma once
 
+#include "runtime/checkpointing.h"
 #include "runtime/data/loader.h"
 #include "runtime/evaluator.h"
 #include "runtime/lr_schedule.h"
@@ -26,9 +27,12 @@ int64_t total_updates(const Options& options, const Sampler& sampler);
 class Trainer {
  public:
   Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup, RunState& state,
-          Communicator& communicator, const MemoryLedger& ledger, MetricsWriter& metrics);
+          Communicator& communicator, const MemoryLedger& ledger, MetricsWriter& metrics,
+          Checkpointing* checkpoints = nullptr);
 
+  // From options.run.start to the end, or until a signal has stopped it.
   Status run();
+  bool stopped() const { return checkpoints_ != nullptr && checkpoints_->stopping(); }
 
  private:
   struct UpdateSums {
@@ -37,13 +41,17 @@ class Trainer {
     double step_ms = 0;
     double next_kept = 0;
     double samples = 0;
+    double written = 0;      // saves that every rank has written
+    double stop_wishes = 0;  // ranks that were told to stop
   };
 
   Status update(int64_t step);
   Status micro_batches(int64_t step, UpdateSums& sums);
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   Status report(int64_t step, const UpdateSums& sums);
-  Status evaluate_when_due(int64_t step);
+  Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
+  Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
+  void say_saved();
   bool evaluation_due(int64_t step) const;
   Status finish(double seconds);
 
@@ -54,6 +62,7 @@ class Trainer {
   Communicator& communicator_;
   const MemoryLedger& ledger_;
   MetricsWriter& metrics_;
+  Checkpointing* checkpoints_;
   const Sampler& sampler_;
   int64_t total_;
   LrSchedule schedule_;

@@ -20,7 +20,7 @@ struct CommandEntry {
 constexpr std::array<CommandEntry, 6> kCommands = {{{"train", Command::kTrain, "MODEL.onnx"},
                                                     {"plan", Command::kPlan, "MODEL.onnx"},
                                                     {"eval", Command::kEval, "MODEL.onnx"},
-                                                    {"export", Command::kExport, "CKPT_DIR", false},
+                                                    {"export", Command::kExport, "CKPT_DIR"},
                                                     {"config", Command::kConfig, "", false},
                                                     {"ops", Command::kOps, ""}}};
 
@@ -37,6 +37,8 @@ struct Words {
   std::optional<std::string> config;
   bool json = false;
   bool inference = false;
+  bool verify = false;
+  std::optional<std::string> format;
 };
 
 class Scanner {
@@ -64,12 +66,14 @@ class Scanner {
     if (word == "--help" || word == "-h") return on(words_.help);
     if (word == "--json") return on(words_.json);
     if (word == "--inference") return on(words_.inference);
+    if (word == "--verify") return on(words_.verify);
     const size_t equals = word.find('=');
     const std::string flag = word == "-o" ? "--output" : word.substr(0, equals);
     std::optional<std::string> text;
     if (equals != std::string::npos) text = word.substr(equals + 1);
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
     if (name == "config") return take_value(flag, text, words_.config.emplace());
+    if (name == "format") return take_value(flag, text, words_.format.emplace());
     const OptionEntry* entry = find_entry(table_, name == "no-shuffle" ? "shuffle" : name);
     if (entry == nullptr) return unknown_option(flag);
     if (!text && entry->kind == OptionEntry::Kind::kSwitch) text = switch_text();
@@ -151,8 +155,16 @@ Status check_command(const CommandEntry& command, const Words& words) {
   if (words.json && command.command != Command::kOps) {
     return input_error("--json has no effect with fsdp-run {}", command.name);
   }
-  if (words.inference && command.command != Command::kExport) {
-    return input_error("--inference has no effect with fsdp-run {}", command.name);
+  const bool exports = command.command == Command::kExport;
+  if (!exports && (words.inference || words.verify || words.format)) {
+    return input_error("--{} has no effect with fsdp-run {}",
+                       words.inference ? "inference"
+                       : words.verify  ? "verify"
+                                       : "format",
+                       command.name);
+  }
+  if (words.format && *words.format != "onnx" && *words.format != "safetensors") {
+    return input_error("--format: expected one of onnx, safetensors, found '{}'", *words.format);
   }
   return check_operands(command, words);
 }
@@ -182,6 +194,8 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   options.config = words.config.value_or("");
   options.json = words.json;
   options.inference = words.inference;
+  options.verify = words.verify;
+  options.format = words.format.value_or(options.format);
   return options;
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/cli/command_line.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/export.h"
 #include "runtime/session.h"
 
 namespace ofsdp {
@@ -76,6 +77,10 @@ int run(int argc, char** argv) {
   if (options.command == Command::kOps) {
     std::fputs(operator_table(make_registry(), options.json).c_str(), stdout);
     return 0;
+  }
+  if (options.command == Command::kExport) {
+    const Status status = export_checkpoint(options, make_registry());
+    return status.ok() ? 0 : report(status);
   }
   if (*identity) return run_rank(options, **identity);
   if (options.launch.nproc_per_node == 1) return run_rank(options, RankIdentity{});

@@ -8,6 +8,9 @@ constexpr Choice<CheckpointType> kCheckpointTypes[] = {{"sharded", CheckpointTyp
                                                        {"full", CheckpointType::kFull},
                                                        {"local", CheckpointType::kLocal}};
 
+constexpr Choice<KeepBest> kBestBy[] = {
+    {"none", KeepBest::kNone}, {"loss", KeepBest::kLoss}, {"accuracy", KeepBest::kAccuracy}};
+
 // Batch sizes are kept as they were given; reconcile_batch makes the numbers.
 template <typename Given, typename Settled>
 OptionEntry batch_count(std::string name, std::string values, std::string help, Given given,
@@ -99,18 +102,27 @@ std::vector<OptionEntry> step_entries() {
 
 std::vector<OptionEntry> checkpoint_entries() {
   using namespace entries;
-  std::vector<OptionEntry> table = {
+  return {
       path("checkpoint-dir", "none, FOLDER", "where checkpoints go", OFSDP_FIELD(checkpoint.dir)),
       interval("checkpoint-interval", "how often to save", OFSDP_FIELD(checkpoint.interval)),
       integer("keep-checkpoints", "2", "checkpoints kept", 1, OFSDP_FIELD(checkpoint.keep)),
+      choice("keep-best", kBestBy, "also keep the checkpoint of the best evaluation",
+             OFSDP_FIELD(checkpoint.keep_best)),
       choice("checkpoint-type", kCheckpointTypes, "what a checkpoint holds",
              OFSDP_FIELD(checkpoint.type)),
       toggle("checkpoint-sync", "off, on", "training waits for the save",
              OFSDP_FIELD(checkpoint.sync)),
       toggle("save-on-signal", "on, off", "SIGTERM and Ctrl-C save and end in order",
              OFSDP_FIELD(checkpoint.save_on_signal)),
-      path("resume", "none, latest, FOLDER", "go on from a checkpoint",
+      path("resume", "none, latest, FOLDER, FILE.onnx",
+           "go on from a checkpoint, or start from a trained file's weights",
            OFSDP_FIELD(checkpoint.resume)),
+  };
+}
+
+std::vector<OptionEntry> unbuilt_entries() {
+  using namespace entries;
+  std::vector<OptionEntry> table = {
       repeated("none", "plugin", "none; FILE.so, repeated", "custom operators",
                OFSDP_FIELD(plugins)),
       path("trace", "none, FILE", "a Chrome/Perfetto trace", OFSDP_FIELD(files.trace)),
@@ -125,6 +137,7 @@ std::vector<OptionEntry> run_entries() {
   using namespace entries;
   std::vector<OptionEntry> table = step_entries();
   for (OptionEntry& entry : checkpoint_entries()) table.push_back(std::move(entry));
+  for (OptionEntry& entry : unbuilt_entries()) table.push_back(std::move(entry));
   table.push_back(path("output", "none, FILE.onnx", "the trained file, written at the end",
                        OFSDP_FIELD(files.output)));
   table.push_back(

@@ -4,11 +4,24 @@
 #include <functional>
 
 namespace ofsdp {
+namespace {
+
+// Updates that so many samples make.
+int64_t updates_of(const SamplerOptions& options, int64_t samples) {
+  const int64_t batch = options.global_batch();
+  const bool short_one = !options.drop_last && options.samples != kEndless && samples % batch != 0;
+  return samples / batch + (short_one ? 1 : 0);
+}
+
+}  // namespace
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
-  const int64_t batch = options.global_batch();
-  updates_ = options.samples / batch;
-  if (!options.drop_last && options.samples != kEndless && options.samples % batch != 0) ++updates_;
+  updates_ = updates_of(options, options.samples);
+  RunStart& start = options_.start;
+  first_ = updates_of(options, options.samples - std::min(start.sample, options.samples));
+  if (first_ > 0) return;
+  start = {start.update, start.epoch + 1, 0};  // nothing is left of that epoch
+  first_ = updates_;
 }
 
 Result<Sampler> Sampler::make(const SamplerOptions& options) {
@@ -31,9 +44,27 @@ Result<Sampler> Sampler::make_evaluation(int64_t samples, int64_t batch_size, in
   return make(options);
 }
 
+RunStart Sampler::position(int64_t update) const {
+  const RunStart& start = options_.start;
+  const int64_t done = update - start.update;
+  if (done < first_) return {update, start.epoch, start.sample + done * options_.global_batch()};
+  const int64_t later = done - first_;
+  return {update, start.epoch + 1 + later / updates_, later % updates_ * options_.global_batch()};
+}
+
+bool Sampler::ends_epochs(int64_t update, int64_t count) const {
+  const RunStart next = position(update);
+  return next.sample == 0 && next.epoch > 0 && next.epoch % count == 0;
+}
+
+int64_t Sampler::updates_until(int64_t epoch) const {
+  const RunStart& start = options_.start;
+  if (epoch <= start.epoch) return start.update;
+  return start.update + first_ + (epoch - start.epoch - 1) * updates_;
+}
+
 int64_t Sampler::global_size(int64_t update) const {
-  const int64_t begin = update % updates_ * options_.global_batch();
-  return std::min(options_.global_batch(), options_.samples - begin);
+  return std::min(options_.global_batch(), options_.samples - position(update).sample);
 }
 
 // Positions rank, rank + ranks, ... of the global batch.
@@ -51,7 +82,7 @@ int64_t Sampler::micro_size(int64_t update, int64_t micro) const {
 
 int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const {
   const int64_t size = micro_size(update, micro);
-  const int64_t begin = update % updates_ * options_.global_batch();
+  const int64_t begin = position(update).sample;
   const bool shuffled = options_.shuffle && options_.samples != kEndless;
   const auto epoch = static_cast<uint64_t>(epoch_of(update));
   const Permutation order =
@@ -65,8 +96,12 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
 }
 
 // The last update of an epoch is the only one that can be short; the first is as good as any other.
+// The epoch that the run starts in may end otherwise than those after it.
 void Sampler::add_sizes(int rank, std::vector<int64_t>& sizes) const {
-  for (int64_t update : {int64_t{0}, updates_ - 1}) {
+  const int64_t begin = options_.start.update, last = begin + first_ - 1;
+  const bool endless = options_.samples == kEndless;
+  const int64_t next = endless ? begin : last + 1, next_last = endless ? begin : last + updates_;
+  for (int64_t update : {begin, last, next, next_last}) {
     for (int64_t micro = 0; micro < options_.grad_accum; ++micro) {
       sizes.push_back(cut(share(update, rank), micro));
     }

@@ -6,7 +6,9 @@
 // micro-batches in every update, so that all take part in all collectives; in a short last batch
 // some have fewer samples or none. Endless data (kEndless samples) are one epoch in order.
 //
-// Updates count from 0 over the whole run. Evaluation is the same with the identity and
+// Updates count from 0 over the whole run. A resumed run starts at its `start`: the rest of that epoch
+// is cut into this run's global batches, so that with another one each sample of the epoch is still
+// used once. Evaluation is the same with the identity and
 // grad_accum 1. Ownership: values. Threads: any, as it is const. Errors: kInput for no samples, or
 // fewer than one global batch where short ones are dropped.
 #pragma once
@@ -16,6 +18,7 @@
 
 #include "runtime/data/permutation.h"
 #include "runtime/data/row_source.h"
+#include "runtime/run_start.h"
 
 namespace ofsdp {
 
@@ -28,6 +31,7 @@ struct SamplerOptions {
   int64_t grad_accum = 1;
   int ranks = 1;
   int rank = 0;
+  RunStart start = {};
 
   int64_t global_batch() const { return batch_size * grad_accum * ranks; }
 };
@@ -40,7 +44,12 @@ class Sampler {
 
   const SamplerOptions& options() const { return options_; }
   int64_t updates_per_epoch() const { return updates_; }
-  int64_t epoch_of(int64_t update) const { return update / updates_; }
+  int64_t epoch_of(int64_t update) const { return position(update).epoch; }
+  int64_t updates_until(int64_t epoch) const;  // the first update of it, not before the start
+  // Whether `update` updates end an epoch whose number, from 1, is a multiple of `count`.
+  bool ends_epochs(int64_t update, int64_t count) const;
+  // Where an update begins: its epoch and how many samples of that have been used.
+  RunStart position(int64_t update) const;
   int64_t global_size(int64_t update) const;  // samples of the update, all ranks together
   int64_t micro_size(int64_t update, int64_t micro) const;
 
@@ -60,6 +69,7 @@ class Sampler {
 
   SamplerOptions options_;
   int64_t updates_ = 1;  // an epoch
+  int64_t first_ = 1;    // what is left of the one the run starts in
 };
 
 }  // namespace ofsdp

@@ -82,8 +82,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const RunFolder folder;
   const std::vector<Words> all = {{"--cpu-offload", "params"},
                                   {"--device", "cuda"},
-                                  {"--checkpoint-dir", "checkpoints"},
-                                  {"--resume", "latest"},
                                   {"--plugin", "custom.so"},
                                   {"--trace", "trace.json"},
                                   {"--nnodes", "2"},

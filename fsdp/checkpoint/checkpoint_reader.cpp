@@ -1,0 +1,234 @@
+#include "fsdp/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/checkpoint/disk.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr int64_t kMostManifest = int64_t{1} << 30;
+
+// What a checkpoint's bytes do wrong is the input's fault, also where reading says "fault".
+Status as_input(Status status) {
+  return status.ok() ? std::move(status) : Status(ErrorKind::kInput, status.message());
+}
+
+// Extents by their first element; what an earlier one has already is cut off.
+template <typename Extents>
+void put_in_order(Extents& extents) {
+  std::ranges::stable_sort(extents, {}, [](const auto& e) { return e.first; });
+  Extents kept;
+  int64_t end = 0;
+  for (auto e : extents) {
+    const int64_t skip = std::max<int64_t>(end - e.first, 0);
+    if (skip >= e.count) continue;
+    e.first += skip;
+    e.at += skip;
+    e.count -= skip;
+    end = e.first + e.count;
+    kept.push_back(e);
+  }
+  extents = std::move(kept);
+}
+
+}  // namespace
+
+Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
+  CheckpointReader reader;
+  reader.folder_ = folder;
+  const std::string path = join_path(folder, kManifestName);
+  if (!is_file(path)) {
+    return input_error("{}: expected a checkpoint, found no {} in it", folder, kManifestName);
+  }
+  Result<std::string> text = read_whole_file(path, kMostManifest);
+  if (!text.ok()) return as_input(std::move(text).status());
+  Result<Manifest> manifest = parse_manifest(*text);
+  if (!manifest.ok()) return std::move(manifest).status().with_prefix(path);
+  reader.manifest_ = *std::move(manifest);
+  OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
+  for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
+    for (size_t s = 0; s < reader.manifest_.files[f].slices.size(); ++s) reader.index_slice(f, s);
+  }
+  OFSDP_RETURN_IF_ERROR(reader.check_coverage().with_prefix(folder));
+  reader.block_.resize(static_cast<size_t>(kChecksumBlock));
+  return reader;
+}
+
+Status CheckpointReader::check_sizes() const {
+  for (const CheckpointFile& file : manifest_.files) {
+    const Result<OpenFile> opened = open_for_reading(join_path(folder_, file.name));
+    if (!opened.ok()) {
+      return input_error("{} is missing: {}", file.name, opened.error().message());
+    }
+    if (opened->bytes == file.bytes) continue;
+    return input_error("{}: expected {} bytes, found {}", file.name, file.bytes, opened->bytes);
+  }
+  return ok_status();
+}
+
+void CheckpointReader::index_slice(size_t file, size_t slice) {
+  const CheckpointFile& f = manifest_.files[file];
+  const Slice& s = f.slices[slice];
+  const Extent extent{file, slice, 0, s.first, s.count};
+  if (s.kind == kStatisticKind) {
+    statistics_.emplace(std::pair(s.name, f.rank), extent);
+  } else if (manifest_.type == "local") {
+    index_unit(file, slice);
+  } else {
+    extents_[{s.kind, s.name}].push_back(extent);
+  }
+}
+
+// The parameters that a range of a unit's elements shows.
+void CheckpointReader::index_unit(size_t file, size_t slice) {
+  const Slice& s = manifest_.files[file].slices[slice];
+  for (const UnitLayout::Part& p : manifest_.units[std::stoul(s.name)].params) {
+    const int64_t first = std::max(p.offset, s.first);
+    const int64_t end = std::min(p.offset + p.numel, s.first + s.count);
+    if (first >= end) continue;
+    extents_[{s.kind, p.name}].push_back(
+        {file, slice, first - s.first, first - p.offset, end - first});
+  }
+}
+
+Status CheckpointReader::check_coverage() {
+  std::vector<std::string> kinds = manifest_.states;
+  kinds.emplace_back(kParameterKind);
+  for (auto& [key, extents] : extents_) put_in_order(extents);
+  for (const NamedTensor& tensor : manifest_.trained) {
+    for (const std::string& kind : kinds) {
+      int64_t end = 0;
+      for (const Extent& e : extents_[{kind, tensor.name}])
+        end = e.first == end ? end + e.count : end;
+      if (end == tensor.shape.numel()) continue;
+      return input_error("{} of '{}': expected {} elements, found the first {}", kind, tensor.name,
+                         tensor.shape.numel(), end);
+    }
+  }
+  for (const NamedTensor& tensor : manifest_.statistics) {
+    const auto found = statistics_.find({tensor.name, 0});
+    if (found != statistics_.end() && found->second.count == tensor.shape.numel()) continue;
+    return input_error("running statistics '{}' of rank 0 are not in it", tensor.name);
+  }
+  return ok_status();
+}
+
+Status CheckpointReader::use_file(size_t file) {
+  if (current_ == file + 1) return ok_status();
+  current_ = 0;
+  Result<OpenFile> opened = open_for_reading(join_path(folder_, manifest_.files[file].name));
+  if (!opened.ok()) return as_input(std::move(opened).status());
+  file_ = *std::move(opened);
+  current_ = file + 1;
+  return ok_status();
+}
+
+Status CheckpointReader::read_block(size_t file, const Slice& slice, int64_t block,
+                                    std::span<std::byte> dst) {
+  const int64_t at = slice.offset + block * kChecksumBlock;
+  OFSDP_RETURN_IF_ERROR(use_file(file));
+  OFSDP_RETURN_IF_ERROR(as_input(read_exactly(file_, at, dst)));
+  const uint32_t expected = slice.checksums[static_cast<size_t>(block)];
+  const uint32_t found = crc32c(dst);
+  if (expected == found) return ok_status();
+  return input_error(
+      "{}: {} of '{}': expected checksum {:08x} of {} bytes at byte {}, found {:08x}", file_.path,
+      slice.kind, slice.name, expected, dst.size(), at, found);
+}
+
+// All bytes between the slices.
+Status CheckpointReader::check_header(size_t file) {
+  const CheckpointFile& f = manifest_.files[file];
+  if (!f.header) return ok_status();
+  OFSDP_RETURN_IF_ERROR(use_file(file));
+  uint32_t found = 0;
+  int64_t at = 0;
+  auto add_until = [&](int64_t end) -> Status {
+    while (at < end) {
+      const auto part = std::span(block_).first(
+          static_cast<size_t>(std::min(end - at, static_cast<int64_t>(block_.size()))));
+      OFSDP_RETURN_IF_ERROR(as_input(read_exactly(file_, at, part)));
+      found = crc32c(part, found);
+      at += static_cast<int64_t>(part.size());
+    }
+    return ok_status();
+  };
+  for (const Slice& slice : f.slices) {
+    OFSDP_RETURN_IF_ERROR(add_until(slice.offset));
+    at = slice.offset + slice.bytes();
+  }
+  OFSDP_RETURN_IF_ERROR(add_until(f.bytes));
+  if (found == *f.header) return ok_status();
+  return input_error(
+      "{}: its ONNX header has checksum {:08x}, expected {:08x}: it was changed, or is the file of "
+      "another save than {}",
+      file_.path, found, *f.header, manifest_.save);
+}
+
+Status CheckpointReader::verify(int share, int shares) {
+  int64_t number = 0;
+  for (size_t f = 0; f < manifest_.files.size(); ++f) {
+    if (static_cast<int>(f) % shares == share) OFSDP_RETURN_IF_ERROR(check_header(f));
+    for (const Slice& slice : manifest_.files[f].slices) {
+      for (int64_t block = 0; block < slice.blocks(); ++block, ++number) {
+        if (number % shares != share) continue;
+        const int64_t bytes = std::min(kChecksumBlock, slice.bytes() - block * kChecksumBlock);
+        OFSDP_RETURN_IF_ERROR(
+            read_block(f, slice, block, std::span(block_).first(static_cast<size_t>(bytes))));
+      }
+    }
+  }
+  return ok_status();
+}
+
+Status CheckpointReader::read_extent(const Extent& extent, int64_t first, std::span<float> dst) {
+  const Slice& slice = manifest_.files[extent.file].slices[extent.slice];
+  int64_t at = (extent.at + first - extent.first) * 4;  // byte of the slice
+  auto rest = std::as_writable_bytes(dst);
+  while (!rest.empty()) {
+    const int64_t block = at / kChecksumBlock;
+    const int64_t begin = block * kChecksumBlock;
+    const auto bytes = static_cast<size_t>(std::min(kChecksumBlock, slice.bytes() - begin));
+    const auto part = std::min(rest.size(), bytes - static_cast<size_t>(at - begin));
+    if (part == bytes) {
+      OFSDP_RETURN_IF_ERROR(read_block(extent.file, slice, block, rest.first(part)));
+    } else {
+      OFSDP_RETURN_IF_ERROR(read_block(extent.file, slice, block, std::span(block_).first(bytes)));
+      std::memcpy(rest.data(), block_.data() + (at - begin), part);
+    }
+    rest = rest.subspan(part);
+    at += static_cast<int64_t>(part);
+  }
+  return ok_status();
+}
+
+Status CheckpointReader::read(const std::string& kind, const std::string& name, int64_t first,
+                              std::span<float> dst) {
+  const auto found = extents_.find({kind, name});
+  if (found == extents_.end()) return input_error("{}: no {} of '{}'", folder_, kind, name);
+  for (const Extent& e : found->second) {
+    if (dst.empty()) return ok_status();
+    const int64_t skip = first - e.first;
+    if (skip < 0 || skip >= e.count) continue;
+    const auto part = dst.first(std::min(dst.size(), static_cast<size_t>(e.count - skip)));
+    OFSDP_RETURN_IF_ERROR(read_extent(e, first, part));
+    first += static_cast<int64_t>(part.size());
+    dst = dst.subspan(part.size());
+  }
+  if (dst.empty()) return ok_status();
+  return input_error("{}: {} of '{}' has no element {}", folder_, kind, name, first);
+}
+
+Status CheckpointReader::read_statistic(const std::string& name, int rank, std::span<float> dst) {
+  auto found = statistics_.find({name, rank});
+  if (found == statistics_.end()) found = statistics_.find({name, 0});
+  if (found == statistics_.end() || found->second.count != static_cast<int64_t>(dst.size())) {
+    return input_error("{}: no running statistics '{}' of {} elements", folder_, name, dst.size());
+  }
+  return read_extent(found->second, found->second.first, dst);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,62 @@
+// CheckpointReader: an opened checkpoint, from which any rank of any world reads any elements.
+//
+// `open` reads the manifest, looks at the sizes of all files and sees to it that every element of
+// every tensor is there. `verify` compares the checksums of one share of all bytes, so that the
+// ranks of a run together check everything once. `read` takes the blocks that overlap what is asked
+// for, no others, and checks them again.
+//
+// Memory: one block of kChecksumBlock bytes. Ownership: owns what it has open (one file at a time).
+// Threads: one. Errors: kInput, beginning with the folder: what is missing, short, foreign or
+// changed.
+#pragma once
+
+#include <map>
+#include <span>
+
+#include "fsdp/checkpoint/manifest.h"
+#include "importer/posix_file.h"
+
+namespace ofsdp {
+
+class CheckpointReader {
+ public:
+  static Result<CheckpointReader> open(const std::string& folder);
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& folder() const { return folder_; }
+
+  Status verify(int share, int shares);
+  // Elements first .. first + dst.size() - 1 of a trained parameter or a state of its optimizer.
+  Status read(const std::string& kind, const std::string& name, int64_t first,
+              std::span<float> dst);
+  // Whole running statistics as `rank` had them; of rank 0 where that rank was not there.
+  Status read_statistic(const std::string& name, int rank, std::span<float> dst);
+
+ private:
+  // Elements of a tensor and where they are: `at` elements from the start of a slice.
+  struct Extent {
+    size_t file = 0, slice = 0;
+    int64_t at = 0;
+    int64_t first = 0, count = 0;
+  };
+  using Key = std::pair<std::string, std::string>;  // kind, name
+
+  Status check_sizes() const;
+  void index_slice(size_t file, size_t slice);
+  void index_unit(size_t file, size_t slice);
+  Status check_coverage();
+  Status check_header(size_t file);
+  Status use_file(size_t file);
+  Status read_block(size_t file, const Slice& slice, int64_t block, std::span<std::byte> dst);
+  Status read_extent(const Extent& extent, int64_t first, std::span<float> dst);
+
+  std::string folder_;
+  Manifest manifest_;
+  std::map<Key, std::vector<Extent>> extents_;                // by first element, without overlaps
+  std::map<std::pair<std::string, int>, Extent> statistics_;  // name, rank
+  std::vector<std::byte> block_;
+  size_t current_ = 0;  // the open file, counted from 1
+  OpenFile file_;
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,187 @@
+#include "fsdp/checkpoint/checkpoint_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace ofsdp {
+namespace {
+
+constexpr int64_t kMostManifest = int64_t{1} << 30;
+constexpr const char* kBestLink = "best";
+
+bool is_checkpoint_name(const std::string& name) { return name.starts_with("step-"); }
+
+std::string part_path(const std::string& folder, int rank) {
+  return join_path(folder, fmt::format(".part-{}.json", rank));
+}
+
+// Of a checkpoint whose manifest can be read.
+std::optional<Manifest> manifest_of(const std::string& folder) {
+  const std::string path = join_path(folder, kManifestName);
+  if (!is_file(path)) return std::nullopt;
+  const Result<std::string> text = read_whole_file(path, kMostManifest);
+  if (!text.ok()) return std::nullopt;
+  Result<Manifest> manifest = parse_manifest(*text);
+  return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08}", step); }
+
+std::string save_folder(const std::string& dir, int64_t step, const std::string& token) {
+  return join_path(dir, fmt::format(".{}.{}.tmp", checkpoint_name(step), token));
+}
+
+std::vector<std::string> complete_checkpoints(const std::string& dir) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  for (const std::string& name : names_in(dir)) {
+    const std::string folder = join_path(dir, name);
+    if (!is_checkpoint_name(name) || !is_file(join_path(folder, kManifestName))) continue;
+    const auto manifest = manifest_of(folder);
+    // One whose manifest is harmed is looked at all the same, so that the run can say so.
+    found.emplace_back(manifest ? manifest->sequence : INT64_MAX, name);
+  }
+  std::ranges::sort(found, std::greater());
+  std::vector<std::string> names;
+  for (auto& [sequence, name] : found) names.push_back(std::move(name));
+  return names;
+}
+
+Status write_part(const std::string& folder, int rank, const std::vector<CheckpointFile>& files) {
+  return write_whole_file(part_path(folder, rank), to_text(files));
+}
+
+Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Retention& retention) {
+  CheckpointStore store;
+  store.dir_ = dir;
+  store.retention_ = retention;
+  if (Status made = make_folders(dir); !made.ok()) {
+    return Status(ErrorKind::kInput, "--checkpoint-dir: " + made.message());
+  }
+  Result<LockedFile> lock = LockedFile::lock(join_path(dir, ".lock"));
+  if (!lock.ok()) return Status(ErrorKind::kInput, "--checkpoint-dir: " + lock.error().message());
+  store.lock_ = *std::move(lock);
+  for (const std::string& name : names_in(dir)) {
+    const std::string path = join_path(dir, name);
+    if (name.starts_with(".") && name.ends_with(".tmp")) {
+      OFSDP_RETURN_IF_ERROR(remove_all(path));
+      continue;
+    }
+    if (!is_checkpoint_name(name)) continue;
+    if (const auto manifest = manifest_of(path)) {
+      store.entries_.push_back({name, manifest->sequence, manifest->evaluation});
+    }
+  }
+  std::ranges::sort(store.entries_, {}, [](const Entry& e) { return e.sequence; });
+  return store;
+}
+
+Status CheckpointStore::gather_parts(const std::string& folder, Manifest& manifest) const {
+  for (int rank = 0; rank < manifest.world; ++rank) {
+    const std::string path = part_path(folder, rank);
+    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+    Result<std::vector<CheckpointFile>> files = parse_files(text);
+    if (!files.ok()) return std::move(files).status().with_prefix(path);
+    for (CheckpointFile& file : *files) manifest.files.push_back(std::move(file));
+  }
+  // A file of several ranks (the model of a full checkpoint) stands there once for each of them, so
+  // its names are joined; its slices keep the order of the ranks.
+  std::vector<CheckpointFile> joined;
+  for (CheckpointFile& file : manifest.files) {
+    const auto same = std::ranges::find(joined, file.name, &CheckpointFile::name);
+    if (same == joined.end()) {
+      joined.push_back(std::move(file));
+      continue;
+    }
+    std::ranges::move(file.slices, std::back_inserter(same->slices));
+  }
+  manifest.files = std::move(joined);
+  for (int rank = 0; rank < manifest.world; ++rank) {
+    OFSDP_RETURN_IF_ERROR(remove_all(part_path(folder, rank)));
+  }
+  return ok_status();
+}
+
+Status CheckpointStore::commit(const std::string& folder, Manifest manifest) {
+  manifest.sequence = entries_.empty() ? 1 : entries_.back().sequence + 1;
+  OFSDP_RETURN_IF_ERROR(gather_parts(folder, manifest));
+  OFSDP_RETURN_IF_ERROR(sync_folder(folder));
+  const std::string text = to_text(manifest);
+  const std::string path = join_path(folder, kManifestName);
+  OFSDP_RETURN_IF_ERROR(write_whole_file(path + ".tmp", text));
+  OFSDP_RETURN_IF_ERROR(take_name(path + ".tmp", path));
+  OFSDP_RETURN_IF_ERROR(sync_folder(folder));
+  const std::string name = checkpoint_name(manifest.step);
+  OFSDP_RETURN_IF_ERROR(take_name(folder, join_path(dir_, name)));
+  OFSDP_RETURN_IF_ERROR(sync_folder(dir_));
+  OFSDP_RETURN_IF_ERROR(remove_all(folder));  // one of this step that was there before
+  std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
+  entries_.push_back({name, manifest.sequence, manifest.evaluation});
+  OFSDP_RETURN_IF_ERROR(link_best());
+  return remove_old();
+}
+
+void CheckpointStore::set_aside(const std::string& name) {
+  std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
+  const std::string bad = join_path(dir_, "bad-" + name);
+  (void)remove_all(bad);  // where this fails the checkpoint stays under its name
+  (void)take_name(join_path(dir_, name), bad);
+}
+
+bool CheckpointStore::better(const SavedEvaluation& a, const SavedEvaluation& b) const {
+  if (retention_.best == KeepBest::kLoss) return a.loss && (!b.loss || *a.loss < *b.loss);
+  return a.accuracy && (!b.accuracy || *a.accuracy > *b.accuracy);
+}
+
+const CheckpointStore::Entry* CheckpointStore::best() const {
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (retention_.best == KeepBest::kNone || !entry.evaluation) continue;
+    const SavedEvaluation none;
+    if (better(*entry.evaluation, found == nullptr ? none : *found->evaluation)) found = &entry;
+  }
+  return found;
+}
+
+bool CheckpointStore::is_best(const SavedEvaluation& evaluation) const {
+  const Entry* so_far = best();
+  const SavedEvaluation none;
+  return better(evaluation, so_far == nullptr ? none : *so_far->evaluation);
+}
+
+Status CheckpointStore::link_best() const {
+  const Entry* entry = best();
+  if (entry == nullptr) return ok_status();
+  const std::string link = join_path(dir_, kBestLink);
+  const std::string temporary = join_path(dir_, fmt::format(".{}.tmp", kBestLink));
+  unlink(temporary.c_str());
+  if (symlink(entry->name.c_str(), temporary.c_str()) == 0 &&
+      rename(temporary.c_str(), link.c_str()) == 0) {
+    return ok_status();
+  }
+  return fault("{}: cannot become a link to {}: {}", link, entry->name, std::strerror(errno));
+}
+
+// By rename first: what is removed in part has no name of a checkpoint any more.
+Status CheckpointStore::remove_old() {
+  const std::string keep = best() == nullptr ? "" : best()->name;
+  while (static_cast<int64_t>(entries_.size()) > retention_.keep) {
+    const auto last = entries_.end() - retention_.keep;
+    const auto old =
+        std::find_if(entries_.begin(), last, [&](const Entry& e) { return e.name != keep; });
+    if (old == last) break;
+    const std::string folder = join_path(dir_, old->name);
+    const std::string doomed = join_path(dir_, "." + old->name + ".old.tmp");
+    OFSDP_RETURN_IF_ERROR(remove_all(doomed));
+    OFSDP_RETURN_IF_ERROR(take_name(folder, doomed));
+    OFSDP_RETURN_IF_ERROR(remove_all(doomed));
+    entries_.erase(old);
+  }
+  return ok_status();
+}
+
+}  // namespace ofsdp

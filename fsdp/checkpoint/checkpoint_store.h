@@ -1,0 +1,63 @@
+// CheckpointStore: the folder that checkpoints are kept in, as its one writer sees it.
+//
+//     DIR/.lock                       held while a run writes here
+//     DIR/.step-00000120.TOKEN.tmp/   a save under way, or what a killed run left
+//     DIR/step-00000100/              complete: manifest.json is in it
+//     DIR/best                        symbolic link to the checkpoint of the best evaluation
+//     DIR/bad-step-00000080/          one that --resume latest found harmed and passed over
+//
+// A save: every rank writes its files into the temporary folder and its own part of the manifest
+// (`write_part`); when all have done so, rank 0 calls `commit`: manifest last, everything synced,
+// the folder gets its name in one step, and only then older ones go, never the last good one.
+//
+// Ownership: holds the lock. Threads: one at a time; `commit` may run on another than `open`.
+// Errors: kInput from `open`; kFault later, naming the path.
+#pragma once
+
+#include "fsdp/checkpoint/disk.h"
+#include "fsdp/checkpoint/manifest.h"
+#include "fsdp/checkpoint/retention.h"
+
+namespace ofsdp {
+
+std::string checkpoint_name(int64_t step);  // "step-00000120"
+
+// Complete checkpoints of a folder, the latest first. Names, no paths.
+std::vector<std::string> complete_checkpoints(const std::string& dir);
+
+// What a rank does for a save that others take part in.
+std::string save_folder(const std::string& dir, int64_t step, const std::string& token);
+Status write_part(const std::string& folder, int rank, const std::vector<CheckpointFile>& files);
+
+class CheckpointStore {
+ public:
+  // Makes the folder when it is not there, takes its lock, removes what killed runs left.
+  static Result<CheckpointStore> open(const std::string& dir, const Retention& retention);
+
+  // Puts the parts of all ranks together. `manifest` has everything but files and sequence.
+  Status commit(const std::string& folder, Manifest manifest);
+  // A checkpoint that cannot be read keeps its bytes under another name.
+  void set_aside(const std::string& name);
+  // Whether the evaluation is better than that of every checkpoint so far.
+  bool is_best(const SavedEvaluation& evaluation) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    int64_t sequence = 0;
+    std::optional<SavedEvaluation> evaluation;
+  };
+
+  Status gather_parts(const std::string& folder, Manifest& manifest) const;
+  bool better(const SavedEvaluation& a, const SavedEvaluation& b) const;
+  const Entry* best() const;
+  Status link_best() const;
+  Status remove_old();
+
+  std::string dir_;
+  Retention retention_;
+  LockedFile lock_;
+  std::vector<Entry> entries_;  // by sequence
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,16 @@
+// Which checkpoints stay: the newest `keep`, and the one of the best evaluation when that is asked
+// for. Ownership: values.
+#pragma once
+
+#include <cstdint>
+
+namespace ofsdp {
+
+enum class KeepBest { kNone, kLoss, kAccuracy };
+
+struct Retention {
+  int64_t keep = 2;
+  KeepBest best = KeepBest::kNone;
+};
+
+}  // namespace ofsdp

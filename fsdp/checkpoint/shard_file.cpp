@@ -1,0 +1,129 @@
+#include "fsdp/checkpoint/shard_file.h"
+
+#include <algorithm>
+
+#include "importer/wire.h"
+
+namespace ofsdp {
+namespace {
+
+// Field numbers of ModelProto, GraphProto, TensorProto and StringStringEntryProto.
+enum : uint32_t { kIrVersion = 1, kProducer = 2, kGraph = 7, kOpset = 8, kModelMetadata = 14 };
+enum : uint32_t { kGraphName = 2, kInitializer = 5 };
+enum : uint32_t { kDims = 1, kDataType = 2, kName = 8, kRawData = 9, kTensorMetadata = 16 };
+
+std::string metadata(const std::string& key, const std::string& value) {
+  std::string entry;
+  append_bytes(entry, 1, "onnx_fsdp." + key);
+  append_bytes(entry, 2, value);
+  return entry;
+}
+
+std::string initializer_name(const Slice& slice, bool several) {
+  std::string name = slice.name;
+  if (slice.kind != kParameterKind && slice.kind != kStatisticKind) name += ":" + slice.kind;
+  return several ? fmt::format("{}@{}", name, slice.first) : name;
+}
+
+// The TensorProto up to its data, which follow: tag and length of raw_data are its end.
+std::string tensor_head(const SourceSlice& s, bool several) {
+  std::string fields;
+  append_int(fields, kDims, s.slice.count);
+  append_int(fields, kDataType, 1);  // FLOAT
+  append_bytes(fields, kName, initializer_name(s.slice, several));
+  append_bytes(fields, kTensorMetadata, metadata("kind", s.slice.kind));
+  append_bytes(fields, kTensorMetadata, metadata("tensor", s.slice.name));
+  append_bytes(fields, kTensorMetadata, metadata("global_shape", s.shape.text()));
+  append_bytes(fields, kTensorMetadata, metadata("offset", std::to_string(s.slice.first)));
+  append_tag(fields, kRawData, WireType::kBytes);
+  append_varint(fields, static_cast<uint64_t>(s.slice.bytes()));
+  std::string head;
+  append_tag(head, kInitializer, WireType::kBytes);
+  append_varint(head, fields.size() + static_cast<uint64_t>(s.slice.bytes()));
+  return head + fields;
+}
+
+std::string model_head(const ShardIdentity& identity, uint64_t graph_bytes) {
+  std::string head;
+  append_int(head, kIrVersion, 10);  // the first with metadata of tensors
+  append_bytes(head, kProducer, "onnx-fsdp");
+  std::string opset;
+  append_int(opset, 2, 21);
+  append_bytes(head, kOpset, opset);
+  append_bytes(head, kModelMetadata, metadata("save", identity.save));
+  append_bytes(head, kModelMetadata, metadata("rank", std::to_string(identity.rank)));
+  append_bytes(head, kModelMetadata, metadata("world", std::to_string(identity.world)));
+  append_tag(head, kGraph, WireType::kBytes);
+  append_varint(head, graph_bytes);
+  return head;
+}
+
+PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSlice>& slices,
+                      size_t part) {
+  std::string graph_name;
+  append_bytes(graph_name, kGraphName,
+               fmt::format("rank {} of {}, part {}", identity.rank, identity.world, part));
+  std::vector<std::string> heads;
+  uint64_t graph_bytes = graph_name.size();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    // A tensor that is whole or cut once in a file has its own name there.
+    const auto same = [&](const SourceSlice& other) {
+      return other.slice.kind == slices[i].slice.kind && other.slice.name == slices[i].slice.name;
+    };
+    const bool several =
+        (i > 0 && same(slices[i - 1])) || (i + 1 < slices.size() && same(slices[i + 1]));
+    heads.push_back(tensor_head(slices[i], several));
+    graph_bytes += heads.back().size() + static_cast<uint64_t>(slices[i].slice.bytes());
+  }
+  PlannedFile planned;
+  planned.file.name = fmt::format("rank-{:05}-of-{:05}{}.onnx", identity.rank, identity.world,
+                                  part == 0 ? "" : fmt::format(".{}", part));
+  planned.file.rank = identity.rank;
+  std::string pending = model_head(identity, graph_bytes) + graph_name;
+  int64_t& end = planned.file.bytes;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    pending += heads[i];
+    planned.headers.push_back({end, pending});
+    end += static_cast<int64_t>(pending.size());
+    pending.clear();
+    Slice slice = slices[i].slice;
+    slice.offset = end;
+    end += slice.bytes();
+    planned.file.slices.push_back(std::move(slice));
+    planned.sources.push_back(slices[i].source);
+  }
+  if (!pending.empty()) planned.headers.push_back({end, pending});
+  end += static_cast<int64_t>(pending.size());
+  return planned;
+}
+
+}  // namespace
+
+std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
+                                          const std::vector<SourceSlice>& slices,
+                                          int64_t most_bytes) {
+  const int64_t most = std::max<int64_t>(most_bytes / kChecksumBlock, 1) * kChecksumBlock / 4;
+  std::vector<std::vector<SourceSlice>> parts(1);
+  int64_t room = most;  // elements
+  for (SourceSlice rest : slices) {
+    if (rest.slice.count == 0) continue;
+    while (rest.slice.count > 0) {
+      if (room == 0) {
+        parts.emplace_back();
+        room = most;
+      }
+      SourceSlice piece = rest;
+      piece.slice.count = std::min(room, rest.slice.count);
+      room -= piece.slice.count;
+      rest.slice.first += piece.slice.count;
+      rest.slice.count -= piece.slice.count;
+      rest.source += piece.slice.count;
+      parts.back().push_back(std::move(piece));
+    }
+  }
+  std::vector<PlannedFile> files;
+  for (size_t i = 0; i < parts.size(); ++i) files.push_back(plan_file(identity, parts[i], i));
+  return files;
+}
+
+}  // namespace ofsdp

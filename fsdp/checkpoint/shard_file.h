@@ -1,0 +1,47 @@
+// The bytes of the files that a rank writes: a shard file is an ONNX model whose initializers are
+// slices, put together so that the data can be streamed to known offsets.
+//
+// A PlannedFile says what goes where: headers (ONNX's messages between the data) and slices, whose
+// elements the writer takes from memory. plan_shard_files cuts a rank's slices into files of at
+// most kShardFileMost bytes, since protobuf reads no more than 2 GiB.
+//
+// Slices keep their order; one that is longer than a file is cut. Pure.
+// Ownership: values; `source` is a view. Threads: any. FORMAT.md describes the bytes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fsdp/checkpoint/manifest.h"
+
+namespace ofsdp {
+
+inline constexpr int64_t kShardFileMost = int64_t{1} << 30;
+
+struct SourceSlice {
+  Slice slice;  // its offset and checksums come later
+  Shape shape;  // of the whole tensor
+  const float* source = nullptr;
+};
+
+struct PlannedFile {
+  struct Header {
+    int64_t offset = 0;
+    std::string bytes;
+  };
+  CheckpointFile file;  // slices with offsets, without checksums
+  std::vector<Header> headers;
+  std::vector<const float*> sources;  // a slice each
+};
+
+struct ShardIdentity {
+  std::string save;  // Manifest::save
+  int rank = 0;
+  int world = 1;
+};
+
+std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
+                                          const std::vector<SourceSlice>& slices,
+                                          int64_t most_bytes = kShardFileMost);
+
+}  // namespace ofsdp

@@ -1,0 +1,23 @@
+// A comparison of three forward passes on one made-up batch, training switches off: the graph with a
+// checkpoint's values, the exported file, and the input file as it was.
+//
+// Ownership: values. Threads: one. Errors: kInput where the model cannot be run by itself; those of
+// the reader.
+#pragma once
+
+#include "fsdp/checkpoint/checkpoint_reader.h"
+#include "importer/onnx_file.h"
+#include "kernels/core/registry.h"
+
+namespace ofsdp {
+
+struct ForwardDifference {
+  double exported = 0;   // largest difference of the exported file's outputs to the state's
+  double input = 0;      // of the input file's
+  double magnitude = 0;  // the state's largest output
+};
+
+Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
+                                           CheckpointReader& checkpoint, const Registry& registry);
+
+}  // namespace ofsdp

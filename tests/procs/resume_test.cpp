@@ -1,0 +1,154 @@
+// A run that was ended and resumed is the run that was not: its trained file, byte for byte, where
+// ranks and strategy are the same, its losses where they are others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "no_shard"};
+constexpr const char* kTypes[] = {"sharded", "full", "local"};
+
+Words steps(int count) { return {"--steps", std::to_string(count)}; }
+Words batch(int count) { return {"--batch-size", std::to_string(count)}; }
+
+class ResumeTest : public testing::TestWithParam<int> {
+ protected:
+  Words words() const { return checkpointed_model() + batch(7) + ranks(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ResumeTest, testing::Values(1, 2, 3));
+
+TEST_P(ResumeTest, SameBitsAsWithoutTheBreak) {
+  for (const std::string strategy : kStrategies) {
+    const Words run = words() + Words{"--strategy", strategy};
+    const CheckpointRuns plain;
+    const std::string expected = plain.trained(run + steps(30));
+    for (const std::string type : kTypes) {
+      SCOPED_TRACE(strategy + " " + type);
+      const CheckpointRuns runs;
+      const Words saving = run + Words{"--checkpoint-type", type, "--checkpoint-interval", "4step"};
+      runs.trained(saving + runs.saving() + steps(17));
+      EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000016", "step-00000017"));
+      EXPECT_EQ(runs.trained(saving + runs.resuming() + steps(30)), expected);
+      EXPECT_THAT(runs.last().out, HasSubstr("step-00000017"));
+      EXPECT_EQ(runs.last().err, "");
+    }
+  }
+}
+
+TEST_P(ResumeTest, SameBitsWhileItWaitsForTheDisk) {
+  const CheckpointRuns runs;
+  const std::string expected = runs.trained(words() + steps(20));
+  const Words saving = words() + Words{"--checkpoint-sync", "--checkpoint-interval", "1step"};
+  EXPECT_EQ(runs.trained(saving + runs.saving() + steps(20)), expected) << "saving changes nothing";
+  std::filesystem::remove_all(runs.dir());
+  runs.trained(saving + runs.saving() + steps(9));
+  EXPECT_EQ(runs.trained(saving + runs.resuming() + steps(20)), expected);
+}
+
+TEST_P(ResumeTest, SameBitsWithAccumulationClippingAndASchedule) {
+  const Words run = words() + Words{"--grad-accum",  "2",      "--clip-grad-norm", "0.5",
+                                    "--lr-schedule", "cosine", "--warmup-steps",   "5"};
+  const CheckpointRuns runs;
+  // The schedule is the whole run's, so it is the signal that ends the first part.
+  const Words whole = run + Words{"--epochs", "3"};
+  const std::string expected = runs.trained(whole);
+  for (const std::string interval : {"3step", "1epoch"}) {
+    std::filesystem::remove_all(runs.dir());
+    runs.trained(whole + runs.saving() + Words{"--checkpoint-interval", interval});
+    const auto names = runs.checkpoints();
+    ASSERT_EQ(names.size(), 2u);
+    std::filesystem::remove_all(runs.dir() + "/" + names[1]);  // as if it ended before the last
+    EXPECT_EQ(runs.trained(whole + runs.resuming()), expected) << interval;
+  }
+}
+
+// Ranks and strategies change on the way; the global batch stays.
+TEST(ResumeElsewhereTest, LossesGoOn) {
+  const CheckpointRuns plain;
+  const std::string metrics = plain / "m.jsonl";
+  plain.trained(checkpointed_model() + batch(12) + steps(24) + Words{"--metrics", metrics});
+  const auto expected = losses_of(metrics);
+  ASSERT_EQ(expected.size(), 24u);
+  const std::vector<std::pair<int, std::string>> shapes = {
+      {1, "full_shard"}, {2, "full_shard"}, {3, "no_shard"}, {4, "shard_grad_op"}};
+  for (const auto& [from, first] : shapes) {
+    for (const auto& [to, then] : shapes) {
+      SCOPED_TRACE(fmt::format("{} {} to {} {}", from, first, to, then));
+      const CheckpointRuns runs;
+      const std::string found = runs / "m.jsonl";
+      const Words part{"--metrics", found};
+      runs.trained(checkpointed_model() + batch(12 / from) + ranks(from) + steps(11) + part +
+                   runs.saving() + Words{"--strategy", first});
+      runs.trained(checkpointed_model() + batch(12 / to) + ranks(to) + steps(24) + part +
+                   runs.resuming() + Words{"--strategy", then, "--wrap", "none"});
+      const auto losses = losses_of(found);
+      ASSERT_EQ(losses.size(), expected.size());
+      for (size_t i = 0; i < losses.size(); ++i) {
+        EXPECT_EQ(losses[i].first, expected[i].first);
+        EXPECT_NEAR(losses[i].second, expected[i].second, 1e-5 * expected[i].second) << i;
+      }
+    }
+  }
+}
+
+TEST(ResumedRunTest, AFinishedRunOnlyWritesItsOutput) {
+  const CheckpointRuns runs;
+  const std::string metrics = runs / "m.jsonl";
+  const Words run = checkpointed_model() + batch(7) + ranks(2) + Words{"--metrics", metrics};
+  const std::string expected = runs.trained(run + steps(6) + runs.saving());
+  const std::string rows = onnx_bytes::content(metrics);
+  const auto names = runs.checkpoints();
+  EXPECT_EQ(runs.trained(run + steps(6) + runs.resuming()), expected);
+  EXPECT_EQ(onnx_bytes::content(metrics), rows);
+  EXPECT_EQ(runs.checkpoints(), names);
+}
+
+TEST(ResumedRunTest, WithoutACheckpointItStartsAtTheBeginningAndSaysSo) {
+  const CheckpointRuns runs;
+  const Words run = checkpointed_model() + batch(7) + ranks(2) + steps(6);
+  const std::string expected = runs.trained(run);
+  std::filesystem::create_directories(runs.dir() + "/step-00000003");  // without a manifest
+  EXPECT_EQ(runs.trained(run + runs.resuming()), expected);
+  EXPECT_THAT(runs.last().out, HasSubstr("starting from the beginning"));
+}
+
+// Another global batch: what is left of the epoch is used once, then epochs are whole again.
+TEST(ResumedRunTest, AnotherGlobalBatchFinishesTheEpoch) {
+  const CheckpointRuns runs;  // 192 samples
+  const Words run = checkpointed_model() + Words{"--no-shuffle", "--checkpoint-interval", "1step"};
+  runs.trained(run + batch(10) + steps(5) + runs.saving());
+  EXPECT_EQ(runs.manifest("step-00000005")["sampler"]["sample"], 50);
+  runs.trained(run + batch(20) + ranks(2) + Words{"--epochs", "2"} + runs.resuming());
+  // 142 samples by 40: 4 updates, then 5 of the next epoch.
+  EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000013", "step-00000014"));
+}
+
+TEST(SignalTest, ARunThatIsToldToStopSavesAndGoesOn) {
+  for (const int number : {SIGTERM, SIGINT}) {
+    const CheckpointRuns runs;
+    const Words run = checkpointed_model() + batch(7) + ranks(2) + Words{"--log-interval", "1"};
+    const Words endless = run + steps(100000000) + runs.saving();
+    Program program(endless);
+    ASSERT_TRUE(program.until_output("step 20/", 30)) << program.err();
+    kill(program.pid(), number);
+    const Finished finished = program.wait(20);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    EXPECT_EQ(finished.err, "");
+    const std::string last = runs.checkpoints().back();
+    EXPECT_THAT(finished.out, HasSubstr("saved " + runs.dir() + "/" + last));
+    const int step = runs.manifest(last)["step"].get<int>();
+    const std::string resumed = runs.trained(run + runs.resuming() + steps(step + 10));
+    const CheckpointRuns plain;
+    EXPECT_EQ(resumed, plain.trained(run + steps(step + 10)));
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp
