@@ -122,13 +122,14 @@ OFSDP_MULTIARCH void multiply(const float* a, const float* b, int64_t n, float* 
 template <typename F>
 void for_columns(const Window& w, const F& f) {
   const int64_t blocks = (w.inner + kColumns - 1) / kColumns;
-  parallel_for(
-      w.batch * blocks, 8192 / (w.channels * kColumns) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t column = i % blocks * kColumns;
-          f(i / blocks * w.channels * w.inner + column, std::min(kColumns, w.inner - column));
-        }
-      });
+  parallel_for(w.batch * blocks, 8192 / (std::max<int64_t>(w.channels, 1) * kColumns) + 1,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t column = i % blocks * kColumns;
+                   f(i / blocks * w.channels * w.inner + column,
+                     std::min(kColumns, w.inner - column));
+                 }
+               });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {

@@ -150,8 +150,9 @@ class Resize final : public Kernel {
  private:
   static Pass<T> pass(const AxisMap& map, const std::vector<int64_t>& sizes, size_t axis) {
     Pass<T> made{1, map.in, map.out, 1, map.first, map.index, {}};
-    for (size_t i = 0; i < sizes.size(); ++i) (i < axis ? made.outer : made.inner) *= sizes[i];
-    made.inner /= map.in;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (i != axis) (i < axis ? made.outer : made.inner) *= sizes[i];
+    }
     for (double w : map.weight) made.weight.push_back(static_cast<T>(w));
     return made;
   }

@@ -1,0 +1,139 @@
+// Every differentiable operator over axes of size 1 and over empty ones. The cases are made from the
+// operator's own: every axis of one size is set to 1, or to 0, in all inputs at once, and what infer
+// still accepts is checked as in conformance_test.cpp. Inputs are dense by design (kernels never see
+// a stride), so uses behind a Transpose or a Slice are those of the dense result; channels last is
+// the one other order of bytes, and check_kernels goes through it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/support/op_check.h"
+#include "tests/support/op_values.h"
+
+namespace ofsdp {
+namespace {
+
+std::vector<std::string> differentiable() {
+  std::vector<std::string> names;
+  const Registry registry = make_registry();
+  for (const auto& [key, op] : registry.all()) {
+    if (op.grad != nullptr) names.push_back(op.full_name());
+  }
+  return names;
+}
+
+// Integers that are data (labels, indices, positions) fit the sizes of their own sample alone.
+bool has_integer_data(const SampleCase& sample) {
+  for (size_t i = 0; i < sample.inputs.size(); ++i) {
+    const bool known = std::ranges::count(sample.constant_inputs, i) > 0;
+    if (is_integer(sample.inputs[i].dtype) && !known) return true;
+  }
+  return false;
+}
+
+bool small(const SampleCase& sample) {
+  return sample.check_grad && std::ranges::all_of(sample.inputs, [](const TensorDesc& d) {
+           return !d.present() || d.numel() <= 2000;
+         });
+}
+
+std::set<int64_t> sizes(const SampleCase& sample) {
+  std::set<int64_t> found;
+  for (const TensorDesc& d : sample.inputs)
+    found.insert(d.shape.axes().begin(), d.shape.axes().end());
+  return found;
+}
+
+SampleCase resized(SampleCase sample, int64_t from, int64_t to) {
+  for (size_t k = 0; k < sample.inputs.size(); ++k) {
+    TensorDesc& d = sample.inputs[k];
+    if (!is_floating(d.dtype) || std::ranges::count(sample.constant_inputs, k) > 0) continue;
+    for (int i = 0; i < d.shape.rank(); ++i) {
+      if (d.shape[i] == from) d.shape[i] = to;
+    }
+  }
+  sample.name += fmt::format(" with {} for {}", to, from);
+  return sample;
+}
+
+bool has_axis(const SampleCase& sample, int64_t size) {
+  return std::ranges::any_of(sample.inputs, [&](const TensorDesc& d) {
+    return is_floating(d.dtype) && std::ranges::count(d.shape.axes(), size) > 0;
+  });
+}
+
+class SampleCases : public ::testing::TestWithParam<std::string> {
+ protected:
+  bool accepted(const SampleCase& sample) const {
+    const testing::CaseValues values = testing::make_values(sample);
+    return op_
+        .infer({sample.attributes, sample.inputs, values.constants,
+                std::vector<bool>(sample.num_outputs, true)})
+        .ok();
+  }
+
+  // Random operators have no finite differences, and integer data no other sizes.
+  bool can_resize() const {
+    return std::ranges::any_of(op_.samples(), [](const SampleCase& sample) {
+      return small(sample) && !has_integer_data(sample);
+    });
+  }
+
+  // The number of cases that hold an axis of `size`.
+  int check(int64_t size) const {
+    int checked = 0;
+    for (const SampleCase& sample : op_.samples()) {
+      if (!small(sample)) continue;
+      if (has_axis(sample, size)) ++checked;  // by conformance_test.cpp
+      if (has_integer_data(sample)) continue;
+      for (int64_t from : sizes(sample)) {
+        if (from == size) continue;
+        const SampleCase made = resized(sample, from, size);
+        if (!has_axis(made, size) || !accepted(made)) continue;
+        EXPECT_EQ(testing::check_kernels(op_, made), "");
+        EXPECT_EQ(testing::check_gradient(registry_, op_, made), "");
+        ++checked;
+      }
+    }
+    return checked;
+  }
+
+  const Registry registry_ = make_registry();
+  const OpDef& op_ = registry_.get(GetParam());
+};
+
+TEST_P(SampleCases, OfOneElement) {
+  if (!can_resize()) GTEST_SKIP() << "every case is random or has integer data";
+  EXPECT_GT(check(1), 0);
+}
+
+// Norms of rows without elements divide nothing by nothing; so does Attention without keys or head
+// size, whose kernel leaves garbage there. ReduceProd's samples write zeros to fixed places, a
+// ConvTranspose has no window of size 0. Their own samples hold the empty batch.
+const std::set<std::string> kOwnEmptyCases = {"LayerNormalization",
+                                              "RMSNormalization",
+                                              "SimplifiedLayerNormalization",
+                                              "com.microsoft.LayerNormalization",
+                                              "com.microsoft.SimplifiedLayerNormalization",
+                                              "com.microsoft.SkipLayerNormalization",
+                                              "com.microsoft.SkipSimplifiedLayerNormalization",
+                                              "Attention",
+                                              "ReduceProd",
+                                              "ConvTranspose"};
+
+TEST_P(SampleCases, OfNothing) {
+  if (!can_resize()) GTEST_SKIP() << "every case is random or has integer data";
+  if (kOwnEmptyCases.contains(GetParam())) GTEST_SKIP() << "see above";
+  EXPECT_GT(check(0), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, SampleCases, ::testing::ValuesIn(differentiable()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace ofsdp
