@@ -94,7 +94,11 @@ class Partitioner {
 
   Status wrap() {
     if (options_.wrap == WrapPolicy::kSize) by_size();
-    if (options_.wrap != WrapPolicy::kTransformer) return {};
+    if (options_.wrap != WrapPolicy::kTransformer) {
+      if (!options_.wrap_layers.empty())
+        notice_ = "--wrap-layers is only of use with --wrap transformer";
+      return {};
+    }
     const ModuleTree tree(graph_);
     if (!options_.wrap_layers.empty()) {
       OFSDP_ASSIGN_OR_RETURN(const auto blocks, requested_blocks(tree, options_.wrap_layers));

@@ -26,8 +26,9 @@ enum class WrapPolicy { kTransformer, kSize, kNone };
 struct PartitionOptions {
   WrapPolicy wrap = WrapPolicy::kTransformer;
   int64_t min_params = 100000;
-  std::vector<std::string> wrap_layers;  // classes, modules or globs; empty: found from the graph
-  std::vector<std::string> ignore;       // names of initializers or globs
+  // Of transformer: classes, modules or globs; empty: found from the graph.
+  std::vector<std::string> wrap_layers;
+  std::vector<std::string> ignore;  // names of initializers or globs
 };
 
 struct ParameterGroup {

@@ -233,6 +233,12 @@ TEST_F(Units, BySizeAUnitIsClosedWhenItIsFullButNotWithinANode) {
   EXPECT_EQ(table(graph, {WrapPolicy::kNone, 60, {}, {}}), "root: w0 b0 w1 b1 w2 b2 w3 b3\n");
 }
 
+TEST_F(Units, LayersWithoutTheTransformerPolicyAreRemarked) {
+  matmul(x, "h.0.w", "h.0");
+  EXPECT_EQ(table(maker.graph, {WrapPolicy::kNone, 1, {"h.*"}, {}}),
+            "--wrap-layers is only of use with --wrap transformer\nroot: h.0.w\n");
+}
+
 TEST_F(Units, WhatNothingIsNamedIsRefusedWithTheNearest) {
   matmul(x, "encoder.weight", "encoder");
   EXPECT_EQ(refusal(maker.graph, ignoring(WrapPolicy::kNone, {"encoder.wieght"})),

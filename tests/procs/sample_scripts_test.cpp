@@ -1,0 +1,64 @@
+// The scripts that samples share: a plot and the last loss from a metrics file, by awk alone.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing_data::TempFolder;
+
+const std::string kCommon = OFSDP_SOURCE_DIR "/samples/common/";
+
+constexpr const char* kMetrics =
+    R"({"kind":"step","step":1,"epoch":0,"loss":4,"grad_norm":1}
+{"kind":"step","step":2,"epoch":0,"loss":null,"grad_norm":null}
+{"kind":"step","step":3,"epoch":0,"loss":2e0,"grad_norm":1}
+{"kind":"eval","step":3,"epoch":0,"loss":2.51236,"accuracy":0.5}
+{"kind":"eval","step":4,"epoch":0,"loss":2.12346,"accuracy":0.5}
+{"kind":"end","steps":4,"seconds":1}
+)";
+
+TEST(SampleScripts, PlotIsOneSvgOfStepsAndEvaluations) {
+  const TempFolder folder;
+  folder.write("m.jsonl", kMetrics);
+  const std::string out = folder.path() + "/loss.svg";
+  const Finished run =
+      Program::run({kCommon + "plot.sh", folder.path() + "/m.jsonl", out, "Title"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::string svg = onnx_bytes::content(out);
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
+  EXPECT_NE(svg.find(">Title</text>"), std::string::npos);
+  // Step 1 of 4 at the top, step 3 at the bottom; the evaluations between.
+  EXPECT_NE(svg.find("points=\"235.0,40.0 585.0,400.0 \""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("cx=\"585.0\" cy=\"307.8\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("cx=\"760.0\" cy=\"377.8\""), std::string::npos) << svg;
+}
+
+TEST(SampleScripts, WithoutLossesThereIsNoPlot) {
+  const TempFolder folder;
+  folder.write("m.jsonl", "{\"kind\":\"end\",\"steps\":0}\n");
+  const std::string out = folder.path() + "/loss.svg";
+  const Finished run = Program::run({kCommon + "plot.sh", folder.path() + "/m.jsonl", out});
+  EXPECT_NE(run.status, 0);
+  EXPECT_NE(run.err.find("no loss in it"), std::string::npos) << run.err;
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_FALSE(std::filesystem::exists(out + ".part"));
+}
+
+TEST(SampleScripts, LastLossIsThatOfTheLastEvaluation) {
+  const TempFolder folder;
+  folder.write("m.jsonl", kMetrics);
+  const Finished run = Program::run({kCommon + "last_loss.sh", folder.path() + "/m.jsonl"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.out, "validation loss 2.1235\n");
+  folder.write("m.jsonl", "{\"kind\":\"step\",\"step\":1,\"loss\":4}\n");
+  EXPECT_EQ(Program::run({kCommon + "last_loss.sh", folder.path() + "/m.jsonl"}).status, 1);
+}
+
+}  // namespace
+}  // namespace ofsdp
