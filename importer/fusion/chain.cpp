@@ -21,17 +21,24 @@ namespace {
 // So that a gradient, which computes the forward again, still fits.
 constexpr int kMostForwardSteps = 14, kMostForwardInputs = 8;
 
-const std::map<std::string, ChainOp>& operations() {
-  static const std::map<std::string, ChainOp> table = {
-      {"Add", ChainOp::kAdd},         {"Sub", ChainOp::kSub},
-      {"Mul", ChainOp::kMul},         {"Div", ChainOp::kDiv},
-      {"Neg", ChainOp::kNeg},         {"Relu", ChainOp::kRelu},
-      {"Sigmoid", ChainOp::kSigmoid}, {"Tanh", ChainOp::kTanh},
-      {"Exp", ChainOp::kExp},         {"Log", ChainOp::kLog},
-      {"Sqrt", ChainOp::kSqrt},       {"Reciprocal", ChainOp::kReciprocal},
-      {"Erf", ChainOp::kErf},         {"Softplus", ChainOp::kSoftplus},
-      {"Gelu", ChainOp::kGelu},       {"Pow", ChainOp::kMul}};
-  return table;
+struct Operation {
+  std::string_view name;
+  ChainOp op;
+};
+
+constexpr Operation kOperations[] = {
+    {"Add", ChainOp::kAdd},         {"Sub", ChainOp::kSub},
+    {"Mul", ChainOp::kMul},         {"Div", ChainOp::kDiv},
+    {"Neg", ChainOp::kNeg},         {"Relu", ChainOp::kRelu},
+    {"Sigmoid", ChainOp::kSigmoid}, {"Tanh", ChainOp::kTanh},
+    {"Exp", ChainOp::kExp},         {"Log", ChainOp::kLog},
+    {"Sqrt", ChainOp::kSqrt},       {"Reciprocal", ChainOp::kReciprocal},
+    {"Erf", ChainOp::kErf},         {"Softplus", ChainOp::kSoftplus},
+    {"Gelu", ChainOp::kGelu},       {"Pow", ChainOp::kMul}};
+
+const Operation* operation(std::string_view name) {
+  const auto found = std::ranges::find(kOperations, name, &Operation::name);
+  return found == std::end(kOperations) ? nullptr : &*found;
 }
 
 // [1, 1, c] or [c] of [a, b, c]
@@ -59,7 +66,7 @@ bool is_member(const Rewriter& r, const Node& node) {
   const std::string name = node.op->full_name();
   if (name == "ofsdp.Chain") return true;
   if (name == "Pow" && !r.is_scalar(node.inputs[1], 2)) return false;
-  return operations().contains(name) && operands_fit(r, node);
+  return operation(name) != nullptr && operands_fit(r, node);
 }
 
 // A chain under construction with the values it reads. `takes` says whether a node takes in the
@@ -116,7 +123,7 @@ class Builder {
     const std::string name = node.op->full_name();
     if (name == "Pow") return members_.add({ChainOp::kMul, a, a});
     const bool tanh = node.attributes.s("approximate", "none") == "tanh";
-    const ChainOp op = name == "Gelu" && tanh ? ChainOp::kGeluTanh : operations().at(name);
+    const ChainOp op = name == "Gelu" && tanh ? ChainOp::kGeluTanh : operation(name)->op;
     if (chain_op_arity(op) == 1) return members_.add({op, a});
     const int b = node.inputs[1] == node.inputs[0] ? a : operand(node, node.inputs[1]);
     return members_.add({op, a, b});
@@ -187,6 +194,7 @@ bool ends_no_later(const Rewriter& r, const Node& reader, const Node& maker) {
 bool fuse_chain(Rewriter& r, const Node& node) {
   if (r.graph().registry->find(kOwnDomain, "Chain") == nullptr) return false;
   if (node.op->full_name() == "ofsdp.Chain" || !is_member(r, node)) return false;
+  if (r.desc(node.outputs[0]).bytes() < r.least_chain_bytes) return false;
   const Shape shape = r.shape(node.outputs[0]);
   const Builder built(r, node, [&](const Node& reader, const Node& maker) {
     const ValueId id = maker.outputs[0];

@@ -41,12 +41,13 @@ void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
 }
 
 Graph apply(std::span<const FusionRule> rules, const Graph& graph,
-            const std::vector<ValueId>& wanted, const std::set<std::string>& switched_off) {
+            const std::vector<ValueId>& wanted, const FusionSettings& settings) {
   Rewriter rewriter(graph, wanted);
+  rewriter.least_chain_bytes = settings.least_chain_bytes;
   for (const Node& node : graph.nodes) {
     bool replaced = false;
     for (const FusionRule& rule : rules) {
-      if (switched_off.contains(rule.name) || !rule.apply(rewriter, node)) continue;
+      if (settings.switched_off.contains(rule.name) || !rule.apply(rewriter, node)) continue;
       rewriter.count(rule.name);
       replaced = true;
       break;
@@ -65,12 +66,11 @@ std::vector<std::string> fusion_names() {
   return names;
 }
 
-Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
-           const std::set<std::string>& switched_off) {
+Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted, const FusionSettings& settings) {
   Graph live = graph;
   prune(live, wanted);
   skip_identities(live, wanted);
-  return apply(kLastRules, apply(kRules, live, wanted, switched_off), wanted, switched_off);
+  return apply(kLastRules, apply(kRules, live, wanted, settings), wanted, settings);
 }
 
 }  // namespace ofsdp

@@ -18,8 +18,15 @@
 
 namespace ofsdp {
 
+struct FusionSettings {
+  std::set<std::string> switched_off;
+  // Of the tensors of an elementwise chain: smaller ones stay in the cache between two operators,
+  // whose loops of one operation are then as fast (docs/operators.md).
+  size_t least_chain_bytes = size_t{8} << 20;
+};
+
 Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted,
-           const std::set<std::string>& switched_off = {});
+           const FusionSettings& settings = {});
 
 std::vector<std::string> fusion_names();
 

@@ -46,6 +46,8 @@ class Rewriter {
   Graph finish(const std::vector<ValueId>& wanted);
   void count(const char* rule) { ++graph_.fused[rule]; }
 
+  size_t least_chain_bytes = 0;  // see FusionSettings
+
  private:
   void append(Node node);
   void grow();  // the tables per value, to as many as there are

@@ -121,7 +121,7 @@ TEST_F(Fusion, ChainOfElementwiseOperators) {
   const ValueId silu = op("Mul", {gate, op("Sigmoid", {gate})});
   const ValueId product = op("Mul", {op("Mul", {silu, up}), number(0.5)});
   expect_same(op("Relu", {op("Add", {product, row})}), {"chain"});
-  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss}, {{}, 0});
   EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
 }
 
@@ -130,7 +130,7 @@ TEST_F(Fusion, ChainsEndWhereOthersRead) {
   const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
   const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // y by one node only there
   expect_same(op("Add", {op("Sigmoid", {y}), square}), {"chain"});
-  const Graph fused = fuse(maker.graph, {maker.graph.loss});
+  const Graph fused = fuse(maker.graph, {maker.graph.loss}, {{}, 0});
   EXPECT_THAT(testing::operators(fused),
               ::testing::ElementsAre("ofsdp.Chain", "ofsdp.Chain", "ofsdp.MseLoss"));
 }

@@ -54,8 +54,8 @@ class Fusion : public ::testing::Test {
     const auto names = fusion_names();
     std::set<std::string> others(names.begin(), names.end());
     for (const std::string& rule : rules) others.erase(rule);
-    const Graph joined = fuse(maker.graph, wanted, others);
-    const Graph apart = fuse(maker.graph, wanted, {names.begin(), names.end()});
+    const Graph joined = fuse(maker.graph, wanted, {others, 0});
+    const Graph apart = fuse(maker.graph, wanted, {{names.begin(), names.end()}, 0});
     for (const std::string& rule : rules) {
       EXPECT_TRUE(joined.fused.contains(rule)) << rule << "\n" << text(joined);
     }

@@ -265,7 +265,7 @@ TEST_F(Passes, MaxPoolTakesTheReluBeforeItUnlessSomebodyElseReadsIt) {
   const auto& wanted = maker.graph.outputs;
   EXPECT_THAT(operators(fuse(maker.graph, wanted)), ElementsAre("MaxPool"));
   EXPECT_EQ(fuse(maker.graph, wanted).nodes[0].attributes.s("ofsdp_activation", ""), "relu");
-  EXPECT_THAT(operators(fuse(maker.graph, wanted, {"max_pool_relu"})),
+  EXPECT_THAT(operators(fuse(maker.graph, wanted, {{"max_pool_relu"}})),
               ElementsAre("Relu", "MaxPool"));
   maker.graph.outputs.push_back(r);
   EXPECT_THAT(operators(fuse(maker.graph, wanted)), ElementsAre("Relu", "MaxPool"));
