@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "importer/compute_types.h"
 #include "importer/graph_rewriter.h"
 #include "importer/inline_functions.h"
 #include "importer/module_scopes.h"
@@ -73,6 +74,7 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   } catch (const std::exception& error) {
     return input_error("{}: {}", file.path(), first_line(error));
   }
+  OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
   auto reasons = rewrite_graph(model, registry);
   if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
   return NormalizedModel{std::move(model), std::move(names), std::move(scopes),

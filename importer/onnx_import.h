@@ -1,7 +1,7 @@
 // import_onnx: an OnnxFile made into a Graph with symbolic input axes.
 //
-// In order: the checker; functions of the model inlined; the version converter up to kOpset; then
-// nodes, constants and parameters. Weights never pass through here: the skeleton declares them as
+// In order: the checker; functions of the model inlined; the version converter up to kOpset; float32
+// where weights are stored in other types (compute_types.h); then nodes, constants and parameters. Weights never pass through here: the skeleton declares them as
 // inputs (importer/onnx_file.h), so the converter's copies of the model are small.
 //
 // Ownership: the registry must outlive the graph; the file is needed later to read weights from.

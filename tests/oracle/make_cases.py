@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/oracle/cases: small models of the kinds that users bring, by both exporters, with PyTorch's losses.
 
-    make_cases.py [NAME...]     needs torch, onnx, onnxscript, numpy; run by hand, the result is committed
+    make_cases.py [NAME...]     needs torch, transformers, onnx, onnxscript, numpy; run by hand, the result is committed
 
-A case: dynamo.onnx and legacy.onnx (the same weights), data/x.npy and data/labels.npy, losses.txt: the loss of ten
+A case: dynamo.onnx and legacy.onnx (the same weights; more in EXPORTS), data/NAME.npy, losses.txt: the loss of ten
 steps of AdamW (rate 1e-3) on rows 8 s .. 8 s + 7, float32, one thread. Constant initial weights are moved a little, since the
 legacy exporter ties weights that are equal.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import torch
 import torch.nn.functional as F
+import transformers_models
 from torch import nn
 
 torch.set_num_threads(1)
@@ -253,6 +254,17 @@ CASES = {
     "state_space": (StateSpace, lambda: tokens(6, 30), lambda: classes(6, 6)),
     "decoder": (Decoder, lambda: tokens(8, 30), lambda: classes(30, 8)),
     "mobile": (Mobile, images, lambda: classes(5)),
+    **{name: (getattr(transformers_models, name), make_columns, lambda axis=axis: classes(64, axis))
+       for (name, make_columns), axis in zip(transformers_models.columns(STEPS * BATCH).items(), (7, 7, 10, 6))},
+}
+
+LEGACY = {"dynamo": False, "opset_version": 17, "do_constant_folding": False}
+DYNAMO = {"dynamo": True, "optimize": False}
+# Where there are more than these two. Only models without tied weights keep their meaning when constants are folded.
+EXPORTS = {
+    "residual": {"legacy": LEGACY, "legacy_13": {**LEGACY, "opset_version": 13}},
+    "mixtral": {"legacy": LEGACY, "legacy_14": {"dynamo": False, "opset_version": 14},
+                "dynamo_25": {"dynamo": True, "opset_version": 25}},
 }
 
 
@@ -266,36 +278,45 @@ def make(name):
     return model.train(name == "residual")
 
 
-def export(name, x, folder):
+def export(name, columns, folder):
     training = torch.onnx.TrainingMode.TRAINING if name == "residual" else torch.onnx.TrainingMode.EVAL
-    torch.onnx.export(make(name), (x,), os.path.join(folder, "legacy.onnx"), input_names=["x"], output_names=["logits"],
-                      dynamic_axes={"x": {0: "batch"}}, opset_version=17, do_constant_folding=False, dynamo=False,
-                      training=training)
-    if name != "residual":
-        torch.onnx.export(make(name), (x,), os.path.join(folder, "dynamo.onnx"), input_names=["x"],
-                          output_names=["logits"], dynamic_shapes=({0: torch.export.Dim("batch", min=1)},), dynamo=True,
-                          optimize=False, external_data=False)
+    arguments, names = tuple(columns.values()), list(columns)
+    for graph, options in EXPORTS.get(name, {"legacy": LEGACY, "dynamo": DYNAMO}).items():
+        if options["dynamo"]:
+            batch = tuple({0: torch.export.Dim("batch", min=1)} for _ in names)
+            wrapped = isinstance(make(name), transformers_models.Wrapped)
+            options = {**options, "dynamic_shapes": (batch,) if wrapped else batch, "external_data": False}
+        else:
+            options = {**options, "dynamic_axes": {n: {0: "batch"} for n in names}, "training": training}
+        model = make(name).requires_grad_(not options["dynamo"])  # with gradients torch.export fails for T5
+        torch.onnx.export(model, arguments, os.path.join(folder, graph + ".onnx"), input_names=names,
+                          output_names=["logits"], **options)
+        without_traces(os.path.join(folder, graph + ".onnx"))
+
+
+UNWANTED = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "namespace")
 
 
 def without_traces(path):
-    """The exporters write where in the source each node comes from, with paths of the machine."""
+    """The exporters write where in the source each node comes from, with paths of the machine, and its scope twice."""
     model = onnx.load(path)
     for part in [*model.graph.node, model.graph, *model.functions, *(n for f in model.functions for n in f.node)]:
         part.doc_string = ""
-        kept = [m for m in getattr(part, "metadata_props", []) if "stack_trace" not in m.key]
+        kept = [m for m in getattr(part, "metadata_props", []) if m.key not in UNWANTED]
         if hasattr(part, "metadata_props"):
             del part.metadata_props[:]
             part.metadata_props.extend(kept)
     onnx.save(model, path)
 
 
-def losses(name, x, y):
+def losses(name, columns, y):
     model = make(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(STEPS):
         rows = slice(step * BATCH, (step + 1) * BATCH)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x[rows]).flatten(0, -2), y[rows].flatten())
+        logits = model(*(column[rows] for column in columns.values()))
+        loss = F.cross_entropy(logits.flatten(0, -2), y[rows].flatten())
         loss.backward()
         optimizer.step()
         yield loss.item()
@@ -306,11 +327,10 @@ for case in sys.argv[1:] or CASES:
     data, labels = CASES[case][1](), CASES[case][2]()
     where = os.path.join(HERE, "cases", case)
     os.makedirs(os.path.join(where, "data"), exist_ok=True)
-    np.save(os.path.join(where, "data", "x.npy"), data.numpy())
+    data = data if isinstance(data, dict) else {"x": data}
+    for name, column in data.items():
+        np.save(os.path.join(where, "data", name + ".npy"), column.numpy())
     np.save(os.path.join(where, "data", "labels.npy"), labels.numpy().astype(np.int32))
-    export(case, data[:2], where)
-    for graph in ("legacy.onnx", "dynamo.onnx"):
-        if os.path.exists(os.path.join(where, graph)):
-            without_traces(os.path.join(where, graph))
+    export(case, {name: column[:2] for name, column in data.items()}, where)
     with open(os.path.join(where, "losses.txt"), "w", encoding="utf-8") as file:
         file.writelines("%.9g\n" % loss for loss in losses(case, data, labels))

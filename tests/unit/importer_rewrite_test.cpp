@@ -144,6 +144,19 @@ TEST_F(Rewrite, BatchNormalizationOfOpset13KeepsTraining) {
   EXPECT_EQ(graph->nodes[0].outputs.size(), 3u);
 }
 
+// y = Cast(x) w: with weights of float16 all of it is float32, as parameters are.
+TEST_F(Rewrite, AModelWithWeightsOfFloat16ComputesInFloat32) {
+  constexpr int kHalf = 10;
+  SmallModel model = image_model({node("Cast", {"x"}, {"half"}, "") + int_attribute("to", kHalf),
+                                  node("MatMul", {"half", "w"}, {"y"}, "")});
+  model.initializers = {tensor("w", kHalf, {3, 8}, raw(std::vector<uint16_t>(24, 0x3c00)))};
+  model.outputs = {declared("y", {2, 8}, kHalf)};
+  const auto graph = imported(model);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_EQ(graph->value(graph->find("w")).desc.dtype, DType::kFloat32);
+  EXPECT_EQ(graph->nodes[0].attributes.i("to", 0), 1);
+}
+
 TEST_F(Rewrite, AConditionThatDependsOnDataIsNamed) {
   SmallModel model = image_model({either()});
   model.inputs.push_back(declared("condition", {}, kBool));
