@@ -11,6 +11,11 @@ namespace {
 
 constexpr const char* kFullModel = "model.onnx";
 
+double milliseconds(std::chrono::steady_clock::time_point from,
+                    std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
 // The bits of a random number that a double holds.
 double random_token() {
   uint64_t random = 0;
@@ -65,7 +70,7 @@ void Checkpointing::commit_present() {
   settled_ = saves_;
   if (store_ == nullptr) return;
   saver_.commit({store_, folder_, manifest_});
-  committing_.push_back(join_path(options_.checkpoint.dir, checkpoint_name(manifest_.step)));
+  committing_.push_back(present_);
 }
 
 bool Checkpointing::due(int64_t step) const {
@@ -198,6 +203,7 @@ void Checkpointing::add_model_files(const std::vector<const float*>& sources, Wr
 }
 
 Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait) {
+  const Clock::time_point began = Clock::now();
   OFSDP_RETURN_IF_ERROR(settle());
   const RunStart position = plan_.train_sampler[0].position(step);
   manifest_.step = step;
@@ -208,7 +214,12 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   if (evaluation) manifest_.evaluation = saved(*evaluation);
   folder_ = save_folder(options_.checkpoint.dir, step, token_);
   ++saves_;
-  saver_.write(write_job(sources(!wait)));
+  present_ = {join_path(options_.checkpoint.dir, checkpoint_name(step)), began};
+  const Clock::time_point copying = Clock::now();
+  const std::vector<const float*> values = sources(!wait);
+  present_.copy_ms = milliseconds(copying, Clock::now());
+  saver_.write(write_job(values));
+  present_.wait_ms = milliseconds(began, Clock::now());
   return wait ? finish() : ok_status();
 }
 
@@ -221,9 +232,15 @@ Status Checkpointing::finish() {
 std::string Checkpointing::newly_committed() {
   if (saver_.committed() == reported_) return "";
   ++reported_;
-  std::string folder = std::move(committing_.front());
+  const Report report = std::move(committing_.front());
   committing_.pop_front();
-  return folder;
+  int64_t numel = 0;
+  for (const NamedTensor& tensor : manifest_.trained) numel += tensor.shape.numel();
+  const double bytes =
+      static_cast<double>(numel) * 4 * static_cast<double>(1 + manifest_.states.size());
+  const double seconds = milliseconds(report.began, saver_.last_commit()) / 1e3;
+  return fmt::format("saved {}  {:.1f} MB in {:.2f} s, the step waited {:.1f} ms (copy {:.1f} ms)",
+                     report.folder, bytes / 1e6, seconds, report.wait_ms, report.copy_ms);
 }
 
 }  // namespace ofsdp

@@ -13,6 +13,7 @@
 // `after_update` and `finish` are collective. Errors: kFault of this rank's writer, kPeer of others.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 
@@ -43,10 +44,12 @@ class Checkpointing {
   Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last);
   // Every save is a checkpoint.
   Status finish();
-  // Rank 0: the folder of one that has become a checkpoint, each once; else empty.
+  // Rank 0: a line about one that has become a checkpoint, each once; else empty.
   std::string newly_committed();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   Checkpointing(const Options& options, const RunPlan& plan, const ModelSetup& setup,
                 RunState& state, Communicator& communicator, CheckpointStore* store);
 
@@ -76,7 +79,13 @@ class Checkpointing {
   int64_t saves_ = 0;    // begun
   int64_t settled_ = 0;  // handed to the store, or known to be
   int64_t reported_ = 0;
-  std::deque<std::string> committing_;  // folders handed to the store and not yet reported
+  struct Report {
+    std::string folder;
+    Clock::time_point began;
+    double copy_ms = 0, wait_ms = 0;
+  };
+  Report present_;
+  std::deque<Report> committing_;  // handed to the store and not yet reported
   int64_t last_step_ = -1;
   bool stopping_ = false;
   Saver saver_;  // last: it reads what is above

@@ -45,6 +45,7 @@ void Saver::write(WriteJob job) {
 void Saver::commit(CommitJob job) {
   add([this, job = std::move(job)] {
     OFSDP_RETURN_IF_ERROR(job.store->commit(job.folder, job.manifest));
+    last_commit_ = std::chrono::steady_clock::now();
     ++committed_;
     return ok_status();
   });

@@ -174,9 +174,7 @@ Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evalua
 
 void Trainer::say_saved() {
   if (communicator_.rank() != 0) return;
-  for (std::string folder; !(folder = checkpoints_->newly_committed()).empty();) {
-    progress_.line("saved " + folder);
-  }
+  for (std::string line; !(line = checkpoints_->newly_committed()).empty();) progress_.line(line);
 }
 
 Status Trainer::finish(double seconds) {
