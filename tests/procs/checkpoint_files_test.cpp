@@ -140,6 +140,25 @@ TEST(ExportTest, WhatCannotBe) {
   EXPECT_FALSE(fs::exists(output));
 }
 
+// The copy that an asynchronous save writes from is in the plan, and is there before step one.
+TEST(CheckpointMemoryTest, ThePlanHasTheCopy) {
+  const CheckpointRuns runs;
+  std::vector<double> peaks;
+  for (const Words& how : {Words{"--checkpoint-sync"}, Words{}}) {
+    std::filesystem::remove_all(runs.dir());
+    const std::string metrics = runs / "m.jsonl";
+    runs.trained(run_of(6) + runs.saving() + how +
+                 Words{"--checkpoint-interval", "2step", "--metrics", metrics});
+    const auto rows = lines_of(onnx_bytes::content(metrics));
+    const auto end = nlohmann::json::parse(rows.back());
+    EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes"));
+    EXPECT_EQ(nlohmann::json::parse(rows.front()).at("peak_bytes"), end.at("peak_bytes")[0]);
+    peaks.push_back(end.at("peak_bytes")[0].get<double>());
+  }
+  const double shard = 3.0 * 4 * 4757 / 2;  // parameters and two states of each
+  EXPECT_NEAR(peaks[1] - peaks[0], shard, 8192);
+}
+
 // Running statistics are of the run's rank 0; each rank goes on from its own.
 TEST(StatisticsTest, SameBitsWithBatchNormalization) {
   const Words model =

@@ -183,7 +183,7 @@ class Mutator {
                            Json::array({-1, 4}),
                            Json::array({4294967296, 4294967296})};
     if (j.is_number_integer() && below(2) == 0) {
-      j = j.get<int64_t>() + static_cast<int64_t>(below(9)) - 4;
+      j = static_cast<int64_t>(j.get<uint64_t>() + below(9) - 4);
     } else {
       j = others[below(std::size(others))];
     }
