@@ -17,10 +17,10 @@
 #include <deque>
 #include <memory>
 
-#include "importer/model_copy.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/metrics.h"
 #include "runtime/run_state.h"
+#include "runtime/save_contents.h"
 #include "runtime/saver.h"
 #include "runtime/stop_signal.h"
 
@@ -33,6 +33,9 @@ class Checkpointing {
                                                      const ModelSetup& setup, RunState& state,
                                                      Communicator& communicator,
                                                      CheckpointStore* store);
+
+  // What a failed save has left is removed.
+  ~Checkpointing();
 
   // What a rank says in the exchange of an update, and what all have said.
   double written() const { return static_cast<double>(saver_.written()); }
@@ -58,22 +61,15 @@ class Checkpointing {
   Status save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait);
   Status settle();
   void commit_present();
-  Status plan_copy();
-  std::vector<const float*> sources(bool staged);
-  WriteJob write_job(const std::vector<const float*>& sources);
-  int initializer_of(const SavedSlice& slice) const;
-  void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
 
   const Options& options_;
   const RunPlan& plan_;
-  const ModelSetup& setup_;
   RunState& state_;
   Communicator& communicator_;
   CheckpointStore* store_;
-  const std::vector<SavedSlice> slices_;
-  std::optional<ModelCopy> copy_;  // of a full checkpoint
-  Manifest manifest_;              // of the present save
-  std::string token_;              // of the run, the same on all ranks
+  std::unique_ptr<SaveContents> contents_;
+  Manifest manifest_;  // of the present save
+  std::string token_;  // of the run, the same on all ranks
   std::string folder_;
   std::unique_ptr<StopSignal> signal_;
   int64_t saves_ = 0;    // begun

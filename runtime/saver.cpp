@@ -17,7 +17,8 @@ Saver::Saver() {
   pthread_setname_np(thread_.native_handle(), "ofsdp-save");
 }
 
-Saver::~Saver() {
+void Saver::stop() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     cancelled_ = true;

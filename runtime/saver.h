@@ -41,8 +41,9 @@ class Saver {
  public:
   Saver();
   Saver(const Saver&) = delete;
-  ~Saver();
+  ~Saver() { stop(); }
 
+  void stop();  // returns when the thread has ended; may be called again
   void write(WriteJob job);
   void commit(CommitJob job);
   // How many of each are done.

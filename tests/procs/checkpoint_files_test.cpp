@@ -110,6 +110,45 @@ TEST(ExportTest, IsTheInputWithTheTrainedWeights) {
   }
 }
 
+// Weights in a file of their own, in the three ways they may lie there.
+TEST(ExportTest, ExternalDataAndOtherTypesStayAsTheyWere) {
+  using namespace onnx_bytes;
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  folder.write("weights.bin", std::string(64, 'x') + bytes_of(linear_weights()) + "tail");
+  model.initializers = {tensor("w", kFloat, {4, 3}, external("weights.bin", "64", "48")),
+                        tensor("b", kFloat, {3}, unpacked_floats({0.5f, 0.f, -0.5f}))};
+  folder.write("model.onnx", model.bytes());
+  for (const std::string type : {"sharded", "full", "local"}) {
+    for (const int world : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{} {}", type, world));
+      const CheckpointRuns runs;
+      fs::create_directories(runs / "trained");
+      fs::create_directories(runs / "exported");
+      const Finished run = Program::run(
+          fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "2", "--steps", "2",
+                    "--checkpoint-type", type, "--output", runs / "trained/model.onnx"}) +
+          ranks(world) + runs.saving());
+      ASSERT_EQ(run.status, 0) << run.err;
+      const Finished exported = Program::run(
+          fsdp_run({"export", runs.dir(), "-o", runs / "exported/model.onnx", "--verify"}));
+      EXPECT_EQ(exported.status, 0) << exported.err;
+      for (const char* name : {"model.onnx", "weights.bin"}) {
+        EXPECT_EQ(content(runs / ("exported/" + std::string(name))),
+                  content(runs / ("trained/" + std::string(name))))
+            << name;
+      }
+      const std::string expected = content(runs / "trained/model.onnx");
+      const Finished resumed =
+          Program::run(fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "2",
+                                 "--steps", "2", "--output", runs / "trained/model.onnx"}) +
+                       ranks(2) + runs.resuming());
+      EXPECT_EQ(resumed.status, 0) << resumed.err;
+      EXPECT_EQ(content(runs / "trained/model.onnx"), expected);
+    }
+  }
+}
+
 TEST(ExportTest, EveryShardIsAModelFile) {
   const CheckpointRuns runs;
   runs.trained(run_of(3) + runs.saving());
