@@ -6,7 +6,6 @@ Needs Python with onnx and numpy, for the model alone.
 """
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
