@@ -16,6 +16,34 @@ void add_param(Unit& unit, const Graph& graph, int index) {
   unit.padded_numel = align(unit.padded_numel + numel, kParamAlignment);
 }
 
+void add_frozen(Unit& unit, const Graph& graph, int index) {
+  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
+  const int64_t numel = graph.value(parameter.value).desc.numel();
+  unit.frozen.push_back({index, parameter.name, unit.frozen_padded_numel, numel});
+  unit.frozen_padded_numel = align(unit.frozen_padded_numel + numel, kParamAlignment);
+}
+
+// Smaller ones are kept whole: their values may be known while planning.
+constexpr int64_t kLeastFrozen = 17;
+
+// The graph with every parameter marked as trained that belongs into a unit.
+Graph with_frozen(const Graph& graph, const PlanOptions& options) {
+  const bool sharded = options.strategy != Strategy::kNoShard &&
+                       options.strategy != Strategy::kZero1 && options.world > 1;
+  Graph marked = graph;
+  if (!sharded) return marked;
+  const auto nodes = readers(graph, true);
+  for (size_t i = 0; i < marked.parameters.size(); ++i) {
+    Parameter& p = marked.parameters[i];
+    const TensorDesc& desc = graph.value(p.value).desc;
+    const bool carried = std::ranges::any_of(
+        graph.carried, [&](const Carried& c) { return c.parameter == static_cast<int>(i); });
+    const bool fits = desc.dtype == options.param_dtype && desc.numel() >= kLeastFrozen;
+    if (fits && !carried && !nodes[i].empty()) p.trained = true;
+  }
+  return marked;
+}
+
 }  // namespace
 
 std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit) {
@@ -85,6 +113,11 @@ Span Plan::owned(const Unit& unit, int rank) const {
   return {rank % shards(unit) * numel, numel};
 }
 
+Span Plan::owned_frozen(const Unit& unit, int rank) const {
+  const int64_t numel = unit.frozen_padded_numel / shards(unit);
+  return {rank % shards(unit) * numel, numel};
+}
+
 Span Plan::represented(const Unit& unit, int rank) const {
   const int64_t numel = unit.padded_numel / world;
   return {owned(unit, rank).begin + rank / shards(unit) * numel, numel};
@@ -95,8 +128,9 @@ DType Plan::slot_dtype(const Unit& unit) const {
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
-  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(graph, {options.wrap, options.min_params,
-                                                            options.wrap_layers, options.ignore}));
+  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(with_frozen(graph, options),
+                                                    {options.wrap, options.min_params,
+                                                     options.wrap_layers, options.ignore}));
   Plan plan{.strategy = options.strategy,
             .world = options.world,
             .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
@@ -111,14 +145,18 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     unit.id = static_cast<int>(plan.units.size());
     unit.name = group.name;
     std::set<int> reading;
+    unit.replicated = group.kind == ParameterGroup::Kind::kReplicated;
     for (const int index : group.parameters) {
-      add_param(unit, graph, index);
+      const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
+      if (!trained && unit.replicated) continue;  // whole anyway
+      (trained ? add_param : add_frozen)(unit, graph, index);
       const auto& some = nodes[static_cast<size_t>(index)];
       reading.insert(some.begin(), some.end());
     }
     unit.nodes = static_cast<int>(reading.size());
     unit.padded_numel = align(unit.padded_numel, kParamAlignment * options.world);
-    unit.replicated = group.kind == ParameterGroup::Kind::kReplicated;
+    unit.frozen_padded_numel = align(unit.frozen_padded_numel, kParamAlignment * options.world);
+    if (unit.params.empty() && unit.frozen.empty()) continue;
     if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;
     plan.units.push_back(std::move(unit));
   }
@@ -134,11 +172,15 @@ std::string text(const Plan& plan) {
   }
   out += "\n";
   for (const Unit& unit : plan.units) {
-    out +=
-        fmt::format("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n", unit.id,
-                    unit.name, unit.params.size(), unit.numel,
-                    unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
-                    plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
+    out += fmt::format("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n",
+                       unit.id, unit.name, unit.params.size(), unit.numel,
+                       unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
+                       plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
+    if (!unit.frozen.empty()) {
+      out.pop_back();
+      out +=
+          fmt::format(" frozen {} of {} elements\n", unit.frozen.size(), unit.frozen_padded_numel);
+    }
   }
   return out;
 }

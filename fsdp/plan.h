@@ -13,6 +13,8 @@
 //   hybrid_shard_zero2  copies' gradient shards are all-reduced; likewise with shard_grad_op
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
+// Where parameters are sharded at rest, frozen ones are as well, in the units of their neighbours;
+// those of a few elements, running statistics and those of another type stay whole.
 //
 // Ownership: values. Threads: any. Errors: those of partition; the caller has made sure that
 // something is trained.
@@ -81,6 +83,7 @@ struct Plan {
   // What the rank owns, and updates: parameters and optimizer state.
   Span owned(const Unit& unit, int rank) const;
   int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / shards(unit); }
+  Span owned_frozen(const Unit& unit, int rank) const;
   // The part of that which this rank stands for, where every element counts once: in norms, files.
   Span represented(const Unit& unit, int rank) const;
 

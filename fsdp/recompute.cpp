@@ -154,9 +154,11 @@ class Recomputation {
 std::vector<Segment> segments(const Graph& training, const Plan& plan) {
   std::vector<int> unit_of(training.values.size(), -1);
   for (const Unit& unit : plan.units) {
-    for (const UnitParam& p : unit.params) {
-      const ValueId value = training.parameters[static_cast<size_t>(p.parameter)].value;
-      unit_of[static_cast<size_t>(value)] = unit.id;
+    for (const auto* params : {&unit.params, &unit.frozen}) {
+      for (const UnitParam& p : *params) {
+        const ValueId value = training.parameters[static_cast<size_t>(p.parameter)].value;
+        unit_of[static_cast<size_t>(value)] = unit.id;
+      }
     }
   }
   std::vector<Segment> list;

@@ -31,8 +31,12 @@ struct Unit {
   std::vector<UnitParam> params;
   int64_t numel = 0;         // of the parameters alone
   int64_t padded_numel = 0;  // with gaps and padding
-  int nodes = 0;             // that read one of its parameters, forward and backward
-  bool replicated = false;   // whole on every rank under every strategy (--ignore)
+  // Frozen parameters, where parameters are sharded: a flat array of their own, without gradient or
+  // optimizer state, in the type that nodes compute in. In a gathered unit it follows the other.
+  std::vector<UnitParam> frozen;
+  int64_t frozen_padded_numel = 0;
+  int nodes = 0;            // that read one of its parameters, forward and backward
+  bool replicated = false;  // whole on every rank under every strategy (--ignore)
 };
 
 // The spans [begin, end) of a unit that belong to no parameter, in order.

@@ -24,15 +24,24 @@ Result<OpenFile> open_or_make(const std::string& folder, const std::string& name
 }  // namespace
 
 Result<ModelCopy> ModelCopy::plan(const OnnxFile& input, const std::string& name,
-                                  const std::vector<int>& changing) {
+                                  const std::vector<int>& changing,
+                                  const std::vector<std::string>& taken) {
   ModelCopy copy;
   copy.input_ = &input;
   copy.changing_ = changing;
   std::ranges::sort(copy.changing_);
   std::vector<std::string> locations;
   const auto& data_files = input.contents().data_files;
+  auto keeps = [&](const DataFile& data) {
+    const std::string& l = data.location;
+    return l.find('/') == std::string::npos && !l.starts_with('.') && l != name &&
+           std::ranges::find(taken, l) == taken.end();
+  };
+  const bool keep = std::ranges::all_of(data_files, keeps);
   for (size_t i = 0; i < data_files.size(); ++i) {
-    locations.push_back(i == 0 ? name + ".data" : fmt::format("{}.{}.data", name, i));
+    locations.push_back(keep     ? data_files[i].location
+                        : i == 0 ? name + ".data"
+                                 : fmt::format("{}.{}.data", name, i));
   }
   OFSDP_ASSIGN_OR_RETURN(copy.layout_, lay_out_model(input, locations));
   copy.files_.push_back({name, copy.layout_.bytes});

@@ -4,8 +4,9 @@
 //   every rank   write(i, first, values) for its elements of the values that change
 //   one rank     write_rest: everything else
 //   every rank   sync
-// Together they make the file NAME (and NAME.data, ... where the input has external data), whatever
-// their order. ModelOutput is the same for a place where other files are.
+// Together they make the file NAME and its external data, whatever their order. Data files keep the
+// names that the input gives them where none of these leads into a folder or is taken; else they are
+// NAME.data, NAME.1.data, ... ModelOutput is the same for a place where other files are.
 //
 // Ownership: borrows the input. Threads: any after `plan`. Errors: kFault naming the file.
 #pragma once
@@ -27,9 +28,11 @@ class ModelCopy {
     int64_t bytes = 0;
   };
 
-  // `changing`: the initializers, by index, whose values the ranks write.
+  // `changing`: the initializers, by index, whose values the ranks write. `taken`: names in the folder
+  // that are somebody else's.
   static Result<ModelCopy> plan(const OnnxFile& input, const std::string& name,
-                                const std::vector<int>& changing);
+                                const std::vector<int>& changing,
+                                const std::vector<std::string>& taken);
 
   const std::vector<File>& files() const { return files_; }
   const Initializer& initializer(int index) const {

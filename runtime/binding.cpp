@@ -12,11 +12,14 @@ class Binder {
         graph_(program.graph),
         context_(context),
         storage_(storage_of(graph_)),
-        trained_(parameter_behind(graph_)),
+        parameter_(parameter_behind(graph_)),
         unit_(unit_of_parameter(graph_, context.plan)) {
     for (const UnitState& state : context.units) gathered_.push_back(state.whole);
     for (const Unit& unit : context.plan.units) {
-      for (const UnitParam& p : unit.params) place_in_unit_[p.parameter] = &p;
+      for (const UnitParam& p : unit.params) element_in_unit_[p.parameter] = p.offset;
+      for (const UnitParam& p : unit.frozen) {
+        element_in_unit_[p.parameter] = unit.padded_numel + p.offset;
+      }
     }
     for (size_t i = 0; i < graph_.parameters.size(); ++i) {
       if (graph_.parameters[i].gradient != 0)
@@ -90,7 +93,7 @@ class Binder {
     return -1;
   }
 
-  // At the present step: a trained parameter is where its unit's latest Gather put it.
+  // At the present step: a parameter of a unit is where the unit's latest Gather put it.
   std::byte* address(ValueId id) const {
     const ValueId root = storage_[static_cast<size_t>(id)];
     const Value& value = graph_.value(root);
@@ -111,8 +114,8 @@ class Binder {
       case ValueKind::kParameter:
         break;
     }
-    const int parameter = trained_[static_cast<size_t>(root)];
-    return parameter < 0 ? kept(root) : trained(parameter);
+    const int parameter = parameter_[static_cast<size_t>(root)];
+    return unit_[static_cast<size_t>(parameter)] < 0 ? kept(root) : gathered(parameter);
   }
 
   std::byte* kept(ValueId root) const {
@@ -120,11 +123,11 @@ class Binder {
   }
 
   std::byte* in_unit(int parameter, std::byte* base) const {
-    const auto element = static_cast<size_t>(place_in_unit_.at(parameter)->offset);
+    const auto element = static_cast<size_t>(element_in_unit_.at(parameter));
     return base + element * dtype_size(context_.plan.param_dtype);
   }
 
-  std::byte* trained(int parameter) const {
+  std::byte* gathered(int parameter) const {
     const auto unit = static_cast<size_t>(unit_[static_cast<size_t>(parameter)]);
     OFSDP_CHECK(gathered_[unit] != nullptr, "u{} is used before its Gather", unit);
     return in_unit(parameter, gathered_[unit]);
@@ -140,10 +143,10 @@ class Binder {
   const Graph& graph_;
   const BindingContext& context_;
   std::vector<ValueId> storage_;
-  std::vector<int> trained_;
+  std::vector<int> parameter_;  // per value: the parameter behind it, or -1
   std::vector<int> unit_;
   std::vector<std::byte*> gathered_;
-  std::map<int, const UnitParam*> place_in_unit_;
+  std::map<int, int64_t> element_in_unit_;  // parameter -> its first, of a gathered unit
   std::map<ValueId, int> gradient_of_;
   BoundProgram bound_;
 };

@@ -13,13 +13,14 @@
 // `after_update` and `finish` are collective. Errors: kFault of this rank's writer, kPeer of others.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 
-#include "importer/model_copy.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/metrics.h"
 #include "runtime/run_state.h"
+#include "runtime/save_contents.h"
 #include "runtime/saver.h"
 #include "runtime/stop_signal.h"
 
@@ -33,6 +34,9 @@ class Checkpointing {
                                                      Communicator& communicator,
                                                      CheckpointStore* store);
 
+  // What a failed save has left is removed.
+  ~Checkpointing();
+
   // What a rank says in the exchange of an update, and what all have said.
   double written() const { return static_cast<double>(saver_.written()); }
   double stop_wish() const { return signal_ != nullptr && signal_->heard() ? 1 : 0; }
@@ -43,10 +47,12 @@ class Checkpointing {
   Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last);
   // Every save is a checkpoint.
   Status finish();
-  // Rank 0: the folder of one that has become a checkpoint, each once; else empty.
+  // Rank 0: a line about one that has become a checkpoint, each once; else empty.
   std::string newly_committed();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   Checkpointing(const Options& options, const RunPlan& plan, const ModelSetup& setup,
                 RunState& state, Communicator& communicator, CheckpointStore* store);
 
@@ -55,28 +61,27 @@ class Checkpointing {
   Status save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait);
   Status settle();
   void commit_present();
-  Status plan_copy();
-  std::vector<const float*> sources(bool staged);
-  WriteJob write_job(const std::vector<const float*>& sources);
-  int initializer_of(const SavedSlice& slice) const;
-  void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
 
   const Options& options_;
   const RunPlan& plan_;
-  const ModelSetup& setup_;
   RunState& state_;
   Communicator& communicator_;
   CheckpointStore* store_;
-  const std::vector<SavedSlice> slices_;
-  std::optional<ModelCopy> copy_;  // of a full checkpoint
-  Manifest manifest_;              // of the present save
-  std::string token_;              // of the run, the same on all ranks
+  std::unique_ptr<SaveContents> contents_;
+  Manifest manifest_;  // of the present save
+  std::string token_;  // of the run, the same on all ranks
   std::string folder_;
   std::unique_ptr<StopSignal> signal_;
   int64_t saves_ = 0;    // begun
   int64_t settled_ = 0;  // handed to the store, or known to be
   int64_t reported_ = 0;
-  std::deque<std::string> committing_;  // folders handed to the store and not yet reported
+  struct Report {
+    std::string folder;
+    Clock::time_point began;
+    double copy_ms = 0, wait_ms = 0;
+  };
+  Report present_;
+  std::deque<Report> committing_;  // handed to the store and not yet reported
   int64_t last_step_ = -1;
   bool stopping_ = false;
   Saver saver_;  // last: it reads what is above

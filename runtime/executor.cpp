@@ -170,9 +170,17 @@ void Executor::carry(const BoundStep& step) {
 Status Executor::gather(const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
   const UnitOffsets& offsets = offsets_.units[u];
+  const CollectiveSite where = site("all-gather", step.index);
+  const DType dtype = plan_.param_dtype;
   const ShardSource source{offsets.owned, offsets.owned_stride, units_[u].owned_numel};
-  return communicator_.all_gather(groups_[u].shards, source, step.slot, plan_.param_dtype,
-                                  site("all-gather", step.index));
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.all_gather(groups_[u].shards, source, step.slot, dtype, where));
+  const Unit& unit = plan_.units[u];
+  if (unit.frozen.empty()) return {};
+  const ShardSource frozen{offsets.frozen, 0, unit.frozen_padded_numel / groups_[u].shards.count,
+                           dtype};
+  std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
+  return communicator_.all_gather(groups_[u].shards, frozen, behind, dtype, where);
 }
 
 // Also clears what a unit of another shape has left in the gaps of the slot.

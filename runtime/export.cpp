@@ -119,8 +119,12 @@ bool is_float32(const OnnxFile& model) {
 Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFile& model,
               const Registry& registry) {
   const std::string& path = options.files.output;
+  // A full checkpoint has a model that is trained already; the one it began with says more.
+  const std::string& before = checkpoint.manifest().model;
+  Result<OnnxFile> input = OnnxFile::open(before);
+  const bool there = input.ok() && graph_hash(*input) == checkpoint.manifest().graph;
   OFSDP_ASSIGN_OR_RETURN(const ForwardDifference d,
-                         compare_forwards(model, path, checkpoint, registry));
+                         compare_forwards(there ? *input : model, path, checkpoint, registry));
   std::printf(
       "verify: outputs of the trained state up to %g; largest difference of %s to it %g, of the "
       "input file %g\n",

@@ -72,9 +72,11 @@ class MemoryPlanner {
   }
 
   int add_unit(size_t unit, int step, Kind kind) {
-    const int piece = add_piece(
-        static_cast<size_t>(plan_.units[unit].padded_numel) * dtype_size(plan_.param_dtype), step,
-        step, kind);
+    const Unit& u = plan_.units[unit];
+    const int64_t frozen = kind == Kind::kGathered ? u.frozen_padded_numel : 0;
+    const size_t bytes =
+        static_cast<size_t>(u.padded_numel + frozen) * dtype_size(plan_.param_dtype);
+    const int piece = add_piece(bytes, step, step, kind);
     if (kind == Kind::kGathered) steps_.emplace_back(static_cast<size_t>(step), piece);
     return piece;
   }

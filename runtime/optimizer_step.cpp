@@ -26,6 +26,7 @@ UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOff
     made.whole = reinterpret_cast<std::byte*>(made.owned);
   }
   for (size_t offset : o.optimizer) made.optimizer.push_back(floats(state, offset));
+  made.frozen = memory.shared + o.frozen;
   made.slot = memory.shared + o.slot;
   if (o.gradient >= 0) {
     made.gradient =

@@ -26,6 +26,7 @@ namespace ofsdp {
 struct UnitState {
   float* owned = nullptr;         // parameters: the shard, or the whole
   std::vector<float*> optimizer;  // like owned
+  std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
   std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
   float* gradient = nullptr;      // like owned, where the reduced gradient waits; or null
   std::byte* slot = nullptr;      // the unit's gradient slot, whole, in Plan::slot_dtype

@@ -87,16 +87,18 @@ KeptPlan::Key KeptPlan::key(const Graph& graph, ValueId storage) {
   return {nullptr, -1};
 }
 
-void KeptPlan::add(const ProgramPlan& program) {
+void KeptPlan::add(const ProgramPlan& program, const Plan& plan) {
   const Graph& graph = program.graph;
   const auto storage = storage_of(graph);
-  const auto trained = parameter_behind(graph);
+  const auto parameter = parameter_behind(graph);
+  const auto unit = unit_of_parameter(graph, plan);
   for (const Node& node : graph.nodes) {
     if (node.op->view) continue;
     for (ValueId id : node.inputs) {
       const ValueId root = storage[static_cast<size_t>(id)];
       const ValueKind kind = graph.value(root).kind;
-      const bool frozen = kind == ValueKind::kParameter && trained[static_cast<size_t>(root)] < 0;
+      const bool frozen = kind == ValueKind::kParameter &&
+                          unit[static_cast<size_t>(parameter[static_cast<size_t>(root)])] < 0;
       if (id == 0 || !(frozen || kind == ValueKind::kConstant)) continue;
       const Key k = key(graph, root);
       if (!index_.try_emplace(k, entries_.size()).second) continue;

@@ -43,7 +43,7 @@ Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOpt
 
 class KeptPlan {
  public:
-  void add(const ProgramPlan& program);
+  void add(const ProgramPlan& program, const Plan& plan);
   size_t bytes() const { return bytes_; }
 
   struct Entry {

@@ -46,6 +46,10 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
                        RankMemoryPlan& memory) {
   UnitOffsets offsets;
   place_parameters(plan, unit, offsets, memory);
+  const size_t frozen =
+      static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+  offsets.frozen = take(memory.shared, frozen);
+  memory.parameter_bytes += frozen;
   const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   for (int i = 0; i < needs.optimizer_states; ++i) {
     offsets.optimizer.push_back(take(memory.state, owned));

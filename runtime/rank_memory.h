@@ -23,6 +23,7 @@ struct UnitOffsets {
   size_t owned_stride = 0;        // times the rank's place in its shard group: added to `owned`
   int64_t whole = -1;             // the gathered copy, where it is kept: in shared, with the owned
                                   // part in place (float32), or in state; -1: none
+  size_t frozen = 0;              // the rank's share of the frozen ones, in shared
   std::vector<size_t> optimizer;  // each state tensor, in state
   int64_t gradient = -1;          // gradient shard, where the slot does not hold it; -1: none
   bool gradient_in_shared = false;

@@ -245,7 +245,7 @@ class RunPlanner {
     needs.accumulate = options_.batch.grad_accum > 1 || needs_norm();
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);
-      run_->kept.add(program);
+      run_->kept.add(program, run_->plan);
       if (key.batch == options_.batch.batch_size) {
         run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
       }

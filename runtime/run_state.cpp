@@ -38,6 +38,7 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
       Loader::staging_bytes(*train, plan.train_sampler[0].options().batch_size), kTensorAlignment);
   state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_);
   OFSDP_RETURN_IF_ERROR(state->load_kept());
+  OFSDP_RETURN_IF_ERROR(state->load_frozen());
   OFSDP_RETURN_IF_ERROR(checkpoint == nullptr
                             ? state->load_weights()
                             : load_state(*checkpoint, plan, *state, communicator.rank()));
@@ -92,26 +93,44 @@ Status RunState::load_kept() {
       }
       continue;
     }
-    const Parameter& parameter = setup_.graph.parameters[static_cast<size_t>(entry.parameter)];
-    const auto& source = setup_.file.initializers()[static_cast<size_t>(parameter.initializer)];
-    OFSDP_RETURN_IF_ERROR(load_converted(source, entry.desc, target));
+    OFSDP_RETURN_IF_ERROR(
+        load_converted(entry.parameter, {0, entry.desc.numel()}, entry.desc.dtype, target));
+  }
+  return {};
+}
+
+// Of a unit's frozen parameters the elements that this rank has of the flat array.
+Status RunState::load_frozen() {
+  for (const Unit& unit : plan_.plan.units) {
+    const Span mine = plan_.plan.owned_frozen(unit, communicator_.rank());
+    std::byte* const base = units_[static_cast<size_t>(unit.id)].frozen;
+    for (const UnitParam& p : unit.frozen) {
+      const Overlap part = overlap(p, mine.begin, mine.begin + mine.numel);
+      if (part.count <= 0) continue;
+      const DType dtype = plan_.plan.param_dtype;
+      OFSDP_RETURN_IF_ERROR(
+          load_converted(p.parameter, {part.in_parameter, part.count}, dtype,
+                         base + static_cast<size_t>(part.in_span) * dtype_size(dtype)));
+    }
   }
   return {};
 }
 
 // In pieces, so that nothing is held twice.
-Status RunState::load_converted(const Initializer& source, const TensorDesc& desc,
+Status RunState::load_converted(int parameter, const Span& elements, DType dtype,
                                 std::byte* target) const {
-  const int64_t numel = desc.numel();
-  if (desc.dtype == DType::kFloat32) {
-    return setup_.file.read(source, 0,
-                            {reinterpret_cast<float*>(target), static_cast<size_t>(numel)});
+  const Parameter& p = setup_.graph.parameters[static_cast<size_t>(parameter)];
+  const auto& source = setup_.file.initializers()[static_cast<size_t>(p.initializer)];
+  if (dtype == DType::kFloat32) {
+    return setup_.file.read(
+        source, elements.begin,
+        {reinterpret_cast<float*>(target), static_cast<size_t>(elements.numel)});
   }
   std::array<float, 8192> piece;
-  for (int64_t begin = 0; begin < numel; begin += static_cast<int64_t>(piece.size())) {
-    const auto count = std::min(piece.size(), static_cast<size_t>(numel - begin));
-    OFSDP_RETURN_IF_ERROR(setup_.file.read(source, begin, {piece.data(), count}));
-    narrow(piece.data(), desc.dtype, target + static_cast<size_t>(begin) * dtype_size(desc.dtype),
+  for (int64_t done = 0; done < elements.numel; done += static_cast<int64_t>(piece.size())) {
+    const auto count = std::min(piece.size(), static_cast<size_t>(elements.numel - done));
+    OFSDP_RETURN_IF_ERROR(setup_.file.read(source, elements.begin + done, {piece.data(), count}));
+    narrow(piece.data(), dtype, target + static_cast<size_t>(done) * dtype_size(dtype),
            static_cast<int64_t>(count));
   }
   return {};

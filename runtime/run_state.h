@@ -48,7 +48,8 @@ class RunState {
       : plan_(plan), setup_(setup), communicator_(communicator) {}
   Status load_weights();
   Status load_kept();
-  Status load_converted(const Initializer& source, const TensorDesc& desc, std::byte* target) const;
+  Status load_frozen();
+  Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
   void bind_programs();
   Result<ModelOutput> open_output(const std::string& path);
   Status write_shares(ModelOutput& output) const;

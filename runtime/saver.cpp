@@ -17,7 +17,8 @@ Saver::Saver() {
   pthread_setname_np(thread_.native_handle(), "ofsdp-save");
 }
 
-Saver::~Saver() {
+void Saver::stop() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     cancelled_ = true;
@@ -45,6 +46,7 @@ void Saver::write(WriteJob job) {
 void Saver::commit(CommitJob job) {
   add([this, job = std::move(job)] {
     OFSDP_RETURN_IF_ERROR(job.store->commit(job.folder, job.manifest));
+    last_commit_ = std::chrono::steady_clock::now();
     ++committed_;
     return ok_status();
   });

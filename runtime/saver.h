@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -40,13 +41,15 @@ class Saver {
  public:
   Saver();
   Saver(const Saver&) = delete;
-  ~Saver();
+  ~Saver() { stop(); }
 
+  void stop();  // returns when the thread has ended; may be called again
   void write(WriteJob job);
   void commit(CommitJob job);
   // How many of each are done.
   int64_t written() const { return written_; }
   int64_t committed() const { return committed_; }
+  std::chrono::steady_clock::time_point last_commit() const { return last_commit_; }
   Status failure();
   // Until all that was asked for is done.
   Status wait();
@@ -58,6 +61,7 @@ class Saver {
   Status write_now(const WriteJob& job);
 
   std::atomic<int64_t> written_{0}, committed_{0};
+  std::atomic<std::chrono::steady_clock::time_point> last_commit_{};
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -71,9 +71,7 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
 std::vector<int> parameter_behind(const Graph& graph) {
   std::vector<int> parameter(graph.values.size(), -1);
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    if (graph.parameters[i].trained) {
-      parameter[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
-    }
+    parameter[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
   }
   for (const Node& node : graph.nodes) {
     if (!node.op->view) continue;
@@ -87,6 +85,7 @@ std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan) {
   std::vector<int> unit(graph.parameters.size(), -1);
   for (const Unit& u : plan.units) {
     for (const UnitParam& p : u.params) unit[static_cast<size_t>(p.parameter)] = u.id;
+    for (const UnitParam& p : u.frozen) unit[static_cast<size_t>(p.parameter)] = u.id;
   }
   return unit;
 }
@@ -100,8 +99,10 @@ uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t se
     if (local) continue;
     mix(static_cast<uint64_t>(step.kind));
     mix(static_cast<uint64_t>(step.index + 1));
-    if (step.index >= 0)
-      mix(static_cast<uint64_t>(plan.units[static_cast<size_t>(step.index)].padded_numel));
+    if (step.index < 0) continue;
+    const Unit& unit = plan.units[static_cast<size_t>(step.index)];
+    mix(static_cast<uint64_t>(unit.padded_numel));
+    mix(static_cast<uint64_t>(unit.frozen_padded_numel));
   }
   return hash;
 }

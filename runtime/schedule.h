@@ -81,10 +81,10 @@ struct Schedule {
 
 Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& options);
 
-// For each value: the trained parameter whose bytes it shows (itself, or through views), or -1.
+// For each value: the parameter whose bytes it shows (itself, or through views), or -1.
 std::vector<int> parameter_behind(const Graph& graph);
 
-// For each parameter: its unit, or -1.
+// For each parameter, trained or frozen: its unit, or -1 where it is kept whole.
 std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 
 // Two steps apart in anything that communicates have different hashes (FNV-1a, 64 bits).

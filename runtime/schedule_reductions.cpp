@@ -15,6 +15,7 @@ class ReductionPlacer {
   void run() {
     for (const UnitNodes& span : gradient_spans()) {
       const Unit& unit = plan_.units[static_cast<size_t>(span.unit)];
+      if (unit.params.empty()) continue;  // all frozen
       places_.before[static_cast<size_t>(span.first)].push_back({StepKind::kAcquire, span.unit});
       Steps& done = places_.after[static_cast<size_t>(span.last)];
       if (accumulates(unit)) done.push_back({StepKind::kAccumulate, span.unit});
@@ -26,7 +27,9 @@ class ReductionPlacer {
     while (!underway_.empty()) advance(places_.tail);
     if (!options_.last_micro || !options_.clip) return;
     places_.tail.push_back({StepKind::kClip, -1});
-    for (const Unit& unit : plan_.units) places_.tail.push_back({StepKind::kUpdate, unit.id});
+    for (const Unit& unit : plan_.units) {
+      if (!unit.params.empty()) places_.tail.push_back({StepKind::kUpdate, unit.id});
+    }
   }
 
  private:

@@ -188,7 +188,8 @@ class Session {
   Status evaluate(const ModelSetup& setup, const RunPlan& plan, RunState& state,
                   MetricsWriter& metrics) {
     Evaluator evaluator(plan, setup, state, communicator_);
-    OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator.run(0, 0));
+    OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
+                           evaluator.run(options_.run.start.update, options_.run.start.epoch));
     if (communicator_.rank() != 0) return {};
     Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
     return metrics.eval(row);

@@ -64,12 +64,13 @@ Status Trainer::run() {
   OFSDP_ASSIGN_OR_RETURN(first, exchange(first, start));
   kept_ = first.next_kept;
   update_began_ = Clock::now();
-  for (int64_t step = start + 1; step <= total_ && !stopped(); ++step) {
+  for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
+    stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
   }
-  return stopped() ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
+  return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
 }
 
 Status Trainer::update(int64_t step) {
@@ -174,9 +175,7 @@ Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evalua
 
 void Trainer::say_saved() {
   if (communicator_.rank() != 0) return;
-  for (std::string folder; !(folder = checkpoints_->newly_committed()).empty();) {
-    progress_.line("saved " + folder);
-  }
+  for (std::string line; !(line = checkpoints_->newly_committed()).empty();) progress_.line(line);
 }
 
 Status Trainer::finish(double seconds) {

@@ -32,7 +32,7 @@ class Trainer {
 
   // From options.run.start to the end, or until a signal has stopped it.
   Status run();
-  bool stopped() const { return checkpoints_ != nullptr && checkpoints_->stopping(); }
+  bool stopped() const { return stopped_; }
 
  private:
   struct UpdateSums {
@@ -70,6 +70,7 @@ class Trainer {
   StepTimes times_;
   Loader loader_;
   std::unique_ptr<Evaluator> evaluator_;
+  bool stopped_ = false;
   const Batch* batch_ = nullptr;  // taken from the loader
   double kept_ = 0;               // of the present update, all ranks together
   Progress::Clock::time_point update_began_;

@@ -103,6 +103,18 @@ double largest_difference(const Outputs& a, const Outputs& b) {
 
 }  // namespace
 
+Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, inference_graph(file, Manifest{}, registry));
+  ForwardSample sample;
+  Feeds feeds;
+  OFSDP_RETURN_IF_ERROR(feed_inputs(graph, feeds));
+  for (const ValueId id : graph.inputs) {
+    sample.inputs.push_back({graph.value(id).name, graph.value(id).desc, feeds.at(id)});
+  }
+  OFSDP_ASSIGN_OR_RETURN(sample.outputs, outputs_of(graph, reader_of(file)));
+  return sample;
+}
+
 Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
                                            CheckpointReader& checkpoint, const Registry& registry) {
   const Manifest& manifest = checkpoint.manifest();

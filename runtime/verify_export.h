@@ -5,6 +5,8 @@
 // the reader.
 #pragma once
 
+#include <map>
+
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "importer/onnx_file.h"
 #include "kernels/core/registry.h"
@@ -16,6 +18,19 @@ struct ForwardDifference {
   double input = 0;      // of the input file's
   double magnitude = 0;  // the state's largest output
 };
+
+// A file's own forward pass on the same made-up batch.
+struct ForwardSample {
+  struct Input {
+    std::string name;
+    TensorDesc desc;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Input> inputs;
+  std::map<std::string, std::vector<float>> outputs;
+};
+
+Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& registry);
 
 Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
                                            CheckpointReader& checkpoint, const Registry& registry);

@@ -1,6 +1,7 @@
 #include "fsdp/checkpoint/manifest.h"
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "fsdp/checkpoint/crc32c.h"
@@ -78,6 +79,13 @@ Json list_of(const std::vector<T>& values) {
 
 // ---- Reading: nlohmann's exceptions end in parse_manifest and parse_files. ----
 
+// The library makes whole numbers of fractions and of 1e300; a manifest has none.
+template <typename T>
+T whole(const Json& j) {
+  if (j.is_number_integer()) return j.get<T>();
+  throw std::runtime_error("expected a whole number, found " + line_of(j).substr(0, 40));
+}
+
 template <typename T, typename F>
 std::vector<T> read_list(const Json& list, F read) {
   std::vector<T> values;
@@ -93,35 +101,37 @@ std::optional<T> optional_of(const Json& value) {
 Slice read_slice(const Json& j) {
   return {j.at(0).get<std::string>(),
           j.at(1).get<std::string>(),
-          j.at(2).get<int64_t>(),
-          j.at(3).get<int64_t>(),
-          j.at(4).get<int64_t>(),
-          read_list<uint32_t>(j.at(5), [](const Json& x) { return x.get<uint32_t>(); })};
+          whole<int64_t>(j.at(2)),
+          whole<int64_t>(j.at(3)),
+          whole<int64_t>(j.at(4)),
+          read_list<uint32_t>(j.at(5), [](const Json& x) { return whole<uint32_t>(x); })};
 }
 
 CheckpointFile read_file(const Json& j) {
-  return {j.at("name").get<std::string>(), j.at("rank").get<int>(), j.at("bytes").get<int64_t>(),
-          optional_of<uint32_t>(j.at("header_crc32c")),
+  return {j.at("name").get<std::string>(), whole<int>(j.at("rank")), whole<int64_t>(j.at("bytes")),
+          j.at("header_crc32c").is_null() ? std::nullopt
+                                          : std::optional(whole<uint32_t>(j.at("header_crc32c"))),
           read_list<Slice>(j.at("slices"), read_slice)};
 }
 
 NamedTensor read_tensor(const Json& j) {
-  return {j.at("name").get<std::string>(),
-          Shape(read_list<int64_t>(j.at("shape"), [](const Json& x) { return x.get<int64_t>(); }))};
+  return {
+      j.at("name").get<std::string>(),
+      Shape(read_list<int64_t>(j.at("shape"), [](const Json& x) { return whole<int64_t>(x); }))};
 }
 
 UnitLayout read_unit(const Json& j) {
-  return {j.at("padded_numel").get<int64_t>(),
+  return {whole<int64_t>(j.at("padded_numel")),
           read_list<UnitLayout::Part>(j.at("params"), [](const Json& p) {
-            return UnitLayout::Part{p.at(0).get<std::string>(), p.at(1).get<int64_t>(),
-                                    p.at(2).get<int64_t>()};
+            return UnitLayout::Part{p.at(0).get<std::string>(), whole<int64_t>(p.at(1)),
+                                    whole<int64_t>(p.at(2))};
           })};
 }
 
 SamplerPosition read_sampler(const Json& j) {
-  return {j.at("epoch").get<int64_t>(),   j.at("sample").get<int64_t>(),
-          j.at("samples").get<int64_t>(), j.at("global_batch").get<int64_t>(),
-          j.at("seed").get<uint64_t>(),   j.at("shuffle").get<bool>(),
+  return {whole<int64_t>(j.at("epoch")),   whole<int64_t>(j.at("sample")),
+          whole<int64_t>(j.at("samples")), whole<int64_t>(j.at("global_batch")),
+          whole<uint64_t>(j.at("seed")),   j.at("shuffle").get<bool>(),
           j.at("drop_last").get<bool>()};
 }
 
@@ -129,13 +139,13 @@ Manifest read_manifest(const Json& j) {
   Manifest m;
   m.type = j.at("type").get<std::string>();
   m.save = j.at("save").get<std::string>();
-  m.sequence = j.at("sequence").get<int64_t>();
+  m.sequence = whole<int64_t>(j.at("sequence"));
   m.model = j.at("model").get<std::string>();
   m.graph = j.at("graph_hash").get<std::string>();
-  m.world = j.at("world").get<int>();
+  m.world = whole<int>(j.at("world"));
   m.strategy = j.at("strategy").get<std::string>();
   m.wrap = j.at("wrap").get<std::string>();
-  m.step = j.at("step").get<int64_t>();
+  m.step = whole<int64_t>(j.at("step"));
   m.sampler = read_sampler(j.at("sampler"));
   m.schedule = j.at("schedule").get<std::string>();
   m.lr = j.at("lr").get<double>();
@@ -143,8 +153,8 @@ Manifest read_manifest(const Json& j) {
   m.states =
       read_list<std::string>(j.at("states"), [](const Json& x) { return x.get<std::string>(); });
   if (const Json& s = j.at("loss_scale"); !s.is_null()) {
-    m.loss_scale = SavedLossScale{s.at("scale").get<double>(), s.at("good_updates").get<int64_t>(),
-                                  s.at("skipped_updates").get<int64_t>()};
+    m.loss_scale = SavedLossScale{s.at("scale").get<double>(), whole<int64_t>(s.at("good_updates")),
+                                  whole<int64_t>(s.at("skipped_updates"))};
   }
   if (const Json& e = j.at("evaluation"); !e.is_null()) {
     m.evaluation =
@@ -222,7 +232,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
     Manifest manifest = read_manifest(j);
     OFSDP_RETURN_IF_ERROR(check_manifest(manifest));
     return manifest;
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return input_error("expected a manifest as JSON, found: {}", error.what());
   }
 }
@@ -232,7 +242,7 @@ std::string to_text(const std::vector<CheckpointFile>& files) { return line_of(l
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text) {
   try {
     return read_list<CheckpointFile>(Json::parse(text), read_file);
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return input_error("expected a list of files as JSON, found: {}", error.what());
   }
 }

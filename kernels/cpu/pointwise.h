@@ -18,8 +18,12 @@
 // as well would be defined twice. Threads: as Kernel. Errors: none.
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/through_float.h"
 
 #define OFSDP_INLINE [[gnu::always_inline]] inline
@@ -39,6 +43,9 @@ inline constexpr TypeSet kIntegerTypes = kSignedIntegers | type_bit(DType::kUInt
 inline constexpr TypeSet kNumberTypes = kFloatTypes | kIntegerTypes;
 inline constexpr TypeSet kBoolType = type_bit(DType::kBool);
 
+constexpr bool is_16_bit_float(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
 constexpr bool in_set(TypeSet types, DType dtype) { return (types & type_bit(dtype)) != 0; }
 
 template <typename F>
@@ -125,9 +132,65 @@ std::unique_ptr<Kernel> create_unary_of(const Problem& p) {
   });
 }
 
+// 16-bit floats, a block at a time: widened, computed and rounded in the first-level cache.
+inline constexpr int64_t kWideBlock = 1024;
+
+// One operand of a block; steps are those of BinaryRow.
+struct WideOperand {
+  alignas(64) std::array<float, kWideBlock> values;
+  int64_t step = 1;
+
+  void load(DType dtype, const uint16_t* src, int64_t step_of_src, int64_t begin, int64_t n) {
+    step = step_of_src == 0 ? 0 : 1;
+    if (step_of_src <= 1) {
+      widen(dtype, src + begin * step_of_src, values.data(), step_of_src == 0 ? 1 : n);
+      return;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      widen(dtype, src + (begin + i) * step_of_src, &values[static_cast<size_t>(i)], 1);
+    }
+  }
+};
+
+template <typename Y>
+void store_wide(const Y* values, DType dtype, void* dst, int64_t begin, int64_t n) {
+  if constexpr (std::is_same_v<Y, float>) {
+    narrow(values, dtype, static_cast<uint16_t*>(dst) + begin, n);
+  } else {
+    std::copy(values, values + n, static_cast<Y*>(dst) + begin);
+  }
+}
+
+inline bool accepts_unary_16(const Problem& p) {
+  return is_16_bit_float(p.in(0).dtype) && p.in(0).layout == p.out(0).layout;
+}
+
+template <typename F>
+std::unique_ptr<Kernel> create_unary_16(const Problem& p) {
+  using Y = UnaryResult<F, float>;
+  return make_kernel([n = p.out(0).numel(), dtype = p.in(0).dtype,
+                      f = make_formula<F>(p.attributes)](const KernelArgs& a) {
+    parallel_for(n, kElementGrain, [&](int64_t from, int64_t to) {
+      WideOperand x;
+      alignas(64) std::array<Y, kWideBlock> y;
+      for (int64_t begin = from; begin < to; begin += kWideBlock) {
+        const int64_t count = std::min(kWideBlock, to - begin);
+        x.load(dtype, a.in<uint16_t>(0), 1, begin, count);
+        pointwise_span(x.values.data(), y.data(), count, f);
+        store_wide(y.data(), dtype, a.outputs[0].data, begin, count);
+      }
+    });
+    return ok_status();
+  });
+}
+
 template <typename F, TypeSet types = kFloatTypes>
 std::vector<Implementation> unary_kernels() {
-  return kernels_by<accepts_unary_of<types>, create_unary_of<F, types>>();
+  std::vector<Implementation> all = {{"loops", accepts_unary_of<types>, create_unary_of<F, types>}};
+  if constexpr (in_set(types, DType::kFloat32)) {
+    all.push_back({"blocks", accepts_unary_16, create_unary_16<F>});
+  }
+  return all;
 }
 
 // --- binary ---
@@ -165,9 +228,46 @@ std::unique_ptr<Kernel> create_binary_of(const Problem& p) {
   });
 }
 
+inline bool accepts_binary_16(const Problem& p) {
+  return is_16_bit_float(p.in(0).dtype) && p.in(0).dtype == p.in(1).dtype;
+}
+
+template <typename Y, typename F>
+void wide_row(const BinaryRow<uint16_t, Y>& row, DType dtype, const F& f) {
+  using Result = std::conditional_t<std::is_same_v<Y, uint16_t>, float, Y>;
+  WideOperand a, b;
+  alignas(64) std::array<Result, kWideBlock> y;
+  for (int64_t begin = 0; begin < row.n; begin += kWideBlock) {
+    const int64_t count = std::min(kWideBlock, row.n - begin);
+    a.load(dtype, row.a, row.step_a, begin, count);
+    b.load(dtype, row.b, row.step_b, begin, count);
+    pointwise_row(
+        BinaryRow<float, Result>{a.values.data(), a.step, b.values.data(), b.step, y.data(), count},
+        f);
+    store_wide(y.data(), dtype, row.y, begin, count);
+  }
+}
+
+template <typename F>
+std::unique_ptr<Kernel> create_binary_16(const Problem& p) {
+  using Y = std::conditional_t<std::is_same_v<BinaryResult<F, float>, bool>, bool, uint16_t>;
+  return make_kernel([loop = binary_loop(p), dtype = p.in(0).dtype,
+                      f = make_formula<F>(p.attributes)](const KernelArgs& a) {
+    for_binary_rows<uint16_t, Y>(
+        loop, a.in<uint16_t>(0), a.in<uint16_t>(1), a.out<Y>(0),
+        [&f, dtype](const BinaryRow<uint16_t, Y>& row) { wide_row(row, dtype, f); });
+    return ok_status();
+  });
+}
+
 template <typename F, TypeSet types = kFloatTypes>
 std::vector<Implementation> binary_kernels() {
-  return kernels_by<accepts_binary_of<types>, create_binary_of<F, types>>();
+  std::vector<Implementation> all = {
+      {"loops", accepts_binary_of<types>, create_binary_of<F, types>}};
+  if constexpr (in_set(types, DType::kFloat32)) {
+    all.push_back({"blocks", accepts_binary_16, create_binary_16<F>});
+  }
+  return all;
 }
 
 }  // namespace ofsdp

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/memory.h"
+#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp {
@@ -19,24 +20,16 @@ TensorDesc widened(TensorDesc desc) {
 
 constexpr int64_t kGrain = 16384;
 
-void widen(const TensorView& from, float* to) {
-  const auto* bits = from.as<const uint16_t>();
-  const bool half = from.desc.dtype == DType::kFloat16;
-  parallel_for(from.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      to[i] = half ? half_to_float(bits[i]) : bfloat16_to_float(bits[i]);
-    }
-  });
+void widen_view(const TensorView& from, float* to) {
+  const WidthSpan span = width_span(from.desc.dtype, DType::kFloat32);
+  parallel_for(from.desc.numel(), kGrain,
+               [&](int64_t begin, int64_t end) { span(from.data, to, begin, end); });
 }
 
-void narrow(const float* from, const TensorView& to) {
-  auto* bits = to.as<uint16_t>();
-  const bool half = to.desc.dtype == DType::kFloat16;
-  parallel_for(to.desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      bits[i] = half ? float_to_half(from[i]) : float_to_bfloat16(from[i]);
-    }
-  });
+void narrow_view(const float* from, const TensorView& to) {
+  const WidthSpan span = width_span(DType::kFloat32, to.desc.dtype);
+  parallel_for(to.desc.numel(), kGrain,
+               [&](int64_t begin, int64_t end) { span(from, to.data, begin, end); });
 }
 
 class ThroughFloat final : public Kernel {
@@ -54,14 +47,14 @@ class ThroughFloat final : public Kernel {
   Status run(const KernelArgs& a) override {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       input_views_[i].data = at(a, inputs_[i], a.inputs[i].data);
-      if (inputs_[i] != kOutside) widen(a.inputs[i], input_views_[i].as<float>());
+      if (inputs_[i] != kOutside) widen_view(a.inputs[i], input_views_[i].as<float>());
     }
     for (size_t i = 0; i < outputs_.size(); ++i) {
       output_views_[i].data = at(a, outputs_[i], a.outputs[i].data);
     }
     OFSDP_RETURN_IF_ERROR(inner_->run({input_views_, output_views_, a.workspace, a.step}));
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (outputs_[i] != kOutside) narrow(output_views_[i].as<float>(), a.outputs[i]);
+      if (outputs_[i] != kOutside) narrow_view(output_views_[i].as<float>(), a.outputs[i]);
     }
     return ok_status();
   }

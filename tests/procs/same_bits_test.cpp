@@ -20,12 +20,12 @@ Words several_units() {
                    "--batch-size", "7", "--steps", "12"});
 }
 
-std::string trained_file(const Words& words) {
+std::string trained_file(const Words& words, const char* units = "3 units") {
   const TempFolder folder;
   const std::string path = folder.path() + "/trained.onnx";
   const Finished run = Program::run(words + Words{"--output", path});
   EXPECT_EQ(run.status, 0) << run.err;
-  EXPECT_NE(run.out.find("3 units"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find(units), std::string::npos) << run.out;
   return onnx_bytes::content(path);
 }
 
@@ -121,6 +121,17 @@ TEST_P(SameBitsTest, ActivationCheckpointingIsOnlyMemory) {
       expect_same(first, trained_file(words() + more + Words{"--activation-checkpointing", how}),
                   how);
     }
+  }
+}
+
+// In units where parameters are sharded, whole elsewhere.
+TEST_P(SameBitsTest, FrozenParametersAreSharedOutAsWell) {
+  const Words some = words() + Words{"--freeze", "*weight"};
+  const std::string first = trained_file(some + Words{"--strategy", "no_shard"}, "1 units");
+  EXPECT_NE(first, trained_file(words()));
+  expect_same(first, trained_file(some + Words{"--strategy", "zero1"}, "1 units"), "zero1");
+  for (const char* strategy : {"full_shard", "shard_grad_op"}) {
+    expect_same(first, trained_file(some + Words{"--strategy", strategy}), strategy);
   }
 }
 

@@ -1,0 +1,8 @@
+#!/bin/sh
+# How fast checkpoints are: 1 GiB of state from two ranks against dd with conv=fsync on the same disk in
+# turn, the wait of a step for an asynchronous save against the copy of the shard, and memory.
+#
+#   bench/checkpoint.sh [FOLDER [ROUNDS]]      FOLDER on the disk to measure; PYTHON has onnx and numpy
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+exec "${PYTHON:-python3}" "$root/bench/checkpoint.py" "$root/build/release/fsdp-run" "${1:-/tmp/checkpoint-bench}" "${2:-5}"

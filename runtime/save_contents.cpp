@@ -1,0 +1,120 @@
+#include "runtime/save_contents.h"
+
+#include <cstring>
+
+namespace ofsdp {
+namespace {
+
+constexpr const char* kFullModel = "model.onnx";
+
+}  // namespace
+
+Result<std::unique_ptr<SaveContents>> SaveContents::make(const Options& options,
+                                                         const RunPlan& plan,
+                                                         const ModelSetup& setup, RunState& state,
+                                                         const Communicator& communicator) {
+  std::unique_ptr<SaveContents> made(
+      new SaveContents(options, plan, setup, state, communicator.rank()));
+  if (options.checkpoint.type == CheckpointType::kFull) OFSDP_RETURN_IF_ERROR(made->plan_copy());
+  return made;
+}
+
+// A full checkpoint has the model as a file, in which every value that changes has its place.
+Status SaveContents::plan_copy() {
+  std::vector<int> changing;
+  const auto& parameters = setup_.graph.parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].trained || is_carried(plan_, static_cast<int>(i))) {
+      changing.push_back(parameters[i].initializer);
+    }
+  }
+  std::vector<std::string> taken{kManifestName, std::string(kManifestName) + ".tmp"};
+  for (int rank = 0; rank < plan_.plan.world; ++rank) {
+    for (const PlannedFile& file : plan_shard_files({"", rank, plan_.plan.world}, {})) {
+      taken.push_back(file.file.name);
+    }
+  }
+  OFSDP_ASSIGN_OR_RETURN(copy_, ModelCopy::plan(setup_.file, kFullModel, changing, taken));
+  return ok_status();
+}
+
+int SaveContents::initializer_of(const SavedSlice& slice) const {
+  return setup_.graph.parameters[static_cast<size_t>(slice.parameter)].initializer;
+}
+
+// Where the elements of each slice are: in the training state, or in the copy beside it.
+std::vector<const float*> SaveContents::sources(bool staged) {
+  std::vector<const float*> list;
+  auto* copy = reinterpret_cast<float*>(state_.checkpoint_staging().data());
+  for (const SavedSlice& s : slices_) {
+    const float* live = s.unit >= 0 ? state_.held(s.unit, s.state) + s.at
+                                    : state_.kept(plan_.kept.entries()[s.kept_entry]).data();
+    if (staged) {
+      std::memcpy(copy, live, static_cast<size_t>(s.slice.bytes()));
+      live = copy;
+      copy += s.slice.count;
+    }
+    list.push_back(live);
+  }
+  return list;
+}
+
+WriteJob SaveContents::job(const std::string& folder, const std::string& save,
+                           const std::vector<const float*>& sources) const {
+  WriteJob job{folder, rank_, {}, {}};
+  std::vector<SourceSlice> own;  // what goes into this rank's own file
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const SavedSlice& s = slices_[i];
+    const bool in_model = copy_ && s.unit >= 0 && s.state < 0 && copy_->is_plain(initializer_of(s));
+    if (!in_model) own.push_back({s.slice, s.shape, sources[i]});
+  }
+  job.files = plan_shard_files({save, job.rank, plan_.plan.world}, own);
+  if (copy_) add_model_files(sources, job);
+  return job;
+}
+
+// Values of float32 are slices of the model file. Those of other types are rounded into it, and are
+// slices of the rank's own file besides, as are running statistics.
+void SaveContents::add_model_files(const std::vector<const float*>& sources, WriteJob& job) const {
+  const size_t first = job.files.size();
+  for (const ModelCopy::File& file : copy_->files()) {
+    PlannedFile planned;
+    planned.file.name = file.name;
+    planned.file.rank = job.rank;
+    planned.file.bytes = file.bytes;
+    job.files.push_back(std::move(planned));
+  }
+  struct Rounded {
+    int initializer;
+    int64_t first;
+    std::span<const float> values;
+  };
+  std::vector<Rounded> rounded;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const SavedSlice& s = slices_[i];
+    const bool statistic = s.unit < 0;
+    if (s.state >= 0 || (statistic && job.rank != 0)) continue;
+    const int initializer = initializer_of(s);
+    if (statistic || !copy_->is_plain(initializer)) {
+      rounded.push_back(
+          {initializer, s.slice.first, {sources[i], static_cast<size_t>(s.slice.count)}});
+      continue;
+    }
+    const Initializer& place = copy_->initializer(initializer);
+    PlannedFile& planned = job.files[first + static_cast<size_t>(place.file)];
+    Slice slice = s.slice;
+    slice.offset = place.offset + slice.first * 4;
+    planned.file.slices.push_back(std::move(slice));
+    planned.sources.push_back(sources[i]);
+  }
+  job.more = [copy = &*copy_, folder = job.folder, rest = job.rank == 0,
+              rounded = std::move(rounded)](const std::atomic<bool>& cancelled) -> Status {
+    for (const Rounded& r : rounded) {
+      OFSDP_RETURN_IF_ERROR(copy->write(folder, r.initializer, r.first, r.values));
+    }
+    if (rest) OFSDP_RETURN_IF_ERROR(copy->write_rest(folder, cancelled));
+    return copy->sync(folder);
+  };
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,234 @@
+// One state, saved by N ranks under one strategy, loaded by M under another and saved again: the same
+// bits everywhere, in memory, in both checkpoints and in the files exported from them. Ranks are set
+// up one after another in this process.
+//
+// OFSDP_RESHARD_ALL takes the large models through every pair; OFSDP_RESHARD_MODEL is one more model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "fsdp/checkpoint/checkpoint_store.h"
+#include "kernels/core/registry.h"
+#include "runtime/checkpointing.h"
+#include "runtime/export.h"
+#include "tests/support/data_files.h"
+#include "tests/support/lone_rank.h"
+#include "tests/support/onnx_bytes.h"
+
+namespace ofsdp {
+namespace {
+
+struct Model {
+  std::string path;
+  LossKind loss;
+  int64_t min_params;
+};
+
+struct Arrangement {
+  int world;
+  Strategy strategy;
+  WrapPolicy wrap = WrapPolicy::kSize;
+  CheckpointType type = CheckpointType::kSharded;
+};
+
+// A value that only this element of this tensor has.
+float pattern(const std::string& kind, const std::string& name, int64_t element) {
+  const auto hash = static_cast<uint32_t>(std::hash<std::string>{}(kind + " " + name));
+  const uint32_t mixed = (hash ^ static_cast<uint32_t>(element)) * 2654435761u;
+  return static_cast<float>(mixed >> 8) / 16777216.0f + 0.25f;
+}
+
+// A rank of an arrangement, with its memory.
+class Rank {
+ public:
+  Rank(const Model& model, const Arrangement& arrangement, int rank, const std::string& dir)
+      : communicator_(rank, arrangement.world) {
+    options_.model = model.path;
+    options_.loss.kind = model.loss;
+    const auto beside = std::filesystem::path(model.path).parent_path() / "data";
+    if (!std::filesystem::is_directory(beside) ||
+        beside.string().find("mnist") != std::string::npos)
+      options_.run.data.kind = DataChoice::Kind::kSynthetic;
+    options_.run.epochs.reset();
+    options_.run.steps = 1;
+    options_.batch.given.batch_size.value = 2;
+    options_.sharding.strategy = arrangement.strategy;
+    if (is_hybrid(arrangement.strategy)) options_.sharding.shard_size = 2;
+    options_.sharding.wrap = arrangement.wrap;
+    options_.sharding.min_params = model.min_params;
+    options_.checkpoint.dir = dir;
+    options_.checkpoint.type = arrangement.type;
+    options_.checkpoint.sync = true;
+    auto setup = ModelSetup::make(options_, registry_, communicator_, ledger_);
+    EXPECT_TRUE(setup.ok()) << setup.error().message();
+    setup_ = std::make_unique<ModelSetup>(*std::move(setup));
+    auto plan = RunPlan::make(options_, *setup_, communicator_, optimizers_);
+    EXPECT_TRUE(plan.ok()) << plan.error().message();
+    plan_ = *std::move(plan);
+  }
+
+  void start(CheckpointReader* checkpoint) {
+    auto state = RunState::make(*plan_, *setup_, communicator_, ledger_, {}, checkpoint);
+    ASSERT_TRUE(state.ok()) << state.error().message();
+    state_ = *std::move(state);
+  }
+
+  // Calls visit(kind, name, element, value) for every element that is held.
+  template <typename F>
+  void each_element(F visit) {
+    std::vector<std::string> kinds = plan_->optimizer->state_names(plan_->settings);
+    kinds.insert(kinds.begin(), kParameterKind);
+    for (const Unit& unit : plan_->plan.units) {
+      const auto [begin, numel] = plan_->plan.owned(unit, communicator_.rank());
+      for (size_t k = 0; k < kinds.size(); ++k) {
+        float* held = state_->held(unit.id, static_cast<int>(k) - 1);
+        for (const UnitParam& p : unit.params) {
+          for (int64_t i = 0; i < p.numel; ++i) {
+            const int64_t at = p.offset + i - begin;
+            if (at >= 0 && at < numel) visit(kinds[k], p.name, i, held[at]);
+          }
+        }
+      }
+    }
+  }
+
+  void save(CheckpointStore* store) {
+    auto saver = Checkpointing::make(options_, *plan_, *setup_, *state_, communicator_, store);
+    ASSERT_TRUE(saver.ok()) << saver.error().message();
+    const Status saved = (*saver)->after_update(1, std::nullopt, true);
+    EXPECT_TRUE(saved.ok()) << saved.message();
+  }
+
+ private:
+  Registry registry_ = make_registry();
+  std::vector<OptimizerDef> optimizers_ = optimizer_list();
+  MemoryLedger ledger_;
+  Options options_;
+  LoneRank communicator_;
+  std::unique_ptr<ModelSetup> setup_;
+  std::unique_ptr<RunPlan> plan_;
+  std::unique_ptr<RunState> state_;
+};
+
+// All ranks of an arrangement set up, changed by `prepare`, and saved; rank 0 last, as it commits.
+template <typename F>
+void save_all(const Model& model, const Arrangement& a, const std::string& dir,
+              const std::string& from, F prepare) {
+  auto store = CheckpointStore::open(dir, {});
+  ASSERT_TRUE(store.ok()) << store.error().message();
+  for (int rank = a.world - 1; rank >= 0; --rank) {
+    Rank one(model, a, rank, dir);
+    std::unique_ptr<CheckpointReader> reader;
+    if (!from.empty()) {
+      auto opened = CheckpointReader::open(from + "/step-00000001");
+      ASSERT_TRUE(opened.ok()) << opened.error().message();
+      reader = std::make_unique<CheckpointReader>(*std::move(opened));
+    }
+    one.start(reader.get());
+    prepare(one);
+    one.save(rank == 0 ? &*store : nullptr);
+  }
+}
+
+std::string exported(const std::string& dir) {
+  Options options;
+  options.command = Command::kExport;
+  options.model = dir;
+  options.files.output = dir + "/exported.onnx";
+  const Status status = export_checkpoint(options, make_registry());
+  EXPECT_TRUE(status.ok()) << status.message();
+  return onnx_bytes::content(options.files.output);
+}
+
+void expect_pattern(const std::string& dir) {
+  auto reader = CheckpointReader::open(dir + "/step-00000001");
+  ASSERT_TRUE(reader.ok()) << reader.error().message();
+  EXPECT_TRUE(reader->verify(0, 1).ok());
+  std::vector<std::string> kinds = reader->manifest().states;
+  kinds.emplace_back(kParameterKind);
+  for (const NamedTensor& tensor : reader->manifest().trained) {
+    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+    for (const std::string& kind : kinds) {
+      ASSERT_TRUE(reader->read(kind, tensor.name, 0, values).ok());
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(values[i], pattern(kind, tensor.name, static_cast<int64_t>(i)))
+            << kind << " of " << tensor.name << " at " << i;
+      }
+    }
+  }
+}
+
+void expect_pair(const Model& model, const Arrangement& from, const std::string& saved,
+                 const std::string& expected, const Arrangement& to) {
+  SCOPED_TRACE(fmt::format("{} {} to {} {}", from.world, strategy_name(from.strategy), to.world,
+                           strategy_name(to.strategy)));
+  const testing_data::TempFolder folder;
+  const std::string dir = folder.path() + "/b";
+  int64_t seen = 0, wrong = 0;
+  save_all(model, to, dir, saved, [&](Rank& rank) {
+    rank.each_element([&](const std::string& kind, const std::string& name, int64_t i, float v) {
+      ++seen;
+      wrong += v != pattern(kind, name, i);
+    });
+  });
+  EXPECT_GT(seen, 0);
+  EXPECT_EQ(wrong, 0) << "of " << seen << " in memory";
+  expect_pattern(dir);
+  EXPECT_TRUE(exported(dir) == expected) << "exported files differ";
+}
+
+std::vector<Arrangement> arrangements() {
+  std::vector<Arrangement> all;
+  for (int world = 1; world <= 4; ++world) {
+    for (const Strategy s : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard,
+                             Strategy::kZero1, Strategy::kHybridShard}) {
+      if (is_hybrid(s) && world != 4) continue;  // in pairs; elsewhere it is one of the others
+      const auto type = static_cast<CheckpointType>((world + static_cast<int>(s)) % 3);
+      all.push_back({world, s, world % 2 == 0 ? WrapPolicy::kNone : WrapPolicy::kSize, type});
+    }
+  }
+  return all;
+}
+
+// `stride`: only every so-and-so-many-th pair.
+void expect_all_pairs(const Model& model, size_t stride) {
+  const std::vector<Arrangement> all = arrangements();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const testing_data::TempFolder folder;
+    const std::string dir = folder.path() + "/a";
+    save_all(model, all[i], dir, "", [](Rank& rank) {
+      rank.each_element([](const std::string& kind, const std::string& name, int64_t element,
+                           float& value) { value = pattern(kind, name, element); });
+    });
+    expect_pattern(dir);
+    const std::string expected = exported(dir);
+    for (size_t j = i % stride; j < all.size(); j += stride) {
+      expect_pair(model, all[i], dir, expected, all[j]);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+size_t stride_or_all(size_t stride) {
+  return std::getenv("OFSDP_RESHARD_ALL") != nullptr ? 1 : stride;
+}
+
+TEST(ReshardTest, Perceptron) {
+  expect_all_pairs(
+      {OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy, 1000},
+      stride_or_all(3));
+}
+
+TEST(ReshardTest, Mnist) {
+  expect_all_pairs({OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", LossKind::kNll, 100000},
+                   stride_or_all(12));
+}
+
+TEST(ReshardTest, OneMoreModel) {
+  const char* path = std::getenv("OFSDP_RESHARD_MODEL");
+  if (path == nullptr) GTEST_SKIP() << "OFSDP_RESHARD_MODEL names none";
+  expect_all_pairs({path, LossKind::kCrossEntropy, 100000}, 1);
+}
+
+}  // namespace
+}  // namespace ofsdp
