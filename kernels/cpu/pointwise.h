@@ -24,7 +24,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/float_width.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 
 #define OFSDP_INLINE [[gnu::always_inline]] inline
 
@@ -79,8 +79,7 @@ std::unique_ptr<Kernel> kernel_for(DType dtype, const F& f) {
 // An implementation and the same for the 16-bit floats.
 template <bool (*accepts)(const Problem&), std::unique_ptr<Kernel> (*create)(const Problem&)>
 std::vector<Implementation> kernels_by() {
-  return {{"loops", accepts, create},
-          {"through_float", accepts_through_float<accepts>, create_through_float<create>}};
+  return {{"loops", accepts, create}, in_float32<accepts, create>()};
 }
 
 // --- unary ---

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -129,8 +129,7 @@ OpDef arg_extreme(const char* name, bool largest) {
       .infer = infer,
       .reference = largest ? reference<true> : reference<false>,
       .cpu = {{"lines", accepts, largest ? create<true> : create<false>},
-              {"through_float", accepts_through_float<accepts>,
-               largest ? create_through_float<create<true>> : create_through_float<create<false>>}},
+              largest ? in_float32<accepts, create<true>>() : in_float32<accepts, create<false>>()},
       .samples = samples};
 }
 

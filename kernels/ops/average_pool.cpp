@@ -5,7 +5,7 @@
 // attributes of the window and x_shape); rows of outputs are added in their order.
 // https://onnx.ai/onnx/operators/onnx__AveragePool.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/average_pool_kernel.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pool_shape.h"
@@ -125,8 +125,7 @@ void add_average_pool(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"loops", accepts<float>, make_average_pool},
                         {"float64", accepts<double>, make_average_pool},
-                        {"through_float", accepts_through_float<accepts<float>>,
-                         create_through_float<make_average_pool>}},
+                        in_float32<accepts<float>, make_average_pool>()},
                 .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
@@ -137,8 +136,7 @@ void add_average_pool(Registry& registry) {
                 .reference = grad_reference,
                 .cpu = {{"loops", accepts<float>, make_average_pool_grad},
                         {"float64", accepts<double>, make_average_pool_grad},
-                        {"through_float", accepts_through_float<accepts<float>>,
-                         create_through_float<make_average_pool_grad>}},
+                        in_float32<accepts<float>, make_average_pool_grad>()},
                 .samples = grad_samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},

@@ -4,7 +4,7 @@
 // in the padding.
 // https://onnx.ai/onnx/operators/onnx__Col2Im.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 #include "kernels/ops/window.h"
@@ -200,8 +200,7 @@ void add_col2im(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},
-                        {"through_float", accepts_through_float<accepts<float>>,
-                         create_through_float<create<float>>}},
+                        in_float32<accepts<float>, create<float>>()},
                 .samples = samples,
                 .constant_inputs = {1, 2}});
   registry.add({.domain = kOwnDomain,
@@ -211,8 +210,7 @@ void add_col2im(Registry& registry) {
                 .reference = grad_reference,
                 .cpu = {{"loops", accepts<float>, create_grad<float>},
                         {"float64", accepts<double>, create_grad<double>},
-                        {"through_float", accepts_through_float<accepts<float>>,
-                         create_through_float<create_grad<float>>}},
+                        in_float32<accepts<float>, create_grad<float>>()},
                 .samples = grad_samples,
                 .constant_inputs = {1, 2}});
 }

@@ -3,7 +3,7 @@
 // ofsdp.ConvGradWeights(x, dy), both in conv_grad.cpp.
 // Attribute of our own, set by fusion: ofsdp_activation="relu" (see activation.h).
 // https://onnx.ai/onnx/operators/onnx__Conv.html
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_shape.h"
@@ -144,19 +144,18 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_conv(Registry& registry) {
-  registry.add(
-      {.name = "Conv",
-       .min_inputs = 2,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"onednn", accepts, create},
-               {"loops", accepts_conv_loops, make_conv_loops},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0}});
+  registry.add({.name = "Conv",
+                .min_inputs = 2,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"onednn", accepts, create},
+                        {"loops", accepts_conv_loops, make_conv_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0}});
 }
 
 }  // namespace ofsdp::ops

@@ -4,7 +4,7 @@
 //   ofsdp.ConvGradWeights(x, dy) -> dw, db   dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d]
 //   dy
 //                                            db[m] = sum over (n, o) of dy; made only when wanted
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_shape.h"
 #include "kernels/ops/list.h"
@@ -237,8 +237,7 @@ void add_conv_grad(Registry& registry) {
                 .reference = reference_input,
                 .cpu = {{"onednn", accepts_input, create_input},
                         {"loops", accepts_conv_loops, make_conv_grad_input_loops},
-                        {"through_float", accepts_through_float<accepts_input>,
-                         create_through_float<create_input>}},
+                        in_float32<accepts_input, create_input>()},
                 .samples = samples_input,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
@@ -250,8 +249,7 @@ void add_conv_grad(Registry& registry) {
                 .reference = reference_weights,
                 .cpu = {{"onednn", accepts_weights, create_weights},
                         {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
-                        {"through_float", accepts_through_float<accepts_weights>,
-                         create_through_float<create_weights>}},
+                        in_float32<accepts_weights, create_weights>()},
                 .samples = samples_weights,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_transpose_shape.h"
 #include "kernels/ops/list.h"
@@ -156,19 +156,18 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_conv_transpose(Registry& registry) {
-  registry.add(
-      {.name = "ConvTranspose",
-       .min_inputs = 2,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"onednn", accepts, create},
-               {"loops", accepts_conv_loops, create_loops},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0}});
+  registry.add({.name = "ConvTranspose",
+                .min_inputs = 2,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"onednn", accepts, create},
+                        {"loops", accepts_conv_loops, create_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0}});
 }
 
 }  // namespace ofsdp::ops

@@ -1,7 +1,7 @@
 // CumProd(x, axis), attributes exclusive, reverse: y_i = product of x_k for k <= i along the axis
 // (k < i when exclusive, k >= i when reverse). No gradient.
 // https://onnx.ai/onnx/operators/onnx__CumProd.html
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/cumulative.h"
 #include "kernels/ops/list.h"
 
@@ -17,17 +17,16 @@ constexpr auto create = create_cumulative<std::multiplies<>, 1>;
 }  // namespace
 
 void add_cumprod(Registry& registry) {
-  registry.add({.name = "CumProd",
-                .min_inputs = 2,
-                .first_opset = 26,
-                .infer = infer_cumulative,
-                .reference = reference,
-                .cpu = {{"lines", accepts_cumulative, create},
-                        {"through_float", accepts_through_float<accepts_cumulative>,
-                         create_through_float<create>}},
-                .samples = cumulative_samples,
-                .inplace_inputs = {0},
-                .constant_inputs = {1}});
+  registry.add(
+      {.name = "CumProd",
+       .min_inputs = 2,
+       .first_opset = 26,
+       .infer = infer_cumulative,
+       .reference = reference,
+       .cpu = {{"lines", accepts_cumulative, create}, in_float32<accepts_cumulative, create>()},
+       .samples = cumulative_samples,
+       .inplace_inputs = {0},
+       .constant_inputs = {1}});
 }
 
 }  // namespace ofsdp::ops

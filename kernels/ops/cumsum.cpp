@@ -1,7 +1,7 @@
 // CumSum(x, axis), attributes exclusive, reverse: y_i = sum of x_k for k <= i along the axis (k < i
 // when exclusive, k >= i when reverse). dx is the CumSum of dy in the other direction.
 // https://onnx.ai/onnx/operators/onnx__CumSum.html
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/cumulative.h"
 #include "kernels/ops/list.h"
 
@@ -23,18 +23,17 @@ constexpr auto create = create_cumulative<std::plus<>, 0>;
 }  // namespace
 
 void add_cumsum(Registry& registry) {
-  registry.add({.name = "CumSum",
-                .min_inputs = 2,
-                .first_opset = 11,
-                .infer = infer_cumulative,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"lines", accepts_cumulative, create},
-                        {"through_float", accepts_through_float<accepts_cumulative>,
-                         create_through_float<create>}},
-                .samples = cumulative_samples,
-                .inplace_inputs = {0},
-                .constant_inputs = {1}});
+  registry.add(
+      {.name = "CumSum",
+       .min_inputs = 2,
+       .first_opset = 11,
+       .infer = infer_cumulative,
+       .grad = grad,
+       .reference = reference,
+       .cpu = {{"lines", accepts_cumulative, create}, in_float32<accepts_cumulative, create>()},
+       .samples = cumulative_samples,
+       .inplace_inputs = {0},
+       .constant_inputs = {1}});
 }
 
 }  // namespace ofsdp::ops

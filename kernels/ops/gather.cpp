@@ -3,9 +3,9 @@
 // that took k, in their order: ofsdp.GatherGrad(dy, indices), attributes axis and shape (of data).
 // An index outside of the axis is an error of the data.
 // https://onnx.ai/onnx/operators/onnx__Gather.html
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
@@ -193,15 +193,14 @@ void add_gather(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"rows", index_type, create}},
                 .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "GatherGrad",
-                .min_inputs = 2,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"columns", accepts_grad, create_grad},
-                        {"through_float", accepts_through_float<accepts_grad>,
-                         create_through_float<create_grad>}},
-                .samples = grad_samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "GatherGrad",
+       .min_inputs = 2,
+       .infer = infer_grad,
+       .reference = grad_reference,
+       .cpu = {{"columns", accepts_grad, create_grad}, in_float32<accepts_grad, create_grad>()},
+       .samples = grad_samples});
 }
 
 }  // namespace ofsdp::ops

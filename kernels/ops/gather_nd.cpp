@@ -4,8 +4,8 @@
 // ofsdp.GatherNDGrad(dy, indices), attributes shape (of data) and batch_dims.
 // https://onnx.ai/onnx/operators/onnx__GatherND.html
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/gather_scatter.h"
 #include "kernels/ops/list.h"
 
@@ -138,15 +138,14 @@ void add_gather_nd(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"slices", accepts, create}},
                 .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "GatherNDGrad",
-                .min_inputs = 2,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"columns", accepts_grad, create_grad},
-                        {"through_float", accepts_through_float<accepts_grad>,
-                         create_through_float<create_grad>}},
-                .samples = grad_samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "GatherNDGrad",
+       .min_inputs = 2,
+       .infer = infer_grad,
+       .reference = grad_reference,
+       .cpu = {{"columns", accepts_grad, create_grad}, in_float32<accepts_grad, create_grad>()},
+       .samples = grad_samples});
 }
 
 }  // namespace ofsdp::ops

@@ -1,7 +1,7 @@
 // GlobalLpPool: [N, C, spatial...] -> [N, C, 1...], (sum of |x|^p)^(1/p) over the spatial axes:
 // LpPool with one window that covers x; the gradient is ofsdp.LpPoolGrad of that (lp_pool.cpp).
 // https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/lp_pool.h"
 
@@ -48,9 +48,7 @@ void add_global_lp_pool(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"loops", accepts_lp_pool, create},
-                        {"through_float", accepts_through_float<accepts_lp_pool>,
-                         create_through_float<create>}},
+                .cpu = {{"loops", accepts_lp_pool, create}, in_float32<accepts_lp_pool, create>()},
                 .samples = samples});
 }
 

@@ -3,7 +3,7 @@
 // the first of equal ones. dx by ofsdp.MaxPoolGrad(dy, winners).
 // https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/max_pool_kernel.h"
 #include "kernels/ops/pool_shape.h"
@@ -94,16 +94,14 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_global_max_pool(Registry& registry) {
-  registry.add(
-      {.name = "GlobalMaxPool",
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"loops", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0}});
+  registry.add({.name = "GlobalMaxPool",
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0}});
 }
 
 }  // namespace ofsdp::ops

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 
 namespace ofsdp::ops {
@@ -194,19 +194,16 @@ void add_lp_pool(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"loops", accepts_lp_pool, create},
-                        {"through_float", accepts_through_float<accepts_lp_pool>,
-                         create_through_float<create>}},
+                .cpu = {{"loops", accepts_lp_pool, create}, in_float32<accepts_lp_pool, create>()},
                 .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "LpPoolGrad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_lp_pool, create_grad},
-                        {"through_float", accepts_through_float<accepts_lp_pool>,
-                         create_through_float<create_grad>}},
-                .samples = grad_samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "LpPoolGrad",
+       .min_inputs = 3,
+       .infer = infer_grad,
+       .reference = grad_reference,
+       .cpu = {{"loops", accepts_lp_pool, create_grad}, in_float32<accepts_lp_pool, create_grad>()},
+       .samples = grad_samples});
 }
 
 }  // namespace ofsdp::ops

@@ -6,7 +6,7 @@
 // kNoWinner, so the gradient is exact. https://onnx.ai/onnx/operators/onnx__MaxPool.html
 #include <cmath>
 
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/max_pool_kernel.h"
@@ -129,18 +129,17 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_max_pool(Registry& registry) {
-  registry.add(
-      {.name = "MaxPool",
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"loops", accepts, create},
-               {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0, 2}});
+  registry.add({.name = "MaxPool",
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts, create},
+                        {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0, 2}});
 }
 
 }  // namespace ofsdp::ops

@@ -2,7 +2,7 @@
 // lies at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
 // Outputs are added in their order, so repeated runs give the same bits.
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pool_shape.h"
 
@@ -213,8 +213,7 @@ void add_max_pool_grad(Registry& registry) {
                 .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
                         {"scatter", accepts<float>, create_scatter<float>},
                         {"float64", accepts<double>, create_scatter<double>},
-                        {"through_float", accepts_through_float<accepts<float>>,
-                         create_through_float<create_scatter<float>>}},
+                        in_float32<accepts<float>, create_scatter<float>>()},
                 .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},

@@ -3,8 +3,8 @@
 // Any dtype of values, indices of any numeric dtype. No gradient.
 // https://onnx.ai/onnx/operators/onnx__OneHot.html
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
 
@@ -101,16 +101,14 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_one_hot(Registry& registry) {
-  registry.add(
-      {.name = "OneHot",
-       .min_inputs = 3,
-       .first_opset = 9,
-       .infer = infer,
-       .reference = reference,
-       .cpu = {{"lines", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .constant_inputs = {1}});
+  registry.add({.name = "OneHot",
+                .min_inputs = 3,
+                .first_opset = 9,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"lines", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
+                .constant_inputs = {1}});
 }
 
 }  // namespace ofsdp::ops

@@ -2,7 +2,7 @@
 // Pad that is not constant. d data is the sum of dy over the places that show an element, in the
 // order of y. No gradient of its own.
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pad.h"
 
@@ -71,14 +71,12 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_pad_grad(Registry& registry) {
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "PadGrad",
-       .infer = infer,
-       .reference = reference,
-       .cpu = {{"rows", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "PadGrad",
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"rows", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples});
 }
 
 }  // namespace ofsdp::ops

@@ -1,7 +1,7 @@
 #include "kernels/ops/recurrent.h"
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/recurrent_reference.h"
 #include "kernels/ops/support.h"
 
@@ -93,19 +93,16 @@ void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*
                 .infer = infer<kind>,
                 .grad = grad<kind>,
                 .reference = reference<kind>,
-                .cpu = {{"products", accepts, create<kind>},
-                        {"through_float", accepts_through_float<accepts>,
-                         create_through_float<create<kind>>}},
+                .cpu = {{"products", accepts, create<kind>}, in_float32<accepts, create<kind>>()},
                 .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = name + "Grad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .reference = grad_reference<kind>,
-                .cpu = {{"products", accepts, create_grad<kind>},
-                        {"through_float", accepts_through_float<accepts>,
-                         create_through_float<create_grad<kind>>}},
-                .samples = grad_samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = name + "Grad",
+       .min_inputs = 3,
+       .infer = infer_grad,
+       .reference = grad_reference<kind>,
+       .cpu = {{"products", accepts, create_grad<kind>}, in_float32<accepts, create_grad<kind>>()},
+       .samples = grad_samples});
 }
 
 }  // namespace

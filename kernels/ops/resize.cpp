@@ -6,7 +6,7 @@
 // https://onnx.ai/onnx/operators/onnx__Resize.html
 #include <cmath>
 
-#include "kernels/cpu/through_float.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/resize_kernel.h"
 #include "kernels/ops/support.h"
@@ -220,31 +220,28 @@ std::vector<SampleCase> grad_samples() {
 }  // namespace
 
 void add_resize(Registry& registry) {
-  registry.add(
-      {.name = "Resize",
-       .first_opset = 11,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"axes", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0},
-       .constant_inputs = {1, 2, 3}});
-  registry.add({.domain = kOwnDomain,
-                .name = "ResizeGrad",
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"axes", accepts_grad, create_grad},
-                        {"through_float", accepts_through_float<accepts_grad>,
-                         create_through_float<create_grad>}},
-                .samples = grad_samples,
+  registry.add({.name = "Resize",
+                .first_opset = 11,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"axes", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
                 .channels_last_outputs = {0},
                 .constant_inputs = {1, 2, 3}});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "ResizeGrad",
+       .infer = infer_grad,
+       .reference = grad_reference,
+       .cpu = {{"axes", accepts_grad, create_grad}, in_float32<accepts_grad, create_grad>()},
+       .samples = grad_samples,
+       .layout = LayoutRule::kChannelsLast,
+       .channels_last_inputs = {0},
+       .channels_last_outputs = {0},
+       .constant_inputs = {1, 2, 3}});
 }
 
 }  // namespace ofsdp::ops

@@ -3,8 +3,8 @@
 // the end. reduction none takes the last update, add, mul, max and min combine in the order of the
 // indices. Gradients: gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterElements.html
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/gather_scatter.h"
 #include "kernels/ops/list.h"
 
@@ -110,17 +110,15 @@ std::vector<SampleCase> all_samples() {
 }  // namespace
 
 void add_scatter_elements(Registry& registry) {
-  registry.add(
-      {.name = "ScatterElements",
-       .min_inputs = 3,
-       .first_opset = 11,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"lines", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = all_samples,
-       .inplace_inputs = {0}});
+  registry.add({.name = "ScatterElements",
+                .min_inputs = 3,
+                .first_opset = 11,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"lines", accepts, create}, in_float32<accepts, create>()},
+                .samples = all_samples,
+                .inplace_inputs = {0}});
 }
 
 }  // namespace ofsdp::ops

@@ -3,8 +3,8 @@
 // takes the last update, add, mul, max and min combine in the order of the tuples. Gradients:
 // gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterND.html
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/gather_scatter.h"
 #include "kernels/ops/list.h"
 
@@ -90,17 +90,15 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_scatter_nd(Registry& registry) {
-  registry.add(
-      {.name = "ScatterND",
-       .min_inputs = 3,
-       .first_opset = 11,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"columns", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .inplace_inputs = {0}});
+  registry.add({.name = "ScatterND",
+                .min_inputs = 3,
+                .first_opset = 11,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"columns", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
+                .inplace_inputs = {0}});
 }
 
 }  // namespace ofsdp::ops

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
-#include "kernels/cpu/through_float.h"
 #include "kernels/ops/gather_scatter.h"
 #include "kernels/ops/list.h"
 
@@ -170,17 +170,15 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_top_k(Registry& registry) {
-  registry.add(
-      {.name = "TopK",
-       .min_inputs = 2,
-       .first_opset = 11,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = {{"heap", accepts, create},
-               {"through_float", accepts_through_float<accepts>, create_through_float<create>}},
-       .samples = samples,
-       .constant_inputs = {1}});
+  registry.add({.name = "TopK",
+                .min_inputs = 2,
+                .first_opset = 11,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"heap", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
+                .constant_inputs = {1}});
 }
 
 }  // namespace ofsdp::ops
