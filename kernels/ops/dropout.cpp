@@ -5,6 +5,8 @@
 // draws] in kernels/core/philox.h. Samples are the leading axis; where they do not divide the
 // elements, all are drawn as if of the first sample.
 // https://onnx.ai/onnx/operators/onnx__Dropout.html
+#include "kernels/ops/dropout.h"
+
 #include <cmath>
 
 #include "kernels/core/philox.h"
@@ -22,7 +24,7 @@ struct Settings {
 
   // Random 24-bit numbers from this on are kept.
   uint32_t threshold() const { return static_cast<uint32_t>(std::ceil(ratio * 0x1p24)); }
-  double scale() const { return ratio >= 1 ? 0 : 1 / (1 - ratio); }
+  double scale() const { return dropout_scale(ratio); }
 };
 
 double scalar_of(const Constant& constant) {
@@ -173,46 +175,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       });
 }
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  if (c.inputs[1].dtype != DType::kBool || c.inputs[1].shape != c.inputs[0].shape) {
-    return input_error("expected a bool mask for {}, found {}", c.inputs[0].text(),
-                       c.inputs[1].text());
-  }
-  return std::vector{c.inputs[0]};
-}
-
-float scale_of(const Attributes& attributes) {
-  const Settings s{static_cast<double>(attributes.f("ratio", 0.5f)), true};
-  return static_cast<float>(s.scale());
-}
-
-std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0], c.inputs[0].values};
-  const double scale = Settings{static_cast<double>(c.attributes.f("ratio", 0.5f)), true}.scale();
-  for (size_t i = 0; i < dx.values.size(); ++i) dx.values[i] *= c.inputs[1].values[i] * scale;
-  return {dx};
-}
-
-OFSDP_MULTIARCH void mask_span(const float* dy, const uint8_t* mask, float scale, float* dx,
-                               int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] != 0 ? dy[i] * scale : 0.0f;
-}
-
-bool accepts_grad(const Problem& p) {
-  return p.in(0).dtype == DType::kFloat32 && p.in(0).layout == p.in(1).layout;
-}
-
-std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return make_kernel([n = p.out(0).numel(), scale = scale_of(p.attributes)](const KernelArgs& a) {
-    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-      mask_span(a.in<float>(0) + begin, a.in<uint8_t>(1) + begin, scale, a.out<float>(0) + begin,
-                end - begin);
-    });
-    return ok_status();
-  });
-}
-
 SampleCase sample(const char* name, Shape shape, double ratio, bool training, size_t outputs) {
   return {
       .name = name,
@@ -238,13 +200,6 @@ std::vector<SampleCase> samples() {
           {.name = "default", .inputs = {{DType::kFloat32, {4, 3}}}}};
 }
 
-std::vector<SampleCase> grad_samples() {
-  const TensorDesc dy{DType::kFloat32, {2, 3, 4, 5}};
-  return {
-      {.name = "image", .attributes = {{"ratio", 0.25f}}, .inputs = {dy, {DType::kBool, dy.shape}}},
-      {.name = "empty", .inputs = {{DType::kFloat32, {0, 3}}, {DType::kBool, {0, 3}}}}};
-}
-
 }  // namespace
 
 void add_dropout(Registry& registry) {
@@ -258,15 +213,6 @@ void add_dropout(Registry& registry) {
                 .random = true,
                 .inplace_inputs = {0},
                 .constant_inputs = {1, 2}});
-  registry.add({.domain = kOwnDomain,
-                .name = "DropoutGrad",
-                .min_inputs = 2,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_grad, create_grad}},
-                .samples = grad_samples,
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
 }
 
 }  // namespace ofsdp::ops

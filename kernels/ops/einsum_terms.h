@@ -4,6 +4,8 @@
 // Ownership: values. Threads: any. Errors: kInput from parse_einsum.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -23,6 +25,22 @@ struct EinsumTerms {
 };
 
 Result<EinsumTerms> parse_einsum(const std::string& equation, const std::vector<Shape>& shapes);
+
+inline bool has_label(const Labels& list, int label) {
+  return std::ranges::find(list, label) != list.end();
+}
+
+// Of the descs from `first` on.
+inline std::vector<Shape> operand_shapes(const std::vector<TensorDesc>& descs, size_t first = 0) {
+  std::vector<Shape> shapes;
+  for (size_t i = first; i < descs.size(); ++i) shapes.push_back(descs[i].shape);
+  return shapes;
+}
+
+// Of a node whose equation infer has accepted.
+inline EinsumTerms einsum_terms(const Attributes& attributes, const std::vector<Shape>& shapes) {
+  return *parse_einsum(attributes.s("equation", ""), shapes);
+}
 
 // Stride of each label in an operand: a sum for a diagonal, 0 where it is absent or broadcast.
 std::vector<int64_t> label_strides(const Labels& labels, const Shape& shape, int count);

@@ -42,6 +42,7 @@ Registry make_registry() {
   ops::add_bce_with_logits_loss(registry);
   ops::add_argmax_matches(registry);
   ops::add_dropout(registry);
+  ops::add_dropout_grad(registry);
   ops::add_gemm(registry);
   ops::add_matmul(registry);
   ops::add_conv(registry);
@@ -126,6 +127,7 @@ Registry make_registry() {
   ops::add_batch_normalization(registry);
   ops::add_batch_normalization_grad(registry);
   ops::add_group_normalization(registry);
+  ops::add_group_normalization_grad(registry);
   ops::add_instance_normalization(registry);
   ops::add_skip_layer_normalization(registry);
   ops::add_skip_simplified_layer_normalization(registry);
@@ -138,6 +140,7 @@ Registry make_registry() {
   ops::add_lrn(registry);
   ops::add_fused_matmul(registry);
   ops::add_einsum(registry);
+  ops::add_einsum_grad(registry);
   // --- end ---
   // elementwise
   ops::add_sin(registry);

@@ -43,6 +43,7 @@ void add_mse_loss(Registry& registry);
 void add_bce_with_logits_loss(Registry& registry);
 void add_argmax_matches(Registry& registry);
 void add_dropout(Registry& registry);
+void add_dropout_grad(Registry& registry);
 void add_gemm(Registry& registry);
 void add_matmul(Registry& registry);
 void add_conv(Registry& registry);
@@ -130,6 +131,7 @@ void add_simplified_layer_normalization(Registry& registry);
 void add_batch_normalization(Registry& registry);
 void add_batch_normalization_grad(Registry& registry);
 void add_group_normalization(Registry& registry);
+void add_group_normalization_grad(Registry& registry);
 void add_instance_normalization(Registry& registry);
 void add_skip_layer_normalization(Registry& registry);
 void add_skip_simplified_layer_normalization(Registry& registry);
@@ -142,6 +144,7 @@ void add_mean_variance_normalization(Registry& registry);
 void add_lrn(Registry& registry);
 void add_fused_matmul(Registry& registry);
 void add_einsum(Registry& registry);
+void add_einsum_grad(Registry& registry);
 // --- end ---
 
 // elementwise
