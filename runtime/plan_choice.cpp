@@ -9,6 +9,12 @@ namespace {
 constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
                                     Strategy::kNoShard};
 
+// One state tensor instead of two.
+bool is_light(OptimizerKind kind) {
+  return kind == OptimizerKind::kSgd || kind == OptimizerKind::kLion ||
+         kind == OptimizerKind::kAdagrad;
+}
+
 class PlanChooser {
  public:
   PlanChooser(const Options& options, const ModelSetup& setup, const Communicator& communicator,
@@ -36,7 +42,7 @@ class PlanChooser {
 
   MadePlan choose_strategy() const {
     std::vector<Strategy> order(std::begin(kCandidates), std::end(kCandidates));
-    const int states = options_.optimizer.kind == OptimizerKind::kSgd ? 1 : 2;
+    const int states = is_light(options_.optimizer.kind) ? 1 : 2;
     std::ranges::stable_sort(order, {}, [&](Strategy s) {
       return bytes_moved(s, communicator_.size(), options_.batch.grad_accum, states);
     });

@@ -20,6 +20,8 @@ std::string optimizer_name(OptimizerKind kind) {
       return "sgd";
     case OptimizerKind::kAdadelta:
       return "adadelta";
+    case OptimizerKind::kLion:
+      return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
     default:

@@ -17,7 +17,7 @@ constexpr Choice<OptimizerKind> kOptimizers[] = {
     {"adamw", OptimizerKind::kAdamW},     {"adam", OptimizerKind::kAdam},
     {"sgd", OptimizerKind::kSgd},         {"adadelta", OptimizerKind::kAdadelta},
     {"adagrad", OptimizerKind::kAdagrad}, {"lamb", OptimizerKind::kLamb, false},
-    {"lion", OptimizerKind::kLion, false}};
+    {"lion", OptimizerKind::kLion}};
 constexpr Choice<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::kConstant},
                                                {"step", ScheduleKind::kStep},
                                                {"linear", ScheduleKind::kLinear},
