@@ -171,12 +171,19 @@ struct OutputOptions {
   int64_t log_interval = 10;
 };
 
+// Of `plan` alone.
+struct PlanReportOptions {
+  std::optional<int64_t> world;  // ranks that need not be there; none: those that are
+  std::string topology;          // empty: this machine
+  std::string html;              // empty: none
+};
+
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
-  bool json = false;       // of `ops`
+  bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
   std::string format = "onnx";
@@ -192,6 +199,7 @@ struct Options {
   RunOptions run;
   CheckpointOptions checkpoint;
   OutputOptions files;
+  PlanReportOptions report;
 };
 
 // Settles batch_size x grad_accum x ranks = global_batch_size:

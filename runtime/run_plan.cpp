@@ -6,6 +6,7 @@
 
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/trace.h"
 
 namespace ofsdp {
 namespace {
@@ -268,6 +269,7 @@ class RunPlanner {
       needs.checkpoint = staged_bytes(
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
     }
+    if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
   }
 
@@ -301,24 +303,6 @@ std::string fused_line(const RunPlan& run) {
     out += fmt::format("{}{} {}", out.empty() ? "fused: " : ", ", rule, count);
   }
   return out.empty() ? out : out + "\n";
-}
-
-std::string text(const RunPlan& run) {
-  std::string out =
-      "units\n" + text(run.plan) + "\nmemory of this rank, bytes\n" + text(run.memory);
-  for (const auto& [key, program] : run.programs) {
-    const Schedule& schedule = program.schedule;
-    out += fmt::format(
-        "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, "
-        "gathered {}, workspace {})\n",
-        key.training ? "training" : "evaluation", key.batch,
-        key.first_micro ? "" : ", not the first of an update",
-        key.last_micro ? "" : ", not the last", program.graph.nodes.size(),
-        program.memory.arena_bytes, program.memory.peak_step, program.memory.peak_activations,
-        program.memory.peak_gathered, program.memory.peak_workspace);
-    out += text(schedule, program.graph);
-  }
-  return out;
 }
 
 }  // namespace ofsdp

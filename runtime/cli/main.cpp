@@ -17,6 +17,7 @@
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/export.h"
+#include "runtime/report/absent_ranks.h"
 #include "runtime/session.h"
 
 namespace ofsdp {
@@ -53,6 +54,19 @@ int run_rank(const Options& options, const RankIdentity& identity) {
   return 0;
 }
 
+// Ranks of which only this one is there.
+int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
+  const int64_t here_now = identity ? identity->world : options.launch.nproc_per_node;
+  const auto world = static_cast<int>(options.report.world.value_or(here_now));
+  const int here = options.report.topology.empty() ? world : 1;
+  set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
+  MemoryLedger ledger;
+  const auto communicator = make_absent_ranks(world);
+  const Registry registry = make_registry();
+  const Status status = run_session(options, registry, *communicator, ledger);
+  return status.ok() ? 0 : report(status);
+}
+
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
 // of whoever shares the machine (docs/threads.md): so the program starts itself again, once.
 void wait_passively(char** argv) {
@@ -82,6 +96,8 @@ int run(int argc, char** argv) {
     const Status status = export_checkpoint(options, make_registry());
     return status.ok() ? 0 : report(status);
   }
+  if (options.command == Command::kPlan && first) return run_plan(options, *identity);
+  if (options.command == Command::kPlan) return 0;
   if (*identity) return run_rank(options, **identity);
   if (options.launch.nproc_per_node == 1) return run_rank(options, RankIdentity{});
   auto status = launch_ranks(static_cast<int>(options.launch.nproc_per_node), argv);

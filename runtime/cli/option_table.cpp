@@ -66,6 +66,8 @@ std::string help_text() {
   std::string text =
       "fsdp-run MODEL.onnx [options]         train\n"
       "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
+      "                                      (--json, --html FILE; for ranks that are not here:\n"
+      "                                      --world N, --topology FILE)\n"
       "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"
       "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file\n"
       "                                      (--inference, --verify, --format safetensors)\n"

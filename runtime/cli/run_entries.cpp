@@ -125,7 +125,6 @@ std::vector<OptionEntry> unbuilt_entries() {
   std::vector<OptionEntry> table = {
       repeated("none", "plugin", "none; FILE.so, repeated", "custom operators",
                OFSDP_FIELD(plugins)),
-      path("trace", "none, FILE", "a Chrome/Perfetto trace", OFSDP_FIELD(files.trace)),
   };
   for (OptionEntry& entry : table) entry = not_built(std::move(entry));
   return table;
@@ -142,6 +141,7 @@ std::vector<OptionEntry> run_entries() {
                        OFSDP_FIELD(files.output)));
   table.push_back(
       path("metrics", "none, FILE", "one JSON object a line", OFSDP_FIELD(files.metrics)));
+  table.push_back(path("trace", "none, FILE", "a Chrome/Perfetto trace", OFSDP_FIELD(files.trace)));
   table.push_back(integer("log-interval", "10", "steps between lines of the log", 1,
                           OFSDP_FIELD(files.log_interval)));
   return table;
