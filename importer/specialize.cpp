@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "importer/bounded_axes.h"
+#include "importer/fold.h"
 #include "importer/onnx_tensor.h"
 
 namespace ofsdp {
@@ -63,48 +65,6 @@ bool foldable(const Graph& graph, const Node& node) {
   });
 }
 
-// Runs one node on constants.
-Status fold(Graph& graph, const Node& node) {
-  Problem problem{node.attributes, {}, {}, {}};
-  std::vector<TensorView> inputs, outputs;
-  for (ValueId id : node.inputs) {
-    const Value& value = graph.value(id);
-    problem.inputs.push_back(id == 0 ? TensorDesc{} : value.desc);
-    problem.constants.push_back(id == 0 ? nullptr : value.constant);
-    auto* data = value.constant ? const_cast<std::byte*>(value.constant->bytes.data()) : nullptr;
-    inputs.push_back({data, problem.inputs.back()});
-  }
-  std::vector<std::shared_ptr<Constant>> results;
-  for (ValueId id : node.outputs) {
-    auto result = std::make_shared<Constant>();
-    result->desc = id == 0 ? TensorDesc{} : graph.value(id).desc;
-    result->bytes.resize(id == 0 ? 0 : result->desc.bytes());
-    problem.outputs.push_back(result->desc);
-    outputs.push_back({result->bytes.data(), result->desc});
-    results.push_back(std::move(result));
-  }
-  if (node.op->view) {
-    results[0]->bytes = graph.value(node.inputs[0]).constant->bytes;
-  } else {
-    auto kernel = create_kernel(*node.op, problem);
-    if (!kernel.ok()) return std::move(kernel).status().with_prefix(graph.describe(node));
-    std::vector<std::byte> workspace((*kernel)->workspace_bytes() + kTensorAlignment);
-    void* aligned = workspace.data();
-    size_t room = workspace.size();
-    std::align(kTensorAlignment, (*kernel)->workspace_bytes(), aligned, room);
-    const StepContext context;
-    Status status = (*kernel)->run({inputs, outputs, static_cast<std::byte*>(aligned), &context});
-    if (!status.ok()) return std::move(status).with_prefix(graph.describe(node));
-  }
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] == 0) continue;
-    Value& value = graph.value(node.outputs[i]);
-    value.kind = ValueKind::kConstant;
-    value.constant = std::move(results[i]);
-  }
-  return {};
-}
-
 // Outside of training Dropout lets everything through and BatchNormalization uses what it has.
 Node without_training(const Graph& graph, Node node) {
   if (node.op->full_name() == "BatchNormalization") {
@@ -143,13 +103,17 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     Value& input = result.value(id);
     input.desc.shape = shapes.at(input.name);
   }
+  BoundedAxes bounded(result);
   for (Node node : graph.nodes) {
     if (mode == Mode::kEval) node = without_training(graph, std::move(node));
     node = without_like(result, std::move(node));
+    OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded.take(node));
+    if (taken) continue;
     OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] != 0) result.value(node.outputs[i]).desc = descs[i];
     }
+    bounded.watch(node);
     const bool small = std::ranges::all_of(
         descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
     if (small && foldable(result, node)) {
@@ -158,6 +122,7 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
       result.nodes.push_back(std::move(node));
     }
   }
+  OFSDP_RETURN_IF_ERROR(bounded.check_outputs());
   return result;
 }
 

@@ -5,11 +5,21 @@
 //   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled themselves
 //     -> Attention(q, k, v, mask, scale)
 //
+// A Cast to the type that a value has anyway, as the older exporter writes around Softmax, is looked
+// through: the operator computes its Softmax in float32 as it is.
+//
 // A row whose mask is -infinity everywhere gives zeros, where a bare Softmax gives NaN.
 #include "importer/fusion/rewriter.h"
 
 namespace ofsdp {
 namespace {
+
+// What a Cast makes of it that changes nothing and has no other reader.
+ValueId uncast(const Rewriter& r, ValueId id) {
+  const Node* cast = r.read_once(id) ? r.made_by(id, "Cast") : nullptr;
+  if (cast == nullptr || r.desc(cast->inputs[0]).dtype != r.desc(id).dtype) return id;
+  return uncast(r, cast->inputs[0]);
+}
 
 // Takes constant factors off a value.
 ValueId unscaled(const Rewriter& r, ValueId id, double& scale) {
@@ -86,6 +96,7 @@ ValueId keys(Rewriter& r, ValueId k_transposed) {
 // The Softmax that makes a value only this product reads; rows that are masked whole may be set to
 // zero behind it (Where(IsNaN(p), 0, p)), which is what the operator gives for them anyway.
 const Node* probabilities(const Rewriter& r, ValueId id) {
+  id = uncast(r, id);
   if (!r.read_once(id)) return nullptr;
   const Node* where = r.made_by(id, "Where");
   if (where == nullptr) return r.made_by(id, "Softmax");
@@ -118,7 +129,7 @@ bool fuse_attention(Rewriter& r, const Node& node) {
   if (softmax == nullptr) return false;
   const int64_t axis = softmax->attributes.i("axis", -1);
   if (axis != -1 && axis != 3) return false;
-  const Scores s = scores(r, softmax->inputs[0]);
+  const Scores s = scores(r, uncast(r, softmax->inputs[0]));
   const ValueId v = node.inputs[1];
   if (s.q == 0 || !four_axes(r, s.q) || !four_axes(r, s.k_transposed) || !four_axes(r, v))
     return false;

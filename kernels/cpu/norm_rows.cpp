@@ -151,9 +151,17 @@ int64_t norm_partial_count(const NormRows& n) {
   return std::min(kMostBlocks, (n.rows + kBlockRows - 1) / kBlockRows);
 }
 
+// Of rows without elements: mean and variance are 0.
+template <typename T>
+void empty_rows(const NormRows& n, const NormForward<T>& f) {
+  const auto inv = static_cast<float>(T{1} / std::sqrt(static_cast<T>(n.epsilon)));
+  if (f.mean != nullptr) std::fill_n(f.mean, n.rows, 0.0f);
+  if (f.inv != nullptr) std::fill_n(f.inv, n.rows, inv);
+}
+
 template <typename T>
 void norm_rows(const NormRows& n, const NormForward<T>& f) {
-  if (n.width == 0) return;
+  if (n.width == 0) return empty_rows(n, f);
   parallel_for(n.rows, kGrain / n.width + 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* x = f.x + row * n.width;

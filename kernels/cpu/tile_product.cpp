@@ -1,5 +1,6 @@
 #include "kernels/cpu/tile_product.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/onednn.h"
@@ -37,10 +38,12 @@ struct TileProduct<float>::State {
   size_t scratch_bytes = 0;
   std::vector<Slot> slots;
   bool empty = false;
+  int64_t zeros = 0;  // elements of a sum over nothing
 };
 
 TileProduct<float>::TileProduct(const TileSize& s, int slots) : state_(std::make_shared<State>()) {
   state_->empty = s.rows * s.inner * s.columns == 0;
+  if (s.inner == 0 && !s.accumulate) state_->zeros = s.rows * s.columns;
   if (state_->empty) return;
   const OneThread one;
   const auto a = matrix(s.rows, s.inner, s.transpose_a);
@@ -76,7 +79,10 @@ size_t TileProduct<float>::scratch_bytes() const { return state_->scratch_bytes;
 
 void TileProduct<float>::run(int slot, const float* a, const float* b, float* dst,
                              std::byte* scratch) const {
-  if (state_->empty) return;
+  if (state_->empty) {
+    std::fill_n(dst, state_->zeros, 0.0f);
+    return;
+  }
   const State::Slot& s = state_->slots[static_cast<size_t>(slot)];
   dnnl_memory_set_data_handle(s.a.get(), const_cast<float*>(a));
   dnnl_memory_set_data_handle(s.b.get(), const_cast<float*>(b));

@@ -1,5 +1,5 @@
 // Matrix products of one size that threads run side by side: dst = A' B', or dst += A' B', all
-// dense and row-major; A' is A^T when transpose_a, B' likewise. float goes through oneDNN,
+// dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T when transpose_a, B' likewise. float goes through oneDNN,
 // each product on the thread that calls; double through plain loops.
 //
 // Ownership: owns the primitives, and memory objects for each slot. Threads: `run` from any thread,

@@ -71,8 +71,9 @@ AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attr
   s.k = head_strides(k.heads, k.rows, k.width, k.packed);
   s.v = head_strides(v.heads, v.rows, v.width, v.packed);
   s.y = head_strides(q.heads, q.rows, v.width, q.packed);
-  s.scale = attributes.has("scale") ? static_cast<double>(attributes.f("scale", 1))
-                                    : 1 / std::sqrt(static_cast<double>(q.width));
+  s.scale = attributes.has("scale")
+                ? static_cast<double>(attributes.f("scale", 1))
+                : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.width, 1)));
   s.softcap = static_cast<double>(attributes.f("softcap", 0));
   s.causal = attributes.i("is_causal", 0) != 0;
   s.left = attributes.i("left_window_size", -1);

@@ -1,5 +1,7 @@
 #include "kernels/ops/conv_transpose_shape.h"
 
+#include <algorithm>
+
 namespace ofsdp::ops {
 namespace {
 
@@ -25,6 +27,9 @@ Result<Given> given(const Attributes& attributes, const Shape& x, const Shape& w
   if (attributes.ints("kernel_shape", g.kernel) != g.kernel) {
     return input_error("kernel_shape: expected that of the weights {}, found [{}]", w.text(),
                        fmt::join(attributes.ints("kernel_shape"), ", "));
+  }
+  if (std::ranges::any_of(g.kernel, [](int64_t size) { return size < 1; })) {
+    return input_error("expected W with at least one element a spatial axis, found {}", w.text());
   }
   OFSDP_ASSIGN_OR_RETURN(g.strides, window_values(attributes, "strides", count, 1, 1));
   OFSDP_ASSIGN_OR_RETURN(g.dilations, window_values(attributes, "dilations", count, 1, 1));
@@ -74,6 +79,9 @@ Result<ConvShape> infer_transposed(const Attributes& attributes, const Shape& x,
     const Axis made = resolve(g, i, in);
     if (made.size < 1 && in > 0) {
       return input_error("spatial axis {} of the output would have {} positions", i, made.size);
+    }
+    if (made.size > 0 && in == 0) {
+      return input_error("expected X with at least one element a spatial axis, found {}", x.text());
     }
     const size_t axis = 3 - g.kernel.size() + i;
     y.push_back(std::max<int64_t>(made.size, 0));

@@ -121,6 +121,7 @@ std::vector<SampleCase> samples() {
           sample("rms", {5, 37}, {37}, -1, false, false),
           sample("rms_stats", {5, 37}, {37}, -1, false, true),
           sample("broadcast", {3, 4, 5}, {5}, 1, true, false),
+          sample("no_width", {3, 0}, {0}, -1, true, true),
           sample("empty", {0, 4}, {4}, -1, true, false),
           sample("float64", {3, 7}, {7}, -1, true, true, DType::kFloat64, 1e-12),
           sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3)};

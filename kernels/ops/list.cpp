@@ -83,6 +83,10 @@ Registry make_registry() {
   ops::add_pad_grad(registry);
   ops::add_top_k(registry);
   ops::add_non_zero(registry);
+  ops::add_scatter_indices(registry);
+  ops::add_require_count(registry);
+  ops::add_keep_counted(registry);
+  ops::add_found_indices(registry);
   ops::add_compress(registry);
   ops::add_unique(registry);
   ops::add_tensor_scatter(registry);

@@ -118,7 +118,8 @@ std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale
     double mean = 0, square = 0;
     for (int64_t i = 0; i < n.width && centred; ++i) mean += v[i] / static_cast<double>(n.width);
     for (int64_t i = 0; i < n.width; ++i) square += (v[i] - mean) * (v[i] - mean);
-    const double inv = 1 / std::sqrt(square / static_cast<double>(n.width) + n.epsilon);
+    const double count = std::max(static_cast<double>(n.width), 1.0);  // of nothing: 0
+    const double inv = 1 / std::sqrt(square / count + n.epsilon);
     for (int64_t i = 0; i < n.width; ++i) v[i] = (v[i] - mean) * inv;
     means.values.push_back(mean);
     invs.values.push_back(inv);
@@ -184,6 +185,7 @@ std::vector<SampleCase> norm_samples(bool bias, size_t outputs) {
           made("broadcast_scale", {3, 4, 5}, {5}, 1, f, 2e-5),
           made("scale_of_rows", {3, 4, 5}, {3, 1, 1}, 2, f, 2e-5),
           made("one_element", {3, 1}, {1}, -1, f, 2e-5),
+          made("no_width", {3, 0}, {0}, -1, f, 2e-5),
           made("empty", {0, 4}, {4}, -1, f, 2e-5),
           made("float64", {3, 7}, {7}, -1, DType::kFloat64, 1e-7),
           made("float16", {3, 7}, {7}, -1, DType::kFloat16, 2e-3),

@@ -88,6 +88,17 @@ TEST_F(Fusion, AttentionScaledAfterwardsWithoutMask) {
   expect_same(op("MatMul", {op("Softmax", {s}), v}), {"attention"});
 }
 
+TEST_F(Fusion, AttentionBetweenCastsThatChangeNothing) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const ValueId k = maker.parameter("k", {2, 7, 3, 8});  // heads last but one
+  const ValueId v = maker.parameter("v", {2, 3, 7, 4});
+  const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
+  const ValueId s = op("Div", {op("MatMul", {q, kt}), number(std::sqrt(8.0))});
+  const Attributes to_float{{"to", int64_t{1}}};
+  const ValueId p = op("Softmax", {op("Cast", {s}, to_float)});
+  expect_same(op("MatMul", {op("Cast", {p}, to_float), v}), {"attention"});
+}
+
 TEST_F(Fusion, AttentionBehindTheGuardAgainstMaskedRows) {
   const ValueId q = maker.parameter("q", {2, 3, 5, 8});
   const ValueId k = maker.parameter("k", {2, 3, 5, 8});

@@ -167,6 +167,12 @@ TEST(ShapeErrors, NameBothSides) {
   EXPECT_EQ(run("Softmax", softmax).error, "axis 2 is outside -2..1");
 }
 
+TEST(ShapeErrors, AnEmptyWindowIsNoConvolution) {
+  const SampleCase conv{.name = "x", .inputs = {{kF, {1, 2, 5, 5}}, {kF, {2, 3, 0, 3}}}};
+  EXPECT_EQ(run("ConvTranspose", conv).error,
+            "expected W with at least one element a spatial axis, found [2, 3, 0, 3]");
+}
+
 TEST(NaNs, StayVisible) {
   const std::vector<double> row = {1, NAN, 2, 3};
   const SampleCase sample{.name = "x", .inputs = {{kF, {1, 4}}}, .fill = numbers({row})};

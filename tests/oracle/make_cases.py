@@ -10,6 +10,7 @@ legacy exporter ties weights that are equal.
 import os
 import sys
 
+import expert_models
 import numpy as np
 import onnx
 import torch
@@ -254,6 +255,10 @@ CASES = {
     "state_space": (StateSpace, lambda: tokens(6, 30), lambda: classes(6, 6)),
     "decoder": (Decoder, lambda: tokens(8, 30), lambda: classes(30, 8)),
     "mobile": (Mobile, images, lambda: classes(5)),
+    "picked_experts": (expert_models.PickedExperts, lambda: tokens(7, 30), lambda: classes(20, 7)),
+    "masked_experts": (expert_models.MaskedExperts, lambda: tokens(7, 30), lambda: classes(20, 7)),
+    "two_experts": (expert_models.TwoExperts, lambda: tokens(7, 30), lambda: classes(20, 7)),
+    "switch": (expert_models.Switch, lambda: tokens(7, 30), lambda: classes(30, 7)),
     **{name: (getattr(transformers_models, name), make_columns, lambda axis=axis: classes(64, axis))
        for (name, make_columns), axis in zip(transformers_models.columns(STEPS * BATCH).items(), (7, 7, 10, 6))},
 }
@@ -263,6 +268,7 @@ DYNAMO = {"dynamo": True, "optimize": False}
 # Where there are more than these two. Only models without tied weights keep their meaning when constants are folded.
 EXPORTS = {
     "residual": {"legacy": LEGACY, "legacy_13": {**LEGACY, "opset_version": 13}},
+    "switch": {"legacy": LEGACY},  # torch.export refuses its loop over the experts that are hit
     "mixtral": {"legacy": LEGACY, "legacy_14": {"dynamo": False, "opset_version": 14},
                 "dynamo_25": {"dynamo": True, "opset_version": 25}},
 }

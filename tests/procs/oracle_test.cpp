@@ -61,6 +61,8 @@ TEST_P(Oracle, FollowsPyTorch) {
     for (int world : {1, 2}) {
       // A rank normalizes over its own micro-batch: two ranks are another run.
       if (name == "residual" && world > 1) continue;
+      // Its file needs tokens for every expert in each micro-batch; half of one has none for one.
+      if (name == "switch" && world > 1) continue;
       const std::vector<double> found = trained_losses(name, graph, world);
       ASSERT_EQ(found.size(), expected.size()) << graph << " on " << world;
       for (size_t i = 0; i < found.size(); ++i) {
@@ -73,8 +75,10 @@ TEST_P(Oracle, FollowsPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Oracle,
                          ::testing::Values("residual", "lstm_tagger", "gru", "unet", "llama", "vit",
-                                           "experts", "relative_positions", "state_space", "decoder",
-                                           "mobile", "whisper", "t5", "mixtral", "mamba"),
+                                           "experts", "relative_positions", "state_space",
+                                           "decoder", "mobile", "whisper", "t5", "mixtral", "mamba",
+                                           "picked_experts", "masked_experts", "two_experts",
+                                           "switch"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
