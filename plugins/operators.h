@@ -21,6 +21,7 @@ std::string backward_domain(const PluginOperator& op);
 OpDef plugin_op_def(const PluginOperatorPtr& op);
 bool has_backward_kernel(const PluginOperator& op);
 OpDef plugin_backward_def(const PluginOperatorPtr& op);
+void emit_backward(const PluginOperatorPtr& op, GradBuilder& builder);  // that node
 
 // `op`'s kernels, and its backward if it has one, in front of those of the built-in operator.
 OpDef overridden(const OpDef& built_in, const PluginOperatorPtr& op);
