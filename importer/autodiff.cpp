@@ -24,6 +24,7 @@ class NodeGradBuilder final : public GradBuilder {
                         const Attributes& attributes, size_t num_outputs) override;
   Ref constant(ConstantPtr value) override;
   void set_grad(size_t input, Ref grad) override;
+  void fail(Status status) override;
 
  private:
   const Node& node() const;
@@ -256,6 +257,11 @@ Ref NodeGradBuilder::constant(ConstantPtr value) {
 void NodeGradBuilder::set_grad(size_t input, Ref grad) {
   if (!needs_grad(input) || !grad) return;
   autodiff_.grads_[node().inputs[input]].push_back(grad.id);
+}
+
+void NodeGradBuilder::fail(Status status) {
+  if (!autodiff_.status_.ok()) return;
+  autodiff_.status_ = std::move(status).with_prefix(autodiff_.graph_.describe(node()));
 }
 
 }  // namespace

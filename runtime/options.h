@@ -25,10 +25,10 @@
 
 namespace ofsdp {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps };
+enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class LossMean { kGlobal, kPerRank };
-enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion };
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion, kPlugin };
 enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
 enum class ScheduleUnit { kEpoch, kStep };
 enum class Recompute { kNone, kUnit, kAuto };
@@ -71,7 +71,7 @@ struct LaunchOptions {
 
 struct LossOptions {
   LossKind kind = LossKind::kAuto;
-  std::string output;  // the graph output of kOutput
+  std::string output;  // the graph output of kOutput, the operator of kOperator
   LossMean mean = LossMean::kGlobal;
   std::string prediction;  // empty: the only candidate
   std::string labels;      // empty: the only candidate
@@ -82,6 +82,7 @@ struct LossOptions {
 // Every member is final: what was not said has the default of `kind`, as PyTorch defines it.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
+  std::string plugin;  // kPlugin: its name
   double lr = 1e-3;
   double weight_decay = 1e-2;
   double momentum = 0;  // sgd
@@ -189,7 +190,9 @@ struct Options {
   std::string format = "onnx";
   std::vector<std::string> train;  // empty: the rule
   std::vector<std::string> freeze;
-  std::vector<std::string> plugins;
+  std::vector<std::string> plugins;  // as given; load_plugins finds them
+  bool plugin_override = false;
+  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

@@ -11,8 +11,8 @@
 namespace ofsdp {
 namespace {
 
-std::string optimizer_name(OptimizerKind kind) {
-  switch (kind) {
+std::string optimizer_name(const OptimizerOptions& options) {
+  switch (options.kind) {
     case OptimizerKind::kAdamW:
       return "adamw";
     case OptimizerKind::kAdam:
@@ -25,6 +25,8 @@ std::string optimizer_name(OptimizerKind kind) {
       return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kPlugin:
+      return "plugin:" + options.plugin;
     default:
       return "";  // refused by the command line
   }
@@ -55,11 +57,13 @@ class RunPlanner {
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
     run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
-    const std::string name = optimizer_name(o.kind);
+    const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;
     }
-    OFSDP_CHECK(run_->optimizer != nullptr, "no optimizer {}", name);
+    if (run_->optimizer == nullptr) {
+      return input_error("--optimizer {}: no --plugin offers it", name);
+    }
     for (const Parameter& p : setup_.graph.parameters) {
       OFSDP_ASSIGN_OR_RETURN(const bool decays, has_decay(p));
       run_->decays.push_back(decays);

@@ -16,12 +16,12 @@ namespace {
 
 class Session {
  public:
-  Session(Options options, const Registry& registry, Communicator& communicator,
-          MemoryLedger& ledger)
+  Session(Options options, const Registry& registry, const std::vector<OptimizerDef>& optimizers,
+          Communicator& communicator, MemoryLedger& ledger)
       : options_(std::move(options)),
         registry_(registry),
         communicator_(communicator),
-        optimizers_(optimizer_list()),
+        optimizers_(optimizers),
         ledger_(ledger) {}
 
   Status run() {
@@ -228,7 +228,7 @@ class Session {
   Options options_;
   const Registry& registry_;
   Communicator& communicator_;
-  std::vector<OptimizerDef> optimizers_;
+  const std::vector<OptimizerDef>& optimizers_;
   MemoryLedger& ledger_;
   std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
   std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
@@ -236,9 +236,10 @@ class Session {
 
 }  // namespace
 
-Status run_session(Options options, const Registry& registry, Communicator& communicator,
+Status run_session(Options options, const Registry& registry,
+                   const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
                    MemoryLedger& ledger) {
-  return Session(std::move(options), registry, communicator, ledger).run();
+  return Session(std::move(options), registry, optimizers, communicator, ledger).run();
 }
 
 }  // namespace ofsdp

@@ -65,6 +65,7 @@ bool operands_fit(const Rewriter& r, const Node& node) {
 bool is_member(const Rewriter& r, const Node& node) {
   const std::string name = node.op->full_name();
   if (name == "ofsdp.Chain") return true;
+  if (node.op->layout != LayoutRule::kElementwise) return false;  // a plug-in has replaced it
   if (name == "Pow" && !r.is_scalar(node.inputs[1], 2)) return false;
   return operation(name) != nullptr && operands_fit(r, node);
 }

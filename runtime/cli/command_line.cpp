@@ -17,12 +17,14 @@ struct CommandEntry {
   bool built = true;
 };
 
-constexpr std::array<CommandEntry, 6> kCommands = {{{"train", Command::kTrain, "MODEL.onnx"},
-                                                    {"plan", Command::kPlan, "MODEL.onnx"},
-                                                    {"eval", Command::kEval, "MODEL.onnx"},
-                                                    {"export", Command::kExport, "CKPT_DIR"},
-                                                    {"config", Command::kConfig, "", false},
-                                                    {"ops", Command::kOps, ""}}};
+constexpr std::array<CommandEntry, 7> kCommands = {
+    {{"train", Command::kTrain, "MODEL.onnx"},
+     {"plan", Command::kPlan, "MODEL.onnx"},
+     {"eval", Command::kEval, "MODEL.onnx"},
+     {"export", Command::kExport, "CKPT_DIR"},
+     {"config", Command::kConfig, "", false},
+     {"ops", Command::kOps, ""},
+     {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
 
 struct Flag {
   std::string name;  // without the dashes
@@ -197,7 +199,8 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
 Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                              const std::optional<std::string>& omp_num_threads) {
   const std::string model = words.operands.empty() ? std::string() : words.operands.front();
-  if (!model.empty()) OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
+  if (!model.empty() && command.command != Command::kCheckPlugin)
+    OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
     OFSDP_RETURN_IF_ERROR(read_yaml_config(*words.config, Source::kConfigFile, reader));
   }

@@ -73,6 +73,7 @@ std::string help_text() {
       "                                      (--inference, --verify, --format safetensors)\n"
       "fsdp-run config [-o FILE]             ask the questions, write the YAML (not built yet)\n"
       "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"
+      "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"
       "\n"
       "Flags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
       "beside\n"

@@ -82,7 +82,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const RunFolder folder;
   const std::vector<Words> all = {{"--cpu-offload", "params"},
                                   {"--device", "cuda"},
-                                  {"--plugin", "custom.so"},
                                   {"--nnodes", "2"},
                                   {"--deterministic", "across_ranks"}};
   for (const Words& words : all) {
