@@ -67,7 +67,7 @@ class LineWriter {
   LineWriter(const Plan& plan, int rank, int64_t base) : plan_(plan), rank_(rank), base_(base) {}
 
   std::string write(const TraceRecorder& recorder) {
-    out_.reserve((recorder.size() + 4) * kLineBytes);
+    out_.reserve((recorder.size() + 8) * kLineBytes);
     name_rows();
     for (size_t i = 0; i < recorder.size(); ++i) add(recorder.event(i));
     return std::move(out_);
@@ -79,6 +79,12 @@ class LineWriter {
     out_ += fmt::format(kName, "process_name", rank_, 0, fmt::format("rank {}", rank_));
     out_ += ",\n" + fmt::format(kName, "thread_name", rank_, +kCompute, "compute");
     out_ += ",\n" + fmt::format(kName, "thread_name", rank_, +kCommunication, "communication");
+    for (const Row row : {kCompute, kCommunication}) {
+      out_ += fmt::format(
+          ",\n{{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{"
+          "\"sort_index\":{}}}}}",
+          rank_, +row, +row);
+    }
   }
 
   void add(const TraceEvent& event) {

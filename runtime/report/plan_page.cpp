@@ -15,13 +15,13 @@ table { border-collapse: collapse; } td, th { padding: 2px 14px 2px 0; text-alig
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 th { color: #5a6b7b; font-weight: 500; border-bottom: 1px solid #d5dde5; }
 .quiet { color: #5a6b7b; } .swatch { display: inline-block; width: 11px; height: 11px; margin-right: 5px; }
-.legend span { margin-right: 16px; } svg { display: block; background: #f7f9fb; border: 1px solid #d5dde5; }
+.legend span { margin-right: 16px; } svg { display: block; user-select: none; background: #f7f9fb; border: 1px solid #d5dde5; }
 svg text { font: 11px system-ui, sans-serif; fill: #5a6b7b; } #hover { min-height: 21px; }
 </style></head><body>
 <h1 id="title"></h1><div id="summary" class="quiet"></div>
 <h2>Schedule and memory</h2>
 <div><select id="program"></select> <span class="quiet">wheel: zoom, drag: move, double click: all</span></div>
-<div class="legend" id="legend"></div><svg id="chart" width="1148" height="400"></svg>
+<div class="legend" id="legend"></div><svg id="chart" width="1148" height="370"></svg>
 <div id="hover" class="quiet"></div>
 <h2>Memory at the peak</h2><div id="peaknode" class="quiet"></div><table id="memory"></table>
 <h2>Units</h2><table id="units"></table>
@@ -62,7 +62,7 @@ function header() {
   at("title").textContent = plan.model + ", " + plan.strategy + ", " + plan.world + (plan.world === 1 ? " rank" : " ranks");
   const t = plan.machine.topology;
   at("summary").textContent = (t ? t.hosts + " hosts of " + t.ranks_per_host + " ranks" : "this machine, " +
-    plan.machine.threads + " thread(s) a rank") + ". Predicted: an update " + msText(plan.update.ms) + ", computation " +
+    plan.machine.threads + (plan.machine.threads === 1 ? " thread a rank" : " threads a rank")) + ". Predicted: an update " + msText(plan.update.ms) + ", computation " +
     msText(plan.update.compute_ms) + ", communication " + msText(plan.update.communication_ms) + ", of which exposed " +
     msText(plan.update.exposed_ms) + ". Peak memory of a rank " + mb(plan.memory.peak_bytes) + ". Parameters " +
     plan.dtypes.param + ", reduction " + plan.dtypes.reduce + ".";
@@ -76,9 +76,10 @@ function header() {
 }
 function tables() {
   at("peaknode").textContent = "The most is in use in " + plan.memory.peak_node + ".";
-  const shares = Object.entries(plan.memory.at_peak).filter(([, bytes]) => bytes > 0);
+  const shares = Object.entries(plan.memory.at_peak).filter(([, bytes]) => bytes > 0)
+    .sort((a, b) => b[1] - a[1]);
   for (const [name, bytes] of shares) {
-    const row = cells(at("memory").insertRow(), [[name.replace("_", " ")], [bytes.toLocaleString("en"), true],
+    const row = cells(at("memory").insertRow(), [[name.replaceAll("_", " ")], [bytes.toLocaleString("en"), true],
       [(100 * bytes / plan.memory.peak_bytes).toFixed(1) + " %", true]]);
     const bar = document.createElement("div");
     bar.style.cssText = "height:10px;background:#4a7fc1;width:" + 400 * bytes / plan.memory.peak_bytes + "px";
@@ -109,7 +110,7 @@ function axis() {
   const tick = [1, 2, 5, 10].map(k => k * step).find(k => (to - from) / k <= 9);
   for (let t = Math.ceil(from / tick) * tick; t <= to; t += tick) {
     draw("line", {x1: x(t), x2: x(t), y1: 20, y2: TOP + HIGH, stroke: "#e3e9ef"});
-    draw("text", {x: x(t), y: 14, "text-anchor": "middle"}, (t < 1 ? t.toPrecision(3) : +t.toFixed(3)) + " ms");
+    draw("text", {x: x(t), y: 14, "text-anchor": "middle"}, +t.toPrecision(3) + " ms");
   }
   for (const row in ROWS) draw("text", {x: 6, y: ROWS[row] + 21}, row);
 }

@@ -94,7 +94,7 @@ std::string schedule_text(const ProgramReport& entry) {
   for (size_t s = 0; s < took.size(); ++s) {
     const size_t end = plain.find('\n', begin);
     out.append(plain, begin, end - begin);
-    if (took[s] > 0) out += fmt::format("  {:.3g} ms", took[s] * 1e3);
+    if (took[s] > 0) out += fmt::format("  {:.4f} ms", took[s] * 1e3);
     out += '\n';
     begin = end + 1;
   }
