@@ -208,6 +208,9 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
+  if (!options.make_plugin.empty() && command.command != Command::kPlan) {
+    return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
+  }
   options.model = model;
   options.config = words.config.value_or("");
   options.json = words.json;

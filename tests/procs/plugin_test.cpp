@@ -145,6 +145,30 @@ TEST(PluginTest, ExamplesPassTheirCheck) {
   }
 }
 
+// The skeleton that is built outside of the tree is tried by procs.plugin_package.
+TEST(PluginTest, ASkeletonForWhatAModelLacks) {
+  const onnx_bytes::Folder folder;
+  const Words plan = fsdp_run({"plan", model_of("all"), "--make-plugin", folder / "new"});
+  const Finished run = Program::run(plan + plugins({"rms_norm"}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("a plug-in for 2 operators"));
+  const std::string source = onnx_bytes::content(folder / "new/my_operators.cpp");
+  for (const char* fact : {"\"SwiGlu\"", "\"ScaledTanh\"", "\"alpha\", OFSDP_FLOAT"}) {
+    EXPECT_THAT(source, HasSubstr(fact));
+  }
+  EXPECT_THAT(source, ::testing::Not(HasSubstr("RmsNorm")));
+  const Finished again = Program::run(plan);
+  EXPECT_EQ(again.status, 2);
+  expect_one_line(again.err, {"--make-plugin", "new or empty folder"});
+  const Finished nothing =
+      Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--make-plugin", folder / "more"}));
+  EXPECT_EQ(nothing.status, 2);
+  expect_one_line(nothing.err, {"--make-plugin", "lacks no operator"});
+  const Finished train = Program::run(fsdp_run({model_of("all"), "--make-plugin", "x"}));
+  EXPECT_EQ(train.status, 2);
+  expect_one_line(train.err, {"--make-plugin", "no effect"});
+}
+
 // ---- Plug-ins that are wrong ----
 
 Start bad(const std::string& mode) {

@@ -160,7 +160,8 @@ TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {
 TEST(Options, NamesOfAClosedSetAreChecked) {
   EXPECT_EQ(options_of({"--strategy", "no_shard"}).sharding.strategy, Strategy::kNoShard);
   EXPECT_EQ(refused({"--optimizer", "adamv"}),
-            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion, found "
+            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion or "
+            "plugin:NAME, found "
             "'adamv'; did you mean 'adamw'?");
   EXPECT_EQ(refused({"--strategy", ""}),
             "--strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, "
@@ -256,6 +257,22 @@ TEST(Options, WhatHasNoEffectIsRefused) {
   options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // nothing said, no harm
   EXPECT_TRUE(
       options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
+}
+
+TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {
+  const Options options =
+      options_of({"--plugin", "a.so", "--plugin", "b.so", "--plugin-override", "--optimizer",
+                  "plugin:lion", "--momentum", "0.5", "--loss", "plugin:com.example.Huber"});
+  EXPECT_EQ(options.plugins, (std::vector<std::string>{"a.so", "b.so"}));
+  EXPECT_TRUE(options.plugin_override);
+  EXPECT_EQ(options.optimizer.kind, OptimizerKind::kPlugin);
+  EXPECT_EQ(options.optimizer.plugin, "lion");
+  EXPECT_EQ(options.optimizer.momentum, 0.5);
+  EXPECT_EQ(options.optimizer.weight_decay, 0);
+  EXPECT_EQ(options.loss.kind, LossKind::kOperator);
+  EXPECT_EQ(options.loss.output, "com.example.Huber");
+  EXPECT_EQ(refused({"--optimizer", "plugin:"}),
+            "--optimizer: expected a name after plugin:, found 'plugin:'");
 }
 
 TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
