@@ -41,17 +41,6 @@ const Operation* operation(std::string_view name) {
   return found == std::end(kOperations) ? nullptr : &*found;
 }
 
-// [1, 1, c] or [c] of [a, b, c]
-bool is_trailing(const Shape& part, const Shape& shape) {
-  int first = 0;
-  while (first < part.rank() && part[first] == 1) ++first;
-  const int rank = part.rank() - first;
-  for (int i = 0; i < rank; ++i) {
-    if (rank > shape.rank() || part[first + i] != shape[shape.rank() - rank + i]) return false;
-  }
-  return true;
-}
-
 bool operands_fit(const Rewriter& r, const Node& node) {
   const TensorDesc& out = r.desc(node.outputs[0]);
   if (out.dtype != DType::kFloat32 || out.numel() == 0) return false;
