@@ -35,10 +35,7 @@ class PlanChooser {
     return RunPlan::make(options, setup_, communicator_, optimizers_);
   }
 
-  bool fits(const RunPlan& plan) const {
-    const auto& limit = options_.sharding.memory_limit;
-    return !limit || plan.memory.largest_bytes() <= static_cast<size_t>(*limit);
-  }
+  bool fits(const RunPlan& plan) const { return plan.memory.fits(options_.sharding.memory_limit); }
 
   MadePlan choose_strategy() const {
     std::vector<Strategy> order(std::begin(kCandidates), std::end(kCandidates));

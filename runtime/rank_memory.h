@@ -12,6 +12,8 @@
 // one. Errors: kFault when the system has no memory left.
 #pragma once
 
+#include <optional>
+
 #include "fsdp/communicator.h"
 #include "kernels/core/memory.h"
 #include "runtime/memory_plan.h"
@@ -50,6 +52,10 @@ struct RankMemoryPlan {
   size_t planned_bytes() const;
   // Of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
   size_t largest_bytes() const { return planned_bytes() + data_elsewhere; }
+  // --memory-limit, or none; the same answer on every rank.
+  bool fits(const std::optional<int64_t>& limit) const {
+    return !limit || largest_bytes() <= static_cast<size_t>(*limit);
+  }
 };
 
 struct RankMemoryNeeds {

@@ -181,18 +181,13 @@ class RunPlanner {
     while (low < high) {
       const int middle = (low + high) / 2;
       OFSDP_RETURN_IF_ERROR(plan_programs(middle));
-      if (fits()) {
+      if (run_->memory.fits(options_.sharding.memory_limit)) {
         high = middle;
       } else {
         low = middle + 1;
       }
     }
     return plan_programs(low);
-  }
-
-  bool fits() const {
-    const auto& limit = options_.sharding.memory_limit;
-    return !limit || run_->memory.largest_bytes() <= static_cast<size_t>(*limit);
   }
 
   Status add_program(const ProgramKey& key) {
