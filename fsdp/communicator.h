@@ -112,6 +112,8 @@ class Communicator {
   // Tells the others that this rank stops with `status`. True for the one rank that is to print the
   // message: the first to fail, once a run. `exit_status` of the whole run becomes that rank's.
   virtual bool fail(const Status& status) = 0;
+  // Nanoseconds spent waiting for other ranks so far, in all calls together.
+  virtual int64_t waited() const { return 0; }
   virtual int exit_status() const = 0;  // of the failed run; 0 while nothing failed
   // This rank is done in order: its leaving is no death.
   virtual void leave() = 0;

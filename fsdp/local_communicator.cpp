@@ -131,6 +131,7 @@ class LocalCommunicator final : public Communicator {
   }
 
   int exit_status() const override { return page_.exit_status(); }
+  int64_t waited() const override { return wait_.waited().count(); }
 
   void leave() override {
     monitor_->stop();

@@ -42,13 +42,16 @@ class PeerWait {
   Status until(const std::atomic<uint64_t>& counter, uint64_t target, int peer,
                const CollectiveSite& site) const {
     if (counter.load(std::memory_order_acquire) >= target) return {};
-    if (spin(counter, target)) return {};
-    return sleep(counter, target, peer, site);
+    const auto began = std::chrono::steady_clock::now();
+    Status status = spin(counter, target) ? Status{} : sleep(counter, target, peer, site);
+    waited_ += std::chrono::steady_clock::now() - began;
+    return status;
   }
 
   std::chrono::nanoseconds timeout() const { return timeout_; }
-  Status late(int peer, const CollectiveSite& site) const;  // the error of a timeout
-  Status gone(int peer, const CollectiveSite& site) const;  // ... of a rank that left too early
+  std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until
+  Status late(int peer, const CollectiveSite& site) const;     // the error of a timeout
+  Status gone(int peer, const CollectiveSite& site) const;     // ... of a rank that left too early
 
  private:
   Status failure(const CollectiveSite& site) const;
@@ -60,6 +63,7 @@ class PeerWait {
   int rank_;
   std::chrono::nanoseconds timeout_;
   std::chrono::nanoseconds spin_;
+  mutable std::chrono::nanoseconds waited_{0};
 };
 
 // "reduce-scatter of unit 2", or "barrier" for a site without a unit.

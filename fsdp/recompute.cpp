@@ -22,11 +22,6 @@ bool costs_much(const Node& node) {
   return std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
 
-int forward_nodes(const Graph& graph) {
-  const auto first = std::ranges::find_if(graph.nodes, &Node::backward);
-  return static_cast<int>(first - graph.nodes.begin());
-}
-
 class Recomputation {
  public:
   Recomputation(const Graph& source, const std::vector<Segment>& segments,
@@ -55,7 +50,7 @@ class Recomputation {
 
  private:
   void find_segments() {
-    forward_ = forward_nodes(source_);
+    forward_ = forward_end(source_);
     segment_of_.assign(source_.nodes.size(), -1);
     for (size_t s = 0; s < segments_.size(); ++s) {
       for (int n = segments_[s].first; n <= segments_[s].last; ++n) {
@@ -151,6 +146,11 @@ class Recomputation {
 
 }  // namespace
 
+int forward_end(const Graph& graph) {
+  const auto first = std::ranges::find_if(graph.nodes, &Node::backward);
+  return static_cast<int>(first - graph.nodes.begin());
+}
+
 std::vector<Segment> segments(const Graph& training, const Plan& plan) {
   std::vector<int> unit_of(training.values.size(), -1);
   for (const Unit& unit : plan.units) {
@@ -162,7 +162,8 @@ std::vector<Segment> segments(const Graph& training, const Plan& plan) {
     }
   }
   std::vector<Segment> list;
-  for (int n = 0; n < forward_nodes(training); ++n) {
+  const int forward = forward_end(training);
+  for (int n = 0; n < forward; ++n) {
     const Node& node = training.nodes[static_cast<size_t>(n)];
     if (node.op->view) {
       unit_of[static_cast<size_t>(node.outputs[0])] = unit_of[static_cast<size_t>(node.inputs[0])];

@@ -28,6 +28,9 @@ struct Segment {
   int last = 0;
 };
 
+// The number of nodes before the first backward one.
+int forward_end(const Graph& graph);
+
 std::vector<Segment> segments(const Graph& training, const Plan& plan);
 
 // Levels of recomputation, each with less memory than the one before. 0: none; 1: the cheap nodes of

@@ -24,6 +24,7 @@ class NodeGradBuilder final : public GradBuilder {
                         const Attributes& attributes, size_t num_outputs) override;
   Ref constant(ConstantPtr value) override;
   void set_grad(size_t input, Ref grad) override;
+  void fail(Status status) override;
 
  private:
   const Node& node() const;
@@ -162,16 +163,23 @@ class Autodiff {
     return std::move(graph_);
   }
 
+  // A parameter looks at all nodes: each is looked at once.
+  void index_new_nodes() {
+    made_.resize(graph_.values.size(), false);
+    used_.resize(graph_.values.size(), false);
+    for (; indexed_ < graph_.nodes.size(); ++indexed_) {
+      const Node& node = graph_.nodes[indexed_];
+      for (ValueId id : node.inputs) used_[static_cast<size_t>(id)] = true;
+      for (ValueId id : node.outputs) made_[static_cast<size_t>(id)] = !node.op->view;
+    }
+  }
+
   // A value that a node of its own writes: copied where it is a view, an input, or another's
   // gradient.
   ValueId own_gradient(const Parameter& p, ValueId gradient, std::map<ValueId, int>& owners) {
-    const auto maker = std::ranges::find_if(graph_.nodes, [&](const Node& node) {
-      return std::ranges::find(node.outputs, gradient) != node.outputs.end();
-    });
-    const bool used = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
-      return std::ranges::find(node.inputs, gradient) != node.inputs.end();
-    });
-    const bool fresh = maker != graph_.nodes.end() && !maker->op->view && !used;
+    index_new_nodes();
+    const auto g = static_cast<size_t>(gradient);
+    const bool fresh = made_[g] && !used_[g];
     if (fresh && owners.try_emplace(gradient, 1).second) return gradient;
     return emit("ofsdp.Copy", "grad." + p.name, {gradient}, {}, 1)[0];
   }
@@ -181,6 +189,8 @@ class Autodiff {
   std::vector<bool> needs_;
   std::vector<bool> on_path_;
   std::map<ValueId, std::vector<ValueId>> grads_;
+  std::vector<bool> made_, used_;  // per value: by a node that is no view; as an input
+  size_t indexed_ = 0;             // nodes that these know
   Status status_;
   int emitted_ = 0;
 };
@@ -247,6 +257,11 @@ Ref NodeGradBuilder::constant(ConstantPtr value) {
 void NodeGradBuilder::set_grad(size_t input, Ref grad) {
   if (!needs_grad(input) || !grad) return;
   autodiff_.grads_[node().inputs[input]].push_back(grad.id);
+}
+
+void NodeGradBuilder::fail(Status status) {
+  if (!autodiff_.status_.ok()) return;
+  autodiff_.status_ = std::move(status).with_prefix(autodiff_.graph_.describe(node()));
 }
 
 }  // namespace

@@ -173,6 +173,29 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
   return editor.add1(op, "loss", {values, flat});
 }
 
+// A plug-in's loss takes prediction and labels as they are.
+Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
+                                  ValueId labels) {
+  const size_t dot = spec.output.rfind('.');
+  const std::string domain = dot == std::string::npos ? "" : spec.output.substr(0, dot);
+  if (graph.registry->find(domain, spec.output.substr(dot + 1)) == nullptr) {
+    return input_error("--loss plugin:{}: no --plugin offers that operator", spec.output);
+  }
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId loss,
+                         editor.add1(spec.output, "loss", {prediction, labels}));
+  if (is_scalar_float(graph.value(loss))) return loss;
+  return input_error("--loss plugin:{}: expected a float scalar, found {}", spec.output,
+                     graph.value(loss).desc.text());
+}
+
+Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels) {
+  if (spec.kind == LossKind::kOperator) return add_operator_loss(graph, spec, prediction, labels);
+  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
+  return classes ? add_class_loss(graph, spec, prediction, labels)
+                 : add_value_loss(graph, spec, prediction, labels);
+}
+
 }  // namespace
 
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
@@ -210,8 +233,8 @@ std::string label_column(const Graph& graph, const LossSpec& spec) {
 }
 
 DType label_dtype(const LossSpec& spec) {
-  const bool values = spec.kind == LossKind::kMse || spec.kind == LossKind::kBceWithLogits;
-  return values ? DType::kFloat32 : DType::kInt64;
+  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
+  return !classes ? DType::kFloat32 : DType::kInt64;
 }
 
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
@@ -229,9 +252,7 @@ Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape&
     for (ValueId id : result.inputs) {
       if (result.value(id).name == spec.labels) labels = id;
     }
-    const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
-    OFSDP_ASSIGN_OR_RETURN(result.loss, classes ? add_class_loss(result, spec, prediction, labels)
-                                                : add_value_loss(result, spec, prediction, labels));
+    OFSDP_ASSIGN_OR_RETURN(result.loss, add_loss(result, spec, prediction, labels));
   }
   if (count_matches) OFSDP_RETURN_IF_ERROR(add_matches(result, spec, loss_count(result)));
   return result;

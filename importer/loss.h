@@ -19,11 +19,11 @@
 
 namespace ofsdp {
 
-enum class LossKind { kAuto, kOutput, kCrossEntropy, kNll, kMse, kBceWithLogits };
+enum class LossKind { kAuto, kOutput, kCrossEntropy, kNll, kMse, kBceWithLogits, kOperator };
 
 struct LossSpec {
   LossKind kind = LossKind::kAuto;
-  std::string output;      // kOutput: the graph output
+  std::string output;      // kOutput: the graph output; kOperator: a plug-in's "domain.Name"
   std::string prediction;  // empty: the only candidate
   std::string labels;      // empty: the only candidate; a data column
   int64_t ignore_index = -100;

@@ -25,6 +25,13 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, 300);
 }
 
+// Opset of each domain but ONNX's own, which is converted.
+std::map<std::string, int64_t> foreign_opsets(const onnx::ModelProto& model) {
+  std::map<std::string, int64_t> opsets;
+  for (const auto& import : model.opset_import()) opsets[import.domain()] = import.version();
+  return opsets;
+}
+
 int64_t default_opset(const onnx::ModelProto& model) {
   for (const auto& import : model.opset_import()) {
     if (import.domain().empty() || import.domain() == "ai.onnx") return import.version();
@@ -83,8 +90,9 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
 
 class Importer {
  public:
-  Importer(const OnnxFile& file, const Registry& registry, Reasons reasons)
-      : file_(file), reasons_(std::move(reasons)) {
+  Importer(const OnnxFile& file, const Registry& registry, Reasons reasons,
+           std::map<std::string, int64_t> opsets)
+      : file_(file), reasons_(std::move(reasons)), opsets_(std::move(opsets)) {
     graph_.file = file.path();
     graph_.registry = &registry;
   }
@@ -192,6 +200,7 @@ class Importer {
       node.outputs.push_back(name.empty() ? 0 : define({name, ValueKind::kActivation, {}}));
     }
     if (node.op == nullptr) return {};
+    OFSDP_RETURN_IF_ERROR(check_opset(node));
     for (const auto& attribute : proto.attribute()) {
       auto value = attribute_from_onnx(attribute);
       if (!value.ok()) return std::move(value).status().with_prefix(graph_.describe(node));
@@ -199,6 +208,17 @@ class Importer {
     }
     graph_.nodes.push_back(std::move(node));
     return {};
+  }
+
+  // Operators of plug-ins say which opsets of their domain they are for.
+  Status check_opset(const Node& node) const {
+    const auto found = opsets_.find(node.op->domain);
+    if (node.op->domain.empty() || found == opsets_.end()) return {};
+    const int64_t opset = found->second, last = node.op->last_opset;
+    if (opset >= node.op->first_opset && (last == 0 || opset <= last)) return {};
+    return input_error("{}: the file has opset {} of domain {}, the operator is for {} to {}",
+                       graph_.describe(node), opset, node.op->domain, node.op->first_opset,
+                       last == 0 ? "any" : std::to_string(last));
   }
 
   // Why it could not be resolved, or that it is of a domain that plug-ins are for.
@@ -219,6 +239,7 @@ class Importer {
 
   const OnnxFile& file_;
   Reasons reasons_;
+  std::map<std::string, int64_t> opsets_;
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
   std::map<std::string, int> unsupported_;  // initializers by their ONNX type
@@ -227,10 +248,32 @@ class Importer {
 
 }  // namespace
 
+Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
+                                                       const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model, normalized(file, registry));
+  std::map<std::pair<std::string, std::string>, MissingOperator> missing;
+  for (const auto& node : model.proto.graph().node()) {
+    if (registry.find(node.domain(), node.op_type()) != nullptr) continue;
+    MissingOperator& op = missing[{node.domain(), node.op_type()}];
+    op.domain = node.domain();
+    op.name = node.op_type();
+    op.inputs = std::max(op.inputs, static_cast<size_t>(node.input_size()));
+    op.outputs = std::max(op.outputs, static_cast<size_t>(node.output_size()));
+    for (const auto& attribute : node.attribute()) {
+      auto value = attribute_from_onnx(attribute);
+      if (value.ok()) op.attributes.set(attribute.name(), *std::move(value));
+    }
+  }
+  std::vector<MissingOperator> list;
+  for (auto& [key, op] : missing) list.push_back(std::move(op));
+  return list;
+}
+
 Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file, registry));
   OFSDP_ASSIGN_OR_RETURN(
-      Graph graph, Importer(file, registry, std::move(model.reasons)).run(model.proto.graph()));
+      Graph graph, Importer(file, registry, std::move(model.reasons), foreign_opsets(model.proto))
+                       .run(model.proto.graph()));
   graph.initializers = std::move(model.initializers);
   for (Parameter& p : graph.parameters) p.module = model.scopes.initializers.at(p.name);
   graph.classes = std::move(model.scopes.classes);

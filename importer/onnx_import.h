@@ -18,4 +18,16 @@ inline constexpr int kOpset = 28;  // the newest of the ONNX library that is bui
 
 Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry);
 
+// What a plug-in would have to supply: the operators of the file that the registry does not know,
+// with the most inputs and outputs that a node has, and its attributes.
+struct MissingOperator {
+  std::string domain;
+  std::string name;
+  size_t inputs = 0;
+  size_t outputs = 0;
+  Attributes attributes;
+};
+Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
+                                                       const Registry& registry);
+
 }  // namespace ofsdp

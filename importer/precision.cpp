@@ -21,7 +21,8 @@ bool stays_float32(const Node& node) {
   static constexpr std::string_view kNames[] = {"SoftmaxCrossEntropyLoss",
                                                 "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
                                                 "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches"};
-  return std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
+  return node.op->float32_only ||
+         std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
 
 // Operands whose type the operator fixes, or lets differ from the rest: scales, statistics.

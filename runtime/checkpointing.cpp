@@ -123,8 +123,7 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   manifest_.sampler.sample = position.sample;
   if (options_.sharding.param_dtype == DType::kFloat16) {
     const LossScale& scale = state_.executor().loss_scale();
-    manifest_.loss_scale =
-        SavedLossScale{scale.scale, scale.good_updates, scale.skipped_updates};
+    manifest_.loss_scale = SavedLossScale{scale.scale, scale.good_updates, scale.skipped_updates};
   }
   manifest_.evaluation.reset();
   if (evaluation) manifest_.evaluation = saved(*evaluation);

@@ -50,6 +50,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
                        plan.represented(unit, rank)});
   }
   context_.seed = options.seed;
+  exposed_ = ExposedTime(plan.units.size());
 }
 
 void Executor::begin_update(const UpdateNumbers& numbers) {
@@ -60,6 +61,17 @@ void Executor::begin_update(const UpdateNumbers& numbers) {
   skip_update_ = false;
   squared_norm_ = 0;
   global_norm_ = 0;
+  exposed_.begin_update();
+  update_began_ = nanoseconds_now();
+}
+
+void Executor::end_update(int64_t exchange_began) {
+  const int64_t now = nanoseconds_now();
+  exposed_.add(-1, now - exchange_began);
+  exposed_.end_update();
+  if (options_.trace == nullptr) return;
+  options_.trace->add({nullptr, exchange_began, now, kTraceExchange, numbers_.step});
+  options_.trace->add({nullptr, update_began_, now, kTraceUpdate, numbers_.step});
 }
 
 Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
@@ -71,8 +83,22 @@ Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
     program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
         batch.columns[static_cast<size_t>(patch.column)];
   }
-  for (const BoundStep& step : program.steps) OFSDP_RETURN_IF_ERROR(execute(program, step));
+  if (options_.trace != nullptr) {
+    OFSDP_RETURN_IF_ERROR(run_traced(program));
+  } else {
+    for (const BoundStep& step : program.steps) OFSDP_RETURN_IF_ERROR(execute(program, step));
+  }
   if (!program.plan->options.training && !empty_) loss_ = *program.loss;
+  return {};
+}
+
+Status Executor::run_traced(BoundProgram& program) {
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const int64_t began = nanoseconds_now();
+    OFSDP_RETURN_IF_ERROR(execute(program, program.steps[s]));
+    options_.trace->add(
+        {program.plan, began, nanoseconds_now(), static_cast<int32_t>(s), numbers_.step});
+  }
   return {};
 }
 
@@ -173,6 +199,7 @@ Status Executor::gather(const BoundStep& step) {
   const CollectiveSite where = site("all-gather", step.index);
   const DType dtype = plan_.param_dtype;
   const ShardSource source{offsets.owned, offsets.owned_stride, units_[u].owned_numel};
+  const ExposedTime::Stretch stretch(exposed_, step.index);
   OFSDP_RETURN_IF_ERROR(
       communicator_.all_gather(groups_[u].shards, source, step.slot, dtype, where));
   const Unit& unit = plan_.units[u];
@@ -186,10 +213,12 @@ Status Executor::gather(const BoundStep& step) {
 // Also clears what a unit of another shape has left in the gaps of the slot.
 Status Executor::acquire(const BoundProgram& program, int unit) {
   const auto u = static_cast<size_t>(unit);
+  const int64_t waited = communicator_.waited();
   for (int other : slots_.shares_bytes[u]) {
     OFSDP_RETURN_IF_ERROR(
         communicator_.acquire(other, summing_group(other), site("reduce-scatter", other)));
   }
+  exposed_.add(unit, communicator_.waited() - waited);
   const size_t width = dtype_size(plan_.param_dtype);  // of what nodes write
   std::byte* const own = program.accumulate[u];
   std::byte* const target = own != nullptr ? own : units_[u].slot;
@@ -235,8 +264,12 @@ Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) 
   };
   const SlotSource slot{offsets_.units[u].slot, units_[u].owned_numel,
                         plan_.slot_dtype(plan_.units[u])};
-  return communicator_.reduce_scatter(unit, groups_[u].shards, slot, sink,
-                                      site("reduce-scatter", unit));
+  const int64_t waited = communicator_.waited(), began = nanoseconds_now();
+  Status status = communicator_.reduce_scatter(unit, groups_[u].shards, slot, sink,
+                                               site("reduce-scatter", unit));
+  // Fused with the update, which is work of the rank: only the wait is the others'.
+  exposed_.add(unit, update_now ? communicator_.waited() - waited : nanoseconds_now() - began);
+  return status;
 }
 
 // Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
@@ -246,8 +279,10 @@ Status Executor::all_reduce(int unit) {
   const bool shard = plan_.shards_gradients(plan_.units[u]);
   const SlotSource slot{
       shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot, part.numel};
+  const int64_t began = nanoseconds_now();
   OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(
       shard ? shard_channel(unit) : unit, groups_[u].copies, slot, site("all-reduce", unit)));
+  exposed_.add(unit, nanoseconds_now() - began);
   round_elements(units_[u].gradient, plan_.reduce_dtype, units_[u].owned_numel);
   const float* mine = units_[u].gradient + (part.begin - units_[u].owned_begin);
   for (int64_t begin = 0; begin < part.numel; begin += kReduceBlock) {
@@ -257,11 +292,15 @@ Status Executor::all_reduce(int unit) {
   return {};
 }
 
+Status Executor::share_norm(std::span<double> all) {
+  const ExposedTime::Stretch stretch(exposed_, -1);
+  return communicator_.exchange({&squared_norm_, 1}, all, site("norm exchange", -1));
+}
+
 Status Executor::clip() {
   std::array<double, kMostRanks> all;
   const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
-  OFSDP_RETURN_IF_ERROR(
-      communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
+  OFSDP_RETURN_IF_ERROR(share_norm(gathered));
   double sum = 0;
   for (const double part : gathered) sum += part;
   global_norm_ = std::sqrt(sum) / scale_used_;

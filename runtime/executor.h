@@ -13,7 +13,9 @@
 
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
+#include "runtime/exposed_time.h"
 #include "runtime/loss_scale.h"
+#include "runtime/trace.h"
 
 namespace ofsdp {
 
@@ -28,6 +30,7 @@ struct ExecutorOptions {
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
+  TraceRecorder* trace = nullptr;        // null: nothing is recorded
 };
 
 class Executor {
@@ -38,8 +41,11 @@ class Executor {
            const ExecutorOptions& options);
 
   void begin_update(const UpdateNumbers& numbers);
+  // Of training: all ranks have met since `exchange_began`.
+  void end_update(int64_t exchange_began);
   Status run(BoundProgram& program, const MicroBatch& batch);
 
+  const ExposedTime& exposed() const { return exposed_; }
   float loss() const { return loss_; }  // of the last micro-batch; 0 when it was empty
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
@@ -63,6 +69,7 @@ class Executor {
   }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
+  Status run_traced(BoundProgram& program);
   Status execute(BoundProgram& program, const BoundStep& step);
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
@@ -73,6 +80,7 @@ class Executor {
   void accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
+  Status share_norm(std::span<double> all);
   Status clip();
   float clip_factor() const;
   void update(int unit);
@@ -93,6 +101,8 @@ class Executor {
   std::vector<UnitGroups> groups_;                              // per unit
 
   StepContext context_;
+  ExposedTime exposed_;
+  int64_t update_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
   float loss_ = 0;

@@ -151,21 +151,25 @@ class MemoryPlanner {
 
   void find_peak() {
     const size_t steps = schedule_.steps.size();
-    std::vector<std::array<size_t, 3>> live(steps + 1);
+    std::vector<std::array<size_t, 3>> begins(steps + 1), ends(steps + 1);
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      for (int s = pieces_[i].first; s <= pieces_[i].last; ++s) {
-        live[static_cast<size_t>(s)][static_cast<size_t>(kinds_[i])] += pieces_[i].bytes;
-      }
+      const auto kind = static_cast<size_t>(kinds_[i]);
+      begins[static_cast<size_t>(pieces_[i].first)][kind] += pieces_[i].bytes;
+      ends[static_cast<size_t>(pieces_[i].last)][kind] += pieces_[i].bytes;
     }
     size_t most = 0;
+    std::array<size_t, 3> live{};
     for (size_t s = 0; s < steps; ++s) {
-      const size_t sum = live[s][0] + live[s][1] + live[s][2];
+      for (size_t k = 0; k < live.size(); ++k)
+        live[k] += begins[s][k] - (s > 0 ? ends[s - 1][k] : 0);
+      const size_t sum = live[0] + live[1] + live[2];
+      memory_.live.push_back(sum);
       if (sum <= most) continue;
       most = sum;
       memory_.peak_step = static_cast<int>(s);
-      memory_.peak_activations = live[s][0];
-      memory_.peak_gathered = live[s][1];
-      memory_.peak_workspace = live[s][2];
+      memory_.peak_activations = live[0];
+      memory_.peak_gathered = live[1];
+      memory_.peak_workspace = live[2];
     }
   }
 

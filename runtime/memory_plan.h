@@ -24,6 +24,7 @@ struct MemoryPlan {
   size_t peak_gathered = 0;
   size_t peak_workspace = 0;
   int peak_step = -1;
+  std::vector<size_t> live;           // per step: bytes in use
   std::vector<int64_t> value_offset;  // per value: of activations
   std::vector<int64_t> step_offset;   // per step: Gather's slot, Run's workspace
   std::vector<int64_t>

@@ -25,10 +25,10 @@
 
 namespace ofsdp {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps };
+enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class LossMean { kGlobal, kPerRank };
-enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion };
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion, kPlugin };
 enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
 enum class ScheduleUnit { kEpoch, kStep };
 enum class Recompute { kNone, kUnit, kAuto };
@@ -71,7 +71,7 @@ struct LaunchOptions {
 
 struct LossOptions {
   LossKind kind = LossKind::kAuto;
-  std::string output;  // the graph output of kOutput
+  std::string output;  // the graph output of kOutput, the operator of kOperator
   LossMean mean = LossMean::kGlobal;
   std::string prediction;  // empty: the only candidate
   std::string labels;      // empty: the only candidate
@@ -82,6 +82,7 @@ struct LossOptions {
 // Every member is final: what was not said has the default of `kind`, as PyTorch defines it.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
+  std::string plugin;  // kPlugin: its name
   double lr = 1e-3;
   double weight_decay = 1e-2;
   double momentum = 0;  // sgd
@@ -171,18 +172,27 @@ struct OutputOptions {
   int64_t log_interval = 10;
 };
 
+// Of `plan` alone.
+struct PlanReportOptions {
+  std::optional<int64_t> world;  // ranks that need not be there; none: those that are
+  std::string topology;          // empty: this machine
+  std::string html;              // empty: none
+};
+
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
-  bool json = false;       // of `ops`
+  bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
   std::string format = "onnx";
   std::vector<std::string> train;  // empty: the rule
   std::vector<std::string> freeze;
-  std::vector<std::string> plugins;
+  std::vector<std::string> plugins;  // as given; load_plugins finds them
+  bool plugin_override = false;
+  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;
@@ -192,6 +202,7 @@ struct Options {
   RunOptions run;
   CheckpointOptions checkpoint;
   OutputOptions files;
+  PlanReportOptions report;
 };
 
 // Settles batch_size x grad_accum x ranks = global_batch_size:

@@ -9,6 +9,12 @@ namespace {
 constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
                                     Strategy::kNoShard};
 
+// One state tensor instead of two.
+bool is_light(OptimizerKind kind) {
+  return kind == OptimizerKind::kSgd || kind == OptimizerKind::kLion ||
+         kind == OptimizerKind::kAdagrad;
+}
+
 class PlanChooser {
  public:
   PlanChooser(const Options& options, const ModelSetup& setup, const Communicator& communicator,
@@ -29,14 +35,11 @@ class PlanChooser {
     return RunPlan::make(options, setup_, communicator_, optimizers_);
   }
 
-  bool fits(const RunPlan& plan) const {
-    const auto& limit = options_.sharding.memory_limit;
-    return !limit || plan.memory.largest_bytes() <= static_cast<size_t>(*limit);
-  }
+  bool fits(const RunPlan& plan) const { return plan.memory.fits(options_.sharding.memory_limit); }
 
   MadePlan choose_strategy() const {
     std::vector<Strategy> order(std::begin(kCandidates), std::end(kCandidates));
-    const int states = options_.optimizer.kind == OptimizerKind::kSgd ? 1 : 2;
+    const int states = is_light(options_.optimizer.kind) ? 1 : 2;
     std::ranges::stable_sort(order, {}, [&](Strategy s) {
       return bytes_moved(s, communicator_.size(), options_.batch.grad_accum, states);
     });

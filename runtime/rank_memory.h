@@ -1,8 +1,9 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Six regions: arena (activations, gathered units, workspaces), kept (constants,
+// the same, mapped. Seven regions: arena (activations, gathered units, workspaces), kept (constants,
 // frozen parameters), state (optimizer state, accumulated gradients, parameters that are whole),
 // shared (parameter shards and gradient slots, which peers read), staging (micro-batches decoded
-// ahead) and checkpoint (the copy that an asynchronous save writes from).
+// ahead), checkpoint (the copy that an asynchronous save writes from) and trace (events recorded
+// for --trace).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
@@ -10,6 +11,8 @@
 // Ownership: RankMemory owns all but shared; the communicator owns that. Threads:
 // one. Errors: kFault when the system has no memory left.
 #pragma once
+
+#include <optional>
 
 #include "fsdp/communicator.h"
 #include "kernels/core/memory.h"
@@ -36,6 +39,7 @@ struct RankMemoryPlan {
   size_t state = 0;
   size_t shared = 0;
   size_t staging = 0;
+  size_t trace = 0;
   size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
   size_t data_elsewhere = 0;  // those that another rank owns
@@ -48,6 +52,10 @@ struct RankMemoryPlan {
   size_t planned_bytes() const;
   // Of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
   size_t largest_bytes() const { return planned_bytes() + data_elsewhere; }
+  // --memory-limit, or none; the same answer on every rank.
+  bool fits(const std::optional<int64_t>& limit) const {
+    return !limit || largest_bytes() <= static_cast<size_t>(*limit);
+  }
 };
 
 struct RankMemoryNeeds {
@@ -59,13 +67,14 @@ struct RankMemoryNeeds {
   size_t data = 0;
   size_t data_elsewhere = 0;
   size_t checkpoint = 0;
+  size_t trace = 0;
 };
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
 struct RankMemory {
-  Region arena, kept, state, staging, checkpoint;
+  Region arena, kept, state, staging, checkpoint, trace;
   std::byte* shared = nullptr;
 
   static Result<RankMemory> map(const RankMemoryPlan& plan, MemoryLedger& ledger,

@@ -6,12 +6,13 @@
 
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/trace.h"
 
 namespace ofsdp {
 namespace {
 
-std::string optimizer_name(OptimizerKind kind) {
-  switch (kind) {
+std::string optimizer_name(const OptimizerOptions& options) {
+  switch (options.kind) {
     case OptimizerKind::kAdamW:
       return "adamw";
     case OptimizerKind::kAdam:
@@ -20,8 +21,12 @@ std::string optimizer_name(OptimizerKind kind) {
       return "sgd";
     case OptimizerKind::kAdadelta:
       return "adadelta";
+    case OptimizerKind::kLion:
+      return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kPlugin:
+      return "plugin:" + options.plugin;
     default:
       return "";  // refused by the command line
   }
@@ -52,11 +57,13 @@ class RunPlanner {
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
     run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
-    const std::string name = optimizer_name(o.kind);
+    const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;
     }
-    OFSDP_CHECK(run_->optimizer != nullptr, "no optimizer {}", name);
+    if (run_->optimizer == nullptr) {
+      return input_error("--optimizer {}: no --plugin offers it", name);
+    }
     for (const Parameter& p : setup_.graph.parameters) {
       OFSDP_ASSIGN_OR_RETURN(const bool decays, has_decay(p));
       run_->decays.push_back(decays);
@@ -174,18 +181,13 @@ class RunPlanner {
     while (low < high) {
       const int middle = (low + high) / 2;
       OFSDP_RETURN_IF_ERROR(plan_programs(middle));
-      if (fits()) {
+      if (run_->memory.fits(options_.sharding.memory_limit)) {
         high = middle;
       } else {
         low = middle + 1;
       }
     }
     return plan_programs(low);
-  }
-
-  bool fits() const {
-    const auto& limit = options_.sharding.memory_limit;
-    return !limit || run_->memory.largest_bytes() <= static_cast<size_t>(*limit);
   }
 
   Status add_program(const ProgramKey& key) {
@@ -266,6 +268,7 @@ class RunPlanner {
       needs.checkpoint = staged_bytes(
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
     }
+    if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
   }
 
@@ -299,24 +302,6 @@ std::string fused_line(const RunPlan& run) {
     out += fmt::format("{}{} {}", out.empty() ? "fused: " : ", ", rule, count);
   }
   return out.empty() ? out : out + "\n";
-}
-
-std::string text(const RunPlan& run) {
-  std::string out =
-      "units\n" + text(run.plan) + "\nmemory of this rank, bytes\n" + text(run.memory);
-  for (const auto& [key, program] : run.programs) {
-    const Schedule& schedule = program.schedule;
-    out += fmt::format(
-        "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, "
-        "gathered {}, workspace {})\n",
-        key.training ? "training" : "evaluation", key.batch,
-        key.first_micro ? "" : ", not the first of an update",
-        key.last_micro ? "" : ", not the last", program.graph.nodes.size(),
-        program.memory.arena_bytes, program.memory.peak_step, program.memory.peak_activations,
-        program.memory.peak_gathered, program.memory.peak_workspace);
-    out += text(schedule, program.graph);
-  }
-  return out;
 }
 
 }  // namespace ofsdp

@@ -51,6 +51,4 @@ bool is_carried(const RunPlan& plan, int parameter);
 // "fused: attention 4, linear 25", of the training graph; empty without any.
 std::string fused_line(const RunPlan& plan);
 
-std::string text(const RunPlan& plan);
-
 }  // namespace ofsdp

@@ -44,9 +44,15 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
                             : load_state(*checkpoint, plan, *state, communicator.rank()));
   state->optimizer_ = std::make_unique<OptimizerStep>(*plan.optimizer, plan.settings, plan.plan,
                                                       state->units_, plan.decays);
+  ExecutorOptions traced = options;
+  if (plan.memory.trace > 0) {
+    state->trace_ = std::make_unique<TraceRecorder>(
+        std::span(state->memory_.trace.data(), state->memory_.trace.bytes()));
+    traced.trace = state->trace_.get();
+  }
   state->executor_ =
       std::make_unique<Executor>(plan.plan, plan.memory, state->memory_, state->units_, plan.slots,
-                                 *state->optimizer_, communicator, state->loss_weight_, options);
+                                 *state->optimizer_, communicator, state->loss_weight_, traced);
   if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
     const SavedLossScale& saved = *checkpoint->manifest().loss_scale;
     state->executor_->loss_scale() = {saved.scale, saved.good_updates, saved.skipped_updates};

@@ -24,6 +24,7 @@ class RunState {
                                                 CheckpointReader* checkpoint = nullptr);
 
   Executor& executor() { return *executor_; }
+  const TraceRecorder* trace() const { return trace_.get(); }
   // The program for a micro-batch of `size` samples; any other size of the same place for an empty
   // one.
   BoundProgram& program(const ProgramKey& key);
@@ -64,6 +65,7 @@ class RunState {
   float* loss_weight_ = nullptr;
   std::vector<UnitState> units_;
   std::unique_ptr<OptimizerStep> optimizer_;
+  std::unique_ptr<TraceRecorder> trace_;  // null: nothing is recorded
   std::unique_ptr<Executor> executor_;
   std::map<ProgramKey, BoundProgram> programs_;
 };

@@ -43,6 +43,8 @@ const char* kind_name(StepKind kind) {
 
 }  // namespace
 
+const char* step_name(StepKind kind) { return kind_name(kind); }
+
 Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& options) {
   StepPlaces places(graph.nodes.size());
   place_gathers(graph, plan, options, places);
@@ -90,13 +92,16 @@ std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan) {
   return unit;
 }
 
+bool communicates(const Step& step) {
+  return step.kind != StepKind::kRun && step.kind != StepKind::kCheckLoss &&
+         step.kind != StepKind::kFree && step.kind != StepKind::kCarry;
+}
+
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed) {
   uint64_t hash = 14695981039346656037ull ^ seed;
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
   for (const Step& step : schedule.steps) {
-    const bool local = step.kind == StepKind::kRun || step.kind == StepKind::kCheckLoss ||
-                       step.kind == StepKind::kFree || step.kind == StepKind::kCarry;
-    if (local) continue;
+    if (!communicates(step)) continue;
     mix(static_cast<uint64_t>(step.kind));
     mix(static_cast<uint64_t>(step.index + 1));
     if (step.index < 0) continue;

@@ -87,9 +87,12 @@ std::vector<int> parameter_behind(const Graph& graph);
 // For each parameter, trained or frozen: its unit, or -1 where it is kept whole.
 std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 
+bool communicates(const Step& step);
+
 // Two steps apart in anything that communicates have different hashes (FNV-1a, 64 bits).
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed = 0);
 
+const char* step_name(StepKind kind);  // "Gather"
 std::string text(const Schedule& schedule, const Graph& graph);
 
 }  // namespace ofsdp

@@ -8,6 +8,7 @@
 // Pure. Ownership: values. Threads: any.
 #pragma once
 
+#include "fsdp/recompute.h"
 #include "runtime/schedule.h"
 
 namespace ofsdp {
@@ -27,9 +28,6 @@ struct UnitNodes {
   int first = -1;
   int last = -1;
 };
-
-// The number of nodes before the first backward one.
-int forward_end(const Graph& graph);
 
 // Per unit: the first and last of nodes [begin, end) that read its parameters.
 std::vector<UnitNodes> readers_of_units(const Graph& graph, const Plan& plan, int begin, int end);

@@ -106,11 +106,6 @@ class ReductionPlacer {
 
 }  // namespace
 
-int forward_end(const Graph& graph) {
-  const auto first = std::ranges::find_if(graph.nodes, &Node::backward);
-  return static_cast<int>(first - graph.nodes.begin());
-}
-
 std::vector<UnitNodes> readers_of_units(const Graph& graph, const Plan& plan, int begin, int end) {
   const auto parameter = parameter_behind(graph);
   const auto unit = unit_of_parameter(graph, plan);

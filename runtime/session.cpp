@@ -5,7 +5,9 @@
 
 #include "importer/output_files.h"
 #include "kernels/cpu/parallel.h"
+#include "runtime/agreement.h"
 #include "runtime/plan_choice.h"
+#include "runtime/report/plan_report.h"
 #include "runtime/resume.h"
 #include "runtime/trainer.h"
 
@@ -14,12 +16,12 @@ namespace {
 
 class Session {
  public:
-  Session(Options options, const Registry& registry, Communicator& communicator,
-          MemoryLedger& ledger)
+  Session(Options options, const Registry& registry, const std::vector<OptimizerDef>& optimizers,
+          Communicator& communicator, MemoryLedger& ledger)
       : options_(std::move(options)),
         registry_(registry),
         communicator_(communicator),
-        optimizers_(optimizer_list()),
+        optimizers_(optimizers),
         ledger_(ledger) {}
 
   Status run() {
@@ -34,9 +36,9 @@ class Session {
     OFSDP_ASSIGN_OR_RETURN(const auto plan,
                            choose_plan(options_, setup, communicator_, optimizers_));
     if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
+    if (options_.command == Command::kPlan) return report_plan(setup, *plan);
     print_plan(setup, *plan);
-    if (options_.command == Command::kPlan) return {};
-    OFSDP_RETURN_IF_ERROR(agree(plan->hash));
+    OFSDP_RETURN_IF_ERROR(agree(*plan));
     return execute(setup, *plan);
   }
 
@@ -108,9 +110,7 @@ class Session {
               : std::string("loss: the mean over samples\n"));
     print(fused_line(plan));
     print(dtypes_line());
-    if (options_.command == Command::kPlan) {
-      print("\n" + text(plan));
-    } else {
+    if (options_.command != Command::kPlan) {
       print(fmt::format("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),
                         communicator_.size() == 1 ? "" : "s", pool_threads(),
@@ -118,6 +118,22 @@ class Session {
                         plan.memory.planned_bytes()));
     }
     std::fflush(stdout);
+  }
+
+  // Rank 0 measures and prints; no other has anything to do.
+  Status report_plan(const ModelSetup& setup, const RunPlan& plan) const {
+    if (communicator_.rank() != 0) return {};
+    OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, options_));
+    if (!options_.report.html.empty()) {
+      OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, options_)));
+    }
+    if (options_.json) {
+      std::puts(to_json(report, options_).c_str());
+      return {};
+    }
+    print_plan(setup, plan);
+    std::fputs(("\n" + text(report)).c_str(), stdout);
+    return {};
   }
 
   std::string dtypes_line() const {
@@ -130,22 +146,23 @@ class Session {
   }
 
   // All ranks must have compiled the same order of collectives.
-  Status agree(uint64_t hash) {
+  Status agree(const RunPlan& plan) {
+    const uint64_t hash = plan.hash;
     const std::array<double, 2> mine{static_cast<double>(hash >> 32),
                                      static_cast<double>(hash & 0xffffffffu)};
     std::vector<double> all(2 * static_cast<size_t>(communicator_.size()));
     OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"schedule exchange", -1, 0}));
     for (size_t r = 0; r < all.size() / 2; ++r) {
       if (all[2 * r] == mine[0] && all[2 * r + 1] == mine[1]) continue;
-      return fault(
-          "ranks {} and {} have compiled different schedules; are options and files the same?",
-          communicator_.rank(), r);
+      return first_difference(plan, communicator_);
     }
     return {};
   }
 
   Status execute(const ModelSetup& setup, const RunPlan& plan) {
     const bool done = options_.command == Command::kTrain && finished(plan);
+    OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
+                           TraceFile::open(done ? "" : options_.files.trace, communicator_.rank()));
     MetricsWriter metrics;
     if (communicator_.rank() == 0 && !done) {
       using Mode = MetricsWriter::Mode;
@@ -157,13 +174,16 @@ class Session {
     const ShardingOptions& sharding = options_.sharding;
     const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
                                    sharding.param_dtype == DType::kFloat16, sharding.buffer_dtype};
-    OFSDP_ASSIGN_OR_RETURN(const auto state,
-                           RunState::make(plan, setup, communicator_, ledger_,
+    OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
                                                             executor, checkpoint_.get()));
-    if (options_.command == Command::kEval) return evaluate(setup, plan, *state, metrics);
-    bool stopped = false;
-    if (!done) {
+    bool stopped = options_.command == Command::kEval;  // which writes no output
+    if (stopped) {
+      OFSDP_RETURN_IF_ERROR(evaluate(setup, plan, *state, metrics));
+    } else if (!done) {
       OFSDP_ASSIGN_OR_RETURN(stopped, train(setup, plan, *state, metrics));
+    }
+    if (!done && state->trace() != nullptr) {
+      OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
     OFSDP_RETURN_IF_ERROR(state->write_output(options_.files.output));
@@ -208,7 +228,7 @@ class Session {
   Options options_;
   const Registry& registry_;
   Communicator& communicator_;
-  std::vector<OptimizerDef> optimizers_;
+  const std::vector<OptimizerDef>& optimizers_;
   MemoryLedger& ledger_;
   std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
   std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
@@ -216,9 +236,10 @@ class Session {
 
 }  // namespace
 
-Status run_session(Options options, const Registry& registry, Communicator& communicator,
+Status run_session(Options options, const Registry& registry,
+                   const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
                    MemoryLedger& ledger) {
-  return Session(std::move(options), registry, communicator, ledger).run();
+  return Session(std::move(options), registry, optimizers, communicator, ledger).run();
 }
 
 }  // namespace ofsdp

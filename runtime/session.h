@@ -9,12 +9,14 @@
 #pragma once
 
 #include "fsdp/communicator.h"
+#include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
 #include "runtime/options.h"
 
 namespace ofsdp {
 
-Status run_session(Options options, const Registry& registry, Communicator& communicator,
+Status run_session(Options options, const Registry& registry,
+                   const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
                    MemoryLedger& ledger);
 
 }  // namespace ofsdp

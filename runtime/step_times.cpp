@@ -11,9 +11,9 @@ void StepTimes::add(double step_ms) {
     first_[index] = step_ms;
     return;
   }
-  if (kept_.size() == kMostKept) {
-    for (size_t i = 0; i < kMostKept / 2; ++i) kept_[i] = kept_[2 * i];
-    kept_.resize(kMostKept / 2);
+  if (kept_.size() == most_kept_) {
+    for (size_t i = 0; i < most_kept_ / 2; ++i) kept_[i] = kept_[2 * i];
+    kept_.resize(most_kept_ / 2);
     stride_ *= 2;
   }
   if ((index - kWarmup) % stride_ == 0) kept_.push_back(static_cast<float>(step_ms));

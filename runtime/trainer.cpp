@@ -81,7 +81,9 @@ Status Trainer::update(int64_t step) {
   mine.squared_norm = state_.executor().squared_norm();
   mine.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
   mine.step_ms = milliseconds(update_began_, Clock::now());
+  const int64_t exchange_began = nanoseconds_now();
   OFSDP_ASSIGN_OR_RETURN(const UpdateSums sums, exchange(mine, step));
+  state_.executor().end_update(exchange_began);
   update_began_ = Clock::now();
   kept_ = sums.next_kept;
   return report(step, sums);
@@ -184,7 +186,10 @@ Status Trainer::finish(double seconds) {
   const auto size = static_cast<size_t>(communicator_.size());
   std::vector<double> all(2 * size);
   OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"end of the run", -1, total_}));
+  OFSDP_ASSIGN_OR_RETURN(const std::string exposed,
+                         exposed_text(state_.executor().exposed(), plan_.plan, communicator_));
   if (communicator_.rank() != 0) return {};
+  progress_.line(exposed);
   std::vector<uint64_t> peak, planned;
   for (size_t r = 0; r < size; ++r) {
     peak.push_back(static_cast<uint64_t>(all[2 * r]));

@@ -149,4 +149,14 @@ CompactedChain compacted(const Chain& chain) {
   return made;
 }
 
+bool is_trailing(const Shape& part, const Shape& shape) {
+  int first = 0;
+  while (first < part.rank() && part[first] == 1) ++first;
+  const int rank = part.rank() - first;
+  for (int i = 0; i < rank; ++i) {
+    if (rank > shape.rank() || part[first + i] != shape[shape.rank() - rank + i]) return false;
+  }
+  return true;
+}
+
 }  // namespace ofsdp

@@ -88,4 +88,7 @@ struct CompactedChain {
 };
 CompactedChain compacted(const Chain& chain);
 
+// Whether an operand of shape `part` is repeated along leading axes: [1, 1, c] or [c] of [a, b, c].
+bool is_trailing(const Shape& part, const Shape& shape);
+
 }  // namespace ofsdp

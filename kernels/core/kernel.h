@@ -12,6 +12,7 @@
 // returns an error only for what its data cause (an index out of range).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,8 +73,8 @@ class Kernel {
 
 struct Implementation {
   std::string name;  // "onednn", "loops"
-  bool (*accepts)(const Problem&);
-  std::unique_ptr<Kernel> (*create)(const Problem&);
+  std::function<bool(const Problem&)> accepts;
+  std::function<std::unique_ptr<Kernel>(const Problem&)> create;
 };
 
 // A kernel from a callable `Status(const KernelArgs&)` that has captured what it needs.

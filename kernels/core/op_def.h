@@ -38,7 +38,7 @@ struct InferContext {
   }
 };
 // One desc per output; those not wanted may be left not present().
-using InferFn = Result<std::vector<TensorDesc>> (*)(const InferContext&);
+using InferFn = std::function<Result<std::vector<TensorDesc>>(const InferContext&)>;
 
 // A value in the graph under construction; 0 is none.
 struct Ref {
@@ -63,6 +63,7 @@ class GradBuilder {
                                 const Attributes& attributes, size_t num_outputs) = 0;
   virtual Ref constant(ConstantPtr value) = 0;
   virtual void set_grad(size_t input, Ref grad) = 0;
+  virtual void fail(Status status) = 0;  // ends the pass: what a plug-in's backward may cause
 
   Ref emit1(const std::string& op, const std::vector<Ref>& inputs,
             const Attributes& attributes = {}) {
@@ -73,7 +74,7 @@ class GradBuilder {
   // `grad` summed over the axes along which `target` was broadcast; the shape of `target`.
   Ref sum_to(Ref grad, Ref target);
 };
-using GradFn = void (*)(GradBuilder&);
+using GradFn = std::function<void(GradBuilder&)>;
 
 // A tensor of the reference implementations: any dtype's values as doubles.
 struct RefTensor {
@@ -114,15 +115,17 @@ struct OpDef {
   std::string name = {};
   int min_inputs = 1;
   int first_opset = 1;  // of ai.onnx: where this meaning starts; older files are converted up
+  int last_opset = 0;   // of a plug-in's domain: where it ends; 0: it does not
   InferFn infer = nullptr;
   GradFn grad = nullptr;
   ReferenceFn reference = nullptr;
   std::vector<Implementation> cpu = {};
-  std::vector<SampleCase> (*samples)() = nullptr;
+  std::function<std::vector<SampleCase>()> samples = nullptr;
 
   bool view = false;                     // output 0 is input 0 with another shape
   bool shape_only = false;               // depends on the shapes of its inputs only: always folded
   bool random = false;                   // depends on seed, step and sample: never folded
+  bool float32_only = false;             // stays in float32 when the run computes in less
   std::vector<int> inplace_inputs = {};  // inputs whose bytes output 0 may overwrite
   LayoutRule layout = LayoutRule::kPlain;
   std::vector<int> channels_last_inputs = {};

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,9 +43,9 @@ struct OptimizerDef {
   std::vector<std::string> state_names(const OptimizerSettings& settings) const {
     return states(settings);
   }
-  std::vector<std::string> (*states)(const OptimizerSettings&);
-  void (*update)(const OptimizerSettings&, const OptimizerSpan<float>&);
-  void (*reference)(const OptimizerSettings&, const OptimizerSpan<double>&);
+  std::function<std::vector<std::string>(const OptimizerSettings&)> states;
+  std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
+  std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
 };
 
 std::vector<OptimizerDef> optimizer_list();                   // one list

@@ -41,16 +41,6 @@ Place place_of_input(const TensorDesc& input, const Shape& shape, size_t i) {
   return {Place::kRepeated, index, input.numel()};
 }
 
-bool is_trailing(const Shape& part, const Shape& shape) {
-  int first = 0;
-  while (first < part.rank() && part[first] == 1) ++first;
-  const int rank = part.rank() - first;
-  for (int i = 0; i < rank; ++i) {
-    if (rank > shape.rank() || part[first + i] != shape[shape.rank() - rank + i]) return false;
-  }
-  return true;
-}
-
 class ChainKernel final : public Kernel {
  public:
   ChainKernel(const Chain& chain, const Problem& p) : elements_(p.out(0).numel()) {

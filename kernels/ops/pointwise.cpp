@@ -7,7 +7,9 @@ namespace ofsdp::ops {
 
 OpDef pointwise(OpDef op) {
   if (op.infer == nullptr) op.infer = op.min_inputs == 1 ? infer_same : infer_binary;
-  const bool other_type = op.infer == infer_comparison || op.infer == infer_predicate;
+  const auto* given = op.infer.target<decltype(&infer_comparison)>();
+  const bool other_type =
+      given != nullptr && (*given == infer_comparison || *given == infer_predicate);
   for (int i = 0; i < op.min_inputs && !other_type; ++i) op.inplace_inputs.push_back(i);
   op.layout = LayoutRule::kElementwise;
   return op;

@@ -12,5 +12,6 @@ OptimizerDef adam();
 OptimizerDef adamw();
 OptimizerDef adadelta();
 OptimizerDef adagrad();
+OptimizerDef lion();
 
 }  // namespace ofsdp::optimizers

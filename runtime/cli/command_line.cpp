@@ -17,12 +17,14 @@ struct CommandEntry {
   bool built = true;
 };
 
-constexpr std::array<CommandEntry, 6> kCommands = {{{"train", Command::kTrain, "MODEL.onnx"},
-                                                    {"plan", Command::kPlan, "MODEL.onnx"},
-                                                    {"eval", Command::kEval, "MODEL.onnx"},
-                                                    {"export", Command::kExport, "CKPT_DIR"},
-                                                    {"config", Command::kConfig, "", false},
-                                                    {"ops", Command::kOps, ""}}};
+constexpr std::array<CommandEntry, 7> kCommands = {
+    {{"train", Command::kTrain, "MODEL.onnx"},
+     {"plan", Command::kPlan, "MODEL.onnx"},
+     {"eval", Command::kEval, "MODEL.onnx"},
+     {"export", Command::kExport, "CKPT_DIR"},
+     {"config", Command::kConfig, "", false},
+     {"ops", Command::kOps, ""},
+     {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
 
 struct Flag {
   std::string name;  // without the dashes
@@ -39,6 +41,7 @@ struct Words {
   bool inference = false;
   bool verify = false;
   std::optional<std::string> format;
+  std::optional<std::string> world, topology, html;
 };
 
 class Scanner {
@@ -74,6 +77,9 @@ class Scanner {
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
     if (name == "config") return take_value(flag, text, words_.config.emplace());
     if (name == "format") return take_value(flag, text, words_.format.emplace());
+    if (name == "world") return take_value(flag, text, words_.world.emplace());
+    if (name == "topology") return take_value(flag, text, words_.topology.emplace());
+    if (name == "html") return take_value(flag, text, words_.html.emplace());
     const OptionEntry* entry = find_entry(table_, name == "no-shuffle" ? "shuffle" : name);
     if (entry == nullptr) return unknown_option(flag);
     if (!text && entry->kind == OptionEntry::Kind::kSwitch) text = switch_text();
@@ -152,8 +158,19 @@ Status check_operands(const CommandEntry& command, const Words& words) {
 
 Status check_command(const CommandEntry& command, const Words& words) {
   if (!command.built) return input_error("fsdp-run {}: not built yet", command.name);
-  if (words.json && command.command != Command::kOps) {
+  const bool plans = command.command == Command::kPlan;
+  if (words.json && !plans && command.command != Command::kOps) {
     return input_error("--json has no effect with fsdp-run {}", command.name);
+  }
+  if (!plans && (words.world || words.topology || words.html)) {
+    return input_error("--{} has no effect with fsdp-run {}",
+                       words.world      ? "world"
+                       : words.topology ? "topology"
+                                        : "html",
+                       command.name);
+  }
+  if (words.world && parse_integer(*words.world).value_or(0) < 1) {
+    return input_error("--world: expected a whole number of at least 1, found '{}'", *words.world);
   }
   const bool exports = command.command == Command::kExport;
   if (!exports && (words.inference || words.verify || words.format)) {
@@ -182,7 +199,8 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
 Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                              const std::optional<std::string>& omp_num_threads) {
   const std::string model = words.operands.empty() ? std::string() : words.operands.front();
-  if (!model.empty()) OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
+  if (!model.empty() && command.command != Command::kCheckPlugin)
+    OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
     OFSDP_RETURN_IF_ERROR(read_yaml_config(*words.config, Source::kConfigFile, reader));
   }
@@ -190,12 +208,18 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
+  if (!options.make_plugin.empty() && command.command != Command::kPlan) {
+    return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
+  }
   options.model = model;
   options.config = words.config.value_or("");
   options.json = words.json;
   options.inference = words.inference;
   options.verify = words.verify;
   options.format = words.format.value_or(options.format);
+  if (words.world) options.report.world = parse_integer(*words.world);
+  options.report.topology = words.topology.value_or("");
+  options.report.html = words.html.value_or("");
   return options;
 }
 

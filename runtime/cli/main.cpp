@@ -11,12 +11,15 @@
 
 #include "fsdp/local_communicator.h"
 #include "fsdp/rank_identity.h"
-#include "kernels/core/registry.h"
+#include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
+#include "plugins/check.h"
+#include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/export.h"
+#include "runtime/report/absent_ranks.h"
 #include "runtime/session.h"
 
 namespace ofsdp {
@@ -46,11 +49,78 @@ int run_rank(const Options& options, const RankIdentity& identity) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  const Registry registry = make_registry();
-  const Status status = run_session(options, registry, **communicator, ledger);
+  auto plugins = load_plugins(options.plugins, options.plugin_override);
+  Status status = plugins.ok() ? run_session(options, plugins->registry, plugins->optimizers,
+                                             **communicator, ledger)
+                               : std::move(plugins).status();
   if (!status.ok()) return report_rank(status, **communicator);
   (*communicator)->leave();
   return 0;
+}
+
+// Ranks of which only this one is there.
+int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
+  const int64_t here_now = identity ? identity->world : options.launch.nproc_per_node;
+  const auto world = static_cast<int>(options.report.world.value_or(here_now));
+  const int here = options.report.topology.empty() ? world : 1;
+  set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
+  MemoryLedger ledger;
+  const auto communicator = make_absent_ranks(world);
+  auto plugins = load_plugins(options.plugins, options.plugin_override);
+  if (!plugins.ok()) return report(plugins.error());
+  const Status status =
+      run_session(options, plugins->registry, plugins->optimizers, *communicator, ledger);
+  return status.ok() ? 0 : report(status);
+}
+
+// plan --make-plugin
+Status make_plugin(const Options& options, const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(options.model));
+  OFSDP_ASSIGN_OR_RETURN(const auto missing, missing_operators(file, registry));
+  if (missing.empty()) {
+    return input_error("--make-plugin: {} lacks no operator", options.model);
+  }
+  std::vector<SkeletonOperator> operators;
+  for (const MissingOperator& op : missing) {
+    operators.push_back({op.domain, op.name, op.inputs, op.outputs, op.attributes});
+  }
+  OFSDP_RETURN_IF_ERROR(write_skeleton(options.make_plugin, operators));
+  std::printf("%s: a plug-in for %zu operator%s\n", options.make_plugin.c_str(), missing.size(),
+              missing.size() == 1 ? "" : "s");
+  return {};
+}
+
+int check(const Options& options) {
+  auto plugins = load_plugins({options.model}, /*may_override=*/true);
+  if (!plugins.ok()) return report(plugins.error());
+  const PluginReport found = check_plugins(*plugins);
+  std::fputs(found.text.c_str(), stdout);
+  if (found.faults == 0) return 0;
+  return report(
+      fault("{}: {} fault{} found", options.model, found.faults, found.faults == 1 ? "" : "s"));
+}
+
+// The commands that neither train nor plan.
+int run_alone(const Options& options) {
+  if (options.command == Command::kCheckPlugin) return check(options);
+  auto plugins = load_plugins(options.plugins, options.plugin_override);
+  if (!plugins.ok()) return report(plugins.error());
+  if (!options.make_plugin.empty()) {
+    const Status status = make_plugin(options, plugins->registry);
+    return status.ok() ? 0 : report(status);
+  }
+  if (options.command == Command::kExport) {
+    const Status status = export_checkpoint(options, plugins->registry);
+    return status.ok() ? 0 : report(status);
+  }
+  std::fputs(operator_table(*plugins, options.json).c_str(), stdout);
+  return 0;
+}
+
+bool runs_alone(const Options& options) {
+  const Command command = options.command;
+  return command == Command::kOps || command == Command::kExport ||
+         command == Command::kCheckPlugin || !options.make_plugin.empty();
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
@@ -74,14 +144,9 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
-  if (options.command == Command::kOps) {
-    std::fputs(operator_table(make_registry(), options.json).c_str(), stdout);
-    return 0;
-  }
-  if (options.command == Command::kExport) {
-    const Status status = export_checkpoint(options, make_registry());
-    return status.ok() ? 0 : report(status);
-  }
+  if (runs_alone(options)) return run_alone(options);
+  if (options.command == Command::kPlan && first) return run_plan(options, *identity);
+  if (options.command == Command::kPlan) return 0;
   if (*identity) return run_rank(options, **identity);
   if (options.launch.nproc_per_node == 1) return run_rank(options, RankIdentity{});
   auto status = launch_ranks(static_cast<int>(options.launch.nproc_per_node), argv);

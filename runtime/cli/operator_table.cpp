@@ -1,5 +1,6 @@
 #include "runtime/cli/operator_table.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "importer/onnx_import.h"
@@ -18,7 +19,8 @@ std::string cpu_kernels(const OpDef& op) {
 
 // Opsets of files that the importer takes the operator from.
 std::string versions(const OpDef& op) {
-  if (!op.domain.empty()) return "1";
+  if (op.last_opset > 0) return fmt::format("{}-{}", op.first_opset, op.last_opset);
+  if (!op.domain.empty()) return fmt::format("{}", op.first_opset);
   return fmt::format("{}-{}", oldest_opset(op.name), kOpset);
 }
 
@@ -32,21 +34,43 @@ nlohmann::ordered_json row(const OpDef& op) {
           {"cuda", ""}};
 }
 
+// With plug-ins, what they offer; else everything.
+std::vector<const OpDef*> listed(const LoadedPlugins& plugins) {
+  std::vector<const OpDef*> list;
+  for (const auto& [key, op] : plugins.registry.all()) {
+    const bool theirs = std::ranges::any_of(plugins.operators, [&, &op = op](const auto& p) {
+      return p->full_name() == op.full_name();
+    });
+    if (theirs || plugins.libraries.empty()) list.push_back(&op);
+  }
+  return list;
+}
+
+// "plugin:NAME", what --optimizer takes.
+std::vector<std::string> own_optimizers(const LoadedPlugins& plugins) {
+  std::vector<std::string> names;
+  for (const OptimizerDef& def : plugins.optimizers) {
+    if (def.name.starts_with("plugin:")) names.push_back(def.name);
+  }
+  return names;
+}
+
 }  // namespace
 
-std::string operator_table(const Registry& registry, bool json) {
+std::string operator_table(const LoadedPlugins& plugins, bool json) {
   if (json) {
     auto rows = nlohmann::ordered_json::array();
-    for (const auto& [key, op] : registry.all()) rows.push_back(row(op));
+    for (const OpDef* op : listed(plugins)) rows.push_back(row(*op));
     return rows.dump(1) + "\n";
   }
-  std::string out = fmt::format("{:<9} {:<28} {:<9} {:<8} {:<9} {}\n", "domain", "name", "versions",
-                                "forward", "backward", "cpu");
-  for (const auto& [key, op] : registry.all()) {
-    out += fmt::format("{:<9} {:<28} {:<9} {:<8} {:<9} {}\n",
-                       op.domain.empty() ? "ai.onnx" : op.domain, op.name, versions(op), "yes",
-                       op.grad != nullptr ? "yes" : "no", cpu_kernels(op));
+  std::string out = fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n", "domain", "name",
+                                "versions", "forward", "backward", "cpu");
+  for (const OpDef* op : listed(plugins)) {
+    out += fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n",
+                       op->domain.empty() ? "ai.onnx" : op->domain, op->name, versions(*op), "yes",
+                       op->grad != nullptr ? "yes" : "no", cpu_kernels(*op));
   }
+  for (const std::string& name : own_optimizers(plugins)) out += "--optimizer " + name + "\n";
   return out;
 }
 

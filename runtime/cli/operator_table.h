@@ -1,13 +1,14 @@
-// The table of `fsdp-run ops`: every operator the registry knows, as text or JSON.
+// The table of `fsdp-run ops`: every operator the registry knows, or with --plugin those that the
+// plug-ins offer, as text or JSON.
 // Threads: any. Errors: none.
 #pragma once
 
 #include <string>
 
-#include "kernels/core/registry.h"
+#include "plugins/loader.h"
 
 namespace ofsdp {
 
-std::string operator_table(const Registry& registry, bool json);
+std::string operator_table(const LoadedPlugins& plugins, bool json);
 
 }  // namespace ofsdp

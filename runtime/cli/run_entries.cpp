@@ -120,14 +120,18 @@ std::vector<OptionEntry> checkpoint_entries() {
   };
 }
 
-std::vector<OptionEntry> unbuilt_entries() {
+std::vector<OptionEntry> plugin_entries() {
   using namespace entries;
   std::vector<OptionEntry> table = {
-      repeated("none", "plugin", "none; FILE.so, repeated", "custom operators",
-               OFSDP_FIELD(plugins)),
-      path("trace", "none, FILE", "a Chrome/Perfetto trace", OFSDP_FIELD(files.trace)),
+      repeated("none", "plugin", "none; FILE.so, repeated",
+               "operators and optimizers from a shared library", OFSDP_FIELD(plugins)),
+      toggle("plugin-override", "off, on", "a plug-in may replace kernels that are built in",
+             OFSDP_FIELD(plugin_override)),
+      path("make-plugin", "none, FOLDER",
+           "plan: write a plug-in to begin with, for the operators that the model lacks",
+           OFSDP_FIELD(make_plugin)),
   };
-  for (OptionEntry& entry : table) entry = not_built(std::move(entry));
+  table[0].is_path = true;
   return table;
 }
 
@@ -137,11 +141,12 @@ std::vector<OptionEntry> run_entries() {
   using namespace entries;
   std::vector<OptionEntry> table = step_entries();
   for (OptionEntry& entry : checkpoint_entries()) table.push_back(std::move(entry));
-  for (OptionEntry& entry : unbuilt_entries()) table.push_back(std::move(entry));
+  for (OptionEntry& entry : plugin_entries()) table.push_back(std::move(entry));
   table.push_back(path("output", "none, FILE.onnx", "the trained file, written at the end",
                        OFSDP_FIELD(files.output)));
   table.push_back(
       path("metrics", "none, FILE", "one JSON object a line", OFSDP_FIELD(files.metrics)));
+  table.push_back(path("trace", "none, FILE", "a Chrome/Perfetto trace", OFSDP_FIELD(files.trace)));
   table.push_back(integer("log-interval", "10", "steps between lines of the log", 1,
                           OFSDP_FIELD(files.log_interval)));
   return table;

@@ -17,7 +17,7 @@ constexpr Choice<OptimizerKind> kOptimizers[] = {
     {"adamw", OptimizerKind::kAdamW},     {"adam", OptimizerKind::kAdam},
     {"sgd", OptimizerKind::kSgd},         {"adadelta", OptimizerKind::kAdadelta},
     {"adagrad", OptimizerKind::kAdagrad}, {"lamb", OptimizerKind::kLamb, false},
-    {"lion", OptimizerKind::kLion, false}};
+    {"lion", OptimizerKind::kLion}};
 constexpr Choice<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::kConstant},
                                                {"step", ScheduleKind::kStep},
                                                {"linear", ScheduleKind::kLinear},
@@ -26,9 +26,11 @@ constexpr Choice<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::kConst
 constexpr Choice<ScheduleUnit> kScheduleUnits[] = {{"epoch", ScheduleUnit::kEpoch},
                                                    {"step", ScheduleUnit::kStep}};
 constexpr std::string_view kOutputPrefix = "output:";
+constexpr std::string_view kPluginPrefix = "plugin:";
 
 OptionEntry loss() {
-  OptionEntry entry{"loss", "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME",
+  OptionEntry entry{"loss",
+                    "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME, plugin:NAME",
                     "auto: the graph's only scalar float output"};
   entry.set = [](Options& o, const std::string& text) {
     const bool is_output = text.starts_with(kOutputPrefix);
@@ -37,13 +39,40 @@ OptionEntry loss() {
       o.loss.kind = LossKind::kOutput;
       return fine_or(!o.loss.output.empty(), "a name after output:");
     }
+    if (text.starts_with(kPluginPrefix)) {
+      o.loss.kind = LossKind::kOperator;
+      o.loss.output = text.substr(kPluginPrefix.size());
+      return fine_or(!o.loss.output.empty(), "an operator's domain.Name after plugin:");
+    }
     Verdict verdict = set_choice(std::span<const Choice<LossKind>>(kLosses), text, o.loss.kind);
-    if (verdict.kind == Verdict::Kind::kWrong) verdict.expected += " or output:NAME";
+    if (verdict.kind == Verdict::Kind::kWrong) verdict.expected += ", output:NAME or plugin:NAME";
     return verdict;
   };
   entry.show = [](const Options& o) {
     if (o.loss.kind == LossKind::kOutput) return yaml_quoted("output:" + o.loss.output);
+    if (o.loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + o.loss.output);
     return choice_name(std::span<const Choice<LossKind>>(kLosses), o.loss.kind);
+  };
+  return entry;
+}
+
+OptionEntry optimizer() {
+  OptionEntry entry = entries::choice("optimizer", kOptimizers, "PyTorch's definitions",
+                                      OFSDP_FIELD(optimizer.kind));
+  entry.values += ", plugin:NAME";
+  entry.set = [named = entry.set](Options& o, const std::string& text) {
+    if (!text.starts_with(kPluginPrefix)) {
+      Verdict verdict = named(o, text);
+      if (verdict.kind == Verdict::Kind::kWrong) verdict.expected += " or plugin:NAME";
+      return verdict;
+    }
+    o.optimizer.kind = OptimizerKind::kPlugin;
+    o.optimizer.plugin = text.substr(kPluginPrefix.size());
+    return fine_or(!o.optimizer.plugin.empty(), "a name after plugin:");
+  };
+  entry.show = [named = entry.show](const Options& o) {
+    if (o.optimizer.kind != OptimizerKind::kPlugin) return named(o);
+    return yaml_quoted("plugin:" + o.optimizer.plugin);
   };
   return entry;
 }
@@ -124,7 +153,7 @@ std::vector<OptionEntry> loss_entries() {
 std::vector<OptionEntry> optimizer_entries() {
   using namespace entries;
   return {
-      choice("optimizer", kOptimizers, "PyTorch's definitions", OFSDP_FIELD(optimizer.kind)),
+      optimizer(),
       number("lr", "PyTorch's (adamw, adam, sgd 0.001; adadelta 1; adagrad 0.01)", "learning rate",
              kAtLeastZero, OFSDP_FIELD(optimizer.lr)),
       number("weight-decay", "PyTorch's (adamw 0.01, others 0)", "decay of the parameters",
@@ -168,6 +197,7 @@ bool any_of(E value, std::initializer_list<E> values) {
 
 bool optimizer_uses(OptimizerKind kind, std::string_view name) {
   using enum OptimizerKind;
+  if (kind == kPlugin) return true;
   if (name == "momentum" || name == "nesterov") return kind == kSgd;
   if (name == "betas") return any_of(kind, {kAdamW, kAdam, kLamb, kLion});
   if (name == "eps") return !any_of(kind, {kSgd, kLion});
@@ -187,7 +217,7 @@ bool schedule_uses(ScheduleKind kind, std::string_view name) {
 bool loss_uses(LossKind kind, std::string_view name) {
   using enum LossKind;
   if (name == "label-smoothing") return kind == kCrossEntropy;
-  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits});
+  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits, kOperator});
   return true;
 }
 
@@ -209,8 +239,7 @@ OptimizerOptions optimizer_defaults(OptimizerKind kind) {
 
 NoEffect no_effect(const Options& options, std::string_view name) {
   if (!optimizer_uses(options.optimizer.kind, name)) {
-    const std::span<const Choice<OptimizerKind>> all(kOptimizers);
-    return {"--optimizer " + choice_name(all, options.optimizer.kind), true};
+    return {"--optimizer " + optimizer().show(options), true};
   }
   if (!schedule_uses(options.schedule.kind, name)) {
     const std::span<const Choice<ScheduleKind>> all(kSchedules);

@@ -69,7 +69,11 @@ std::vector<Trial> trials() {
           {"adagrad",
            with_eps(settings(0.02), 1e-10),
            0.05,
-           {0.438944817f, -1.04819202f, 1.67576504f, 0.090593338f, -0.627372503f}}};
+           {0.438944817f, -1.04819202f, 1.67576504f, 0.090593338f, -0.627372503f}},
+          {"lion",  // of the paper's own implementation: torch.optim has none
+           with_betas(settings(0.1), 0.9, 0.99),
+           0.01,
+           {0.470075697f, -1.08633065f, 1.76226699f, 0.10278184f, -0.655679107f}}};
 }
 
 std::string label(const Trial& trial) {
@@ -185,7 +189,7 @@ TEST(Optimizer, BitsDoNotDependOnTheCut) {
 }
 
 TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
-  for (const char* name : {"sgd", "adam", "adamw", "adadelta", "adagrad"}) {
+  for (const char* name : {"sgd", "adam", "adamw", "adadelta", "adagrad", "lion"}) {
     const OptimizerDef* def = find_optimizer(name);
     ASSERT_NE(def, nullptr) << name;
     const OptimizerSettings given = settings(0.5);
@@ -210,6 +214,7 @@ TEST(Optimizer, NamesItsStates) {
   EXPECT_EQ(names("adamw", settings(0)), (Names{"exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(names("adadelta", settings(0)), (Names{"square_avg", "acc_delta"}));
   EXPECT_EQ(names("adagrad", settings(0)), Names{"sum"});
+  EXPECT_EQ(names("lion", settings(0)), Names{"exp_avg"});
   EXPECT_EQ(find_optimizer("adamax"), nullptr);
 }
 

@@ -65,5 +65,11 @@ TEST(Allocation, NoneInTheLoopWithAccumulationAndClipping) {
   expect_same_counts(2, {"--strategy", "no_shard", "--grad-accum", "2", "--clip-grad-norm", "0.5"});
 }
 
+// Writing the file takes as many, however long the run was.
+TEST(Allocation, NoneInTheLoopWhileATraceIsRecorded) {
+  const testing_data::TempFolder folder;
+  expect_same_counts(2, {"--min-params", "1000", "--trace", folder.path() + "/trace.json"});
+}
+
 }  // namespace
 }  // namespace ofsdp

@@ -82,8 +82,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const RunFolder folder;
   const std::vector<Words> all = {{"--cpu-offload", "params"},
                                   {"--device", "cuda"},
-                                  {"--plugin", "custom.so"},
-                                  {"--trace", "trace.json"},
                                   {"--nnodes", "2"},
                                   {"--deterministic", "across_ranks"}};
   for (const Words& words : all) {

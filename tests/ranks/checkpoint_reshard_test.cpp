@@ -110,6 +110,16 @@ class Rank {
   std::unique_ptr<RunState> state_;
 };
 
+// gcc 12 takes the pointer in a Result, moved from, for the Result itself.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wfree-nonheap-object"
+std::unique_ptr<CheckpointReader> reader_of(const std::string& folder) {
+  auto opened = CheckpointReader::open(folder);
+  OFSDP_CHECK(opened.ok(), "{}: {}", folder, opened.error().message());
+  return std::make_unique<CheckpointReader>(*std::move(opened));
+}
+#pragma GCC diagnostic pop
+
 // All ranks of an arrangement set up, changed by `prepare`, and saved; rank 0 last, as it commits.
 template <typename F>
 void save_all(const Model& model, const Arrangement& a, const std::string& dir,
@@ -118,12 +128,7 @@ void save_all(const Model& model, const Arrangement& a, const std::string& dir,
   ASSERT_TRUE(store.ok()) << store.error().message();
   for (int rank = a.world - 1; rank >= 0; --rank) {
     Rank one(model, a, rank, dir);
-    std::unique_ptr<CheckpointReader> reader;
-    if (!from.empty()) {
-      auto opened = CheckpointReader::open(from + "/step-00000001");
-      ASSERT_TRUE(opened.ok()) << opened.error().message();
-      reader = std::make_unique<CheckpointReader>(*std::move(opened));
-    }
+    const auto reader = from.empty() ? nullptr : reader_of(from + "/step-00000001");
     one.start(reader.get());
     prepare(one);
     one.save(rank == 0 ? &*store : nullptr);

@@ -41,6 +41,7 @@ class ReferenceGrad final : public GradBuilder {
                         const Attributes& attributes, size_t num_outputs) override;
   Ref constant(ConstantPtr value) override;
   void set_grad(size_t input, Ref grad) override;
+  void fail(Status status) override { error_ += status.message() + "\n"; }
 
  private:
   struct Value {

@@ -115,6 +115,8 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "resume",
                            "output",
                            "plugin",
+                           "plugin-override",
+                           "make-plugin",
                            "metrics",
                            "trace",
                            "log-interval",
@@ -158,7 +160,8 @@ TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {
 TEST(Options, NamesOfAClosedSetAreChecked) {
   EXPECT_EQ(options_of({"--strategy", "no_shard"}).sharding.strategy, Strategy::kNoShard);
   EXPECT_EQ(refused({"--optimizer", "adamv"}),
-            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion, found "
+            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion or "
+            "plugin:NAME, found "
             "'adamv'; did you mean 'adamw'?");
   EXPECT_EQ(refused({"--strategy", ""}),
             "--strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, "
@@ -256,11 +259,26 @@ TEST(Options, WhatHasNoEffectIsRefused) {
       options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
 }
 
+TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {
+  const Options options =
+      options_of({"--plugin", "a.so", "--plugin", "b.so", "--plugin-override", "--optimizer",
+                  "plugin:lion", "--momentum", "0.5", "--loss", "plugin:com.example.Huber"});
+  EXPECT_EQ(options.plugins, (std::vector<std::string>{"a.so", "b.so"}));
+  EXPECT_TRUE(options.plugin_override);
+  EXPECT_EQ(options.optimizer.kind, OptimizerKind::kPlugin);
+  EXPECT_EQ(options.optimizer.plugin, "lion");
+  EXPECT_EQ(options.optimizer.momentum, 0.5);
+  EXPECT_EQ(options.optimizer.weight_decay, 0);
+  EXPECT_EQ(options.loss.kind, LossKind::kOperator);
+  EXPECT_EQ(options.loss.output, "com.example.Huber");
+  EXPECT_EQ(refused({"--optimizer", "plugin:"}),
+            "--optimizer: expected a name after plugin:, found 'plugin:'");
+}
+
 TEST(Options, WhatIsNotBuiltIsRefusedUnlessItIsTheDefault) {
   EXPECT_EQ(refused({"--optimizer", "lamb"}), "--optimizer: not built yet (found 'lamb')");
   EXPECT_EQ(refused({"--device", "cuda"}), "--device: not built yet (found 'cuda')");
   EXPECT_EQ(refused({"--loss-mean", "per_rank"}), "--loss-mean: not built yet (found 'per_rank')");
-  EXPECT_EQ(refused({"--plugin", "a.so"}), "--plugin: not built yet (found 'a.so')");
   EXPECT_EQ(refused({"--nnodes", "2"}), "--nnodes: not built yet (found '2')");
   EXPECT_EQ(refused({"--checkpoint-type", "ful"}),
             "--checkpoint-type: expected one of sharded, full, local, found 'ful'; did you mean "

@@ -1,0 +1,178 @@
+#include "plugins/skeleton.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace ofsdp {
+namespace {
+
+constexpr const char* kCMake = R"(cmake_minimum_required(VERSION 3.16)
+project(my_operators LANGUAGES CXX)
+find_package(ofsdp_plugin 1 REQUIRED CONFIG)  # -DCMAKE_PREFIX_PATH=where onnx-fsdp is installed
+add_library(my_operators MODULE my_operators.cpp)
+target_link_libraries(my_operators PRIVATE ofsdp::plugin)
+set_target_properties(my_operators PROPERTIES CXX_STANDARD 11 CXX_VISIBILITY_PRESET hidden)
+)";
+
+constexpr const char* kHead =
+    R"(// Operators for fsdp-run --plugin libmy_operators.so. Write infer, forward and backward, then:
+//   cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build
+//   fsdp-run check-plugin build/libmy_operators.so
+#include <ofsdp_plugin.h>
+
+namespace {
+
+const uint32_t kTypes = OFSDP_TYPE(OFSDP_FLOAT32);
+const int64_t kSampleShape[] = {2, 3};
+const ofsdp_tensor kSampleTensor = {
+    sizeof(ofsdp_tensor), OFSDP_FLOAT32, 2, kSampleShape, nullptr, nullptr};
+)";
+
+std::string type_text(const Attribute& value) {
+  switch (value.index()) {
+    case 0:
+      return "OFSDP_INT";
+    case 1:
+      return "OFSDP_FLOAT";
+    case 2:
+      return "OFSDP_STRING";
+    case 3:
+      return "OFSDP_INTS";
+    default:
+      return "OFSDP_FLOATS";
+  }
+}
+
+std::string default_text(const Attribute& value) {
+  std::string i = "0", f = "0", s = "nullptr";
+  if (const auto* given = std::get_if<int64_t>(&value)) i = std::to_string(*given);
+  if (const auto* given = std::get_if<float>(&value)) f = fmt::format("{:#}f", *given);
+  if (const auto* given = std::get_if<std::string>(&value)) {
+    s = "\"";
+    for (const char c : *given)
+      s += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
+    s += "\"";
+  }
+  return fmt::format("{}, {}, {}, nullptr, nullptr, 0", i, f, s);
+}
+
+std::string operands_text(const char* what, const char* letter, size_t count, const char* flags) {
+  std::string text;
+  std::string list;
+  for (size_t i = 0; i < count; ++i) {
+    text += fmt::format(
+        "const ofsdp_operand k{}{} = {{sizeof(ofsdp_operand), \"{}{}\", kTypes, {}}};\n", what, i,
+        letter, i, flags);
+    list += fmt::format("{}&k{}{}", i == 0 ? "" : ", ", what, i);
+  }
+  return text + fmt::format("const ofsdp_operand* const k{}s[] = {{{}}};\n", what,
+                            list.empty() ? "nullptr" : list);
+}
+
+std::string attributes_text(const Attributes& attributes) {
+  std::string text, list;
+  size_t i = 0;
+  for (const auto& [name, value] : attributes.all()) {
+    text += fmt::format(
+        "const ofsdp_attribute kAttribute{} = {{sizeof(ofsdp_attribute), \"{}\", {}, 0, {}}};\n", i,
+        name, type_text(value), default_text(value));
+    list += fmt::format("{}&kAttribute{}", i == 0 ? "" : ", ", i);
+    ++i;
+  }
+  return text + fmt::format("const ofsdp_attribute* const kAttributes[] = {{{}}};\n",
+                            list.empty() ? "nullptr" : list);
+}
+
+std::string sample_text(size_t inputs) {
+  std::string list;
+  for (size_t i = 0; i < inputs; ++i) list += i == 0 ? "&kSampleTensor" : ", &kSampleTensor";
+  return fmt::format(
+      "const ofsdp_tensor* const kSampleInputs[] = {{{}}};\n"
+      "const ofsdp_sample kSample = {{sizeof(ofsdp_sample), \"small\", nullptr, 0, kSampleInputs, "
+      "{}, 1, 0}};\n"
+      "const ofsdp_sample* const kSamples[] = {{&kSample}};\n",
+      list.empty() ? "nullptr" : list, inputs);
+}
+
+std::string operator_text(const SkeletonOperator& op, size_t index) {
+  const std::string full = op.domain.empty() ? op.name : op.domain + "." + op.name;
+  std::string text =
+      fmt::format("\n// {}: write here what it computes, and its derivative.\n", full);
+  text += fmt::format("namespace operator{} {{\n\n", index);
+  text += "// The type and shape of each output.\nint32_t infer(const ofsdp_node* node) {\n";
+  for (size_t i = 0; i < op.outputs; ++i) {
+    text +=
+        op.inputs > 0
+            ? fmt::format("  ofsdp_like_input(node, {}, 0);\n", i)
+            : fmt::format("  node->host->set_output(node, {}, OFSDP_FLOAT32, 0, nullptr);\n", i);
+  }
+  text += fmt::format(R"(  return OFSDP_OK;
+}}
+
+int32_t forward(const ofsdp_node* node) {{
+  return ofsdp_fail(node, "{0}: forward is not written yet");
+}}
+
+// Reads grad_outputs and the operands that are OFSDP_SAVED, writes those grad_inputs that are not
+// OFSDP_ABSENT.
+int32_t backward(const ofsdp_node* node) {{
+  return ofsdp_fail(node, "{0}: backward is not written yet");
+}}
+
+)",
+                      full);
+  text += operands_text("Input", "x", op.inputs, "OFSDP_SAVED");
+  text += operands_text("Output", "y", op.outputs, "0");
+  text += attributes_text(op.attributes) + sample_text(op.inputs);
+  text += fmt::format(
+      "const ofsdp_operator kOperator = {{sizeof(ofsdp_operator), \"{}\", \"{}\", 1, 0, kInputs, "
+      "{}, "
+      "kOutputs, {},\n    kAttributes, {}, infer, nullptr, forward, backward, nullptr, kSamples, "
+      "1, "
+      "nullptr, nullptr}};\n\n}}  // namespace operator{}\n",
+      op.domain, op.name, op.inputs, op.outputs, op.attributes.all().size(), index);
+  return text;
+}
+
+std::string source_text(const std::vector<SkeletonOperator>& operators) {
+  std::string text = kHead, list;
+  for (size_t i = 0; i < operators.size(); ++i) {
+    text += operator_text(operators[i], i);
+    list += fmt::format("{}&operator{}::kOperator", i == 0 ? "" : ", ", i);
+  }
+  return text + fmt::format(R"(
+const ofsdp_operator* const kOperators[] = {{{}}};
+const ofsdp_plugin kPlugin = {{
+    sizeof(ofsdp_plugin), OFSDP_PLUGIN_VERSION, "my_operators", "0.1", kOperators, {}, nullptr, 0}};
+
+}}  // namespace
+
+const ofsdp_plugin* ofsdp_plugin_entry(const ofsdp_host*) {{ return &kPlugin; }}
+)",
+                            list, operators.size());
+}
+
+Status write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file.good()) return {};
+  return fault("--make-plugin: {} cannot be written", path.string());
+}
+
+}  // namespace
+
+Status write_skeleton(const std::string& folder, const std::vector<SkeletonOperator>& operators) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+    return input_error("--make-plugin {}: expected a new or empty folder", folder);
+  }
+  std::filesystem::create_directories(folder, error);
+  if (error) return fault("--make-plugin {}: {}", folder, error.message());
+  const std::filesystem::path base(folder);
+  OFSDP_RETURN_IF_ERROR(write_file(base / "CMakeLists.txt", kCMake));
+  return write_file(base / "my_operators.cpp", source_text(operators));
+}
+
+}  // namespace ofsdp

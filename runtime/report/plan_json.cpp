@@ -1,0 +1,140 @@
+// The JSON of `fsdp-run plan --json`; docs/plan.md describes it.
+#include <nlohmann/json.hpp>
+
+#include "kernels/cpu/parallel.h"
+#include "runtime/report/plan_report.h"
+
+namespace ofsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+double ms(double seconds) { return seconds * 1e3; }
+
+Json machine_json(const Machine& machine) {
+  Json out{{"threads", pool_threads()},
+           {"copy_gbs", machine.rates.copy * 1e-9},
+           {"kernels_measured", machine.kernels.measured},
+           {"kernels_estimated", machine.kernels.estimated}};
+  if (!machine.topology) return out;
+  const Topology& t = *machine.topology;
+  out["topology"] = {{"hosts", t.hosts},
+                     {"ranks_per_host", t.ranks_per_host},
+                     {"compute_factor", t.compute_factor},
+                     {"overlap", t.overlap},
+                     {"contention", t.contention}};
+  return out;
+}
+
+Json units_json(const PlanReport& report) {
+  Json list = Json::array();
+  const Plan& plan = report.plan->plan;
+  for (const Unit& unit : plan.units) {
+    list.push_back({{"id", unit.id},
+                    {"name", unit.name},
+                    {"parameters", unit.params.size()},
+                    {"numel", unit.numel},
+                    {"padded_numel", unit.padded_numel},
+                    {"owned_numel", plan.owned_numel(unit)},
+                    {"bytes", static_cast<size_t>(unit.numel) * sizeof(float)},
+                    {"nodes", unit.nodes},
+                    {"replicated", unit.replicated},
+                    {"exposed_ms", ms(report.exposed_of_unit[static_cast<size_t>(unit.id)])}});
+  }
+  return list;
+}
+
+Json memory_json(const PlanReport& report) {
+  const PeakShares& p = report.peak;
+  return {{"peak_bytes", report.plan->memory.planned_bytes()},
+          {"peak_node", p.node},
+          {"at_peak",
+           {{"parameters", p.parameters},
+            {"gradients", p.gradients},
+            {"optimizer_state", p.optimizer},
+            {"gathered_units", p.gathered},
+            {"activations", p.activations},
+            {"workspace", p.workspace},
+            {"constants", p.constants},
+            {"input", p.input},
+            {"checkpoint", p.checkpoint},
+            {"trace", p.trace},
+            {"unused", p.unused}}}};
+}
+
+Json step_json(const ProgramPlan& program, const Step& step) {
+  Json out{{"step", step_name(step.kind)}};
+  if (step.kind == StepKind::kRun) {
+    const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
+    out["node"] = node.name;
+    out["op"] = node.op->full_name();
+    out["backward"] = node.backward;
+  } else if (step.kind == StepKind::kCarry) {
+    const Carried& c = program.graph.carried[static_cast<size_t>(step.index)];
+    out["parameter"] = program.graph.parameters[static_cast<size_t>(c.parameter)].name;
+  } else if (step.index >= 0) {
+    out["unit"] = step.index;
+  }
+  return out;
+}
+
+Json schedule_json(const ProgramReport& entry) {
+  Json list = Json::array();
+  const ProgramPlan& program = *entry.program;
+  for (size_t s = 0; s < program.schedule.steps.size(); ++s) {
+    list.push_back(step_json(program, program.schedule.steps[s]));
+    list.back()["arena_bytes"] = program.memory.live[s];
+  }
+  for (const SimulatedStep& s : entry.simulation.steps) {
+    const char* stream = s.stream == Stream::kCompute ? "compute" : "communication";
+    list[static_cast<size_t>(s.step)][stream] = {{"begin_ms", ms(s.begin)}, {"end_ms", ms(s.end)}};
+  }
+  return list;
+}
+
+Json program_json(const ProgramReport& entry) {
+  const ProgramKey& key = *entry.key;
+  return {{"training", key.training},
+          {"batch", key.batch},
+          {"first_of_update", key.first_micro},
+          {"last_of_update", key.last_micro},
+          {"times_an_update", entry.times_an_update},
+          {"nodes", entry.program->graph.nodes.size()},
+          {"arena_bytes", entry.program->memory.arena_bytes},
+          {"ms", ms(entry.simulation.seconds)},
+          {"compute_ms", ms(entry.simulation.compute)},
+          {"communication_ms", ms(entry.simulation.communication)},
+          {"exposed_ms", ms(entry.simulation.exposed)},
+          {"schedule", schedule_json(entry)}};
+}
+
+}  // namespace
+
+std::string to_json(const PlanReport& report, const Options& options) {
+  const Plan& plan = report.plan->plan;
+  Json programs = Json::array();
+  for (const ProgramReport& entry : report.programs) programs.push_back(program_json(entry));
+  const Json all{{"model", options.model},
+                 {"strategy", strategy_name(plan.strategy)},
+                 {"world", plan.world},
+                 {"shard_size", plan.shard_size},
+                 {"batch_size", options.batch.batch_size},
+                 {"grad_accum", options.batch.grad_accum},
+                 {"dtypes",
+                  {{"param", dtype_name(plan.param_dtype)},
+                   {"reduce", dtype_name(plan.reduce_dtype)},
+                   {"buffer", dtype_name(options.sharding.buffer_dtype)},
+                   {"master", dtype_name(DType::kFloat32)}}},
+                 {"machine", machine_json(report.machine)},
+                 {"units", units_json(report)},
+                 {"memory", memory_json(report)},
+                 {"update",
+                  {{"ms", ms(report.update_seconds)},
+                   {"compute_ms", ms(report.update_compute)},
+                   {"communication_ms", ms(report.update_communication)},
+                   {"exposed_ms", ms(report.update_exposed)}}},
+                 {"programs", std::move(programs)}};
+  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,114 @@
+// The text of `fsdp-run plan`.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cpu/parallel.h"
+#include "runtime/report/plan_report.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr size_t kUnitsShown = 5;
+
+std::string peak_text(const PlanReport& report) {
+  const PeakShares& p = report.peak;
+  const double peak = static_cast<double>(report.plan->memory.planned_bytes());
+  std::string out =
+      fmt::format("\nat the peak of {} bytes, in {}\n", report.plan->memory.planned_bytes(),
+                  p.node.empty() ? "the first step" : p.node);
+  auto row = [&](const char* name, size_t bytes) {
+    if (bytes == 0) return;
+    out += fmt::format("{:<34} {:>14} {:>6.1f} %\n", name, bytes,
+                       100.0 * static_cast<double>(bytes) / peak);
+  };
+  row("parameters", p.parameters);
+  row("gradients", p.gradients);
+  row("optimizer state", p.optimizer);
+  row("gathered units", p.gathered);
+  row("activations", p.activations);
+  row("workspace", p.workspace);
+  row("constants and frozen parameters", p.constants);
+  row("input", p.input);
+  row("checkpoint copy", p.checkpoint);
+  row("trace", p.trace);
+  row("not used then", p.unused);
+  return out;
+}
+
+std::string machine_text(const PlanReport& report) {
+  const Machine& m = report.machine;
+  std::string where = fmt::format("this machine, {} rank{} of {} thread{}", report.plan->plan.world,
+                                  report.plan->plan.world == 1 ? "" : "s", pool_threads(),
+                                  pool_threads() == 1 ? "" : "s");
+  if (m.topology) {
+    where = fmt::format("{} host{} of {} ranks, computation {} times as fast as here",
+                        m.topology->hosts, m.topology->hosts == 1 ? "" : "s",
+                        m.topology->ranks_per_host, m.topology->compute_factor);
+  }
+  return fmt::format("\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s\n",
+                     where, m.kernels.measured, m.kernels.estimated, m.rates.copy * 1e-9);
+}
+
+std::string update_text(const PlanReport& report) {
+  std::string out = fmt::format(
+      "an update {:.4g} ms: computation {:.4g} ms, communication {:.4g} ms, of which exposed "
+      "{:.4g} "
+      "ms\n",
+      report.update_seconds * 1e3, report.update_compute * 1e3, report.update_communication * 1e3,
+      report.update_exposed * 1e3);
+  std::vector<size_t> order(report.exposed_of_unit.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](size_t u) { return report.exposed_of_unit[u]; });
+  for (size_t i = 0; i < std::min(order.size(), kUnitsShown); ++i) {
+    const size_t u = order[i];
+    if (report.exposed_of_unit[u] <= 0) break;
+    out += fmt::format("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
+                       report.plan->plan.units[u].name);
+  }
+  return out;
+}
+
+std::string head(const ProgramReport& entry) {
+  const ProgramKey& key = *entry.key;
+  const MemoryPlan& memory = entry.program->memory;
+  return fmt::format(
+      "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
+      "{}, workspace {}), {:.4g} ms, exposed {:.4g} ms\n",
+      key.training ? "training" : "evaluation", key.batch,
+      key.first_micro ? "" : ", not the first of an update", key.last_micro ? "" : ", not the last",
+      entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
+      memory.peak_activations, memory.peak_gathered, memory.peak_workspace,
+      entry.simulation.seconds * 1e3, entry.simulation.exposed * 1e3);
+}
+
+// Each line of the schedule, with what its step takes behind it.
+std::string schedule_text(const ProgramReport& entry) {
+  std::vector<double> took(entry.program->schedule.steps.size(), 0);
+  for (const SimulatedStep& s : entry.simulation.steps) {
+    took[static_cast<size_t>(s.step)] += s.end - s.begin;
+  }
+  const std::string plain = text(entry.program->schedule, entry.program->graph);
+  std::string out;
+  size_t begin = 0;
+  for (size_t s = 0; s < took.size(); ++s) {
+    const size_t end = plain.find('\n', begin);
+    out.append(plain, begin, end - begin);
+    if (took[s] > 0) out += fmt::format("  {:.4f} ms", took[s] * 1e3);
+    out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string text(const PlanReport& report) {
+  std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +
+                    text(report.plan->memory) + peak_text(report) + machine_text(report) +
+                    update_text(report);
+  for (const ProgramReport& entry : report.programs) out += head(entry) + schedule_text(entry);
+  return out;
+}
+
+}  // namespace ofsdp

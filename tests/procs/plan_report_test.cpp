@@ -1,0 +1,192 @@
+// `fsdp-run plan` and `--trace` through the real command: the figures of the plan are those of the
+// run, what is written parses and holds together, and wrong topologies are refused.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Words settings(const std::string& strategy) {
+  return mlp_settings() + Words{"--loss",       "cross_entropy",
+                                "--strategy",   strategy,
+                                "--batch-size", "5",
+                                "--grad-accum", "3",
+                                "--min-params", "1000",
+                                "--threads",    "1"};
+}
+
+Words plan(const Words& more) {
+  return fsdp_run({"plan", fixture("mlp/model.onnx"), "--json"}) + more;
+}
+
+Json planned(const Words& more) {
+  const Finished run = Program::run(plan(more));
+  EXPECT_EQ(run.status, 0) << run.err;
+  return Json::parse(run.out);
+}
+
+Json last_row(const Words& more) {
+  const testing_data::TempFolder folder;
+  const Finished run = Program::run(fsdp_run({fixture("mlp/model.onnx")}) + more +
+                                    Words{"--metrics", folder.path() + "/m.jsonl"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  std::ifstream file(folder.path() + "/m.jsonl");
+  std::string line, last;
+  while (std::getline(file, line)) last = line;
+  return Json::parse(last);
+}
+
+TEST(PlanReport, ItsMemoryIsTheRunsAndTheSharesAreTheWhole) {
+  const testing_data::TempFolder folder;
+  for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard", "zero1"}) {
+    const Words run = settings(strategy) + ranks(2) + Words{"--trace", folder.path() + "/t.json"};
+    const Json report = planned(run);
+    const auto& memory = report.at("memory");
+    EXPECT_EQ(memory.at("peak_bytes"), last_row(run).at("peak_bytes")[0]) << strategy;
+    size_t sum = 0;
+    for (const auto& [kind, bytes] : memory.at("at_peak").items()) sum += bytes.get<size_t>();
+    EXPECT_EQ(sum, memory.at("peak_bytes").get<size_t>()) << strategy;
+    EXPECT_FALSE(memory.at("peak_node").get<std::string>().empty());
+    EXPECT_GT(memory.at("at_peak").at("trace"), 0);
+  }
+}
+
+TEST(PlanReport, TimesOfAnUpdateAddUp) {
+  const Json report = planned(settings("full_shard") + ranks(2));
+  double milliseconds = 0;
+  int programs = 0;
+  for (const auto& program : report.at("programs")) {
+    const double times = program.at("times_an_update").get<double>();
+    programs += static_cast<int>(times);
+    milliseconds += times * program.at("ms").get<double>();
+    EXPECT_NEAR(program.at("compute_ms").get<double>() + program.at("exposed_ms").get<double>(),
+                program.at("ms").get<double>(), 1e-9);
+    for (const auto& step : program.at("schedule")) {
+      for (const char* stream : {"compute", "communication"}) {
+        if (!step.contains(stream)) continue;
+        EXPECT_LE(step.at(stream).at("end_ms"), program.at("ms").get<double>() + 1e-9);
+      }
+    }
+  }
+  EXPECT_EQ(programs, 3) << "--grad-accum 3";
+  EXPECT_NEAR(milliseconds, report.at("update").at("ms").get<double>(), 1e-9);
+}
+
+TEST(PlanReport, RanksThatAreNotThere) {
+  const testing_data::TempFolder folder;
+  std::ofstream(folder.path() + "/t.yaml") << "hosts: 2\nranks_per_host: 4\ncompute_factor: 10\n"
+                                              "inside: {alpha_us: 5, beta_gbs: 100}\n"
+                                              "between: {alpha_us: 20, beta_gbs: 25}\n";
+  const Words where{"--world", "8", "--topology", folder.path() + "/t.yaml"};
+  const Json report = planned(settings("full_shard") + where);
+  EXPECT_EQ(report.at("world"), 8);
+  EXPECT_EQ(report.at("machine").at("topology").at("hosts"), 2);
+  for (const auto& unit : report.at("units")) {
+    EXPECT_EQ(unit.at("owned_numel").get<int64_t>() * 8, unit.at("padded_numel").get<int64_t>());
+  }
+  // An alpha of 20 us and six of 5 us for every gather, whatever its bytes.
+  EXPECT_GT(report.at("update").at("communication_ms").get<double>(), 0.050);
+}
+
+TEST(PlanReport, AWrongTopologyIsRefused) {
+  const testing_data::TempFolder folder;
+  std::ofstream(folder.path() + "/t.yaml") << "ranks_per_host: 4\n"
+                                              "inside: {alpha_us: 5, beta_gbs: 100}\n";
+  const Words topology{"--topology", folder.path() + "/t.yaml"};
+  for (const auto& [more, said] : std::map<std::string, std::string>{
+           {"2", "hosts times ranks_per_host is 4, but the plan is for 2 ranks"},
+           {"none", "--world: expected a whole number of at least 1, found 'none'"}}) {
+    const Finished run =
+        Program::run(plan(settings("full_shard") + topology + Words{"--world", more}));
+    EXPECT_EQ(run.status, 2);
+    EXPECT_NE(run.err.find(said), std::string::npos) << run.err;
+  }
+  const Finished run = Program::run(mlp() + Words{"--html", folder.path() + "/p.html"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_NE(run.err.find("--html has no effect with fsdp-run train"), std::string::npos) << run.err;
+}
+
+TEST(PlanReport, ThePageNeedsNothingElse) {
+  const testing_data::TempFolder folder;
+  const std::string path = folder.path() + "/plan.html";
+  const Json report = planned(settings("full_shard") + ranks(2) + Words{"--html", path});
+  const std::string page = read(path);
+  const std::string open = "<script type=\"application/json\" id=\"plan\">";
+  const size_t begin = page.find(open);
+  ASSERT_NE(begin, std::string::npos);
+  const size_t data = begin + open.size(), end = page.find("</script>", data);
+  const Json inside = Json::parse(page.substr(data, end - data));
+  EXPECT_EQ(inside.at("memory"), report.at("memory"));
+  for (const char* outside : {" src=", " href=", "@import", "fetch(", "url("}) {
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  }
+}
+
+// Per rank and row, events lie one after the other or one inside the other.
+TEST(Trace, ParsesAndItsEventsNest) {
+  const testing_data::TempFolder folder;
+  const std::string path = folder.path() + "/trace.json";
+  const Finished run = Program::run(fsdp_run({fixture("mlp/model.onnx")}) + settings("full_shard") +
+                                    ranks(3) + Words{"--steps", "4", "--trace", path});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("exposed communication: "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("\nwaited "), std::string::npos) << run.out;
+  struct Event {
+    double begin, end;
+  };
+  std::map<std::pair<int, int>, std::vector<Event>> rows;
+  std::map<std::string, int> names;
+  const Json trace = Json::parse(read(path));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const double begin = event.at("ts").get<double>();
+    ++names[event.at("name").get<std::string>()];
+    rows[{event.at("pid").get<int>(), event.at("tid").get<int>()}].push_back(
+        {begin, begin + event.at("dur").get<double>()});
+  }
+  EXPECT_EQ(rows.size(), 6u) << "two rows a rank";
+  EXPECT_EQ(names["update 4"], 3);
+  EXPECT_EQ(names["end of the update"], 12);
+  for (auto& [row, events] : rows) {
+    std::ranges::sort(events, {}, [](const Event& e) { return std::pair(e.begin, -e.end); });
+    std::vector<double> open;
+    for (const Event& event : events) {
+      while (!open.empty() && open.back() <= event.begin) open.pop_back();
+      if (!open.empty()) {
+        EXPECT_LE(event.end, open.back() + 1e-3) << row.first;
+      }
+      open.push_back(event.end);
+    }
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    EXPECT_EQ(entry.path().filename(), "trace.json") << "parts are removed";
+  }
+}
+
+TEST(Trace, APathThatCannotBeIsRefusedBeforeTheRun) {
+  const Finished run = Program::run(mlp() + ranks(2) + Words{"--trace", "/does/not/exist/t.json"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_NE(run.err.find("--trace /does/not/exist/t.json: cannot be created"), std::string::npos)
+      << run.err;
+  EXPECT_EQ(run.out.find("epoch"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ofsdp
