@@ -13,7 +13,7 @@
 //   post(c)         this rank's slot of channel c is complete. Never waits.
 //   reduce_scatter  until the group has posted channel c; then the sum over the group in float32, in
 //                   rank order, of this rank's numel elements of the slots (those from
-//                   index * numel), handed to `sink` in blocks of at most kReduceBlock elements that
+//                   index * numel, or from `first`), onto `onto` where that is given, handed to `sink` in blocks of at most kReduceBlock elements that
 //                   start at multiples of kReduceBlock of that span, in order.
 //   all_reduce      float32; as reduce_scatter without a sink, but every slot of the group ends with
 //                   the whole sum, count * numel elements. Ends when this rank's slot is complete.
@@ -65,6 +65,8 @@ struct SlotSource {
   size_t offset = 0;
   int64_t numel = 0;  // of one rank's span
   DType dtype = DType::kFloat32;
+  int64_t first = -1;           // element where this rank's span begins; -1: index * numel
+  const float* onto = nullptr;  // numel elements that the sum starts from, or null
 };
 
 // A reference to a callable that takes one reduced block; never owns, never allocates.

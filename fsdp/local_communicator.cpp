@@ -162,15 +162,16 @@ class LocalCommunicator final : public Communicator {
   void sum_own_span(const RankGroup& group, const SlotSource& slot, BlockSink sink) {
     const auto sources = std::span(slots_).first(static_cast<size_t>(group.count));
     const size_t width = dtype_size(slot.dtype);
-    const size_t span = slot.offset + static_cast<size_t>(group.index_of(rank_)) *
-                                          static_cast<size_t>(slot.numel) * width;
+    const int64_t first = slot.first >= 0 ? slot.first : group.index_of(rank_) * slot.numel;
+    const size_t span = slot.offset + static_cast<size_t>(first) * width;
     for (int64_t begin = 0; begin < slot.numel; begin += kReduceBlock) {
       const int64_t count = std::min(kReduceBlock, slot.numel - begin);
       for (int i = 0; i < group.count; ++i) {
         sources[static_cast<size_t>(i)] =
             segments_.of(group.rank(i)) + span + static_cast<size_t>(begin) * width;
       }
-      sum_in_rank_order(sources, slot.dtype, count, block_.data());
+      sum_in_rank_order(sources, slot.dtype, count, block_.data(),
+                        slot.onto != nullptr ? slot.onto + begin : nullptr);
       sink(begin, {block_.data(), static_cast<size_t>(count)});
     }
   }

@@ -47,9 +47,10 @@ OFSDP_MULTIARCH void sum_up_to_four(const float* const* sources, int count, int6
 }
 
 // More than four: the sum so far is the first source of the next pass, which keeps the order.
-void sum_floats(std::span<const std::byte* const> sources, int64_t numel, float* dst) {
-  const float* pass[4];
-  int count = 0;
+void sum_floats(std::span<const std::byte* const> sources, int64_t numel, float* dst,
+                const float* onto) {
+  const float* pass[4] = {onto};
+  int count = onto != nullptr ? 1 : 0;
   for (size_t next = 0; next < sources.size();) {
     while (count < 4 && next < sources.size()) {
       pass[count++] = reinterpret_cast<const float*>(sources[next++]);
@@ -91,10 +92,15 @@ void round_elements(float* values, DType to, int64_t numel) {
 }
 
 void sum_in_rank_order(std::span<const std::byte* const> sources, DType dtype, int64_t numel,
-                       float* dst) {
-  if (dtype == DType::kFloat32) return sum_floats(sources, numel, dst);
-  widen(dtype, sources[0], dst, numel);
-  for (const std::byte* src : sources.subspan(1)) add_halves(src, dtype, dst, numel);
+                       float* dst, const float* onto) {
+  if (dtype == DType::kFloat32) return sum_floats(sources, numel, dst, onto);
+  if (onto == nullptr) {
+    widen(dtype, sources[0], dst, numel);
+    sources = sources.subspan(1);
+  } else if (onto != dst) {
+    std::memcpy(dst, onto, static_cast<size_t>(numel) * sizeof(float));
+  }
+  for (const std::byte* src : sources) add_halves(src, dtype, dst, numel);
 }
 
 void convert_elements(const std::byte* src, DType from, std::byte* dst, DType to, int64_t numel) {

@@ -13,6 +13,7 @@
 
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
+#include "runtime/exact_squares.h"
 #include "runtime/exposed_time.h"
 #include "runtime/loss_scale.h"
 #include "runtime/trace.h"
@@ -58,15 +59,10 @@ class Executor {
   struct UnitGroups {
     RankGroup shards;  // ranks that share this rank's copy
     RankGroup copies;  // ranks with the same shard of the others
+    RankGroup sums;    // ranks whose slots are reduced: who waits for each other on the channel
     Span represented;
   };
 
-  // Who waits for each other on the unit's channel.
-  const RankGroup& summing_group(int unit) const {
-    const auto u = static_cast<size_t>(unit);
-    const bool scatters = groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
-    return scatters ? groups_[u].shards : groups_[u].copies;
-  }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
   Status run_traced(BoundProgram& program);
@@ -80,9 +76,12 @@ class Executor {
   void accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
-  Status share_norm(std::span<double> all);
+  void add_to_norm(int unit, int64_t begin, std::span<const float> block);
+  Result<double> exchange_norm();
+  Result<double> exchange_exact_norm();
   Status clip();
   float clip_factor() const;
+  bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   void update(int unit);
   CollectiveSite site(const char* collective, int unit) const {
     return {collective, unit, numbers_.step};
@@ -111,6 +110,7 @@ class Executor {
   bool skip_update_ = false;   // its gradients are not finite
   float gradient_factor_ = 1;  // clip factor over loss scale
   double squared_norm_ = 0;
+  ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
 };
 

@@ -117,6 +117,7 @@ struct BatchOptions {
   int64_t batch_size = 8;  // valid after reconcile_batch, like the next two
   int64_t grad_accum = 1;
   int64_t global_batch_size = 0;
+  int64_t slices = 0;  // of the global batch under --deterministic across_ranks; else 0
   struct Given {
     GivenCount batch_size;
     GivenCount grad_accum;

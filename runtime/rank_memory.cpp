@@ -34,7 +34,7 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
 // where it is summed once more over copies, in shared memory.
 void place_gradient(const Plan& plan, const Unit& unit, bool accumulate, UnitOffsets& offsets,
                     RankMemoryPlan& memory) {
-  const bool summed_again = plan.replicas(unit) > 1;
+  const bool summed_again = plan.sums_copies(unit);
   if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
   const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   offsets.gradient_in_shared = summed_again;

@@ -45,6 +45,7 @@ class RunPlanner {
   Result<std::unique_ptr<RunPlan>> make() {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
     OFSDP_RETURN_IF_ERROR(check_shard_size());
+    OFSDP_RETURN_IF_ERROR(check_across_ranks());
     OFSDP_RETURN_IF_ERROR(settle_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
@@ -99,7 +100,8 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(
         Sampler sampler,
         Sampler::make({samples, run.seed, run.shuffle, run.drop_last, options_.batch.batch_size,
-                       options_.batch.grad_accum, world, rank, run.start}));
+                       options_.batch.grad_accum, world, rank, run.start, options_.batch.slices,
+                       options_.batch.global_batch_size}));
     run_->train_sampler.push_back(std::move(sampler));
     if (setup_.data.eval) {
       OFSDP_ASSIGN_OR_RETURN(Sampler evaluation,
@@ -144,7 +146,8 @@ class RunPlanner {
             .ignore = s.ignore,
             .shard_size = static_cast<int>(s.shard_size.value_or(0)),
             .param_dtype = s.param_dtype,
-            .reduce_dtype = s.reduce_dtype};
+            .reduce_dtype = s.reduce_dtype,
+            .across_ranks = options_.batch.slices > 0};
   }
 
   Status check_shard_size() const {
@@ -152,6 +155,14 @@ class RunPlanner {
     if (!is_hybrid(options_.sharding.strategy) || communicator_.size() % size == 0) return {};
     return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
                        communicator_.size());
+  }
+
+  // Several hosts add partial sums, whose number depends on the hosts.
+  Status check_across_ranks() const {
+    const std::string engine = communicator_.name();
+    if (options_.batch.slices == 0 || engine != "hosts") return {};
+    return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
+                       engine);
   }
 
   // Two channels a unit.

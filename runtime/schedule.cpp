@@ -63,7 +63,9 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
     append(places.after[n]);
   }
   append(places.before.back());
-  for (size_t k = 0; options.training && k < graph.carried.size(); ++k) {
+  // Of the first slice alone, where slices are dealt to any number of ranks.
+  const bool carries = options.training && (options.first_micro || !plan.across_ranks);
+  for (size_t k = 0; carries && k < graph.carried.size(); ++k) {
     schedule.steps.push_back({StepKind::kCarry, static_cast<int>(k)});
   }
   append(places.tail);

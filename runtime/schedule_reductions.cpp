@@ -57,13 +57,13 @@ class ReductionPlacer {
   std::vector<Steps> stages_after_post(const Unit& unit) const {
     const bool update_now = options_.last_micro && !options_.clip;
     const Step update{StepKind::kUpdate, unit.id};
+    const Steps reduced{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}};
+    if (plan_.across_ranks) return {reduced};
     Steps sum{{StepKind::kAllReduce, unit.id}};
     if (update_now) sum.push_back(update);
     const bool scatters = plan_.shards(unit) > 1 || plan_.shards_gradients(unit);
     if (!scatters) return {sum};
-    if (plan_.replicas(unit) == 1) {
-      return {{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}}};
-    }
+    if (plan_.replicas(unit) == 1) return {reduced};
     Steps reduce{{StepKind::kReduce, unit.id}};
     if (!options_.last_micro) return {reduce};
     reduce.push_back({StepKind::kPostShard, unit.id});

@@ -110,6 +110,7 @@ class Session {
               : std::string("loss: the mean over samples\n"));
     print(fused_line(plan));
     print(dtypes_line());
+    print(slices_line());
     if (options_.command != Command::kPlan) {
       print(fmt::format("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),
@@ -143,6 +144,15 @@ class Session {
         "float32{}\n",
         dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
         s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "");
+  }
+
+  std::string slices_line() const {
+    const BatchOptions& b = options_.batch;
+    if (b.slices == 0) return "";
+    return fmt::format(
+        "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+        "ranks with {} thread{} each\n",
+        b.slices, b.batch_size, b.grad_accum, pool_threads(), pool_threads() == 1 ? "" : "s");
   }
 
   // All ranks must have compiled the same order of collectives.

@@ -78,7 +78,13 @@ Status OptionReader::settle_length(Command command) {
 }
 
 // A list such as "4,2" is for nested parallelism; its first number is ours.
+// Libraries divide sums among threads, so the same bits on any number of ranks need the same number
+// of threads on each: 1, unless it was said.
 Status OptionReader::settle_threads(const std::optional<std::string>& omp_num_threads) {
+  if (!said("threads") && options_.launch.deterministic == Determinism::kAcrossRanks) {
+    options_.launch.threads = 1;
+    return ok_status();
+  }
   if (said("threads") || !omp_num_threads || omp_num_threads->empty()) return ok_status();
   const std::optional<int64_t> count = parse_integer(split_list(*omp_num_threads).front());
   if (!count || *count < 1) {

@@ -67,7 +67,7 @@ class StepPricer {
   }
 
   StepCost reduce(const Unit& unit, double factor) const {
-    const RankGroup group = plan_.shard_group(unit, 0);
+    const RankGroup group = plan_.summing_group(unit, 0);
     const double width = static_cast<double>(dtype_size(plan_.slot_dtype(unit)));
     const double owned = static_cast<double>(plan_.owned_numel(unit));
     const double local = copying(owned * (group.count * width + sizeof(float)));

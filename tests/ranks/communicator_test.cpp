@@ -88,6 +88,28 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
   return found;
 }
 
+// Onto what was there before, of a span that is not this rank's own: every rank asks for the same.
+Status reduce_onto_once(Communicator& c, std::byte* base, int channel, int round, int64_t numel) {
+  const CollectiveSite site{"reduce-scatter", channel, round};
+  OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
+  fill_slot(reinterpret_cast<float*>(base), 2 * numel, c.rank(), round);
+  c.post(channel);
+  std::vector<float> before(static_cast<size_t>(numel));
+  for (int64_t i = 0; i < numel; ++i) before[static_cast<size_t>(i)] = value(-1, round, i);
+  Status found;
+  auto sink = [&](int64_t begin, std::span<float> block) {
+    for (size_t i = 0; i < block.size() && found.ok(); ++i) {
+      const int64_t at = begin + static_cast<int64_t>(i);
+      float expected = before[static_cast<size_t>(at)];
+      for (int r = 0; r < c.size(); ++r) expected += value(r, round, numel + at);
+      if (!same_bits(block[i], expected)) found = fault("{}: {}, {}", at, block[i], expected);
+    }
+  };
+  const SlotSource slot{0, numel, DType::kFloat32, numel, before.data()};
+  OFSDP_RETURN_IF_ERROR(c.reduce_scatter(channel, everyone(c), slot, sink, site));
+  return found;
+}
+
 Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int channel, int round,
                        int64_t numel) {
   const CollectiveSite site{"all-reduce", channel, round};
@@ -120,6 +142,19 @@ TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
     for (const int64_t numel : sizes) {
       OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 128, 0, ++round, numel));
       OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, 128, 0, ++round, numel));
+    }
+    return c.barrier({"barrier", -1, round});
+  });
+  ranks.expect_success();
+}
+
+TEST_P(Collectives, SumsOntoWhatWasThereBefore) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int64_t kMost = 9001;
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, 2 * kMost * sizeof(float)));
+    int round = 0;
+    for (const int64_t numel : {int64_t{0}, int64_t{1}, int64_t{17}, int64_t{4097}, kMost}) {
+      OFSDP_RETURN_IF_ERROR(reduce_onto_once(c, base, 0, ++round, numel));
     }
     return c.barrier({"barrier", -1, round});
   });
