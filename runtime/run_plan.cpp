@@ -35,12 +35,14 @@ std::string optimizer_name(const OptimizerOptions& options) {
 class RunPlanner {
  public:
   RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
-             const std::vector<OptimizerDef>& optimizers)
+             const std::vector<OptimizerDef>& optimizers, std::shared_ptr<KernelCache> kernels)
       : options_(options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
-        run_(std::make_unique<RunPlan>()) {}
+        run_(std::make_unique<RunPlan>()) {
+    run_->kernels = kernels != nullptr ? std::move(kernels) : std::make_shared<KernelCache>();
+  }
 
   Result<std::unique_ptr<RunPlan>> make() {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
@@ -218,7 +220,7 @@ class RunPlanner {
                                          s.backward_prefetch,
                                          static_cast<int>(s.prefetch_depth.value_or(1))};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
-                                                             compile_options, run_->kernels));
+                                                             compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
     return {};
   }
@@ -294,8 +296,9 @@ class RunPlanner {
 
 Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
-                                               const std::vector<OptimizerDef>& optimizers) {
-  return RunPlanner(options, setup, communicator, optimizers).make();
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               std::shared_ptr<KernelCache> kernels) {
+  return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

@@ -111,6 +111,7 @@ class Session {
     print(fused_line(plan));
     print(dtypes_line());
     print(slices_line());
+    print(plan.choice);
     if (options_.command != Command::kPlan) {
       print(fmt::format("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),
