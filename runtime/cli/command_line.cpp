@@ -202,7 +202,7 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   if (!model.empty() && command.command != Command::kCheckPlugin)
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
-    OFSDP_RETURN_IF_ERROR(read_yaml_config(*words.config, Source::kConfigFile, reader));
+    OFSDP_RETURN_IF_ERROR(read_config(*words.config, Source::kConfigFile, reader));
   }
   for (const Flag& flag : words.flags) {
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
@@ -229,11 +229,11 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
   OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, reader.table()).scan());
-  if (words.help) return ParsedCommand{help_text(), {}};
+  if (words.help) return ParsedCommand{help_text(), {}, {}};
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(check_command(command, words));
   OFSDP_ASSIGN_OR_RETURN(Options options, read_sources(command, words, reader, omp_num_threads));
-  return ParsedCommand{std::nullopt, std::move(options)};
+  return ParsedCommand{std::nullopt, std::move(options), reader.warnings()};
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {

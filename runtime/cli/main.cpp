@@ -123,6 +123,16 @@ bool runs_alone(const Options& options) {
          command == Command::kCheckPlugin || !options.make_plugin.empty();
 }
 
+// Whether this process starts ranks; the first of them then says the warnings.
+bool launches(const Options& options, bool is_rank) {
+  const bool one = options.launch.nproc_per_node == 1 && options.launch.nnodes == 1;
+  return !one && !is_rank && !runs_alone(options) && options.command != Command::kPlan;
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
+}
+
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
 // of whoever shares the machine (docs/threads.md): so the program starts itself again, once.
 void wait_passively(char** argv) {
@@ -144,6 +154,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
+  if (first && !launches(options, identity->has_value())) warn(parsed->warnings);
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;

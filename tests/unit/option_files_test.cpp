@@ -108,13 +108,6 @@ TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
             "c.yaml line 2: momentum has no effect with --optimizer adam");
 }
 
-TEST_F(OptionFiles, AccelerateFilesAreNotBuiltYet) {
-  EXPECT_EQ(config_refused("fsdp_config:\n  fsdp_version: 1\n"),
-            "c.yaml line 1: fsdp_config: not built yet");
-  EXPECT_EQ(config_refused("mixed_precision: bf16\n"),
-            "c.yaml line 1: mixed_precision: not built yet");
-}
-
 TEST_F(OptionFiles, ConfigMustBeAFile) {
   EXPECT_EQ(refusal({"m.onnx", "--config", at("no.yaml")}),
             at("no.yaml") + ": cannot read the file: No such file or directory");
