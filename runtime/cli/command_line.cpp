@@ -14,7 +14,6 @@ struct CommandEntry {
   std::string_view name;
   Command command;
   std::string_view operand;  // what must follow; empty: nothing
-  bool built = true;
 };
 
 constexpr std::array<CommandEntry, 7> kCommands = {
@@ -22,7 +21,7 @@ constexpr std::array<CommandEntry, 7> kCommands = {
      {"plan", Command::kPlan, "MODEL.onnx"},
      {"eval", Command::kEval, "MODEL.onnx"},
      {"export", Command::kExport, "CKPT_DIR"},
-     {"config", Command::kConfig, "", false},
+     {"config", Command::kConfig, ""},
      {"ops", Command::kOps, ""},
      {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
 
@@ -157,7 +156,6 @@ Status check_operands(const CommandEntry& command, const Words& words) {
 }
 
 Status check_command(const CommandEntry& command, const Words& words) {
-  if (!command.built) return input_error("fsdp-run {}: not built yet", command.name);
   const bool plans = command.command == Command::kPlan;
   if (words.json && !plans && command.command != Command::kOps) {
     return input_error("--json has no effect with fsdp-run {}", command.name);
