@@ -185,6 +185,7 @@ struct Options {
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
+  std::string effective;   // no option: all of this as a YAML file; empty: not wanted
   bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;

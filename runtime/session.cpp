@@ -103,6 +103,7 @@ class Session {
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
     const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+    if (options_.command != Command::kPlan) print(options_.effective);
     print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
     print(setup.count.by_label

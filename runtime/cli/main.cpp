@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 
 #include "fsdp/local_communicator.h"
@@ -16,6 +17,8 @@
 #include "plugins/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/config_questions.h"
+#include "runtime/cli/effective_config.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/export.h"
@@ -50,8 +53,10 @@ int run_rank(const Options& options, const RankIdentity& identity) {
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
   auto plugins = load_plugins(options.plugins, options.plugin_override);
-  Status status = plugins.ok() ? run_session(options, plugins->registry, plugins->optimizers,
-                                             **communicator, ledger)
+  Options effective = options;
+  if (identity.rank == 0) effective.effective = effective_config(options, identity.world);
+  Status status = plugins.ok() ? run_session(std::move(effective), plugins->registry,
+                                             plugins->optimizers, **communicator, ledger)
                                : std::move(plugins).status();
   if (!status.ok()) return report_rank(status, **communicator);
   (*communicator)->leave();
@@ -102,6 +107,11 @@ int check(const Options& options) {
 
 // The commands that neither train nor plan.
 int run_alone(const Options& options) {
+  if (options.command == Command::kConfig) {
+    const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+    const Status status = ask_configuration(options, std::cin, terminal);
+    return status.ok() ? 0 : report(status);
+  }
   if (options.command == Command::kCheckPlugin) return check(options);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
@@ -119,8 +129,18 @@ int run_alone(const Options& options) {
 
 bool runs_alone(const Options& options) {
   const Command command = options.command;
-  return command == Command::kOps || command == Command::kExport ||
+  return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || !options.make_plugin.empty();
+}
+
+// Whether this process starts ranks; the first of them then says the warnings.
+bool launches(const Options& options, bool is_rank) {
+  const bool one = options.launch.nproc_per_node == 1 && options.launch.nnodes == 1;
+  return !one && !is_rank && !runs_alone(options) && options.command != Command::kPlan;
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
@@ -144,6 +164,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
+  if (first && !launches(options, identity->has_value())) warn(parsed->warnings);
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;

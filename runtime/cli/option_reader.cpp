@@ -38,8 +38,24 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   }
   const OptionEntry* entry = find_entry(table_, name);
   OFSDP_CHECK(entry != nullptr, "option {}", name);
+  OFSDP_RETURN_IF_ERROR(agree(*entry, text, source, subject));
   begin(*entry, source, subject);
   return as_error(entry->set(options_, text), text, subject);
+}
+
+// Of two flags the later one counts; two keys of a file must not differ.
+Status OptionReader::agree(const OptionEntry& entry, const std::string& text, Source source,
+                           const std::string& subject) {
+  const bool twice = source != Source::kFlag && said(entry.name) &&
+                     entry.kind != OptionEntry::Kind::kRepeated &&
+                     source_of(entry.name) == source && said_.at(entry.name).subject != subject;
+  if (!twice) return ok_status();
+  Options other = options_;
+  (void)entry.set(other, text);  // what is wrong with it is said by the caller
+  const std::string before = entry.show(options_), after = entry.show(other);
+  if (before == after) return ok_status();
+  return input_error("{} contradicts {}: {} is {} here and {} there", subject,
+                     said_.at(entry.name).subject, entry.name, after, before);
 }
 
 void OptionReader::read_empty(const OptionEntry& entry, Source source, const std::string& subject) {
@@ -101,6 +117,9 @@ Status OptionReader::refuse_without_effect() const {
     const NoEffect none = no_effect(options_, entry.name);
     const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
     if (none.beside.empty() || neutral) continue;
+    // "--lr-schedule linear" of a stronger source leaves the weaker one's gamma behind.
+    const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
+    if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
   }
   if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {

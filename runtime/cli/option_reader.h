@@ -1,5 +1,6 @@
 // OptionReader: fills Options from texts, source after source, weakest first, and remembers who
-// said what. finish() then settles what depends on several options: the optimizer's own defaults,
+// said what. Two keys of one file that say one option differently (its own name and another
+// program's) contradict each other. finish() then settles what depends on several options: the optimizer's own defaults,
 // options that have no effect beside others, how long the run is.
 //
 // Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
@@ -30,6 +31,10 @@ class OptionReader {
   // The mapping under `data:`.
   void read_inline_data(DataChoice data, Source source, const std::string& subject);
 
+  // What the user should know and no error is: printed once, a line each, when the run starts.
+  void warn(std::string line) { warnings_.push_back(std::move(line)); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
   // `omp_num_threads`: the environment variable, where set; the default of --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
 
@@ -42,6 +47,8 @@ class OptionReader {
   bool said(const std::string& name) const { return said_.count(name) > 0; }
   Source source_of(const std::string& name) const;
   void begin(const OptionEntry& entry, Source source, const std::string& subject);
+  Status agree(const OptionEntry& entry, const std::string& text, Source source,
+               const std::string& subject);
   void settle_optimizer();
   Status settle_length(Command command);
   Status settle_threads(const std::optional<std::string>& omp_num_threads);
@@ -50,6 +57,7 @@ class OptionReader {
   std::vector<OptionEntry> table_;
   Options options_;
   std::map<std::string, Said> said_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace ofsdp
