@@ -82,7 +82,6 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const RunFolder folder;
   const std::vector<Words> all = {{"--cpu-offload", "params"},
                                   {"--device", "cuda"},
-                                  {"--nnodes", "2"},
                                   {"--deterministic", "across_ranks"}};
   for (const Words& words : all) {
     const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});

@@ -117,7 +117,9 @@ struct Launch {
       close(ends[1]);
       std::string flag = "--as-rank", name = scene;
       char* const argv[] = {program_invocation_name, flag.data(), name.data(), nullptr};
-      auto status = launch_ranks(nproc, argv);
+      LaunchPlan plan;
+      plan.options.nproc_per_node = nproc;
+      auto status = launch_ranks(plan, argv);
       if (!status.ok()) fmt::print(stderr, "launcher: {}\n", status.error().message());
       _exit(status.ok() ? *status : 1);
     }
