@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "fsdp/checkpoint/checkpoint_store.h"
+#include "importer/output_files.h"
 #include "runtime/cli/launch/host_ranks.h"
 
 namespace ofsdp {
@@ -32,7 +34,7 @@ void say(const std::string& line) {
 // One attempt: until all ranks of this host have ended.
 Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv,
                           const SignalQueue& signals, NodeLink& link) {
-  HostRanks ranks(assignment, static_cast<int>(plan.options.nproc_per_node), argv);
+  HostRanks ranks(assignment, static_cast<int>(plan.options.nproc_per_node), plan.grace, argv);
   OFSDP_RETURN_IF_ERROR(ranks.start(signals));
   bool interrupted = false, told = false;
   while (ranks.reap()) {
@@ -50,6 +52,13 @@ Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, 
   return outcome;
 }
 
+// What ranks that were killed have left beside their files; opening the places again removes it.
+// Where that fails there is nothing to add to what was said about the run.
+void remove_leftovers(const LaunchPlan& plan) {
+  if (!plan.output.empty()) (void)check_output_path(plan.output);
+  if (is_folder(plan.checkpoint_dir)) (void)CheckpointStore::open(plan.checkpoint_dir, {});
+}
+
 }  // namespace
 
 bool needs_launcher(const LaunchOptions& options) {
@@ -65,13 +74,16 @@ Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
   const std::unique_ptr<NodeLink> link =
       names_rendezvous(plan.options) ? make_rendezvous_link(plan, signals) : make_lone_link(plan);
   OFSDP_ASSIGN_OR_RETURN(Turn turn, link->next(nullptr));
+  bool first = false;  // this host has rank 0, which names the files
   while (turn.start) {
+    first = turn.assignment.node == 0;
     say(turn.line);
     say(turn.notice);
     OFSDP_ASSIGN_OR_RETURN(const Outcome outcome,
                            run_ranks(turn.assignment, plan, argv, signals, *link));
     OFSDP_ASSIGN_OR_RETURN(turn, link->next(&outcome));
   }
+  if (turn.status == 1 && first) remove_leftovers(plan);
   if (turn.line.empty()) return turn.status;
   return Status(turn.status == 2 ? ErrorKind::kInput : ErrorKind::kFault, turn.line);
 }

@@ -152,7 +152,12 @@ void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& ident
 }
 
 int launch(const Options& options, char** argv) {
-  auto status = launch_ranks({options.launch, options.checkpoint.dir}, argv);
+  LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
+  if (options.command == Command::kTrain) {
+    plan.checkpoint_dir = options.checkpoint.dir;
+    plan.output = options.files.output;
+  }
+  auto status = launch_ranks(plan, argv);
   return status.ok() ? *status : report(status.error());
 }
 

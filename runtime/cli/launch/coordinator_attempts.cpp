@@ -9,7 +9,7 @@ using State = NodeGuest::State;
 
 namespace {
 
-constexpr std::chrono::seconds kStopPatience{10};  // longer than the ranks' grace on each host
+constexpr std::chrono::seconds kStopPatience{7};  // beside the ranks' grace on each host
 constexpr std::chrono::seconds kReturnPatience{
     3};  // for a host in whose place --min-nodes would do
 
@@ -92,7 +92,7 @@ void Coordinator::watch_attempt() {
 
 void Coordinator::stop_all() {
   stopping_ = true;
-  deadline_ = Clock::now() + kStopPatience;
+  deadline_ = Clock::now() + plan_.grace + kStopPatience;
   for (NodeGuest& guest : table_.guests()) {
     if (guest.state == State::kRunning) guest.channel.send({{"kind", "stop"}});
   }

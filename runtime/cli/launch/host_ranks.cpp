@@ -48,8 +48,10 @@ std::string name_of_host() {
   return name;
 }
 
-HostRanks::HostRanks(const Assignment& assignment, int nproc, char* const* argv)
+HostRanks::HostRanks(const Assignment& assignment, int nproc, std::chrono::milliseconds grace,
+                     char* const* argv)
     : assignment_(assignment),
+      grace_(grace),
       argv_(argv),
       program_(program_path()),
       shares_(core_shares(nproc)),
@@ -106,7 +108,7 @@ void HostRanks::note_failure(const Child& child) {
 }
 
 void HostRanks::end_soon() {
-  if (!end_by_) end_by_ = Clock::now() + kRankGrace;
+  if (!end_by_) end_by_ = Clock::now() + grace_;
 }
 
 void HostRanks::kill_late() {

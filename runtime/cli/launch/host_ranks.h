@@ -24,12 +24,11 @@
 
 namespace ofsdp {
 
-inline constexpr std::chrono::seconds kRankGrace{3};  // for the others, once a rank has failed
-
 class HostRanks {
  public:
   // `argv` as main got it, null-terminated.
-  HostRanks(const Assignment& assignment, int nproc, char* const* argv);
+  HostRanks(const Assignment& assignment, int nproc, std::chrono::milliseconds grace,
+            char* const* argv);
   HostRanks(const HostRanks&) = delete;
   HostRanks& operator=(const HostRanks&) = delete;
   ~HostRanks() { kill_rest(); }
@@ -59,6 +58,7 @@ class HostRanks {
   void kill_rest();
 
   Assignment assignment_;
+  const std::chrono::milliseconds grace_;
   char* const* argv_;
   std::string program_;
   std::vector<cpu_set_t> shares_;  // empty: the kernel places them

@@ -7,6 +7,7 @@
 // others cannot be reached.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,9 @@ class NodeLink {
 // What the launchers must know of the command.
 struct LaunchPlan {
   LaunchOptions options;
-  std::string checkpoint_dir;  // empty: none
+  std::string checkpoint_dir;             // empty: none
+  std::string output;                     // empty: none
+  std::chrono::milliseconds grace{3000};  // for the other ranks, once one has failed
 };
 
 std::unique_ptr<NodeLink> make_lone_link(const LaunchPlan& plan);

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::milliseconds kRetry{100};
+constexpr const char* kNoAnswer = "no launcher answers there";
 
 class RendezvousLink final : public NodeLink {
  public:
@@ -66,7 +67,7 @@ class RendezvousLink final : public NodeLink {
           coordinator_ = std::make_unique<Coordinator>(*std::move(listener), endpoint_, plan_);
         }
       }
-      OFSDP_ASSIGN_OR_RETURN(problem, try_to_join(deadline));
+      OFSDP_ASSIGN_OR_RETURN(problem, try_to_join(deadline, problem));
       if (problem.empty()) return {};
       if (Clock::now() >= deadline) break;
       if (signals_.wait(-1, kRetry).interrupts()) {
@@ -77,15 +78,16 @@ class RendezvousLink final : public NodeLink {
                  plan_.options.timeout_seconds, problem);
   }
 
-  // Why not yet, or nothing.
-  Result<std::string> try_to_join(Clock::time_point deadline) {
+  // Why not yet, or nothing. `before`: why not the last time.
+  Result<std::string> try_to_join(Clock::time_point deadline, const std::string& before) {
     Connection connection = connect_to(endpoint_);
     if (!connection.problem.empty()) return connection.problem;
     channel_ = NodeChannel(std::move(connection.socket));
     channel_.send(to_json(hello()));
     refused_.clear();
     for (welcome_ = false; !welcome_ && !turn_ && refused_.empty();) {
-      if (lost() || Clock::now() >= deadline) return std::string("no launcher answers there");
+      if (lost() || Clock::now() >= deadline)
+        return before.empty() ? std::string(kNoAnswer) : before;
       OFSDP_RETURN_IF_ERROR(wait_a_little());
       exchange();
     }
