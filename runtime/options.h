@@ -60,9 +60,11 @@ struct ShardingOptions {
 struct LaunchOptions {
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
-  int64_t node_rank = 0;
-  std::string rdzv_endpoint;       // empty: none
-  std::string rdzv_id;             // empty: none
+  std::optional<int64_t> min_nodes;  // none: nnodes
+  std::optional<int64_t> node_rank;  // auto: in order of arrival
+  std::string rdzv_endpoint;         // empty: none
+  std::string rdzv_id;               // empty: none
+  int64_t max_restarts = 0;
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
   double timeout_seconds = 300;
