@@ -173,7 +173,8 @@ class Session {
     }
     const ShardingOptions& sharding = options_.sharding;
     const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
-                                   sharding.param_dtype == DType::kFloat16, sharding.buffer_dtype};
+                                   sharding.param_dtype == DType::kFloat16,
+                                   options_.optimizer.steps_done, sharding.buffer_dtype};
     OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
                                                             executor, checkpoint_.get()));
     bool stopped = options_.command == Command::kEval;  // which writes no output
