@@ -214,10 +214,8 @@ class TrainingModel {
     OFSDP_RETURN_IF_ERROR(check_declared(tensor, *declared));
     const DType dtype = dtype_from_onnx(tensor.onnx_type);
     if (!is_floating(dtype)) return add_constant(tensor);
-    const auto stride = static_cast<int64_t>(dtype_size(dtype));
-    contents_.initializers.push_back({tensor.name, dtype, tensor.shape,
-                                      static_cast<int>(contents_.data_files.size()), tensor.offset,
-                                      tensor.bytes, Initializer::Encoding::kDense, stride});
+    const auto file = static_cast<int>(contents_.data_files.size());
+    contents_.initializers.push_back(as_initializer(tensor, file));
     return ok_status();
   }
 
@@ -282,6 +280,14 @@ Result<OrtPaths> ort_paths(const std::string& folder) {
   }
   if (!is_file(paths.optimizer)) paths.optimizer.clear();
   return paths;
+}
+
+Initializer as_initializer(const OrtTensor& tensor, int file) {
+  const DType dtype = dtype_from_onnx(tensor.onnx_type);
+  Initializer made{tensor.name, dtype, tensor.shape, file, tensor.offset, tensor.bytes, {}, 0};
+  made.encoding = Initializer::Encoding::kDense;
+  made.stride = static_cast<int64_t>(dtype_size(dtype));
+  return made;
 }
 
 Result<OrtCheckpoint> open_ort_checkpoint(const std::string& path) {

@@ -50,6 +50,9 @@ struct OrtArtifacts {
   static Result<OrtArtifacts> open(const std::string& folder);
 };
 
+// A tensor of the checkpoint as a weight of the file's data file number `file`.
+Initializer as_initializer(const OrtTensor& tensor, int file = 0);
+
 Result<OrtCheckpoint> open_ort_checkpoint(const std::string& path);
 
 // `graph` is the import of artifacts.training.

@@ -77,9 +77,6 @@ Status settle_ort(const OrtSettings& settings, Options& options) {
   if (options.checkpoint.type == CheckpointType::kFull) {
     return refuse("--checkpoint-type full", "--output writes a folder of artifacts");
   }
-  if (!options.files.output.empty()) {
-    return input_error("--output: not built yet for training artifacts");
-  }
   std::error_code error;
   if (std::filesystem::is_regular_file(options.checkpoint.resume, error)) {
     return refuse("--resume FILE", "expected a checkpoint folder or latest");
