@@ -32,6 +32,11 @@ class OnnxFile {
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
 
+  // Of a training model whose weights lie in another file (importer/ort_artifacts.h), which changes
+  // them.
+  OnnxContents take_contents() { return std::move(contents_); }
+  void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
+
  private:
   Status read_list(const Initializer& initializer, int64_t first_element,
                    std::span<float> dst) const;

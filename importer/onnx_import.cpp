@@ -1,6 +1,7 @@
 #include "importer/onnx_import.h"
 
 #include <onnx/checker.h>
+#include <onnx/defs/schema.h>
 #include <onnx/version_converter/convert.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "importer/module_scopes.h"
 #include "importer/old_batch_normalization.h"
 #include "importer/onnx_tensor.h"
+#include "importer/ort_operators.h"
 
 namespace ofsdp {
 namespace {
@@ -47,6 +49,27 @@ struct NormalizedModel {
   Reasons reasons;  // of operators that could not be resolved
 };
 
+// ONNX Runtime writes some operators of its own into ONNX's domain: LayerNormalization before opset
+// 17, gradients such as MaxPoolGrad. The checker would not know them there.
+void move_to_microsoft(onnx::ModelProto& model, const Registry& registry, int64_t opset) {
+  constexpr const char* kMicrosoft = "com.microsoft";
+  bool moved = false;
+  for (auto& node : *model.mutable_graph()->mutable_node()) {
+    if (!node.domain().empty() && node.domain() != "ai.onnx") continue;
+    const std::string& op = node.op_type();
+    if (registry.find(kMicrosoft, op) == nullptr && ort_operator(kMicrosoft, op) == nullptr)
+      continue;
+    if (onnx::OpSchemaRegistry::Schema(op, static_cast<int>(opset), "") != nullptr) continue;
+    node.set_domain(kMicrosoft);
+    moved = true;
+  }
+  const auto is_there = [](const auto& import) { return import.domain() == kMicrosoft; };
+  if (!moved || std::ranges::any_of(model.opset_import(), is_there)) return;
+  auto& import = *model.add_opset_import();
+  import.set_domain(kMicrosoft);
+  import.set_version(1);
+}
+
 // The converter takes Scan from opset 8 to 9 as if it had no batch axis.
 bool has_batched_scan(const onnx::GraphProto& graph) {
   return std::ranges::any_of(graph.node(),
@@ -71,6 +94,7 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
     return input_error("{}: Scan of opset 8 has a batch axis: expected opset 9 or newer",
                        file.path());
   }
+  move_to_microsoft(model, registry, opset);
   try {
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
@@ -183,6 +207,7 @@ class Importer {
     Node node;
     node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
     node.op = graph_.registry->find(proto.domain(), proto.op_type());
+    if (node.op == nullptr) node.op = ort_operator(proto.domain(), proto.op_type());
     if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
     for (const std::string& name : proto.input()) {
       const ValueId id = name.empty() ? 0 : lookup(name);
@@ -254,6 +279,7 @@ Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
   std::map<std::pair<std::string, std::string>, MissingOperator> missing;
   for (const auto& node : model.proto.graph().node()) {
     if (registry.find(node.domain(), node.op_type()) != nullptr) continue;
+    if (ort_operator(node.domain(), node.op_type()) != nullptr) continue;
     MissingOperator& op = missing[{node.domain(), node.op_type()}];
     op.domain = node.domain();
     op.name = node.op_type();

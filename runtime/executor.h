@@ -30,6 +30,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
+  int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
 };

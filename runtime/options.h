@@ -97,6 +97,9 @@ struct OptimizerOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::optional<double> clip_grad_norm;  // off
+  bool transformers = false;    // no option, like the next two: AdamW of training artifacts
+  bool bias_correction = true;  // adamw
+  int64_t steps_done = 0;       // updates that the optimizer state to start from has seen
 };
 
 struct ScheduleOptions {
@@ -185,6 +188,7 @@ struct PlanReportOptions {
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string artifacts;   // no option: the folder when `model` is the training model of one
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
   std::string effective;   // no option: all of this as a YAML file; empty: not wanted

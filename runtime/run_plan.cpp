@@ -14,7 +14,7 @@ namespace {
 std::string optimizer_name(const OptimizerOptions& options) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
-      return "adamw";
+      return options.transformers ? "adamw_transformers" : "adamw";
     case OptimizerKind::kAdam:
       return "adam";
     case OptimizerKind::kSgd:
@@ -59,7 +59,8 @@ class RunPlanner {
  private:
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
-    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
+    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1,
+                      o.beta2,        o.eps,      o.rho,      o.bias_correction};
     const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;

@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "kernels/cpu/float_width.h"
+#include "runtime/artifact_state.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/shared_text.h"
 
 namespace ofsdp {
 namespace {
@@ -42,6 +44,9 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
   OFSDP_RETURN_IF_ERROR(checkpoint == nullptr
                             ? state->load_weights()
                             : load_state(*checkpoint, plan, *state, communicator.rank()));
+  if (checkpoint == nullptr && setup.artifacts != nullptr) {
+    OFSDP_RETURN_IF_ERROR(load_moments(plan, setup, *state, communicator.rank()));
+  }
   state->optimizer_ = std::make_unique<OptimizerStep>(*plan.optimizer, plan.settings, plan.plan,
                                                       state->units_, plan.decays);
   ExecutorOptions traced = options;
@@ -149,7 +154,6 @@ void RunState::bind_programs() {
 
 // Rank 0 makes the temporary and tells the others where.
 Result<ModelOutput> RunState::open_output(const std::string& path) {
-  const CollectiveSite site{"output ticket", -1, 0};
   std::string ticket;
   std::vector<ModelOutput> own;
   if (communicator_.rank() == 0) {
@@ -157,21 +161,9 @@ Result<ModelOutput> RunState::open_output(const std::string& path) {
     ticket = output.ticket();
     own.push_back(std::move(output));
   }
-  if (communicator_.size() == 1) return std::move(own[0]);
-  std::vector<double> lengths(static_cast<size_t>(communicator_.size()));
-  const auto mine = static_cast<double>(ticket.size());
-  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, lengths, site));
-  auto fill = [](void* context, std::span<std::byte> bytes) {
-    std::memcpy(bytes.data(), static_cast<std::string*>(context)->data(), bytes.size());
-    return Status{};
-  };
-  MemoryLedger ledger;
-  OFSDP_ASSIGN_OR_RETURN(const auto shared,
-                         communicator_.share_from_rank0(ledger, static_cast<size_t>(lengths[0]),
-                                                        "output ticket", fill, &ticket));
+  OFSDP_ASSIGN_OR_RETURN(const std::string shared, text_of_rank0(communicator_, ticket));
   if (communicator_.rank() == 0) return std::move(own[0]);
-  return ModelOutput::join(setup_.file,
-                           {reinterpret_cast<const char*>(shared.data()), shared.size()});
+  return ModelOutput::join(setup_.file, shared);
 }
 
 // This rank's span of one unit.
