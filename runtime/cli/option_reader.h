@@ -43,6 +43,7 @@ class OptionReader {
   Source source_of(const std::string& name) const;
   void begin(const OptionEntry& entry, Source source, const std::string& subject);
   void settle_optimizer();
+  void note_training();
   Status settle_length(Command command);
   Status settle_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_without_effect() const;
