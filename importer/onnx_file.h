@@ -20,6 +20,9 @@ namespace ofsdp {
 class OnnxFile {
  public:
   static Result<OnnxFile> open(const std::string& path);
+  // A model without weights that is in no file: the update of a training_info. `path` is for
+  // messages.
+  static OnnxFile of_model(const std::string& path, std::string model);
 
   const std::string& path() const { return file_.path; }
   const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto

@@ -16,6 +16,7 @@
 #include "importer/old_batch_normalization.h"
 #include "importer/onnx_tensor.h"
 #include "importer/ort_operators.h"
+#include "importer/training_info.h"
 
 namespace ofsdp {
 namespace {
@@ -76,7 +77,8 @@ bool has_batched_scan(const onnx::GraphProto& graph) {
                              [](const auto& node) { return node.op_type() == "Scan"; });
 }
 
-Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registry) {
+Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registry,
+                                   ImportedPart part) {
   onnx::ModelProto model;
   if (!model.ParseFromString(file.skeleton())) {
     return input_error("{}: is no ONNX model: it does not parse", file.path());
@@ -85,6 +87,11 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
   for (const auto& tensor : model.graph().initializer()) names.push_back(tensor.name());
   for (const auto& source : file.initializers()) names.push_back(source.name);
   ModuleScopes scopes = module_scopes(model, names);
+  if (part == ImportedPart::kWithLoss && has_training_info(model)) {
+    OFSDP_ASSIGN_OR_RETURN(SplitTraining split, split_training_info(file, model));
+    model = std::move(split.forward);
+  }
+  model.clear_training_info();
   const int64_t opset = default_opset(model);
   if (opset > kOpset) {
     return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
@@ -275,7 +282,8 @@ class Importer {
 
 Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
                                                        const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model, normalized(file, registry));
+  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model,
+                         normalized(file, registry, ImportedPart::kModel));
   std::map<std::pair<std::string, std::string>, MissingOperator> missing;
   for (const auto& node : model.proto.graph().node()) {
     if (registry.find(node.domain(), node.op_type()) != nullptr) continue;
@@ -295,8 +303,8 @@ Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
   return list;
 }
 
-Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file, registry));
+Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry, ImportedPart part) {
+  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized(file, registry, part));
   OFSDP_ASSIGN_OR_RETURN(
       Graph graph, Importer(file, registry, std::move(model.reasons), foreign_opsets(model.proto))
                        .run(model.proto.graph()));

@@ -11,6 +11,8 @@
 // running the forward again, node by node, which may be slow: the run is over).
 #pragma once
 
+#include <algorithm>
+
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
 #include "runtime/exact_squares.h"
@@ -52,6 +54,10 @@ class Executor {
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
   LossScale& loss_scale() { return loss_scale_; }
+  // Updates that were made, not skipped; `start` of them before this run.
+  int64_t updates_done(int64_t start) const {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
   double clipped_norm() const {
     return global_norm_;
   }  // after Clip: the global norm before clipping

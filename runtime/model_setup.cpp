@@ -60,10 +60,19 @@ class SetupMaker {
   Result<ModelSetup> open_model() {
     const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, registry_));
+    std::optional<UpdateRules> rules;
+    if (options_.training_info) {
+      OFSDP_ASSIGN_OR_RETURN(rules, read_update_rules(file, registry_));
+    }
+    if (rules) OFSDP_RETURN_IF_ERROR(follow(*rules));
+    OFSDP_ASSIGN_OR_RETURN(
+        const Graph graph,
+        import_onnx(file, registry_, rules ? ImportedPart::kWithLoss : ImportedPart::kModel));
     OFSDP_ASSIGN_OR_RETURN(Graph chosen,
                            choose_candidates(graph, {options_.freeze, options_.train}));
-    return ModelSetup{std::move(file), std::move(chosen), {}, {}, {}, {}, {}};
+    ModelSetup setup{std::move(file), std::move(chosen), {}, {}, {}, {}, {}};
+    setup.rules = std::move(rules);
+    return setup;
   }
 
   // Their training model brings its own backward; the optimizer goes on from their state.
@@ -80,6 +89,20 @@ class SetupMaker {
     }
     setup.artifacts = std::make_shared<const OrtArtifacts>(std::move(artifacts));
     return setup;
+  }
+
+  // The file says itself what is trained, and how.
+  Status follow(const UpdateRules& rules) {
+    if (!options_.of_training.empty()) {
+      return input_error(
+          "{}: {} has a training_info that says how it is trained (--training-info off leaves it "
+          "aside)",
+          options_.of_training, options_.model);
+    }
+    options_.loss.kind = LossKind::kOutput;
+    options_.loss.output = rules.loss;
+    options_.train = rules.trained;
+    return {};
   }
 
   Status open_columns(ModelSetup& setup) {
@@ -114,8 +137,21 @@ class SetupMaker {
   Status settle_trained(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(setup.graph, keep_reached(setup.graph, graph));
+    if (setup.rules) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
     setup.count = loss_count(graph);
     return bind_data(setup.data, graph, options_.run.seed, setup.count);
+  }
+
+  // An update without a gradient would be another one than the file says.
+  static Status check_all_reached(const ModelSetup& setup) {
+    for (const std::string& name : setup.rules->trained) {
+      for (const Parameter& p : setup.graph.parameters) {
+        if (p.name != name || p.trained) continue;
+        return input_error("{}: training_info: Gradient of '{}': '{}' is not trained: {}",
+                           setup.graph.file, setup.rules->loss, name, p.reason);
+      }
+    }
+    return {};
   }
 
   Options& options_;

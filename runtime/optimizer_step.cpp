@@ -51,24 +51,27 @@ std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryP
 
 OptimizerStep::OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings,
                              const Plan& plan, const std::vector<UnitState>& units,
-                             const std::vector<bool>& decays)
-    : optimizer_(optimizer), settings_(settings), units_(units) {
+                             const std::vector<bool>& decays, UpdateProgram* program,
+                             const std::vector<int>& rules)
+    : optimizer_(optimizer), settings_(settings), units_(units), program_(program) {
   for (const Unit& unit : plan.units) {
     const UnitState& state = units[static_cast<size_t>(unit.id)];
     std::vector<Segment> list;
-    auto cover = [&](int64_t end, double decay) {  // `end` counts elements of the unit
+    auto cover = [&](int64_t end, double decay, int rule) {  // `end` counts elements of the unit
       const int64_t clipped = std::clamp<int64_t>(end - state.owned_begin, 0, state.owned_numel);
-      if (!list.empty() && list.back().weight_decay == decay) {
+      if (!list.empty() && list.back().weight_decay == decay && list.back().rule == rule) {
         list.back().end = std::max(list.back().end, clipped);
       } else if (clipped > (list.empty() ? 0 : list.back().end)) {
-        list.push_back({clipped, decay});
+        list.push_back({clipped, decay, rule});
       }
     };
     for (const UnitParam& p : unit.params) {
       const bool decay = decays[static_cast<size_t>(p.parameter)];
-      cover(p.offset + p.numel, decay ? settings.weight_decay : 0.0);
+      const int rule = program == nullptr ? -1 : rules[static_cast<size_t>(p.parameter)];
+      cover(p.offset + p.numel, decay ? settings.weight_decay : 0.0, rule);
     }
-    cover(unit.padded_numel, list.empty() ? 0.0 : list.back().weight_decay);
+    cover(unit.padded_numel, list.empty() ? 0.0 : list.back().weight_decay,
+          list.empty() ? -1 : list.back().rule);
     segments_.push_back(std::move(list));
     state_.resize(std::max(state_.size(), state.optimizer.size()));
   }
@@ -83,11 +86,24 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
     const int64_t stop = std::min(segment.end, end);
     if (stop <= at) continue;
     for (size_t i = 0; i < state.optimizer.size(); ++i) state_[i] = state.optimizer[i] + at;
+    if (program_ != nullptr) {
+      run_program(state, segment, at, stop - at, gradient.data() + (at - begin), numbers);
+      at = stop;
+      continue;
+    }
     optimizer_.update(settings_,
                       {state.owned + at, gradient.data() + (at - begin), state_.data(), stop - at,
                        numbers.lr, segment.weight_decay, numbers.optimizer_step});
     at = stop;
   }
+}
+
+void OptimizerStep::run_program(const UnitState& state, const Segment& segment, int64_t at,
+                                int64_t count, const float* gradient,
+                                const UpdateNumbers& numbers) {
+  program_->begin(numbers.optimizer_step);
+  if (segment.rule < 0) return;
+  program_->update(segment.rule, state.owned + at, gradient, state_.data(), count);
 }
 
 namespace {

@@ -19,6 +19,7 @@
 #include "fsdp/plan.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/rank_memory.h"
+#include "runtime/update_program.h"
 
 namespace ofsdp {
 
@@ -46,8 +47,11 @@ struct UpdateNumbers {
 class OptimizerStep {
  public:
   // `decays`: per parameter of the graph, whether weight decay applies to it.
+  // `program`: what updates instead of the optimizer, where it is not null; its rules per parameter
+  // of the graph (-1: none).
   OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings, const Plan& plan,
-                const std::vector<UnitState>& units, const std::vector<bool>& decays);
+                const std::vector<UnitState>& units, const std::vector<bool>& decays,
+                UpdateProgram* program = nullptr, const std::vector<int>& rules = {});
 
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
@@ -57,13 +61,17 @@ class OptimizerStep {
   struct Segment {
     int64_t end;  // of the owned span
     double weight_decay;
+    int rule = -1;  // of the program
   };
+  void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
+                   const float* gradient, const UpdateNumbers& numbers);
 
   const OptimizerDef& optimizer_;
   OptimizerSettings settings_;
   const std::vector<UnitState>& units_;
   std::vector<std::vector<Segment>> segments_;  // per unit, in order, covering the owned span
   std::vector<float*> state_;                   // scratch of one call
+  UpdateProgram* program_ = nullptr;
 };
 
 // In double, in a fixed order.

@@ -200,7 +200,9 @@ struct Options {
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
-  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
+  bool training_info = true;  // whether to follow that of the model
+  std::string of_training;    // no option: what was said that a training_info says, or empty
+  std::string make_plugin;    // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

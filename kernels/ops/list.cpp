@@ -194,6 +194,9 @@ Registry make_registry() {
   ops::add_prelu(registry);
   ops::add_chain(registry);
   // end of elementwise
+  ops::add_training_adam(registry);
+  ops::add_training_adagrad(registry);
+  ops::add_training_momentum(registry);
   return registry;
 }
 

@@ -199,5 +199,8 @@ void add_min(Registry& registry);
 void add_prelu(Registry& registry);
 void add_chain(Registry& registry);
 // end of elementwise
+void add_training_adam(Registry& registry);
+void add_training_adagrad(Registry& registry);
+void add_training_momentum(Registry& registry);
 
 }  // namespace ofsdp::ops

@@ -50,6 +50,7 @@ class OptionReader {
   Status agree(const OptionEntry& entry, const std::string& text, Source source,
                const std::string& subject);
   void settle_optimizer();
+  void note_training();
   Status settle_length(Command command);
   Status settle_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_without_effect() const;
