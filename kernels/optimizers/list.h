@@ -13,5 +13,6 @@ OptimizerDef adamw();
 OptimizerDef adadelta();
 OptimizerDef adagrad();
 OptimizerDef lion();
+OptimizerDef lamb();
 
 }  // namespace ofsdp::optimizers
