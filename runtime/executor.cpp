@@ -38,6 +38,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
     groups_.push_back({plan.shard_group(unit, rank), plan.replica_group(unit, rank),
                        plan.summing_group(unit, rank), plan.represented(unit, rank)});
   }
+  if (optimizer.needs_norms()) trust_.emplace(plan, units, communicator.rank());
   context_.seed = options.seed;
   exposed_ = ExposedTime(plan.units.size());
 }
@@ -126,6 +127,11 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       return clip();
     case StepKind::kUpdate:
       update(step.index);
+      return {};
+    case StepKind::kTrust:
+      return trust();
+    case StepKind::kApply:
+      if (!skip_update_) optimizer_.apply(step.index, numbers_, trust_->ratios());
       return {};
   }
   return {};

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
@@ -19,6 +20,7 @@
 #include "runtime/exposed_time.h"
 #include "runtime/loss_scale.h"
 #include "runtime/trace.h"
+#include "runtime/trust_ratios.h"
 
 namespace ofsdp {
 
@@ -90,6 +92,7 @@ class Executor {
   float clip_factor() const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   void update(int unit);
+  Status trust();
   CollectiveSite site(const char* collective, int unit) const {
     return {collective, unit, numbers_.step};
   }
@@ -119,6 +122,7 @@ class Executor {
   double squared_norm_ = 0;
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
+  std::optional<TrustRatios> trust_;  // of an optimizer that needs them
 };
 
 }  // namespace ofsdp

@@ -25,11 +25,12 @@ std::string optimizer_name(const OptimizerOptions& options) {
       return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kLamb:
+      return "lamb";
     case OptimizerKind::kPlugin:
       return "plugin:" + options.plugin;
-    default:
-      return "";  // refused by the command line
   }
+  return "";
 }
 
 class RunPlanner {
@@ -236,7 +237,8 @@ class RunPlanner {
                                          key.training && needs_norm(),
                                          s.forward_prefetch,
                                          s.backward_prefetch,
-                                         static_cast<int>(s.prefetch_depth.value_or(1))};
+                                         static_cast<int>(s.prefetch_depth.value_or(1)),
+                                         key.training && run_->optimizer->direction != nullptr};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));

@@ -112,9 +112,11 @@ class Session {
     if (options_.command != Command::kPlan) print(options_.effective);
     print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
+    const char* mean =
+        options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
     print(setup.count.by_label
-              ? fmt::format("loss: the mean over the labels of '{}'\n", setup.count.labels)
-              : std::string("loss: the mean over samples\n"));
+              ? fmt::format("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
+              : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
     print(dtypes_line());
     print(slices_line());

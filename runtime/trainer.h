@@ -46,6 +46,8 @@ class Trainer {
   };
 
   Status update(int64_t step);
+  double next_kept() const;
+  double share_of_mean() const;
   Status micro_batches(int64_t step, UpdateSums& sums);
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   double rate(int64_t step, int64_t epoch) const;

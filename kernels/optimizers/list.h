@@ -14,5 +14,6 @@ OptimizerDef adamw_transformers();
 OptimizerDef adadelta();
 OptimizerDef adagrad();
 OptimizerDef lion();
+OptimizerDef lamb();
 
 }  // namespace ofsdp::optimizers

@@ -131,6 +131,11 @@ Status OptionReader::refuse_without_effect() const {
     if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
   }
+  const bool across = options_.launch.deterministic == Determinism::kAcrossRanks;
+  if (across && options_.loss.mean == LossMean::kPerRank) {
+    return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",
+                       said_.at("loss-mean").subject);
+  }
   if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {
     return input_error("{} needs a --momentum above 0, found 0", said_.at("nesterov").subject);
   }

@@ -54,13 +54,16 @@ std::string describe(const Options& options) {
   for (const OptionEntry& entry : option_table()) {
     if (!no_effect(options, entry.name).beside.empty()) continue;
     const bool settled = options.batch.global_batch_size > 0;
-    if (settled && entry.name == "batch-size") continue;  // it follows from the other two
+    const bool sliced = options.batch.slices > 0;  // slices of a given size, however many a rank
+    const std::string_view follows = sliced ? "grad-accum" : "batch-size";  // from the other two
+    if (settled && entry.name == follows) continue;
     std::string key = entry.name;
     std::replace(key.begin(), key.end(), '-', '_');
     const bool mapping = key == "data" && options.run.data.kind == DataChoice::Kind::kInline;
     std::string value = mapping ? indented(options.run.data.yaml) : entry.show(options);
     if (settled && entry.name == "global-batch-size") {
-      value += fmt::format("  # batch_size: {}", options.batch.batch_size);
+      value += fmt::format("  # {}: {}", sliced ? "grad_accum" : "batch_size",
+                           sliced ? options.batch.grad_accum : options.batch.batch_size);
     }
     text += fmt::format("{}:{}{}\n", key, mapping ? "" : " ", value);
   }

@@ -173,6 +173,19 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
   EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
 }
 
+TEST_F(OptionFiles, SlicesAreSaidByTheirSize) {
+  Options options = options_of({"--deterministic", "across_ranks", "--batch-size", "3"});
+  ASSERT_TRUE(reconcile_batch(options, 4).ok());
+  const std::string text = describe(options);
+  EXPECT_NE(text.find("\nbatch_size: 3\nglobal_batch_size: 12  # grad_accum: 1\n"),
+            std::string::npos)
+      << text;
+  Options again = parse({"m.onnx", "--config", write("c.yaml", text)})->options;
+  ASSERT_TRUE(reconcile_batch(again, 2).ok());
+  EXPECT_EQ(again.batch.slices, options.batch.slices);
+  EXPECT_EQ(again.batch.batch_size, 3);
+}
+
 TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
   const Options options = beside("data:\n  train:\n    input: {file: x.gz}\nseed: 4\n");
   const std::string text = describe(options);
