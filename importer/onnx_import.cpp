@@ -71,6 +71,20 @@ void move_to_microsoft(onnx::ModelProto& model, const Registry& registry, int64_
   import.set_version(1);
 }
 
+// Training's BatchNormalization, whose two more outputs (what backward needs) are those of ours.
+void rename_batch_normalization(onnx::ModelProto& model) {
+  for (auto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.domain() != "com.microsoft" || node.op_type() != "BatchNormInternal") continue;
+    node.clear_domain();
+    node.set_op_type("BatchNormalization");
+    if (find_attribute(node, "training_mode") != nullptr) continue;
+    auto& attribute = *node.add_attribute();
+    attribute.set_name("training_mode");
+    attribute.set_type(onnx::AttributeProto::INT);
+    attribute.set_i(1);
+  }
+}
+
 // The converter takes Scan from opset 8 to 9 as if it had no batch axis.
 bool has_batched_scan(const onnx::GraphProto& graph) {
   return std::ranges::any_of(graph.node(),
@@ -113,6 +127,7 @@ Result<NormalizedModel> normalized(const OnnxFile& file, const Registry& registr
     return input_error("{}: {}", file.path(), first_line(error));
   }
   OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
+  rename_batch_normalization(model);
   auto reasons = rewrite_graph(model, registry);
   if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
   return NormalizedModel{std::move(model), std::move(names), std::move(scopes),

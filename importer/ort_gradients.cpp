@@ -32,7 +32,7 @@ std::vector<OrtGradientRule> make_rules() {
       {"ConvGrad", "Conv", {kDy, in(0), in(1)}, {0, 1, 2}},
       {"ConvTransposeGrad", "ConvTranspose", {kDy, in(0), in(1)}, {0, 1, 2}},
       {"MaxPoolGrad", "MaxPool", {kDy, out(1)}, {0}, 1},
-      {"AveragePoolGrad", "AveragePool", {kDy, shape_of(0)}, {0}},
+      {"AveragePoolGrad", "AveragePool", {kDy}, {0}, -1, true},
       {"DropoutGrad", "Dropout", {kDy, out(1), in(1), in(2)}, {0}},
       {"GatherGrad", "Gather", {shape_of(0), in(1), kDy}, {0}},
       {"GatherElementsGrad", "GatherElements", {kDy, shape_of(0), in(1)}, {0}},
@@ -87,6 +87,8 @@ class ForwardView final : public GradBuilder {
 
   Ref output(size_t i) override {
     if (i < outputs_.size() && outputs_[i] != 0) return {outputs_[i]};
+    if (maker_ < 0 && stand_ins_ == 0)
+      return emit(rule_.forward, all_inputs(), attributes_, i + 1)[i];
     if (maker_ < 0) {
       fail(input_error("the gradient of {} needs its output {}, which the node has not",
                        rule_.forward, i));
@@ -131,7 +133,7 @@ class ForwardView final : public GradBuilder {
   // The operands in their places; places that nothing is known of but that they are there have a
   // stand-in.
   Status assign() {
-    if (rule_.of_maker >= 0) OFSDP_RETURN_IF_ERROR(find_maker());
+    if (rule_.of_maker >= 0 || rule_.by_name) OFSDP_RETURN_IF_ERROR(find_maker());
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       if (i >= rule_.operands.size()) {
         return input_error("expected at most {} inputs, found {}", rule_.operands.size(),
@@ -186,6 +188,7 @@ class ForwardView final : public GradBuilder {
   // An input whose gradient is wanted, and of which the gradient operator knows only the gradient: of
   // the shape of the second operand's first axis (a bias) or of the gradient that arrives.
   ValueId stand_in(size_t input) {
+    ++stand_ins_;
     if (input == 0) return of_shape(graph_.value(grads_[0]).desc.shape);
     const Shape& other = graph_.value(inputs_[1]).desc.shape;
     if (rule_.forward == "ConvTranspose") {
@@ -194,21 +197,33 @@ class ForwardView final : public GradBuilder {
     return rule_.forward == "Conv" ? of_shape(Shape{other[0]}) : of_shape(other);
   }
 
-  Status find_maker() {
+  std::vector<Ref> all_inputs() const {
+    std::vector<Ref> refs;
+    for (const ValueId id : inputs_) refs.push_back({id});
+    return refs;
+  }
+
+  bool is_maker(const Node& forward) const {
+    if (rule_.by_name) {
+      return forward.op->full_name() == rule_.forward &&
+             node_.name.starts_with(forward.name + "_Grad/");
+    }
     const auto operand = static_cast<size_t>(rule_.of_maker);
     const ValueId made = operand < node_.inputs.size() ? node_.inputs[operand] : 0;
+    return made != 0 && std::ranges::find(forward.outputs, made) != forward.outputs.end();
+  }
+
+  Status find_maker() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const auto& outputs = graph_.nodes[n].outputs;
-      if (made != 0 && std::ranges::find(outputs, made) != outputs.end()) {
-        maker_ = static_cast<int>(n);
-      }
+      if (is_maker(graph_.nodes[n])) maker_ = static_cast<int>(n);
     }
     if (maker_ >= 0 && graph_.nodes[static_cast<size_t>(maker_)].op->full_name() == rule_.forward) {
       inputs_ = graph_.nodes[static_cast<size_t>(maker_)].inputs;
       attributes_ = graph_.nodes[static_cast<size_t>(maker_)].attributes;
       return ok_status();
     }
-    return input_error("expected input {} to be made by {}, found another", operand, rule_.forward);
+    return input_error("expected a node {} that this is the gradient of, found none",
+                       rule_.forward);
   }
 
   // An output that the file does not ask the forward node for.
@@ -279,6 +294,7 @@ class ForwardView final : public GradBuilder {
   std::map<size_t, ValueId> gradients_;  // by forward input
   int maker_ = -1;
   int emitted_ = 0;
+  int stand_ins_ = 0;
   Status status_;
 };
 

@@ -31,6 +31,8 @@ struct OrtGradientRule {
   std::vector<OrtOperand> operands;
   std::vector<size_t> gives;  // per output: the forward input whose gradient it is
   int of_maker = -1;  // an operand that the forward node made: the node itself tells the rest
+  bool by_name =
+      false;  // the forward node is found by the name of the gradient's: "pool1_Grad/..."
 };
 
 const std::vector<OrtGradientRule>& ort_gradient_rules();

@@ -15,7 +15,6 @@ const std::map<std::string, std::string>& renamed() {
   static const std::map<std::string, std::string> names{{"ReduceSumTraining", "ReduceSum"},
                                                         {"SplitTraining", "Split"},
                                                         {"ConcatTraining", "Concat"},
-                                                        {"BatchNormInternal", "BatchNormalization"},
                                                         {"PassThrough", "Identity"}};
   return names;
 }
@@ -74,7 +73,6 @@ class Replacement {
   void rename(const std::string& op) {
     node_.op = &graph_.registry->get(op);
     if (op == "Concat") settle_lengths();
-    if (op == "BatchNormalization") node_.attributes.set("training_mode", int64_t{1});
   }
 
   // The second output of ConcatTraining: the lengths of what it joins.

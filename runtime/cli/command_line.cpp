@@ -215,6 +215,7 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   for (const Flag& flag : words.flags) {
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
+  if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
   if (!options.make_plugin.empty() && command.command != Command::kPlan) {
     return input_error("--make-plugin has no effect with fsdp-run {}", command.name);

@@ -26,16 +26,6 @@ Status say_optimizer(const OrtSettings& settings, OptionReader& reader) {
   return say("weight-decay", number(o.weight_decay));
 }
 
-Status check_optimizer(const OrtSettings& settings, const Options& options) {
-  const bool sgd = settings.optimizer->kind == OrtOptimizer::Kind::kSgd;
-  if (options.optimizer.kind == (sgd ? OptimizerKind::kSgd : OptimizerKind::kAdamW)) {
-    return ok_status();
-  }
-  return input_error(
-      "--optimizer: {} has {}: expected that or nothing (--lr and the like may change its numbers)",
-      settings.paths.optimizer, optimizer_option(*settings.optimizer));
-}
-
 }  // namespace
 
 Result<OrtSettings> read_ort_settings(const std::string& folder, OptionReader& reader) {
@@ -53,11 +43,19 @@ Result<OrtSettings> read_ort_settings(const std::string& folder, OptionReader& r
   return settings;
 }
 
+Status check_ort_optimizer(const OrtSettings& settings, const OptionReader& reader) {
+  if (!settings.optimizer) return ok_status();
+  const bool sgd = settings.optimizer->kind == OrtOptimizer::Kind::kSgd;
+  if (reader.optimizer() == (sgd ? OptimizerKind::kSgd : OptimizerKind::kAdamW)) return ok_status();
+  return input_error(
+      "--optimizer: {} has {}: expected that or nothing (--lr and the like may change its numbers)",
+      settings.paths.optimizer, optimizer_option(*settings.optimizer));
+}
+
 Status settle_ort(const OrtSettings& settings, Options& options) {
   options.model = settings.paths.training;
   options.artifacts = settings.folder;
   if (settings.optimizer) {
-    OFSDP_RETURN_IF_ERROR(check_optimizer(settings, options));
     options.optimizer.transformers = settings.optimizer->transformers;
     options.optimizer.bias_correction = settings.optimizer->bias_correction;
   }

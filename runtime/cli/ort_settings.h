@@ -23,6 +23,9 @@ struct OrtSettings {
 // Tells `reader` what the folder says.
 Result<OrtSettings> read_ort_settings(const std::string& folder, OptionReader& reader);
 
+// After all sources: whether the optimizer is still the folder's.
+Status check_ort_optimizer(const OrtSettings& settings, const OptionReader& reader);
+
 // What no option says, and what options must not say.
 Status settle_ort(const OrtSettings& settings, Options& options);
 
