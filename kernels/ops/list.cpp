@@ -38,6 +38,7 @@ Registry make_registry() {
   ops::add_log_softmax(registry);
   ops::add_nll_loss(registry);
   ops::add_softmax_cross_entropy_loss(registry);
+  ops::add_narrow_cross_entropy_loss(registry);
   ops::add_mse_loss(registry);
   ops::add_bce_with_logits_loss(registry);
   ops::add_argmax_matches(registry);

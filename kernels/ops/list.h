@@ -39,6 +39,7 @@ void add_softmax(Registry& registry);
 void add_log_softmax(Registry& registry);
 void add_nll_loss(Registry& registry);
 void add_softmax_cross_entropy_loss(Registry& registry);
+void add_narrow_cross_entropy_loss(Registry& registry);
 void add_mse_loss(Registry& registry);
 void add_bce_with_logits_loss(Registry& registry);
 void add_argmax_matches(Registry& registry);
