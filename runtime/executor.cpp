@@ -121,7 +121,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       accumulate(program, step.index);
       return {};
     case StepKind::kPost:
-      communicator_.post(step.index);
+      post(step.index);
       return {};
     case StepKind::kReduce:
       return reduce(program, step.index, false);
@@ -130,7 +130,8 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAllReduce:
       return all_reduce(step.index);
     case StepKind::kPostShard:
-      communicator_.post(shard_channel(step.index));
+      communicator_.post(shard_channel(step.index), groups_[static_cast<size_t>(step.index)].copies,
+                         represented_slot(step.index));
       return {};
     case StepKind::kClip:
       return clip();
@@ -163,6 +164,7 @@ Status Executor::blame_nan(BoundProgram& program) {
   for (const BoundStep& step : program.steps) {
     if (step.kind == StepKind::kCheckLoss) break;
     if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+    alone_ = true;  // the others go on to wait for this rank's gradients
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     if (step.kind != StepKind::kRun) continue;
     const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
@@ -244,6 +246,25 @@ void Executor::accumulate(const BoundProgram& program, int unit) {
   }
 }
 
+SlotSource Executor::gradient_slot(int unit) const {
+  const auto u = static_cast<size_t>(unit);
+  return {offsets_.units[u].slot, units_[u].owned_numel, plan_.slot_dtype(plan_.units[u])};
+}
+
+// What is summed over the copies.
+SlotSource Executor::represented_slot(int unit) const {
+  const auto u = static_cast<size_t>(unit);
+  const bool shard = plan_.shards_gradients(plan_.units[u]);
+  return {shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot,
+          groups_[u].represented.numel};
+}
+
+// The gradients are complete: for the sum over the shards, or where a copy is one rank over copies.
+void Executor::post(int unit) {
+  communicator_.post(unit, summing_group(unit),
+                     scatters(unit) ? gradient_slot(unit) : represented_slot(unit));
+}
+
 // A gradient that is summed over copies afterwards is no gradient yet: its norm is taken there.
 Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) {
   const auto u = static_cast<size_t>(unit);
@@ -262,8 +283,7 @@ Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) 
       std::memcpy(kept + begin, block.data(), block.size_bytes());
     }
   };
-  const SlotSource slot{offsets_.units[u].slot, units_[u].owned_numel,
-                        plan_.slot_dtype(plan_.units[u])};
+  const SlotSource slot = gradient_slot(unit);
   const int64_t waited = communicator_.waited(), began = nanoseconds_now();
   Status status = communicator_.reduce_scatter(unit, groups_[u].shards, slot, sink,
                                                site("reduce-scatter", unit));
@@ -277,8 +297,7 @@ Status Executor::all_reduce(int unit) {
   const auto u = static_cast<size_t>(unit);
   const Span part = groups_[u].represented;
   const bool shard = plan_.shards_gradients(plan_.units[u]);
-  const SlotSource slot{
-      shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot, part.numel};
+  const SlotSource slot = represented_slot(unit);
   const int64_t began = nanoseconds_now();
   OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(
       shard ? shard_channel(unit) : unit, groups_[u].copies, slot, site("all-reduce", unit)));

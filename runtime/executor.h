@@ -61,11 +61,14 @@ class Executor {
     Span represented;
   };
 
+  bool scatters(int unit) const {
+    const auto u = static_cast<size_t>(unit);
+    return groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
+  }
   // Who waits for each other on the unit's channel.
   const RankGroup& summing_group(int unit) const {
     const auto u = static_cast<size_t>(unit);
-    const bool scatters = groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
-    return scatters ? groups_[u].shards : groups_[u].copies;
+    return scatters(unit) ? groups_[u].shards : groups_[u].copies;
   }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
@@ -78,6 +81,9 @@ class Executor {
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
+  SlotSource gradient_slot(int unit) const;
+  SlotSource represented_slot(int unit) const;
+  void post(int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
   Status share_norm(std::span<double> all);
@@ -85,7 +91,7 @@ class Executor {
   float clip_factor() const;
   void update(int unit);
   CollectiveSite site(const char* collective, int unit) const {
-    return {collective, unit, numbers_.step};
+    return {collective, unit, numbers_.step, alone_};
   }
 
   const Plan& plan_;
@@ -105,6 +111,7 @@ class Executor {
   int64_t update_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
+  bool alone_ = false;  // this rank runs again what the others do not
   float loss_ = 0;
   LossScale loss_scale_;
   double scale_used_ = 1;      // of the present update

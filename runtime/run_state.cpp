@@ -24,6 +24,31 @@ Overlap overlap(const UnitParam& p, int64_t begin, int64_t end) {
   return {first - p.offset, first - begin, last - first};
 }
 
+// Rank 0's text becomes everybody's, in the doubles of exchanges: four bytes each, the first the
+// length.
+Status broadcast_text(Communicator& communicator, std::string& text, const CollectiveSite& site) {
+  constexpr size_t kBytes = 4;
+  std::vector<double> all(static_cast<size_t>(communicator.size()) * kExchangeMost);
+  std::array<double, kExchangeMost> mine{static_cast<double>(text.size())};
+  const auto ranks = static_cast<size_t>(communicator.size());
+  OFSDP_RETURN_IF_ERROR(communicator.exchange({mine.data(), 1}, {all.data(), ranks}, site));
+  text.resize(static_cast<size_t>(all[0]));
+  for (size_t begin = 0; begin < text.size(); begin += kBytes * kExchangeMost) {
+    for (size_t i = 0; i < mine.size() && communicator.rank() == 0; ++i) {
+      uint32_t word = 0;
+      const size_t at = begin + i * kBytes;
+      if (at < text.size()) std::memcpy(&word, &text[at], std::min(kBytes, text.size() - at));
+      mine[i] = word;
+    }
+    OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, site));
+    for (size_t at = begin; at < std::min(text.size(), begin + kBytes * kExchangeMost); ++at) {
+      const auto word = static_cast<uint32_t>(all[(at - begin) / kBytes]);
+      text[at] = static_cast<char>(word >> (at - begin) % kBytes * 8);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
@@ -158,20 +183,9 @@ Result<ModelOutput> RunState::open_output(const std::string& path) {
     own.push_back(std::move(output));
   }
   if (communicator_.size() == 1) return std::move(own[0]);
-  std::vector<double> lengths(static_cast<size_t>(communicator_.size()));
-  const auto mine = static_cast<double>(ticket.size());
-  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, lengths, site));
-  auto fill = [](void* context, std::span<std::byte> bytes) {
-    std::memcpy(bytes.data(), static_cast<std::string*>(context)->data(), bytes.size());
-    return Status{};
-  };
-  MemoryLedger ledger;
-  OFSDP_ASSIGN_OR_RETURN(const auto shared,
-                         communicator_.share_from_rank0(ledger, static_cast<size_t>(lengths[0]),
-                                                        "output ticket", fill, &ticket));
+  OFSDP_RETURN_IF_ERROR(broadcast_text(communicator_, ticket, site));
   if (communicator_.rank() == 0) return std::move(own[0]);
-  return ModelOutput::join(setup_.file,
-                           {reinterpret_cast<const char*>(shared.data()), shared.size()});
+  return ModelOutput::join(setup_.file, ticket);
 }
 
 // This rank's span of one unit.

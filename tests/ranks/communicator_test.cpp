@@ -27,11 +27,19 @@ float value(int rank, int round, int64_t i) {
   return std::ldexp(unit, static_cast<int>(x % 21) - 10);
 }
 
-float sum_over_ranks(int world, int round, int64_t i) {
-  float sum = value(0, round, i);
-  for (int r = 1; r < world; ++r) sum += value(r, round, i);
+// In rank order inside each host, then over the hosts.
+float sum_over_ranks(const std::vector<int>& hosts, int round, int64_t i) {
+  float sum = 0;
+  int rank = 0;
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    float of_host = value(rank++, round, i);
+    for (int r = 1; r < hosts[h]; ++r) of_host += value(rank++, round, i);
+    sum = h == 0 ? of_host : sum + of_host;
+  }
   return sum;
 }
+
+std::vector<int> g_hosts;  // of the test that runs
 
 RankGroup everyone(const Communicator& c) { return {0, c.size()}; }
 
@@ -59,7 +67,7 @@ Status check_block(const Communicator& c, int round, int64_t numel, int64_t begi
   }
   for (size_t i = 0; i < block.size(); ++i) {
     const int64_t element = c.rank() * numel + begin + static_cast<int64_t>(i);
-    const float expected = sum_over_ranks(c.size(), round, element);
+    const float expected = sum_over_ranks(g_hosts, round, element);
     if (!same_bits(block[i], expected)) {
       return fault("rank {} element {} of {}: {} expected {}", c.rank(), element, numel, block[i],
                    expected);
@@ -73,7 +81,7 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
   const CollectiveSite site{"reduce-scatter", channel, round};
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   fill_slot(reinterpret_cast<float*>(base + offset), numel * c.size(), c.rank(), round);
-  c.post(channel);
+  c.post(channel, everyone(c), {offset, numel});
   Status found;
   int64_t next = 0;
   auto sink = [&](int64_t begin, std::span<float> block) {
@@ -94,10 +102,10 @@ Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int chan
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   float* slot = reinterpret_cast<float*>(base + offset);
   fill_slot(slot, numel * c.size(), c.rank(), round);
-  c.post(channel);
+  c.post(channel, everyone(c), {offset, numel});
   OFSDP_RETURN_IF_ERROR(c.all_reduce(channel, everyone(c), {offset, numel}, site));
   for (int64_t i = 0; i < numel * c.size(); ++i) {
-    const float expected = sum_over_ranks(c.size(), round, i);
+    const float expected = sum_over_ranks(g_hosts, round, i);
     if (!same_bits(slot[i], expected)) {
       return fault("all-reduce: rank {} element {}: {} expected {}", c.rank(), i, slot[i],
                    expected);
@@ -106,8 +114,15 @@ Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int chan
   return {};
 }
 
-class Collectives : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
+class Collectives : public testing::TestWithParam<HostCounts> {
+ protected:
+  void SetUp() override { g_hosts = GetParam().counts; }
+};
+INSTANTIATE_TEST_SUITE_P(OneHost, Collectives, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Hosts, Collectives,
+                         testing::Values(HostCounts{1, 1}, HostCounts{2, 2}, HostCounts{1, 3},
+                                         HostCounts{3, 2}, HostCounts{1, 1, 1},
+                                         HostCounts{2, 1, 2}));
 
 TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
@@ -115,7 +130,9 @@ TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
     const int64_t most = 100003 * c.size();
     const size_t slot = align_up(static_cast<size_t>(most) * sizeof(float), 64);
     OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, slot + 128));
-    if (ledger.current() != region_bytes(slot + 128)) return fault("ledger {}", ledger.current());
+    if (ledger.current() != region_bytes(slot + 128) + c.staging_bytes()) {
+      return fault("ledger {}", ledger.current());
+    }
     int round = 0;
     for (const int64_t numel : sizes) {
       OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 128, 0, ++round, numel));
@@ -164,7 +181,7 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
         OFSDP_RETURN_IF_ERROR(c.acquire(unit, everyone(c), site));
         fill_slot(reinterpret_cast<float*>(base + offset), kNumel * c.size(), c.rank(),
                   round + unit);
-        c.post(unit);
+        c.post(unit, everyone(c), {offset, kNumel});
         drift(random);
       }
       for (int unit = 0; unit < kUnits; ++unit) {
@@ -202,14 +219,14 @@ TEST(Groups, SumAmongNeighboursThenOverCopies) {
           slot[i] = float_to_bfloat16(value(c.rank(), round, i));
         }
         drift(random);
-        c.post(own);
+        c.post(own, pair, {0, kNumel, DType::kBFloat16});
         auto sink = [&](int64_t begin, std::span<float> block) {
           std::copy(block.begin(), block.end(), shard + begin);
         };
         OFSDP_RETURN_IF_ERROR(
             c.reduce_scatter(own, pair, {0, kNumel, DType::kBFloat16}, sink, site));
       }
-      c.post(2);
+      c.post(2, copies, {partial, kNumel / 2});
       OFSDP_RETURN_IF_ERROR(c.all_reduce(2, copies, {partial, kNumel / 2}, site));
       auto rounded = [&](int rank, int64_t i) {
         return bfloat16_to_float(float_to_bfloat16(value(rank, round, i)));
@@ -297,9 +314,10 @@ TEST_P(Collectives, BytesOfRank0AreSharedAndCountedOnce) {
       }
       OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
     }
-    const size_t counted = c.rank() == 0 ? kPageBytes + (size_t{1} << 20) : 0;
+    const size_t counted = c.is_first_of_host() ? kPageBytes + (size_t{1} << 20) : 0;
     if (ledger.current() != counted) return fault("{}, expected {}", ledger.current(), counted);
-    if (calls != (c.rank() == 0 ? 1 : 0)) return fault("rank {} filled {} times", c.rank(), calls);
+    if (calls != (c.is_first_of_host() ? 1 : 0))
+      return fault("rank {} filled {} times", c.rank(), calls);
     return {};
   });
   ranks.expect_success();

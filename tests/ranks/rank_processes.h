@@ -19,7 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
+#include "fsdp/hosts/stream_socket.h"
 
 namespace ofsdp {
 
@@ -36,22 +37,62 @@ inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// How many ranks each host has. Several "hosts" are groups of processes of this one that share no
+// memory and speak over TCP on the loopback.
+struct HostCounts {
+  std::vector<int> counts;
+  HostCounts(int world) : counts{world} {}  // NOLINT: implicit on purpose
+  HostCounts(std::initializer_list<int> list) : counts(list) {}
+
+  int world() const {
+    int sum = 0;
+    for (const int count : counts) sum += count;
+    return sum;
+  }
+  friend void PrintTo(const HostCounts& hosts, std::ostream* out) {
+    for (size_t h = 0; h < hosts.counts.size(); ++h) *out << (h > 0 ? "+" : "") << hosts.counts[h];
+  }
+};
+
+// What the environment would say to each rank.
+inline std::vector<RankIdentity> identities(const HostCounts& hosts, const std::string& name) {
+  std::vector<RankIdentity> all;
+  int port = 0;  // free a moment ago
+  if (hosts.counts.size() > 1) auto listener = listen_on(port);
+  for (size_t h = 0; h < hosts.counts.size(); ++h) {
+    for (int local = 0; local < hosts.counts[h]; ++local) {
+      RankIdentity identity{static_cast<int>(all.size()), hosts.world(), local, name, "test"};
+      if (hosts.counts.size() > 1) {
+        identity.local_world = hosts.counts[h];
+        identity.nodes = static_cast<int>(hosts.counts.size());
+        identity.node_rank = static_cast<int>(h);
+        identity.master_address = "127.0.0.1";
+        identity.master_port = port;
+        identity.run_id = name;
+      }
+      all.push_back(identity);
+    }
+  }
+  return all;
+}
+
 class RankProcesses {
  public:
   using Body = std::function<Status(Communicator&, MemoryLedger&)>;
   static constexpr double kPatience = 60;
 
-  RankProcesses(int world, Body body, std::chrono::seconds timeout = std::chrono::seconds(30))
-      : world_(world) {
+  RankProcesses(const HostCounts& hosts, Body body,
+                std::chrono::seconds timeout = std::chrono::seconds(30))
+      : world_(hosts.world()) {
     reports_ =
         static_cast<RankReport*>(mmap(nullptr, sizeof(RankReport) * count(), PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     static int runs = 0;
     const std::string name = fmt::format("test-{}-{}", getpid(), ++runs);
     std::fflush(nullptr);  // or every rank prints it again
-    for (int rank = 0; rank < world; ++rank) {
+    for (const RankIdentity& identity : identities(hosts, name)) {
       const pid_t pid = fork();
-      if (pid == 0) _exit(be({rank, world, rank, name, "test"}, body, timeout));
+      if (pid == 0) _exit(be(identity, body, timeout));
       pids_.push_back(pid);
     }
   }
@@ -94,7 +135,7 @@ class RankProcesses {
   int be(const RankIdentity& identity, const Body& body, std::chrono::seconds timeout) {
     RankReport& report = reports_[identity.rank];
     MemoryLedger ledger;  // outlives the communicator
-    auto connected = connect_local(identity, timeout);
+    auto connected = connect_ranks(identity, timeout);
     if (!connected.ok()) return put(report, connected.error(), nullptr);
     Communicator& communicator = **connected;
     const Status status = body(communicator, ledger);
