@@ -144,6 +144,18 @@ Status read_master(const Environment& environment, RankIdentity& identity) {
   return {};
 }
 
+Status read_engine(const Environment& environment, RankIdentity& identity) {
+  if (identity.started_by == kOpenMpi.started_by) identity.engine = "openmpi";
+  if (identity.started_by == kMpich.started_by) identity.engine = "mpich";
+  const std::string wanted = environment.text("OFSDP_ENGINE");
+  if (wanted.empty()) return {};
+  if (wanted != "tcp" && wanted != "openmpi" && wanted != "mpich") {
+    return input_error("OFSDP_ENGINE: expected tcp, openmpi or mpich, found '{}'", wanted);
+  }
+  identity.engine = wanted;
+  return {};
+}
+
 // The first of "node[003-010,12],login1": where step's rank 0 runs, as Slurm numbers ranks.
 std::string first_node(const std::string& list) {
   const std::string head = list.substr(0, list.find_first_of("[,"));
@@ -259,6 +271,7 @@ Result<std::optional<RankIdentity>> rank_identity_from_environment(
   }
   if (!identity->several_hosts()) return identity;
   OFSDP_RETURN_IF_ERROR(read_master(environment, *identity));
+  OFSDP_RETURN_IF_ERROR(read_engine(environment, *identity));
   if (identity->started_by == kSlurm.started_by) {
     OFSDP_RETURN_IF_ERROR(read_slurm_master(environment, *identity));
   }

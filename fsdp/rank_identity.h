@@ -33,6 +33,10 @@ struct RankIdentity {
   std::string run_id =
       {};  // what hosts that are of one run have in common, beside that meeting point
 
+  // What carries bytes between hosts: "tcp", or the MPI library of the launcher, "openmpi" or
+  // "mpich". OFSDP_ENGINE says otherwise.
+  std::string engine = "tcp";
+
   bool several_hosts() const { return nodes > 1 || (local_world > 0 && local_world < world); }
   int ranks_here() const {
     return local_world > 0 ? local_world : nodes > 1 ? (world + nodes - 1) / nodes : world;

@@ -16,7 +16,7 @@ namespace {
 // How soon a post of a rank of this host is seen when somebody else waits for it.
 constexpr timespec kSoon{0, 200'000};
 constexpr timespec kIdle{0, 100'000'000};
-constexpr uint32_t kPlaces = 1 << 16;
+constexpr uint32_t kPlaces = 1 << 15;
 
 }  // namespace
 
@@ -138,6 +138,7 @@ void HostLink::send_request(const LinkRequest& request) {
     free_.push_back(static_cast<uint32_t>(under_way_.size()));
     ids_.push_back(static_cast<uint32_t>(under_way_.size()));
     under_way_.emplace_back();
+    half_.push_back(false);
   }
   const uint32_t place = free_.back();
   free_.pop_back();
@@ -252,6 +253,7 @@ bool HostLink::take_answer(const LinkLine& line, const LinkHeader& header, std::
     finish(header.id);
   } else if (engine_) {
     ++arriving_;
+    half_done(header.id);
   } else {
     payload = request.dst;
   }
@@ -274,6 +276,13 @@ void HostLink::finish(uint32_t id) {
   free_.push_back(place);
 }
 
+// The engine's bytes and the answer on the connection may come in either order.
+void HostLink::half_done(uint32_t id) {
+  bool& half = half_[id % kPlaces];
+  half = !half;
+  if (!half) finish(id);
+}
+
 void HostLink::finish_exchange(const LinkRequest& request) {
   const auto host = static_cast<size_t>(map_->host_of[static_cast<size_t>(request.server)]);
   const auto count = static_cast<size_t>(request.header.numel);
@@ -287,14 +296,14 @@ void HostLink::finish_exchange(const LinkRequest& request) {
 }
 
 void HostLink::progress_engine() {
-  if (!engine_ || (arriving_ == 0 && outgoing_.empty())) return;
+  if (!engine_ || (arriving_ <= 0 && outgoing_.empty())) return;
   engine_done_.clear();
   const Status status = engine_->progress(engine_done_);
   if (!status.ok()) return engine_failed(status);
   for (const PayloadEngine::Done& done : engine_done_) {
     if (!done.sent) {
       --arriving_;
-      finish(done.id);
+      half_done(done.id);
       continue;
     }
     const auto found = std::ranges::find_if(

@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,7 @@ class HostLink {
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
   bool take_answer(const LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
+  void half_done(uint32_t id);
   void finish_exchange(const LinkRequest& request);
   void send_request(const LinkRequest& request);
   void progress_engine();
@@ -141,6 +143,7 @@ class HostLink {
   };
   std::vector<Outgoing> outgoing_;  // answers in the engine
   int arriving_ = 0;                // payloads that the engine is about to bring
+  std::deque<bool> half_;           // by place: of answer and payload one has come
   bool relayed_ = false;
   std::vector<uint32_t> heard_;  // by host: the failure that it knows of
   std::string engine_error_;
