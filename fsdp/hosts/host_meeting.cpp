@@ -154,7 +154,7 @@ class Connecting {
 }  // namespace
 
 std::chrono::seconds line_patience(std::chrono::seconds timeout) {
-  return std::clamp(timeout, std::chrono::seconds(1), std::chrono::seconds(30));
+  return std::clamp(timeout / 3, std::chrono::seconds(1), std::chrono::seconds(20));
 }
 
 HostHello host_hello(const RankIdentity& identity, int port) {

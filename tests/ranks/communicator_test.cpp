@@ -6,11 +6,13 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cpu/float_width.h"
 #include "tests/ranks/rank_processes.h"
 
 namespace ofsdp {
@@ -116,13 +118,20 @@ Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int chan
 
 class Collectives : public testing::TestWithParam<HostCounts> {
  protected:
-  void SetUp() override { g_hosts = GetParam().counts; }
+  void SetUp() override {
+    g_hosts = GetParam().counts;
+    if (!GetParam().available()) GTEST_SKIP() << GetParam().engine << " is not installed";
+  }
 };
 INSTANTIATE_TEST_SUITE_P(OneHost, Collectives, testing::Values(1, 2, 3, 4, 5));
 INSTANTIATE_TEST_SUITE_P(Hosts, Collectives,
                          testing::Values(HostCounts{1, 1}, HostCounts{2, 2}, HostCounts{1, 3},
                                          HostCounts{3, 2}, HostCounts{1, 1, 1},
                                          HostCounts{2, 1, 2}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Collectives,
+                         testing::Values(HostCounts("openmpi", {1, 1}), HostCounts("mpich", {1, 1}),
+                                         HostCounts("openmpi", {2, 1}),
+                                         HostCounts("mpich", {2, 1})));
 
 TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
@@ -201,8 +210,17 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
 
 // As hybrid strategies use them: sums of bfloat16 among neighbours, then float32 over the pairs'
 // opposite numbers, while the channels of the two pairs stand at different counts.
-TEST(Groups, SumAmongNeighboursThenOverCopies) {
-  RankProcesses ranks(4, [](Communicator& c, MemoryLedger& ledger) -> Status {
+class Groups : public Collectives {};
+INSTANTIATE_TEST_SUITE_P(OneHost, Groups, testing::Values(4));
+INSTANTIATE_TEST_SUITE_P(Hosts, Groups,
+                         testing::Values(HostCounts{2, 2}, HostCounts{1, 3}, HostCounts{3, 1},
+                                         HostCounts{1, 1, 1, 1}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Groups,
+                         testing::Values(HostCounts("openmpi", {2, 2}),
+                                         HostCounts("mpich", {1, 3})));
+
+TEST_P(Groups, SumAmongNeighboursThenOverCopies) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
     constexpr int64_t kNumel = 5000;
     const RankGroup pair{c.rank() / 2 * 2, 2, 1}, copies{c.rank() % 2, 2, 2};
     const size_t partial = 2 * kNumel * sizeof(uint16_t);
@@ -272,6 +290,72 @@ TEST_P(Collectives, GatherSeesWhatRanksWroteBeforeABarrier) {
       OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
     }
     return {};
+  });
+  ranks.expect_success();
+}
+
+// float32 shards as bfloat16 and float16, strided, by all together and by one alone.
+TEST_P(Collectives, GatherConverts) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int64_t kNumel = 150001;  // two pieces and some
+    constexpr size_t kBytes = kNumel * sizeof(float), kStride = kBytes + 64 - kBytes % 64;
+    const auto ranks = static_cast<size_t>(c.size());
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kStride * ranks));
+    const auto mine = static_cast<size_t>(c.rank());
+    fill_slot(reinterpret_cast<float*>(base + mine * kStride), kNumel, c.rank(), 7);
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    std::vector<uint16_t> all(kNumel * ranks);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kBFloat16}) {
+      CollectiveSite site{"gather", 0, 0};
+      site.alone = all[0] != 0 && dtype == DType::kBFloat16;
+      OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c), {0, kStride, kNumel},
+                                         reinterpret_cast<std::byte*>(all.data()), dtype, site));
+      std::vector<uint16_t> expected(kNumel);
+      for (int r = 0; r < c.size(); ++r) {
+        std::vector<float> theirs(kNumel);
+        fill_slot(theirs.data(), kNumel, r, 7);
+        narrow(theirs.data(), dtype, expected.data(), kNumel);
+        if (!std::equal(expected.begin(), expected.end(), all.begin() + r * kNumel)) {
+          return fault("rank {}: shard of rank {} as {}", c.rank(), r, dtype_name(dtype));
+        }
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+// Far more than the staging between hosts holds.
+class Large : public Collectives {};
+INSTANTIATE_TEST_SUITE_P(OneHost, Large, testing::Values(2));
+INSTANTIATE_TEST_SUITE_P(Hosts, Large, testing::Values(HostCounts{1, 1}, HostCounts{2, 1}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Large,
+                         testing::Values(HostCounts("openmpi", {1, 1}),
+                                         HostCounts("mpich", {2, 1})));
+
+TEST_P(Large, SixtyFourMebibytesAndOddSizes) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr size_t kBytes = size_t{64} << 20;
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kBytes));
+    const int64_t most = static_cast<int64_t>(kBytes / sizeof(float)) / c.size();
+    int round = 0;
+    for (const int64_t numel : {most, most - 1, kReduceBlock * 16 + 1}) {
+      OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 0, 1, ++round, numel));
+    }
+    OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, 0, 1, ++round, most - 5));
+    std::vector<float> all(kBytes / sizeof(float));
+    const ShardSource source{0, 0, most};  // of what every rank now has: the whole sum
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
+    OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c), source,
+                                       reinterpret_cast<std::byte*>(all.data()), DType::kFloat32,
+                                       {"gather", 1, round}));
+    for (int r = 0; r < c.size(); ++r) {
+      if (std::memcmp(all.data() + r * most, base, static_cast<size_t>(most) * 4) != 0) {
+        return fault("rank {}: gathered from rank {}", c.rank(), r);
+      }
+    }
+    return c.barrier({"barrier", -1, round});
   });
   ranks.expect_success();
 }

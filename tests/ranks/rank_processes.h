@@ -2,6 +2,9 @@
 // the test waits for them. Fork before any thread is made, so a test must not hold a communicator
 // itself.
 //
+// Where HostCounts names an MPI library, its mpirun starts this program again as every rank, with the
+// filter of the test that runs; there the constructor is the rank and never returns.
+//
 // A rank reports with RankReport, which lies in memory shared with the test. Ranks that overstay
 // kPatience are killed, and the test fails.
 #pragma once
@@ -41,8 +44,19 @@ inline double now_seconds() {
 // memory and speak over TCP on the loopback.
 struct HostCounts {
   std::vector<int> counts;
+  std::string engine = {};                  // "openmpi" or "mpich"; empty: ranks are forked
   HostCounts(int world) : counts{world} {}  // NOLINT: implicit on purpose
   HostCounts(std::initializer_list<int> list) : counts(list) {}
+  HostCounts(std::string mpi, std::initializer_list<int> list)
+      : counts(list), engine(std::move(mpi)) {}
+
+  // Is the library built, and its mpirun there?
+  bool available() const {
+    if (engine.empty()) return true;
+    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);
+    const std::string look = fmt::format("command -v mpirun.{} >/dev/null", engine);
+    return access(library.c_str(), R_OK) == 0 && std::system(look.c_str()) == 0;
+  }
 
   int world() const {
     int sum = 0;
@@ -50,6 +64,7 @@ struct HostCounts {
     return sum;
   }
   friend void PrintTo(const HostCounts& hosts, std::ostream* out) {
+    *out << hosts.engine << (hosts.engine.empty() ? "" : " ");
     for (size_t h = 0; h < hosts.counts.size(); ++h) *out << (h > 0 ? "+" : "") << hosts.counts[h];
   }
 };
@@ -89,7 +104,12 @@ class RankProcesses {
                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     static int runs = 0;
     const std::string name = fmt::format("test-{}-{}", getpid(), ++runs);
+    if (std::getenv(kUnderMpirun) != nullptr) be_started(body, timeout);
     std::fflush(nullptr);  // or every rank prints it again
+    if (!hosts.engine.empty()) {
+      start_mpirun(hosts);
+      return;
+    }
     for (const RankIdentity& identity : identities(hosts, name)) {
       const pid_t pid = fork();
       if (pid == 0) _exit(be(identity, body, timeout));
@@ -100,6 +120,7 @@ class RankProcesses {
     for (const pid_t pid : pids_) {
       if (pid > 0) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
     }
+    if (mpirun_ > 0) kill(mpirun_, SIGTERM), waitpid(mpirun_, nullptr, 0);
     munmap(reports_, sizeof(RankReport) * count());
   }
 
@@ -124,13 +145,72 @@ class RankProcesses {
   }
 
   void expect_success() {
+    if (mpirun_ > 0) {
+      expect_mpirun_success();
+      return;
+    }
     for (int rank = 0; rank < world_; ++rank) {
       EXPECT_EQ(wait(rank), 0) << "rank " << rank << ": " << report(rank).message;
     }
   }
 
  private:
+  static constexpr const char* kUnderMpirun = "OFSDP_TEST_UNDER_MPIRUN";
+  static constexpr const char* kDone = "rank done\n";
+
   size_t count() const { return static_cast<size_t>(world_); }
+
+  [[noreturn]] void be_started(const Body& body, std::chrono::seconds timeout) {
+    auto identity = rank_identity_from_environment();
+    if (!identity.ok() || !*identity) _exit(9);
+    const int status = be(**identity, body, timeout);
+    const RankReport& report = reports_[(**identity).rank];
+    if (report.failed) {
+      fmt::print(stderr, "rank {}: {}\n", (**identity).rank, report.message);
+    } else {
+      fmt::print("{}", kDone);
+    }
+    std::fflush(nullptr);
+    _exit(status);
+  }
+
+  void start_mpirun(const HostCounts& hosts) {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::string line = fmt::format("exec timeout -k 5 {} mpirun.{}", kPatience, hosts.engine);
+    if (hosts.engine == "openmpi") line += " --allow-run-as-root --oversubscribe";
+    for (size_t h = 0; h < hosts.counts.size(); ++h) {
+      line += fmt::format(
+          "{} -np {} env {}=1 GROUP_RANK={} GROUP_WORLD_SIZE={} '{}' --gtest_filter='{}.{}'",
+          h > 0 ? " :" : "", hosts.counts[h], kUnderMpirun, h, hosts.counts.size(),
+          program_invocation_name, test->test_suite_name(), test->name());
+    }
+    if (pipe(said_) != 0) abort();
+    mpirun_ = fork();
+    if (mpirun_ == 0) {
+      dup2(said_[1], STDOUT_FILENO);
+      close(said_[0]);
+      close(said_[1]);
+      execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(said_[1]);
+  }
+
+  // Every rank says so itself: a filter that fits no test is no success.
+  void expect_mpirun_success() {
+    std::string said;
+    char buffer[4096];
+    for (ssize_t n; (n = read(said_[0], buffer, sizeof buffer)) > 0;) {
+      said.append(buffer, static_cast<size_t>(n));
+    }
+    close(said_[0]);
+    int status = -1, done = 0;
+    waitpid(mpirun_, &status, 0);
+    mpirun_ = -1;
+    for (size_t at = 0; (at = said.find(kDone, at)) != std::string::npos; ++at) ++done;
+    EXPECT_EQ(status, 0) << "mpirun";
+    EXPECT_EQ(done, world_) << said;
+  }
 
   int be(const RankIdentity& identity, const Body& body, std::chrono::seconds timeout) {
     RankReport& report = reports_[identity.rank];
@@ -158,6 +238,8 @@ class RankProcesses {
   }
 
   int world_;
+  pid_t mpirun_ = -1;
+  int said_[2] = {-1, -1};
   std::vector<pid_t> pids_;
   RankReport* reports_;
 };
