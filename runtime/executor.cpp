@@ -112,7 +112,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       accumulate(program, step.index);
       return {};
     case StepKind::kPost:
-      communicator_.post(step.index);
+      post(step.index);
       return {};
     case StepKind::kReduce:
       return reduce(program, step.index, false);
@@ -121,7 +121,8 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAllReduce:
       return all_reduce(step.index);
     case StepKind::kPostShard:
-      communicator_.post(shard_channel(step.index));
+      communicator_.post(shard_channel(step.index), groups_[static_cast<size_t>(step.index)].copies,
+                         represented_slot(step.index));
       return {};
     case StepKind::kClip:
       return clip();
@@ -159,6 +160,7 @@ Status Executor::blame_nan(BoundProgram& program) {
   for (const BoundStep& step : program.steps) {
     if (step.kind == StepKind::kCheckLoss) break;
     if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+    alone_ = true;  // the others go on to wait for this rank's gradients
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     if (step.kind != StepKind::kRun) continue;
     const BoundRun& run = program.runs[static_cast<size_t>(step.index)];

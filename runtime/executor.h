@@ -72,6 +72,10 @@ class Executor {
     Span represented;
   };
 
+  bool scatters(int unit) const {
+    const auto u = static_cast<size_t>(unit);
+    return groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
+  }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
   Status run_traced(BoundProgram& program);
@@ -83,6 +87,9 @@ class Executor {
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
+  SlotSource gradient_slot(int unit) const;
+  SlotSource represented_slot(int unit) const;
+  void post(int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
   void add_to_norm(int unit, int64_t begin, std::span<const float> block);
@@ -94,7 +101,7 @@ class Executor {
   void update(int unit);
   Status trust();
   CollectiveSite site(const char* collective, int unit) const {
-    return {collective, unit, numbers_.step};
+    return {collective, unit, numbers_.step, alone_};
   }
 
   const Plan& plan_;
@@ -114,6 +121,7 @@ class Executor {
   int64_t update_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
+  bool alone_ = false;  // this rank runs again what the others do not
   float loss_ = 0;
   LossScale loss_scale_;
   double scale_used_ = 1;      // of the present update

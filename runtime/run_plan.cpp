@@ -181,7 +181,8 @@ class RunPlanner {
   // Several hosts add partial sums, whose number depends on the hosts.
   Status check_across_ranks() const {
     const std::string engine = communicator_.name();
-    if (options_.batch.slices == 0 || engine != "hosts") return {};
+    const bool one_host = engine == "self" || engine == "local" || engine == "absent";
+    if (options_.batch.slices == 0 || one_host) return {};
     return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
                        engine);
   }
@@ -291,10 +292,11 @@ class RunPlanner {
         setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
     needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
-    size_t unpacked = 0;  // by rank 0, for all
+    size_t unpacked = 0;  // by the first rank of each host, for its ranks
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
-    needs.data = communicator_.rank() == 0 ? unpacked : 0;
+    needs.data = communicator_.is_first_of_host() ? unpacked : 0;
+    needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
     if (saves && !options_.checkpoint.sync) {

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
 #include "fsdp/rank_identity.h"
 #include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
@@ -54,10 +54,10 @@ Status train(Options options, const RankIdentity& identity, Communicator& commun
 
 int run_rank(const Options& options, const RankIdentity& identity) {
   set_pool_threads(
-      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.world))));
+      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));
-  auto communicator = connect_local(identity, std::chrono::seconds(timeout));
+  auto communicator = connect_ranks(identity, std::chrono::seconds(timeout));
   if (!communicator.ok()) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
