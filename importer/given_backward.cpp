@@ -126,6 +126,12 @@ class Order {
       if (p.gradient == 0) continue;
       const auto same = same_.find(p.gradient);
       if (same != same_.end()) p.gradient = same->second;
+      const TensorDesc& found = graph_.value(p.gradient).desc;
+      const TensorDesc& expected = graph_.value(p.value).desc;
+      if (!(found.shape == expected.shape) || found.dtype != expected.dtype) {
+        return input_error("{}: the gradient '{}' of '{}': expected {}, found {}", graph_.file,
+                           graph_.value(p.gradient).name, p.name, expected.text(), found.text());
+      }
       const bool own = written[at(p.gradient)] && reads[at(p.gradient)] == 0;
       if (own && taken.insert(p.gradient).second) continue;
       OFSDP_ASSIGN_OR_RETURN(

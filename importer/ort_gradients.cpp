@@ -147,7 +147,24 @@ class ForwardView final : public GradBuilder {
       if (input < inputs_.size() && inputs_[input] != 0) continue;
       if (needs_grad(input)) put(inputs_, input, stand_in(input));
     }
+    OFSDP_RETURN_IF_ERROR(check_gradient());
     return check_softmax();
+  }
+
+  // Of the shape of the output, where that is known: a kernel would read outside of it.
+  Status check_gradient() const {
+    if (stand_ins_ > 0) return ok_status();
+    Node forward{
+        &graph_.registry->get(rule_.forward), node_.name, attributes_, inputs_, {1}, false};
+    const TensorDesc& found = graph_.value(grads_[0]).desc;
+    for (const ValueId id : forward.inputs) {
+      if (id == 0) return ok_status();
+    }
+    if (static_cast<int>(forward.inputs.size()) < forward.op->min_inputs) return ok_status();
+    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, forward));
+    if (descs[0].shape == found.shape) return ok_status();
+    return input_error("expected a gradient of shape {}, found '{}' of shape {}",
+                       descs[0].shape.text(), graph_.value(grads_[0]).name, found.shape.text());
   }
 
   Status assign(const OrtOperand& operand, ValueId id) {

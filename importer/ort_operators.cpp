@@ -157,7 +157,30 @@ const OpDef* ort_operator(const std::string& domain, const std::string& name) {
   return found == operators().end() ? nullptr : &found->second;
 }
 
+OrtOperators::OrtOperators(Graph& graph) : graph_(graph) {
+  if (graph.loss_weight == 0) return;
+  for (size_t id = 1; id < graph.values.size(); ++id) {
+    names_[graph.values[id].name] = static_cast<ValueId>(id);
+  }
+}
+
+// [Note: sums left out]
+void OrtOperators::sum_gradient(Node& node) const {
+  const std::string& name = graph_.value(node.outputs[0]).name;
+  const size_t suffix = name.rfind("_grad");
+  if (suffix == std::string::npos) return;
+  const auto found = names_.find(name.substr(0, suffix));
+  if (found == names_.end()) return;
+  const Shape& shape = graph_.value(found->second).desc.shape;
+  const TensorDesc& gradient = graph_.value(node.inputs[0]).desc;
+  const auto joint = broadcast(shape, gradient.shape);
+  if (shape == gradient.shape || !joint.ok() || !(*joint == gradient.shape)) return;
+  node.op = &graph_.registry->get("ofsdp.SumTo");
+  node.attributes = {{"shape", shape.axes()}};
+}
+
 Result<bool> OrtOperators::take(Node& node) {
+  if (!names_.empty() && node.op->full_name() == "Identity") sum_gradient(node);
   if (ort_operator(node.op->domain, node.op->name) != node.op) return false;
   return Replacement(graph_, node).run();
 }

@@ -7,6 +7,10 @@
 //
 // So each of these has the kernels, layouts and tests of our own backward.
 //
+// [Note: sums left out] Where ONNX Runtime's gradient builder does not know a shape (a symbolic axis
+// of a sequence), it takes an Add for one without broadcasting and writes Identity for its gradient.
+// Here shapes are known: the gradient "x_grad" of a smaller x is summed to the shape of x.
+//
 // ort_operator gives what the importer has in a Node until specialize calls `take`, which adds the
 // nodes in place of one such or gives it its other name. OrtOperators refers to the graph that is
 // being specialized.
@@ -17,6 +21,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_map>
 
 #include "importer/graph.h"
 
@@ -27,13 +32,16 @@ const OpDef* ort_operator(const std::string& domain, const std::string& name);
 
 class OrtOperators {
  public:
-  explicit OrtOperators(Graph& graph) : graph_(graph) {}
+  explicit OrtOperators(Graph& graph);
 
   // Adds what takes the node's place; false when `node` is still to be added.
   Result<bool> take(Node& node);
 
  private:
+  void sum_gradient(Node& node) const;
+
   Graph& graph_;
+  std::unordered_map<std::string, ValueId> names_;  // of a graph that brings its own backward
 };
 
 }  // namespace ofsdp
