@@ -46,7 +46,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
 void Executor::begin_update(const UpdateNumbers& numbers) {
   numbers_ = numbers;
   context_.step = numbers.step - 1;
-  numbers_.optimizer_step = numbers.step - loss_scale_.skipped_updates;
+  numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
   squared_norm_ = 0;

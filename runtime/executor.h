@@ -11,6 +11,7 @@
 // running the forward again, node by node, which may be slow: the run is over).
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "fsdp/communicator.h"
@@ -33,6 +34,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
+  int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
 };
@@ -54,6 +56,10 @@ class Executor {
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
   LossScale& loss_scale() { return loss_scale_; }
+  // Updates that were made, not skipped; `start` of them before this run.
+  int64_t updates_done(int64_t start) const {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
   double clipped_norm() const {
     return global_norm_;
   }  // after Clip: the global norm before clipping

@@ -21,6 +21,7 @@
 #include "fsdp/plan.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/rank_memory.h"
+#include "runtime/update_program.h"
 
 namespace ofsdp {
 
@@ -48,8 +49,11 @@ struct UpdateNumbers {
 class OptimizerStep {
  public:
   // `decays`: per parameter of the graph, whether weight decay applies to it.
+  // `program`: what updates instead of the optimizer, where it is not null; its rules per parameter
+  // of the graph (-1: none).
   OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings, const Plan& plan,
-                const std::vector<UnitState>& units, const std::vector<bool>& decays);
+                const std::vector<UnitState>& units, const std::vector<bool>& decays,
+                UpdateProgram* program = nullptr, const std::vector<int>& rules = {});
 
   // Whether `update` only advances the states, and `apply` with norms of parameters must follow.
   bool needs_norms() const { return optimizer_.direction != nullptr; }
@@ -67,10 +71,13 @@ class OptimizerStep {
 
  private:
   struct Segment {
-    int64_t end;  // of the owned span
-    double weight_decay;
-    int parameter;
+    int64_t end = 0;  // of the owned span
+    double weight_decay = 0;
+    int parameter = 0;
+    int rule = -1;  // of the program
   };
+  void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
+                   const float* gradient, const UpdateNumbers& numbers);
 
   std::span<const float> direction(int unit, int64_t begin, int64_t count, double weight_decay,
                                    const UpdateNumbers& numbers);
@@ -80,7 +87,8 @@ class OptimizerStep {
   const std::vector<UnitState>& units_;
   std::vector<std::vector<Segment>> segments_;  // per unit, in order, covering the owned span
   std::vector<float*> state_;                   // scratch of one call
-  std::vector<float> direction_;                // likewise, kReduceBlock elements
+  UpdateProgram* program_ = nullptr;
+  std::vector<float> direction_;  // likewise, kReduceBlock elements
 };
 
 template <typename See>

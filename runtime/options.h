@@ -60,9 +60,11 @@ struct ShardingOptions {
 struct LaunchOptions {
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
-  int64_t node_rank = 0;
-  std::string rdzv_endpoint;       // empty: none
-  std::string rdzv_id;             // empty: none
+  std::optional<int64_t> min_nodes;  // none: nnodes
+  std::optional<int64_t> node_rank;  // auto: in order of arrival
+  std::string rdzv_endpoint;         // empty: none
+  std::string rdzv_id;               // empty: none
+  int64_t max_restarts = 0;
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
   double timeout_seconds = 300;
@@ -95,6 +97,9 @@ struct OptimizerOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::optional<double> clip_grad_norm;  // off
+  bool transformers = false;    // no option, like the next two: AdamW of training artifacts
+  bool bias_correction = true;  // adamw
+  int64_t steps_done = 0;       // updates that the optimizer state to start from has seen
 };
 
 struct ScheduleOptions {
@@ -183,6 +188,7 @@ struct PlanReportOptions {
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string artifacts;   // no option: the folder when `model` is the training model of one
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
   std::string effective;   // no option: all of this as a YAML file; empty: not wanted
@@ -194,7 +200,9 @@ struct Options {
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
-  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
+  bool training_info = true;  // whether to follow that of the model
+  std::string of_training;    // no option: what was said that a training_info says, or empty
+  std::string make_plugin;    // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

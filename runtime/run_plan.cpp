@@ -14,7 +14,7 @@ namespace {
 std::string optimizer_name(const OptimizerOptions& options) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
-      return "adamw";
+      return options.transformers ? "adamw_transformers" : "adamw";
     case OptimizerKind::kAdam:
       return "adam";
     case OptimizerKind::kSgd:
@@ -60,7 +60,9 @@ class RunPlanner {
  private:
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
-    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
+    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1,
+                      o.beta2,        o.eps,      o.rho,      o.bias_correction};
+    if (setup_.rules) return follow_rules(*setup_.rules);
     const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;
@@ -73,6 +75,22 @@ class RunPlanner {
       run_->decays.push_back(decays);
     }
     return check_no_decay();
+  }
+
+  // States of different rules share their places: state0, state1, ...
+  Status follow_rules(const UpdateRules& rules) {
+    std::vector<std::string> states;
+    for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(fmt::format("state{}", i));
+    run_->own_optimizer.name = "training_info";
+    run_->own_optimizer.states = [states](const OptimizerSettings&) { return states; };
+    run_->optimizer = &run_->own_optimizer;
+    for (const Parameter& p : setup_.graph.parameters) {
+      const auto found = std::ranges::find(rules.trained, p.name);
+      const bool trained = p.trained && found != rules.trained.end();
+      run_->rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
+      run_->decays.push_back(false);
+    }
+    return {};
   }
 
   Result<bool> has_decay(const Parameter& p) const {

@@ -150,6 +150,12 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
   return sums;
 }
 
+// For people: a training_info has a rate of its own.
+double Trainer::rate(int64_t step, int64_t epoch) const {
+  const UpdateProgram* program = state_.update_program();
+  return program != nullptr ? program->rate() : learning_rate(schedule_, step - 1, epoch);
+}
+
 Status Trainer::report(int64_t step, const UpdateSums& sums) {
   times_.add(sums.step_ms);
   if (communicator_.rank() != 0) return {};
@@ -158,7 +164,7 @@ Status Trainer::report(int64_t step, const UpdateSums& sums) {
                     epoch,
                     sums.loss,
                     std::sqrt(sums.squared_norm),
-                    learning_rate(schedule_, step - 1, epoch),
+                    rate(step, epoch),
                     sums.step_ms,
                     sums.samples / sums.step_ms * 1e3,
                     ledger_.peak()};

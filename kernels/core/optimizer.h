@@ -25,6 +25,7 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
+  bool bias_correction = true;  // adamw
 };
 
 template <typename T>

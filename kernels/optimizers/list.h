@@ -10,6 +10,7 @@ namespace ofsdp::optimizers {
 OptimizerDef sgd();
 OptimizerDef adam();
 OptimizerDef adamw();
+OptimizerDef adamw_transformers();
 OptimizerDef adadelta();
 OptimizerDef adagrad();
 OptimizerDef lion();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/cli/option_reader.h"
+#include "runtime/cli/ort_settings.h"
 #include "runtime/cli/yaml_config.h"
 
 namespace ofsdp {
@@ -194,9 +195,18 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
   return there ? read_yaml_config(beside.string(), Source::kModelYaml, reader) : ok_status();
 }
 
+bool takes_model(Command command) {
+  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval;
+}
+
 Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                              const std::optional<std::string>& omp_num_threads) {
-  const std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::optional<OrtSettings> artifacts;
+  if (takes_model(command.command) && is_ort_folder(model)) {
+    OFSDP_ASSIGN_OR_RETURN(artifacts, read_ort_settings(model, reader));
+    model = artifacts->paths.training;
+  }
   if (!model.empty() && command.command != Command::kCheckPlugin)
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
@@ -205,11 +215,13 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   for (const Flag& flag : words.flags) {
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
+  if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
   if (!options.make_plugin.empty() && command.command != Command::kPlan) {
     return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
   }
   options.model = model;
+  if (artifacts) OFSDP_RETURN_IF_ERROR(settle_ort(*artifacts, options));
   options.config = words.config.value_or("");
   options.json = words.json;
   options.inference = words.inference;

@@ -21,6 +21,7 @@
 #include "runtime/cli/effective_config.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/cli/restart.h"
 #include "runtime/export.h"
 #include "runtime/report/absent_ranks.h"
 #include "runtime/session.h"
@@ -42,6 +43,15 @@ int report_rank(const Status& status, Communicator& communicator) {
   return agreed != 0 ? agreed : 1;
 }
 
+Status train(Options options, const RankIdentity& identity, Communicator& communicator,
+             MemoryLedger& ledger) {
+  if (identity.rank == 0) options.effective = effective_config(options, identity.world);
+  OFSDP_RETURN_IF_ERROR(apply_restart(options, identity.world));
+  OFSDP_ASSIGN_OR_RETURN(const auto plugins,
+                         load_plugins(options.plugins, options.plugin_override));
+  return run_session(options, plugins.registry, plugins.optimizers, communicator, ledger);
+}
+
 int run_rank(const Options& options, const RankIdentity& identity) {
   set_pool_threads(
       static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.world))));
@@ -52,12 +62,7 @@ int run_rank(const Options& options, const RankIdentity& identity) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  auto plugins = load_plugins(options.plugins, options.plugin_override);
-  Options effective = options;
-  if (identity.rank == 0) effective.effective = effective_config(options, identity.world);
-  Status status = plugins.ok() ? run_session(std::move(effective), plugins->registry,
-                                             plugins->optimizers, **communicator, ledger)
-                               : std::move(plugins).status();
+  Status status = train(options, identity, **communicator, ledger);
   if (!status.ok()) return report_rank(status, **communicator);
   (*communicator)->leave();
   return 0;
@@ -65,7 +70,8 @@ int run_rank(const Options& options, const RankIdentity& identity) {
 
 // Ranks of which only this one is there.
 int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
-  const int64_t here_now = identity ? identity->world : options.launch.nproc_per_node;
+  const int64_t asked_for = options.launch.nproc_per_node * options.launch.nnodes;
+  const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
   const int here = options.report.topology.empty() ? world : 1;
   set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
@@ -153,6 +159,27 @@ void wait_passively(char** argv) {
   if (!error) execv(program.c_str(), argv);  // that this fails is no reason not to run
 }
 
+bool is_own_rank(const std::optional<RankIdentity>& identity) {
+  return identity && identity->started_by == "fsdp-run";
+}
+
+// Who has started this rank starts it again, or not at all.
+void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& identity) {
+  if (options.max_restarts == 0 || is_own_rank(identity) || identity.rank != 0) return;
+  std::fprintf(stderr, "fsdp-run: warning: --max-restarts has no effect on ranks that %s starts\n",
+               identity.started_by.c_str());
+}
+
+int launch(const Options& options, char** argv) {
+  LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
+  if (options.command == Command::kTrain) {
+    plan.checkpoint_dir = options.checkpoint.dir;
+    plan.output = options.files.output;
+  }
+  auto status = launch_ranks(plan, argv);
+  return status.ok() ? *status : report(status.error());
+}
+
 int run(int argc, char** argv) {
   const auto identity = rank_identity_from_environment();
   auto parsed = parse_command_line(argc, argv);
@@ -168,10 +195,13 @@ int run(int argc, char** argv) {
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;
-  if (*identity) return run_rank(options, **identity);
-  if (options.launch.nproc_per_node == 1) return run_rank(options, RankIdentity{});
-  auto status = launch_ranks(static_cast<int>(options.launch.nproc_per_node), argv);
-  return status.ok() ? *status : report(status.error());
+  // One process a host, started by srun, is no rank, whatever srun says.
+  const bool launches = names_rendezvous(options.launch) && !is_own_rank(*identity);
+  if (!launches && *identity) {
+    warn_of_no_launcher(options.launch, **identity);
+    return run_rank(options, **identity);
+  }
+  return needs_launcher(options.launch) ? launch(options, argv) : run_rank(options, RankIdentity{});
 }
 
 }  // namespace

@@ -77,6 +77,15 @@ void OptionReader::settle_optimizer() {
   if (!said("betas")) optimizer.beta2 = defaults.beta2;
 }
 
+// What a model with a training_info says itself; only the model can tell whether it does.
+void OptionReader::note_training() {
+  for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
+                           "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
+                           "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
+    if (said(name) && options_.of_training.empty()) options_.of_training = said_.at(name).subject;
+  }
+}
+
 // One epoch unless something is said; `--steps` alone goes on with the next epoch.
 Status OptionReader::settle_length(Command command) {
   RunOptions& run = options_.run;
@@ -141,6 +150,7 @@ Result<Options> OptionReader::finish(Command command,
   given.grad_accum.source = source_of("grad-accum");
   given.global_batch_size.source = source_of("global-batch-size");
   settle_optimizer();
+  note_training();
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
   OFSDP_RETURN_IF_ERROR(settle_length(command));
   OFSDP_RETURN_IF_ERROR(settle_threads(omp_num_threads));

@@ -22,6 +22,7 @@ class OptionReader {
   OptionReader() : table_(option_table()) {}
 
   const std::vector<OptionEntry>& table() const { return table_; }
+  OptimizerKind optimizer() const { return options_.optimizer.kind; }  // so far
 
   // The texts of a repeated option add up within a source; a stronger source begins anew.
   Status read(const std::string& name, const std::string& text, Source source,
@@ -50,6 +51,7 @@ class OptionReader {
   Status agree(const OptionEntry& entry, const std::string& text, Source source,
                const std::string& subject);
   void settle_optimizer();
+  void note_training();
   Status settle_length(Command command);
   Status settle_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_without_effect() const;

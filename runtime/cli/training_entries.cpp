@@ -147,6 +147,9 @@ std::vector<OptionEntry> loss_entries() {
                OFSDP_FIELD(freeze)),
       repeated("", "train", "NAME or glob, repeated", "the only initializers that are trained",
                OFSDP_FIELD(train)),
+      toggle("training-info", "on, off",
+             "follow the training_info of the model, where it has one: its loss and its optimizer",
+             OFSDP_FIELD(training_info)),
   };
 }
 
