@@ -9,61 +9,11 @@
 
 #include "fsdp/checkpoint/disk.h"
 #include "runtime/cli/option_table.h"
+#include "runtime/cli/question_list.h"
 #include "runtime/cli/terminal_menu.h"
 
 namespace ofsdp {
 namespace {
-
-bool always(const Options&) { return true; }
-
-struct Question {
-  std::string_view option;
-  std::string_view text;
-  bool (*asked)(const Options&) = always;
-  bool closed = false;  // one of a few names
-};
-
-bool in_blocks(const Options& o) { return o.sharding.wrap == WrapPolicy::kTransformer; }
-bool by_size(const Options& o) { return o.sharding.wrap == WrapPolicy::kSize; }
-bool in_groups(const Options& o) {
-  return o.sharding.strategy == Strategy::kHybridShard ||
-         o.sharding.strategy == Strategy::kHybridShardZero2;
-}
-bool lower_precision(const Options& o) { return o.sharding.param_dtype != DType::kFloat32; }
-bool scheduled(const Options& o) { return o.schedule.kind != ScheduleKind::kConstant; }
-bool in_steps(const Options& o) { return o.schedule.kind == ScheduleKind::kStep; }
-bool endless(const Options& o) { return o.run.data.kind == DataChoice::Kind::kSynthetic; }
-bool ends(const Options& o) { return !endless(o); }
-bool saves(const Options& o) { return !o.checkpoint.dir.empty(); }
-
-constexpr Question kQuestions[] = {
-    {"nproc-per-node", "How many ranks on this host?"},
-    {"strategy", "What is sharded over them?", always, true},
-    {"shard-size", "How many ranks share one copy?", in_groups},
-    {"wrap", "What becomes a unit, gathered at once?", always, true},
-    {"wrap-layers", "Which repeated blocks (class names, comma-separated)?", in_blocks},
-    {"min-params", "Fewest parameters in a unit?", by_size},
-    {"param-dtype", "In which type are parameters gathered and used?", always, true},
-    {"reduce-dtype", "In which type are gradients summed?", lower_precision, true},
-    {"activation-checkpointing", "What is computed again in backward to save memory?", always,
-     true},
-    {"memory-limit", "Most memory of a rank (such as 12GiB)?"},
-    {"data", "Where are the training data?"},
-    {"loss", "Which loss?", always, true},
-    {"optimizer", "Which optimizer?", always, true},
-    {"lr", "Learning rate?"},
-    {"weight-decay", "Weight decay?"},
-    {"lr-schedule", "How does the learning rate change?", always, true},
-    {"step-size", "How many epochs between two changes?", in_steps},
-    {"warmup-steps", "Updates of warm-up?", scheduled},
-    {"clip-grad-norm", "Largest norm of the gradient?"},
-    {"batch-size", "Samples a rank puts through one forward?"},
-    {"grad-accum", "Forwards before an update?"},
-    {"epochs", "How many epochs?", ends},
-    {"steps", "How many updates?", endless},
-    {"checkpoint-dir", "Where do checkpoints go?"},
-    {"checkpoint-interval", "How often (Nepoch, Nstep)?", saves},
-    {"output", "Where does the trained ONNX file go?"}};
 
 class Questions {
  public:
@@ -75,7 +25,7 @@ class Questions {
 
   Status ask() {
     std::puts("An empty line takes the answer in [ ].");
-    for (const Question& question : kQuestions) {
+    for (const Question& question : question_list()) {
       if (!question.asked(options_)) continue;
       const OptionEntry& entry = *find_entry(table_, question.option);
       const std::vector<std::string> choices = choices_of(question, entry);
@@ -96,7 +46,9 @@ class Questions {
       if (!no_effect(options_, entry.name).beside.empty()) continue;
       const std::string value = entry.show(options_);
       const bool said = asked_.count(entry.name) > 0 || value != entry.show(defaults);
-      if (!said || (entry.name == "epochs" && endless(options_))) continue;
+      if (!said ||
+          (entry.name == "epochs" && (options_.run.data.kind == DataChoice::Kind::kSynthetic)))
+        continue;
       std::string key = entry.name;
       std::replace(key.begin(), key.end(), '-', '_');
       text += fmt::format("{}: {}\n", key, value);

@@ -40,6 +40,7 @@ class ConfigFile {
   Status read(const YAML::Node& root) {
     if (root.IsNull()) return ok_status();
     if (!root.IsMap()) return input_error("{}: expected a mapping of options", path_);
+    OFSDP_RETURN_IF_ERROR(check_environment(root));
     for (const auto& pair : root) {
       OFSDP_RETURN_IF_ERROR(read_key(pair.first, pair.second));
     }
@@ -47,6 +48,15 @@ class ConfigFile {
   }
 
  private:
+  // Accelerate's files for another environment have other keys: not the first of them is what is
+  // wrong.
+  Status check_environment(const YAML::Node& root) const {
+    const YAML::Node where = root["compute_environment"];
+    if (!where || !where.IsScalar() || where.Scalar() == "LOCAL_MACHINE") return ok_status();
+    return input_error("{} line {}: compute_environment: expected LOCAL_MACHINE, found '{}'", path_,
+                       where.Mark().line + 1, where.Scalar());
+  }
+
   Status read_key(const YAML::Node& key_node, const YAML::Node& value) {
     const std::string at = fmt::format("{} line {}", path_, key_node.Mark().line + 1);
     if (!key_node.IsScalar()) return input_error("{}: expected the name of an option", at);
@@ -140,12 +150,32 @@ Status without_exceptions(const std::string& path, const char* what, Read read) 
   }
 }
 
+// JSON is DeepSpeed's unless it has a key of Accelerate, which writes JSON as well, or only ours.
+bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
+  if (!root.IsMap()) return true;
+  bool ours = root.size() > 0;
+  for (const auto& pair : root) {
+    if (!pair.first.IsScalar()) return true;
+    std::string name = pair.first.Scalar();
+    if (is_accelerate_key(name) && name != "fp16") return false;
+    std::replace(name.begin(), name.end(), '_', '-');
+    const bool mapping = pair.second.IsMap() && name != "data";
+    ours = ours && find_entry(reader.table(), name) != nullptr && !mapping;
+  }
+  return !ours;
+}
+
 }  // namespace
 
 Status read_config(const std::string& path, Source source, OptionReader& reader) {
-  const bool json = std::filesystem::path(path).extension() == ".json";
-  return json ? read_deepspeed_config(path, source, reader)
-              : read_yaml_config(path, source, reader);
+  if (std::filesystem::path(path).extension() != ".json") {
+    return read_yaml_config(path, source, reader);
+  }
+  return without_exceptions(path, "JSON", [&]() -> Status {
+    OFSDP_ASSIGN_OR_RETURN(const YAML::Node root, read_document(path, "JSON"));
+    if (is_deepspeed(root, reader)) return read_deepspeed_config(path, source, reader);
+    return ConfigFile(path, source, reader).read(root);
+  });
 }
 
 Status read_yaml_config(const std::string& path, Source source, OptionReader& reader) {

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/cli/foreign/accelerate_fsdp.h"
+#include "runtime/cli/foreign/ignored_modules.h"
 #include "runtime/cli/option_table.h"
 #include "tests/unit/options_testing.h"
 
@@ -392,6 +392,20 @@ TEST_F(ForeignConfig, ManyHosts) {
   EXPECT_THAT(refused("num_machines: 2\nmachine_rank: 2\n"),
               HasSubstr("machine_rank ('2') contradicts c.yaml line 1: num_machines ('2')"));
   EXPECT_THAT(refused("machine_rank: 1\n"), HasSubstr("expected 0 beside one machine, found 1"));
+}
+
+TEST_F(ForeignConfig, JsonOfAccelerateAndOurOwn) {
+  EXPECT_EQ(options(R"({"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": 3}})",
+                    "a.json"),
+            Words{"strategy: no_shard"});
+  EXPECT_EQ(options(R"({"strategy": "zero1", "optimizer": "sgd", "lr": 0.001})", "o.json"),
+            (Words{"strategy: zero1", "optimizer: sgd", "weight_decay: 0", "momentum: 0",
+                   "nesterov: off"}));
+}
+
+TEST_F(ForeignConfig, AnotherEnvironmentIsNamedAndNotItsKeys) {
+  EXPECT_EQ(refused("base_job_name: a\ncompute_environment: AMAZON_SAGEMAKER\n"),
+            "c.yaml line 2: compute_environment: expected LOCAL_MACHINE, found 'AMAZON_SAGEMAKER'");
 }
 
 TEST_F(ForeignConfig, JsonMustBeAnObject) {

@@ -16,13 +16,11 @@ std::vector<KeyRule> short_rules(ForeignFile& file, DeepSpeedKeys& keys) {
                                 {"deepspeed_config_file", [&file](const ForeignKey& key) {
                                    return read_deepspeed_file(file, key);
                                  }}};
-  for (const std::string_view name :
-       {"zero3_init_flag", "zero3_save_16bit_model", "offload_optimizer_nvme_path",
-        "offload_param_nvme_path", "deepspeed_hostfile", "deepspeed_exclusion_filter",
-        "deepspeed_inclusion_filter", "deepspeed_multinode_launcher",
-        "deepspeed_moe_layer_cls_names"}) {
-    rules.push_back({name, {}});
-  }
+  add_without_effect(rules,
+                     {"zero3_init_flag", "zero3_save_16bit_model", "offload_optimizer_nvme_path",
+                      "offload_param_nvme_path", "deepspeed_hostfile", "deepspeed_exclusion_filter",
+                      "deepspeed_inclusion_filter", "deepspeed_multinode_launcher",
+                      "deepspeed_moe_layer_cls_names"});
   return rules;
 }
 

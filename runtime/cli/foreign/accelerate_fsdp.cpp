@@ -1,8 +1,7 @@
 #include "runtime/cli/foreign/accelerate_fsdp.h"
 
-#include <cctype>
-
 #include "runtime/cli/foreign/accelerate_strategy.h"
+#include "runtime/cli/foreign/ignored_modules.h"
 
 namespace ofsdp {
 namespace {
@@ -225,30 +224,6 @@ class FsdpSection {
 };
 
 }  // namespace
-
-std::optional<std::vector<std::string>> ignored_globs(std::string_view expression) {
-  std::vector<std::string> globs(1);
-  for (size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    const char next = i + 1 < expression.size() ? expression[i + 1] : '\0';
-    if (c == '|') {
-      globs.emplace_back();
-    } else if (c == '\\' && next == '.') {
-      globs.back() += '.', ++i;
-    } else if (c == '.' && next == '*') {
-      globs.back() += '*', ++i;
-    } else if (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.') {
-      globs.back() += c;
-    } else {
-      return std::nullopt;
-    }
-  }
-  for (std::string& glob : globs) {
-    if (glob.empty()) return std::nullopt;
-    glob += ".*";  // the parameters of the module
-  }
-  return globs;
-}
 
 Status read_accelerate_fsdp(ForeignFile& file, const std::optional<ForeignKey>& fsdp,
                             const std::optional<ForeignKey>& parallelism,

@@ -14,8 +14,4 @@ Status read_accelerate_fsdp(ForeignFile& file, const std::optional<ForeignKey>& 
                             const std::optional<ForeignKey>& parallelism,
                             const std::optional<ForeignKey>& processes);
 
-// Module names as Accelerate's regular expression has them ("lm_head", "a|b", ".*\.norm") as globs of
-// parameter names; nothing for an expression that no glob says.
-std::optional<std::vector<std::string>> ignored_globs(std::string_view expression);
-
 }  // namespace ofsdp

@@ -11,7 +11,7 @@ KeyRule only(std::string_view name, std::string value) {
             const auto number = parse_number(value);
             const auto found =
                 key.value.IsScalar() ? parse_number(key.value.Scalar()) : std::optional<double>();
-            const bool same = key.is("auto") || key.is(value) || (number && found == number);
+            const bool same = key.automatic() || key.is(value) || (number && found == number);
             return same ? ok_status()
                         : input_error("{}: not offered here: expected {}, found '{}'", key.subject,
                                       value, key.value.IsScalar() ? key.value.Scalar() : "...");
@@ -20,7 +20,7 @@ KeyRule only(std::string_view name, std::string value) {
 
 KeyRule keep(std::string_view name, std::optional<ForeignKey>& at) {
   return {name, [&at](const ForeignKey& key) {
-            if (!key.is("auto")) at = key;
+            if (!key.automatic()) at = key;
             return ok_status();
           }};
 }
@@ -52,7 +52,7 @@ class Training {
  private:
   KeyRule option(std::string_view name, std::string option) {
     return {name, [this, option = std::move(option)](const ForeignKey& key) -> Status {
-              if (key.is("auto")) return ok_status();
+              if (key.automatic()) return ok_status();
               OFSDP_ASSIGN_OR_RETURN(const std::string text, text_of(key));
               return file_.set(option, text, key);
             }};
@@ -60,7 +60,7 @@ class Training {
 
   KeyRule betas() {
     return {"betas", [this](const ForeignKey& key) -> Status {
-              if (key.is("auto")) return ok_status();
+              if (key.automatic()) return ok_status();
               if (!key.value.IsSequence() || key.value.size() != 2) {
                 return expected(key, "a list of two numbers");
               }

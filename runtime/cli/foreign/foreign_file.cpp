@@ -27,6 +27,11 @@ const KeyRule* find_rule(const std::vector<KeyRule>& rules, std::string_view nam
 
 }  // namespace
 
+void add_without_effect(std::vector<KeyRule>& rules,
+                        std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) rules.push_back({name, {}});
+}
+
 bool ForeignKey::is(std::string_view word) const {
   return value.IsScalar() && lower(value.Scalar()) == lower(word);
 }

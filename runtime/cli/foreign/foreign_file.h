@@ -28,12 +28,15 @@ struct ForeignKey {
   YAML::Node value;
 
   bool is(std::string_view word) const;  // the value, whatever its case
+  bool automatic() const { return is("auto"); }
 };
 
 struct KeyRule {
   std::string_view name;
   std::function<Status(const ForeignKey&)> read;  // empty: without effect here
 };
+
+void add_without_effect(std::vector<KeyRule>& rules, std::initializer_list<std::string_view> names);
 
 class ForeignFile {
  public:
