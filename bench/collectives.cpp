@@ -61,7 +61,7 @@ void run(Communicator& c, MemoryLedger& ledger, const Sizes& sizes) {
   auto together = [&] { must(c.barrier(site)); };
   auto post = [&] {
     must(c.acquire(0, everyone, site));
-    c.post(0);
+    c.post(0, everyone, {0, sizes.numel});
     must(c.barrier(site));
   };
   const double r = sizes.ranks, b = static_cast<double>(span);

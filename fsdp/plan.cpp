@@ -86,7 +86,8 @@ int Plan::shards(const Unit& unit) const {
 }
 
 bool Plan::shards_gradients(const Unit& unit) const {
-  return !unit.replicated && strategy != Strategy::kNoShard && strategy != Strategy::kZero1;
+  return across_ranks ||
+         (!unit.replicated && strategy != Strategy::kNoShard && strategy != Strategy::kZero1);
 }
 
 bool Plan::keeps_gathered(const Unit& unit) const {
@@ -106,6 +107,12 @@ RankGroup Plan::shard_group(const Unit& unit, int rank) const {
 RankGroup Plan::replica_group(const Unit& unit, int rank) const {
   const int count = shards(unit);
   return {rank % count, world / count, count};
+}
+
+RankGroup Plan::summing_group(const Unit& unit, int rank) const {
+  if (across_ranks) return {0, world, 1};
+  const bool scatters = shards(unit) > 1 || shards_gradients(unit);
+  return scatters ? shard_group(unit, rank) : replica_group(unit, rank);
 }
 
 Span Plan::owned(const Unit& unit, int rank) const {
@@ -137,6 +144,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
                                                                                 : options.world,
             .param_dtype = options.param_dtype,
             .reduce_dtype = options.reduce_dtype,
+            .across_ranks = options.across_ranks,
             .units = {},
             .notice = std::move(parts.notice)};
   const auto nodes = readers(graph, false);
@@ -170,6 +178,7 @@ std::string text(const Plan& plan) {
   if (plan.reduce_dtype != DType::kFloat32) {
     out += fmt::format(" reduction {}", dtype_name(plan.reduce_dtype));
   }
+  if (plan.across_ranks) out += " across_ranks";
   out += "\n";
   for (const Unit& unit : plan.units) {
     out += fmt::format("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n",

@@ -11,6 +11,12 @@
 //   no_shard            every rank has everything, gradients are all-reduced (DDP)
 //   hybrid_shard        full_shard among shard_size neighbouring ranks, which share one copy; the
 //   hybrid_shard_zero2  copies' gradient shards are all-reduced; likewise with shard_grad_op
+// [Note: the same bits on any number of ranks] With `across_ranks` a global batch is cut into fixed
+// slices, micro-batches whose size does not depend on the world; slice j is micro-batch j / world of
+// rank j % world. After each micro-batch the gradients of all ranks are added, in rank order, to the
+// sum so far, which is the order of the slices whatever the world. So every strategy reduces after
+// every micro-batch, the ranks of a hybrid's copies (and of no_shard) read all slots instead of
+// summing partial sums, and nothing is all-reduced.
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
 // Where parameters are sharded at rest, frozen ones are as well, in the units of their neighbours;
@@ -46,6 +52,7 @@ struct PlanOptions {
   int shard_size = 0;  // of hybrid strategies; 0: the world
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
+  bool across_ranks = false;
 };
 
 // Elements of a unit's flat array.
@@ -60,6 +67,7 @@ struct Plan {
   int shard_size = 1;                    // ranks that share one copy: the world, unless hybrid
   DType param_dtype = DType::kFloat32;   // what nodes compute with; masters are float32
   DType reduce_dtype = DType::kFloat32;  // what sums over ranks are rounded to
+  bool across_ranks = false;             // sums in the order of slices, see above
   std::vector<Unit> units;               // the root, when there is one, is the last
   int root = -1;                         // its id
   std::string notice;                    // a line for the user, or empty
@@ -79,6 +87,10 @@ struct Plan {
   RankGroup shard_group(const Unit& unit, int rank) const;
   RankGroup replica_group(const Unit& unit, int rank) const;
   int replicas(const Unit& unit) const { return world / shards(unit); }
+  // Ranks whose gradient slots are added to what the rank owns of the unit's gradient.
+  RankGroup summing_group(const Unit& unit, int rank) const;
+  // What is summed there is summed once more, over the copies.
+  bool sums_copies(const Unit& unit) const { return !across_ranks && replicas(unit) > 1; }
 
   // What the rank owns, and updates: parameters and optimizer state.
   Span owned(const Unit& unit, int rank) const;

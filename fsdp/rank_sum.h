@@ -1,7 +1,8 @@
 // The sum of gradients over ranks: dst[i] = ((src[0][i] + src[1][i]) + src[2][i]) + ... in float32,
 // in that order for every element, so the bits do not depend on who sums or in which blocks.
 //
-// Sources of 16 bits are widened first.
+// Sources of 16 bits are widened first. With `onto` the sum starts from its elements: onto[i] +
+// src[0][i] + ...; it may be dst.
 //
 // convert_elements copies where the types are the same; a copy onto itself is none.
 //
@@ -17,7 +18,7 @@
 namespace ofsdp {
 
 void sum_in_rank_order(std::span<const std::byte* const> sources, DType dtype, int64_t numel,
-                       float* dst);
+                       float* dst, const float* onto = nullptr);
 
 // dst[i] += src[i].
 void add_elements(const std::byte* src, DType from, float* dst, int64_t numel);

@@ -31,19 +31,21 @@ class SelfCommunicator final : public Communicator {
   }
 
   Status acquire(int, const RankGroup&, const CollectiveSite&) override { return {}; }
-  void post(int) override {}
+  void post(int, const RankGroup&, const SlotSource&) override {}
 
   Status reduce_scatter(int, const RankGroup&, const SlotSource& slot, BlockSink sink,
                         const CollectiveSite&) override {
-    std::byte* src = segment_.data() + slot.offset;
+    const auto first = static_cast<size_t>(std::max<int64_t>(slot.first, 0));
+    std::byte* src = segment_.data() + slot.offset + first * dtype_size(slot.dtype);
     for (int64_t begin = 0; begin < slot.numel; begin += kReduceBlock) {
       const int64_t count = std::min(kReduceBlock, slot.numel - begin);
-      if (slot.dtype == DType::kFloat32) {  // nothing to add: the slot itself
+      if (slot.dtype == DType::kFloat32 && slot.onto == nullptr) {  // nothing to add: the slot
         sink(begin, {reinterpret_cast<float*>(src) + begin, static_cast<size_t>(count)});
         continue;
       }
-      convert_elements(src + static_cast<size_t>(begin) * dtype_size(slot.dtype), slot.dtype,
-                       reinterpret_cast<std::byte*>(block_.data()), DType::kFloat32, count);
+      const std::byte* block = src + static_cast<size_t>(begin) * dtype_size(slot.dtype);
+      sum_in_rank_order({&block, 1}, slot.dtype, count, block_.data(),
+                        slot.onto != nullptr ? slot.onto + begin : nullptr);
       sink(begin, {block_.data(), static_cast<size_t>(count)});
     }
     return {};

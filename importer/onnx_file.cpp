@@ -49,6 +49,13 @@ Result<OnnxFile> OnnxFile::open(const std::string& path) {
   return onnx;
 }
 
+OnnxFile OnnxFile::of_model(const std::string& path, std::string model) {
+  OnnxFile onnx;
+  onnx.file_.path = path;
+  onnx.contents_.skeleton = std::move(model);
+  return onnx;
+}
+
 Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
                       std::span<float> dst) const {
   const auto count = static_cast<int64_t>(dst.size());

@@ -20,6 +20,9 @@ namespace ofsdp {
 class OnnxFile {
  public:
   static Result<OnnxFile> open(const std::string& path);
+  // A model without weights that is in no file: the update of a training_info. `path` is for
+  // messages.
+  static OnnxFile of_model(const std::string& path, std::string model);
 
   const std::string& path() const { return file_.path; }
   const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto
@@ -31,6 +34,11 @@ class OnnxFile {
 
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
+
+  // Of a training model whose weights lie in another file (importer/ort_artifacts.h), which changes
+  // them.
+  OnnxContents take_contents() { return std::move(contents_); }
+  void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
 
  private:
   Status read_list(const Initializer& initializer, int64_t first_element,

@@ -92,6 +92,16 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   return result;
 }
 
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained) {
+  Graph result = graph;
+  for (Parameter& p : result.parameters) {
+    p.trained = trained.contains(p.name);
+    const std::string use = why_not_by_use(result, p);
+    if (!p.trained) freeze(result, p, use.empty() ? "frozen in the file" : use);
+  }
+  return result;
+}
+
 Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
   Graph result = graph;
   bool any = false, candidates = false;

@@ -133,7 +133,9 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   const Clock::time_point copying = Clock::now();
   const std::vector<const float*> values = contents_->sources(!wait);
   present_.copy_ms = milliseconds(copying, Clock::now());
-  saver_.write(contents_->job(folder_, manifest_.save, values));
+  WriteJob job = contents_->job(folder_, manifest_.save, values);
+  if (communicator_.rank() == 0) job.configuration = options_.effective;
+  saver_.write(std::move(job));
   present_.wait_ms = milliseconds(began, Clock::now());
   return wait ? finish() : ok_status();
 }

@@ -1,23 +1,12 @@
 #include "runtime/executor.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "fsdp/rank_sum.h"
-#include "kernels/cpu/parallel.h"
 
 namespace ofsdp {
 namespace {
-
-OFSDP_MULTIARCH void scale_span(const float* __restrict from, float factor, float* __restrict to,
-                                int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
-}
-
-const std::byte* bytes_of(const float* values) {
-  return reinterpret_cast<const std::byte*>(values);
-}
 
 bool has_nan(const TensorView& view) {
   if (view.data == nullptr || view.desc.dtype != DType::kFloat32) return false;
@@ -47,8 +36,9 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
     const int rank = communicator.rank();
     gaps_.push_back(gaps(unit));
     groups_.push_back({plan.shard_group(unit, rank), plan.replica_group(unit, rank),
-                       plan.represented(unit, rank)});
+                       plan.summing_group(unit, rank), plan.represented(unit, rank)});
   }
+  if (optimizer.needs_norms()) trust_.emplace(plan, units, communicator.rank());
   context_.seed = options.seed;
   exposed_ = ExposedTime(plan.units.size());
 }
@@ -56,10 +46,11 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
 void Executor::begin_update(const UpdateNumbers& numbers) {
   numbers_ = numbers;
   context_.step = numbers.step - 1;
-  numbers_.optimizer_step = numbers.step - loss_scale_.skipped_updates;
+  numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
   squared_norm_ = 0;
+  exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
   update_began_ = nanoseconds_now();
@@ -121,7 +112,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       accumulate(program, step.index);
       return {};
     case StepKind::kPost:
-      communicator_.post(step.index);
+      post(step.index);
       return {};
     case StepKind::kReduce:
       return reduce(program, step.index, false);
@@ -130,12 +121,18 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAllReduce:
       return all_reduce(step.index);
     case StepKind::kPostShard:
-      communicator_.post(shard_channel(step.index));
+      communicator_.post(shard_channel(step.index), groups_[static_cast<size_t>(step.index)].copies,
+                         represented_slot(step.index));
       return {};
     case StepKind::kClip:
       return clip();
     case StepKind::kUpdate:
       update(step.index);
+      return {};
+    case StepKind::kTrust:
+      return trust();
+    case StepKind::kApply:
+      if (!skip_update_) optimizer_.apply(step.index, numbers_, trust_->ratios());
       return {};
   }
   return {};
@@ -163,6 +160,7 @@ Status Executor::blame_nan(BoundProgram& program) {
   for (const BoundStep& step : program.steps) {
     if (step.kind == StepKind::kCheckLoss) break;
     if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+    alone_ = true;  // the others go on to wait for this rank's gradients
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     if (step.kind != StepKind::kRun) continue;
     const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
@@ -208,131 +206,6 @@ Status Executor::gather(const BoundStep& step) {
                            dtype};
   std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
   return communicator_.all_gather(groups_[u].shards, frozen, behind, dtype, where);
-}
-
-// Also clears what a unit of another shape has left in the gaps of the slot.
-Status Executor::acquire(const BoundProgram& program, int unit) {
-  const auto u = static_cast<size_t>(unit);
-  const int64_t waited = communicator_.waited();
-  for (int other : slots_.shares_bytes[u]) {
-    OFSDP_RETURN_IF_ERROR(
-        communicator_.acquire(other, summing_group(other), site("reduce-scatter", other)));
-  }
-  exposed_.add(unit, communicator_.waited() - waited);
-  const size_t width = dtype_size(plan_.param_dtype);  // of what nodes write
-  std::byte* const own = program.accumulate[u];
-  std::byte* const target = own != nullptr ? own : units_[u].slot;
-  if (empty_) {
-    std::memset(target, 0, static_cast<size_t>(plan_.units[u].padded_numel) * width);
-    return {};
-  }
-  for (const auto& [begin, end] : gaps_[u]) {
-    std::memset(target + static_cast<size_t>(begin) * width, 0,
-                static_cast<size_t>(end - begin) * width);
-  }
-  return {};
-}
-
-void Executor::accumulate(const BoundProgram& program, int unit) {
-  const auto u = static_cast<size_t>(unit);
-  const std::byte* src = program.accumulate[u];
-  const int64_t numel = plan_.units[u].padded_numel;
-  if (program.plan->options.first_micro) {
-    convert_elements(src, plan_.param_dtype, units_[u].slot, DType::kFloat32, numel);
-  } else {
-    add_elements(src, plan_.param_dtype, reinterpret_cast<float*>(units_[u].slot), numel);
-  }
-}
-
-// A gradient that is summed over copies afterwards is no gradient yet: its norm is taken there.
-Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) {
-  const auto u = static_cast<size_t>(unit);
-  const CompileOptions& options = program.plan->options;
-  const bool add = !options.first_micro && plan_.shards_gradients(plan_.units[u]);
-  const bool complete = options.last_micro && groups_[u].copies.count == 1;
-  float* const kept = units_[u].gradient;
-  auto sink = [&](int64_t begin, std::span<float> block) {
-    const auto numel = static_cast<int64_t>(block.size());
-    round_elements(block.data(), plan_.reduce_dtype, numel);
-    if (add) add_elements(bytes_of(kept + begin), DType::kFloat32, block.data(), numel);
-    if (complete) squared_norm_ += sum_of_squares(block);
-    if (update_now) {
-      optimizer_.update(unit, begin, block, numbers_);
-    } else {
-      std::memcpy(kept + begin, block.data(), block.size_bytes());
-    }
-  };
-  const SlotSource slot{offsets_.units[u].slot, units_[u].owned_numel,
-                        plan_.slot_dtype(plan_.units[u])};
-  const int64_t waited = communicator_.waited(), began = nanoseconds_now();
-  Status status = communicator_.reduce_scatter(unit, groups_[u].shards, slot, sink,
-                                               site("reduce-scatter", unit));
-  // Fused with the update, which is work of the rank: only the wait is the others'.
-  exposed_.add(unit, update_now ? communicator_.waited() - waited : nanoseconds_now() - began);
-  return status;
-}
-
-// Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
-Status Executor::all_reduce(int unit) {
-  const auto u = static_cast<size_t>(unit);
-  const Span part = groups_[u].represented;
-  const bool shard = plan_.shards_gradients(plan_.units[u]);
-  const SlotSource slot{
-      shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot, part.numel};
-  const int64_t began = nanoseconds_now();
-  OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(
-      shard ? shard_channel(unit) : unit, groups_[u].copies, slot, site("all-reduce", unit)));
-  exposed_.add(unit, nanoseconds_now() - began);
-  round_elements(units_[u].gradient, plan_.reduce_dtype, units_[u].owned_numel);
-  const float* mine = units_[u].gradient + (part.begin - units_[u].owned_begin);
-  for (int64_t begin = 0; begin < part.numel; begin += kReduceBlock) {
-    const int64_t count = std::min(kReduceBlock, part.numel - begin);
-    squared_norm_ += sum_of_squares({mine + begin, static_cast<size_t>(count)});
-  }
-  return {};
-}
-
-Status Executor::share_norm(std::span<double> all) {
-  const ExposedTime::Stretch stretch(exposed_, -1);
-  return communicator_.exchange({&squared_norm_, 1}, all, site("norm exchange", -1));
-}
-
-Status Executor::clip() {
-  std::array<double, kMostRanks> all;
-  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
-  OFSDP_RETURN_IF_ERROR(share_norm(gathered));
-  double sum = 0;
-  for (const double part : gathered) sum += part;
-  global_norm_ = std::sqrt(sum) / scale_used_;
-  gradient_factor_ = clip_factor() / static_cast<float>(scale_used_);
-  if (!options_.scale_loss) return {};
-  skip_update_ = !std::isfinite(global_norm_);
-  loss_scale_.note(!skip_update_);
-  return {};
-}
-
-// torch.nn.utils.clip_grad_norm_: float32 arithmetic on the norm.
-float Executor::clip_factor() const {
-  if (options_.clip_norm <= 0) return 1.0f;
-  const float factor =
-      static_cast<float>(options_.clip_norm) / (static_cast<float>(global_norm_) + 1e-6f);
-  return std::min(factor, 1.0f);
-}
-
-void Executor::update(int unit) {
-  if (skip_update_) return;
-  const auto u = static_cast<size_t>(unit);
-  const bool scaled_gradients = options_.clip_norm > 0 || options_.scale_loss;
-  alignas(kTensorAlignment) std::array<float, kReduceBlock> scaled;
-  for (int64_t begin = 0; begin < units_[u].owned_numel; begin += kReduceBlock) {
-    const int64_t count = std::min(kReduceBlock, units_[u].owned_numel - begin);
-    const float* block = units_[u].gradient + begin;
-    if (scaled_gradients) {
-      scale_span(block, gradient_factor_, scaled.data(), count);
-      block = scaled.data();
-    }
-    optimizer_.update(unit, begin, {block, static_cast<size_t>(count)}, numbers_);
-  }
 }
 
 }  // namespace ofsdp

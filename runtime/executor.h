@@ -11,11 +11,16 @@
 // running the forward again, node by node, which may be slow: the run is over).
 #pragma once
 
+#include <algorithm>
+#include <optional>
+
 #include "fsdp/communicator.h"
 #include "runtime/binding.h"
+#include "runtime/exact_squares.h"
 #include "runtime/exposed_time.h"
 #include "runtime/loss_scale.h"
 #include "runtime/trace.h"
+#include "runtime/trust_ratios.h"
 
 namespace ofsdp {
 
@@ -29,6 +34,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
+  int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
 };
@@ -50,6 +56,10 @@ class Executor {
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
   LossScale& loss_scale() { return loss_scale_; }
+  // Updates that were made, not skipped; `start` of them before this run.
+  int64_t updates_done(int64_t start) const {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
   double clipped_norm() const {
     return global_norm_;
   }  // after Clip: the global norm before clipping
@@ -58,14 +68,13 @@ class Executor {
   struct UnitGroups {
     RankGroup shards;  // ranks that share this rank's copy
     RankGroup copies;  // ranks with the same shard of the others
+    RankGroup sums;    // ranks whose slots are reduced: who waits for each other on the channel
     Span represented;
   };
 
-  // Who waits for each other on the unit's channel.
-  const RankGroup& summing_group(int unit) const {
+  bool scatters(int unit) const {
     const auto u = static_cast<size_t>(unit);
-    const bool scatters = groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
-    return scatters ? groups_[u].shards : groups_[u].copies;
+    return groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
   }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
@@ -78,14 +87,21 @@ class Executor {
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
+  SlotSource gradient_slot(int unit) const;
+  SlotSource represented_slot(int unit) const;
+  void post(int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
-  Status share_norm(std::span<double> all);
+  void add_to_norm(int unit, int64_t begin, std::span<const float> block);
+  Result<double> exchange_norm();
+  Result<double> exchange_exact_norm();
   Status clip();
   float clip_factor() const;
+  bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   void update(int unit);
+  Status trust();
   CollectiveSite site(const char* collective, int unit) const {
-    return {collective, unit, numbers_.step};
+    return {collective, unit, numbers_.step, alone_};
   }
 
   const Plan& plan_;
@@ -105,13 +121,16 @@ class Executor {
   int64_t update_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
+  bool alone_ = false;  // this rank runs again what the others do not
   float loss_ = 0;
   LossScale loss_scale_;
   double scale_used_ = 1;      // of the present update
   bool skip_update_ = false;   // its gradients are not finite
   float gradient_factor_ = 1;  // clip factor over loss scale
   double squared_norm_ = 0;
+  ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
+  std::optional<TrustRatios> trust_;  // of an optimizer that needs them
 };
 
 }  // namespace ofsdp

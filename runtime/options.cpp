@@ -35,6 +35,17 @@ Status check_product(int64_t batch_size, int64_t grad_accum, int64_t global, int
       batch_size, grad_accum, ranks, product, global);
 }
 
+constexpr int64_t kSlices = 8;  // where nobody says how large a micro-batch is
+
+// Slices of the global batch that no number of ranks changes: micro-batches of `size`, or kSlices.
+// [Note: the same bits on any number of ranks] in fsdp/plan.h.
+void cut_into_slices(BatchOptions& batch, int64_t global, std::optional<int64_t> size, int ranks) {
+  batch.global_batch_size = global;
+  batch.batch_size = size.value_or((global + kSlices - 1) / kSlices);
+  batch.slices = (global + batch.batch_size - 1) / batch.batch_size;
+  batch.grad_accum = (batch.slices + ranks - 1) / ranks;
+}
+
 }  // namespace
 
 Status reconcile_batch(Options& options, int ranks) {
@@ -42,9 +53,14 @@ Status reconcile_batch(Options& options, int ranks) {
   const GivenCount& global = batch.given.global_batch_size;
   std::optional<int64_t> batch_size = batch.given.batch_size.value;
   std::optional<int64_t> grad_accum = batch.given.grad_accum.value;
+  const bool across_ranks = options.launch.deterministic == Determinism::kAcrossRanks;
   if (global.value) {
     batch_size = unless_weaker(batch.given.batch_size, global);
     grad_accum = unless_weaker(batch.given.grad_accum, global);
+    if (across_ranks && !(batch_size && grad_accum)) {  // nothing has to divide by the ranks
+      cut_into_slices(batch, *global.value, batch_size, ranks);
+      return ok_status();
+    }
     if (batch_size && !grad_accum) {
       OFSDP_ASSIGN_OR_RETURN(
           grad_accum, quotient(*global.value, *batch_size, ranks, "--batch-size", "--grad-accum"));
@@ -61,6 +77,7 @@ Status reconcile_batch(Options& options, int ranks) {
   batch.batch_size = size;
   batch.grad_accum = accum;
   batch.global_batch_size = size * accum * ranks;
+  if (across_ranks) cut_into_slices(batch, batch.global_batch_size, size, ranks);
   return ok_status();
 }
 

@@ -97,6 +97,9 @@ struct OptimizerOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::optional<double> clip_grad_norm;  // off
+  bool transformers = false;    // no option, like the next two: AdamW of training artifacts
+  bool bias_correction = true;  // adamw
+  int64_t steps_done = 0;       // updates that the optimizer state to start from has seen
 };
 
 struct ScheduleOptions {
@@ -119,6 +122,7 @@ struct BatchOptions {
   int64_t batch_size = 8;  // valid after reconcile_batch, like the next two
   int64_t grad_accum = 1;
   int64_t global_batch_size = 0;
+  int64_t slices = 0;  // of the global batch under --deterministic across_ranks; else 0
   struct Given {
     GivenCount batch_size;
     GivenCount grad_accum;
@@ -184,8 +188,10 @@ struct PlanReportOptions {
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string artifacts;   // no option: the folder when `model` is the training model of one
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
+  std::string effective;   // no option: all of this as a YAML file; empty: not wanted
   bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
@@ -194,7 +200,9 @@ struct Options {
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
-  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
+  bool training_info = true;  // whether to follow that of the model
+  std::string of_training;    // no option: what was said that a training_info says, or empty
+  std::string make_plugin;    // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

@@ -34,7 +34,7 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
 // where it is summed once more over copies, in shared memory.
 void place_gradient(const Plan& plan, const Unit& unit, bool accumulate, UnitOffsets& offsets,
                     RankMemoryPlan& memory) {
-  const bool summed_again = plan.replicas(unit) > 1;
+  const bool summed_again = plan.sums_copies(unit);
   if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
   const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   offsets.gradient_in_shared = summed_again;
@@ -63,7 +63,7 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
-         region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) + data;
+         region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) + link + data;
 }
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
@@ -77,6 +77,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   for (const Unit& unit : plan.units) memory.units.push_back(place_unit(plan, unit, needs, memory));
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
+  memory.link = needs.link;
   const size_t first_slot = memory.shared;
   for (size_t u = 0; u < plan.units.size(); ++u)
     memory.units[u].slot = first_slot + slots.offset[u];
@@ -113,6 +114,7 @@ std::string text(const RankMemoryPlan& plan) {
   row("constants and frozen parameters", plan.kept);
   row("input (staging, unpacked columns)", plan.staging + plan.data);
   if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
+  if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);
   row("peak, in whole pages", plan.planned_bytes());
   return out;

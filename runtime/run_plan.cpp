@@ -14,7 +14,7 @@ namespace {
 std::string optimizer_name(const OptimizerOptions& options) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
-      return "adamw";
+      return options.transformers ? "adamw_transformers" : "adamw";
     case OptimizerKind::kAdam:
       return "adam";
     case OptimizerKind::kSgd:
@@ -25,26 +25,30 @@ std::string optimizer_name(const OptimizerOptions& options) {
       return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kLamb:
+      return "lamb";
     case OptimizerKind::kPlugin:
       return "plugin:" + options.plugin;
-    default:
-      return "";  // refused by the command line
   }
+  return "";
 }
 
 class RunPlanner {
  public:
   RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
-             const std::vector<OptimizerDef>& optimizers)
+             const std::vector<OptimizerDef>& optimizers, std::shared_ptr<KernelCache> kernels)
       : options_(options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
-        run_(std::make_unique<RunPlan>()) {}
+        run_(std::make_unique<RunPlan>()) {
+    run_->kernels = kernels != nullptr ? std::move(kernels) : std::make_shared<KernelCache>();
+  }
 
   Result<std::unique_ptr<RunPlan>> make() {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
     OFSDP_RETURN_IF_ERROR(check_shard_size());
+    OFSDP_RETURN_IF_ERROR(check_across_ranks());
     OFSDP_RETURN_IF_ERROR(settle_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
@@ -56,7 +60,9 @@ class RunPlanner {
  private:
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
-    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
+    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1,
+                      o.beta2,        o.eps,      o.rho,      o.bias_correction};
+    if (setup_.rules) return follow_rules(*setup_.rules);
     const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;
@@ -69,6 +75,22 @@ class RunPlanner {
       run_->decays.push_back(decays);
     }
     return check_no_decay();
+  }
+
+  // States of different rules share their places: state0, state1, ...
+  Status follow_rules(const UpdateRules& rules) {
+    std::vector<std::string> states;
+    for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(fmt::format("state{}", i));
+    run_->own_optimizer.name = "training_info";
+    run_->own_optimizer.states = [states](const OptimizerSettings&) { return states; };
+    run_->optimizer = &run_->own_optimizer;
+    for (const Parameter& p : setup_.graph.parameters) {
+      const auto found = std::ranges::find(rules.trained, p.name);
+      const bool trained = p.trained && found != rules.trained.end();
+      run_->rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
+      run_->decays.push_back(false);
+    }
+    return {};
   }
 
   Result<bool> has_decay(const Parameter& p) const {
@@ -99,7 +121,8 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(
         Sampler sampler,
         Sampler::make({samples, run.seed, run.shuffle, run.drop_last, options_.batch.batch_size,
-                       options_.batch.grad_accum, world, rank, run.start}));
+                       options_.batch.grad_accum, world, rank, run.start, options_.batch.slices,
+                       options_.batch.global_batch_size}));
     run_->train_sampler.push_back(std::move(sampler));
     if (setup_.data.eval) {
       OFSDP_ASSIGN_OR_RETURN(Sampler evaluation,
@@ -144,7 +167,8 @@ class RunPlanner {
             .ignore = s.ignore,
             .shard_size = static_cast<int>(s.shard_size.value_or(0)),
             .param_dtype = s.param_dtype,
-            .reduce_dtype = s.reduce_dtype};
+            .reduce_dtype = s.reduce_dtype,
+            .across_ranks = options_.batch.slices > 0};
   }
 
   Status check_shard_size() const {
@@ -152,6 +176,15 @@ class RunPlanner {
     if (!is_hybrid(options_.sharding.strategy) || communicator_.size() % size == 0) return {};
     return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
                        communicator_.size());
+  }
+
+  // Several hosts add partial sums, whose number depends on the hosts.
+  Status check_across_ranks() const {
+    const std::string engine = communicator_.name();
+    const bool one_host = engine == "self" || engine == "local" || engine == "absent";
+    if (options_.batch.slices == 0 || one_host) return {};
+    return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
+                       engine);
   }
 
   // Two channels a unit.
@@ -205,9 +238,10 @@ class RunPlanner {
                                          key.training && needs_norm(),
                                          s.forward_prefetch,
                                          s.backward_prefetch,
-                                         static_cast<int>(s.prefetch_depth.value_or(1))};
+                                         static_cast<int>(s.prefetch_depth.value_or(1)),
+                                         key.training && run_->optimizer->direction != nullptr};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
-                                                             compile_options, run_->kernels));
+                                                             compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
     return {};
   }
@@ -258,10 +292,11 @@ class RunPlanner {
         setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
     needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
-    size_t unpacked = 0;  // by rank 0, for all
+    size_t unpacked = 0;  // by the first rank of each host, for its ranks
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
-    needs.data = communicator_.rank() == 0 ? unpacked : 0;
+    needs.data = communicator_.is_first_of_host() ? unpacked : 0;
+    needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
     if (saves && !options_.checkpoint.sync) {
@@ -283,8 +318,9 @@ class RunPlanner {
 
 Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
-                                               const std::vector<OptimizerDef>& optimizers) {
-  return RunPlanner(options, setup, communicator, optimizers).make();
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               std::shared_ptr<KernelCache> kernels) {
+  return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

@@ -37,6 +37,10 @@ const char* kind_name(StepKind kind) {
       return "Clip";
     case StepKind::kUpdate:
       return "Update";
+    case StepKind::kTrust:
+      return "Trust";
+    case StepKind::kApply:
+      return "Apply";
   }
   return "";
 }
@@ -63,7 +67,9 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
     append(places.after[n]);
   }
   append(places.before.back());
-  for (size_t k = 0; options.training && k < graph.carried.size(); ++k) {
+  // Of the first slice alone, where slices are dealt to any number of ranks.
+  const bool carries = options.training && (options.first_micro || !plan.across_ranks);
+  for (size_t k = 0; carries && k < graph.carried.size(); ++k) {
     schedule.steps.push_back({StepKind::kCarry, static_cast<int>(k)});
   }
   append(places.tail);

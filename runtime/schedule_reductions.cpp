@@ -25,15 +25,21 @@ class ReductionPlacer {
       underway_.push_back({stages_after_post(unit), 0});
     }
     while (!underway_.empty()) advance(places_.tail);
-    if (!options_.last_micro || !options_.clip) return;
-    places_.tail.push_back({StepKind::kClip, -1});
-    for (const Unit& unit : plan_.units) {
-      if (!unit.params.empty()) places_.tail.push_back({StepKind::kUpdate, unit.id});
-    }
+    if (!options_.last_micro) return;
+    if (options_.clip) of_all_units(StepKind::kClip, StepKind::kUpdate);
+    if (options_.parameter_norms) of_all_units(StepKind::kTrust, StepKind::kApply);
   }
 
  private:
   using Steps = StepPlaces::Steps;
+
+  // What all ranks agree on, and what then follows for each unit.
+  void of_all_units(StepKind agreement, StepKind step) {
+    places_.tail.push_back({agreement, -1});
+    for (const Unit& unit : plan_.units) {
+      if (!unit.params.empty()) places_.tail.push_back({step, unit.id});
+    }
+  }
 
   // A unit whose slot is posted: what is still to be done, in groups; one group at each later Post.
   struct Underway {
@@ -57,13 +63,13 @@ class ReductionPlacer {
   std::vector<Steps> stages_after_post(const Unit& unit) const {
     const bool update_now = options_.last_micro && !options_.clip;
     const Step update{StepKind::kUpdate, unit.id};
+    const Steps reduced{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}};
+    if (plan_.across_ranks) return {reduced};
     Steps sum{{StepKind::kAllReduce, unit.id}};
     if (update_now) sum.push_back(update);
     const bool scatters = plan_.shards(unit) > 1 || plan_.shards_gradients(unit);
     if (!scatters) return {sum};
-    if (plan_.replicas(unit) == 1) {
-      return {{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}}};
-    }
+    if (plan_.replicas(unit) == 1) return {reduced};
     Steps reduce{{StepKind::kReduce, unit.id}};
     if (!options_.last_micro) return {reduce};
     reduce.push_back({StepKind::kPostShard, unit.id});

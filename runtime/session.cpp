@@ -6,6 +6,7 @@
 #include "importer/output_files.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/agreement.h"
+#include "runtime/artifact_state.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/resume.h"
@@ -52,15 +53,20 @@ class Session {
       return input_error(
           "--keep-best: the data have no evaluation part; name one with --eval-data");
     }
-    if (!options_.files.output.empty()) {
-      OFSDP_RETURN_IF_ERROR(check_output_path(options_.files.output, setup.file));
-    }
+    if (!options_.files.output.empty()) OFSDP_RETURN_IF_ERROR(check_output(setup));
     if (!setup.count.by_label) return {};
     const LabelRange range{setup.count.classes, setup.count.ignore_index};
     if (setup.data.train) {
       OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
     }
     return setup.data.eval ? setup.data.eval->check_labels(setup.count.labels, range) : Status{};
+  }
+
+  Status check_output(const ModelSetup& setup) const {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return check_output_path(path, setup.file);
+    return OrtOutput::check({*setup.artifacts, setup.file}, trained_state(options_, setup, 0),
+                            path);
   }
 
   // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
@@ -103,13 +109,18 @@ class Session {
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
     const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+    if (options_.command != Command::kPlan) print(options_.effective);
     print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
+    const char* mean =
+        options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
     print(setup.count.by_label
-              ? fmt::format("loss: the mean over the labels of '{}'\n", setup.count.labels)
-              : std::string("loss: the mean over samples\n"));
+              ? fmt::format("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
+              : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
     print(dtypes_line());
+    print(slices_line());
+    print(plan.choice);
     if (options_.command != Command::kPlan) {
       print(fmt::format("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),
@@ -145,6 +156,15 @@ class Session {
         s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "");
   }
 
+  std::string slices_line() const {
+    const BatchOptions& b = options_.batch;
+    if (b.slices == 0) return "";
+    return fmt::format(
+        "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+        "ranks with {} thread{} each\n",
+        b.slices, b.batch_size, b.grad_accum, pool_threads(), pool_threads() == 1 ? "" : "s");
+  }
+
   // All ranks must have compiled the same order of collectives.
   Status agree(const RunPlan& plan) {
     const uint64_t hash = plan.hash;
@@ -173,7 +193,8 @@ class Session {
     }
     const ShardingOptions& sharding = options_.sharding;
     const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
-                                   sharding.param_dtype == DType::kFloat16, sharding.buffer_dtype};
+                                   sharding.param_dtype == DType::kFloat16,
+                                   options_.optimizer.steps_done, sharding.buffer_dtype};
     OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
                                                             executor, checkpoint_.get()));
     bool stopped = options_.command == Command::kEval;  // which writes no output
@@ -186,9 +207,17 @@ class Session {
       OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    OFSDP_RETURN_IF_ERROR(state->write_output(options_.files.output));
+    OFSDP_RETURN_IF_ERROR(write_output(setup, plan, *state));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
+  }
+
+  Status write_output(const ModelSetup& setup, const RunPlan& plan, RunState& state) {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return state.write_output(path);
+    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
+    return write_artifacts(plan, setup, state, communicator_,
+                           trained_state(options_, setup, updates), path);
   }
 
   // True when a signal has ended it early, with a checkpoint.

@@ -46,8 +46,11 @@ class Trainer {
   };
 
   Status update(int64_t step);
+  double next_kept() const;
+  double share_of_mean() const;
   Status micro_batches(int64_t step, UpdateSums& sums);
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  double rate(int64_t step, int64_t epoch) const;
   Status report(int64_t step, const UpdateSums& sums);
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);

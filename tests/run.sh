@@ -21,7 +21,7 @@ find kernels importer fsdp plugins runtime bench tests -regex '.*\.\(h\|cpp\|cu\
 build() {
   step "build $1"
   cmake --preset "$1" >/dev/null
-  cmake --build --preset "$1" -j "$jobs"
+  cmake --build --preset "$1" -j "$jobs" "${@:2}"
 }
 
 run_tests() {
@@ -32,7 +32,7 @@ build release
 step "test release"
 run_tests release -LE '^long$' "$@"
 
-build dev
+build dev --target tests_in_process
 step "test dev: AddressSanitizer, UndefinedBehaviorSanitizer"
 run_tests dev -L '^(unit|ops|ranks)$' "$@"
 step "all checks passed"

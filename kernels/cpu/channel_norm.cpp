@@ -250,7 +250,7 @@ void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* 
   parallel_for(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
-                   const int64_t at = i * width, c = i % e.channels;
+                   const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
                    if (e.last) {
                      row_affine(x + at, mean, factor, bias, y + at, width);
                    } else {
@@ -268,7 +268,7 @@ void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean
       e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
       [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const int64_t at = i * width, c = i % e.channels;
+          const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
           if (e.last) {
             row_grad({dy + at, x + at, mean, factor, shift, slope, dx + at}, width);
           } else {

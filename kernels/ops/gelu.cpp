@@ -75,6 +75,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
                                : create_binary_of<Erf, kFloatTypes>(p);
 }
 
+std::unique_ptr<Kernel> create_16(const Problem& p) {
+  return is_tanh(p.attributes) ? create_unary_16<Tanh>(p) : create_unary_16<Erf>(p);
+}
+
+std::unique_ptr<Kernel> create_grad_16(const Problem& p) {
+  return is_tanh(p.attributes) ? create_binary_16<Tanh>(p) : create_binary_16<Erf>(p);
+}
+
 std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
   std::vector<SampleCase> tanh = list;
   for (SampleCase& s : tanh) {
@@ -97,12 +105,14 @@ void add_gelu(Registry& registry) {
                             .name = "Gelu",
                             .grad = grad,
                             .reference = reference,
-                            .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create>(),
+                            .cpu = {{"loops", accepts_unary_of<kFloatTypes>, create},
+                                    {"blocks", accepts_unary_16, create_16}},
                             .samples = [] { return both_forms(float_samples(wide)); }}));
   }
   registry.add(pointwise_grad({.name = "GeluGrad",
                                .reference = grad_reference,
-                               .cpu = kernels_by<accepts_binary_of<kFloatTypes>, create_grad>(),
+                               .cpu = {{"loops", accepts_binary_of<kFloatTypes>, create_grad},
+                                       {"blocks", accepts_binary_16, create_grad_16}},
                                .samples = [] { return both_forms(float_pair_samples(wide)); }}));
 }
 

@@ -70,7 +70,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   n.scale_step = one_row ? 0 : n.width;
   const StridedCopy stretch(x, broadcast_strides(p.in(2), x), strides_of({p.in(2).dtype, x}),
                             sizeof(T));
-  const size_t row_bytes = align_up(static_cast<size_t>(n.width) * sizeof(T), kTensorAlignment);
+  using Real = RealOf<T>;
+  const size_t row_bytes = align_up(static_cast<size_t>(n.width) * sizeof(Real), kTensorAlignment);
   const size_t partial =
       sums ? static_cast<size_t>(norm_partial_count(n)) * 2 * row_bytes : size_t{0};
   const size_t stretched = one_row ? 0 : p.in(1).bytes();
@@ -90,7 +91,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         norm_rows_grad<T>(
             n, {a.in<T>(0), a.in<T>(1), scale, mean ? a.in<float>(3) : nullptr, a.in<float>(4),
                 dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr, a.out<T>(0),
-                dscale, dbias, reinterpret_cast<T*>(a.workspace)});
+                dscale, dbias, reinterpret_cast<Real*>(a.workspace)});
         return ok_status();
       },
       partial + 2 * row_bytes + stretched);
@@ -124,7 +125,9 @@ std::vector<SampleCase> samples() {
           sample("no_width", {3, 0}, {0}, -1, true, true),
           sample("empty", {0, 4}, {4}, -1, true, false),
           sample("float64", {3, 7}, {7}, -1, true, true, DType::kFloat64, 1e-12),
-          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3)};
+          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3),
+          sample("bfloat16", {70, 33}, {33}, -1, true, false, DType::kBFloat16, 8e-3),
+          sample("bfloat16_rms", {3, 4, 5}, {5}, 1, false, true, DType::kBFloat16, 8e-3)};
 }
 
 }  // namespace
@@ -136,6 +139,8 @@ void add_layer_normalization_grad(Registry& registry) {
                 .infer = infer,
                 .reference = reference,
                 .cpu = {{"blocks", accepts<float>, create<float>},
+                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
+                        {"float16", accepts<Half>, create<Half>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
                 .samples = samples,

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/cli/option_reader.h"
+#include "runtime/cli/ort_settings.h"
 #include "runtime/cli/yaml_config.h"
 
 namespace ofsdp {
@@ -14,7 +15,6 @@ struct CommandEntry {
   std::string_view name;
   Command command;
   std::string_view operand;  // what must follow; empty: nothing
-  bool built = true;
 };
 
 constexpr std::array<CommandEntry, 7> kCommands = {
@@ -22,7 +22,7 @@ constexpr std::array<CommandEntry, 7> kCommands = {
      {"plan", Command::kPlan, "MODEL.onnx"},
      {"eval", Command::kEval, "MODEL.onnx"},
      {"export", Command::kExport, "CKPT_DIR"},
-     {"config", Command::kConfig, "", false},
+     {"config", Command::kConfig, ""},
      {"ops", Command::kOps, ""},
      {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
 
@@ -157,7 +157,6 @@ Status check_operands(const CommandEntry& command, const Words& words) {
 }
 
 Status check_command(const CommandEntry& command, const Words& words) {
-  if (!command.built) return input_error("fsdp-run {}: not built yet", command.name);
   const bool plans = command.command == Command::kPlan;
   if (words.json && !plans && command.command != Command::kOps) {
     return input_error("--json has no effect with fsdp-run {}", command.name);
@@ -196,22 +195,33 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
   return there ? read_yaml_config(beside.string(), Source::kModelYaml, reader) : ok_status();
 }
 
+bool takes_model(Command command) {
+  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval;
+}
+
 Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                              const std::optional<std::string>& omp_num_threads) {
-  const std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::optional<OrtSettings> artifacts;
+  if (takes_model(command.command) && is_ort_folder(model)) {
+    OFSDP_ASSIGN_OR_RETURN(artifacts, read_ort_settings(model, reader));
+    model = artifacts->paths.training;
+  }
   if (!model.empty() && command.command != Command::kCheckPlugin)
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
-    OFSDP_RETURN_IF_ERROR(read_yaml_config(*words.config, Source::kConfigFile, reader));
+    OFSDP_RETURN_IF_ERROR(read_config(*words.config, Source::kConfigFile, reader));
   }
   for (const Flag& flag : words.flags) {
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
+  if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
   if (!options.make_plugin.empty() && command.command != Command::kPlan) {
     return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
   }
   options.model = model;
+  if (artifacts) OFSDP_RETURN_IF_ERROR(settle_ort(*artifacts, options));
   options.config = words.config.value_or("");
   options.json = words.json;
   options.inference = words.inference;
@@ -229,11 +239,11 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
   OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, reader.table()).scan());
-  if (words.help) return ParsedCommand{help_text(), {}};
+  if (words.help) return ParsedCommand{help_text(), {}, {}};
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(check_command(command, words));
   OFSDP_ASSIGN_OR_RETURN(Options options, read_sources(command, words, reader, omp_num_threads));
-  return ParsedCommand{std::nullopt, std::move(options)};
+  return ParsedCommand{std::nullopt, std::move(options), reader.warnings()};
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {

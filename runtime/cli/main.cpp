@@ -7,15 +7,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
 #include "fsdp/rank_identity.h"
 #include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/config_questions.h"
+#include "runtime/cli/effective_config.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/cli/restart.h"
@@ -42,6 +45,7 @@ int report_rank(const Status& status, Communicator& communicator) {
 
 Status train(Options options, const RankIdentity& identity, Communicator& communicator,
              MemoryLedger& ledger) {
+  if (identity.rank == 0) options.effective = effective_config(options, identity.world);
   OFSDP_RETURN_IF_ERROR(apply_restart(options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
@@ -50,10 +54,10 @@ Status train(Options options, const RankIdentity& identity, Communicator& commun
 
 int run_rank(const Options& options, const RankIdentity& identity) {
   set_pool_threads(
-      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.world))));
+      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));
-  auto communicator = connect_local(identity, std::chrono::seconds(timeout));
+  auto communicator = connect_ranks(identity, std::chrono::seconds(timeout));
   if (!communicator.ok()) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
@@ -109,6 +113,11 @@ int check(const Options& options) {
 
 // The commands that neither train nor plan.
 int run_alone(const Options& options) {
+  if (options.command == Command::kConfig) {
+    const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+    const Status status = ask_configuration(options, std::cin, terminal);
+    return status.ok() ? 0 : report(status);
+  }
   if (options.command == Command::kCheckPlugin) return check(options);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
@@ -126,8 +135,18 @@ int run_alone(const Options& options) {
 
 bool runs_alone(const Options& options) {
   const Command command = options.command;
-  return command == Command::kOps || command == Command::kExport ||
+  return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || !options.make_plugin.empty();
+}
+
+// Whether this process starts ranks; the first of them then says the warnings.
+bool launches(const Options& options, bool is_rank) {
+  const bool one = options.launch.nproc_per_node == 1 && options.launch.nnodes == 1;
+  return !one && !is_rank && !runs_alone(options) && options.command != Command::kPlan;
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
@@ -172,6 +191,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
+  if (first && !launches(options, identity->has_value())) warn(parsed->warnings);
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;

@@ -29,10 +29,9 @@ constexpr Choice<BackwardPrefetch> kBackwardPrefetches[] = {{"pre", BackwardPref
 constexpr Choice<DeviceChoice> kDevices[] = {{"auto", DeviceChoice::kAuto},
                                              {"cpu", DeviceChoice::kCpu},
                                              {"cuda", DeviceChoice::kCuda, false}};
-constexpr Choice<Determinism> kDeterminisms[] = {
-    {"on", Determinism::kOn},
-    {"off", Determinism::kOff},
-    {"across_ranks", Determinism::kAcrossRanks, false}};
+constexpr Choice<Determinism> kDeterminisms[] = {{"on", Determinism::kOn},
+                                                 {"off", Determinism::kOff},
+                                                 {"across_ranks", Determinism::kAcrossRanks}};
 
 OptionEntry wrap_layers() {
   OptionEntry entry{"wrap-layers", "auto (found from the graph); class names or globs of scopes",

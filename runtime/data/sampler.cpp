@@ -67,17 +67,22 @@ int64_t Sampler::global_size(int64_t update) const {
   return std::min(options_.global_batch(), options_.samples - position(update).sample);
 }
 
-// Positions rank, rank + ranks, ... of the global batch.
-int64_t Sampler::share(int64_t update, int rank) const {
-  return (global_size(update) - rank + options_.ranks - 1) / options_.ranks;
+// How many positions part, part + parts, ... the global batch has.
+int64_t Sampler::dealt(int64_t update, int64_t part, int64_t parts) const {
+  return std::max<int64_t>(0, (global_size(update) - part + parts - 1) / parts);
 }
 
-int64_t Sampler::cut(int64_t share, int64_t micro) const {
+int64_t Sampler::micro_size(int64_t update, int64_t micro, int rank) const {
+  if (options_.slices > 0) {
+    const int64_t slice = micro * options_.ranks + rank;
+    return slice < options_.slices ? dealt(update, slice, options_.slices) : 0;
+  }
+  const int64_t share = dealt(update, rank, options_.ranks);
   return std::clamp<int64_t>(share - micro * options_.batch_size, 0, options_.batch_size);
 }
 
 int64_t Sampler::micro_size(int64_t update, int64_t micro) const {
-  return cut(share(update, options_.rank), micro);
+  return micro_size(update, micro, options_.rank);
 }
 
 int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const {
@@ -87,9 +92,11 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
   const auto epoch = static_cast<uint64_t>(epoch_of(update));
   const Permutation order =
       shuffled ? Permutation(options_.samples, options_.seed, epoch) : Permutation();
+  const bool sliced = options_.slices > 0;
+  const int64_t stride = sliced ? options_.slices : options_.ranks;
+  const int64_t first = options_.rank + micro * options_.ranks * (sliced ? 1 : options_.batch_size);
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t of_rank = micro * options_.batch_size + i;
-    const int64_t position = begin + of_rank * options_.ranks + options_.rank;
+    const int64_t position = begin + first + i * stride;
     samples[static_cast<size_t>(i)] = shuffled ? order.at(position) : position;
   }
   return size;
@@ -103,7 +110,7 @@ void Sampler::add_sizes(int rank, std::vector<int64_t>& sizes) const {
   const int64_t next = endless ? begin : last + 1, next_last = endless ? begin : last + updates_;
   for (int64_t update : {begin, last, next, next_last}) {
     for (int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      sizes.push_back(cut(share(update, rank), micro));
+      sizes.push_back(micro_size(update, micro, rank));
     }
   }
   std::ranges::sort(sizes, std::greater());

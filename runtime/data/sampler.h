@@ -6,6 +6,9 @@
 // micro-batches in every update, so that all take part in all collectives; in a short last batch
 // some have fewer samples or none. Endless data (kEndless samples) are one epoch in order.
 //
+// With `slices`, a global batch is cut into that many parts whose samples do not depend on the number
+// of ranks: slice j has positions j, j + slices, ..., and is micro-batch j / ranks of rank j % ranks.
+//
 // Updates count from 0 over the whole run. A resumed run starts at its `start`: the rest of that epoch
 // is cut into this run's global batches, so that with another one each sample of the epoch is still
 // used once. Evaluation is the same with the identity and
@@ -32,8 +35,12 @@ struct SamplerOptions {
   int ranks = 1;
   int rank = 0;
   RunStart start = {};
+  int64_t slices = 0;          // 0: the ranks' shares are cut
+  int64_t sliced_samples = 0;  // of a global batch in slices
 
-  int64_t global_batch() const { return batch_size * grad_accum * ranks; }
+  int64_t global_batch() const {
+    return slices > 0 ? sliced_samples : batch_size * grad_accum * ranks;
+  }
 };
 
 class Sampler {
@@ -63,8 +70,8 @@ class Sampler {
 
  private:
   explicit Sampler(const SamplerOptions& options);
-  int64_t share(int64_t update, int rank) const;
-  int64_t cut(int64_t share, int64_t micro) const;
+  int64_t dealt(int64_t update, int64_t part, int64_t parts) const;
+  int64_t micro_size(int64_t update, int64_t micro, int rank) const;
   void add_sizes(int rank, std::vector<int64_t>& sizes) const;
 
   SamplerOptions options_;

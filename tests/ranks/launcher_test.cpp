@@ -12,7 +12,7 @@
 #include <iostream>
 #include <map>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
 #include "tests/ranks/launch_process.h"
 #include "tests/ranks/rank_processes.h"
 
@@ -94,7 +94,7 @@ const std::map<std::string, Scene> kScenes = {
 int be_rank(const std::string& scene) {
   auto identity = rank_identity_from_environment();
   if (!identity.ok() || !*identity) return 9;
-  auto connected = connect_local(**identity, std::chrono::seconds(scene == "stopped" ? 1 : 30));
+  auto connected = connect_ranks(**identity, std::chrono::seconds(scene == "stopped" ? 1 : 30));
   if (!connected.ok()) return 8;
   return kScenes.at(scene)(**connected);
 }

@@ -93,6 +93,31 @@ TEST(Sampler, NoShuffleDealsRowsAsTheCasesDo) {
   EXPECT_EQ(sampler.micro_batch_sizes(), (Samples{3}));
 }
 
+SamplerOptions three_slices(int64_t grad_accum) {
+  return {.samples = 19,
+          .shuffle = false,
+          .batch_size = 4,
+          .grad_accum = grad_accum,
+          .slices = 3,
+          .sliced_samples = 10};
+}
+
+// Rank and micro-batch change, the samples of a slice do not; a fourth micro-batch has nothing.
+TEST(Sampler, SlicesAreTheSameOnAnyNumberOfRanks) {
+  const Samples slices[] = {{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}};
+  const Samples short_ones[] = {{10, 13, 16}, {11, 14, 17}, {12, 15, 18}};
+  for (const int ranks : {1, 2, 3, 4}) {
+    const int64_t accum = (3 + ranks - 1) / ranks;
+    for (int64_t j = 0; j < accum * ranks; ++j) {
+      const Sampler sampler = make(three_slices(accum), ranks, static_cast<int>(j % ranks));
+      EXPECT_EQ(sampler.updates_per_epoch(), 2);
+      EXPECT_EQ(micro_batch(sampler, 0, j / ranks), j < 3 ? slices[j] : Samples{});
+      EXPECT_EQ(micro_batch(sampler, 1, j / ranks), j < 3 ? short_ones[j] : Samples{});
+    }
+    EXPECT_EQ(make(three_slices(accum), ranks).micro_batch_sizes_of_all_ranks().front(), 4);
+  }
+}
+
 TEST(Sampler, AnyNumberOfRanksSharesTheSameGlobalBatches) {
   SamplerOptions one;
   one.samples = 100;

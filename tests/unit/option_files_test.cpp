@@ -10,6 +10,21 @@
 namespace ofsdp {
 namespace {
 
+struct Batch {
+  int64_t size, accum, global;
+  bool operator==(const Batch&) const = default;
+};
+
+void PrintTo(const Batch& batch, std::ostream* out) {
+  *out << batch.size << " x " << batch.accum << " = " << batch.global;
+}
+
+Batch settled(Options options, int ranks) {
+  const Status status = reconcile_batch(options, ranks);
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
+  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
+}
+
 class OptionFiles : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -109,13 +124,6 @@ TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
             "c.yaml line 2: momentum has no effect with --optimizer adam");
 }
 
-TEST_F(OptionFiles, AccelerateFilesAreNotBuiltYet) {
-  EXPECT_EQ(config_refused("fsdp_config:\n  fsdp_version: 1\n"),
-            "c.yaml line 1: fsdp_config: not built yet");
-  EXPECT_EQ(config_refused("mixed_precision: bf16\n"),
-            "c.yaml line 1: mixed_precision: not built yet");
-}
-
 TEST_F(OptionFiles, ConfigMustBeAFile) {
   EXPECT_EQ(refusal({"m.onnx", "--config", at("no.yaml")}),
             at("no.yaml") + ": cannot read the file: No such file or directory");
@@ -156,12 +164,26 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
   const std::string text = describe(options);
   EXPECT_NE(text.find("\nmomentum: 0.9\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nfreeze: [\"a\\\"b*\"]\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("\nbatch_size: 12\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nglobal_batch_size: 24  # batch_size: 12\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("betas"), std::string::npos) << text;
   Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
   ASSERT_TRUE(again.ok()) << again.error().message();
   ASSERT_TRUE(reconcile_batch(again->options, 2).ok());
   EXPECT_EQ(describe(again->options), text);
+  EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
+}
+
+TEST_F(OptionFiles, SlicesAreSaidByTheirSize) {
+  Options options = options_of({"--deterministic", "across_ranks", "--batch-size", "3"});
+  ASSERT_TRUE(reconcile_batch(options, 4).ok());
+  const std::string text = describe(options);
+  EXPECT_NE(text.find("\nbatch_size: 3\nglobal_batch_size: 12  # grad_accum: 1\n"),
+            std::string::npos)
+      << text;
+  Options again = parse({"m.onnx", "--config", write("c.yaml", text)})->options;
+  ASSERT_TRUE(reconcile_batch(again, 2).ok());
+  EXPECT_EQ(again.batch.slices, options.batch.slices);
+  EXPECT_EQ(again.batch.batch_size, 3);
 }
 
 TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
@@ -170,21 +192,6 @@ TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
   Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
   ASSERT_TRUE(again.ok()) << again.error().message() << text;
   EXPECT_EQ(again->options.run.data.yaml, options.run.data.yaml);
-}
-
-struct Batch {
-  int64_t size, accum, global;
-  bool operator==(const Batch&) const = default;
-};
-
-void PrintTo(const Batch& batch, std::ostream* out) {
-  *out << batch.size << " x " << batch.accum << " = " << batch.global;
-}
-
-Batch settled(Options options, int ranks) {
-  const Status status = reconcile_batch(options, ranks);
-  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
-  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
 }
 
 std::string unsettled(Options options, int ranks) {

@@ -1,0 +1,71 @@
+// The sum of squares that no order changes, against the same sum in 80-bit and in integers.
+#include "runtime/exact_squares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace ofsdp {
+namespace {
+
+double sum_on(const std::vector<float>& values, size_t ranks) {
+  std::vector<double> limbs;
+  for (size_t r = 0; r < ranks; ++r) {
+    const size_t begin = values.size() * r / ranks, end = values.size() * (r + 1) / ranks;
+    ExactSquares squares;
+    squares.add(std::span(values).subspan(begin, end - begin));
+    const auto mine = squares.limbs();
+    limbs.insert(limbs.end(), mine.begin(), mine.end());
+  }
+  return ExactSquares::sum(limbs);
+}
+
+std::vector<float> mixed_magnitudes(size_t count) {
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int> exponent(-60, 60);
+  std::uniform_real_distribution<float> mantissa(-1, 1);
+  std::vector<float> values(count);
+  for (float& v : values) v = std::ldexp(mantissa(random), exponent(random));
+  return values;
+}
+
+TEST(ExactSquares, NoOrderAndNoNumberOfRanksChangesTheSum) {
+  std::vector<float> values = mixed_magnitudes(10007);
+  const double sum = sum_on(values, 1);
+  double in_order = 0;
+  for (const float v : values) in_order += static_cast<double>(v) * v;
+  EXPECT_NEAR(sum, in_order, 1e-12 * in_order);
+  for (const size_t ranks : {2, 3, 7, 64}) EXPECT_EQ(sum_on(values, ranks), sum) << ranks;
+  std::ranges::sort(values);
+  EXPECT_EQ(sum_on(values, 5), sum);
+}
+
+TEST(ExactSquares, SmallWholeNumbers) {
+  EXPECT_EQ(sum_on({}, 1), 0);
+  EXPECT_EQ(sum_on({3, -4}, 2), 25);
+  EXPECT_EQ(sum_on(std::vector<float>(1 << 16, 65536.0f), 3), std::ldexp(1.0, 48));
+}
+
+// What a sum in double would lose beside the large value.
+TEST(ExactSquares, NothingIsLostBesideALargeValue) {
+  std::vector<float> values(1025, std::ldexp(1.0f, -30));
+  values[512] = 1;
+  EXPECT_EQ(sum_on(values, 4), 1 + std::ldexp(1.0, -50));
+}
+
+TEST(ExactSquares, TheEndsOfTheRange) {
+  const float most = std::numeric_limits<float>::max();
+  EXPECT_EQ(sum_on({most, most}, 2), 2.0 * most * static_cast<double>(most));
+  const float least_kept = std::ldexp(1.0f, -128);
+  EXPECT_EQ(sum_on({least_kept}, 1), std::ldexp(1.0, -256));
+  EXPECT_EQ(sum_on({std::numeric_limits<float>::denorm_min()}, 1), 0);
+  EXPECT_TRUE(std::isnan(sum_on({1, std::numeric_limits<float>::infinity()}, 1)));
+  EXPECT_TRUE(std::isnan(sum_on({1, std::numeric_limits<float>::quiet_NaN(), 2}, 3)));
+}
+
+}  // namespace
+}  // namespace ofsdp
