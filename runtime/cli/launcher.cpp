@@ -34,7 +34,7 @@ void say(const std::string& line) {
 // One attempt: until all ranks of this host have ended.
 Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv,
                           const SignalQueue& signals, NodeLink& link) {
-  HostRanks ranks(assignment, static_cast<int>(plan.options.nproc_per_node), plan.grace, argv);
+  HostRanks ranks(assignment, plan, argv);
   OFSDP_RETURN_IF_ERROR(ranks.start(signals));
   bool interrupted = false, told = false;
   while (ranks.reap()) {

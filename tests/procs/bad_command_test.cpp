@@ -91,6 +91,20 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   }
 }
 
+TEST(BadCommandTest, LaunchOptionsThatContradictEachOther) {
+  const RunFolder folder;
+  const Words meet = {"--rdzv-endpoint", "127.0.0.1:29400"};
+  expect_refused(folder, folder.train() + Words{"--nnodes", "2"},
+                 {"--nnodes 2", "--rdzv-endpoint"});
+  expect_refused(folder, folder.train() + meet + Words{"--nnodes", "2", "--min-nodes", "3"},
+                 {"--min-nodes", "at most 2", "3"});
+  expect_refused(folder, folder.train() + meet + Words{"--nnodes", "2", "--node-rank", "2"},
+                 {"--node-rank", "0 to 1", "2"});
+  expect_refused(folder, folder.train() + Words{"--nnodes", "3:2"}, {"--nnodes", "MIN:MAX", "3:2"});
+  expect_refused(folder, folder.train() + Words{"--rdzv-endpoint", "a:b"},
+                 {"--rdzv-endpoint", "HOST:PORT", "a:b"});
+}
+
 TEST(BadCommandTest, NoModelAndNoCommand) {
   const RunFolder folder;
   for (const Words& words : {Words{}, Words{"trian", folder.model()}, Words{"plan"}}) {

@@ -20,10 +20,6 @@ constexpr int kMostStrangers = 64;
 
 }  // namespace
 
-std::chrono::milliseconds timeout_of(const LaunchOptions& options) {
-  return std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1e3));
-}
-
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout) {
   return std::clamp(timeout / 8, std::chrono::milliseconds(50), std::chrono::milliseconds(1000));
 }

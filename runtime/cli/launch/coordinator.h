@@ -24,7 +24,6 @@ namespace ofsdp {
 
 // How often a launcher and the coordinator say that they are there.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
-std::chrono::milliseconds timeout_of(const LaunchOptions& options);
 
 class Coordinator {
  public:

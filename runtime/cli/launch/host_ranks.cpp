@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -15,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kCannotStart = 127;  // as a shell says it
+constexpr int kCannotStart = 127;                       // as a shell says it
+constexpr std::chrono::milliseconds kLongestLook{500};  // more means that we did not run
 
 // By its name, so that a list of processes shows it; through /proc where the file has been replaced.
 std::string program_path() {
@@ -48,14 +50,14 @@ std::string name_of_host() {
   return name;
 }
 
-HostRanks::HostRanks(const Assignment& assignment, int nproc, std::chrono::milliseconds grace,
-                     char* const* argv)
+HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv)
     : assignment_(assignment),
-      grace_(grace),
+      grace_(plan.grace),
+      most_stopped_(timeout_of(plan.options) + plan.grace),
       argv_(argv),
       program_(program_path()),
-      shares_(core_shares(nproc)),
-      children_(static_cast<size_t>(nproc)) {}
+      shares_(core_shares(static_cast<int>(plan.options.nproc_per_node))),
+      children_(static_cast<size_t>(plan.options.nproc_per_node)) {}
 
 Status HostRanks::start(const SignalQueue& signals) {
   const int nproc = static_cast<int>(children_.size());
@@ -65,7 +67,8 @@ Status HostRanks::start(const SignalQueue& signals) {
     const pid_t pid = fork();
     if (pid < 0) return fault("cannot start {}: fork: {}", name_of(rank), std::strerror(errno));
     if (pid == 0) become_rank(rank, launcher, signals, environment);
-    children_[rank] = {pid, true, false, 0};
+    children_[rank].pid = pid;
+    children_[rank].running = true;
   }
   return {};
 }
@@ -89,15 +92,32 @@ int HostRanks::cores_of_each() const {
 }
 
 bool HostRanks::reap() {
+  const Clock::time_point now = Clock::now();
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - looked_);
+  looked_ += since;
   bool any = false;
   for (Child& child : children_) {
-    if (child.running && waitpid(child.pid, &child.wait_status, WNOHANG) == child.pid) {
-      child.running = false;
-      if (child.wait_status != 0) note_failure(child);
-    }
+    if (child.running) look_at(child, std::min(since, kLongestLook));
     any = any || child.running;
   }
   return any;
+}
+
+void HostRanks::look_at(Child& child, std::chrono::milliseconds since) {
+  for (int status; waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.pid;) {
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+      child.stopped = WIFSTOPPED(status);
+      child.stopped_for = {};
+      continue;
+    }
+    child.running = false;
+    child.wait_status = status;
+    if (status != 0) note_failure(child);
+    return;
+  }
+  if (!child.stopped) return;
+  child.stopped_for += since;
+  if (child.stopped_for > most_stopped_) kill(child.pid, SIGKILL);
 }
 
 void HostRanks::note_failure(const Child& child) {
@@ -112,7 +132,11 @@ void HostRanks::end_soon() {
 }
 
 void HostRanks::kill_late() {
-  if (end_by_ && Clock::now() >= *end_by_) kill_rest();
+  if (!end_by_) return;
+  const bool late = Clock::now() >= *end_by_;
+  for (Child& child : children_) {
+    if (late || child.stopped) end_here(child);
+  }
 }
 
 Outcome HostRanks::outcome() const {
@@ -133,6 +157,7 @@ std::string HostRanks::why() const {
       return fmt::format("{} could not be started", name_of(rank));
     }
     if (!WIFSIGNALED(child.wait_status) || child.killed_here) continue;
+    if (child.stopped_for > most_stopped_) return name_of(rank) + " was stopped, and did not go on";
     return fmt::format("{} was killed by signal {}", name_of(rank), WTERMSIG(child.wait_status));
   }
   return "";
@@ -152,14 +177,16 @@ void HostRanks::send_all(int number) const {
 }
 
 // SIGKILL also ends a rank that is stopped.
+void HostRanks::end_here(Child& child) {
+  if (!child.running) return;
+  child.killed_here = true;
+  kill(child.pid, SIGKILL);
+  waitpid(child.pid, &child.wait_status, 0);
+  child.running = false;
+}
+
 void HostRanks::kill_rest() {
-  for (Child& child : children_) {
-    if (!child.running) continue;
-    child.killed_here = true;
-    kill(child.pid, SIGKILL);
-    waitpid(child.pid, &child.wait_status, 0);
-    child.running = false;
-  }
+  for (Child& child : children_) end_here(child);
 }
 
 }  // namespace ofsdp

@@ -46,6 +46,10 @@ std::unique_ptr<NodeLink> make_lone_link(const LaunchPlan& plan) {
   return std::make_unique<LoneLink>(plan);
 }
 
+std::chrono::milliseconds timeout_of(const LaunchOptions& options) {
+  return std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1e3));
+}
+
 std::string unique_run_id() {
   uint64_t random = 0;
   [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);

@@ -37,6 +37,8 @@ struct LaunchPlan {
   std::chrono::milliseconds grace{3000};  // for the other ranks, once one has failed
 };
 
+std::chrono::milliseconds timeout_of(const LaunchOptions& options);
+
 std::unique_ptr<NodeLink> make_lone_link(const LaunchPlan& plan);
 std::unique_ptr<NodeLink> make_rendezvous_link(const LaunchPlan& plan, const SignalQueue& signals);
 
