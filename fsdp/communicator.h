@@ -95,6 +95,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "self", "local", "tcp", "Open MPI", ...
+  // Of each host, when all have as many, one after the other; else 0.
+  virtual int ranks_of_each_host() const { return size(); }
   // The one rank of its host that fills what share_from_rank0 shares.
   virtual bool is_first_of_host() const { return rank() == 0; }
   // What allocate_shared takes beside what it is asked for; a whole number of pages.

@@ -165,15 +165,25 @@ class RunPlanner {
             .world = communicator_.size(),
             .wrap_layers = s.wrap_layers,
             .ignore = s.ignore,
-            .shard_size = static_cast<int>(s.shard_size.value_or(0)),
+            .shard_size = static_cast<int>(shard_size()),
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0};
   }
 
+  int64_t shard_size() const {
+    return options_.sharding.shard_size.value_or(communicator_.ranks_of_each_host());
+  }
+
   Status check_shard_size() const {
-    const int64_t size = options_.sharding.shard_size.value_or(1);
-    if (!is_hybrid(options_.sharding.strategy) || communicator_.size() % size == 0) return {};
+    if (!is_hybrid(options_.sharding.strategy)) return {};
+    const int64_t size = shard_size();
+    if (size == 0) {
+      return input_error(
+          "--strategy {}: expected --shard-size, or as many ranks on every host, host by host",
+          strategy_name(options_.sharding.strategy));
+    }
+    if (communicator_.size() % size == 0) return {};
     return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
                        communicator_.size());
   }

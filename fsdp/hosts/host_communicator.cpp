@@ -40,6 +40,13 @@ class HostCommunicator final : public Communicator {
   int rank() const override { return map_.rank; }
   int size() const override { return map_.world(); }
   std::string name() const override { return link_->name(); }
+  int ranks_of_each_host() const override {
+    const auto here = static_cast<int>(map_.hosts[0].size());
+    for (int r = 0; r < size(); ++r) {
+      if (map_.host_of[static_cast<size_t>(r)] != r / here) return 0;
+    }
+    return size() == here * hosts() ? here : 0;
+  }
   bool is_first_of_host() const override { return map_.place() == 0; }
   size_t staging_bytes() const override { return HostStaging::bytes(hosts()); }
 
@@ -104,6 +111,7 @@ class HostCommunicator final : public Communicator {
     const uint64_t turn = me.sequence.load(std::memory_order_relaxed) + 1;
     std::copy(mine.begin(), mine.end(), me.payload[turn % 2]);
     page_.publish(me.sequence, turn, rank());
+    link_->nudge();
     if (is_first_of_host()) ask_hosts(turn, mine.size());
     for (size_t r = 0; r < ranks; ++r) {
       const RankState& peer = page_.rank(static_cast<int>(r));

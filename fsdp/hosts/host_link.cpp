@@ -13,8 +13,10 @@
 namespace ofsdp {
 namespace {
 
-// How soon a post of a rank of this host is seen when somebody else waits for it.
-constexpr timespec kSoon{0, 200'000};
+// How soon a post is seen when another host waits for it: this rank's own wakes the link, those of
+// its host's other ranks are looked for.
+constexpr timespec kSoon{0, 300'000};
+constexpr timespec kSoonAlone{0, 10'000'000};
 constexpr timespec kIdle{0, 100'000'000};
 constexpr uint32_t kPlaces = 1 << 15;
 
@@ -186,7 +188,8 @@ void HostLink::wait_for_events() {
   }
   const bool now = arriving_ > 0 || !outgoing_.empty();
   const timespec none{0, 0};
-  if (ppoll(events.data(), events.size(), now ? &none : soon ? &kSoon : &kIdle, nullptr) <= 0) {
+  const timespec& look = map_->here().size() == 1 ? kSoonAlone : kSoon;
+  if (ppoll(events.data(), events.size(), now ? &none : soon ? &look : &kIdle, nullptr) <= 0) {
     return;
   }
   if (events[0].revents != 0) {

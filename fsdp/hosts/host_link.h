@@ -69,6 +69,10 @@ class HostLink {
   bool claim(uint32_t failure);
   // The rank that keeps `rank` of another host waiting, as far as that host can say.
   int blame(int rank);
+  // This rank has posted, summed or begun an exchange, which other hosts may wait for.
+  void nudge() {
+    if (deferring_.load(std::memory_order_seq_cst)) wake();
+  }
   void say_leave();
   // Until what has been said is on its way, at most `patience`.
   void settle(std::chrono::milliseconds patience);
@@ -159,6 +163,7 @@ class HostLink {
   int asked_peer_ = -1;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
+  std::atomic<bool> deferring_{false};  // requests wait for ranks of this host
   std::thread thread_;
 };
 

@@ -75,6 +75,9 @@ int HostLink::missing(const LinkHeader& header) const {
 }
 
 void HostLink::serve_deferred() {
+  bool any = false;
+  for (auto& line : lines_) any = any || !line->deferred.empty();
+  deferring_.store(any, std::memory_order_seq_cst);  // before the look, so that no nudge is missed
   for (auto& line : lines_) {
     auto& waiting = line->deferred;
     size_t kept = 0;

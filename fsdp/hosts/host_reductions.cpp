@@ -53,6 +53,7 @@ HostReductions::Posted& HostReductions::posted(int channel) {
 void HostReductions::post(int channel, const GroupView& view, const SlotSource& slot) {
   ChannelCounts& mine = counts(channel, parts_.map->rank);
   parts_.page->publish(mine.posted, mine.posted + 1, parts_.map->rank);
+  parts_.link->nudge();
   if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Posted>());
   Posted& round = *rounds_[open_++];
   round.channel = channel;
@@ -216,6 +217,7 @@ Status HostReductions::all_reduce(int channel, const GroupView& view, const Slot
   OFSDP_RETURN_IF_ERROR(sum_span(round, put, site));
   release(round);
   parts_.page->publish(mine.summed, mine.posted, parts_.map->rank);
+  parts_.link->nudge();
   to_serve_[static_cast<size_t>(channel)] +=
       static_cast<uint64_t>(view.others) * view.here.size() * static_cast<uint64_t>(slot.numel);
   OFSDP_RETURN_IF_ERROR(pull_summed(channel, view, slot, site));
