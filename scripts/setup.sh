@@ -17,6 +17,8 @@ packages=(
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin libmpich-dev mpich # fsdp-run links neither: one library for each, loaded at run time
+  iproute2                                      # tests make hosts of network namespaces
 )
 
 say() { echo "setup: $*" >&2; }
