@@ -113,6 +113,7 @@ Status HostGather::straight(const Plan& plan, const CollectiveSite& site) {
 void HostGather::fetch(const Plan& plan, int64_t piece) const {
   const std::byte* own = parts_.segment(parts_.map->rank);
   FetchedSlot& slot = parts_.page->fetched(parts_.map->rank, plan.slot(piece));
+  slot.filled.store(0);  // a rank that gathers alone uses the ticket of the last gather again
   slot.pending.store(static_cast<uint64_t>(plan.fetcher_count));
   LinkRequest request = plan.request(piece);
   request.dst = const_cast<std::byte*>(staging_.fetched(own, plan.slot(piece)));

@@ -20,7 +20,8 @@ void HostLink::lost(LinkLine& line, int error) {
   const std::lock_guard lock(mutex_);
   if (asked_ && asked_peer_ == line.peer()) asked_ = false;  // ask somebody else
   if (page_->run().failed.load() != 0) return;
-  if (!line.left) return page_->note_death(line.peer(), error != 0 && error != ECONNRESET);
+  const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (!line.left) return page_->note_death(line.peer(), /*cut=*/!ended);
   for (size_t place = 0; place < under_way_.size(); ++place) {
     const LinkRequest& request = under_way_[place];
     const bool pending = ids_[place] == request.header.id;

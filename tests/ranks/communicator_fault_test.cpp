@@ -39,7 +39,7 @@ Status die(Communicator&) {
 // Exactly one of the ranks other than `odd` claims the failure, with a fault; the others have heard
 // of it.
 void expect_one_reporter(RankProcesses& ranks, int world, int odd, const std::string& message,
-                         double within) {
+                         double within, int most = 1) {
   int reporters = 0;
   const double begin = now_seconds();
   for (int rank = 0; rank < world; ++rank) {
@@ -56,7 +56,8 @@ void expect_one_reporter(RankProcesses& ranks, int world, int odd, const std::st
       EXPECT_THAT(report.message, HasSubstr(message));
     }
   }
-  EXPECT_EQ(reporters, 1);
+  EXPECT_GE(reporters, 1);
+  EXPECT_LE(reporters, most);
 }
 
 class Death : public testing::TestWithParam<std::tuple<HostCounts, int>> {};
@@ -75,11 +76,14 @@ TEST_P(Death, IsNoticedByWaitingRanks) {
   RankProcesses ranks(hosts, reducing(dead, die));
   const pid_t pid = ranks.pid(dead);
   EXPECT_EQ(WTERMSIG(ranks.wait(dead)), SIGKILL);
+  // Where the dead rank is the one that another host's reporter would ask, and its host has others,
+  // each host may speak.
+  const bool asked = hosts.counts.size() > 1 && hosts.counts[0] > 1 && dead < hosts.counts[0];
   expect_one_reporter(ranks, world, dead,
                       hosts.counts.size() == 1
                           ? fmt::format("rank {} (pid {}) died while rank ", dead, pid)
                           : fmt::format("rank {} (pid {} on ", dead, pid),
-                      3);
+                      3, asked ? static_cast<int>(hosts.counts.size()) : 1);
   for (int rank = 0; rank < world; ++rank) {
     if (rank == dead || !ranks.report(rank).claimed) continue;
     EXPECT_THAT(ranks.report(rank).message, HasSubstr("of unit 2 at step "));
