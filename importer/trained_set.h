@@ -15,6 +15,9 @@
 
 namespace ofsdp {
 
+// Parameter::reason of those that the graph itself gives their next values.
+inline constexpr const char* kRunningStatistics = "running statistics";
+
 struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;

@@ -47,6 +47,9 @@ struct RunPlan {
                                                const std::vector<OptimizerDef>& optimizers);
 };
 
+// Which parameters of the graph have weight decay. kInput for a pattern that matches none.
+Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
+
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.
 bool is_carried(const RunPlan& plan, int parameter);
 
