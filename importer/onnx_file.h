@@ -9,6 +9,7 @@
 // Errors: kInput from `open` (one line: path, tensor, expected and found); kFault from `read`.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,16 @@
 #include "importer/onnx_walk.h"
 
 namespace ofsdp {
+
+// Values in place of those that a file has.
+class InitialSource {
+ public:
+  virtual ~InitialSource() = default;
+  virtual bool has(const Initializer& initializer) const = 0;
+  virtual Status read(const Initializer& initializer, int64_t first_element,
+                      std::span<float> dst) = 0;
+};
+std::string initial_key(const Initializer& initializer);  // which of a file it is
 
 class OnnxFile {
  public:
@@ -31,6 +42,12 @@ class OnnxFile {
   // Elements first_element .. first_element + dst.size() - 1 in row-major order, as float32. They
   // must be inside of the shape.
   Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
+
+  // From now on `read` asks it first; threads: then only one may read.
+  void set_initial(std::shared_ptr<InitialSource> source) { initial_ = std::move(source); }
+  bool has_initial(const Initializer& initializer) const {
+    return initial_ != nullptr && initial_->has(initializer);
+  }
 
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
@@ -48,6 +65,7 @@ class OnnxFile {
 
   OpenFile file_;
   OnnxContents contents_;
+  std::shared_ptr<InitialSource> initial_;
 };
 
 }  // namespace ofsdp

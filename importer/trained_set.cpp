@@ -8,8 +8,6 @@
 namespace ofsdp {
 namespace {
 
-constexpr const char* kRunningStatistics = "running statistics";
-
 bool glob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }

@@ -17,6 +17,9 @@
 
 namespace ofsdp {
 
+// Parameter::reason of those that the graph itself gives their next values.
+inline constexpr const char* kRunningStatistics = "running statistics";
+
 struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;

@@ -230,7 +230,9 @@ class Splitter {
     }
     onnx::ValueInfoProto info;
     info.set_name(split_.loss);
-    info.mutable_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+    auto& type = *info.mutable_type()->mutable_tensor_type();
+    type.set_elem_type(onnx::TensorProto::FLOAT);
+    type.mutable_shape();  // a scalar
     return info;
   }
 

@@ -181,7 +181,7 @@ class UpdateModelBuilder {
     const Declared& declared = declared_.at(key);
     const std::string name = fresh(key.second);
     current_[key] = name;
-    const bool changes = bound_.contains(key);
+    const bool changes = bound_.contains(key) || is_initialized(key);
     if (!changes && declared.tensor != nullptr && (declared.numel() == 1 || !declared.floating)) {
       onnx::TensorProto& constant = *graph().add_initializer();
       constant = *declared.tensor;
@@ -194,6 +194,16 @@ class UpdateModelBuilder {
     split_.leaves.push_back({trained ? UpdateLeaf::Kind::kParameter : UpdateLeaf::Kind::kState,
                              name, key.second, key.first, ""});
     return name;
+  }
+
+  // --initialize may give it another value than the file has.
+  bool is_initialized(const Key& key) const {
+    for (int k = 0; k < model_.training_info_size(); ++k) {
+      for (const auto& binding : model_.training_info(k).initialization_binding()) {
+        if (key_of(k, binding.key()) == key) return true;
+      }
+    }
+    return false;
   }
 
   std::string fresh(const std::string& name) {

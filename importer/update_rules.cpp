@@ -50,8 +50,8 @@ class RuleMaker {
   void find_tensors() {
     for (const UpdateLeaf& leaf : split_.leaves) {
       const ValueId id = graph_.find(leaf.value);
-      const bool scalar = leaf.kind == UpdateLeaf::Kind::kState &&
-                          graph_.value(id).desc.numel() == 1 && !leaf.next.empty();
+      const bool scalar =
+          leaf.kind == UpdateLeaf::Kind::kState && graph_.value(id).desc.numel() == 1;
       if (!scalar) tensors_.insert(id);
     }
     for (bool more = true; more;) {
@@ -218,14 +218,18 @@ class RuleMaker {
     return nullptr;
   }
 
-  // R of an optimizer of the standard, or the factor of what a Sub takes off.
+  // R of an optimizer of the standard, a scalar of that name, or the factor of what a Sub takes off.
   void find_rate() {
+    const ValueId named = graph_.find("R");
+    if (named != 0 && !is_tensor(named) && is_floating(graph_.value(named).desc.dtype))
+      rules_.rate = named;
     for (const Node& node : graph_.nodes) {
       if (node.op->domain == kTrainingDomain) {
         rules_.rate = node.inputs[0];
         return;
       }
     }
+    if (rules_.rate != 0) return;
     const Node* node = maker_of(rules_.rules[0].next);
     while (node != nullptr && node->op->full_name() == "Identity") node = maker_of(node->inputs[0]);
     if (node == nullptr || node->op->full_name() != "Sub") return;

@@ -1,5 +1,7 @@
 #include "runtime/model_setup.h"
 
+#include <algorithm>
+
 #include "importer/autodiff.h"
 #include "importer/fusion/fusion.h"
 #include "importer/given_backward.h"
@@ -7,6 +9,7 @@
 #include "importer/onnx_import.h"
 #include "importer/precision.h"
 #include "importer/running_statistics.h"
+#include "runtime/initial_values.h"
 
 namespace ofsdp {
 namespace {
@@ -65,6 +68,7 @@ class SetupMaker {
       OFSDP_ASSIGN_OR_RETURN(rules, read_update_rules(file, registry_));
     }
     if (rules) OFSDP_RETURN_IF_ERROR(follow(*rules));
+    if (options_.initialize) OFSDP_RETURN_IF_ERROR(start_anew(file, rules));
     OFSDP_ASSIGN_OR_RETURN(
         const Graph graph,
         import_onnx(file, registry_, rules ? ImportedPart::kWithLoss : ImportedPart::kModel));
@@ -105,6 +109,11 @@ class SetupMaker {
     return {};
   }
 
+  Status start_anew(OnnxFile& file, std::optional<UpdateRules>& rules) const {
+    if (rules) return initialize(file, &*rules, registry_, options_.run.seed);
+    return input_error("--initialize: {} has no training_info to follow", options_.model);
+  }
+
   Status open_columns(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
     const LossOptions& loss = options_.loss;
@@ -138,8 +147,30 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(setup.graph, keep_reached(setup.graph, graph));
     if (setup.rules) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
+    OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     setup.count = loss_count(graph);
     return bind_data(setup.data, graph, options_.run.seed, setup.count);
+  }
+
+  // What nothing would write to the trained file.
+  static Status check_initialized(const ModelSetup& setup) {
+    const auto& weights = setup.file.initializers();
+    for (const Parameter& p : setup.graph.parameters) {
+      const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
+      if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
+      const bool state = std::ranges::any_of(setup.rules->rules, [&](const UpdateRule& rule) {
+        return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
+          return s.training_info < 0 && s.initializer == p.name;
+        });
+      });
+      if (!state) {
+        return input_error(
+            "{}: initialization of '{}': expected an initializer that training "
+            "changes: {}",
+            setup.graph.file, p.name, p.reason);
+      }
+    }
+    return {};
   }
 
   // An update without a gradient would be another one than the file says.
@@ -204,6 +235,11 @@ Result<Graph> ModelSetup::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(forward, wanted));
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fused));
   return assign_layouts(graph);
+}
+
+Result<Graph> ModelSetup::gradient_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(*this, batch, Mode::kTrain));
+  return autodiff(forward);
 }
 
 Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {

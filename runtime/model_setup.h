@@ -33,6 +33,8 @@ struct ModelSetup {
 
   Result<Graph> training_graph(int64_t batch) const;
   Result<Graph> evaluation_graph(int64_t batch) const;
+  // The same as training_graph, for others to read: nothing fused, float32, no layouts.
+  Result<Graph> gradient_graph(int64_t batch) const;
 
  private:
   Result<Graph> fused_graph(const Graph& graph, const std::vector<ValueId>& wanted) const;

@@ -25,7 +25,7 @@
 
 namespace ofsdp {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin };
+enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class LossMean { kGlobal, kPerRank };
 enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion, kPlugin };
@@ -200,9 +200,11 @@ struct Options {
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
-  bool training_info = true;  // whether to follow that of the model
-  std::string of_training;    // no option: what was said that a training_info says, or empty
-  std::string make_plugin;    // of `plan`: the folder for a skeleton; empty: none
+  std::string form = "training_info";  // of `make-training`: that or "graph"
+  bool training_info = true;           // whether to follow that of the model
+  bool initialize = false;             // run its initialization graphs
+  std::string of_training;  // no option: what was said that a training_info says, or empty
+  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

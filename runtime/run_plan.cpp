@@ -70,11 +70,8 @@ class RunPlanner {
     if (run_->optimizer == nullptr) {
       return input_error("--optimizer {}: no --plugin offers it", name);
     }
-    for (const Parameter& p : setup_.graph.parameters) {
-      OFSDP_ASSIGN_OR_RETURN(const bool decays, has_decay(p));
-      run_->decays.push_back(decays);
-    }
-    return check_no_decay();
+    OFSDP_ASSIGN_OR_RETURN(run_->decays, weight_decays(o, setup_.graph));
+    return {};
   }
 
   // States of different rules share their places: state0, state1, ...
@@ -89,27 +86,6 @@ class RunPlanner {
       const bool trained = p.trained && found != rules.trained.end();
       run_->rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
       run_->decays.push_back(false);
-    }
-    return {};
-  }
-
-  Result<bool> has_decay(const Parameter& p) const {
-    const OptimizerOptions& o = options_.optimizer;
-    if (o.no_decay_auto && setup_.graph.value(p.value).desc.shape.rank() <= 1) return false;
-    return std::ranges::none_of(o.no_decay, [&](const std::string& pattern) {
-      return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
-    });
-  }
-
-  Status check_no_decay() const {
-    for (const std::string& pattern : options_.optimizer.no_decay) {
-      const bool found = std::ranges::any_of(setup_.graph.parameters, [&](const Parameter& p) {
-        return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
-      });
-      if (!found) {
-        return input_error("--no-decay {}: matches no initializer of {}", pattern,
-                           setup_.graph.file);
-      }
     }
     return {};
   }
@@ -331,6 +307,28 @@ Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const Mod
                                                const std::vector<OptimizerDef>& optimizers,
                                                std::shared_ptr<KernelCache> kernels) {
   return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
+}
+
+Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph) {
+  const auto matches = [](const std::string& pattern, const Parameter& p) {
+    return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
+  };
+  for (const std::string& pattern : options.no_decay) {
+    if (std::ranges::none_of(graph.parameters,
+                             [&](const Parameter& p) { return matches(pattern, p); })) {
+      return input_error("--no-decay {}: matches no initializer of {}", pattern, graph.file);
+    }
+  }
+  std::vector<bool> decays;
+  for (const Parameter& p : graph.parameters) {
+    const bool one_axis = graph.value(p.value).desc.shape.rank() <= 1;
+    const bool left_out = (options.no_decay_auto && one_axis) ||
+                          std::ranges::any_of(options.no_decay, [&](const std::string& pattern) {
+                            return matches(pattern, p);
+                          });
+    decays.push_back(!left_out);
+  }
+  return decays;
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

@@ -1,6 +1,7 @@
 #include "runtime/update_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace ofsdp {
@@ -194,7 +195,8 @@ std::span<const std::byte> UpdateProgram::scalar_after(size_t scalar, int64_t up
 }
 
 double UpdateProgram::rate() const {
-  if (rules_.rate == 0 || scalars_[static_cast<size_t>(rules_.rate)] == nullptr) return 0;
+  if (rules_.rate == 0 || scalars_[static_cast<size_t>(rules_.rate)] == nullptr)
+    return std::nan("");
   const TensorDesc& desc = rules_.graph.value(rules_.rate).desc;
   return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(rules_.rate)])[0];
 }

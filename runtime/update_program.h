@@ -29,7 +29,7 @@ class UpdateProgram {
   // `rule` as UpdateRules numbers them; `states` in its order.
   void update(int rule, float* param, const float* gradient, float* const* states, int64_t count);
 
-  // The rate of the update begun last; 0 where none can be told.
+  // The rate of the update begun last; NaN where none can be told.
   double rate() const;
   // A scalar of the rules behind `updates` of them, as bytes.
   std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);

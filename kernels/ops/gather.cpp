@@ -13,6 +13,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -249,6 +250,13 @@ void add_gather(Registry& registry) {
                 .cpu = {{"columns", accepts_grad, create_grad}},
                 .samples = grad_samples,
                 .inplace_inputs = {2}});
+}
+
+void gather_grad_body(BodyBuilder& b) {
+  const Shape shape(b.attributes().ints("shape"));
+  const int64_t axis = b.attributes().i("axis", 0);
+  const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
+  b.set_output(0, scatter_along(b, b.input(0), b.input(1), at, shape[at]));
 }
 
 }  // namespace ofsdp::ops

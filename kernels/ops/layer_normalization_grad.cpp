@@ -2,11 +2,14 @@
 // and dbias of LayerNormalization, and of RMSNormalization where mean is absent; dscale and dbias
 // are only there when scale is one row. dmean and dinv may be absent. Formulas:
 // kernels/cpu/norm_rows.h.
+#include <algorithm>
+
 #include "kernels/core/memory.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/normalized_rows.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -145,6 +148,29 @@ void add_layer_normalization_grad(Registry& registry) {
                         {"float64", accepts<double>, create<double>}},
                 .samples = samples,
                 .inplace_inputs = {0, 1}});
+}
+
+void layer_normalization_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1), scale = b.input(2);
+  // Statistics are float32 whatever x is.
+  const auto statistic = [&](size_t i) {
+    return b.input(i) ? b.cast(b.input(i), b.desc(x).dtype) : Ref{};
+  };
+  const Ref mean = statistic(3), dmean = statistic(5), dinv = statistic(6);
+  const Shape& shape = b.desc(x).shape;
+  const int axis = norm_axis(shape, b.attributes());
+  const auto n = static_cast<double>(std::max<int64_t>(shape.numel(axis, shape.rank()), 1));
+  std::vector<int64_t> lead, rest;
+  for (int i = 0; i < shape.rank(); ++i) (i < axis ? lead : rest).push_back(i);
+  const Ref inv = statistic(4), h = b.mul(mean ? b.sub(x, mean) : x, inv), g = b.mul(dy, scale);
+  Ref d = b.sub(g, b.mul(h, b.mul(b.sum(b.mul(g, h), rest), 1 / n)));
+  if (mean) d = b.sub(d, b.mul(b.sum(g, rest), 1 / n));
+  d = b.mul(inv, d);
+  if (dmean) d = b.add(d, b.mul(dmean, 1 / n));
+  if (dinv) d = b.sub(d, b.mul(b.mul(b.mul(dinv, 1 / n), b.mul(inv, inv)), h));
+  b.set_output(0, d);
+  if (b.wants(1)) b.set_output(1, b.reshape(b.sum(b.mul(dy, h), lead), b.output_desc(1).shape));
+  if (b.wants(2)) b.set_output(2, b.reshape(b.sum(dy, lead), b.output_desc(2).shape));
 }
 
 }  // namespace ofsdp::ops

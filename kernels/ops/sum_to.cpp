@@ -5,6 +5,7 @@
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -105,6 +106,17 @@ void add_sum_to(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
                 .samples = samples});
+}
+
+void sum_to_body(BodyBuilder& b) {
+  const Shape& from = b.desc(b.input(0)).shape;
+  const Shape& to = b.output_desc(0).shape;
+  const int lead = from.rank() - to.rank();
+  std::vector<int64_t> axes;
+  for (int axis = 0; axis < from.rank(); ++axis) {
+    if (axis < lead || (to[axis - lead] == 1 && from[axis] != 1)) axes.push_back(axis);
+  }
+  b.set_output(0, b.reshape(b.sum(b.input(0), axes), to));
 }
 
 }  // namespace ofsdp::ops

@@ -17,14 +17,15 @@ struct CommandEntry {
   std::string_view operand;  // what must follow; empty: nothing
 };
 
-constexpr std::array<CommandEntry, 7> kCommands = {
+constexpr std::array<CommandEntry, 8> kCommands = {
     {{"train", Command::kTrain, "MODEL.onnx"},
      {"plan", Command::kPlan, "MODEL.onnx"},
      {"eval", Command::kEval, "MODEL.onnx"},
      {"export", Command::kExport, "CKPT_DIR"},
      {"config", Command::kConfig, ""},
      {"ops", Command::kOps, ""},
-     {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
+     {"check-plugin", Command::kCheckPlugin, "LIB.so"},
+     {"make-training", Command::kMakeTraining, "MODEL.onnx"}}};
 
 struct Flag {
   std::string name;  // without the dashes
@@ -40,7 +41,7 @@ struct Words {
   bool json = false;
   bool inference = false;
   bool verify = false;
-  std::optional<std::string> format;
+  std::optional<std::string> format, form;
   std::optional<std::string> world, topology, html;
 };
 
@@ -77,6 +78,7 @@ class Scanner {
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
     if (name == "config") return take_value(flag, text, words_.config.emplace());
     if (name == "format") return take_value(flag, text, words_.format.emplace());
+    if (name == "form") return take_value(flag, text, words_.form.emplace());
     if (name == "world") return take_value(flag, text, words_.world.emplace());
     if (name == "topology") return take_value(flag, text, words_.topology.emplace());
     if (name == "html") return take_value(flag, text, words_.html.emplace());
@@ -156,6 +158,15 @@ Status check_operands(const CommandEntry& command, const Words& words) {
                      fmt::join(found, "' '"), did_you_mean(found.front(), commands));
 }
 
+Status check_form(const CommandEntry& command, const Words& words) {
+  if (!words.form) return ok_status();
+  if (command.command != Command::kMakeTraining) {
+    return input_error("--form has no effect with fsdp-run {}", command.name);
+  }
+  if (*words.form == "training_info" || *words.form == "graph") return ok_status();
+  return input_error("--form: expected one of training_info, graph, found '{}'", *words.form);
+}
+
 Status check_command(const CommandEntry& command, const Words& words) {
   const bool plans = command.command == Command::kPlan;
   if (words.json && !plans && command.command != Command::kOps) {
@@ -182,6 +193,7 @@ Status check_command(const CommandEntry& command, const Words& words) {
   if (words.format && *words.format != "onnx" && *words.format != "safetensors") {
     return input_error("--format: expected one of onnx, safetensors, found '{}'", *words.format);
   }
+  OFSDP_RETURN_IF_ERROR(check_form(command, words));
   return check_operands(command, words);
 }
 
@@ -227,6 +239,7 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   options.inference = words.inference;
   options.verify = words.verify;
   options.format = words.format.value_or(options.format);
+  options.form = words.form.value_or(options.form);
   if (words.world) options.report.world = parse_integer(*words.world);
   options.report.topology = words.topology.value_or("");
   options.report.html = words.html.value_or("");

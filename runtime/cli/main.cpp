@@ -23,6 +23,7 @@
 #include "runtime/cli/operator_table.h"
 #include "runtime/cli/restart.h"
 #include "runtime/export.h"
+#include "runtime/make_training.h"
 #include "runtime/report/absent_ranks.h"
 #include "runtime/session.h"
 
@@ -125,6 +126,10 @@ int run_alone(const Options& options) {
     const Status status = make_plugin(options, plugins->registry);
     return status.ok() ? 0 : report(status);
   }
+  if (options.command == Command::kMakeTraining) {
+    const Status status = make_training(options, plugins->registry);
+    return status.ok() ? 0 : report(status);
+  }
   if (options.command == Command::kExport) {
     const Status status = export_checkpoint(options, plugins->registry);
     return status.ok() ? 0 : report(status);
@@ -136,7 +141,8 @@ int run_alone(const Options& options) {
 bool runs_alone(const Options& options) {
   const Command command = options.command;
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
-         command == Command::kCheckPlugin || !options.make_plugin.empty();
+         command == Command::kCheckPlugin || command == Command::kMakeTraining ||
+         !options.make_plugin.empty();
 }
 
 // Whether this process starts ranks; the first of them then says the warnings.

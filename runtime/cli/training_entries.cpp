@@ -150,6 +150,9 @@ std::vector<OptionEntry> loss_entries() {
       toggle("training-info", "on, off",
              "follow the training_info of the model, where it has one: its loss and its optimizer",
              OFSDP_FIELD(training_info)),
+      toggle("initialize", "off, on",
+             "start from what the initialization graphs of the training_info give",
+             OFSDP_FIELD(initialize)),
   };
 }
 

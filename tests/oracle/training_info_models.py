@@ -243,6 +243,58 @@ def two_steps():
     return model(first, second), update, ["v_", "mean_"]
 
 
+def initialized(random=False):
+    """Momentum, in a file of other values; its initialization graph gives the right ones."""
+    made = momentum("standard")[0]
+    nodes, outputs = [], []
+    values = {**initial(), **zeros("v_", initial()), "T": np.int64(0)}
+    infos = made.training_info[0]
+    for graph in (made.graph, infos.algorithm):
+        for t in graph.initializer:
+            if t.name in values:
+                t.CopyFrom(tensor(t.name, np.full_like(values[t.name], 5)))
+    for name, value in values.items():
+        if random and name in PARAMS:
+            nodes.append(node("RandomNormal", [], ["init_" + name], shape=list(value.shape), scale=0.5))
+        elif name.startswith("v_"):
+            nodes.append(node("Constant", [], ["shape_" + name], value=tensor("", np.array(value.shape, np.int64))))
+            nodes.append(node("ConstantOfShape", ["shape_" + name], ["init_" + name]))
+        else:
+            nodes.append(node("Constant", [], ["init_" + name], value=tensor("", value)))
+        outputs.append(info("init_" + name, value.shape, helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)))
+        infos.initialization_binding.add(key=name, value="init_" + name)
+    infos.initialization.CopyFrom(helper.make_graph(nodes, "initialization", [], outputs))
+    return made
+
+
+def documented():
+    """The example of Gradient's own page: Y = Gemm(Conv(X, W), Z), and dY/dW, dY/dZ of it; here Y is summed up."""
+    random = np.random.default_rng(9)
+    w = random.standard_normal((2, 1, 2, 2)).astype(np.float32)
+    z = random.standard_normal((18, 1)).astype(np.float32)
+    x = random.standard_normal((4, 1, 4, 4)).astype(np.float32)
+    nodes = [node("Conv", ["X", "W"], ["C"]), node("Flatten", ["C"], ["H"]), node("Gemm", ["H", "Z"], ["Y"])]
+    graph = helper.make_graph(nodes, "model", [info("X", ["batch", 1, 4, 4])], [info("Y", ["batch", 1])],
+                              [tensor("W", w), tensor("Z", z)])
+    algorithm = [node("ReduceMean", ["Y"], ["y"], keepdims=0),
+                 node("Gradient", ["W", "Z", "X"], ["dW", "dZ"], DOMAIN, xs=["W", "Z"], zs=["X"], y="y"),
+                 node("Sub", ["W", "dW"], ["W_new"]), node("Sub", ["Z", "dZ"], ["Z_new"])]
+    made = helper.make_model(graph, ir_version=8, producer_name="training_info_models",
+                             opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)])
+    training = made.training_info.add()
+    training.algorithm.CopyFrom(helper.make_graph(algorithm, "algorithm", [],
+                                                  [info("W_new", w.shape), info("Z_new", z.shape)]))
+    training.update_binding.add(key="W", value="W_new")
+    training.update_binding.add(key="Z", value="Z_new")
+    windows = np.lib.stride_tricks.sliding_window_view(x[:, 0].astype(np.float64), (2, 2), axis=(1, 2))
+    conv = np.einsum("nijab,cab->ncij", windows, w[:, 0].astype(np.float64))
+    flat = conv.reshape(4, 18)
+    dz = flat.mean(0)[:, None]
+    dw = np.einsum("nijab,cij->cab", windows, z.astype(np.float64).reshape(2, 3, 3)) / 4
+    values = {"W": (w - dw[:, None]).ravel().tolist(), "Z": (z - dz).ravel().tolist()}
+    return made, {"losses": [float((flat @ z).mean())], "values": values, "count": 1}, x
+
+
 MODELS = {"adam": adam, "adagrad": adagrad, "momentum": lambda: momentum("standard"),
           "nesterov": lambda: momentum("nesterov"), "sgd": sgd, "program": program, "two_steps": two_steps}
 
@@ -340,6 +392,15 @@ def main():
         with open(f"{folder}/{name}.json", "w") as file:
             json.dump({"losses": losses, "values": values, "count": STEPS}, file)
             file.write("\n")
+    onnx.save(initialized(), folder + "/initialized.onnx")
+    onnx.save(initialized(random=True), folder + "/random.onnx")
+    made, result, x = documented()
+    onnx.save(made, folder + "/documented.onnx")
+    with open(folder + "/documented.json", "w") as file:
+        json.dump(result, file)
+        file.write("\n")
+    os.makedirs(folder + "/documented_data", exist_ok=True)
+    np.save(folder + "/documented_data/X.npy", x)
     for name, change in BAD.items():
         onnx.save(bad(change), f"{folder}/bad_{name}.onnx")
 

@@ -119,6 +119,51 @@ TEST(TrainingInfoTest, GoesOnFromACheckpoint) {
   }
 }
 
+// The file has other weights, states and another count of updates; all of them are replaced.
+TEST(TrainingInfoTest, InitializationGraphsRunWhenAsked) {
+  const auto expected = parsed(fixture("training_info/momentum.json"));
+  for (const int world : {1, 3}) {
+    const TempFolder folder;
+    const std::string output = folder.path() + "/out.onnx";
+    const Words command =
+        train(model_of("initialized"), data(), world, 4) + Words{"--output", output};
+    const Finished run = Program::run(command + Words{"--initialize"});
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(expect_values(output, expected["values"]), expected["values"].size());
+  }
+  const Finished none = Program::run(train(model_of("adam"), data(), 1, 1) + Words{"--initialize"});
+  EXPECT_EQ(none.status, 2);
+  expect_one_line(none.err, {"--initialize", "adam.onnx"});
+}
+
+TEST(TrainingInfoTest, RandomInitializationIsThatOfTheSeed) {
+  const TempFolder folder;
+  const auto bytes = [&](int world, const std::string& seed) {
+    const std::string output = folder.path() + "/out.onnx";
+    const Finished run = Program::run(train(model_of("random"), data(), world, 1) +
+                                      Words{"--initialize", "--seed", seed, "--output", output});
+    EXPECT_EQ(run.status, 0) << run.err;
+    const auto file = OnnxFile::open(output);
+    return values(*file, file->initializers()[0]);
+  };
+  const auto one = bytes(1, "3");
+  expect_close(bytes(2, "3"), one, "two ranks");
+  EXPECT_NE(bytes(1, "4"), one);
+}
+
+// The graph of Gradient's documentation: dY/dW and dY/dZ.
+TEST(TrainingInfoTest, TheExampleOfGradientsOwnPage) {
+  const auto expected = parsed(fixture("training_info/documented.json"));
+  const TempFolder folder;
+  const std::string output = folder.path() + "/out.onnx", metrics = folder.path() + "/m.jsonl";
+  const Finished run = Program::run(
+      fsdp_run({model_of("documented"), "--data", fixture("training_info/documented_data"),
+                "--batch-size", "4", "--steps", "1", "--output", output, "--metrics", metrics}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  expect_close(losses_of(metrics), expected["losses"], "loss");
+  EXPECT_EQ(expect_values(output, expected["values"]), 2u);
+}
+
 TEST(TrainingInfoTest, TheModelsOwnAlgorithmOrTheFlags) {
   const TempFolder folder;
   const Words command = train(model_of("adam"), data(), 1, 1);
