@@ -37,7 +37,7 @@ class RendezvousLink final : public NodeLink {
       OFSDP_RETURN_IF_ERROR(wait_a_little());
       exchange();
     }
-    if (!turn_) return fault("the launcher at rendezvous {} is gone", endpoint_.text());
+    if (!turn_) return end_without_others(last);
     return *std::exchange(turn_, std::nullopt);
   }
 
@@ -50,6 +50,16 @@ class RendezvousLink final : public NodeLink {
   }
 
  private:
+  // One line is enough: that of a rank, where one has noticed.
+  Result<Turn> end_without_others(const Outcome* last) const {
+    if (last == nullptr || !last->spoke) {
+      return fault("the launcher at rendezvous {} is gone", endpoint_.text());
+    }
+    Turn turn;
+    turn.status = last->status;
+    return turn;
+  }
+
   bool lost() { return channel_.closed() || channel_.silence() > timeout_; }
 
   Status wait_a_little() const {
