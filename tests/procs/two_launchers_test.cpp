@@ -73,7 +73,8 @@ Finished without_second(const CheckpointRuns& runs, int ranks_of_first) {
                             "--output",
                             runs / "trained.onnx",
                             "--checkpoint-interval",
-                            "10step"};
+                            "10step",
+                            "--checkpoint-sync"};
   TwoLaunchers both(words, ranks_of_first);
   EXPECT_TRUE(both.first().until_output("step 15/", 30)) << both.first().err();
   both.second().signal(SIGKILL);

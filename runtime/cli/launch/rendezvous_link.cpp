@@ -32,7 +32,6 @@ class RendezvousLink final : public NodeLink {
     } else {
       channel_.send(to_json(*last, free_port()));
     }
-    stop_ = false;
     while (!turn_ && !lost()) {
       OFSDP_RETURN_IF_ERROR(wait_a_little());
       exchange();
@@ -130,7 +129,10 @@ class RendezvousLink final : public NodeLink {
     const std::string kind = kind_of(message);
     if (kind == "welcome") welcome_ = true;
     if (kind == "stop") stop_ = true;
-    if (kind == "start" || kind == "end") turn_ = read_turn(message);
+    if (kind == "start" || kind == "end") {
+      turn_ = read_turn(message);
+      stop_ = false;  // it was meant for the attempt before, whose ranks may have ended without it
+    }
     if (kind != "refused") return;
     refused_ = text_in(message, "why");
     try_again_ = flag_in(message, "again");
