@@ -12,7 +12,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kSpeakerHolds{500};
 constexpr std::chrono::seconds kCallOffGrace{5};  // the first rank says which are missing
+
+// The first rank has not come. Of those whose time is up at about the same moment the one that gets
+// a name says so; it holds the name until the others have seen that.
+Status absent_first(const LocalSeat& seat, std::chrono::seconds timeout) {
+  const Address speaker = address_of(seat.rendezvous + " speaks");
+  const UniqueFd name = new_socket();
+  if (bind(name.get(), speaker.get(), speaker.bytes) != 0) {
+    return {ErrorKind::kPeer, fmt::format("rank {} is not there", seat.ranks[0])};
+  }
+  std::this_thread::sleep_for(kSpeakerHolds);
+  return fault("rank {} did not arrive at rendezvous {} within {} s: rank {} of {} cannot reach it",
+               seat.ranks[0], seat.rendezvous, timeout.count(), seat.rank(), seat.here());
+}
 
 Result<UniqueFd> connect_to_first(const LocalSeat& seat, std::chrono::seconds timeout) {
   const Address address = address_of(seat.rendezvous);
@@ -23,11 +37,7 @@ Result<UniqueFd> connect_to_first(const LocalSeat& seat, std::chrono::seconds ti
       limit_sends(socket.get(), timeout);
       return socket;
     }
-    if (Clock::now() >= deadline) {
-      return fault(
-          "rank {} did not arrive at rendezvous {} within {} s: rank {} of {} cannot reach it",
-          seat.ranks[0], seat.rendezvous, timeout.count(), seat.rank(), seat.here());
-    }
+    if (Clock::now() >= deadline) return absent_first(seat, timeout);
     std::this_thread::sleep_for(kRendezvousRetry);
   }
 }

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace ofsdp {
 
@@ -45,7 +46,9 @@ class Namespaces {
   bool made() const { return made_; }
   // In front of a command that is to run on that host.
   std::string on(int host) const { return fmt::format("ip netns exec {} ", name(host)); }
+  std::vector<std::string> words_on(int host) const { return {"ip", "netns", "exec", name(host)}; }
   void cut() const { run("ip -n {} link set {} down", name(0), link(0)); }
+  void join() const { run("ip -n {} link set {} up", name(0), link(0)); }
 
   // What mpirun calls in place of ssh: AGENT [-x] ADDRESS COMMAND...
   std::string agent() {

@@ -32,12 +32,11 @@ class RendezvousLink final : public NodeLink {
     } else {
       channel_.send(to_json(*last, free_port()));
     }
-    stop_ = false;
     while (!turn_ && !lost()) {
       OFSDP_RETURN_IF_ERROR(wait_a_little());
       exchange();
     }
-    if (!turn_) return fault("the launcher at rendezvous {} is gone", endpoint_.text());
+    if (!turn_) return end_without_others(last);
     return *std::exchange(turn_, std::nullopt);
   }
 
@@ -50,6 +49,16 @@ class RendezvousLink final : public NodeLink {
   }
 
  private:
+  // One line is enough: that of a rank, where one has noticed.
+  Result<Turn> end_without_others(const Outcome* last) const {
+    if (last == nullptr || !last->spoke) {
+      return fault("the launcher at rendezvous {} is gone", endpoint_.text());
+    }
+    Turn turn;
+    turn.status = last->status;
+    return turn;
+  }
+
   bool lost() { return channel_.closed() || channel_.silence() > timeout_; }
 
   Status wait_a_little() const {
@@ -120,7 +129,10 @@ class RendezvousLink final : public NodeLink {
     const std::string kind = kind_of(message);
     if (kind == "welcome") welcome_ = true;
     if (kind == "stop") stop_ = true;
-    if (kind == "start" || kind == "end") turn_ = read_turn(message);
+    if (kind == "start" || kind == "end") {
+      turn_ = read_turn(message);
+      stop_ = false;  // it was meant for the attempt before, whose ranks may have ended without it
+    }
     if (kind != "refused") return;
     refused_ = text_in(message, "why");
     try_again_ = flag_in(message, "again");
