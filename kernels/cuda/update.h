@@ -65,7 +65,7 @@ enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLion };
 // One update of a span of a shard. State tensors in the order of the optimizer's state_names.
 struct OptimizerUpdate {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  OptimizerSettings settings;
+  OptimizerSettings settings = {};
   double weight_decay = 0;  // of this span
   float* param = nullptr;   // master weights
   float* state[2] = {};
