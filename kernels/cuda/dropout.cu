@@ -33,7 +33,6 @@ __host__ __device__ inline Key key_of(const RandomInput& r, uint64_t node_seed) 
 __host__ __device__ inline void philox(uint64_t block, uint64_t sample, Key k, uint32_t* words) {
   uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = static_cast<uint32_t>(sample), c3 = static_cast<uint32_t>(sample >> 32);
-#pragma unroll
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k.low;

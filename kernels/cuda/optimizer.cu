@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) update_kernel(View u, const G* gradi
   if (u.a != nullptr) load<V>(u.a + i, a);
   if (u.b != nullptr) load<V>(u.b + i, b);
 #pragma unroll
-  for (int k = 0; k < V; ++k) update_element<kind>(f, p[k], g[k] * factor, a[k], b[k]);
+  for (int k = 0; k < V; ++k) update_element<kind>(f, p[k], times(g[k], factor), a[k], b[k]);
   store<V>(u.param + i, p);
   if (u.a != nullptr) store<V>(u.a + i, a);
   if (u.b != nullptr) store<V>(u.b + i, b);

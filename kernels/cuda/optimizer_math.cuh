@@ -1,5 +1,5 @@
-// The update of one element, as kernels/optimizers/*.cpp have it, in the same order of operations. Compiled without
-// contraction into FMAs (kernels/cuda/CMakeLists.txt), each operation rounds as there.
+// The update of one element, as kernels/optimizers/*.cpp have it, in the same order of operations. Products go through
+// `times`, which nvcc does not contract into FMAs, so each operation rounds as there.
 #pragma once
 
 #include <cmath>
@@ -15,14 +15,17 @@ struct Factors {
   bool decays, far, first, nesterov, moves;
 };
 
+__device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
+
 // In double and rounded once; `step` counts what was not skipped.
-__host__ __device__ inline Factors factors_of(const OptimizerSettings& s, double weight_decay,
-                                              double lr, int64_t step, bool bias_corrected) {
+__device__ inline Factors factors_of(const OptimizerSettings& s, double weight_decay, double lr,
+                                     int64_t step, bool bias_corrected) {
   const double t = static_cast<double>(step);
   Factors f;
   f.lr = static_cast<float>(lr);
   f.minus_lr = static_cast<float>(-lr);
-  f.keep = static_cast<float>(1 - lr * weight_decay);
+  f.keep = static_cast<float>(1 - times(lr, weight_decay));
   f.weight_decay = static_cast<float>(weight_decay);
   f.weight1 = static_cast<float>(1 - s.beta1);
   f.beta1 = 1 - f.weight1;
@@ -44,40 +47,39 @@ __host__ __device__ inline Factors factors_of(const OptimizerSettings& s, double
 }
 
 // torch.lerp
-__host__ __device__ inline float lerp(float start, float end, const Factors& f) {
-  return f.far ? end - (end - start) * f.beta1 : start + f.weight1 * (end - start);
+__device__ inline float lerp(float start, float end, const Factors& f) {
+  return f.far ? end - times(end - start, f.beta1) : start + times(f.weight1, end - start);
 }
 
 // Param p, gradient g, state tensors a and b of one element.
 template <OptimizerKind kind>
-__host__ __device__ inline void update_element(const Factors& f, float& p, float g, float& a,
-                                               float& b) {
+__device__ inline void update_element(const Factors& f, float& p, float g, float& a, float& b) {
   constexpr bool kDecoupled = kind == OptimizerKind::kAdamW || kind == OptimizerKind::kLion;
-  if (!kDecoupled && f.decays) g = g + f.weight_decay * p;
+  if (!kDecoupled && f.decays) g = g + times(f.weight_decay, p);
   if constexpr (kind == OptimizerKind::kAdamW || kind == OptimizerKind::kAdam) {
-    if (kDecoupled && f.decays) p = p * f.keep;
+    if (kDecoupled && f.decays) p = times(p, f.keep);
     a = lerp(a, g, f);
-    b = b * f.beta2 + f.weight2 * g * g;
-    p = p + f.minus_step * a / (sqrtf(b) / f.root_correction2 + f.eps);
+    b = times(b, f.beta2) + times(times(f.weight2, g), g);
+    p = p + times(f.minus_step, a) / (sqrtf(b) / f.root_correction2 + f.eps);
   } else if constexpr (kind == OptimizerKind::kSgd) {
     if (f.moves) {
-      a = f.first ? g : f.momentum * a + g;
-      g = f.nesterov ? g + f.momentum * a : a;
+      a = f.first ? g : times(f.momentum, a) + g;
+      g = f.nesterov ? g + times(f.momentum, a) : a;
     }
-    p += f.minus_lr * g;
+    p += times(f.minus_lr, g);
   } else if constexpr (kind == OptimizerKind::kAdadelta) {
-    a = a * f.rho + f.rest_rho * g * g;
-    const float delta = sqrtf(b + f.eps) / sqrtf(a + f.eps) * g;
-    b = b * f.rho + f.rest_rho * delta * delta;
-    p += f.minus_lr * delta;
+    a = times(a, f.rho) + times(times(f.rest_rho, g), g);
+    const float delta = times(sqrtf(b + f.eps) / sqrtf(a + f.eps), g);
+    b = times(b, f.rho) + times(times(f.rest_rho, delta), delta);
+    p += times(f.minus_lr, delta);
   } else if constexpr (kind == OptimizerKind::kAdagrad) {
-    a = a + g * g;
-    p += f.minus_lr * g / (sqrtf(a) + f.eps);
+    a = a + times(g, g);
+    p += times(f.minus_lr, g) / (sqrtf(a) + f.eps);
   } else {
-    const float c = f.rest1 * a + f.weight1 * g;
+    const float c = times(f.rest1, a) + times(f.weight1, g);
     const float step = c > 0 ? f.lr : c < 0 ? -f.lr : 0.0f;
-    p = p * f.keep - step;
-    a = f.beta2 * a + f.weight2 * g;
+    p = times(p, f.keep) - step;
+    a = times(f.beta2, a) + times(f.weight2, g);
   }
 }
 

@@ -88,14 +88,8 @@ T atomicMax(T* at, T v) {
   if (v > old) *at = v;
   return old;
 }
-inline float __int_as_float(int bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
-}
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>((uint64_t{a} * b) >> 32);
-}
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),

@@ -1,5 +1,3 @@
-#include <ucontext.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -18,8 +16,34 @@ constexpr int kWarp = 32;
 
 enum class State { kReady, kBarrier, kShuffle, kDone };
 
+// Saves what a call keeps on this stack, goes on where the other one was left (System V, x86-64). ucontext would ask the
+// kernel for the signal mask at every turn.
+extern "C" void emulator_switch(void** from, void* to);
+asm(R"(
+.text
+.globl emulator_switch
+.type emulator_switch, @function
+emulator_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+.size emulator_switch, .-emulator_switch
+)");
+
 struct Fiber {
-  ucontext_t context;
+  void* place = nullptr;  // its stack pointer while it waits
   std::unique_ptr<char[]> stack;
   uint3 thread{};
   State state = State::kReady;
@@ -33,7 +57,7 @@ struct Warp {
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
-  ucontext_t scheduler;
+  void* scheduler = nullptr;
   const std::function<void()>* body = nullptr;
   size_t current = 0, threads = 0;
   bool backwards = false;
@@ -48,14 +72,14 @@ void enter() {
   Block& b = block();
   (*b.body)();
   b.fibers[b.current].state = State::kDone;
-  swapcontext(&b.fibers[b.current].context, &b.scheduler);
+  emulator_switch(&b.fibers[b.current].place, b.scheduler);
 }
 
 void wait(State state) {
   Block& b = block();
   Fiber& f = b.fibers[b.current];
   f.state = state;
-  swapcontext(&f.context, &b.scheduler);
+  emulator_switch(&f.place, b.scheduler);
 }
 
 // All lanes that are left have come as far as this one.
@@ -75,7 +99,7 @@ bool resume(Block& b, size_t i) {
   f.state = State::kReady;
   b.current = i;
   threadIdx = f.thread;
-  swapcontext(&b.scheduler, &f.context);
+  emulator_switch(&b.scheduler, f.place);
   return true;
 }
 
@@ -86,11 +110,11 @@ void start(Block& b, size_t i, const dim3& size) {
   f.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
   f.state = State::kReady;
   f.shuffles = 0;
-  getcontext(&f.context);
-  f.context.uc_stack.ss_sp = f.stack.get();
-  f.context.uc_stack.ss_size = kStack;
-  f.context.uc_link = nullptr;
-  makecontext(&f.context, enter, 0);
+  // As if `enter` had been called with nothing to return to, and had been left at once.
+  auto* top = reinterpret_cast<void**>(f.stack.get() + kStack) - 1;
+  top[0] = nullptr;
+  *--top = reinterpret_cast<void*>(&enter);
+  f.place = std::fill_n(top - 6, 6, nullptr) - 6;
 }
 
 void run_block(Block& b) {
