@@ -142,18 +142,13 @@ Status OptionReader::refuse_without_effect() const {
   return ok_status();
 }
 
-void OptionReader::place(GivenCount& count, const std::string& name) const {
-  count.source = source_of(name);
-  if (said(name)) count.said = said_.at(name).subject;
-}
-
 Result<Options> OptionReader::finish(Command command,
                                      const std::optional<std::string>& omp_num_threads) {
   options_.command = command;
   BatchOptions::Given& given = options_.batch.given;
-  place(given.batch_size, "batch-size");
-  place(given.grad_accum, "grad-accum");
-  place(given.global_batch_size, "global-batch-size");
+  given.batch_size.source = source_of("batch-size");
+  given.grad_accum.source = source_of("grad-accum");
+  given.global_batch_size.source = source_of("global-batch-size");
   settle_optimizer();
   note_training();
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());

@@ -47,7 +47,6 @@ class OptionReader {
 
   bool said(const std::string& name) const { return said_.count(name) > 0; }
   Source source_of(const std::string& name) const;
-  void place(GivenCount& count, const std::string& name) const;
   void begin(const OptionEntry& entry, Source source, const std::string& subject);
   Status agree(const OptionEntry& entry, const std::string& text, Source source,
                const std::string& subject);
