@@ -116,7 +116,8 @@ struct ScheduleOptions {
 struct GivenCount {
   std::optional<int64_t> value;
   Source source = Source::kDefault;
-  std::string said = {};  // where, for messages: "c.yaml line 3: batch_size"; empty: by the flag, if at all
+  std::string said =
+      {};  // where, for messages: "c.yaml line 3: batch_size"; empty: by the flag, if at all
 };
 
 struct BatchOptions {

@@ -62,6 +62,10 @@ std::vector<Trial> trials() {
            with_eps(with_betas(settings(0.01), 0.4, 0.9), 1e-6),
            0.02,
            {0.413329154f, -1.02998173f, 1.67672598f, 0.0966938511f, -0.621305048f}},
+          {"adamw_transformers",  // by its formulas in double
+           with_eps(settings(0.1), 1e-6),
+           0.01,
+           {0.469962467f, -1.11913108f, 1.79922464f, 0.0965286639f, -0.666336856f}},
           {"adadelta",
            with_eps(settings(0.01), 1e-6),
            1.0,
@@ -282,7 +286,8 @@ TEST(Lamb, TheRatioIsOneWhereANormIsZero) {
 }
 
 TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
-  for (const char* name : {"sgd", "adam", "adamw", "adadelta", "adagrad", "lion"}) {
+  for (const char* name :
+       {"sgd", "adam", "adamw", "adamw_transformers", "adadelta", "adagrad", "lion"}) {
     const OptimizerDef* def = find_optimizer(name);
     ASSERT_NE(def, nullptr) << name;
     const OptimizerSettings given = settings(0.5);

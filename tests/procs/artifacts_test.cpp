@@ -136,6 +136,30 @@ TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
   expect_near(losses_of(metrics, "eval"), losses_of(metrics + "2", "eval"));
 }
 
+// How often a step of the schedule stands in what plan prints for the training program.
+int count_steps(const std::string& plan, const std::string& step) {
+  const size_t begin = plan.find("training of"), end = plan.find("evaluation of");
+  int count = 0;
+  for (const std::string& line : lines_of(plan.substr(begin, end - begin))) {
+    count += line.find(" " + step + " ") != std::string::npos || line.ends_with(" " + step);
+  }
+  return count;
+}
+
+// Their backward reads the parameters unit by unit, as that of autodiff does: a block is gathered
+// once in forward and once in backward, and its gradient is complete once.
+TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
+  const Finished plan = Program::run(fsdp_run({"plan", artifacts("bert_cls"), "--strategy",
+                                               "full_shard", "--batch-size", "6", "--world", "2"}));
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, testing::HasSubstr("layer.1"));
+  for (const char* unit : {"u0", "u1", "u2"}) {
+    const int gathers = std::string(unit) == "u2" ? 1 : 2;  // the root stays
+    EXPECT_EQ(count_steps(plan.out, std::string("Gather ") + unit), gathers) << plan.out;
+    EXPECT_EQ(count_steps(plan.out, std::string("Post ") + unit), 1) << plan.out;
+  }
+}
+
 // A copy of a folder, which a test spoils.
 class SpoiltArtifacts : public RunFolder {
  public:
