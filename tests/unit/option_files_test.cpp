@@ -235,14 +235,15 @@ TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
             (Batch{6, 2, 24}));
   EXPECT_EQ(settled(beside("global_batch_size: 24\n", {"--batch-size", "6"}), 2),
             (Batch{6, 2, 24}));
-  const std::string at = this->at("model.yaml");
+  const std::string file = at("model.yaml");
   EXPECT_EQ(unsettled(beside(parts + "global_batch_size: 24\n"), 2),
             fmt::format("{0} line 1: batch_size 5 x {0} line 2: grad_accum 3 x 2 ranks is 30, but "
                         "{0} line 3: global_batch_size is 24",
-                        at));
+                        file));
   EXPECT_EQ(unsettled(beside("global_batch_size: 25\n"), 2),
-            at + " line 1: global_batch_size 25 is not a multiple of --grad-accum 1 x 2 ranks, so "
-                 "there is no whole --batch-size");
+            file +
+                " line 1: global_batch_size 25 is not a multiple of --grad-accum 1 x 2 ranks, so "
+                "there is no whole --batch-size");
   write("model.yaml", parts);
   const std::string config = write("c.yaml", "global_batch_size: 24\n");
   EXPECT_EQ(settled(parse({at("model.onnx"), "--config", config})->options, 2), (Batch{12, 1, 24}));
