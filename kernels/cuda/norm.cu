@@ -287,10 +287,10 @@ __global__ void __launch_bounds__(kThreads) column_sums(BackwardView n, int64_t 
   to[n.width + column] = dbias;
 }
 
-// Partials of all blocks, eight threads a column, each every eighth block.
-constexpr int kAdders = 8;
+// Partials of all blocks, 32 threads a column, each every 32nd block.
+constexpr int kAdders = 32;
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kWarp* kAdders)
     add_partials(const float* partial, int64_t blocks, int64_t width, T* dscale, T* dbias) {
   __shared__ float sums[kAdders][kWarp];
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
@@ -299,6 +299,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   if (column < width && to != nullptr) {
     const float* from = partial + (second ? width : 0) + column;
+#pragma unroll 4
     for (int64_t b = threadIdx.y; b < blocks; b += kAdders) sum += from[b * 2 * width];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
