@@ -10,7 +10,7 @@ trap 'rm -rf "$folder"' EXIT
 cp -r "$source/plugins/examples" "$folder/examples"
 "$cmake" -S "$folder/examples" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/prefix"
 "$cmake" --build "$folder/build"
-for name in rms_norm fused_swiglu scaled_tanh lion huber_loss; do
+for name in rms_norm fused_swiglu scaled_tanh lion adafactor huber_loss; do
   "$build/fsdp-run" check-plugin "$folder/build/lib$name.so"
 done
 
