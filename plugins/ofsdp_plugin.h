@@ -204,7 +204,8 @@ typedef struct ofsdp_operator {
   int32_t (*build_backward)(const ofsdp_graph*);
   const ofsdp_sample* const* samples;
   size_t num_samples;
-  /* Not called yet: the program has no CUDA backend. `stream` is a cudaStream_t. */
+  /* As forward and backward, with data in device memory; they put their work onto `stream`, a
+   * cudaStream_t, and do not wait. Not called by a run yet: the program has no CUDA backend. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;

@@ -69,6 +69,7 @@ struct Example {
   std::string optimizer;
   Words plugins;
   std::string loss = "cross_entropy";
+  std::string name = model;
 };
 
 std::vector<Example> examples() {
@@ -77,14 +78,18 @@ std::vector<Example> examples() {
           {"scaled_tanh", "adamw", {"scaled_tanh"}},
           {"huber_loss", "adamw", {"huber_loss"}, "plugin:com.example.HuberLoss"},
           {"all", "lion", {"rms_norm", "fused_swiglu", "scaled_tanh", "lion"}},
-          {"adafactor", "adafactor", {"rms_norm", "fused_swiglu", "scaled_tanh", "adafactor"}}};
+          {"adafactor", "adafactor", {"rms_norm", "fused_swiglu", "scaled_tanh", "adafactor"}},
+          {"scaled_tanh", "adamw", {"cuda_scaled_tanh"}, "cross_entropy", "cuda_scaled_tanh"}};
 }
+
+bool exists(const std::string& path) { return std::ifstream(path).good(); }
 
 class PluginExampleTest : public ::testing::TestWithParam<Example> {};
 
 // Three ranks, sharded, activations computed again; then the trained file goes on on one rank.
 TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
   const Example& e = GetParam();
+  if (!exists(example(e.plugins[0]))) GTEST_SKIP() << "built without nvcc: " << e.name;
   const onnx_bytes::Folder folder;
   const std::string trained = folder / "trained.onnx", metrics = folder / "metrics.jsonl";
   const Words common = plugins(e.plugins) + settings(e.optimizer, e.loss);
@@ -105,7 +110,7 @@ TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PluginExampleTest, ::testing::ValuesIn(examples()),
-                         [](const auto& info) { return info.param.model; });
+                         [](const auto& info) { return info.param.name; });
 
 // The same bits with and without recomputation, sharded or not: kernels of plug-ins are kernels.
 TEST(PluginTest, OneRankAndThreeAgree) {
@@ -171,6 +176,18 @@ TEST(PluginTest, ExamplesPassTheirCheck) {
     EXPECT_EQ(run.status, 0) << run.out << run.err;
     EXPECT_THAT(run.out, ::testing::Not(HasSubstr("WRONG"))) << name;
   }
+}
+
+TEST(PluginTest, TheOneWithCudaKernelsIsListedAndChecked) {
+  const std::string library = example("cuda_scaled_tanh");
+  if (!exists(library)) GTEST_SKIP() << "built without nvcc: cuda_scaled_tanh";
+  const Finished table = Program::run(fsdp_run({"ops", "--plugin", library}));
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("cuda kernels: com.example.ScaledTanh (plug-in)"));
+  const Finished plain = Program::run(fsdp_run({"ops", "--plugin", example("scaled_tanh")}));
+  EXPECT_THAT(plain.out, ::testing::Not(HasSubstr("cuda")));
+  const Finished run = Program::run(fsdp_run({"check-plugin", library}));
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
 }
 
 // The skeleton that is built outside of the tree is tried by procs.plugin_package.
