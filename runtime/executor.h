@@ -19,8 +19,8 @@
 #include "runtime/exact_squares.h"
 #include "runtime/exposed_time.h"
 #include "runtime/loss_scale.h"
+#include "runtime/step_lengths.h"
 #include "runtime/trace.h"
-#include "runtime/trust_ratios.h"
 
 namespace ofsdp {
 
@@ -130,7 +130,7 @@ class Executor {
   double squared_norm_ = 0;
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
-  std::optional<TrustRatios> trust_;  // of an optimizer that needs them
+  std::optional<StepLengths> step_lengths_;  // of an optimizer that needs them
 };
 
 }  // namespace ofsdp
