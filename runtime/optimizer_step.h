@@ -35,7 +35,7 @@ struct UnitState {
 };
 
 std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
-                                   const RankMemory& memory);
+                                   const MemoryBases& memory);
 
 struct UpdateNumbers {
   double lr = 0;
@@ -49,21 +49,23 @@ class OptimizerStep {
   OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings, const Plan& plan,
                 const std::vector<UnitState>& units, const std::vector<bool>& decays);
 
+  struct Segment {
+    int64_t end;  // of the owned span
+    double weight_decay;
+  };
+  // Per unit, in order, covering the owned span.
+  const std::vector<std::vector<Segment>>& segments() const { return segments_; }
+
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers);
 
  private:
-  struct Segment {
-    int64_t end;  // of the owned span
-    double weight_decay;
-  };
-
   const OptimizerDef& optimizer_;
   OptimizerSettings settings_;
   const std::vector<UnitState>& units_;
-  std::vector<std::vector<Segment>> segments_;  // per unit, in order, covering the owned span
-  std::vector<float*> state_;                   // scratch of one call
+  std::vector<std::vector<Segment>> segments_;
+  std::vector<float*> state_;  // scratch of one call
 };
 
 // In double, in a fixed order.

@@ -73,7 +73,17 @@ struct RankMemoryNeeds {
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
+// Where the regions that kernels see begin: on the host, or on a device.
+struct MemoryBases {
+  std::byte* arena = nullptr;
+  std::byte* kept = nullptr;
+  std::byte* state = nullptr;
+  std::byte* shared = nullptr;
+};
+
 struct RankMemory {
+  MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared}; }
+
   Region arena, kept, state, staging, checkpoint, trace;
   std::byte* shared = nullptr;
 

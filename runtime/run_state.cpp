@@ -36,7 +36,7 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
   const RowSource* train = setup.data.train ? setup.data.train.get() : setup.data.synthetic.get();
   state->eval_staging_ = align_up(
       Loader::staging_bytes(*train, plan.train_sampler[0].options().batch_size), kTensorAlignment);
-  state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_);
+  state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_.bases());
   OFSDP_RETURN_IF_ERROR(state->load_kept());
   OFSDP_RETURN_IF_ERROR(state->load_frozen());
   OFSDP_RETURN_IF_ERROR(checkpoint == nullptr
@@ -143,7 +143,8 @@ Status RunState::load_converted(int parameter, const Span& elements, DType dtype
 }
 
 void RunState::bind_programs() {
-  const BindingContext context{plan_.plan, plan_.memory, memory_, units_, plan_.kept, loss_weight_};
+  const MemoryBases bases = memory_.bases();
+  const BindingContext context{plan_.plan, plan_.memory, bases, units_, plan_.kept, loss_weight_};
   for (const auto& [key, program] : plan_.programs) programs_.emplace(key, bind(program, context));
 }
 

@@ -46,7 +46,9 @@ class Trainer {
   };
 
   Status update(int64_t step);
-  Status micro_batches(int64_t step, UpdateSums& sums);
+  Status micro_batches();
+  Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
+  bool settles(int64_t step) const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   Status report(int64_t step, const UpdateSums& sums);
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
