@@ -24,6 +24,7 @@ struct ExecutorOptions {
   bool scale_loss = false;               // float16
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
+  bool graphs = true;                    // of a device: steps are captured and replayed
 };
 
 class Executor final : public UpdateRunner {

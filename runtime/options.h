@@ -65,6 +65,7 @@ struct LaunchOptions {
   std::string rdzv_id;             // empty: none
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
+  bool cuda_graph = true;
   double timeout_seconds = 300;
   Determinism deterministic = Determinism::kOn;
 };

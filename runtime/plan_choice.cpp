@@ -18,8 +18,12 @@ bool is_light(OptimizerKind kind) {
 class PlanChooser {
  public:
   PlanChooser(const Options& options, const ModelSetup& setup, const Communicator& communicator,
-              const std::vector<OptimizerDef>& optimizers)
-      : options_(options), setup_(setup), communicator_(communicator), optimizers_(optimizers) {}
+              const std::vector<OptimizerDef>& optimizers, Device* device)
+      : options_(options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        device_(device) {}
 
   Result<std::unique_ptr<RunPlan>> run() {
     if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
@@ -32,7 +36,7 @@ class PlanChooser {
   using MadePlan = Result<std::unique_ptr<RunPlan>>;
 
   MadePlan make(const Options& options) const {
-    return RunPlan::make(options, setup_, communicator_, optimizers_);
+    return RunPlan::make(options, setup_, communicator_, optimizers_, device_);
   }
 
   bool fits(const RunPlan& plan) const { return plan.memory.fits(options_.sharding.memory_limit); }
@@ -106,6 +110,7 @@ class PlanChooser {
   const ModelSetup& setup_;
   const Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
+  Device* device_;
 };
 
 }  // namespace
@@ -128,8 +133,9 @@ double bytes_moved(Strategy strategy, int world, int64_t grad_accum, int states)
 
 Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
                                              const Communicator& communicator,
-                                             const std::vector<OptimizerDef>& optimizers) {
-  return PlanChooser(options, setup, communicator, optimizers).run();
+                                             const std::vector<OptimizerDef>& optimizers,
+                                             Device* device) {
+  return PlanChooser(options, setup, communicator, optimizers, device).run();
 }
 
 }  // namespace ofsdp

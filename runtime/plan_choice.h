@@ -16,7 +16,8 @@ namespace ofsdp {
 
 Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
                                              const Communicator& communicator,
-                                             const std::vector<OptimizerDef>& optimizers);
+                                             const std::vector<OptimizerDef>& optimizers,
+                                             Device* device = nullptr);
 
 // What a rank moves in an update with `parameters` of one byte each (so: passes over them), of one
 // host: gathers, the reduction, and the update of what it owns with `states` tensors.

@@ -48,9 +48,20 @@ Problem problem_of(const Graph& graph, const Node& node) {
 Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
   auto& slot = kernels_[problem_key(op, problem)];
   if (slot == nullptr) {
-    OFSDP_ASSIGN_OR_RETURN(slot, create_kernel(op, problem));
+    OFSDP_ASSIGN_OR_RETURN(slot, make(op, problem));
   }
   return slot.get();
+}
+
+Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
+  if (device_ == nullptr) return create_kernel(op, problem);
+  auto kernel = device_->make_kernel(op.full_name(), problem);
+  if (kernel != nullptr) return kernel;
+  std::string inputs;
+  for (const TensorDesc& desc : problem.inputs) {
+    inputs += (inputs.empty() ? "" : ", ") + desc.text();
+  }
+  return input_error("operator {} has no CUDA kernel for ({})", op.full_name(), inputs);
 }
 
 Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,

@@ -35,12 +35,15 @@ std::string optimizer_name(const OptimizerOptions& options) {
 class RunPlanner {
  public:
   RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
-             const std::vector<OptimizerDef>& optimizers)
+             const std::vector<OptimizerDef>& optimizers, Device* device)
       : options_(options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
-        run_(std::make_unique<RunPlan>()) {}
+        run_(std::make_unique<RunPlan>()) {
+    run_->device = device;
+    run_->kernels = KernelCache(device);
+  }
 
   Result<std::unique_ptr<RunPlan>> make() {
     OFSDP_RETURN_IF_ERROR(settle_optimizer());
@@ -280,7 +283,28 @@ class RunPlanner {
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
+    if (run_->device != nullptr) {
+      run_->device_io = plan_io();
+      needs.device_io = run_->device_io.device_bytes;
+      needs.pinned_io = run_->device_io.pinned_bytes;
+    }
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
+  }
+
+  DeviceIoPlan plan_io() const {
+    size_t most = 0;
+    for (const auto& [key, program] : run_->programs) {
+      size_t inputs = 0;
+      for (ValueId id : program.graph.inputs) {
+        inputs += align_up(program.graph.value(id).desc.bytes(), kTensorAlignment);
+      }
+      most = std::max(most, inputs);
+    }
+    int64_t owned = 0;
+    for (const Unit& unit : run_->plan.units) {
+      owned = std::max(owned, run_->plan.owned_numel(unit));
+    }
+    return plan_device_io(most, options_.batch.batch_size, owned);
   }
 
   const Options& options_;
@@ -294,8 +318,9 @@ class RunPlanner {
 
 Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
-                                               const std::vector<OptimizerDef>& optimizers) {
-  return RunPlanner(options, setup, communicator, optimizers).make();
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               Device* device) {
+  return RunPlanner(options, setup, communicator, optimizers, device).make();
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

@@ -12,6 +12,7 @@
 #include "fsdp/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
+#include "runtime/device_memory.h"
 #include "runtime/model_setup.h"
 #include "runtime/program.h"
 #include "runtime/rank_memory.h"
@@ -27,6 +28,7 @@ struct ProgramKey {
 };
 
 struct RunPlan {
+  Device* device = nullptr;  // null: the CPU
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
@@ -38,11 +40,13 @@ struct RunPlan {
   GradientSlots slots;
   KeptPlan kept;
   RankMemoryPlan memory;
+  DeviceIoPlan device_io;
   uint64_t hash = 0;  // of everything that communicates; equal on all ranks
 
   static Result<std::unique_ptr<RunPlan>> make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
-                                               const std::vector<OptimizerDef>& optimizers);
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               Device* device = nullptr);
 };
 
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.

@@ -25,9 +25,8 @@ constexpr Choice<CpuOffload> kOffloads[] = {{"none", CpuOffload::kNone},
 constexpr Choice<BackwardPrefetch> kBackwardPrefetches[] = {{"pre", BackwardPrefetch::kPre},
                                                             {"post", BackwardPrefetch::kPost},
                                                             {"none", BackwardPrefetch::kNone}};
-constexpr Choice<DeviceChoice> kDevices[] = {{"auto", DeviceChoice::kAuto},
-                                             {"cpu", DeviceChoice::kCpu},
-                                             {"cuda", DeviceChoice::kCuda, false}};
+constexpr Choice<DeviceChoice> kDevices[] = {
+    {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 constexpr Choice<Determinism> kDeterminisms[] = {{"on", Determinism::kOn},
                                                  {"off", Determinism::kOff},
                                                  {"across_ranks", Determinism::kAcrossRanks}};
@@ -83,6 +82,8 @@ std::vector<OptionEntry> launch_entries() {
       integer_or("auto", "threads", "auto (cores / ranks of this host; OMP_NUM_THREADS), N",
                  "compute threads of a rank", 1, OFSDP_FIELD(launch.threads)),
       choice("device", kDevices, "where ranks compute", OFSDP_FIELD(launch.device)),
+      toggle("cuda-graph", "on, off", "CUDA: a step is captured once and replayed",
+             OFSDP_FIELD(launch.cuda_graph)),
       not_built(integer("nnodes", "1, N", "hosts, as torchrun", 1, OFSDP_FIELD(launch.nnodes))),
       not_built(integer("node-rank", "0, N", "number of this host, as torchrun", 0,
                         OFSDP_FIELD(launch.node_rank))),

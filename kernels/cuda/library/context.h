@@ -3,7 +3,9 @@
 // Ownership: as the table says. Threads: one a device. Errors: `run` returns what the launch said.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "kernels/core/kernel.h"
 #include "kernels/cuda/library/handles.h"
@@ -20,10 +22,11 @@ class CudaKernel {
 };
 
 struct CudaImplementation {
-  const char* op;    // "Relu", "ofsdp.ReluGrad"
+  std::string op;    // "Relu", "ofsdp.ReluGrad"
   const char* name;  // "cublaslt", "own"
-  bool (*accepts)(const Problem&);
-  std::unique_ptr<CudaKernel> (*create)(ofsdp_device&, const Problem&);  // null: not after all
+  std::function<bool(const Problem&)> accepts;
+  // Null: not after all.
+  std::function<std::unique_ptr<CudaKernel>(ofsdp_device&, const Problem&)> create;
 };
 
 // A kernel from a callable `cudaError_t(cudaStream_t, const ofsdp_launch&)`.

@@ -15,4 +15,6 @@ namespace ofsdp::cuda {
 
 const std::vector<CudaImplementation>& implementations();  // of one operator: best first
 
+void add_products(std::vector<CudaImplementation>& list);
+
 }  // namespace ofsdp::cuda

@@ -1,5 +1,4 @@
 // Which kernel computes an operator: the implementations of all files, best first.
-#include <cstring>
 
 #include "kernels/core/device_problem.h"
 #include "kernels/cuda/library/implementations.h"
@@ -10,7 +9,7 @@ namespace {
 ofsdp_kernel* make_kernel(ofsdp_device* device, const ofsdp_problem* c, size_t* workspace) {
   const Problem problem = decode(*c);
   for (const CudaImplementation& implementation : implementations()) {
-    if (std::strcmp(implementation.op, c->op) != 0 || !implementation.accepts(problem)) continue;
+    if (implementation.op != c->op || !implementation.accepts(problem)) continue;
     auto kernel = implementation.create(*device, problem);
     if (kernel == nullptr) continue;
     *workspace = kernel->workspace_bytes();
