@@ -1,10 +1,11 @@
-// How fast the collectives of one host are, beside a plain copy of the same bytes.
+// How fast the collectives are, beside a plain copy of the same bytes measured in turn.
 //
-//   bench_collectives [RANKS (2)] [MEGABYTES OF A SLOT (16)] [ROUNDS (50)]
+//   bench_collectives [RANKS (2)] [MEGABYTES OF A SLOT (16)] [ROUNDS (50)] [HOSTS (1)]
 //
 // GB/s are bytes that a rank reads and writes: a gather R slices in and out; a reduce-scatter one
 // span of R slots in; an all-reduce that, its span out, and R - 1 spans in and out. Best of the
-// rounds.
+// rounds, in each of which the copy and the collectives take turns; the last column is the part of
+// the copy's GB/s. Several hosts are groups of processes of this one that speak over the loopback.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@
 #include <functional>
 #include <vector>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
+#include "fsdp/hosts/stream_socket.h"
 
 namespace ofsdp {
 namespace {
@@ -28,17 +30,20 @@ struct Sizes {
   int rounds;
 };
 
-double best_seconds(int rounds, const std::function<void()>& before,
-                    const std::function<void()>& timed) {
+// One thing that is timed, and its best.
+struct Timed {
+  const char* name;
+  double bytes;
+  std::function<void()> before, run;
   double best = 1e9;
-  for (int i = 0; i < rounds; ++i) {
+
+  void once() {
     before();
     const auto begin = Clock::now();
-    timed();
+    run();
     best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  return best;
-}
+};
 
 void must(const Status& status) {
   if (status.ok()) return;
@@ -54,72 +59,87 @@ void run(Communicator& c, MemoryLedger& ledger, const Sizes& sizes) {
   auto base = c.allocate_shared(ledger, slot);
   if (!base.ok()) must(std::move(base).status());
   std::vector<std::byte> all(slot, std::byte{1});
-  auto report = [&](const char* name, double seconds, double bytes) {
-    if (c.rank() != 0) return;
-    fmt::print("{:16} {:9.1f} us {:7.2f} GB/s\n", name, seconds * 1e6, bytes / seconds / 1e9);
-  };
   auto together = [&] { must(c.barrier(site)); };
   auto post = [&] {
     must(c.acquire(0, everyone, site));
-    c.post(0);
+    c.post(0, everyone, {0, sizes.numel});
     must(c.barrier(site));
   };
   const double r = sizes.ranks, b = static_cast<double>(span);
-
-  report("memcpy",
-         best_seconds(sizes.rounds, together, [&] { std::memcpy(all.data(), *base, slot); }),
-         2 * r * b);
-  report("all_gather",
-         best_seconds(
-             sizes.rounds, together,
-             [&] {
-               must(c.all_gather(everyone, {0, 0, sizes.numel}, all.data(), DType::kFloat32, site));
-             }),
-         2 * r * b);
   float sum = 0;
   auto sink = [&](int64_t, std::span<float> block) { sum += block[0]; };
-  report("reduce_scatter",
-         best_seconds(sizes.rounds, post,
-                      [&] {
-                        must(c.reduce_scatter(0, everyone, {0, sizes.numel}, sink, site));
-                      }),
-         r * b);
-  report("all_reduce",
-         best_seconds(sizes.rounds, post,
-                      [&] {
-                        must(c.all_reduce(0, everyone, {0, sizes.numel}, site));
-                      }),
-         (r + 1 + 2 * (r - 1)) * b);
-  const int laps = 2000;
-  const double lap = best_seconds(5, together, [&] {
-    for (int i = 0; i < laps; ++i) must(c.barrier(site));
-  });
-  report("barrier", lap / laps, 0);
+  const int laps = 200;
+  std::vector<Timed> all_timed = {
+      {"memcpy", 2 * r * b, together, [&] { std::memcpy(all.data(), *base, slot); }},
+      {"all_gather", 2 * r * b, together,
+       [&] {
+         must(c.all_gather(everyone, {0, 0, sizes.numel}, all.data(), DType::kFloat32, site));
+       }},
+      {"reduce_scatter", r * b, post,
+       [&] {
+         must(c.reduce_scatter(0, everyone, {0, sizes.numel}, sink, site));
+       }},
+      {"all_reduce", (r + 1 + 2 * (r - 1)) * b, post,
+       [&] {
+         must(c.all_reduce(0, everyone, {0, sizes.numel}, site));
+       }},
+      {"200 barriers", 0, together, [&] {
+         for (int i = 0; i < laps; ++i) must(c.barrier(site));
+       }}};
+  for (int round = 0; round < sizes.rounds; ++round) {
+    for (Timed& timed : all_timed) timed.once();
+  }
+  if (c.rank() != 0) return;
+  const double copy = all_timed[0].bytes / all_timed[0].best;
+  fmt::print("{} ranks, {}, {:.0f} MB a slot\n", c.size(), c.name(), r * b / 1e6);
+  for (const Timed& timed : all_timed) {
+    const double rate = timed.bytes / timed.best;
+    fmt::print("{:16} {:9.1f} us {:7.2f} GB/s {:6.2f}\n", timed.name, timed.best * 1e6, rate / 1e9,
+               rate / copy);
+  }
 }
 
-int main_of_rank(int rank, const Sizes& sizes, const std::string& name) {
+int main_of_rank(const RankIdentity& identity, const Sizes& sizes) {
   MemoryLedger ledger;
-  auto connected = connect_local({rank, sizes.ranks, rank, name, ""}, std::chrono::seconds(60));
+  auto connected = connect_ranks(identity, std::chrono::seconds(60));
   if (!connected.ok()) must(std::move(connected).status());
   run(**connected, ledger, sizes);
   (*connected)->leave();
   return 0;
 }
 
+RankIdentity identity_of(int rank, int ranks, int hosts, int port) {
+  RankIdentity identity{rank, ranks, rank, fmt::format("bench-{}-{}", getpgrp(), port)};
+  if (hosts == 1) return identity;
+  const int here = ranks / hosts;
+  identity.local_rank = rank % here;
+  identity.local_world = here;
+  identity.nodes = hosts;
+  identity.node_rank = rank / here;
+  identity.master_address = "127.0.0.1";
+  identity.master_port = port;
+  return identity;
+}
+
+int main_of(int ranks, int64_t megabytes, int rounds, int hosts) {
+  const Sizes sizes{ranks, (megabytes << 18) / ranks, rounds};
+  int port = 0;
+  must(std::move(listen_on(port)).status());  // a free one
+  for (int rank = 1; rank < ranks; ++rank) {
+    if (fork() == 0) _exit(main_of_rank(identity_of(rank, ranks, hosts, port), sizes));
+  }
+  const int status = main_of_rank(identity_of(0, ranks, hosts, port), sizes);
+  while (wait(nullptr) > 0) {
+  }
+  return status;
+}
+
 }  // namespace
 }  // namespace ofsdp
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-  const int64_t megabytes = argc > 2 ? std::atoi(argv[2]) : 16;
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 50;
-  const ofsdp::Sizes sizes{ranks, (megabytes << 18) / ranks, rounds};
-  const std::string name = fmt::format("bench-{}", getpid());
-  for (int rank = 1; rank < ranks; ++rank) {
-    if (fork() == 0) _exit(ofsdp::main_of_rank(rank, sizes, name));
-  }
-  const int status = ofsdp::main_of_rank(0, sizes, name);
-  while (wait(nullptr) > 0) {
-  }
-  return status;
+  const auto argument = [&](int i, int otherwise) {
+    return argc > i ? std::atoi(argv[i]) : otherwise;
+  };
+  return ofsdp::main_of(argument(1, 2), argument(2, 16), argument(3, 50), argument(4, 1));
 }

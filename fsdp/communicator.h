@@ -1,16 +1,18 @@
 // Communicator: what ranks do together. The schedule names every call; nothing else communicates.
 //
-// Engines: `self` (one rank), `local` (processes of one host, shared memory); MPI and NCCL later.
-// A rank puts what peers read into one shared segment, made once by `allocate_shared` (a collective
+// Engines: `self` (one rank), `local` (processes of one host, shared memory), `hosts` (several hosts,
+// each with its shared memory; hosts/host_communicator.h). A rank puts what peers read into one shared segment, made once by `allocate_shared` (a collective
 // call; all ranks pass the same bytes). Parameter shards and gradient slots are offsets in it, the
 // same on every rank.
 //
 //   all_gather      for each i of the group: dst[i * numel ...] = its i-th rank's numel elements of
 //                   segment[offset + i * stride ...], converted to dst_dtype. A part that is already
-//                   in place is left. Does not wait: it stands after the exchange that ends an
-//                   update.
+//                   in place is left. It stands after the exchange that ends an update, so it waits
+//                   for nobody's values; across hosts, where the ranks of a host fetch for each
+//                   other, all of the group call it, or one alone with site.alone.
 //   acquire(c)      before writing a gradient slot again: until the group has read it (channel c).
-//   post(c)         this rank's slot of channel c is complete. Never waits.
+//   post(c)         this rank's slot of channel c is complete: across hosts the transfers of the
+//                   reduction that follows begin, beside what the rank does next. Never waits.
 //   reduce_scatter  until the group has posted channel c; then the sum over the group in float32, in
 //                   rank order, of this rank's numel elements of the slots (those from
 //                   index * numel, or from `first`), onto `onto` where that is given, handed to `sink` in blocks of at most kReduceBlock elements that
@@ -20,7 +22,8 @@
 //   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all ranks.
 // A channel belongs to one group: post, reduce, acquire of it are called alternately by its ranks.
 //
-// The sum has the same bits under every strategy since each element is summed in rank order.
+// The sum has the same bits under every strategy since each element is summed in rank order inside
+// each host, and then over the hosts in the order of their first ranks.
 // Ownership: the session owns the communicator; the communicator owns the segments. Threads: one
 // (the one that runs the schedule), but `fail` may come from any. Nothing allocates after
 // allocate_shared. Errors: kFault naming rank, step, unit and collective when a rank died or did
@@ -50,6 +53,7 @@ struct CollectiveSite {
   const char* collective = "";
   int unit = -1;  // -1: none
   int64_t step = 0;
+  bool alone = false;  // this rank calls, the others of the group do not: a gather may
 };
 
 // What a rank has of something that is gathered: where it lies in its segment.
@@ -90,13 +94,19 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string name() const = 0;  // "self", "local"
+  virtual std::string name() const = 0;  // "self", "local", "tcp", "Open MPI", ...
+  // Of each host, when all have as many, one after the other; else 0.
+  virtual int ranks_of_each_host() const { return size(); }
+  // The one rank of its host that fills what share_from_rank0 shares.
+  virtual bool is_first_of_host() const { return rank() == 0; }
+  // What allocate_shared takes beside what it is asked for; a whole number of pages.
+  virtual size_t staging_bytes() const { return 0; }
 
   virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;
   virtual Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
                             DType dst_dtype, const CollectiveSite& site) = 0;
   virtual Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) = 0;
-  virtual void post(int channel) = 0;
+  virtual void post(int channel, const RankGroup& group, const SlotSource& slot) = 0;
   virtual Status reduce_scatter(int channel, const RankGroup& group, const SlotSource& slot,
                                 BlockSink sink, const CollectiveSite& site) = 0;
   virtual Status all_reduce(int channel, const RankGroup& group, const SlotSource& slot,
@@ -106,7 +116,8 @@ class Communicator {
   virtual Status barrier(const CollectiveSite& site) = 0;
 
   // Read-only bytes made once on the host and seen by all its ranks (a decompressed data column):
-  // rank 0 fills them with `fill`, the others wait and map them. Counted in rank 0's ledger.
+  // the host's first rank fills them with `fill`, the others wait and map them. Counted in the
+  // ledger of the rank that fills.
   virtual Result<std::span<const std::byte>> share_from_rank0(
       MemoryLedger& ledger, size_t bytes, const std::string& name,
       Status (*fill)(void* context, std::span<std::byte> bytes), void* context) = 0;

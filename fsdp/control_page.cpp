@@ -20,7 +20,8 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));  // a futex wo
 
 size_t page_bytes(int world) {
   const size_t ranks = static_cast<size_t>(world);
-  return sizeof(RunState) + ranks * (sizeof(RankState) + kMostChannels * sizeof(ChannelCounts));
+  return sizeof(RunState) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot) +
+                                     kMostChannels * sizeof(ChannelCounts));
 }
 
 void wake_all(std::atomic<uint32_t>& word) {
@@ -83,13 +84,23 @@ RankState& ControlPage::rank(int rank) const {
 
 ChannelCounts& ControlPage::channel(int channel, int rank) const {
   const size_t ranks = static_cast<size_t>(world_);
-  auto* first =
-      reinterpret_cast<ChannelCounts*>(base_ + sizeof(RunState) + ranks * sizeof(RankState));
+  auto* first = reinterpret_cast<ChannelCounts*>(
+      base_ + sizeof(RunState) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot)));
   return first[static_cast<size_t>(channel) * ranks + static_cast<size_t>(rank)];
+}
+
+FetchedSlot& ControlPage::fetched(int rank, int index) const {
+  auto* first = reinterpret_cast<FetchedSlot*>(base_ + sizeof(RunState) +
+                                               static_cast<size_t>(world_) * sizeof(RankState));
+  return first[rank * kFetchedSlots + index];
 }
 
 void ControlPage::publish(std::atomic<uint64_t>& counter, uint64_t value, int rank) const {
   counter.store(value, std::memory_order_seq_cst);
+  ring(rank);
+}
+
+void ControlPage::ring(int rank) const {
   RankState& me = this->rank(rank);
   if (me.sleepers.load(std::memory_order_seq_cst) == 0) return;
   me.bell.fetch_add(1, std::memory_order_seq_cst);
@@ -111,9 +122,20 @@ bool ControlPage::claim_failure(int rank, int exit_status) const {
   return first;
 }
 
-void ControlPage::note_death(int rank) const {
+void ControlPage::take_failure(uint32_t failure) const {
+  uint32_t nobody = 0;
+  if (failure != 0 && run().failed.compare_exchange_strong(nobody, failure)) ring_all();
+}
+
+void ControlPage::note_death(int rank, bool cut) const {
   int32_t nobody = 0;
-  run().dead.compare_exchange_strong(nobody, rank + 1);
+  run().dead.compare_exchange_strong(nobody, (rank + 1) | (cut ? kCut : 0));
+  ring_all();
+}
+
+void ControlPage::note_gone(int rank) const {
+  int32_t nobody = 0;
+  run().gone.compare_exchange_strong(nobody, rank + 1);
   ring_all();
 }
 

@@ -48,19 +48,6 @@ bool readable(int socket, std::chrono::milliseconds patience) {
 
 }  // namespace
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void UniqueFd::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
 bool send_bytes(int socket, const void* message, size_t bytes, int fd) {
   iovec part{const_cast<void*>(message), bytes};
   FdSlot slot{};

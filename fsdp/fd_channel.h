@@ -1,35 +1,19 @@
-// File descriptors that close themselves, and messages between processes of this host that carry
-// one.
+// Messages between processes of this host that carry a file descriptor.
 //
 // A message is a few bytes of a trivially copyable struct, sent whole over a SOCK_SEQPACKET Unix
 // socket, with at most one descriptor (SCM_RIGHTS). Received descriptors are close-on-exec.
 //
-// Ownership: UniqueFd owns its descriptor. Threads: one a socket and direction. Errors: a closed or
+// Ownership: the caller owns what it sends and what it gets. Threads: one a socket and direction. Errors: a closed or
 // broken connection is a value (kClosed, false), since the callers know which rank it was.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <type_traits>
-#include <utility>
+
+#include "importer/posix_file.h"
 
 namespace ofsdp {
-
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
 
 struct Received {
   enum class Kind { kMessage, kClosed, kTimeout };

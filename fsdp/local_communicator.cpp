@@ -31,7 +31,8 @@ class LocalCommunicator final : public Communicator {
         slots_(static_cast<size_t>(size_)) {}
 
   Status watch(std::vector<UniqueFd> lifelines) {
-    OFSDP_ASSIGN_OR_RETURN(monitor_, PeerMonitor::start(&page_, rank_, std::move(lifelines)));
+    OFSDP_ASSIGN_OR_RETURN(monitor_,
+                           PeerMonitor::start(&page_, links_.seat(), std::move(lifelines)));
     return {};
   }
 
@@ -40,7 +41,7 @@ class LocalCommunicator final : public Communicator {
   std::string name() const override { return "local"; }
 
   Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
-    OFSDP_RETURN_IF_ERROR(segments_.allocate(links_, wait_, ledger, bytes, rank_, size_));
+    OFSDP_RETURN_IF_ERROR(segments_.allocate(links_, wait_, ledger, bytes));
     return segments_.own();
   }
 
@@ -62,7 +63,7 @@ class LocalCommunicator final : public Communicator {
     return wait_for_all(channel, group, &ChannelCounts::done, mine(channel).done, site);
   }
 
-  void post(int channel) override {
+  void post(int channel, const RankGroup&, const SlotSource&) override {
     ChannelCounts& counts = mine(channel);
     page_.publish(counts.posted, counts.posted + 1, rank_);
   }
@@ -122,7 +123,7 @@ class LocalCommunicator final : public Communicator {
   Result<std::span<const std::byte>> share_from_rank0(
       MemoryLedger& ledger, size_t bytes, const std::string& name,
       Status (*fill)(void* context, std::span<std::byte> bytes), void* context) override {
-    return segments_.share(links_, wait_, ledger, bytes, name, fill, context, rank_);
+    return segments_.share(links_, wait_, ledger, bytes, name, fill, context);
   }
 
   bool fail(const Status& status) override {
@@ -206,7 +207,7 @@ class LocalCommunicator final : public Communicator {
 Result<std::unique_ptr<Communicator>> connect_local(const RankIdentity& identity,
                                                     std::chrono::seconds timeout) {
   if (identity.world == 1) return make_self_communicator();
-  OFSDP_ASSIGN_OR_RETURN(Meeting meeting, meet(identity, timeout));
+  OFSDP_ASSIGN_OR_RETURN(Meeting meeting, meet(only_host(identity), timeout));
   std::vector<UniqueFd> lifelines = std::move(meeting.lifelines);
   auto communicator = std::make_unique<LocalCommunicator>(identity, std::move(meeting), timeout);
   OFSDP_RETURN_IF_ERROR(communicator->watch(std::move(lifelines)));

@@ -1,4 +1,4 @@
-// The star of connections around rank 0, once the ranks have met.
+// The star of connections around the host's first rank, once the ranks have met.
 #include "fsdp/rendezvous.h"
 
 namespace ofsdp {
@@ -16,36 +16,38 @@ Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
 
 Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
   if (send_message(socket_of(peer), kFdFollows, fd)) return {};
-  return why_closed(peer, wait, site);
+  return why_closed(seat_.ranks[static_cast<size_t>(peer)], wait, site);
 }
 
 Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const int rank = seat_.ranks[static_cast<size_t>(peer)];
   const auto slices = wait.timeout() / PeerWait::kSlice + 1;
   for (int64_t slice = 0; slice < slices; ++slice) {
     char kind = 0;
     Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
     if (got.kind == Received::Kind::kMessage) {
-      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", rank_);
+      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", seat_.rank());
       return std::move(got.fd);
     }
-    if (got.kind == Received::Kind::kClosed) return why_closed(peer, wait, site);
+    if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
     OFSDP_RETURN_IF_ERROR(wait.check(site));
   }
-  return wait.late(peer, site);
+  return wait.late(rank, site);
 }
 
 Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
                                                         const CollectiveSite& site) {
-  std::vector<UniqueFd> all(static_cast<size_t>(world_));
-  if (rank_ != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
-  for (int peer = 0; peer < world_; ++peer) {
-    if (peer == rank_) continue;
+  const int place = seat_.place, here = seat_.here();
+  std::vector<UniqueFd> all(static_cast<size_t>(here));
+  if (place != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
+  for (int peer = 0; peer < here; ++peer) {
+    if (peer == place) continue;
     OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
-                           receive(rank_ == 0 ? peer : 0, wait, site));
+                           receive(place == 0 ? peer : 0, wait, site));
   }
-  if (rank_ != 0) return all;
-  for (int to = 1; to < world_; ++to) {
-    for (int of = 0; of < world_; ++of) {
+  if (place != 0) return all;
+  for (int to = 1; to < here; ++to) {
+    for (int of = 0; of < here; ++of) {
       const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
       if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
     }
@@ -55,8 +57,9 @@ Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait
 
 Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
                                          const CollectiveSite& site) {
-  if (rank_ != 0) return receive(0, wait, site);
-  for (int peer = 1; peer < world_; ++peer) OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
+  if (seat_.place != 0) return receive(0, wait, site);
+  for (int peer = 1; peer < seat_.here(); ++peer)
+    OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
   return UniqueFd();
 }
 

@@ -1,6 +1,5 @@
 #include "fsdp/peer_monitor.h"
 
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,33 +7,18 @@
 #include <cstring>
 #include <system_error>
 
+#include "fsdp/signals_blocked.h"
+
 namespace ofsdp {
-namespace {
-
-// Signals are for the thread that runs the schedule: a thread started meanwhile inherits the mask.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
-
-Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page, int rank,
+Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
+                                                        const LocalSeat& seat,
                                                         std::vector<UniqueFd> lifelines) {
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
   if (!stop_event.valid()) return fault("eventfd: {}", std::strerror(errno));
   std::unique_ptr<PeerMonitor> monitor(
-      new PeerMonitor(page, std::move(lifelines), std::move(stop_event)));
-  for (int r = 0; r < page->world(); ++r) {
-    const int fd = r == rank ? -1 : monitor->lifelines_[static_cast<size_t>(r)].get();
+      new PeerMonitor(page, seat.ranks, std::move(lifelines), std::move(stop_event)));
+  for (int p = 0; p < seat.here(); ++p) {
+    const int fd = p == seat.place ? -1 : monitor->lifelines_[static_cast<size_t>(p)].get();
     monitor->events_.push_back({fd, 0, 0});  // poll skips -1, and reports a hang-up unasked
   }
   monitor->events_.push_back({monitor->stop_event_.get(), POLLIN, 0});
@@ -42,7 +26,7 @@ Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
   try {
     monitor->thread_ = std::thread([raw = monitor.get()] { raw->watch(); });
   } catch (const std::system_error& error) {
-    return fault("rank {} cannot start its monitor thread: {}", rank, error.what());
+    return fault("rank {} cannot start its monitor thread: {}", seat.rank(), error.what());
   }
   return monitor;
 }
@@ -58,10 +42,10 @@ void PeerMonitor::watch() {
   while (true) {
     if (poll(events_.data(), events_.size(), -1) < 0) continue;  // EINTR
     if (events_.back().revents != 0) return;
-    for (size_t r = 0; r + 1 < events_.size(); ++r) {
-      if (events_[r].fd < 0 || events_[r].revents == 0) continue;
-      if (lost(static_cast<int>(r))) return;
-      events_[r].fd = -1;
+    for (size_t p = 0; p + 1 < events_.size(); ++p) {
+      if (events_[p].fd < 0 || events_[p].revents == 0) continue;
+      if (lost(ranks_[p])) return;
+      events_[p].fd = -1;
     }
   }
 }

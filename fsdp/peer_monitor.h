@@ -16,25 +16,31 @@
 
 #include "fsdp/control_page.h"
 #include "fsdp/fd_channel.h"
+#include "fsdp/rendezvous.h"
 #include "kernels/core/status.h"
 
 namespace ofsdp {
 
 class PeerMonitor {
  public:
-  // lifelines[r] is the read end of rank r's; this rank's own is not watched.
-  static Result<std::unique_ptr<PeerMonitor>> start(const ControlPage* page, int rank,
+  // lifelines[i] is the read end of that of seat.ranks[i]; this rank's own is not watched.
+  static Result<std::unique_ptr<PeerMonitor>> start(const ControlPage* page, const LocalSeat& seat,
                                                     std::vector<UniqueFd> lifelines);
   ~PeerMonitor() { stop(); }
   void stop();  // returns when the thread has ended; may be called again
 
  private:
-  PeerMonitor(const ControlPage* page, std::vector<UniqueFd> lifelines, UniqueFd stop_event)
-      : page_(page), lifelines_(std::move(lifelines)), stop_event_(std::move(stop_event)) {}
+  PeerMonitor(const ControlPage* page, std::vector<int> ranks, std::vector<UniqueFd> lifelines,
+              UniqueFd stop_event)
+      : page_(page),
+        ranks_(std::move(ranks)),
+        lifelines_(std::move(lifelines)),
+        stop_event_(std::move(stop_event)) {}
   void watch();
   bool lost(int rank);
 
   const ControlPage* page_;
+  std::vector<int> ranks_;
   std::vector<UniqueFd> lifelines_;
   UniqueFd stop_event_;
   std::vector<pollfd> events_;  // one a rank, the stop event last

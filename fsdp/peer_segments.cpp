@@ -39,23 +39,23 @@ Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, size_t bytes, int owner
 }
 
 Status PeerSegments::allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
-                              size_t bytes, int rank, int world) {
+                              size_t bytes) {
   OFSDP_CHECK(bases_.empty(), "allocate_shared is called once");
-  const size_t ranks = static_cast<size_t>(world);
-  bases_.resize(ranks);
-  peers_.resize(ranks);
+  const std::vector<int>& ranks = links.seat().ranks;
+  bases_.resize(ranks.size());
+  peers_.resize(ranks.size());
   if (bytes == 0) return {};
   OFSDP_ASSIGN_OR_RETURN(
       own_, Region::map(ledger, bytes, Region::Sharing::kShared, "shards and gradients"));
   OFSDP_ASSIGN_OR_RETURN(const std::vector<UniqueFd> fds,
                          links.all_gather_fds(own_.fd(), wait, {"exchange of segments", -1, 0}));
-  for (size_t r = 0; r < ranks; ++r) {
-    if (static_cast<int>(r) == rank) {
-      bases_[r] = own_.data();
+  for (size_t p = 0; p < ranks.size(); ++p) {
+    if (static_cast<int>(p) == links.seat().place) {
+      bases_[p] = own_.data();
       continue;
     }
-    OFSDP_ASSIGN_OR_RETURN(peers_[r], ReadMapping::map(fds[r], bytes, static_cast<int>(r)));
-    bases_[r] = peers_[r].data();
+    OFSDP_ASSIGN_OR_RETURN(peers_[p], ReadMapping::map(fds[p], bytes, ranks[p]));
+    bases_[p] = peers_[p].data();
   }
   return {};
 }
@@ -64,13 +64,13 @@ Result<std::span<const std::byte>> PeerSegments::share(PeerLinks& links, const P
                                                        MemoryLedger& ledger, size_t bytes,
                                                        const std::string& name,
                                                        Status (*fill)(void*, std::span<std::byte>),
-                                                       void* context, int rank) {
+                                                       void* context) {
   if (bytes == 0) return std::span<const std::byte>();
   const std::string site_name = "sharing of " + name;
   const CollectiveSite site{site_name.c_str(), -1, 0};
-  if (rank != 0) {
+  if (links.seat().place != 0) {
     OFSDP_ASSIGN_OR_RETURN(const UniqueFd fd, links.broadcast_fd(-1, wait, site));
-    OFSDP_ASSIGN_OR_RETURN(ReadMapping mapping, ReadMapping::map(fd, bytes, 0));
+    OFSDP_ASSIGN_OR_RETURN(ReadMapping mapping, ReadMapping::map(fd, bytes, links.seat().ranks[0]));
     shared_.push_back(std::move(mapping));
     return std::span(shared_.back().data(), bytes);
   }

@@ -1,5 +1,5 @@
-// Shared memory of this rank and its peers: one segment a rank, of the same size on all, and
-// read-only segments that rank 0 fills for everyone.
+// Shared memory of this rank and its peers on the host: one segment a rank, of the same size on all,
+// and read-only segments that the host's first rank fills for everyone.
 //
 // Ownership: owns its own Regions (counted in the ledger) and the mappings of the peers' (which are
 // theirs, so not counted). Threads: one; `peer` any. Errors: those of Region and PeerWait, and
@@ -36,25 +36,24 @@ class ReadMapping {
 class PeerSegments {
  public:
   // Collective; once.
-  Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes,
-                  int rank, int world);
+  Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes);
   // Collective; as Communicator::share_from_rank0.
   Result<std::span<const std::byte>> share(PeerLinks& links, const PeerWait& wait,
                                            MemoryLedger& ledger, size_t bytes,
                                            const std::string& name,
                                            Status (*fill)(void*, std::span<std::byte>),
-                                           void* context, int rank);
+                                           void* context);
 
   std::byte* own() const { return own_.data(); }
   size_t bytes() const { return own_.bytes(); }
-  // Every rank's segment, this one's included.
-  const std::byte* of(int rank) const { return bases_[static_cast<size_t>(rank)]; }
+  // Every segment of the host by place, this rank's included.
+  const std::byte* of(int place) const { return bases_[static_cast<size_t>(place)]; }
 
  private:
   Region own_;
   std::vector<ReadMapping> peers_;
   std::vector<const std::byte*> bases_;
-  std::vector<Region> filled_;       // rank 0's shared bytes
+  std::vector<Region> filled_;       // the first rank's shared bytes
   std::vector<ReadMapping> shared_;  // the others' view of them
 };
 

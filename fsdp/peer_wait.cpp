@@ -45,15 +45,14 @@ bool is_waiting(const RankState& rank) {
   return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
 }
 
-// The rank to blame: `peer` may itself be waiting for another one.
+}  // namespace
+
 int end_of_chain(const ControlPage& page, int peer) {
   for (int hop = 0; hop < page.world() && is_waiting(page.rank(peer)); ++hop) {
     peer = std::max(page.rank(peer).waits_for.load() - 1, 0);
   }
   return peer;
 }
-
-}  // namespace
 
 std::string site_text(const CollectiveSite& site) {
   if (site.unit < 0) return site.collective;
@@ -65,44 +64,54 @@ Status PeerWait::failure(const CollectiveSite& site) const {
   if (const uint32_t failed = run.failed.load(); failed != 0) {
     return {ErrorKind::kPeer, fmt::format("rank {} failed", (failed >> 8) - 1)};
   }
-  const int dead = run.dead.load() - 1;
-  return fault("rank {} (pid {}) died while rank {} waited in {} at step {}", dead,
-               page_->rank(dead).pid.load(), rank_, site_text(site), site.step);
+  const int dead = run.dead.load();
+  if (dead == 0) return gone(run.gone.load() - 1, site);
+  return fault("{} {} while rank {} waited in {} at step {}", process((dead & ~kCut) - 1),
+               (dead & kCut) != 0 ? "could not be reached any more" : "died", rank_,
+               site_text(site), site.step);
 }
 
 Status PeerWait::late(int peer, const CollectiveSite& site) const {
-  const int culprit = end_of_chain(*page_, peer);
-  return fault("rank {} (pid {}) did not arrive within {} s: {}, step {}", culprit,
-               page_->rank(culprit).pid.load(),
+  int culprit = end_of_chain(*page_, peer);
+  if (blame_) culprit = blame_(culprit);
+  OFSDP_RETURN_IF_ERROR(check(site));  // what was found out meanwhile
+  return fault("{} did not arrive within {} s: {}, step {}", process(culprit),
                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(), site_text(site),
                site.step);
 }
 
 Status PeerWait::gone(int peer, const CollectiveSite& site) const {
-  return fault("rank {} (pid {}) had ended when rank {} waited for it in {} at step {}", peer,
-               page_->rank(peer).pid.load(), rank_, site_text(site), site.step);
+  return fault("{} had ended when rank {} waited for it in {} at step {}", process(peer), rank_,
+               site_text(site), site.step);
 }
 
-bool PeerWait::spin(const std::atomic<uint64_t>& counter, uint64_t target) const {
+std::string PeerWait::process(int rank) const {
+  const int pid = page_->rank(rank).pid.load();
+  if (map_ == nullptr) return fmt::format("rank {} (pid {})", rank, pid);
+  return fmt::format("rank {} (pid {} on {})", rank, pid, map_->names[static_cast<size_t>(rank)]);
+}
+
+bool PeerWait::spin(const Ready& ready) const {
   const auto end = Clock::now() + spin_;
   do {
     for (int i = 0; i < 8; ++i) {
-      if (counter.load(std::memory_order_acquire) >= target) return true;
+      if (ready()) return true;
       relax();
     }
   } while (Clock::now() < end);
   return false;
 }
 
-Status PeerWait::sleep(const std::atomic<uint64_t>& counter, uint64_t target, int peer,
-                       const CollectiveSite& site) const {
-  RankState& theirs = page_->rank(peer);
+Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const CollectiveSite& site) const {
+  RankState& theirs = page_->rank(ringer);
   Sleeper sleeper(page_->rank(rank_), theirs, peer);
+  const bool may_leave = ringer == peer && (map_ == nullptr || map_->is_here(peer));
   std::chrono::nanoseconds waited{0};
   while (true) {
-    const bool left = theirs.left.load(std::memory_order_seq_cst) != 0;  // before the counter
+    // Before the counter.
+    const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
     const uint32_t heard = theirs.bell.load(std::memory_order_seq_cst);
-    if (counter.load(std::memory_order_seq_cst) >= target) {
+    if (ready()) {
       sleeper.met();
       return {};
     }
@@ -111,7 +120,7 @@ Status PeerWait::sleep(const std::atomic<uint64_t>& counter, uint64_t target, in
     if (waited >= timeout_) return late(peer, site);
     sleeper.look();
     const auto before = Clock::now();
-    page_->sleep_on_bell(peer, heard,
+    page_->sleep_on_bell(ringer, heard,
                          std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
     // More than two slices means that this process did not run; that time is not the peer's fault.
     waited += std::min<std::chrono::nanoseconds>(Clock::now() - before, 2 * kSlice);

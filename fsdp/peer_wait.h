@@ -12,10 +12,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "fsdp/communicator.h"
 #include "fsdp/control_page.h"
+#include "fsdp/hosts/host_map.h"
 #include "kernels/core/status.h"
 
 namespace ofsdp {
@@ -32,7 +35,8 @@ class PeerWait {
   Status check(const CollectiveSite& site) const {
     const RunState& run = page_->run();
     if (run.failed.load(std::memory_order_acquire) == 0 &&
-        run.dead.load(std::memory_order_acquire) == 0) {
+        run.dead.load(std::memory_order_acquire) == 0 &&
+        run.gone.load(std::memory_order_acquire) == 0) {
       return {};
     }
     return failure(site);
@@ -41,11 +45,28 @@ class PeerWait {
   // Until `counter`, which `peer` publishes, is at least `target`.
   Status until(const std::atomic<uint64_t>& counter, uint64_t target, int peer,
                const CollectiveSite& site) const {
-    if (counter.load(std::memory_order_acquire) >= target) return {};
+    auto reached = [&counter, target] { return counter.load(std::memory_order_seq_cst) >= target; };
+    return until_ready(reached, peer, peer, site);
+  }
+
+  // Until `ready()` of something after whose change `ringer` rings its bell. `peer` is to blame
+  // where it does not come in time, and where it leaves if it is the ringer.
+  template <typename F>
+  Status until_ready(const F& ready, int ringer, int peer, const CollectiveSite& site) const {
+    if (ready()) return {};
     const auto began = std::chrono::steady_clock::now();
-    Status status = spin(counter, target) ? Status{} : sleep(counter, target, peer, site);
+    const Ready call{&ready, [](const void* f) { return (*static_cast<const F*>(f))(); }};
+    Status status = spin(call) ? Status{} : sleep(call, ringer, peer, site);
     waited_ += std::chrono::steady_clock::now() - began;
     return status;
+  }
+
+  // Of ranks on several hosts: where they are, and whom the host of a rank that is late would blame.
+  // That a rank of another host has left is heard apart from what it did before, so it is no reason
+  // to give up: its host says when it is needed (RunState::gone). `map` must outlive this.
+  void tell_hosts(const HostMap* map, std::function<int(int)> blame) {
+    map_ = map;
+    blame_ = std::move(blame);
   }
 
   std::chrono::nanoseconds timeout() const { return timeout_; }
@@ -54,17 +75,27 @@ class PeerWait {
   Status gone(int peer, const CollectiveSite& site) const;     // ... of a rank that left too early
 
  private:
+  struct Ready {
+    const void* object;
+    bool (*call)(const void*);
+    bool operator()() const { return call(object); }
+  };
   Status failure(const CollectiveSite& site) const;
-  bool spin(const std::atomic<uint64_t>& counter, uint64_t target) const;
-  Status sleep(const std::atomic<uint64_t>& counter, uint64_t target, int peer,
-               const CollectiveSite& site) const;
+  bool spin(const Ready& ready) const;
+  Status sleep(const Ready& ready, int ringer, int peer, const CollectiveSite& site) const;
+  std::string process(int rank) const;  // "rank 1 (pid 19297)"
 
   const ControlPage* page_;
   int rank_;
   std::chrono::nanoseconds timeout_;
   std::chrono::nanoseconds spin_;
   mutable std::chrono::nanoseconds waited_{0};
+  const HostMap* map_ = nullptr;
+  std::function<int(int)> blame_;
 };
+
+// The rank to blame when `rank` is late: it may itself be waiting for another one.
+int end_of_chain(const ControlPage& page, int rank);
 
 // "reduce-scatter of unit 2", or "barrier" for a site without a unit.
 std::string site_text(const CollectiveSite& site);

@@ -22,20 +22,23 @@ struct Source {
   const char* local_rank;
   const char* local_world;
   const char* hosts;
+  const char* host;
 };
 
 constexpr Source kTorchrun = {
-    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"};
+    "torchrun",         "RANK",      "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "GROUP_RANK"};
 constexpr Source kOpenMpi = {"Open MPI",
                              "OMPI_COMM_WORLD_RANK",
                              "OMPI_COMM_WORLD_SIZE",
                              "OMPI_COMM_WORLD_LOCAL_RANK",
                              "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             nullptr,
                              nullptr};
-constexpr Source kMpich = {"MPICH",           "PMI_RANK",        "PMI_SIZE",
-                           "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr};
-constexpr Source kSlurm = {"Slurm",         "SLURM_PROCID", "SLURM_NTASKS",
-                           "SLURM_LOCALID", nullptr,        "SLURM_STEP_NUM_NODES"};
+constexpr Source kMpich = {"MPICH",           "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+                           "MPI_LOCALNRANKS", nullptr,    nullptr};
+constexpr Source kSlurm = {"Slurm", "SLURM_PROCID",         "SLURM_NTASKS", "SLURM_LOCALID",
+                           nullptr, "SLURM_STEP_NUM_NODES", "SLURM_NODEID"};
 
 class Environment {
  public:
@@ -72,23 +75,22 @@ Status require(const Environment& environment, const char* name, const char* bec
                      environment.text(because));
 }
 
-Status check_one_host(const Environment& environment, const Source& source, int world) {
-  OFSDP_ASSIGN_OR_RETURN(const int hosts, environment.number(source.hosts, 1, INT_MAX, 1));
-  if (hosts > 1) {
-    return input_error("{}={}: ranks on several hosts are not built yet, expected 1", source.hosts,
-                       hosts);
+// A script may say with GROUP_RANK which host is which whoever starts the ranks; NODE_RANK is its
+// other name.
+Status read_hosts(const Environment& environment, const Source& source, RankIdentity& identity) {
+  const char* const nodes = environment.has("GROUP_WORLD_SIZE") ? "GROUP_WORLD_SIZE" : source.hosts;
+  OFSDP_ASSIGN_OR_RETURN(identity.nodes, environment.number(nodes, 1, identity.world, 0));
+  const char* host = source.host;
+  for (const char* name : {"NODE_RANK", "GROUP_RANK"}) {
+    if (environment.has(name)) host = name;
   }
-  OFSDP_ASSIGN_OR_RETURN(const int local_world,
-                         environment.number(source.local_world, 1, INT_MAX, world));
-  if (local_world < world) {
-    return input_error("{}={} of {}={}: ranks on several hosts are not built yet, expected {}",
-                       source.local_world, local_world, source.world, world, world);
-  }
-  if (local_world > world) {
-    return input_error("{}={}: expected at most {}={}", source.local_world, local_world,
-                       source.world, world);
-  }
-  return {};
+  const int most = identity.nodes > 0 ? identity.nodes - 1 : identity.world - 1;
+  OFSDP_ASSIGN_OR_RETURN(identity.node_rank, environment.number(host, 0, most, -1));
+  OFSDP_ASSIGN_OR_RETURN(identity.local_world,
+                         environment.number(source.local_world, 1, INT_MAX, 0));
+  if (identity.local_world <= identity.world) return {};
+  return input_error("{}={}: expected at most {}={}", source.local_world, identity.local_world,
+                     source.world, identity.world);
 }
 
 Result<RankIdentity> read(const Environment& environment, const Source& source) {
@@ -102,10 +104,11 @@ Result<RankIdentity> read(const Environment& environment, const Source& source) 
     return input_error("{}={}: expected 0 to {}, for {} is {}", source.rank, identity.rank,
                        identity.world - 1, source.world, identity.world);
   }
-  OFSDP_RETURN_IF_ERROR(check_one_host(environment, source, identity.world));
+  OFSDP_RETURN_IF_ERROR(read_hosts(environment, source, identity));
+  const int otherwise = identity.several_hosts() ? 0 : identity.rank;
   OFSDP_ASSIGN_OR_RETURN(
       identity.local_rank,
-      environment.number(source.local_rank, 0, identity.world - 1, identity.rank));
+      environment.number(source.local_rank, 0, identity.ranks_here() - 1, otherwise));
   return identity;
 }
 
@@ -116,15 +119,68 @@ Status check_agreement(const RankIdentity& a, const RankIdentity& b) {
                      a.started_by, a.rank, a.world, b.started_by, b.rank, b.world);
 }
 
+std::string run_id(const Environment& environment) {
+  std::string id;
+  for (const char* more : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    if (environment.has(more)) id += fmt::format("/{}", environment.text(more));
+  }
+  return id;
+}
+
+// torchrun's agent keeps the port for its own store; its ranks agree on the next one.
+bool agent_holds_port(const Environment& environment) {
+  return environment.text("TORCHELASTIC_USE_AGENT_STORE") == "True" &&
+         !environment.has("OFSDP_RENDEZVOUS");
+}
+
+Status read_master(const Environment& environment, RankIdentity& identity) {
+  identity.run_id = run_id(environment);
+  if (!environment.has("MASTER_ADDR") && !environment.has("MASTER_PORT")) return {};
+  OFSDP_RETURN_IF_ERROR(require(environment, "MASTER_ADDR", "MASTER_PORT"));
+  OFSDP_RETURN_IF_ERROR(require(environment, "MASTER_PORT", "MASTER_ADDR"));
+  identity.master_address = environment.text("MASTER_ADDR");
+  OFSDP_ASSIGN_OR_RETURN(identity.master_port, environment.number("MASTER_PORT", 1, 65535, 0));
+  if (agent_holds_port(environment) && identity.master_port < 65535) ++identity.master_port;
+  return {};
+}
+
+Status read_engine(const Environment& environment, RankIdentity& identity) {
+  if (identity.started_by == kOpenMpi.started_by) identity.engine = "openmpi";
+  if (identity.started_by == kMpich.started_by) identity.engine = "mpich";
+  const std::string wanted = environment.text("OFSDP_ENGINE");
+  if (wanted.empty()) return {};
+  if (wanted != "tcp" && wanted != "openmpi" && wanted != "mpich") {
+    return input_error("OFSDP_ENGINE: expected tcp, openmpi or mpich, found '{}'", wanted);
+  }
+  identity.engine = wanted;
+  return {};
+}
+
+// The first of "node[003-010,12],login1": where step's rank 0 runs, as Slurm numbers ranks.
+std::string first_node(const std::string& list) {
+  const std::string head = list.substr(0, list.find_first_of("[,"));
+  if (head.size() == list.size() || list[head.size()] == ',') return head;
+  const size_t begin = head.size() + 1;
+  return head + list.substr(begin, list.find_first_of(",-]", begin) - begin);
+}
+
+// Without MASTER_ADDR: Slurm says where the first rank is, and the job's number makes a port.
+Status read_slurm_master(const Environment& environment, RankIdentity& identity) {
+  if (!identity.master_address.empty()) return {};
+  const char* const list =
+      environment.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  identity.master_address = first_node(environment.text(list));
+  OFSDP_ASSIGN_OR_RETURN(const int job, environment.number("SLURM_JOB_ID", 0, INT_MAX, 0));
+  OFSDP_ASSIGN_OR_RETURN(const int step, environment.number("SLURM_STEP_ID", 0, INT_MAX, 0));
+  identity.master_port = 20000 + (job % 1000) * 10 + step % 10;
+  return {};
+}
+
 Result<std::string> torchrun_rendezvous(const Environment& environment) {
   OFSDP_RETURN_IF_ERROR(require(environment, "MASTER_ADDR", "RANK"));
   OFSDP_RETURN_IF_ERROR(require(environment, "MASTER_PORT", "RANK"));
   OFSDP_ASSIGN_OR_RETURN(const int port, environment.number("MASTER_PORT", 1, 65535, 0));
-  std::string name = fmt::format("{}:{}", environment.text("MASTER_ADDR"), port);
-  for (const char* more : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-    if (environment.has(more)) name += fmt::format("/{}", environment.text(more));
-  }
-  return name;
+  return fmt::format("{}:{}{}", environment.text("MASTER_ADDR"), port, run_id(environment));
 }
 
 struct Ancestor {
@@ -202,17 +258,22 @@ Result<std::optional<RankIdentity>> choose(const Environment& environment) {
 Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup) {
   const Environment environment(lookup);
-  if (environment.has(
-          "OFSDP_RENDEZVOUS")) {  // our own launcher; whatever started that is no matter
-    OFSDP_ASSIGN_OR_RETURN(RankIdentity identity, read(environment, kTorchrun));
-    identity.started_by = "fsdp-run";
-    identity.rendezvous = environment.text("OFSDP_RENDEZVOUS");
-    return std::optional(identity);
-  }
-  OFSDP_ASSIGN_OR_RETURN(std::optional<RankIdentity> identity, choose(environment));
-  if (identity && identity->world > 1) {
+  std::optional<RankIdentity> identity;
+  if (environment.has("OFSDP_RENDEZVOUS")) {  // our own launcher, whatever started that
+    OFSDP_ASSIGN_OR_RETURN(identity, read(environment, kTorchrun));
+    identity->started_by = "fsdp-run";
+    identity->rendezvous = environment.text("OFSDP_RENDEZVOUS");
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(identity, choose(environment));
+    if (!identity || identity->world == 1) return identity;
     OFSDP_ASSIGN_OR_RETURN(identity->rendezvous,
                            rendezvous_name(environment, identity->started_by));
+  }
+  if (!identity->several_hosts()) return identity;
+  OFSDP_RETURN_IF_ERROR(read_master(environment, *identity));
+  OFSDP_RETURN_IF_ERROR(read_engine(environment, *identity));
+  if (identity->started_by == kSlurm.started_by) {
+    OFSDP_RETURN_IF_ERROR(read_slurm_master(environment, *identity));
   }
   return identity;
 }

@@ -7,78 +7,92 @@
 #include "kernels/core/status.h"
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp {
 namespace {
 
 // Vectors of the compiler instead of a pragma: they do not depend on the flags of the build.
 using Floats = float __attribute__((vector_size(64), aligned(4), may_alias));
+using Bits32 = uint32_t __attribute__((vector_size(64)));
+using Bits16 = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
 constexpr int64_t kLanes = 16;
 
-// All sources in one pass: a block is read once and written once.
-template <int kCount>
-[[gnu::always_inline]] inline void sum_of(const float* const* sources, int64_t numel, float* dst) {
+// No vectors by value, which would be passed differently from one instruction set to another.
+[[gnu::always_inline]] inline void load(const float* x, Floats& v) {
+  v = *reinterpret_cast<const Floats*>(x);
+}
+[[gnu::always_inline]] inline void load(const BFloat16* x, Floats& v) {
+  const auto& bits = *reinterpret_cast<const Bits16*>(x);
+  v = reinterpret_cast<Floats>(__builtin_convertvector(bits, Bits32) << 16);
+}
+[[gnu::always_inline]] inline void load(const Half* x, Floats& v) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) v[lane] = as_float(x[lane]);
+}
+
+// All sources in one pass: a block is read once and written once. kOnto: dst counts as the first.
+template <int kCount, bool kOnto, typename T>
+[[gnu::always_inline]] inline void sum_of(const T* const* sources, int64_t numel, float* dst) {
   int64_t i = 0;
   for (; i + kLanes <= numel; i += kLanes) {
-    Floats sum = *reinterpret_cast<const Floats*>(sources[0] + i);
-    for (int s = 1; s < kCount; ++s) sum += *reinterpret_cast<const Floats*>(sources[s] + i);
+    Floats sum, next;
+    kOnto ? load(dst + i, sum) : load(sources[0] + i, sum);
+    for (int s = kOnto ? 0 : 1; s < kCount; ++s) {
+      load(sources[s] + i, next);
+      sum += next;
+    }
     *reinterpret_cast<Floats*>(dst + i) = sum;
   }
   for (; i < numel; ++i) {
-    float sum = sources[0][i];
-    for (int s = 1; s < kCount; ++s) sum += sources[s][i];
+    float sum = kOnto ? dst[i] : as_float(sources[0][i]);
+    for (int s = kOnto ? 0 : 1; s < kCount; ++s) sum += as_float(sources[s][i]);
     dst[i] = sum;
   }
 }
 
 // The counts are named so that each loop over sources has a fixed length and unrolls.
-OFSDP_MULTIARCH void sum_up_to_four(const float* const* sources, int count, int64_t numel,
-                                    float* dst) {
+template <bool kOnto, typename T>
+OFSDP_MULTIARCH void sum_up_to_four(const T* const* sources, int count, int64_t numel, float* dst) {
   switch (count) {
     case 1:
-      return sum_of<1>(sources, numel, dst);
+      return sum_of<1, kOnto>(sources, numel, dst);
     case 2:
-      return sum_of<2>(sources, numel, dst);
+      return sum_of<2, kOnto>(sources, numel, dst);
     case 3:
-      return sum_of<3>(sources, numel, dst);
+      return sum_of<3, kOnto>(sources, numel, dst);
     default:
-      return sum_of<4>(sources, numel, dst);
+      return sum_of<4, kOnto>(sources, numel, dst);
   }
 }
 
-// More than four: the sum so far is the first source of the next pass, which keeps the order.
-void sum_floats(std::span<const std::byte* const> sources, int64_t numel, float* dst,
-                const float* onto) {
-  const float* pass[4] = {onto};
-  int count = onto != nullptr ? 1 : 0;
-  for (size_t next = 0; next < sources.size();) {
-    while (count < 4 && next < sources.size()) {
-      pass[count++] = reinterpret_cast<const float*>(sources[next++]);
+// More than four: the next go onto the sum so far, which keeps the order.
+template <typename T>
+void sum_sources(std::span<const std::byte* const> sources, int64_t numel, float* dst,
+                 const float* onto) {
+  if (onto != nullptr && onto != dst) {
+    std::memcpy(dst, onto, static_cast<size_t>(numel) * sizeof(float));
+  }
+  const T* pass[4];
+  for (size_t next = 0; next < sources.size(); next += 4) {
+    const size_t count = std::min<size_t>(4, sources.size() - next);
+    for (size_t s = 0; s < count; ++s) pass[s] = reinterpret_cast<const T*>(sources[next + s]);
+    if (next == 0 && onto == nullptr) {
+      sum_up_to_four<false>(pass, static_cast<int>(count), numel, dst);
+    } else {
+      sum_up_to_four<true>(pass, static_cast<int>(count), numel, dst);
     }
-    sum_up_to_four(pass, count, numel, dst);
-    pass[0] = dst;
-    count = 1;
   }
 }
 
-constexpr int64_t kPiece = 1024;  // stays in the first-level cache with what it is added to
-
-void add_halves(const std::byte* src, DType dtype, float* dst, int64_t numel) {
-  alignas(64) std::array<float, kPiece> wide;
-  for (int64_t begin = 0; begin < numel; begin += kPiece) {
-    const int64_t count = std::min(kPiece, numel - begin);
-    widen(dtype, src + static_cast<size_t>(begin) * sizeof(uint16_t), wide.data(), count);
-    const float* pass[2] = {dst + begin, wide.data()};
-    sum_up_to_four(pass, 2, count, dst + begin);
-  }
-}
+constexpr int64_t kPiece = 1024;  // stays in the first-level cache with what it is rounded to
 
 }  // namespace
 
 void add_elements(const std::byte* src, DType from, float* dst, int64_t numel) {
-  if (from != DType::kFloat32) return add_halves(src, from, dst, numel);
-  const float* pass[2] = {dst, reinterpret_cast<const float*>(src)};
-  sum_up_to_four(pass, 2, numel, dst);
+  with_stored_float(from, [&](auto zero) {
+    const auto* values = reinterpret_cast<const decltype(zero)*>(src);
+    sum_up_to_four<true>(&values, 1, numel, dst);
+  });
 }
 
 void round_elements(float* values, DType to, int64_t numel) {
@@ -93,14 +107,8 @@ void round_elements(float* values, DType to, int64_t numel) {
 
 void sum_in_rank_order(std::span<const std::byte* const> sources, DType dtype, int64_t numel,
                        float* dst, const float* onto) {
-  if (dtype == DType::kFloat32) return sum_floats(sources, numel, dst, onto);
-  if (onto == nullptr) {
-    widen(dtype, sources[0], dst, numel);
-    sources = sources.subspan(1);
-  } else if (onto != dst) {
-    std::memcpy(dst, onto, static_cast<size_t>(numel) * sizeof(float));
-  }
-  for (const std::byte* src : sources) add_halves(src, dtype, dst, numel);
+  with_stored_float(dtype,
+                    [&](auto zero) { sum_sources<decltype(zero)>(sources, numel, dst, onto); });
 }
 
 void convert_elements(const std::byte* src, DType from, std::byte* dst, DType to, int64_t numel) {

@@ -1,4 +1,4 @@
-// Rank 0's side of the rendezvous.
+// The side of the host's first rank of the rendezvous.
 #include <poll.h>
 #include <unistd.h>
 
@@ -26,18 +26,18 @@ milliseconds until(Clock::time_point deadline) {
 // Collects guests until all are there, then hands out what they need.
 class Host {
  public:
-  Host(const RankIdentity& identity, std::chrono::seconds timeout)
-      : identity_(identity),
+  Host(const LocalSeat& seat, std::chrono::seconds timeout)
+      : seat_(seat),
         timeout_(timeout),
         deadline_(Clock::now() + timeout),
-        sockets_(static_cast<size_t>(identity.world)),
-        hellos_(static_cast<size_t>(identity.world)) {}
+        sockets_(seat.ranks.size()),
+        hellos_(seat.ranks.size()) {}
 
   Result<Meeting> meet() {
-    hellos_[0] = hello_of(identity_);
-    OFSDP_RETURN_IF_ERROR(open_lifeline(meeting_, 0, identity_.world));
+    hellos_[0] = hello_of(seat_);
+    OFSDP_RETURN_IF_ERROR(open_lifeline(meeting_, seat_));
     Status collected = listen_here();
-    while (collected.ok() && present_ < identity_.world) collected = let_one_in();
+    while (collected.ok() && present_ < seat_.here()) collected = let_one_in();
     listener_.reset();
     if (collected.ok()) collected = welcome_all();
     if (collected.ok()) return finish();
@@ -49,12 +49,12 @@ class Host {
 
  private:
   Status listen_here() {
-    const Address address = address_of(identity_.rendezvous);
+    const Address address = address_of(seat_.rendezvous);
     listener_ = new_socket();
     while (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address.name), address.bytes) !=
            0) {
       if (errno != EADDRINUSE || Clock::now() >= deadline_) {
-        return fault("rank 0 cannot listen at rendezvous {}: {}", identity_.rendezvous,
+        return fault("rank {} cannot listen at rendezvous {}: {}", seat_.rank(), seat_.rendezvous,
                      errno == EADDRINUSE ? "another run holds it" : std::strerror(errno));
       }
       std::this_thread::sleep_for(kRendezvousRetry);
@@ -77,41 +77,44 @@ class Host {
   }
 
   Status seat(const Hello& hello, UniqueFd guest, UniqueFd lifeline) {
-    const size_t rank = static_cast<size_t>(hello.rank);
-    if (hello.world != identity_.world) {
+    if (hello.here != seat_.here()) {
       send_message(guest.get(), Welcome{0, 0}, -1);
-      return input_error("rank {} (pid {}) expects {} ranks at rendezvous {}, rank 0 expects {}",
-                         hello.rank, hello.pid, hello.world, identity_.rendezvous, identity_.world);
+      return input_error("rank {} (pid {}) expects {} ranks at rendezvous {}, rank {} expects {}",
+                         hello.place, hello.pid, hello.here, seat_.rendezvous, seat_.rank(),
+                         seat_.here());
     }
-    if (rank == 0 || sockets_[rank].valid()) {
+    if (hello.place < 0 || hello.place >= seat_.here()) return {};  // no rank of ours
+    const auto place = static_cast<size_t>(hello.place);
+    if (place == 0 || sockets_[place].valid()) {
       send_message(guest.get(), Welcome{0, 0}, -1);
       return input_error("two processes say that they are rank {} at rendezvous {}: pids {} and {}",
-                         rank, identity_.rendezvous, hellos_[rank].pid, hello.pid);
+                         seat_.ranks[place], seat_.rendezvous, hellos_[place].pid, hello.pid);
     }
     limit_sends(guest.get(), timeout_);
-    sockets_[rank] = std::move(guest);
-    meeting_.lifelines[rank] = std::move(lifeline);
-    hellos_[rank] = hello;
+    sockets_[place] = std::move(guest);
+    meeting_.lifelines[place] = std::move(lifeline);
+    hellos_[place] = hello;
     ++present_;
     return {};
   }
 
   Status missing() const {
     std::string ranks;
-    for (size_t r = 1; r < sockets_.size(); ++r) {
-      if (!sockets_[r].valid()) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
+    for (size_t p = 1; p < sockets_.size(); ++p) {
+      if (sockets_[p].valid()) continue;
+      ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", seat_.ranks[p]);
     }
     return fault("rank {} did not arrive at rendezvous {} within {} s: {} of {} ranks are there",
-                 ranks, identity_.rendezvous, timeout_.count(), present_, identity_.world);
+                 ranks, seat_.rendezvous, timeout_.count(), present_, seat_.here());
   }
 
   Status welcome_all() {
-    OFSDP_ASSIGN_OR_RETURN(meeting_.page, ControlPage::create(identity_.world));
+    OFSDP_ASSIGN_OR_RETURN(meeting_.page, ControlPage::create(seat_.world));
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    for (size_t r = 0; r < hellos_.size(); ++r) {
-      meeting_.page.rank(static_cast<int>(r)).pid = hellos_[r].pid;
-      CPU_OR(&cores, &cores, &hellos_[r].cores);
+    for (size_t p = 0; p < hellos_.size(); ++p) {
+      meeting_.page.rank(seat_.ranks[p]).pid = hellos_[p].pid;
+      CPU_OR(&cores, &cores, &hellos_[p].cores);
     }
     meeting_.cores = CPU_COUNT(&cores);
     // A guest that is gone by now is noticed by its lifeline.
@@ -126,11 +129,11 @@ class Host {
   }
 
   Meeting finish() {
-    meeting_.links = PeerLinks(0, identity_.world, std::move(sockets_));
+    meeting_.links = PeerLinks(seat_, std::move(sockets_));
     return std::move(meeting_);
   }
 
-  const RankIdentity& identity_;
+  const LocalSeat& seat_;
   std::chrono::seconds timeout_;
   Clock::time_point deadline_;
   UniqueFd listener_;
@@ -142,8 +145,8 @@ class Host {
 
 }  // namespace
 
-Result<Meeting> host_meeting(const RankIdentity& identity, std::chrono::seconds timeout) {
-  return Host(identity, timeout).meet();
+Result<Meeting> host_meeting(const LocalSeat& seat, std::chrono::seconds timeout) {
+  return Host(seat, timeout).meet();
 }
 
 }  // namespace ofsdp

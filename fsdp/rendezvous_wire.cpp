@@ -38,20 +38,22 @@ void limit_sends(int socket, std::chrono::seconds timeout) {
 
 UniqueFd new_socket() { return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-Status open_lifeline(Meeting& meeting, int rank, int world) {
+Status open_lifeline(Meeting& meeting, const LocalSeat& seat) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return fault("rank {}: pipe: {}", rank, std::strerror(errno));
-  meeting.lifelines.resize(static_cast<size_t>(world));
-  meeting.lifelines[static_cast<size_t>(rank)] = UniqueFd(ends[0]);
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return fault("rank {}: pipe: {}", seat.rank(), std::strerror(errno));
+  }
+  meeting.lifelines.resize(static_cast<size_t>(seat.here()));
+  meeting.lifelines[static_cast<size_t>(seat.place)] = UniqueFd(ends[0]);
   meeting.own_lifeline = UniqueFd(ends[1]);
   return {};
 }
 
-Hello hello_of(const RankIdentity& identity) {
+Hello hello_of(const LocalSeat& seat) {
   Hello hello{};
   hello.magic = kMagic;
-  hello.rank = identity.rank;
-  hello.world = identity.world;
+  hello.place = seat.place;
+  hello.here = seat.here();
   hello.pid = getpid();
   sched_getaffinity(0, sizeof hello.cores, &hello.cores);
   return hello;

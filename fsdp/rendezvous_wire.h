@@ -1,4 +1,4 @@
-// What rank 0 and the other ranks say to each other while they meet; see rendezvous.h. For its two
+// What the first rank of a host and its others say to each other while they meet; see rendezvous.h. For its two
 // sides only (rendezvous_host.cpp, rendezvous.cpp).
 //
 // Messages, in order: Hello with the guest's lifeline; Welcome with the control page, or called
@@ -22,7 +22,7 @@ inline constexpr std::chrono::milliseconds kRendezvousRetry{20};
 
 struct Hello {
   uint64_t magic;
-  int32_t rank, world, pid;
+  int32_t place, here, pid;
   cpu_set_t cores;
 };
 
@@ -43,9 +43,9 @@ bool same_user(int socket);  // is the other end a process of this user?
 // Sends do not block for ever on a rank that is stopped.
 void limit_sends(int socket, std::chrono::seconds timeout);
 
-Hello hello_of(const RankIdentity& identity);
-Status open_lifeline(Meeting& meeting, int rank, int world);
+Hello hello_of(const LocalSeat& seat);
+Status open_lifeline(Meeting& meeting, const LocalSeat& seat);
 
-Result<Meeting> host_meeting(const RankIdentity& identity, std::chrono::seconds timeout);  // rank 0
+Result<Meeting> host_meeting(const LocalSeat& seat, std::chrono::seconds timeout);  // first rank
 
 }  // namespace ofsdp

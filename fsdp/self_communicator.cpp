@@ -31,7 +31,7 @@ class SelfCommunicator final : public Communicator {
   }
 
   Status acquire(int, const RankGroup&, const CollectiveSite&) override { return {}; }
-  void post(int) override {}
+  void post(int, const RankGroup&, const SlotSource&) override {}
 
   Status reduce_scatter(int, const RankGroup&, const SlotSource& slot, BlockSink sink,
                         const CollectiveSite&) override {

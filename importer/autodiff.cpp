@@ -141,10 +141,30 @@ class Autodiff {
     if (it == grads_.end() || it->second.empty()) return 0;
     auto& parts = it->second;
     while (parts.size() > 1) {
-      parts[0] = emit("Add", "grad." + graph_.value(id).name, {parts[0], parts[1]}, {}, 1)[0];
+      parts[0] = sum(id, parts[0], parts[1]);
       parts.erase(parts.begin() + 1);
     }
     return parts[0];
+  }
+
+  ValueId sum(ValueId id, ValueId a, ValueId b) {
+    Node* lookup = graph_.value(id).kind == ValueKind::kParameter ? lookup_behind(a, b) : nullptr;
+    if (lookup == nullptr) return emit("Add", "grad." + graph_.value(id).name, {a, b}, {}, 1)[0];
+    lookup->inputs.push_back(a);
+    return b;
+  }
+
+  // The GatherGrad that made `b`, when it came after what made `a`: it can add onto that the few
+  // rows it has (a tied embedding), instead of a second gradient of every row.
+  Node* lookup_behind(ValueId a, ValueId b) {
+    for (size_t i = graph_.nodes.size(); i-- > 0;) {
+      Node& node = graph_.nodes[i];
+      if (std::ranges::find(node.outputs, a) != node.outputs.end()) return nullptr;
+      if (node.outputs[0] != b) continue;
+      const bool lookup = node.op->full_name() == "ofsdp.GatherGrad" && node.inputs.size() == 2;
+      return lookup && graph_.value(a).desc == graph_.value(b).desc ? &node : nullptr;
+    }
+    return nullptr;
   }
 
   Result<Graph> finish() {

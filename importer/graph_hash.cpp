@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kModelGraph = 7;
 constexpr uint32_t kGraphInitializer = 5;
+constexpr uint32_t kTrainingInfo = 20;  // how it is trained is no part of what it is
 constexpr uint32_t kName = 8;
 
 class Hasher {
@@ -48,6 +49,7 @@ class SkeletonHash {
     for (WireReader reader(message); !reader.done();) {
       const Result<WireField> field = reader.next();
       if (!field.ok()) return;
+      if (field->number == kTrainingInfo && inside == kModelGraph) continue;
       if (field->number == inside && inside == kModelGraph) {
         walk(field->bytes, kGraphInitializer);
       } else if (field->number == inside && is_weight(field->bytes)) {

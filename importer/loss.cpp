@@ -94,8 +94,9 @@ ValueId behind_views(const Graph& graph, ValueId id) {
 const Node* class_loss_node(const Graph& graph) {
   const Node* node = maker_of(graph, behind_views(graph, graph.loss));
   if (node == nullptr) return nullptr;
-  const std::string name = node->op->full_name();
-  return name == "SoftmaxCrossEntropyLoss" || name == "NegativeLogLikelihoodLoss" ? node : nullptr;
+  static constexpr std::string_view kNames[] = {
+      "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.NarrowCrossEntropyLoss"};
+  return std::ranges::find(kNames, node->op->full_name()) != std::end(kNames) ? node : nullptr;
 }
 
 // Where the labels of the evaluation's accuracy come from: the column, or the loss node's own

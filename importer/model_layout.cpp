@@ -1,6 +1,10 @@
 #include "importer/model_layout.h"
 
+#include <algorithm>
+#include <map>
+
 #include "importer/tensor_data.h"
+#include "importer/training_layout.h"
 #include "importer/wire.h"
 
 namespace ofsdp {
@@ -47,9 +51,12 @@ class Layouter {
       growth += length_of(tensor.head) + tensor.hole - (tensor.place.end - tensor.place.begin);
       tensors.push_back(std::move(tensor));
     }
-    add_pieces(tensors, growth);
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<Splice> splices, splice_training_info(input_));
+    add_graph(tensors, growth, splices);
+    add_copies(source_, input_.file().bytes, splices);
     layout_.bytes = target_;
     place_initializers();
+    place_algorithm_tensors();
     return std::move(layout_);
   }
 
@@ -105,14 +112,28 @@ class Layouter {
     add({.kind = Piece::Kind::kLiteral, .bytes = bytes, .literal = std::move(text)});
   }
 
-  void add_pieces(std::vector<NewTensor>& tensors, int64_t growth) {
-    int64_t source = 0;
+  // What is copied, but for the splices in it.
+  void add_copies(int64_t source, int64_t end, const std::vector<Splice>& splices) {
+    for (const Splice& splice : splices) {
+      if (splice.begin < source || splice.end > end) continue;
+      add_copy(source, splice.begin);
+      if (splice.tensor >= 0) spliced_[splice.tensor] = target_ + splice.value;
+      add_literal(splice.text);
+      source = splice.end;
+    }
+    add_copy(source, end);
+  }
+
+  // Up to the last of the tensors that change.
+  void add_graph(std::vector<NewTensor>& tensors, int64_t growth,
+                 const std::vector<Splice>& splices) {
+    int64_t& source = source_;
     if (!tensors.empty()) {
       const FieldPlace& graph = input_.contents().graph;
       std::string header;
       append_tag(header, kModelGraph, WireType::kBytes);
       append_varint(header, static_cast<uint64_t>(graph.end - graph.body + growth));
-      add_copy(0, graph.begin);
+      add_copies(0, graph.begin, splices);
       add_literal(std::move(header));
       source = graph.body;
     }
@@ -122,7 +143,6 @@ class Layouter {
       add({.kind = Piece::Kind::kHole, .bytes = tensor.hole, .initializer = tensor.initializer});
       source = tensor.place.end;
     }
-    add_copy(source, input_.file().bytes);
   }
 
   // Initializers and pieces are both in the order of the file, so one pass over both will do.
@@ -146,6 +166,23 @@ class Layouter {
     }
   }
 
+  void place_algorithm_tensors() {
+    const auto& tensors = input_.contents().algorithm_tensors;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      Initializer tensor = tensors[i].initializer;
+      if (const auto moved = spliced_.find(static_cast<int>(i)); moved != spliced_.end()) {
+        tensor.encoding = Initializer::Encoding::kDense;
+        tensor.bytes = tensor.stride = static_cast<int64_t>(dtype_size(tensor.dtype));
+        tensor.offset = moved->second;
+      } else if (tensor.bytes > 0) {
+        const auto piece = std::ranges::find_if(
+            layout_.pieces, [&](const Piece& p) { return holds(p, tensor.offset); });
+        if (piece != layout_.pieces.end()) tensor.offset += piece->target - piece->source;
+      }
+      layout_.algorithm_tensors.push_back(std::move(tensor));
+    }
+  }
+
   static bool holds(const Piece& piece, int64_t source) {
     return piece.kind == Piece::Kind::kCopy && source >= piece.source &&
            source < piece.source + piece.bytes;
@@ -154,7 +191,9 @@ class Layouter {
   const OnnxFile& input_;
   const std::vector<std::string>& locations_;
   ModelLayout layout_;
+  int64_t source_ = 0;  // what is laid out so far
   int64_t target_ = 0;
+  std::map<int, int64_t> spliced_;  // algorithm tensors that are encoded anew -> where
 };
 
 }  // namespace

@@ -2,8 +2,10 @@
 //
 // Most outputs are one copy of the whole file. What changes more than values is
 //   - an initializer of encoding kList, which becomes raw_data: a hole to be filled, and
-//   - external data whose files get other names: their `location` entries.
-// Then the lengths of these messages and of the graph are encoded anew, and what follows moves.
+//   - external data whose files get other names: their `location` entries, and
+//   - integer scalars of a training_info that are encoded as varints, which become raw_data.
+// Then the lengths of these messages and of those around them are encoded anew, and what follows
+// moves.
 // Pure: every rank computes the same layout from the same file and names.
 //
 // Ownership: values. Threads: any. Errors: kFault when the input cannot be read any more.
@@ -27,9 +29,10 @@ struct Piece {
 };
 
 struct ModelLayout {
-  std::vector<Piece> pieces;              // in order, without gaps
-  int64_t bytes = 0;                      // of the new file
-  std::vector<Initializer> initializers;  // the input's, where they lie in the new files
+  std::vector<Piece> pieces;                   // in order, without gaps
+  int64_t bytes = 0;                           // of the new file
+  std::vector<Initializer> initializers;       // the input's, where they lie in the new files
+  std::vector<Initializer> algorithm_tensors;  // likewise
 };
 
 // `locations`: the new name of each data file, as the new model will name it.

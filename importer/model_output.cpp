@@ -15,6 +15,7 @@ ModelOutput::ModelOutput(ModelOutput&& other) noexcept
     : targets_(std::move(other.targets_)),
       locations_(std::move(other.locations_)),
       initializers_(std::move(other.initializers_)),
+      algorithm_tensors_(std::move(other.algorithm_tensors_)),
       pieces_(std::move(other.pieces_)),
       owner_(std::exchange(other.owner_, false)) {}
 
@@ -59,6 +60,7 @@ Status ModelOutput::lay_out(const OnnxFile& input) {
   OFSDP_ASSIGN_OR_RETURN(ModelLayout layout, lay_out_model(input, locations_));
   pieces_ = std::move(layout.pieces);
   initializers_ = std::move(layout.initializers);
+  algorithm_tensors_ = std::move(layout.algorithm_tensors);
   return ok_status();
 }
 
@@ -115,6 +117,18 @@ Status ModelOutput::write(size_t initializer, int64_t first_element,
   const std::string& path = targets_[static_cast<size_t>(weight.file)].temporary;
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
   return write_values(file, weight, first_element, src);
+}
+
+Status ModelOutput::write_state(size_t tensor, int64_t first_element,
+                                std::span<const float> src) const {
+  if (src.empty()) return ok_status();
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(targets_[0].temporary));
+  return write_values(file, algorithm_tensors_[tensor], first_element, src);
+}
+
+Status ModelOutput::write_scalar(size_t tensor, std::span<const std::byte> value) const {
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(targets_[0].temporary));
+  return write_exactly(file, algorithm_tensors_[tensor].offset, value);
 }
 
 Status ModelOutput::finish() const {

@@ -34,6 +34,9 @@ class ModelOutput {
   std::string ticket() const;  // bytes, with NULs
 
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
+  // Of OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its type.
+  Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const;
+  Status write_scalar(size_t tensor, std::span<const std::byte> value) const;
   // Rank 0: the model file while it is not whole, for a last change of its graph.
   const std::string& model_temporary() const { return targets_[0].temporary; }
   Status finish() const;  // what this rank has written is on the disk
@@ -54,7 +57,7 @@ class ModelOutput {
 
   std::vector<Target> targets_;         // the model, then its data files
   std::vector<std::string> locations_;  // of the data files, as the new model names them
-  std::vector<Initializer> initializers_;
+  std::vector<Initializer> initializers_, algorithm_tensors_;
   std::vector<Piece> pieces_;
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };

@@ -49,8 +49,22 @@ Result<OnnxFile> OnnxFile::open(const std::string& path) {
   return onnx;
 }
 
+std::string initial_key(const Initializer& initializer) {
+  return fmt::format("{} {} {}", initializer.file, initializer.offset, initializer.name);
+}
+
+OnnxFile OnnxFile::of_model(const std::string& path, std::string model) {
+  OnnxFile onnx;
+  onnx.file_.path = path;
+  onnx.contents_.skeleton = std::move(model);
+  return onnx;
+}
+
 Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
                       std::span<float> dst) const {
+  if (initial_ != nullptr && initial_->has(initializer)) {
+    return initial_->read(initializer, first_element, dst);
+  }
   const auto count = static_cast<int64_t>(dst.size());
   OFSDP_CHECK(first_element >= 0 && first_element + count <= initializer.shape.numel(),
               "{}: elements {} + {} of {}", initializer.name, first_element, count,

@@ -9,6 +9,7 @@
 // Errors: kInput from `open` (one line: path, tensor, expected and found); kFault from `read`.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +18,22 @@
 
 namespace ofsdp {
 
+// Values in place of those that a file has.
+class InitialSource {
+ public:
+  virtual ~InitialSource() = default;
+  virtual bool has(const Initializer& initializer) const = 0;
+  virtual Status read(const Initializer& initializer, int64_t first_element,
+                      std::span<float> dst) = 0;
+};
+std::string initial_key(const Initializer& initializer);  // which of a file it is
+
 class OnnxFile {
  public:
   static Result<OnnxFile> open(const std::string& path);
+  // A model without weights that is in no file: the update of a training_info. `path` is for
+  // messages.
+  static OnnxFile of_model(const std::string& path, std::string model);
 
   const std::string& path() const { return file_.path; }
   const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto
@@ -29,8 +43,19 @@ class OnnxFile {
   // must be inside of the shape.
   Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
 
+  // From now on `read` asks it first; threads: then only one may read.
+  void set_initial(std::shared_ptr<InitialSource> source) { initial_ = std::move(source); }
+  bool has_initial(const Initializer& initializer) const {
+    return initial_ != nullptr && initial_->has(initializer);
+  }
+
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
+
+  // Of a training model whose weights lie in another file (importer/ort_artifacts.h), which changes
+  // them.
+  OnnxContents take_contents() { return std::move(contents_); }
+  void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
 
  private:
   Status read_list(const Initializer& initializer, int64_t first_element,
@@ -40,6 +65,7 @@ class OnnxFile {
 
   OpenFile file_;
   OnnxContents contents_;
+  std::shared_ptr<InitialSource> initial_;
 };
 
 }  // namespace ofsdp

@@ -16,7 +16,10 @@ namespace ofsdp {
 
 inline constexpr int kOpset = 28;  // the newest of the ONNX library that is built in
 
-Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry);
+// kWithLoss: with what the loss of a training_info needs, where the file has one.
+enum class ImportedPart { kModel, kWithLoss };
+Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry,
+                          ImportedPart part = ImportedPart::kModel);
 
 // What a plug-in would have to supply: the operators of the file that the registry does not know,
 // with the most inputs and outputs that a node has, and its attributes.

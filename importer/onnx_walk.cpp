@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMostSkeleton = (size_t{1} << 31) - 1;  // what protobuf parses
 
 // Field numbers of ModelProto and GraphProto.
-enum : uint32_t { kIrVersion = 1, kModelGraph = 7 };
+enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
 enum : uint32_t { kGraphInitializer = 5, kGraphInput = 11, kGraphSparse = 15 };
 
 bool is_model_field(const WireField& field) {
@@ -98,19 +98,36 @@ class Walker {
     contents_.graph = {graph.begin, graph.body, graph.end};
     Status status = find_inputs(graph);
     if (!status.ok()) return std::move(status).with_prefix("is damaged: graph");
-    const auto before = static_cast<size_t>(graph.begin);
     std::string& skeleton = contents_.skeleton;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       OFSDP_RETURN_IF_ERROR(graph_field(field));
     }
     graph_ += added_inputs_;
-    skeleton = as_text(bytes_.first(before));
+    OFSDP_RETURN_IF_ERROR(copy_fields(0, graph.begin));
     append_bytes(skeleton, kModelGraph, graph_);
-    skeleton += as_text(bytes_.subspan(static_cast<size_t>(graph.end)));
+    OFSDP_RETURN_IF_ERROR(copy_fields(graph.end, static_cast<int64_t>(bytes_.size())));
     if (skeleton.size() <= kMostSkeleton) return ok_status();
     return input_error("expected at most {} bytes beside the floating-point weights, found {}",
                        kMostSkeleton, skeleton.size());
+  }
+
+  // Those of the model that stand beside the graph.
+  Status copy_fields(int64_t begin, int64_t end) {
+    const auto part = bytes_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    for (WireReader reader(part, begin); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number == kTrainingInfo) {
+        OFSDP_ASSIGN_OR_RETURN(
+            const std::string info,
+            walk_training_info(field, training_infos_++, bytes_, contents_.algorithm_tensors));
+        contents_.skeleton += info;
+      } else {
+        contents_.skeleton += as_text(bytes_.subspan(static_cast<size_t>(field.begin),
+                                                     static_cast<size_t>(field.end - field.begin)));
+      }
+    }
+    return ok_status();
   }
 
   Status find_inputs(const WireField& graph) {
@@ -235,7 +252,8 @@ class Walker {
   const std::string& path_;
   std::span<const std::byte> bytes_;
   OnnxContents contents_;
-  std::string graph_;         // the skeleton's, so far
+  std::string graph_;  // the skeleton's, so far
+  int training_infos_ = 0;
   std::string added_inputs_;  // to stand behind it
   std::set<std::string> inputs_;
   std::set<std::string> names_;

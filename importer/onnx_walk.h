@@ -8,6 +8,7 @@
 //                 bounds, Resize's scales. Other initializers stay; external ones get raw_data.
 //                 All else is kept byte for byte, in order.
 //   initializers  every floating-point initializer, small ones too, in the order of the file
+//   algorithm_tensors  initializers of training_info (training_walk.h)
 //   places        the initializers that a copy with other data files or encodings has to change
 //
 // Ownership: values; data files are open. Threads: any.
@@ -21,6 +22,7 @@
 
 #include "importer/initializer.h"
 #include "importer/posix_file.h"
+#include "importer/training_walk.h"
 
 namespace ofsdp {
 
@@ -29,12 +31,6 @@ inline constexpr int64_t kSmallNumel = 16;
 struct DataFile {
   std::string location;  // as the model names it
   OpenFile file;
-};
-
-struct FieldPlace {   // of a message, in the file
-  int64_t begin = 0;  // its tag
-  int64_t body = 0;
-  int64_t end = 0;
 };
 
 struct TensorPlace {
@@ -49,6 +45,7 @@ struct OnnxContents {
   std::vector<DataFile> data_files;
   FieldPlace graph;
   std::vector<TensorPlace> places;
+  std::vector<AlgorithmTensor> algorithm_tensors;  // of the training_info, in the order of the file
 };
 
 // `bytes` is the whole file at `path`; external data lie in the folder of `path`.

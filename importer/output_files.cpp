@@ -68,7 +68,8 @@ void remove_stale_temporaries(const std::string& target) {
     const std::string name = entry->path().filename().string();
     const pid_t pid = temporary_pid(name, prefix);
     if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) {
-      unlink(join_path(folder, name).c_str());
+      std::error_code ignored;
+      std::filesystem::remove_all(join_path(folder, name), ignored);
     }
   }
 }
@@ -162,6 +163,52 @@ Result<std::vector<std::string>> choose_locations(const std::string& path, const
   if (locations.size() == data_files.size()) return locations;
   return input_error("{}: found no free names for its {} files of external data", path,
                      data_files.size());
+}
+
+Status check_output_folder(const std::string& path, const std::vector<std::string>& names) {
+  if (path.empty()) return input_error("output: expected a path of a folder, found an empty one");
+  OFSDP_RETURN_IF_ERROR(check_folder(path));
+  const Kind kind = kind_of(path);
+  if (kind != Kind::kAbsent && kind != Kind::kFolder) {
+    return input_error("{}: cannot be written: expected a path of a folder, found a file", path);
+  }
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (std::ranges::find(names, name) != names.end() && entry->is_regular_file(error)) continue;
+    return input_error(
+        "{}: cannot be written: expected a new folder, or one of an earlier --output, found '{}' "
+        "in it",
+        path, printable(name));
+  }
+  Result<std::string> temporary = create_temporary_folder(path);
+  if (!temporary.ok()) return {ErrorKind::kInput, temporary.error().message()};
+  rmdir(temporary->c_str());
+  return ok_status();
+}
+
+Result<std::string> create_temporary_folder(const std::string& target) {
+  remove_stale_temporaries(target);
+  const std::string path =
+      join_path(folder_of(target), fmt::format("{}{}.tmp", temporary_prefix(target), getpid()));
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);  // of an earlier process that had our number
+  if (mkdir(path.c_str(), 0777) == 0) return path;
+  return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+}
+
+Status replace_folder(const std::string& temporary, const std::string& path) {
+  const bool replaces = kind_of(path) == Kind::kFolder;
+  const int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
+                             replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+  if (done != 0) {
+    return fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
+  }
+  OFSDP_RETURN_IF_ERROR(sync_folder(folder_of(path)));
+  std::error_code ignored;
+  if (replaces) std::filesystem::remove_all(temporary, ignored);
+  return ok_status();
 }
 
 Result<std::string> create_temporary(const std::string& target) {

@@ -29,5 +29,13 @@ Result<std::vector<std::string>> choose_locations(const std::string& path, const
 
 // A new, empty temporary for `target`, in place of stale ones.
 Result<std::string> create_temporary(const std::string& target);
+Result<std::string> create_temporary_folder(const std::string& target);
+
+// Before the first step: `path` can be made a folder, or is one that holds nothing but files of
+// `names`, which may be replaced as a whole.
+Status check_output_folder(const std::string& path, const std::vector<std::string>& names);
+
+// The temporary becomes `path`; what was there goes.
+Status replace_folder(const std::string& temporary, const std::string& path);
 
 }  // namespace ofsdp

@@ -36,8 +36,17 @@ Status copy_through_memory(const OpenFile& src, int64_t src_offset, const OpenFi
 
 }  // namespace
 
-UniqueFd::~UniqueFd() {
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void UniqueFd::reset() {
   if (fd_ >= 0) close(fd_);
+  fd_ = -1;
 }
 
 Result<OpenFile> open_for_reading(const std::string& path, Symlinks symlinks) {

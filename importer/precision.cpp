@@ -25,6 +25,13 @@ bool stays_float32(const Node& node) {
          std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
 
+// A loss whose scores [N, C] may stay in 16 bits: read as such, computed in float32.
+bool has_narrow_form(const Graph& graph, const Node& node) {
+  if (node.op->full_name() != "SoftmaxCrossEntropyLoss") return false;
+  const bool alone = node.outputs.size() == 1 || node.outputs[1] == 0;
+  return alone && graph.value(node.inputs[0]).desc.shape.rank() == 2;
+}
+
 // Operands whose type the operator fixes, or lets differ from the rest: scales, statistics.
 bool stays_float32(const Node& node, size_t input) {
   const std::string name = node.op->full_name();
@@ -84,11 +91,13 @@ class Lowering {
 
   Status add(Node node) {
     const bool low = !stays_float32(node) && reads_low(node);
+    const bool narrow_loss = type(node.inputs[0]) == dtype_ && has_narrow_form(graph_, node);
+    if (narrow_loss) node.op = &graph_.registry->get("ofsdp.NarrowCrossEntropyLoss");
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       ValueId& id = node.inputs[i];
       const DType found = type(id);
       if (found != DType::kFloat32 && found != dtype_) continue;
-      const bool to_low = low && !stays_float32(node, i);
+      const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
       OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
     }
     OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, node));

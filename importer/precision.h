@@ -8,7 +8,9 @@
 //   nodes          with a float operand of `dtype` compute in it; constants and other float32
 //                  operands are converted for them. Nodes that only constants and integers reach
 //                  (positions, masks, angles) stay in float32 until they meet one of those.
-//   losses         and what counts right answers stay float32: their operands are widened
+//   losses         and what counts right answers stay float32: their operands are widened; but
+//                  cross-entropy of scores [N, C] reads those as they are and rounds their gradient
+//                  (ofsdp.NarrowCrossEntropyLoss)
 //
 // A finite constant stays finite: it is clamped to the largest of `dtype` (masks of -3.4e38).
 // Inside normalizations, softmax, reductions and products kernels accumulate in float32.

@@ -22,7 +22,7 @@ Status carry_statistics(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (node.op->full_name() != "BatchNormalization") continue;
     if (node.attributes.i("training_mode", 0) == 0 || node.inputs.size() < 5) continue;
-    node.outputs.resize(3, 0);
+    if (node.outputs.size() < 3) node.outputs.resize(3, 0);
     for (size_t i : {size_t{1}, size_t{2}}) {
       const int parameter = changing_parameter(graph, node, i + 2);
       if (parameter < 0) continue;

@@ -5,6 +5,7 @@
 #include "importer/bounded_axes.h"
 #include "importer/fold.h"
 #include "importer/onnx_tensor.h"
+#include "importer/ort_operators.h"
 
 namespace ofsdp {
 
@@ -104,9 +105,12 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     input.desc.shape = shapes.at(input.name);
   }
   BoundedAxes bounded(result);
+  OrtOperators ort(result);
   for (Node node : graph.nodes) {
     if (mode == Mode::kEval) node = without_training(graph, std::move(node));
     node = without_like(result, std::move(node));
+    OFSDP_ASSIGN_OR_RETURN(const bool replaced, ort.take(node));
+    if (replaced) continue;
     OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded.take(node));
     if (taken) continue;
     OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));

@@ -8,8 +8,6 @@
 namespace ofsdp {
 namespace {
 
-constexpr const char* kRunningStatistics = "running statistics";
-
 bool glob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
@@ -88,6 +86,16 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     }
     p.trained = reason.empty();
     if (!p.trained) freeze(result, p, reason);
+  }
+  return result;
+}
+
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained) {
+  Graph result = graph;
+  for (Parameter& p : result.parameters) {
+    p.trained = trained.contains(p.name);
+    const std::string use = why_not_by_use(result, p);
+    if (!p.trained) freeze(result, p, use.empty() ? "frozen in the file" : use);
   }
   return result;
 }

@@ -11,9 +11,14 @@
 // Threads: any. Errors: kInput naming flag and pattern; no trained parameter at all.
 #pragma once
 
+#include <set>
+
 #include "importer/graph.h"
 
 namespace ofsdp {
+
+// Parameter::reason of those that the graph itself gives their next values.
+inline constexpr const char* kRunningStatistics = "running statistics";
 
 struct TrainedRules {
   std::vector<std::string> freeze;
@@ -21,6 +26,9 @@ struct TrainedRules {
 };
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);
+
+// Trained is what the file says, as training artifacts do: `trained` has the names.
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained);
 
 // `differentiated` is the autodiff of a specialization of `graph`.
 Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated);

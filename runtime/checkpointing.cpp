@@ -134,7 +134,9 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   OFSDP_RETURN_IF_ERROR(state_.fetch());
   const std::vector<const float*> values = contents_->sources(!wait);
   present_.copy_ms = milliseconds(copying, Clock::now());
-  saver_.write(contents_->job(folder_, manifest_.save, values));
+  WriteJob job = contents_->job(folder_, manifest_.save, values);
+  if (communicator_.rank() == 0) job.configuration = options_.effective;
+  saver_.write(std::move(job));
   present_.wait_ms = milliseconds(began, Clock::now());
   return wait ? finish() : ok_status();
 }

@@ -4,7 +4,8 @@ namespace ofsdp {
 namespace {
 
 // What a run asks for that only the CPU path has so far; empty: nothing.
-std::string only_on_cpu(const Options& options, const Communicator& communicator) {
+std::string only_on_cpu(const Options& options, const ModelSetup& setup,
+                        const Communicator& communicator) {
   if (communicator.size() > 1) {
     return fmt::format("{} ranks need NCCL, which is not built yet; one rank can run",
                        communicator.size());
@@ -16,6 +17,11 @@ std::string only_on_cpu(const Options& options, const Communicator& communicator
   if (options.optimizer.kind == OptimizerKind::kPlugin) {
     return "optimizers of plug-ins run on the CPU alone so far";
   }
+  if (options.optimizer.kind == OptimizerKind::kLamb) {
+    return "--optimizer lamb needs norms of parameters, which the CPU alone has so far";
+  }
+  if (setup.rules) return "the model's own training_info is run on the CPU alone so far";
+  if (setup.artifacts != nullptr) return "training artifacts run on the CPU alone so far";
   return "";
 }
 
@@ -30,7 +36,8 @@ std::string missing_line(const Device& device) {
 
 }  // namespace
 
-Result<ChosenDevice> choose_device(const Options& options, const Communicator& communicator) {
+Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
+                                   const Communicator& communicator) {
   const DeviceChoice wish = options.launch.device;
   ChosenDevice chosen;
   if (wish == DeviceChoice::kCpu) return chosen;
@@ -42,7 +49,7 @@ Result<ChosenDevice> choose_device(const Options& options, const Communicator& c
     if (!no_library) chosen.notice = "device: the CPU, since " + devices.error().message();
     return chosen;
   }
-  if (const std::string why = only_on_cpu(options, communicator); !why.empty()) {
+  if (const std::string why = only_on_cpu(options, setup, communicator); !why.empty()) {
     if (must) return input_error("--device cuda: {}", why);
     chosen.notice = "device: the CPU, since " + why;
     return chosen;

@@ -11,7 +11,7 @@
 
 #include "fsdp/communicator.h"
 #include "kernels/core/device.h"
-#include "runtime/options.h"
+#include "runtime/model_setup.h"
 
 namespace ofsdp {
 
@@ -20,6 +20,7 @@ struct ChosenDevice {
   std::string notice;              // a line, or empty
 };
 
-Result<ChosenDevice> choose_device(const Options& options, const Communicator& communicator);
+Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
+                                   const Communicator& communicator);
 
 }  // namespace ofsdp

@@ -65,6 +65,9 @@ class DeviceExecutor final : public UpdateRunner {
   Result<MicroResult> result() override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
   LossScale& loss_scale() override { return loss_scale_; }
+  int64_t updates_done(int64_t start) const override {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
   const ExposedTime& exposed() const override { return exposed_; }
 
  private:

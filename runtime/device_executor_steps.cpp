@@ -62,8 +62,11 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kPost:
     case StepKind::kPostShard:
       return {};
+    case StepKind::kTrust:
+    case StepKind::kApply:
+      break;
   }
-  return {};
+  OFSDP_CHECK(false, "a step of an optimizer that the device does not have");
 }
 
 Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {

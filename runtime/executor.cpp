@@ -38,6 +38,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
     groups_.push_back({plan.shard_group(unit, rank), plan.replica_group(unit, rank),
                        plan.summing_group(unit, rank), plan.represented(unit, rank)});
   }
+  if (optimizer.needs_norms()) trust_.emplace(plan, units, communicator.rank());
   context_.seed = options.seed;
   exposed_ = ExposedTime(plan.units.size());
 }
@@ -45,7 +46,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
 void Executor::begin_update(const UpdateNumbers& numbers) {
   numbers_ = numbers;
   context_.step = numbers.step - 1;
-  numbers_.optimizer_step = numbers.step - loss_scale_.skipped_updates;
+  numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
   squared_norm_ = 0;
@@ -126,7 +127,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
       accumulate(program, step.index);
       return {};
     case StepKind::kPost:
-      communicator_.post(step.index);
+      post(step.index);
       return {};
     case StepKind::kReduce:
       return reduce(program, step.index, false);
@@ -135,12 +136,18 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAllReduce:
       return all_reduce(step.index);
     case StepKind::kPostShard:
-      communicator_.post(shard_channel(step.index));
+      communicator_.post(shard_channel(step.index), groups_[static_cast<size_t>(step.index)].copies,
+                         represented_slot(step.index));
       return {};
     case StepKind::kClip:
       return clip();
     case StepKind::kUpdate:
       update(step.index);
+      return {};
+    case StepKind::kTrust:
+      return trust();
+    case StepKind::kApply:
+      if (!skip_update_) optimizer_.apply(step.index, numbers_, trust_->ratios());
       return {};
   }
   return {};
@@ -168,6 +175,7 @@ Status Executor::blame_nan(BoundProgram& program) {
   for (const BoundStep& step : program.steps) {
     if (step.kind == StepKind::kCheckLoss) break;
     if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+    alone_ = true;  // the others go on to wait for this rank's gradients
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     if (step.kind != StepKind::kRun) continue;
     const BoundRun& run = program.runs[static_cast<size_t>(step.index)];

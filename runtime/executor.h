@@ -11,9 +11,13 @@
 // running the forward again, node by node, which may be slow: the run is over).
 #pragma once
 
+#include <algorithm>
+#include <optional>
+
 #include "fsdp/communicator.h"
 #include "runtime/exact_squares.h"
 #include "runtime/trace.h"
+#include "runtime/trust_ratios.h"
 #include "runtime/update_runner.h"
 
 namespace ofsdp {
@@ -22,6 +26,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
+  int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
   bool graphs = true;                    // of a device: steps are captured and replayed
@@ -44,6 +49,9 @@ class Executor final : public UpdateRunner {
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
   LossScale& loss_scale() override { return loss_scale_; }
+  int64_t updates_done(int64_t start) const override {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
   double clipped_norm() const {
     return global_norm_;
   }  // after Clip: the global norm before clipping
@@ -56,6 +64,10 @@ class Executor final : public UpdateRunner {
     Span represented;
   };
 
+  bool scatters(int unit) const {
+    const auto u = static_cast<size_t>(unit);
+    return groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
+  }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 
   Status run_traced(BoundProgram& program);
@@ -67,6 +79,9 @@ class Executor final : public UpdateRunner {
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   void accumulate(const BoundProgram& program, int unit);
+  SlotSource gradient_slot(int unit) const;
+  SlotSource represented_slot(int unit) const;
+  void post(int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status all_reduce(int unit);
   void add_to_norm(int unit, int64_t begin, std::span<const float> block);
@@ -76,8 +91,9 @@ class Executor final : public UpdateRunner {
   float clip_factor() const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   void update(int unit);
+  Status trust();
   CollectiveSite site(const char* collective, int unit) const {
-    return {collective, unit, numbers_.step};
+    return {collective, unit, numbers_.step, alone_};
   }
 
   const Plan& plan_;
@@ -97,6 +113,7 @@ class Executor final : public UpdateRunner {
   int64_t update_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
+  bool alone_ = false;  // this rank runs again what the others do not
   MicroResult result_;
   UpdateOutcome outcome_;
   bool outcome_given_ = true;
@@ -107,6 +124,7 @@ class Executor final : public UpdateRunner {
   double squared_norm_ = 0;
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
+  std::optional<TrustRatios> trust_;  // of an optimizer that needs them
 };
 
 }  // namespace ofsdp

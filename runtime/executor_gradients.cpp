@@ -61,6 +61,26 @@ void Executor::accumulate(const BoundProgram& program, int unit) {
   }
 }
 
+SlotSource Executor::gradient_slot(int unit) const {
+  const auto u = static_cast<size_t>(unit);
+  return {offsets_.units[u].slot, units_[u].owned_numel, plan_.slot_dtype(plan_.units[u]),
+          units_[u].owned_begin};
+}
+
+// What is summed over the copies.
+SlotSource Executor::represented_slot(int unit) const {
+  const auto u = static_cast<size_t>(unit);
+  const bool shard = plan_.shards_gradients(plan_.units[u]);
+  return {shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot,
+          groups_[u].represented.numel};
+}
+
+// The gradients are complete: for the sum over the shards, or where a copy is one rank over copies.
+void Executor::post(int unit) {
+  communicator_.post(unit, groups_[static_cast<size_t>(unit)].sums,
+                     scatters(unit) ? gradient_slot(unit) : represented_slot(unit));
+}
+
 // A gradient that is summed over copies afterwards is no gradient yet: its norm is taken there.
 Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) {
   const auto u = static_cast<size_t>(unit);
@@ -82,9 +102,8 @@ Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) 
       std::memcpy(kept + begin, block.data(), block.size_bytes());
     }
   };
-  const SlotSource slot{offsets_.units[u].slot, units_[u].owned_numel,
-                        plan_.slot_dtype(plan_.units[u]), units_[u].owned_begin,
-                        more && ordered ? kept : nullptr};
+  SlotSource slot = gradient_slot(unit);
+  slot.onto = more && ordered ? kept : nullptr;
   const int64_t waited = communicator_.waited(), began = nanoseconds_now();
   Status status =
       communicator_.reduce_scatter(unit, groups_[u].sums, slot, sink, site("reduce-scatter", unit));
@@ -98,8 +117,7 @@ Status Executor::all_reduce(int unit) {
   const auto u = static_cast<size_t>(unit);
   const Span part = groups_[u].represented;
   const bool shard = plan_.shards_gradients(plan_.units[u]);
-  const SlotSource slot{
-      shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot, part.numel};
+  const SlotSource slot = represented_slot(unit);
   const int64_t began = nanoseconds_now();
   OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(
       shard ? shard_channel(unit) : unit, groups_[u].copies, slot, site("all-reduce", unit)));
@@ -180,6 +198,15 @@ void Executor::update(int unit) {
     }
     optimizer_.update(unit, begin, {block, static_cast<size_t>(count)}, numbers_);
   }
+}
+
+// Also an update that is skipped is agreed on by all.
+Status Executor::trust() {
+  if (skip_update_) return {};
+  const int64_t waited = communicator_.waited();
+  OFSDP_RETURN_IF_ERROR(trust_->agree(optimizer_, numbers_, communicator_));
+  exposed_.add(-1, communicator_.waited() - waited);
+  return {};
 }
 
 }  // namespace ofsdp

@@ -27,7 +27,8 @@ struct Buffer {
 
 class Forward {
  public:
-  explicit Forward(const Graph& graph) : graph_(graph), values_(graph.values.size()) {}
+  Forward(const Graph& graph, const StepContext& context)
+      : graph_(graph), context_(context), values_(graph.values.size()) {}
 
   Status feed(Feeds& feeds) {
     for (size_t id = 1; id < graph_.values.size(); ++id) {
@@ -62,8 +63,7 @@ class Forward {
     OFSDP_ASSIGN_OR_RETURN(const auto kernel, create_kernel(*node.op, problem));
     Buffer workspace;
     workspace.resize(kernel->workspace_bytes());
-    const StepContext context;
-    return kernel->run({inputs, outputs, workspace.data, &context});
+    return kernel->run({inputs, outputs, workspace.data, &context_});
   }
 
   std::map<std::string, std::vector<float>> outputs() const {
@@ -83,13 +83,15 @@ class Forward {
   Buffer& at(ValueId id) { return values_[static_cast<size_t>(id)]; }
 
   const Graph& graph_;
+  const StepContext& context_;
   std::vector<Buffer> values_;
 };
 
 }  // namespace
 
-Result<std::map<std::string, std::vector<float>>> run_forward(const Graph& graph, Feeds feeds) {
-  Forward forward(graph);
+Result<std::map<std::string, std::vector<float>>> run_forward(const Graph& graph, Feeds feeds,
+                                                              const StepContext& context) {
+  Forward forward(graph, context);
   OFSDP_RETURN_IF_ERROR(forward.feed(feeds));
   for (const Node& node : graph.nodes) {
     Status status = forward.run(node);

@@ -1,11 +1,15 @@
 #include "runtime/model_setup.h"
 
+#include <algorithm>
+
 #include "importer/autodiff.h"
 #include "importer/fusion/fusion.h"
+#include "importer/given_backward.h"
 #include "importer/layouts.h"
 #include "importer/onnx_import.h"
 #include "importer/precision.h"
 #include "importer/running_statistics.h"
+#include "runtime/initial_values.h"
 
 namespace ofsdp {
 namespace {
@@ -45,14 +49,10 @@ class SetupMaker {
       : options_(options), registry_(registry), communicator_(communicator), ledger_(ledger) {}
 
   Result<ModelSetup> run() {
-    const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
-    OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(file, registry_));
-    ModelSetup setup{std::move(file), std::move(graph), {}, {}, {}, {}, {}};
+    OFSDP_ASSIGN_OR_RETURN(ModelSetup setup,
+                           options_.artifacts.empty() ? open_model() : open_artifacts());
     setup.param_dtype = options_.sharding.param_dtype;
     OFSDP_RETURN_IF_ERROR(settle_batch(options_, setup.graph, communicator_.size()));
-    OFSDP_ASSIGN_OR_RETURN(setup.graph,
-                           choose_candidates(setup.graph, {options_.freeze, options_.train}));
     OFSDP_RETURN_IF_ERROR(open_columns(setup));
     OFSDP_RETURN_IF_ERROR(settle_loss(setup));
     OFSDP_RETURN_IF_ERROR(settle_trained(setup));
@@ -60,6 +60,60 @@ class SetupMaker {
   }
 
  private:
+  Result<ModelSetup> open_model() {
+    const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
+    std::optional<UpdateRules> rules;
+    if (options_.training_info) {
+      OFSDP_ASSIGN_OR_RETURN(rules, read_update_rules(file, registry_));
+    }
+    if (rules) OFSDP_RETURN_IF_ERROR(follow(*rules));
+    if (options_.initialize) OFSDP_RETURN_IF_ERROR(start_anew(file, rules));
+    OFSDP_ASSIGN_OR_RETURN(
+        const Graph graph,
+        import_onnx(file, registry_, rules ? ImportedPart::kWithLoss : ImportedPart::kModel));
+    OFSDP_ASSIGN_OR_RETURN(Graph chosen,
+                           choose_candidates(graph, {options_.freeze, options_.train}));
+    ModelSetup setup{std::move(file), std::move(chosen), {}, {}, {}, {}, {}};
+    setup.rules = std::move(rules);
+    return setup;
+  }
+
+  // Their training model brings its own backward; the optimizer goes on from their state.
+  Result<ModelSetup> open_artifacts() {
+    OFSDP_ASSIGN_OR_RETURN(OrtArtifacts artifacts, OrtArtifacts::open(options_.artifacts));
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(artifacts.training, registry_));
+    OFSDP_RETURN_IF_ERROR(take_backward(artifacts, graph));
+    std::set<std::string> trained;
+    for (const OrtTensor& tensor : artifacts.checkpoint.trained) trained.insert(tensor.name);
+    OnnxFile file = std::move(artifacts.training);
+    ModelSetup setup{std::move(file), choose_given(graph, trained), {}, {}, {}, {}, {}};
+    if (artifacts.checkpoint.optimizer) {
+      options_.optimizer.steps_done = artifacts.checkpoint.optimizer->step;
+    }
+    setup.artifacts = std::make_shared<const OrtArtifacts>(std::move(artifacts));
+    return setup;
+  }
+
+  // The file says itself what is trained, and how.
+  Status follow(const UpdateRules& rules) {
+    if (!options_.of_training.empty()) {
+      return input_error(
+          "{}: {} has a training_info that says how it is trained (--training-info off leaves it "
+          "aside)",
+          options_.of_training, options_.model);
+    }
+    options_.loss.kind = LossKind::kOutput;
+    options_.loss.output = rules.loss;
+    options_.train = rules.trained;
+    return {};
+  }
+
+  Status start_anew(OnnxFile& file, std::optional<UpdateRules>& rules) const {
+    if (rules) return initialize(file, &*rules, registry_, options_.run.seed);
+    return input_error("--initialize: {} has no training_info to follow", options_.model);
+  }
+
   Status open_columns(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
     const LossOptions& loss = options_.loss;
@@ -92,8 +146,43 @@ class SetupMaker {
   Status settle_trained(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(setup.graph, keep_reached(setup.graph, graph));
+    if (setup.rules) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
+    OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     setup.count = loss_count(graph);
     return bind_data(setup.data, graph, options_.run.seed, setup.count);
+  }
+
+  // What nothing would write to the trained file.
+  static Status check_initialized(const ModelSetup& setup) {
+    const auto& weights = setup.file.initializers();
+    for (const Parameter& p : setup.graph.parameters) {
+      const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
+      if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
+      const bool state = std::ranges::any_of(setup.rules->rules, [&](const UpdateRule& rule) {
+        return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
+          return s.training_info < 0 && s.initializer == p.name;
+        });
+      });
+      if (!state) {
+        return input_error(
+            "{}: initialization of '{}': expected an initializer that training "
+            "changes: {}",
+            setup.graph.file, p.name, p.reason);
+      }
+    }
+    return {};
+  }
+
+  // An update without a gradient would be another one than the file says.
+  static Status check_all_reached(const ModelSetup& setup) {
+    for (const std::string& name : setup.rules->trained) {
+      for (const Parameter& p : setup.graph.parameters) {
+        if (p.name != name || p.trained) continue;
+        return input_error("{}: training_info: Gradient of '{}': '{}' is not trained: {}",
+                           setup.graph.file, setup.rules->loss, name, p.reason);
+      }
+    }
+    return {};
   }
 
   Options& options_;
@@ -105,7 +194,10 @@ class SetupMaker {
 // Specialized, with its loss.
 Result<Graph> with_loss(const ModelSetup& setup, int64_t batch, Mode mode) {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, mode));
+  const bool forward_alone = mode == Mode::kEval && brings_backward(setup.graph);
+  OFSDP_ASSIGN_OR_RETURN(
+      const Graph graph,
+      specialize(forward_alone ? without_backward(setup.graph) : setup.graph, shapes, mode));
   Shape labels;
   if (const std::string column = label_column(graph, setup.loss); !column.empty()) {
     std::vector<int64_t> axes{batch};
@@ -134,11 +226,20 @@ Result<Graph> ModelSetup::fused_graph(const Graph& graph,
 Result<Graph> ModelSetup::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(*this, batch, Mode::kTrain));
   OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
+  if (brings_backward(forward)) {
+    OFSDP_ASSIGN_OR_RETURN(const Graph ordered, order_backward(forward));
+    return assign_layouts(ordered);
+  }
   std::vector<ValueId> wanted{forward.loss};
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
   OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(forward, wanted));
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fused));
   return assign_layouts(graph);
+}
+
+Result<Graph> ModelSetup::gradient_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(*this, batch, Mode::kTrain));
+  return autodiff(forward);
 }
 
 Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {

@@ -5,9 +5,13 @@
 // collective (it opens data). Errors: kInput.
 #pragma once
 
+#include <memory>
+
 #include "importer/onnx_file.h"
+#include "importer/ort_artifacts.h"
 #include "importer/specialize.h"
 #include "importer/trained_set.h"
+#include "importer/update_rules.h"
 #include "runtime/data_setup.h"
 
 namespace ofsdp {
@@ -20,6 +24,8 @@ struct ModelSetup {
   DType param_dtype = DType::kFloat32;  // what nodes compute in
   std::map<std::string, Shape> rows;    // a sample of each input, and of the label column
   DataSetup data;
+  std::shared_ptr<const OrtArtifacts> artifacts = {};  // of a folder of them, else null
+  std::optional<UpdateRules> rules = {};  // of a model that says itself how it is trained
 
   // Imports, opens the data, settles loss and trained set; settles options.batch for the world.
   static Result<ModelSetup> make(Options& options, const Registry& registry,
@@ -27,6 +33,8 @@ struct ModelSetup {
 
   Result<Graph> training_graph(int64_t batch) const;
   Result<Graph> evaluation_graph(int64_t batch) const;
+  // The same as training_graph, for others to read: nothing fused, float32, no layouts.
+  Result<Graph> gradient_graph(int64_t batch) const;
 
  private:
   Result<Graph> fused_graph(const Graph& graph, const std::vector<ValueId>& wanted) const;

@@ -13,12 +13,15 @@
 // after make.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
+#include "fsdp/communicator.h"
 #include "fsdp/plan.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/rank_memory.h"
+#include "runtime/update_program.h"
 
 namespace ofsdp {
 
@@ -46,12 +49,20 @@ struct UpdateNumbers {
 class OptimizerStep {
  public:
   // `decays`: per parameter of the graph, whether weight decay applies to it.
+  // `program`: what updates instead of the optimizer, where it is not null; its rules per parameter
+  // of the graph (-1: none).
   OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings, const Plan& plan,
-                const std::vector<UnitState>& units, const std::vector<bool>& decays);
+                const std::vector<UnitState>& units, const std::vector<bool>& decays,
+                UpdateProgram* program = nullptr, const std::vector<int>& rules = {});
+
+  // Whether `update` only advances the states, and `apply` with norms of parameters must follow.
+  bool needs_norms() const { return optimizer_.direction != nullptr; }
 
   struct Segment {
-    int64_t end;  // of the owned span
-    double weight_decay;
+    int64_t end = 0;  // of the owned span
+    double weight_decay = 0;
+    int parameter = 0;
+    int rule = -1;  // of the program
   };
   // Per unit, in order, covering the owned span.
   const std::vector<std::vector<Segment>>& segments() const { return segments_; }
@@ -60,13 +71,43 @@ class OptimizerStep {
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers);
 
+  // Of the elements `part` of what is owned: every parameter's own, and the step that waits for its
+  // length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
+  template <typename See>
+  void visit(int unit, Span part, const UpdateNumbers& numbers, See see);
+  // p -= lr ratio d, with a ratio for each parameter of the graph.
+  void apply(int unit, const UpdateNumbers& numbers, std::span<const double> ratios);
+
  private:
+  void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
+                   const float* gradient, const UpdateNumbers& numbers);
+
+  std::span<const float> direction(int unit, int64_t begin, int64_t count, double weight_decay,
+                                   const UpdateNumbers& numbers);
+
   const OptimizerDef& optimizer_;
   OptimizerSettings settings_;
   const std::vector<UnitState>& units_;
   std::vector<std::vector<Segment>> segments_;
   std::vector<float*> state_;  // scratch of one call
+  UpdateProgram* program_ = nullptr;
+  std::vector<float> direction_;  // likewise, kReduceBlock elements
 };
+
+template <typename See>
+void OptimizerStep::visit(int unit, Span part, const UpdateNumbers& numbers, See see) {
+  const UnitState& state = units_[static_cast<size_t>(unit)];
+  int64_t at = part.begin;
+  for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
+    const int64_t stop = std::min(segment.end, part.begin + part.numel);
+    while (at < stop) {
+      const int64_t count = std::min<int64_t>(kReduceBlock, stop - at);
+      see(segment.parameter, std::span<const float>(state.owned + at, static_cast<size_t>(count)),
+          direction(unit, at, count, segment.weight_decay, numbers));
+      at += count;
+    }
+  }
+}
 
 // In double, in a fixed order.
 double sum_of_squares(std::span<const float> values);

@@ -7,32 +7,40 @@ std::optional<int64_t> unless_weaker(const GivenCount& given, const GivenCount& 
   return given.source < global.source ? std::nullopt : given.value;
 }
 
-// global / (factor * ranks), or an error that shows the division. `factor` is batch size or
-// grad-accum, `wanted` the one that is computed. Divides twice, so that nothing overflows.
-Result<int64_t> quotient(int64_t global, int64_t factor, int ranks, const char* factor_name,
-                         const char* wanted) {
-  const bool whole = global % ranks == 0 && global / ranks % factor == 0;
-  if (!whole) {
-    return input_error(
-        "--global-batch-size {} is not a multiple of {} {} x {} ranks, so there is no whole {}",
-        global, factor_name, factor, ranks, wanted);
-  }
-  return global / ranks / factor;
+// A number of samples or forwards, and what messages call it.
+struct Count {
+  int64_t value;
+  std::string name;
+};
+
+Count count_of(const GivenCount& given, std::optional<int64_t> value, int64_t otherwise,
+               const char* flag) {
+  const bool elsewhere = value && !given.said.empty();
+  return {value.value_or(otherwise), elsewhere ? given.said : flag};
 }
 
-Status check_product(int64_t batch_size, int64_t grad_accum, int64_t global, int ranks) {
+// global / (factor * ranks), or an error that shows the division. `factor` is batch size or
+// grad-accum, `wanted` the one that is computed. Divides twice, so that nothing overflows.
+Result<int64_t> quotient(const Count& global, const Count& factor, int ranks, const char* wanted) {
+  const bool whole = global.value % ranks == 0 && global.value / ranks % factor.value == 0;
+  if (!whole) {
+    return input_error("{} {} is not a multiple of {} {} x {} ranks, so there is no whole {}",
+                       global.name, global.value, factor.name, factor.value, ranks, wanted);
+  }
+  return global.value / ranks / factor.value;
+}
+
+Status check_product(const Count& size, const Count& accum, const Count& global, int ranks) {
   int64_t product = 0;
-  const bool overflow = __builtin_mul_overflow(batch_size, grad_accum, &product) ||
+  const bool overflow = __builtin_mul_overflow(size.value, accum.value, &product) ||
                         __builtin_mul_overflow(product, int64_t{ranks}, &product);
   if (overflow) {
-    return input_error("--batch-size {} x --grad-accum {} x {} ranks passes 2^63", batch_size,
-                       grad_accum, ranks);
+    return input_error("{} {} x {} {} x {} ranks passes 2^63", size.name, size.value, accum.name,
+                       accum.value, ranks);
   }
-  if (product == global || global == 0) return ok_status();
-  return input_error(
-      "--batch-size {} x --grad-accum {} x {} ranks is {}, but "
-      "--global-batch-size is {}",
-      batch_size, grad_accum, ranks, product, global);
+  if (product == global.value || global.value == 0) return ok_status();
+  return input_error("{} {} x {} {} x {} ranks is {}, but {} is {}", size.name, size.value,
+                     accum.name, accum.value, ranks, product, global.name, global.value);
 }
 
 constexpr int64_t kSlices = 8;  // where nobody says how large a micro-batch is
@@ -51,6 +59,14 @@ void cut_into_slices(BatchOptions& batch, int64_t global, std::optional<int64_t>
 Status reconcile_batch(Options& options, int ranks) {
   BatchOptions& batch = options.batch;
   const GivenCount& global = batch.given.global_batch_size;
+  const auto counted = [&](std::optional<int64_t> size, std::optional<int64_t> accum) {
+    struct Counts {
+      Count size, accum, global;
+    };
+    return Counts{count_of(batch.given.batch_size, size, BatchOptions().batch_size, "--batch-size"),
+                  count_of(batch.given.grad_accum, accum, 1, "--grad-accum"),
+                  count_of(global, global.value, 0, "--global-batch-size")};
+  };
   std::optional<int64_t> batch_size = batch.given.batch_size.value;
   std::optional<int64_t> grad_accum = batch.given.grad_accum.value;
   const bool across_ranks = options.launch.deterministic == Determinism::kAcrossRanks;
@@ -62,18 +78,19 @@ Status reconcile_batch(Options& options, int ranks) {
       return ok_status();
     }
     if (batch_size && !grad_accum) {
-      OFSDP_ASSIGN_OR_RETURN(
-          grad_accum, quotient(*global.value, *batch_size, ranks, "--batch-size", "--grad-accum"));
+      const auto counts = counted(batch_size, grad_accum);
+      OFSDP_ASSIGN_OR_RETURN(grad_accum,
+                             quotient(counts.global, counts.size, ranks, "--grad-accum"));
     }
     if (!batch_size) {
-      grad_accum = grad_accum.value_or(1);
-      OFSDP_ASSIGN_OR_RETURN(
-          batch_size, quotient(*global.value, *grad_accum, ranks, "--grad-accum", "--batch-size"));
+      const auto counts = counted(batch_size, grad_accum);
+      OFSDP_ASSIGN_OR_RETURN(batch_size,
+                             quotient(counts.global, counts.accum, ranks, "--batch-size"));
     }
   }
-  const int64_t size = batch_size.value_or(BatchOptions().batch_size);
-  const int64_t accum = grad_accum.value_or(1);
-  OFSDP_RETURN_IF_ERROR(check_product(size, accum, global.value.value_or(0), ranks));
+  const auto counts = counted(batch_size, grad_accum);
+  OFSDP_RETURN_IF_ERROR(check_product(counts.size, counts.accum, counts.global, ranks));
+  const int64_t size = counts.size.value, accum = counts.accum.value;
   batch.batch_size = size;
   batch.grad_accum = accum;
   batch.global_batch_size = size * accum * ranks;

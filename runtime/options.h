@@ -25,7 +25,7 @@
 
 namespace ofsdp {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin };
+enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class LossMean { kGlobal, kPerRank };
 enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion, kPlugin };
@@ -60,9 +60,11 @@ struct ShardingOptions {
 struct LaunchOptions {
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
-  int64_t node_rank = 0;
-  std::string rdzv_endpoint;       // empty: none
-  std::string rdzv_id;             // empty: none
+  std::optional<int64_t> min_nodes;  // none: nnodes
+  std::optional<int64_t> node_rank;  // auto: in order of arrival
+  std::string rdzv_endpoint;         // empty: none
+  std::string rdzv_id;               // empty: none
+  int64_t max_restarts = 0;
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
   bool cuda_graph = true;
@@ -96,6 +98,9 @@ struct OptimizerOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::optional<double> clip_grad_norm;  // off
+  bool transformers = false;    // no option, like the next two: AdamW of training artifacts
+  bool bias_correction = true;  // adamw
+  int64_t steps_done = 0;       // updates that the optimizer state to start from has seen
 };
 
 struct ScheduleOptions {
@@ -112,6 +117,8 @@ struct ScheduleOptions {
 struct GivenCount {
   std::optional<int64_t> value;
   Source source = Source::kDefault;
+  std::string said =
+      {};  // where, for messages: "c.yaml line 3: batch_size"; empty: by the flag, if at all
 };
 
 struct BatchOptions {
@@ -184,8 +191,10 @@ struct PlanReportOptions {
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string artifacts;   // no option: the folder when `model` is the training model of one
   std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
+  std::string effective;   // no option: all of this as a YAML file; empty: not wanted
   bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
@@ -194,6 +203,10 @@ struct Options {
   std::vector<std::string> freeze;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
+  std::string form = "training_info";  // of `make-training`: that or "graph"
+  bool training_info = true;           // whether to follow that of the model
+  bool initialize = false;             // run its initialization graphs
+  std::string of_training;  // no option: what was said that a training_info says, or empty
   std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;

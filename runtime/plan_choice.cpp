@@ -3,27 +3,26 @@
 #include <algorithm>
 #include <functional>
 
+#include "runtime/report/prediction.h"
+
 namespace ofsdp {
 namespace {
 
+// Of equally fast ones the first.
 constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
                                     Strategy::kNoShard};
-
-// One state tensor instead of two.
-bool is_light(OptimizerKind kind) {
-  return kind == OptimizerKind::kSgd || kind == OptimizerKind::kLion ||
-         kind == OptimizerKind::kAdagrad;
-}
+constexpr Strategy kHybrids[] = {Strategy::kHybridShard, Strategy::kHybridShardZero2};
+constexpr std::chrono::milliseconds kMeasureFor{600};
 
 class PlanChooser {
  public:
-  PlanChooser(const Options& options, const ModelSetup& setup, const Communicator& communicator,
+  PlanChooser(const Options& options, const ModelSetup& setup, Communicator& communicator,
               const std::vector<OptimizerDef>& optimizers, Device* device)
       : options_(options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
-        device_(device) {}
+        kernels_(std::make_shared<KernelCache>(device)) {}
 
   Result<std::unique_ptr<RunPlan>> run() {
     if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
@@ -36,28 +35,88 @@ class PlanChooser {
   using MadePlan = Result<std::unique_ptr<RunPlan>>;
 
   MadePlan make(const Options& options) const {
-    return RunPlan::make(options, setup_, communicator_, optimizers_, device_);
+    return RunPlan::make(options, setup_, communicator_, optimizers_, kernels_);
   }
 
   bool fits(const RunPlan& plan) const { return plan.memory.fits(options_.sharding.memory_limit); }
 
   MadePlan choose_strategy() const {
-    std::vector<Strategy> order(std::begin(kCandidates), std::end(kCandidates));
-    const int states = is_light(options_.optimizer.kind) ? 1 : 2;
-    std::ranges::stable_sort(order, {}, [&](Strategy s) {
-      return bytes_moved(s, communicator_.size(), options_.batch.grad_accum, states);
-    });
+    std::vector<std::unique_ptr<RunPlan>> plans;
     std::unique_ptr<RunPlan> smallest;
-    for (Strategy strategy : order) {
+    OFSDP_ASSIGN_OR_RETURN(const std::optional<Topology> topology, given_topology());
+    for (const ShardingOptions& sharding : candidates(topology)) {
       Options options = options_;
-      options.sharding.strategy = strategy;
+      options.sharding = sharding;
       OFSDP_ASSIGN_OR_RETURN(auto plan, make(options));
-      if (fits(*plan)) return plan;
-      const size_t bytes = plan->memory.largest_bytes();
-      if (smallest == nullptr || bytes < smallest->memory.largest_bytes())
+      if (fits(*plan)) {
+        plans.push_back(std::move(plan));
+      } else if (smallest == nullptr ||
+                 plan->memory.largest_bytes() < smallest->memory.largest_bytes()) {
         smallest = std::move(plan);
+      }
     }
-    return refusal(*smallest);
+    if (plans.empty()) return refusal(*smallest);
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, predict(plans, topology));
+    const auto best = std::ranges::min_element(seconds) - seconds.begin();
+    auto& chosen = plans[static_cast<size_t>(best)];
+    if (kernels_->device() == nullptr) chosen->choice = choice_line(plans, seconds, *chosen);
+    return std::move(chosen);
+  }
+
+  Result<std::optional<Topology>> given_topology() const {
+    if (options_.report.topology.empty()) return std::optional<Topology>();
+    OFSDP_ASSIGN_OR_RETURN(Topology topology, read_topology(options_.report.topology));
+    return std::optional(std::move(topology));
+  }
+
+  // Copies of the model, a host each, where the hosts are known.
+  std::vector<ShardingOptions> candidates(const std::optional<Topology>& topology) const {
+    std::vector<ShardingOptions> list;
+    auto add = [&](Strategy strategy) {
+      list.push_back(options_.sharding);
+      list.back().strategy = strategy;
+    };
+    for (const Strategy strategy : kCandidates) add(strategy);
+    if (!topology || topology->hosts == 1 || topology->world() != communicator_.size()) return list;
+    for (const Strategy strategy : kHybrids) {
+      add(strategy);
+      if (!list.back().shard_size) list.back().shard_size = topology->ranks_per_host;
+    }
+    return list;
+  }
+
+  // Measured by rank 0, whose figures all take. Without a network beside the kernels, these take the
+  // same under every strategy and need not be measured.
+  Result<std::vector<double>> predict(const std::vector<std::unique_ptr<RunPlan>>& plans,
+                                      const std::optional<Topology>& topology) const {
+    std::vector<double> seconds(plans.size());
+    if (kernels_->device() != nullptr) return seconds;  // one rank: nothing is sharded
+    if (communicator_.rank() == 0) {
+      Machine machine;
+      machine.topology = topology;
+      if (topology) {
+        OFSDP_ASSIGN_OR_RETURN(machine.kernels, measure_kernels(*plans[0], kMeasureFor));
+      }
+      OFSDP_ASSIGN_OR_RETURN(machine.rates, measure_rates(*plans[0]));
+      for (size_t i = 0; i < plans.size(); ++i) {
+        seconds[i] = predicted_seconds(*plans[i], machine, options_.batch);
+      }
+    }
+    std::vector<double> all(seconds.size() * static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange(seconds, all, {"choice of a strategy", -1, 0}));
+    return std::vector<double>(all.begin(), all.begin() + static_cast<int64_t>(seconds.size()));
+  }
+
+  std::string choice_line(const std::vector<std::unique_ptr<RunPlan>>& plans,
+                          const std::vector<double>& seconds, const RunPlan& chosen) const {
+    std::string line = fmt::format(
+        "strategy auto: {}; predicted ms an update{}:", strategy_name(chosen.plan.strategy),
+        options_.report.topology.empty() ? " beside the kernels" : "");
+    for (size_t i = 0; i < plans.size(); ++i) {
+      line += fmt::format("{} {} {:.3g}", i == 0 ? "" : ",", strategy_name(plans[i]->plan.strategy),
+                          seconds[i] * 1e3);
+    }
+    return line + "\n";
   }
 
   Status refusal(const RunPlan& plan) const {
@@ -108,31 +167,15 @@ class PlanChooser {
 
   const Options& options_;
   const ModelSetup& setup_;
-  const Communicator& communicator_;
+  Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
-  Device* device_;
+  const std::shared_ptr<KernelCache> kernels_;
 };
 
 }  // namespace
 
-double bytes_moved(Strategy strategy, int world, int64_t grad_accum, int states) {
-  const double n = world, micro = static_cast<double>(grad_accum);
-  const double update = 3.0 + 2.0 * states;  // parameter in and out, gradient in, states in and out
-  const double gather = world > 1 ? 2 : 0, others = (n - 1) / n;
-  switch (strategy) {
-    case Strategy::kNoShard:
-      return micro + 1 / n + 2 * others + update;
-    case Strategy::kZero1:
-      return micro + gather * others + update / n;
-    case Strategy::kShardGradOp:
-      return micro * (1 + gather) + update / n;
-    default:
-      return micro * (1 + 2 * gather) + update / n;
-  }
-}
-
 Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
-                                             const Communicator& communicator,
+                                             Communicator& communicator,
                                              const std::vector<OptimizerDef>& optimizers,
                                              Device* device) {
   return PlanChooser(options, setup, communicator, optimizers, device).run();

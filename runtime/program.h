@@ -30,6 +30,7 @@ class KernelCache {
   explicit KernelCache(Device* device = nullptr) : device_(device) {}  // null: the CPU
   Result<Kernel*> get(const OpDef& op, const Problem& problem);
   size_t size() const { return kernels_.size(); }
+  Device* device() const { return device_; }
 
  private:
   Result<std::unique_ptr<Kernel>> make(const OpDef& op, const Problem& problem);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 
 namespace ofsdp {
 namespace {
@@ -92,7 +93,8 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
   if (options_.terminal && total > 0) add_bar(text, row.step, total);
   text.add("{}", row.step);
   if (total > 0) text.add("/{}", total);
-  text.add("  loss {:.4f}  lr {:.4g}", row.loss, row.lr);
+  text.add("  loss {:.4f}", row.loss);
+  if (std::isfinite(row.lr)) text.add("  lr {:.4g}", row.lr);
   const double seconds = std::max(1e-9, seconds_between(last_drawn_, now));
   text.add("  {:.0f} samples/s", static_cast<double>(samples_since_drawn_) / seconds);
   const int64_t done = row.step - options_.first_step;

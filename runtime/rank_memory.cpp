@@ -64,7 +64,7 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
          region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) +
-         region_bytes(device_io) + region_bytes(pinned_io) + data;
+         region_bytes(device_io) + region_bytes(pinned_io) + link + data;
 }
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
@@ -80,6 +80,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.trace = needs.trace;
   memory.device_io = needs.device_io;
   memory.pinned_io = needs.pinned_io;
+  memory.link = needs.link;
   const size_t first_slot = memory.shared;
   for (size_t u = 0; u < plan.units.size(); ++u)
     memory.units[u].slot = first_slot + slots.offset[u];
@@ -118,6 +119,7 @@ std::string text(const RankMemoryPlan& plan) {
   if (plan.device_io > 0)
     row("in and out of the device (both ends)", plan.device_io + plan.pinned_io);
   if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
+  if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);
   row("peak, in whole pages", plan.planned_bytes());
   return out;

@@ -40,6 +40,7 @@ struct RankMemoryPlan {
   size_t shared = 0;
   size_t staging = 0;
   size_t trace = 0;
+  size_t link = 0;            // pieces on their way between hosts
   size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
   size_t data_elsewhere = 0;  // those that another rank owns
@@ -72,6 +73,7 @@ struct RankMemoryNeeds {
   size_t trace = 0;
   size_t device_io = 0;
   size_t pinned_io = 0;
+  size_t link = 0;
 };
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,

@@ -14,7 +14,7 @@ namespace {
 std::string optimizer_name(const OptimizerOptions& options) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
-      return "adamw";
+      return options.transformers ? "adamw_transformers" : "adamw";
     case OptimizerKind::kAdam:
       return "adam";
     case OptimizerKind::kSgd:
@@ -25,24 +25,25 @@ std::string optimizer_name(const OptimizerOptions& options) {
       return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kLamb:
+      return "lamb";
     case OptimizerKind::kPlugin:
       return "plugin:" + options.plugin;
-    default:
-      return "";  // refused by the command line
   }
+  return "";
 }
 
 class RunPlanner {
  public:
   RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
-             const std::vector<OptimizerDef>& optimizers, Device* device)
+             const std::vector<OptimizerDef>& optimizers, std::shared_ptr<KernelCache> kernels)
       : options_(options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
         run_(std::make_unique<RunPlan>()) {
-    run_->device = device;
-    run_->kernels = KernelCache(device);
+    run_->kernels = kernels != nullptr ? std::move(kernels) : std::make_shared<KernelCache>();
+    run_->device = run_->kernels->device();
   }
 
   Result<std::unique_ptr<RunPlan>> make() {
@@ -60,7 +61,9 @@ class RunPlanner {
  private:
   Status settle_optimizer() {
     const OptimizerOptions& o = options_.optimizer;
-    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1, o.beta2, o.eps, o.rho};
+    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1,
+                      o.beta2,        o.eps,      o.rho,      o.bias_correction};
+    if (setup_.rules) return follow_rules(*setup_.rules);
     const std::string name = optimizer_name(o);
     for (const OptimizerDef& def : optimizers_) {
       if (def.name == name) run_->optimizer = &def;
@@ -68,30 +71,22 @@ class RunPlanner {
     if (run_->optimizer == nullptr) {
       return input_error("--optimizer {}: no --plugin offers it", name);
     }
+    OFSDP_ASSIGN_OR_RETURN(run_->decays, weight_decays(o, setup_.graph));
+    return {};
+  }
+
+  // States of different rules share their places: state0, state1, ...
+  Status follow_rules(const UpdateRules& rules) {
+    std::vector<std::string> states;
+    for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(fmt::format("state{}", i));
+    run_->own_optimizer.name = "training_info";
+    run_->own_optimizer.states = [states](const OptimizerSettings&) { return states; };
+    run_->optimizer = &run_->own_optimizer;
     for (const Parameter& p : setup_.graph.parameters) {
-      OFSDP_ASSIGN_OR_RETURN(const bool decays, has_decay(p));
-      run_->decays.push_back(decays);
-    }
-    return check_no_decay();
-  }
-
-  Result<bool> has_decay(const Parameter& p) const {
-    const OptimizerOptions& o = options_.optimizer;
-    if (o.no_decay_auto && setup_.graph.value(p.value).desc.shape.rank() <= 1) return false;
-    return std::ranges::none_of(o.no_decay, [&](const std::string& pattern) {
-      return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
-    });
-  }
-
-  Status check_no_decay() const {
-    for (const std::string& pattern : options_.optimizer.no_decay) {
-      const bool found = std::ranges::any_of(setup_.graph.parameters, [&](const Parameter& p) {
-        return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
-      });
-      if (!found) {
-        return input_error("--no-decay {}: matches no initializer of {}", pattern,
-                           setup_.graph.file);
-      }
+      const auto found = std::ranges::find(rules.trained, p.name);
+      const bool trained = p.trained && found != rules.trained.end();
+      run_->rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
+      run_->decays.push_back(false);
     }
     return {};
   }
@@ -147,15 +142,25 @@ class RunPlanner {
             .world = communicator_.size(),
             .wrap_layers = s.wrap_layers,
             .ignore = s.ignore,
-            .shard_size = static_cast<int>(s.shard_size.value_or(0)),
+            .shard_size = static_cast<int>(shard_size()),
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0};
   }
 
+  int64_t shard_size() const {
+    return options_.sharding.shard_size.value_or(communicator_.ranks_of_each_host());
+  }
+
   Status check_shard_size() const {
-    const int64_t size = options_.sharding.shard_size.value_or(1);
-    if (!is_hybrid(options_.sharding.strategy) || communicator_.size() % size == 0) return {};
+    if (!is_hybrid(options_.sharding.strategy)) return {};
+    const int64_t size = shard_size();
+    if (size == 0) {
+      return input_error(
+          "--strategy {}: expected --shard-size, or as many ranks on every host, host by host",
+          strategy_name(options_.sharding.strategy));
+    }
+    if (communicator_.size() % size == 0) return {};
     return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
                        communicator_.size());
   }
@@ -163,7 +168,8 @@ class RunPlanner {
   // Several hosts add partial sums, whose number depends on the hosts.
   Status check_across_ranks() const {
     const std::string engine = communicator_.name();
-    if (options_.batch.slices == 0 || engine != "hosts") return {};
+    const bool one_host = engine == "self" || engine == "local" || engine == "absent";
+    if (options_.batch.slices == 0 || one_host) return {};
     return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
                        engine);
   }
@@ -219,9 +225,10 @@ class RunPlanner {
                                          key.training && needs_norm(),
                                          s.forward_prefetch,
                                          s.backward_prefetch,
-                                         static_cast<int>(s.prefetch_depth.value_or(1))};
+                                         static_cast<int>(s.prefetch_depth.value_or(1)),
+                                         key.training && run_->optimizer->direction != nullptr};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
-                                                             compile_options, run_->kernels));
+                                                             compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
     return {};
   }
@@ -272,10 +279,11 @@ class RunPlanner {
         setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
     needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
-    size_t unpacked = 0;  // by rank 0, for all
+    size_t unpacked = 0;  // by the first rank of each host, for its ranks
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
-    needs.data = communicator_.rank() == 0 ? unpacked : 0;
+    needs.data = communicator_.is_first_of_host() ? unpacked : 0;
+    needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
     if (saves && !options_.checkpoint.sync) {
@@ -319,8 +327,30 @@ class RunPlanner {
 Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
                                                const std::vector<OptimizerDef>& optimizers,
-                                               Device* device) {
-  return RunPlanner(options, setup, communicator, optimizers, device).make();
+                                               std::shared_ptr<KernelCache> kernels) {
+  return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
+}
+
+Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph) {
+  const auto matches = [](const std::string& pattern, const Parameter& p) {
+    return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
+  };
+  for (const std::string& pattern : options.no_decay) {
+    if (std::ranges::none_of(graph.parameters,
+                             [&](const Parameter& p) { return matches(pattern, p); })) {
+      return input_error("--no-decay {}: matches no initializer of {}", pattern, graph.file);
+    }
+  }
+  std::vector<bool> decays;
+  for (const Parameter& p : graph.parameters) {
+    const bool one_axis = graph.value(p.value).desc.shape.rank() <= 1;
+    const bool left_out = (options.no_decay_auto && one_axis) ||
+                          std::ranges::any_of(options.no_decay, [&](const std::string& pattern) {
+                            return matches(pattern, p);
+                          });
+    decays.push_back(!left_out);
+  }
+  return decays;
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

@@ -32,22 +32,28 @@ struct RunPlan {
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
-  std::vector<bool> decays;                          // per parameter
+  OptimizerDef own_optimizer;  // of a model with a training_info: the names of its states
+  std::vector<int> rules;      // and per parameter the rule that updates it, or -1
+  std::vector<bool> decays;    // per parameter
   std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
-  KernelCache kernels;
-  int recompute_level = 0;  // of the training graphs; see fsdp/recompute.h
+  std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen
+  int recompute_level = 0;               // of the training graphs; see fsdp/recompute.h
   std::map<ProgramKey, ProgramPlan> programs;
   GradientSlots slots;
   KeptPlan kept;
   RankMemoryPlan memory;
   DeviceIoPlan device_io;
-  uint64_t hash = 0;  // of everything that communicates; equal on all ranks
+  std::string choice;  // why this one, where --strategy auto chose; a line or empty
+  uint64_t hash = 0;   // of everything that communicates; equal on all ranks
 
   static Result<std::unique_ptr<RunPlan>> make(const Options& options, const ModelSetup& setup,
                                                const Communicator& communicator,
                                                const std::vector<OptimizerDef>& optimizers,
-                                               Device* device = nullptr);
+                                               std::shared_ptr<KernelCache> kernels = nullptr);
 };
+
+// Which parameters of the graph have weight decay. kInput for a pattern that matches none.
+Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
 
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.
 bool is_carried(const RunPlan& plan, int parameter);

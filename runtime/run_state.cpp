@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "kernels/cpu/float_width.h"
+#include "runtime/artifact_state.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/shared_text.h"
 
 namespace ofsdp {
 namespace {
@@ -79,14 +81,15 @@ Status RunState::map_images(MemoryLedger& ledger) {
 Status RunState::load(CheckpointReader* checkpoint) {
   OFSDP_RETURN_IF_ERROR(load_kept());
   OFSDP_RETURN_IF_ERROR(load_frozen());
-  return checkpoint == nullptr ? load_weights()
-                               : load_state(*checkpoint, plan_, *this, communicator_.rank());
+  if (checkpoint != nullptr) return load_state(*checkpoint, plan_, *this, communicator_.rank());
+  OFSDP_RETURN_IF_ERROR(load_weights());
+  return setup_.artifacts == nullptr ? Status{}
+                                     : load_moments(plan_, setup_, *this, communicator_.rank());
 }
 
 Status RunState::make_executor(const ExecutorOptions& options) {
   loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
-  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units_,
-                                               plan_.decays);
+  OFSDP_RETURN_IF_ERROR(make_optimizer());
   ExecutorOptions traced = options;
   if (plan_.memory.trace > 0) {
     trace_ =
@@ -150,7 +153,35 @@ Status RunState::load_weights() {
           setup_.file.read(source, part.in_parameter,
                            {state.owned + part.in_span, static_cast<size_t>(part.count)}));
     }
+    if (setup_.rules) OFSDP_RETURN_IF_ERROR(load_states(unit));
   }
+  return {};
+}
+
+// Optimizer state that the file has: of a training_info.
+Status RunState::load_states(const Unit& unit) {
+  const UnitState& state = units_[static_cast<size_t>(unit.id)];
+  for (const UnitParam& p : unit.params) {
+    const Overlap part = overlap(p, state.owned_begin, state.owned_begin + state.owned_numel);
+    if (part.count <= 0) continue;
+    const UpdateRule& rule =
+        setup_.rules->rules[static_cast<size_t>(plan_.rules[static_cast<size_t>(p.parameter)])];
+    for (size_t i = 0; i < rule.states.size(); ++i) {
+      OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(setup_.file, rule.states[i]));
+      OFSDP_RETURN_IF_ERROR(
+          setup_.file.read(state_source(setup_.file, place), part.in_parameter,
+                           {state.optimizer[i] + part.in_span, static_cast<size_t>(part.count)}));
+    }
+  }
+  return {};
+}
+
+Status RunState::make_optimizer() {
+  if (setup_.rules) {
+    OFSDP_ASSIGN_OR_RETURN(update_program_, UpdateProgram::make(*setup_.rules));
+  }
+  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units_,
+                                               plan_.decays, update_program_.get(), plan_.rules);
   return {};
 }
 
@@ -213,7 +244,6 @@ void RunState::bind_programs(const MemoryBases& bases, const std::vector<UnitSta
 
 // Rank 0 makes the temporary and tells the others where.
 Result<ModelOutput> RunState::open_output(const std::string& path) {
-  const CollectiveSite site{"output ticket", -1, 0};
   std::string ticket;
   std::vector<ModelOutput> own;
   if (communicator_.rank() == 0) {
@@ -221,21 +251,9 @@ Result<ModelOutput> RunState::open_output(const std::string& path) {
     ticket = output.ticket();
     own.push_back(std::move(output));
   }
-  if (communicator_.size() == 1) return std::move(own[0]);
-  std::vector<double> lengths(static_cast<size_t>(communicator_.size()));
-  const auto mine = static_cast<double>(ticket.size());
-  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, lengths, site));
-  auto fill = [](void* context, std::span<std::byte> bytes) {
-    std::memcpy(bytes.data(), static_cast<std::string*>(context)->data(), bytes.size());
-    return Status{};
-  };
-  MemoryLedger ledger;
-  OFSDP_ASSIGN_OR_RETURN(const auto shared,
-                         communicator_.share_from_rank0(ledger, static_cast<size_t>(lengths[0]),
-                                                        "output ticket", fill, &ticket));
+  OFSDP_ASSIGN_OR_RETURN(const std::string shared, text_of_rank0(communicator_, ticket));
   if (communicator_.rank() == 0) return std::move(own[0]);
-  return ModelOutput::join(setup_.file,
-                           {reinterpret_cast<const char*>(shared.data()), shared.size()});
+  return ModelOutput::join(setup_.file, shared);
 }
 
 // This rank's span of one unit.
@@ -250,6 +268,43 @@ Status RunState::write_unit(ModelOutput& output, const Unit& unit) const {
     OFSDP_RETURN_IF_ERROR(output.write(static_cast<size_t>(parameter.initializer),
                                        part.in_parameter,
                                        {values, static_cast<size_t>(part.count)}));
+    if (!setup_.rules) continue;
+    const int64_t first = (mine.begin - state.owned_begin) + part.in_span;
+    OFSDP_RETURN_IF_ERROR(write_states(output, state, p, first, part.in_parameter, part.count));
+  }
+  return {};
+}
+
+// The states of a training_info: `first` counts from what the rank owns of the unit.
+Status RunState::write_states(ModelOutput& output, const UnitState& state, const UnitParam& p,
+                              int64_t first, int64_t in_parameter, int64_t count) const {
+  const int index = plan_.rules[static_cast<size_t>(p.parameter)];
+  const UpdateRule& rule = setup_.rules->rules[static_cast<size_t>(index)];
+  for (size_t i = 0; i < rule.states.size(); ++i) {
+    if (rule.states[i].next == 0) continue;
+    OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(setup_.file, rule.states[i]));
+    const std::span<const float> values(state.optimizer[i] + first, static_cast<size_t>(count));
+    OFSDP_RETURN_IF_ERROR(place.in_model ? output.write(place.index, in_parameter, values)
+                                         : output.write_state(place.index, in_parameter, values));
+  }
+  return {};
+}
+
+// The count of updates and what else is the same for all parameters.
+Status RunState::write_scalars(ModelOutput& output) const {
+  const std::vector<UpdateState>& scalars = setup_.rules->scalars;
+  const int64_t done = plan_.train_sampler[0].options().start.update;
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(setup_.file, scalars[i]));
+    const auto bytes = update_program_->scalar_after(i, executor_->updates_done(done));
+    const bool floating = is_floating(state_source(setup_.file, place).dtype);
+    if (!floating) {
+      OFSDP_RETURN_IF_ERROR(output.write_scalar(place.index, bytes));
+      continue;
+    }
+    const std::span<const float> value(reinterpret_cast<const float*>(bytes.data()), 1);
+    OFSDP_RETURN_IF_ERROR(place.in_model ? output.write(place.index, 0, value)
+                                         : output.write_state(place.index, 0, value));
   }
   return {};
 }
@@ -279,6 +334,7 @@ std::span<float> RunState::kept(const KeptPlan::Entry& entry) {
 Status RunState::write_shares(ModelOutput& output) const {
   for (const Unit& unit : plan_.plan.units) OFSDP_RETURN_IF_ERROR(write_unit(output, unit));
   if (communicator_.rank() == 0) OFSDP_RETURN_IF_ERROR(write_carried(output));
+  if (communicator_.rank() == 0 && setup_.rules) OFSDP_RETURN_IF_ERROR(write_scalars(output));
   return output.finish();
 }
 

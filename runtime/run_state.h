@@ -41,6 +41,7 @@ class RunState {
   // What this rank holds of a unit: its parameters (state -1) or a state of the optimizer.
   float* held(int unit, int state);
   std::span<float> kept(const KeptPlan::Entry& entry);
+  UpdateProgram* update_program() { return update_program_.get(); }  // null: none
   const std::string& parameter_name(int parameter) const {
     return setup_.graph.parameters[static_cast<size_t>(parameter)].name;
   }
@@ -57,6 +58,8 @@ class RunState {
   Status make_executor(const ExecutorOptions& options);
   Status make_device_executor(const ExecutorOptions& options);
   Status load_weights();
+  Status load_states(const Unit& unit);
+  Status make_optimizer();
   Status load_kept();
   Status load_frozen();
   Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
@@ -64,6 +67,9 @@ class RunState {
   Result<ModelOutput> open_output(const std::string& path);
   Status write_shares(ModelOutput& output) const;
   Status write_unit(ModelOutput& output, const Unit& unit) const;
+  Status write_states(ModelOutput& output, const UnitState& state, const UnitParam& p,
+                      int64_t first, int64_t in_parameter, int64_t count) const;
+  Status write_scalars(ModelOutput& output) const;
   Status write_carried(ModelOutput& output) const;
 
   const RunPlan& plan_;
@@ -78,6 +84,7 @@ class RunState {
   float* loss_weight_ = nullptr;
   std::vector<UnitState> units_;
   std::vector<UnitState> device_units_;
+  std::unique_ptr<UpdateProgram> update_program_;  // of a model with a training_info
   std::unique_ptr<OptimizerStep> optimizer_;
   std::unique_ptr<TraceRecorder> trace_;  // null: nothing is recorded
   std::map<ProgramKey, BoundProgram> programs_;

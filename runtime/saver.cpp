@@ -60,6 +60,10 @@ Status Saver::write_now(const WriteJob& job) {
                            write_planned_file(job.folder, planned, cancelled_));
     files.push_back(std::move(file));
   }
+  if (!job.configuration.empty()) {
+    OFSDP_RETURN_IF_ERROR(
+        write_whole_file(join_path(job.folder, "config.yaml"), job.configuration));
+  }
   if (job.more) OFSDP_RETURN_IF_ERROR(job.more(cancelled_));
   return write_part(job.folder, job.rank, files);
 }

@@ -27,6 +27,7 @@ struct WriteJob {
   std::string folder;
   int rank = 0;
   std::vector<PlannedFile> files;
+  std::string configuration;  // of rank 0: the bytes of config.yaml
   // Other bytes of the save, brought to disk; may be empty.
   std::function<Status(const std::atomic<bool>& cancelled)> more = {};
 };

@@ -37,6 +37,10 @@ const char* kind_name(StepKind kind) {
       return "Clip";
     case StepKind::kUpdate:
       return "Update";
+    case StepKind::kTrust:
+      return "Trust";
+    case StepKind::kApply:
+      return "Apply";
   }
   return "";
 }

@@ -19,6 +19,8 @@
 //   ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard
 //   Clip            the global norm, and with it the factor of the updates that follow
 //   Update u        optimizer update of what the rank owns of the unit
+//   Trust           of an optimizer that needs norms of whole parameters: these, from all ranks
+//   Apply u         and then the step that the updates have prepared
 //
 // [Note: prefetch and memory] A unit is resident from its Gather to its Free. The Gather of the
 // next residency is placed `depth` residencies ahead of its first use, so at most depth + 1 of them
@@ -54,6 +56,8 @@ enum class StepKind : uint8_t {
   kReduceUpdate,
   kClip,
   kUpdate,
+  kTrust,
+  kApply,
 };
 
 struct Step {
@@ -73,6 +77,7 @@ struct CompileOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   int prefetch_depth = 1;
+  bool parameter_norms = false;  // the optimizer's steps need them
 };
 
 struct Schedule {

@@ -25,15 +25,21 @@ class ReductionPlacer {
       underway_.push_back({stages_after_post(unit), 0});
     }
     while (!underway_.empty()) advance(places_.tail);
-    if (!options_.last_micro || !options_.clip) return;
-    places_.tail.push_back({StepKind::kClip, -1});
-    for (const Unit& unit : plan_.units) {
-      if (!unit.params.empty()) places_.tail.push_back({StepKind::kUpdate, unit.id});
-    }
+    if (!options_.last_micro) return;
+    if (options_.clip) of_all_units(StepKind::kClip, StepKind::kUpdate);
+    if (options_.parameter_norms) of_all_units(StepKind::kTrust, StepKind::kApply);
   }
 
  private:
   using Steps = StepPlaces::Steps;
+
+  // What all ranks agree on, and what then follows for each unit.
+  void of_all_units(StepKind agreement, StepKind step) {
+    places_.tail.push_back({agreement, -1});
+    for (const Unit& unit : plan_.units) {
+      if (!unit.params.empty()) places_.tail.push_back({step, unit.id});
+    }
+  }
 
   // A unit whose slot is posted: what is still to be done, in groups; one group at each later Post.
   struct Underway {

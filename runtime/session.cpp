@@ -6,6 +6,7 @@
 #include "importer/output_files.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/agreement.h"
+#include "runtime/artifact_state.h"
 #include "runtime/device_choice.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
@@ -34,7 +35,7 @@ class Session {
                            ModelSetup::make(options_, registry_, communicator_, ledger_));
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
     OFSDP_RETURN_IF_ERROR(open_checkpoints());
-    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, communicator_));
+    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, setup, communicator_));
     OFSDP_ASSIGN_OR_RETURN(const auto plan, plan_for_device(setup));
     if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);
@@ -63,15 +64,20 @@ class Session {
       return input_error(
           "--keep-best: the data have no evaluation part; name one with --eval-data");
     }
-    if (!options_.files.output.empty()) {
-      OFSDP_RETURN_IF_ERROR(check_output_path(options_.files.output, setup.file));
-    }
+    if (!options_.files.output.empty()) OFSDP_RETURN_IF_ERROR(check_output(setup));
     if (!setup.count.by_label) return {};
     const LabelRange range{setup.count.classes, setup.count.ignore_index};
     if (setup.data.train) {
       OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
     }
     return setup.data.eval ? setup.data.eval->check_labels(setup.count.labels, range) : Status{};
+  }
+
+  Status check_output(const ModelSetup& setup) const {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return check_output_path(path, setup.file);
+    return OrtOutput::check({*setup.artifacts, setup.file}, trained_state(options_, setup, 0),
+                            path);
   }
 
   // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
@@ -114,15 +120,19 @@ class Session {
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
     const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+    if (options_.command != Command::kPlan) print(options_.effective);
     print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
+    const char* mean =
+        options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
     print(setup.count.by_label
-              ? fmt::format("loss: the mean over the labels of '{}'\n", setup.count.labels)
-              : std::string("loss: the mean over samples\n"));
+              ? fmt::format("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
+              : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
     print(dtypes_line());
     print(slices_line());
+    print(plan.choice);
     if (options_.command != Command::kPlan) {
       print(fmt::format("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),
@@ -197,6 +207,7 @@ class Session {
     const ExecutorOptions executor{options_.run.seed,
                                    options_.optimizer.clip_grad_norm.value_or(0),
                                    sharding.param_dtype == DType::kFloat16,
+                                   options_.optimizer.steps_done,
                                    sharding.buffer_dtype,
                                    nullptr,
                                    options_.launch.cuda_graph};
@@ -212,9 +223,17 @@ class Session {
       OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    OFSDP_RETURN_IF_ERROR(state->write_output(options_.files.output));
+    OFSDP_RETURN_IF_ERROR(write_output(setup, plan, *state));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
+  }
+
+  Status write_output(const ModelSetup& setup, const RunPlan& plan, RunState& state) {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return state.write_output(path);
+    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
+    return write_artifacts(plan, setup, state, communicator_,
+                           trained_state(options_, setup, updates), path);
   }
 
   // True when a signal has ended it early, with a checkpoint.

@@ -1,11 +1,31 @@
 #include "runtime/stop_signal.h"
 
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
 namespace ofsdp {
 namespace {
 
-volatile std::sig_atomic_t signalled = 0;
+// Schedulers tell every process of a job, and the launcher passes on what it hears: one wish, that
+// a rank hears twice.
+constexpr int64_t kSameWish = 1'000'000'000;  // nanoseconds
 
-void note(int) { signalled = 1; }
+std::atomic<int64_t> signalled = 0;  // when; 0: not
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+void note(int number) {
+  int64_t first = 0;
+  if (signalled.compare_exchange_strong(first, now()) || now() - first < kSameWish) return;
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // comes when this handler has returned
+}
 
 }  // namespace
 
@@ -13,7 +33,7 @@ StopSignal::StopSignal() {
   signalled = 0;
   struct sigaction action {};
   action.sa_handler = note;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &before_term_);
   sigaction(SIGINT, &action, &before_interrupt_);
 }

@@ -1,5 +1,6 @@
 // StopSignal: SIGTERM and Ctrl-C as a wish that the run hears at the end of an update, instead of
-// its end. The second one of a kind ends the process as usual.
+// its end. A second one, a second or more after the first, ends the process as usual; one that
+// comes sooner is the same wish by another way.
 //
 // One at a time in a process, since a signal's handler belongs to the process; the flag it sets is
 // the one variable of static storage that this needs. Ownership: the destructor puts back what was

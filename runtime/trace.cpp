@@ -25,6 +25,7 @@ Row row_of(StepKind kind) {
     case StepKind::kReduceUpdate:
     case StepKind::kAllReduce:
     case StepKind::kClip:
+    case StepKind::kTrust:
       return kCommunication;
     default:
       return kCompute;

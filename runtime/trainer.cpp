@@ -60,7 +60,7 @@ Status Trainer::run() {
   OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   const auto began = Clock::now();
   UpdateSums first;
-  first.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
+  first.next_kept = next_kept();
   OFSDP_ASSIGN_OR_RETURN(first, exchange(first, start));
   kept_ = first.next_kept;
   update_began_ = Clock::now();
@@ -93,7 +93,7 @@ bool Trainer::settles(int64_t step) const {
 Status Trainer::micro_batches() {
   const int64_t accum = options_.batch.grad_accum;
   for (int64_t micro = 0; micro < accum; ++micro) {
-    const double weight = kept_ > 0 ? batch_->kept / kept_ : 0.0;
+    const double weight = share_of_mean();
     BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
     OFSDP_RETURN_IF_ERROR(
         state_.executor().run(program, {batch_->columns, batch_->sample_index, weight}));
@@ -109,7 +109,7 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   if (outcome) mine.loss = outcome->loss;
   if (outcome) mine.squared_norm = outcome->squared_norm;
   if (outcome) mine.samples = outcome->samples;
-  mine.next_kept = batch_ != nullptr ? batch_->kept_in_update : 0;
+  mine.next_kept = next_kept();
   mine.step_ms = milliseconds(update_began_, Clock::now());
   const int64_t exchange_began = nanoseconds_now();
   OFSDP_ASSIGN_OR_RETURN(const UpdateSums sums, exchange(mine, step));
@@ -117,6 +117,22 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   update_began_ = Clock::now();
   kept_ = sums.next_kept;
   return outcome ? report(outcome->step, sums) : Status{};
+}
+
+// What this rank adds to the number that the mean of the next update is divided by: of samples or
+// labels, or, for the mean of the ranks' means, itself if it has any.
+double Trainer::next_kept() const {
+  if (batch_ == nullptr) return 0;
+  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept_in_update;
+  return batch_->counted_in_update > 0 ? 1 : 0;
+}
+
+// Of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch accumulates;
+// those without a kept label, and ranks without, are left out.
+double Trainer::share_of_mean() const {
+  if (kept_ <= 0 || batch_->kept <= 0) return 0;
+  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept / kept_;
+  return 1.0 / (static_cast<double>(batch_->counted_in_update) * kept_);
 }
 
 Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
@@ -149,6 +165,12 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
   return sums;
 }
 
+// For people: a training_info has a rate of its own.
+double Trainer::rate(int64_t step, int64_t epoch) const {
+  const UpdateProgram* program = state_.update_program();
+  return program != nullptr ? program->rate() : learning_rate(schedule_, step - 1, epoch);
+}
+
 Status Trainer::report(int64_t step, const UpdateSums& sums) {
   times_.add(sums.step_ms);
   if (communicator_.rank() != 0) return {};
@@ -157,7 +179,7 @@ Status Trainer::report(int64_t step, const UpdateSums& sums) {
                     epoch,
                     sums.loss,
                     std::sqrt(sums.squared_norm),
-                    learning_rate(schedule_, step - 1, epoch),
+                    rate(step, epoch),
                     sums.step_ms,
                     sums.samples / sums.step_ms * 1e3,
                     ledger_.peak()};

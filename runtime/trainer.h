@@ -49,7 +49,10 @@ class Trainer {
   Status micro_batches();
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
   bool settles(int64_t step) const;
+  double next_kept() const;
+  double share_of_mean() const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  double rate(int64_t step, int64_t epoch) const;
   Status report(int64_t step, const UpdateSums& sums);
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);

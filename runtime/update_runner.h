@@ -49,6 +49,8 @@ class UpdateRunner {
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
   // As of the updates given.
   virtual LossScale& loss_scale() = 0;
+  // Updates that were made, not skipped; `start` of them before this run.
+  virtual int64_t updates_done(int64_t start) const = 0;
   virtual const ExposedTime& exposed() const = 0;
 };
 

@@ -17,6 +17,8 @@ packages=(
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither
+  iproute2                                      # tests make hosts of network namespaces
 )
 
 say() { echo "setup: $*" >&2; }
@@ -83,7 +85,8 @@ third_party() {
   exec 9<"$tp/requirements.txt"
   flock 9 # two builds that start together set up once
   local want stamp=$tp/prefix/.stamp
-  want=$(cat "$tp/requirements.txt" "${BASH_SOURCE[0]}" | sha256sum)
+  # A new Debian package is no reason to build ONNX again.
+  want=$({ cat "$tp/requirements.txt"; declare -f install_onednn build_onnx; } | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
   mkdir -p "$tp/dist"
   download

@@ -25,6 +25,7 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
+  bool bias_correction = true;  // adamw
 };
 
 template <typename T>
@@ -46,6 +47,11 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
+  // Of an optimizer whose steps need the norms of whole parameters (LAMB), else empty. `update` then
+  // only advances the states; this writes the step d of the span before its length is known, and the
+  // caller takes p -= lr |p| / |d| d. `reference` takes a span that is a whole parameter.
+  std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
+      direction = {};
 };
 
 std::vector<OptimizerDef> optimizer_list();                   // one list

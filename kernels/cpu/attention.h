@@ -1,5 +1,5 @@
-// Scaled dot-product attention in float or double, and its gradient, without the full matrix of
-// scores.
+// Scaled dot-product attention in float, bfloat16 or double, and its gradient, without the full
+// matrix of scores.
 //
 // One block of queries at a time meets all keys it may see: scores = scale q K^T, softcap, mask,
 // softmax, times V. A block holds at most kBlockScores scores, which stay in the cache of a core;
@@ -10,6 +10,10 @@
 //   dV = P^T dY, dP = dY V^T, dS = P (dP - rowsum(P dP)), through softcap times 1 - tanh^2,
 //   dQ = scale dS K, dK = scale dS^T Q
 //
+// Of bfloat16 the products have bfloat16 factors and float results: scores, softmax and its gradient
+// are float, probabilities and dS are rounded where they become factors, dK and dV when they are
+// whole. The scale then goes into the products, because scaled queries would be rounded again.
+//
 // Heads of one batch are independent; dK and dV of a key head are summed over its query heads and
 // blocks in one order on one thread, so threads change no bits. A query that may see no key gets
 // zeros. Ownership: kernels own products and offsets; operands are views. Threads: run fans out
@@ -19,6 +23,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp {
 
@@ -59,19 +65,23 @@ struct AttentionOperands {
 };
 
 template <typename T>
+struct AttentionPlan;
+
+template <typename T>
 class AttentionKernel {
  public:
   AttentionKernel(const AttentionShape& shape, bool backward, bool all_keys);
+  static bool is_available();  // bfloat16: where the processor multiplies it
   size_t workspace_bytes() const;
   void forward(const AttentionOperands<T>& o, ScoresOutput mode, std::byte* workspace) const;
   void backward(const AttentionOperands<T>& o, std::byte* workspace) const;
 
  private:
-  struct Plan;
-  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const AttentionPlan<T>> plan_;
 };
 
 extern template class AttentionKernel<float>;
+extern template class AttentionKernel<BFloat16>;
 extern template class AttentionKernel<double>;
 
 }  // namespace ofsdp

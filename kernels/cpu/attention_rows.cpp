@@ -18,7 +18,7 @@ template <typename T, typename M>
     if constexpr (sizeof(M) == 1) {
       s[i] = mask[i * step] ? s[i] : kNone;
     } else {
-      const T m = mask[i * step];
+      const T m = as_real(mask[i * step]);
       s[i] = m == kNone ? kNone : s[i] + m;
     }
   }
@@ -59,6 +59,10 @@ OFSDP_MULTIARCH void mask_row(float* s, const float* mask, int64_t step, int64_t
   if (step == 1) return mask_as(s, mask, 1, n);
   mask_as(s, mask, step, n);
 }
+OFSDP_MULTIARCH void mask_row(float* s, const BFloat16* mask, int64_t step, int64_t n) {
+  if (step == 1) return mask_as(s, mask, 1, n);
+  mask_as(s, mask, step, n);
+}
 void mask_row(double* s, const double* mask, int64_t step, int64_t n) { mask_as(s, mask, step, n); }
 
 OFSDP_MULTIARCH float exp_row(float* s, int64_t n) {
@@ -85,6 +89,10 @@ double exp_row(double* s, int64_t n) {
 OFSDP_MULTIARCH void scale_row(const float* s, float factor, float* dst, int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
+}
+OFSDP_MULTIARCH void scale_row(const float* s, float factor, BFloat16* dst, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = stored<BFloat16>(s[i] * factor);
 }
 void scale_row(const double* s, double factor, double* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;

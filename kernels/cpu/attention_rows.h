@@ -1,8 +1,11 @@
 // Rows of attention scores: softcap, mask, softmax and its gradient, for kernels/cpu/attention.cpp.
-// float is vectorised. Ownership: views. Threads: any.
+// float is vectorised, bfloat16 is read as float and rounded. Ownership: views. Threads: any.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::attention {
 
@@ -13,6 +16,7 @@ void cap_row(double* s, int64_t n, double cap);
 void mask_row(float* s, const bool* mask, int64_t step, int64_t n);
 void mask_row(double* s, const bool* mask, int64_t step, int64_t n);
 void mask_row(float* s, const float* mask, int64_t step, int64_t n);
+void mask_row(float* s, const BFloat16* mask, int64_t step, int64_t n);
 void mask_row(double* s, const double* mask, int64_t step, int64_t n);
 
 // s = e^(s - max); gives their sum. All -infinity: zeros, and 0.
@@ -20,7 +24,14 @@ float exp_row(float* s, int64_t n);
 double exp_row(double* s, int64_t n);
 
 void scale_row(const float* s, float factor, float* dst, int64_t n);
+void scale_row(const float* s, float factor, BFloat16* dst, int64_t n);
 void scale_row(const double* s, double factor, double* dst, int64_t n);
+
+template <typename T>
+void put_row(const T* s, T* dst, int64_t n) {
+  std::copy_n(s, n, dst);
+}
+inline void put_row(const float* s, BFloat16* dst, int64_t n) { scale_row(s, 1.0f, dst, n); }
 
 // dp = p (dp - sum(p dp))
 void softmax_grad_row(const float* p, float* dp, int64_t n);

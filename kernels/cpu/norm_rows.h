@@ -1,5 +1,6 @@
-// Normalisation of rows, for LayerNormalization (centred) and RMSNormalization (not), in float or
-// double; the statistics are stored in float32.
+// Normalisation of rows, for LayerNormalization (centred) and RMSNormalization (not), in float,
+// double, bfloat16 or float16; those of 16 bits are computed in float. The statistics are stored in
+// float32.
 //
 //   forward   y = (x - mean) inv scale + bias; inv = 1 / sqrt(mean of (x - mean)^2 + epsilon);
 //             without centring mean is 0
@@ -15,6 +16,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp {
 
@@ -41,7 +44,7 @@ struct NormBackward {
   const float *mean, *inv;    // mean null: not centred
   const float *dmean, *dinv;  // null: none
   T *dx, *dscale, *dbias;     // dscale, dbias null: not wanted
-  T* partial;                 // norm_partial_count(rows) * 2 * width
+  RealOf<T>* partial;         // norm_partial_count(rows) * 2 * width
 };
 
 int64_t norm_partial_count(const NormRows& n);  // blocks of rows
@@ -50,10 +53,5 @@ template <typename T>
 void norm_rows(const NormRows& n, const NormForward<T>& f);
 template <typename T>
 void norm_rows_grad(const NormRows& n, const NormBackward<T>& b);
-
-extern template void norm_rows(const NormRows&, const NormForward<float>&);
-extern template void norm_rows(const NormRows&, const NormForward<double>&);
-extern template void norm_rows_grad(const NormRows&, const NormBackward<float>&);
-extern template void norm_rows_grad(const NormRows&, const NormBackward<double>&);
 
 }  // namespace ofsdp

@@ -73,24 +73,28 @@ OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, i
       });
 }
 
-OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const float* row, int64_t n) {
+template <typename T>
+OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const T* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
-        for (int64_t i = 0; i < n; ++i) total[i] = rule.join(total[i], rule.load(row[i]));
+        for (int64_t i = 0; i < n; ++i) {
+          total[i] = rule.join(total[i], rule.load(as_float(row[i])));
+        }
       });
 }
 
 // Whole blocks of rows that lie `stride` apart, the common case of a bias gradient: the
 // accumulators of 64 columns stay in registers.
-OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const float* src, int64_t rows,
+template <typename T>
+OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const T* src, int64_t rows,
                                   int64_t stride) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         float partial[64];
-        for (int i = 0; i < 64; ++i) partial[i] = rule.load(src[i]);
+        for (int i = 0; i < 64; ++i) partial[i] = rule.load(as_float(src[i]));
         for (int64_t r = 1; r < rows; ++r) {
           for (int i = 0; i < 64; ++i) {
-            partial[i] = rule.join(partial[i], rule.load(src[r * stride + i]));
+            partial[i] = rule.join(partial[i], rule.load(as_float(src[r * stride + i])));
           }
         }
         for (int i = 0; i < 64; ++i) total[i] = rule.join(total[i], partial[i]);
@@ -129,20 +133,40 @@ OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64
       });
 }
 
-OFSDP_MULTIARCH float reduce_strided(ReduceKind kind, const float* src, int64_t n, int64_t stride) {
+template <typename T>
+OFSDP_MULTIARCH float reduce_strided(ReduceKind kind, const T* src, int64_t n, int64_t stride) {
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         float result = rule.kStart;
-        for (int64_t i = 0; i < n; ++i) result = rule.join(result, rule.load(src[i * stride]));
+        for (int64_t i = 0; i < n; ++i)
+          result = rule.join(result, rule.load(as_float(src[i * stride])));
         return result;
       });
 }
 
-float reduce_row(ReduceKind kind, const float* src, int64_t n) {
+template <typename T>
+OFSDP_MULTIARCH void load_floats(const T* src, float* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = as_float(src[i]);
+}
+
+template <typename T>
+OFSDP_MULTIARCH void store_floats(const float* src, float scale, T* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = stored<T>(src[i] * scale);
+}
+
+template <typename T>
+float reduce_row(ReduceKind kind, const T* src, int64_t n) {
   constexpr int64_t kBlock = kSumBlock * kLanes;
+  float wide[std::is_same_v<T, float> ? 1 : kBlock];
   float result = initial(kind);
   for (int64_t i = 0; i < n; i += kBlock) {
-    result = combine(kind, result, reduce_contiguous(kind, src + i, std::min(kBlock, n - i)));
+    const int64_t count = std::min(kBlock, n - i);
+    if constexpr (std::is_same_v<T, float>) {
+      result = combine(kind, result, reduce_contiguous(kind, src + i, count));
+    } else {
+      load_floats(src + i, wide, count);
+      result = combine(kind, result, reduce_contiguous(kind, wide, count));
+    }
   }
   return result;
 }
@@ -173,7 +197,8 @@ Reduction::Reduction(const Shape& shape, const std::vector<bool>& reduced, Reduc
       reduced_(loop_over(shape, reduced, true)),
       kind_(kind) {}
 
-void Reduction::run(const float* src, float* dst, float scale) const {
+template <typename T>
+void Reduction::run(const T* src, T* dst, float scale) const {
   const int64_t work = std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);
   const bool by_columns = kept_.inner_stride(0) == 1;
   const int64_t step = by_columns ? kColumns : 1;
@@ -184,28 +209,28 @@ void Reduction::run(const float* src, float* dst, float scale) const {
       const int64_t first = std::max(begin - row * items, int64_t{0});
       const int64_t last = std::min(end - row * items, items);
       for (int64_t item = first; item < last; ++item) {
+        float total[kColumns];
         const int64_t count = std::min(step, kept_.inner() - item * step);
-        const float* from = src + at[0] + item * step * kept_.inner_stride(0);
-        float* to = dst + at[1] + item * step;
+        const T* from = src + at[0] + item * step * kept_.inner_stride(0);
         if (by_columns) {
-          columns(from, to, count);
+          columns(from, total, count);
         } else {
-          *to = element(from);
+          *total = element(from);
         }
-        for (int64_t i = 0; i < count; ++i) to[i] *= scale;
+        store_floats(total, scale, dst + at[1] + item * step, count);
       }
     });
   });
 }
 
-void Reduction::columns(const float* src, float* dst, int64_t count) const {
-  float total[kColumns];
+template <typename T>
+void Reduction::columns(const T* src, float* total, int64_t count) const {
   std::fill_n(total, count, initial(kind_));
   const int64_t stride = reduced_.inner_stride(0);
   reduced_.for_rows(0, reduced_.rows(), [&](const StridedLoop::Offsets& at) {
     for (int64_t r = 0; r < reduced_.inner(); r += kSumBlock) {
       const int64_t rows = std::min(kSumBlock, reduced_.inner() - r);
-      const float* from = src + at[0] + r * stride;
+      const T* from = src + at[0] + r * stride;
       int64_t column = 0;
       for (; column + 64 <= count; column += 64) {
         load_rows_64(kind_, total + column, from + column, rows, stride);
@@ -219,19 +244,23 @@ void Reduction::columns(const float* src, float* dst, int64_t count) const {
       join_row(kind_, total + column, partial, count - column);
     }
   });
-  std::copy_n(total, count, dst);
 }
 
-float Reduction::element(const float* src) const {
+template <typename T>
+float Reduction::element(const T* src) const {
   float total = initial(kind_);
   const int64_t stride = reduced_.inner_stride(0);
   reduced_.for_rows(0, reduced_.rows(), [&](const StridedLoop::Offsets& at) {
-    const float* row = src + at[0];
+    const T* row = src + at[0];
     total = combine(kind_, total,
                     stride == 1 ? reduce_row(kind_, row, reduced_.inner())
                                 : reduce_strided(kind_, row, reduced_.inner(), stride));
   });
   return total;
 }
+
+template void Reduction::run(const float*, float*, float) const;
+template void Reduction::run(const BFloat16*, BFloat16*, float) const;
+template void Reduction::run(const Half*, Half*, float) const;
 
 }  // namespace ofsdp

@@ -1,5 +1,5 @@
-// Reductions over some axes of a dense row-major float32 tensor: sums, also of |x| and x^2,
-// products, maxima and minima.
+// Reductions over some axes of a dense row-major tensor of float32 or a 16-bit float: sums, also of
+// |x| and x^2, products, maxima and minima. Partial results are float32.
 //
 // The order of the operations depends on the shape only: never on threads, and a column's order
 // never on its neighbours. Long sums go in blocks of kSumBlock whose totals are added, so that the
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cpu/broadcast.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp {
 
@@ -25,15 +26,22 @@ enum class ReduceKind { kSum, kSumAbs, kSumSquares, kProduct, kMax, kMin };
 class Reduction {
  public:
   Reduction(const Shape& shape, const std::vector<bool>& reduced, ReduceKind kind);
-  void run(const float* src, float* dst, float scale = 1.0f) const;
+  template <typename T>  // float, BFloat16, Half
+  void run(const T* src, T* dst, float scale = 1.0f) const;
 
  private:
-  void columns(const float* src, float* dst, int64_t count) const;
-  float element(const float* src) const;
+  template <typename T>
+  void columns(const T* src, float* total, int64_t count) const;
+  template <typename T>
+  float element(const T* src) const;
 
   StridedLoop kept_;     // operands: src, dst; its rows are what is kept
   StridedLoop reduced_;  // operand: src
   ReduceKind kind_;
 };
+
+extern template void Reduction::run(const float*, float*, float) const;
+extern template void Reduction::run(const BFloat16*, BFloat16*, float) const;
+extern template void Reduction::run(const Half*, Half*, float) const;
 
 }  // namespace ofsdp

@@ -1,42 +1,48 @@
-// Matrix products of one size that threads run side by side: dst = A' B', or dst += A' B', all
-// dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T when transpose_a, B' likewise. float goes through oneDNN,
-// each product on the thread that calls; double through plain loops.
+// Matrix products of one size that threads run side by side: dst = alpha A' B', or dst += alpha A'
+// B', all dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T
+// when transpose_a, B' likewise. float and bfloat16, whose products are float, go through oneDNN,
+// each product on the thread that calls; double goes through plain loops and takes no alpha.
 //
 // Ownership: owns the primitives, and memory objects for each slot. Threads: `run` from any thread,
 // one at a time per slot. Errors: none; what oneDNN has no implementation for ends the program
-// while planning, which no float32 product does.
+// while planning, which no float32 product does, and no bfloat16 one where is_available.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cpu/stored_floats.h"
+
 namespace ofsdp {
 
 struct TileSize {
   int64_t rows = 0, inner = 0, columns = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
+  double alpha = 1;
 };
 
-template <typename T>
-class TileProduct;
-
-template <>
-class TileProduct<float> {
+template <typename T>  // float, BFloat16
+class TileProduct {
  public:
   TileProduct(const TileSize& size, int slots);
+  static bool is_available();    // whether this processor multiplies T by itself
   size_t scratch_bytes() const;  // of each slot
-  void run(int slot, const float* a, const float* b, float* dst, std::byte* scratch) const;
+  void run(int slot, const T* a, const T* b, float* dst, std::byte* scratch) const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
 };
 
+extern template class TileProduct<float>;
+extern template class TileProduct<BFloat16>;
+
 template <>
 class TileProduct<double> {
  public:
   TileProduct(const TileSize& size, int) : size_(size) {}
+  static bool is_available() { return true; }
   size_t scratch_bytes() const { return 0; }
   void run(int slot, const double* a, const double* b, double* dst, std::byte* scratch) const;
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -57,6 +58,10 @@ void add_abs(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = binary_kernels<AbsGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
+}
+
+void abs_grad_body(BodyBuilder& b) {
+  b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
 }
 
 }  // namespace ofsdp::ops

@@ -76,13 +76,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 template <typename T>
 bool accepts(const Problem& p) {
-  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
+  const DType dtype = stored_type<T>();
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const DType found = p.in(i).dtype;
     if (!p.has_in(i) || found == dtype) continue;
     if (!(i == 4 && found == DType::kBool) && !(i == 5 && found == DType::kInt64)) return false;
   }
-  return p.all_plain();
+  return p.all_plain() && AttentionKernel<T>::is_available();
 }
 
 template <typename T>
@@ -124,19 +124,25 @@ std::vector<SampleCase> samples() {
       v{f, {2, 2, 7, 3}}, long_q{f, {1, 4, 150, 4}}, long_k{f, {1, 2, 150, 4}};
   const Attributes causal{{"is_causal", int64_t{1}}};
   const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
-  return {made("grouped", {y, q, k, v}, {{"scale", 0.3f}}, 3),
-          made("packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}},
-               packed, 3),
-          made("causal", {long_q, long_q, long_k, long_k}, causal, 3),
-          made("softcap", {y, q, k, v, {f, {5, 7}}}, {{"softcap", 0.7f}}, 4),
-          made("past", {y, q, k, v}, {{"past_length", int64_t{2}}, {"is_causal", int64_t{1}}}, 3),
-          made("short_mask", {y, q, k, v, {f, {4, 1, 4}}}, causal, 4),
-          made("bool_mask", {y, q, k, v, {DType::kBool, {5, 7}}}, {}, 3),
-          made("padded", {y, q, k, v, none, {DType::kInt64, {2}}}, causal, 3),
-          made("empty",
-               {{f, {0, 4, 5, 3}}, {f, {0, 4, 5, 6}}, {f, {0, 2, 7, 6}}, {f, {0, 2, 7, 3}}}, {}, 3),
-          made("float64", {y, q, k, v}, {}, 3, DType::kFloat64, 1e-12),
-          made("float16", {y, q, k, v}, {}, 3, DType::kFloat16, 3e-3)};
+  return {
+      made("grouped", {y, q, k, v}, {{"scale", 0.3f}}, 3),
+      made("packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed,
+           3),
+      made("causal", {long_q, long_q, long_k, long_k}, causal, 3),
+      made("softcap", {y, q, k, v, {f, {5, 7}}}, {{"softcap", 0.7f}}, 4),
+      made("past", {y, q, k, v}, {{"past_length", int64_t{2}}, {"is_causal", int64_t{1}}}, 3),
+      made("short_mask", {y, q, k, v, {f, {4, 1, 4}}}, causal, 4),
+      made("bool_mask", {y, q, k, v, {DType::kBool, {5, 7}}}, {}, 3),
+      made("padded", {y, q, k, v, none, {DType::kInt64, {2}}}, causal, 3),
+      made("empty", {{f, {0, 4, 5, 3}}, {f, {0, 4, 5, 6}}, {f, {0, 2, 7, 6}}, {f, {0, 2, 7, 3}}},
+           {}, 3),
+      made("float64", {y, q, k, v}, {}, 3, DType::kFloat64, 1e-12),
+      made("float16", {y, q, k, v}, {}, 3, DType::kFloat16, 3e-3),
+      made("bfloat16", {long_q, long_q, long_k, long_k}, causal, 3, DType::kBFloat16, 1e-2),
+      made("bfloat16_packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}},
+           packed, 3, DType::kBFloat16, 1e-2),
+      made("bfloat16_mask", {y, q, k, v, {DType::kBFloat16, {5, 7}}}, {{"softcap", 0.7f}}, 4,
+           DType::kBFloat16, 1e-2)};
 }
 
 }  // namespace
@@ -148,6 +154,7 @@ void add_attention_grad(Registry& registry) {
                 .infer = infer,
                 .reference = reference,
                 .cpu = {{"blocks", accepts<float>, create<float>},
+                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
                 .samples = samples});

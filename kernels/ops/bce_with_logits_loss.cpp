@@ -1,12 +1,14 @@
 // ofsdp.BceWithLogitsLoss(x, t): the mean of -t ln s(x) - (1 - t) ln(1 - s(x)) with s the sigmoid,
 // over all elements, as max(x, 0) - x t + ln(1 + e^-|x|), which neither overflows nor cancels. dx =
 // dloss (s(x) - t) / n (ofsdp.BceWithLogitsLossGrad(dloss, x, t)); dt = -dloss x / n.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/mean_loss.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -68,6 +70,22 @@ void add_bce_with_logits_loss(Registry& registry) {
                 .cpu = {{"loops", accepts_mean_loss, create_grad}},
                 .samples = mean_loss_grad_samples,
                 .inplace_inputs = {1, 2}});
+}
+
+void bce_with_logits_loss_body(BodyBuilder& b) {
+  const Ref x = b.input(0), t = b.input(1), zero = b.like(x, 0), one = b.like(x, 1);
+  if (b.desc(x).shape.numel() == 0) return b.set_output(0, zero);
+  const Ref tail = b.emit1("Exp", {b.emit1("Neg", {b.emit1("Abs", {x})})});
+  const Ref soft = b.emit1("Log", {b.add(one, tail)});
+  const Ref loss = b.add(b.sub(b.emit1("Max", {x, zero}), b.mul(x, t)), soft);
+  b.set_output(0, b.emit1("ReduceMean", {loss}, {{"keepdims", int64_t{0}}}));
+}
+
+void bce_with_logits_loss_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1);
+  const auto n = static_cast<double>(std::max<int64_t>(b.desc(x).shape.numel(), 1));
+  const Ref d = b.sub(b.emit1("Sigmoid", {x}), b.input(2));
+  b.set_output(0, b.mul(b.mul(b.input(0), 1 / n), d));
 }
 
 }  // namespace ofsdp::ops

@@ -9,32 +9,6 @@
 namespace ofsdp::ops {
 namespace {
 
-template <typename Index>
-Status check_labels(const ClassLoss& l, const Index* labels) {
-  for (int64_t i = 0; i < l.labels(); ++i) {
-    const int64_t label = labels[i];
-    if ((label >= 0 && label < l.classes) || l.ignored(label)) continue;
-    const std::string at = l.inner == 1 ? "" : fmt::format(" (position {})", i % l.inner);
-    return input_error(
-        "label {} of sample {}{} is outside 0..{}{}", label, i / l.inner, at, l.classes - 1,
-        l.ignores ? fmt::format(" and not the ignore index {}", l.ignore_index) : "");
-  }
-  return ok_status();
-}
-
-double weight_of(const float* weights, int64_t label) {
-  return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
-}
-
-// sum_c w_c p_c of one label
-double weighted_sum(const ClassLoss& l, const float* log_prob, const float* weights) {
-  double sum = 0;
-  for (int64_t c = 0; c < l.classes; ++c) {
-    sum += weight_of(weights, c) * static_cast<double>(log_prob[c * l.inner]);
-  }
-  return sum;
-}
-
 OFSDP_MULTIARCH void probabilities(const float* log_prob, float scale, float* diff, int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp(log_prob[i]) * scale;
@@ -51,18 +25,29 @@ void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, f
 
 void grad_of_label(const ClassLoss& l, double factor, const float* log_prob, int64_t label,
                    const float* weights, float* diff) {
-  const double hit = (1 - l.smoothing) * weight_of(weights, label);
-  const double spread = l.smoothing / static_cast<double>(l.classes);
-  double total = hit;
-  for (int64_t c = 0; spread != 0 && c < l.classes; ++c) total += spread * weight_of(weights, c);
-  put_probabilities(l, log_prob, static_cast<float>(factor * total), diff);
-  for (int64_t c = 0; spread != 0 && c < l.classes; ++c) {
-    diff[c * l.inner] -= static_cast<float>(factor * spread * weight_of(weights, c));
+  const ClassTargets t = class_targets(l, label, weights);
+  put_probabilities(l, log_prob, static_cast<float>(factor * t.total), diff);
+  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
+    diff[c * l.inner] -= static_cast<float>(factor * t.spread * weight_of(weights, c));
   }
-  diff[label * l.inner] -= static_cast<float>(factor * hit);
+  diff[label * l.inner] -= static_cast<float>(factor * t.hit);
 }
 
-// What the loss of a label is multiplied by: 1, or 1 / the sum of the weights of kept labels.
+}  // namespace
+
+template <typename Index>
+Status check_labels(const ClassLoss& l, const Index* labels) {
+  for (int64_t i = 0; i < l.labels(); ++i) {
+    const int64_t label = labels[i];
+    if ((label >= 0 && label < l.classes) || l.ignored(label)) continue;
+    const std::string at = l.inner == 1 ? "" : fmt::format(" (position {})", i % l.inner);
+    return input_error(
+        "label {} of sample {}{} is outside 0..{}{}", label, i / l.inner, at, l.classes - 1,
+        l.ignores ? fmt::format(" and not the ignore index {}", l.ignore_index) : "");
+  }
+  return ok_status();
+}
+
 template <typename Index>
 double mean_scale(const ClassLoss& l, const Index* labels, const float* weights) {
   if (l.reduction != LossReduction::kMean) return 1;
@@ -73,7 +58,16 @@ double mean_scale(const ClassLoss& l, const Index* labels, const float* weights)
   return sum == 0 ? 0 : 1 / sum;
 }
 
-}  // namespace
+ClassTargets class_targets(const ClassLoss& l, int64_t label, const float* weights) {
+  ClassTargets t;
+  t.hit = (1 - l.smoothing) * weight_of(weights, label);
+  t.spread = l.smoothing / static_cast<double>(l.classes);
+  t.total = t.hit;
+  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
+    t.total += t.spread * weight_of(weights, c);
+  }
+  return t;
+}
 
 ClassLoss class_loss(const Shape& scores, const Attributes& attributes) {
   const std::string reduction = attributes.s("reduction", "mean");
@@ -117,24 +111,8 @@ Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t
 template <typename Index>
 Status run_class_loss(const ClassLoss& l, const float* log_prob, const Index* labels,
                       const float* weights, float* loss) {
-  OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
-  const double spread = l.smoothing / static_cast<double>(l.classes);
-  double sum = 0;
-  for (int64_t i = 0; i < l.labels(); ++i) {
-    double value = 0;
-    if (!l.ignored(labels[i])) {
-      const float* p = log_prob + l.first(i);
-      value = -(1 - l.smoothing) * weight_of(weights, labels[i]) *
-              static_cast<double>(p[labels[i] * l.inner]);
-      if (l.smoothing != 0) value -= spread * weighted_sum(l, p, weights);
-    }
-    if (l.reduction == LossReduction::kNone) loss[i] = static_cast<float>(value);
-    sum += value;
-  }
-  if (l.reduction == LossReduction::kNone) return ok_status();
-  const double scale = mean_scale(l, labels, weights);
-  *loss = scale == 0 ? 0.0f : static_cast<float>(sum * scale);
-  return ok_status();
+  return sum_class_losses(l, labels, weights, loss,
+                          [&](int64_t i, int64_t c) { return log_prob[l.first(i) + c * l.inner]; });
 }
 
 template <typename Index>
@@ -159,6 +137,10 @@ Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const flo
   return ok_status();
 }
 
+template Status check_labels(const ClassLoss&, const int32_t*);
+template Status check_labels(const ClassLoss&, const int64_t*);
+template double mean_scale(const ClassLoss&, const int32_t*, const float*);
+template double mean_scale(const ClassLoss&, const int64_t*, const float*);
 template Status run_class_loss(const ClassLoss&, const float*, const int32_t*, const float*,
                                float*);
 template Status run_class_loss(const ClassLoss&, const float*, const int64_t*, const float*,
@@ -168,11 +150,12 @@ template Status run_class_loss_grad(const ClassLoss&, const float*, const float*
 template Status run_class_loss_grad(const ClassLoss&, const float*, const float*, const int64_t*,
                                     const float*, float*);
 
-bool accepts_class_loss(const Problem& p, size_t labels) {
+bool accepts_class_loss(const Problem& p, size_t labels, DType scores) {
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const DType dtype = p.in(i).dtype;
+    const DType wanted = i + 1 == labels ? scores : DType::kFloat32;
     const bool right = i == labels ? dtype == DType::kInt64 || dtype == DType::kInt32
-                                   : !p.has_in(i) || dtype == DType::kFloat32;
+                                   : !p.has_in(i) || dtype == wanted;
     if (!right) return false;
   }
   return p.all_plain();

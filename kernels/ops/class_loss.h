@@ -41,7 +41,52 @@ ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
 // Desc of the loss; checks scores, labels and weights (at `weights`, when present).
 Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
 
-// The loss of every label from log-probabilities; `Index` is int32_t or int64_t.
+// `Index` is int32_t or int64_t.
+template <typename Index>
+Status check_labels(const ClassLoss& l, const Index* labels);
+
+// What the loss of a label is multiplied by: 1, or 1 / the sum of the weights of kept labels.
+template <typename Index>
+double mean_scale(const ClassLoss& l, const Index* labels, const float* weights);
+
+inline double weight_of(const float* weights, int64_t label) {
+  return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
+}
+
+// The t_c of a label: `hit` more for its class, spread w_c for every one; total is their sum.
+struct ClassTargets {
+  double hit = 0, spread = 0, total = 0;
+};
+ClassTargets class_targets(const ClassLoss& l, int64_t label, const float* weights);
+
+// The loss of every label from log_prob(label, class), a float.
+template <typename Index, typename LogProb>
+Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* weights, float* loss,
+                        const LogProb& log_prob) {
+  OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
+  const double spread = l.smoothing / static_cast<double>(l.classes);
+  double sum = 0;
+  for (int64_t i = 0; i < l.labels(); ++i) {
+    double value = 0;
+    if (!l.ignored(labels[i])) {
+      value = -(1 - l.smoothing) * weight_of(weights, labels[i]) *
+              static_cast<double>(log_prob(i, labels[i]));
+      double all = 0;
+      for (int64_t c = 0; l.smoothing != 0 && c < l.classes; ++c) {
+        all += weight_of(weights, c) * static_cast<double>(log_prob(i, c));
+      }
+      value -= spread * all;
+    }
+    if (l.reduction == LossReduction::kNone) loss[i] = static_cast<float>(value);
+    sum += value;
+  }
+  if (l.reduction == LossReduction::kNone) return ok_status();
+  const double scale = mean_scale(l, labels, weights);
+  *loss = scale == 0 ? 0.0f : static_cast<float>(sum * scale);
+  return ok_status();
+}
+
+// The same from an array.
 template <typename Index>
 Status run_class_loss(const ClassLoss& l, const float* log_prob, const Index* labels,
                       const float* weights, float* loss);
@@ -62,7 +107,8 @@ std::vector<double> reference_class_loss_grad(const ClassLoss& l,
                                               const std::vector<double>& labels,
                                               const std::vector<double>& weights);
 
-bool accepts_class_loss(const Problem& p, size_t labels);  // float32 beside int32 or int64 labels
+// float32 beside int32 or int64 labels; scores may have another type.
+bool accepts_class_loss(const Problem& p, size_t labels, DType scores = DType::kFloat32);
 
 // Scores, labels and, in some, class weights, in every reduction and shape.
 std::vector<SampleCase> class_loss_samples();

@@ -6,6 +6,7 @@
 
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -150,6 +151,14 @@ void add_clip(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create_grad>(),
                                .samples = grad_samples}));
+}
+
+void clip_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1), zero = b.like(dy, 0);
+  Ref made = dy;
+  if (b.input(2)) made = b.where(b.emit1("GreaterOrEqual", {x, b.input(2)}), made, zero);
+  if (b.input(3)) made = b.where(b.emit1("LessOrEqual", {x, b.input(3)}), made, zero);
+  b.set_output(0, made);
 }
 
 }  // namespace ofsdp::ops

@@ -2,6 +2,7 @@
 // [elements]. Views that need no constant shape, so they hold for every batch size; losses flatten
 // predictions and labels with them. dx = dy in the shape of x.
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -40,6 +41,10 @@ OpDef collapse(const char* name, InferFn infer) {
 void add_collapse(Registry& registry) {
   registry.add(collapse("CollapseLeading", infer_leading));
   registry.add(collapse("CollapseAll", infer_all));
+}
+
+void collapse_body(BodyBuilder& b) {
+  b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
 }
 
 }  // namespace ofsdp::ops

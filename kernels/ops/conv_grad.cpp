@@ -8,6 +8,7 @@
 #include "kernels/ops/conv_kernels.h"
 #include "kernels/ops/conv_shape.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -254,6 +255,67 @@ void add_conv_grad(Registry& registry) {
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},
                 .channels_last_outputs = {}});
+}
+
+namespace {
+
+// ONNX's pads: all begins, then all ends.
+std::vector<int64_t> pads_of(const Window& w) {
+  std::vector<int64_t> pads = w.used(w.pads_begin);
+  const auto ends = w.used(w.pads_end);
+  pads.insert(pads.end(), ends.begin(), ends.end());
+  return pads;
+}
+
+// dw as a convolution of x by dy: samples are its channels, taps its positions. What positions there
+// are behind the taps is what strides leave over.
+Ref weights_of_group(BodyBuilder& b, const ConvShape& s, Ref x, Ref dy) {
+  const Window& w = s.window;
+  std::vector<int64_t> swapped{1, 0};
+  for (int axis = 2; axis < s.x.rank(); ++axis) swapped.push_back(axis);
+  Ref made = b.emit1(
+      "Conv", {b.transpose(x, swapped), b.transpose(dy, swapped)},
+      {{"strides", w.used(w.dilations)}, {"dilations", w.used(w.strides)}, {"pads", pads_of(w)}});
+  for (int axis = 2; axis < s.w.rank(); ++axis) made = b.slice(made, axis, 0, s.w[axis]);
+  return b.transpose(made, swapped);
+}
+
+}  // namespace
+
+void conv_grad_input_body(BodyBuilder& b) {
+  const ConvShape s = shape_of(b.attributes());
+  const Window& w = s.window;
+  std::vector<int64_t> rest;  // positions behind the last that a window sees
+  for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
+    const int64_t reached = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1) + 1;
+    rest.push_back(w.in[axis] + w.pads_end[axis] - reached);
+  }
+  b.set_output(0, b.emit1("ConvTranspose", {b.input(0), b.input(1)},
+                          {{"group", s.group},
+                           {"strides", w.used(w.strides)},
+                           {"dilations", w.used(w.dilations)},
+                           {"kernel_shape", w.used(w.kernel)},
+                           {"pads", pads_of(w)},
+                           {"output_padding", rest}}));
+}
+
+void conv_grad_weights_body(BodyBuilder& b) {
+  const ConvShape s = shape_of(b.attributes());
+  const Ref x = b.input(0), dy = b.input(1);
+  if (b.wants(0)) {
+    const int64_t channels = s.x[1] / s.group, outputs = s.y[1] / s.group;
+    std::vector<Ref> parts;
+    for (int64_t g = 0; g < s.group; ++g) {
+      parts.push_back(weights_of_group(b, s, b.slice(x, 1, g * channels, (g + 1) * channels),
+                                       b.slice(dy, 1, g * outputs, (g + 1) * outputs)));
+    }
+    b.set_output(0,
+                 parts.size() == 1 ? parts[0] : b.emit1("Concat", parts, {{"axis", int64_t{0}}}));
+  }
+  if (!b.wants(1)) return;
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < s.y.rank(); ++axis) axes.push_back(axis);
+  b.set_output(1, b.reshape(b.sum(dy, axes), b.output_desc(1).shape));
 }
 
 }  // namespace ofsdp::ops

@@ -1,6 +1,7 @@
 // ofsdp.Copy: y = x in bytes of its own (Identity is a view). dx = dy. Any dtype.
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -38,5 +39,7 @@ void add_copy(Registry& registry) {
                 .samples = samples,
                 .layout = LayoutRule::kElementwise});
 }
+
+void copy_body(BodyBuilder& b) { b.set_output(0, b.emit1("Identity", {b.input(0)})); }
 
 }  // namespace ofsdp::ops

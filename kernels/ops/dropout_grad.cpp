@@ -2,6 +2,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -65,6 +66,13 @@ void add_dropout_grad(Registry& registry) {
                 .samples = samples,
                 .inplace_inputs = {0},
                 .layout = LayoutRule::kElementwise});
+}
+
+void dropout_grad_body(BodyBuilder& b) {
+  const double ratio = static_cast<double>(b.attributes().f("ratio", 0.5f));
+  const Ref dy = b.input(0);
+  const Ref kept = b.cast(b.input(1), b.desc(dy).dtype);
+  b.set_output(0, b.mul(b.mul(dy, kept), ratio < 1 ? 1 / (1 - ratio) : 0));
 }
 
 }  // namespace ofsdp::ops

@@ -6,6 +6,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -63,6 +64,13 @@ void add_elu(Registry& registry) {
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 2.0f}});
                                }}));
+}
+
+void elu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1);
+  const double alpha = static_cast<double>(b.attributes().f("alpha", 1.0f));
+  const Ref bent = b.mul(b.mul(dy, b.emit1("Exp", {x})), alpha);
+  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, bent));
 }
 
 }  // namespace ofsdp::ops

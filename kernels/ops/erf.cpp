@@ -6,6 +6,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -54,6 +55,12 @@ void add_erf(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = binary_kernels<ErfGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
+}
+
+void erf_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1);
+  const Ref slope = b.mul(b.emit1("Exp", {b.emit1("Neg", {b.mul(x, x)})}), 2 / std::sqrt(M_PI));
+  b.set_output(0, b.mul(b.input(0), slope));
 }
 
 }  // namespace ofsdp::ops

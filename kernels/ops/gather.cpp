@@ -1,12 +1,19 @@
 // Gather(data, indices), attribute axis: y[.., i.., ..] = data[.., indices[i..], ..]; a negative
 // index counts from the end. Any dtype of data. d data[.., k, ..] is the sum of dy over the places
-// that took k, in their order: ofsdp.GatherGrad(dy, indices), attributes axis and shape (of data).
+// that took k, in their order, and of `base` before them: ofsdp.GatherGrad(dy, indices, base),
+// attributes axis and shape (of data). base, which may be absent and whose place dx may take, is
+// another part of the same gradient, that of a tied weight: only the rows that were taken change.
 // An index outside of the axis is an error of the data.
 // https://onnx.ai/onnx/operators/onnx__Gather.html
-#include "kernels/cpu/in_float32.h"
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -74,6 +81,7 @@ Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dx{c.output_descs[0],
                std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  if (c.inputs.size() > 2) dx.values = c.inputs[2].values;
   const Extent e = extent(dx.desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
   reference_walk(e, c.inputs[1].values,
                  [&](size_t to, size_t from) { dx.values[to] += c.inputs[0].values[from]; });
@@ -82,9 +90,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 bool index_type(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
 
-bool accepts_grad(const Problem& p) {
-  return index_type(p) && (p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64);
-}
+bool accepts_grad(const Problem& p) { return index_type(p) && is_floating(p.in(0).dtype); }
 
 template <typename Index>
 std::unique_ptr<Kernel> create_as(const Problem& p) {
@@ -105,40 +111,73 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
   });
 }
 
-// Threads share columns begin .. end-1 of blocks of outer axes, never rows, so the order of each
-// sum is that of the indices.
+constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
+
+// Places in the order of the rows they took, those of one row in their own order.
+template <typename Index>
+void sort_by_row(const Index* indices, const Extent& e, int64_t* order) {
+  std::iota(order, order + e.count, int64_t{0});
+  std::sort(order, order + e.count, [&](int64_t a, int64_t b) {
+    const int64_t row_a = wrapped(indices[a], e.n), row_b = wrapped(indices[b], e.n);
+    return row_a != row_b ? row_a < row_b : a < b;
+  });
+}
+
+// Columns begin .. end-1 of every row that was taken: sums of 16-bit floats are float32.
 template <typename Index, typename T>
-void scatter_columns(const Extent& e, const T* dy, const Index* indices, T* dx, int64_t begin,
-                     int64_t end) {
-  for (int64_t i = 0; i < e.count; ++i) {
-    const T* from = dy + i * e.inner;
-    T* sum = dx + wrapped(indices[i], e.n) * e.inner;
-    for (int64_t j = begin; j < end; ++j) sum[j] += from[j];
+void scatter_columns(const Extent& e, const T* dy, const Index* indices, const int64_t* order,
+                     T* dx, int64_t begin, int64_t end) {
+  RealOf<T> sum[kColumns];
+  for (int64_t i = 0; i < e.count;) {
+    const int64_t row = wrapped(indices[order[i]], e.n);
+    T* to = dx + row * e.inner;
+    for (int64_t j = begin; j < end; ++j) sum[j - begin] = as_real(to[j]);
+    for (; i < e.count && wrapped(indices[order[i]], e.n) == row; ++i) {
+      const T* from = dy + order[i] * e.inner;
+      for (int64_t j = begin; j < end; ++j) sum[j - begin] += as_real(from[j]);
+    }
+    for (int64_t j = begin; j < end; ++j) to[j] = stored<T>(sum[j - begin]);
   }
 }
 
-constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
+// dx as it is before dy comes: base, or zeros.
+void start_grad(const KernelArgs& a, bool based) {
+  std::byte* dx = a.outputs[0].data;
+  if (based && a.inputs[2].data == dx) return;
+  parallel_for(static_cast<int64_t>(a.outputs[0].desc.bytes()), 1 << 18,
+               [&](int64_t begin, int64_t end) {
+                 const auto bytes = static_cast<size_t>(end - begin);
+                 if (based) {
+                   std::memcpy(dx + begin, a.inputs[2].data + begin, bytes);
+                 } else {
+                   std::memset(dx + begin, 0, bytes);
+                 }
+               });
+}
 
 template <typename Index, typename T>
 std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
   const Extent e = extent(p.out(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
-  return make_kernel([e](const KernelArgs& a) {
-    const Index* indices = a.in<Index>(1);
-    OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
-    T* dx = a.out<T>(0);
-    parallel_for(e.outer * e.n * e.inner, 65536,
-                 [&](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, T{0}); });
-    const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
-    const int64_t work = std::max<int64_t>(e.count * std::min(e.inner, kColumns), 1);
-    parallel_for(e.outer * blocks, 65536 / work + 1, [&](int64_t first, int64_t last) {
-      for (int64_t item = first; item < last; ++item) {
-        const int64_t o = item / blocks, begin = item % blocks * kColumns;
-        scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, dx + o * e.n * e.inner,
-                        begin, std::min(begin + kColumns, e.inner));
-      }
-    });
-    return ok_status();
-  });
+  return make_kernel(
+      [e, based = p.has_in(2)](const KernelArgs& a) {
+        const Index* indices = a.in<Index>(1);
+        OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
+        auto* order = reinterpret_cast<int64_t*>(a.workspace);
+        sort_by_row(indices, e, order);
+        start_grad(a, based);
+        const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
+        const int64_t work = std::max<int64_t>(e.count * std::min(e.inner, kColumns), 1);
+        parallel_for(e.outer * blocks, 65536 / work + 1, [&](int64_t first, int64_t last) {
+          for (int64_t item = first; item < last; ++item) {
+            const int64_t o = item / blocks, begin = item % blocks * kColumns;
+            scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, order,
+                            a.out<T>(0) + o * e.n * e.inner, begin,
+                            std::min(begin + kColumns, e.inner));
+          }
+        });
+        return ok_status();
+      },
+      static_cast<size_t>(e.count) * sizeof(int64_t));
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
@@ -148,8 +187,9 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return with_index(p.in(1).dtype, [&](auto index) {
     using Index = decltype(index);
-    return p.in(0).dtype == DType::kFloat32 ? create_grad_as<Index, float>(p)
-                                            : create_grad_as<Index, double>(p);
+    if (p.in(0).dtype == DType::kFloat64) return create_grad_as<Index, double>(p);
+    return with_stored_float(p.in(0).dtype,
+                             [&](auto zero) { return create_grad_as<Index, decltype(zero)>(p); });
   });
 }
 
@@ -174,12 +214,21 @@ std::vector<SampleCase> grad_samples() {
                  std::vector<int64_t> shape, DType dtype = DType::kFloat32) {
     SampleCase s = sample(name, {dtype, std::move(dy)}, std::move(indices), axis);
     s.attributes.set("shape", std::move(shape));
+    if (dtype == DType::kBFloat16) s.tolerance = 4e-3;
+    if (dtype == DType::kFloat16) s.tolerance = 5e-4;
+    return s;
+  };
+  auto based = [](SampleCase s) {
+    s.inputs.push_back({s.inputs[0].dtype, Shape(s.attributes.ints("shape"))});
     return s;
   };
   return {made("embedding", {2, 4, 5}, {DType::kInt64, {2, 4}}, 0, {7, 5}),
           made("middle", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}),
           made("wide", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300}),
           made("doubles", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat64),
+          made("bfloat16", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}, DType::kBFloat16),
+          based(made("based", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300})),
+          based(made("based_float16", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat16)),
           made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
 }
 
@@ -193,14 +242,21 @@ void add_gather(Registry& registry) {
                 .reference = reference,
                 .cpu = {{"rows", index_type, create}},
                 .samples = samples});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "GatherGrad",
-       .min_inputs = 2,
-       .infer = infer_grad,
-       .reference = grad_reference,
-       .cpu = {{"columns", accepts_grad, create_grad}, in_float32<accepts_grad, create_grad>()},
-       .samples = grad_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "GatherGrad",
+                .min_inputs = 2,
+                .infer = infer_grad,
+                .reference = grad_reference,
+                .cpu = {{"columns", accepts_grad, create_grad}},
+                .samples = grad_samples,
+                .inplace_inputs = {2}});
+}
+
+void gather_grad_body(BodyBuilder& b) {
+  const Shape shape(b.attributes().ints("shape"));
+  const int64_t axis = b.attributes().i("axis", 0);
+  const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
+  b.set_output(0, scatter_along(b, b.input(0), b.input(1), at, shape[at]));
 }
 
 }  // namespace ofsdp::ops

@@ -8,6 +8,7 @@
 
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 
@@ -75,6 +76,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
                                : create_binary_of<Erf, kFloatTypes>(p);
 }
 
+std::unique_ptr<Kernel> create_16(const Problem& p) {
+  return is_tanh(p.attributes) ? create_unary_16<Tanh>(p) : create_unary_16<Erf>(p);
+}
+
+std::unique_ptr<Kernel> create_grad_16(const Problem& p) {
+  return is_tanh(p.attributes) ? create_binary_16<Tanh>(p) : create_binary_16<Erf>(p);
+}
+
 std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
   std::vector<SampleCase> tanh = list;
   for (SampleCase& s : tanh) {
@@ -97,13 +106,32 @@ void add_gelu(Registry& registry) {
                             .name = "Gelu",
                             .grad = grad,
                             .reference = reference,
-                            .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create>(),
+                            .cpu = {{"loops", accepts_unary_of<kFloatTypes>, create},
+                                    {"blocks", accepts_unary_16, create_16}},
                             .samples = [] { return both_forms(float_samples(wide)); }}));
   }
   registry.add(pointwise_grad({.name = "GeluGrad",
                                .reference = grad_reference,
-                               .cpu = kernels_by<accepts_binary_of<kFloatTypes>, create_grad>(),
+                               .cpu = {{"loops", accepts_binary_of<kFloatTypes>, create_grad},
+                                       {"blocks", accepts_binary_16, create_grad_16}},
                                .samples = [] { return both_forms(float_pair_samples(wide)); }}));
+}
+
+void gelu_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1), one = b.like(x, 1), square = b.mul(x, x);
+  Ref slope;
+  if (b.attributes().s("approximate", "none") == "tanh") {
+    const Ref inner = b.mul(b.add(x, b.mul(b.mul(square, x), 0.044715)), std::sqrt(2 / M_PI));
+    const Ref t = b.emit1("Tanh", {inner});
+    const Ref steep = b.mul(b.add(one, b.mul(square, 3 * 0.044715)), std::sqrt(2 / M_PI));
+    const Ref tail = b.mul(b.mul(x, b.sub(one, b.mul(t, t))), steep);
+    slope = b.mul(b.add(b.add(one, t), tail), 0.5);
+  } else {
+    const Ref below = b.add(one, b.emit1("Erf", {b.mul(x, 1 / std::sqrt(2.0))}));
+    const Ref density = b.mul(b.emit1("Exp", {b.mul(square, -0.5)}), 1 / std::sqrt(2 * M_PI));
+    slope = b.add(b.mul(below, 0.5), b.mul(x, density));
+  }
+  b.set_output(0, b.mul(b.input(0), slope));
 }
 
 }  // namespace ofsdp::ops

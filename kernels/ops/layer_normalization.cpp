@@ -55,6 +55,8 @@ OpDef definition(const char* domain) {
           .grad = grad,
           .reference = reference,
           .cpu = {{"rows", accepts_norm<float>, create<float>},
+                  {"bfloat16", accepts_norm<BFloat16>, create<BFloat16>},
+                  {"float16", accepts_norm<Half>, create<Half>},
                   in_float32<accepts_norm<float>, create<float>>(),
                   {"float64", accepts_norm<double>, create<double>}},
           .samples = samples,

@@ -2,11 +2,14 @@
 // and dbias of LayerNormalization, and of RMSNormalization where mean is absent; dscale and dbias
 // are only there when scale is one row. dmean and dinv may be absent. Formulas:
 // kernels/cpu/norm_rows.h.
+#include <algorithm>
+
 #include "kernels/core/memory.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/normalized_rows.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -70,7 +73,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   n.scale_step = one_row ? 0 : n.width;
   const StridedCopy stretch(x, broadcast_strides(p.in(2), x), strides_of({p.in(2).dtype, x}),
                             sizeof(T));
-  const size_t row_bytes = align_up(static_cast<size_t>(n.width) * sizeof(T), kTensorAlignment);
+  using Real = RealOf<T>;
+  const size_t row_bytes = align_up(static_cast<size_t>(n.width) * sizeof(Real), kTensorAlignment);
   const size_t partial =
       sums ? static_cast<size_t>(norm_partial_count(n)) * 2 * row_bytes : size_t{0};
   const size_t stretched = one_row ? 0 : p.in(1).bytes();
@@ -90,7 +94,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         norm_rows_grad<T>(
             n, {a.in<T>(0), a.in<T>(1), scale, mean ? a.in<float>(3) : nullptr, a.in<float>(4),
                 dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr, a.out<T>(0),
-                dscale, dbias, reinterpret_cast<T*>(a.workspace)});
+                dscale, dbias, reinterpret_cast<Real*>(a.workspace)});
         return ok_status();
       },
       partial + 2 * row_bytes + stretched);
@@ -124,7 +128,9 @@ std::vector<SampleCase> samples() {
           sample("no_width", {3, 0}, {0}, -1, true, true),
           sample("empty", {0, 4}, {4}, -1, true, false),
           sample("float64", {3, 7}, {7}, -1, true, true, DType::kFloat64, 1e-12),
-          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3)};
+          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3),
+          sample("bfloat16", {70, 33}, {33}, -1, true, false, DType::kBFloat16, 8e-3),
+          sample("bfloat16_rms", {3, 4, 5}, {5}, 1, false, true, DType::kBFloat16, 8e-3)};
 }
 
 }  // namespace
@@ -136,10 +142,35 @@ void add_layer_normalization_grad(Registry& registry) {
                 .infer = infer,
                 .reference = reference,
                 .cpu = {{"blocks", accepts<float>, create<float>},
+                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
+                        {"float16", accepts<Half>, create<Half>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
                 .samples = samples,
                 .inplace_inputs = {0, 1}});
+}
+
+void layer_normalization_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1), scale = b.input(2);
+  // Statistics are float32 whatever x is.
+  const auto statistic = [&](size_t i) {
+    return b.input(i) ? b.cast(b.input(i), b.desc(x).dtype) : Ref{};
+  };
+  const Ref mean = statistic(3), dmean = statistic(5), dinv = statistic(6);
+  const Shape& shape = b.desc(x).shape;
+  const int axis = norm_axis(shape, b.attributes());
+  const auto n = static_cast<double>(std::max<int64_t>(shape.numel(axis, shape.rank()), 1));
+  std::vector<int64_t> lead, rest;
+  for (int i = 0; i < shape.rank(); ++i) (i < axis ? lead : rest).push_back(i);
+  const Ref inv = statistic(4), h = b.mul(mean ? b.sub(x, mean) : x, inv), g = b.mul(dy, scale);
+  Ref d = b.sub(g, b.mul(h, b.mul(b.sum(b.mul(g, h), rest), 1 / n)));
+  if (mean) d = b.sub(d, b.mul(b.sum(g, rest), 1 / n));
+  d = b.mul(inv, d);
+  if (dmean) d = b.add(d, b.mul(dmean, 1 / n));
+  if (dinv) d = b.sub(d, b.mul(b.mul(b.mul(dinv, 1 / n), b.mul(inv, inv)), h));
+  b.set_output(0, d);
+  if (b.wants(1)) b.set_output(1, b.reshape(b.sum(b.mul(dy, h), lead), b.output_desc(1).shape));
+  if (b.wants(2)) b.set_output(2, b.reshape(b.sum(dy, lead), b.output_desc(2).shape));
 }
 
 }  // namespace ofsdp::ops

@@ -3,6 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__LeakyRelu.html
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -59,6 +60,12 @@ void add_leaky_relu(Registry& registry) {
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 0.25f}});
                                }}));
+}
+
+void leaky_relu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1);
+  const Ref less = b.mul(dy, static_cast<double>(b.attributes().f("alpha", 0.01f)));
+  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, less));
 }
 
 }  // namespace ofsdp::ops

@@ -38,6 +38,7 @@ Registry make_registry() {
   ops::add_log_softmax(registry);
   ops::add_nll_loss(registry);
   ops::add_softmax_cross_entropy_loss(registry);
+  ops::add_narrow_cross_entropy_loss(registry);
   ops::add_mse_loss(registry);
   ops::add_bce_with_logits_loss(registry);
   ops::add_argmax_matches(registry);
@@ -194,6 +195,9 @@ Registry make_registry() {
   ops::add_prelu(registry);
   ops::add_chain(registry);
   // end of elementwise
+  ops::add_training_adam(registry);
+  ops::add_training_adagrad(registry);
+  ops::add_training_momentum(registry);
   return registry;
 }
 

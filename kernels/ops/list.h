@@ -39,6 +39,7 @@ void add_softmax(Registry& registry);
 void add_log_softmax(Registry& registry);
 void add_nll_loss(Registry& registry);
 void add_softmax_cross_entropy_loss(Registry& registry);
+void add_narrow_cross_entropy_loss(Registry& registry);
 void add_mse_loss(Registry& registry);
 void add_bce_with_logits_loss(Registry& registry);
 void add_argmax_matches(Registry& registry);
@@ -199,5 +200,8 @@ void add_min(Registry& registry);
 void add_prelu(Registry& registry);
 void add_chain(Registry& registry);
 // end of elementwise
+void add_training_adam(Registry& registry);
+void add_training_adagrad(Registry& registry);
+void add_training_momentum(Registry& registry);
 
 }  // namespace ofsdp::ops

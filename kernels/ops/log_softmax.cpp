@@ -8,6 +8,7 @@
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/softmax_loops.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -163,6 +164,12 @@ void add_log_softmax(Registry& registry) {
                         {"float64", accepts_double, create_grad_double}},
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
+}
+
+void log_softmax_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0);
+  const Ref sum = b.sum(dy, {b.attributes().i("axis", -1)});
+  b.set_output(0, b.sub(dy, b.mul(b.emit1("Exp", {b.input(1)}), sum)));
 }
 
 }  // namespace ofsdp::ops

@@ -5,9 +5,13 @@
 // transA and transB (swap the last two axes first) and fold_batch (first join all leading axes of
 // both with the rows they hold, [b, m, k] -> [b m, k]: the sum over the batch becomes part of the
 // product). https://onnx.ai/onnx/operators/onnx__MatMul.html
+#include <numeric>
+#include <utility>
+
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/matrix_product.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -191,6 +195,21 @@ void add_matmul(Registry& registry) {
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
                 .samples = own_samples});
+}
+
+void matmul_body(BodyBuilder& b) {
+  const auto& attributes = b.attributes();
+  const auto as_matrix = [&](Ref ref, const char* flag) {
+    const Shape& shape = b.desc(ref).shape;
+    if (attributes.i("fold_batch", 0) != 0) ref = b.reshape(ref, folded(shape));
+    if (attributes.i(flag, 0) == 0) return ref;
+    std::vector<int64_t> order(static_cast<size_t>(b.desc(ref).shape.rank()));
+    std::iota(order.begin(), order.end(), 0);
+    std::swap(order[order.size() - 1], order[order.size() - 2]);
+    return b.transpose(ref, order);
+  };
+  const Ref left = as_matrix(b.input(0), "transA"), right = as_matrix(b.input(1), "transB");
+  b.set_output(0, b.emit1("MatMul", {left, right}));
 }
 
 }  // namespace ofsdp::ops

@@ -5,6 +5,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pool_shape.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -218,6 +219,18 @@ void add_max_pool_grad(Registry& registry) {
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0, 1},
                 .channels_last_outputs = {0}});
+}
+
+// Of MaxPool as the standard has it: the winners are its Indices, places in the whole of x.
+void max_pool_grad_body(BodyBuilder& b) {
+  const Shape& shape = b.output_desc(0).shape;
+  const Ref dy = b.input(0);
+  const Ref zeros = b.emit1("Expand", {b.like(dy, 0), b.ints({shape.numel()})});
+  const Shape flat{b.desc(dy).shape.numel()};
+  const Ref sum =
+      b.emit1("ScatterElements", {zeros, b.reshape(b.input(1), flat), b.reshape(dy, flat)},
+              {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  b.set_output(0, b.reshape(sum, shape));
 }
 
 }  // namespace ofsdp::ops

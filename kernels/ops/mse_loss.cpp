@@ -1,8 +1,11 @@
 // ofsdp.MseLoss(prediction, target): the mean of (p - t)^2 over all elements.
 // dp = dloss 2 (p - t) / n (ofsdp.MseLossGrad(dloss, p, t)); dt = -dp.
+#include <algorithm>
+
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/mean_loss.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -66,6 +69,19 @@ void add_mse_loss(Registry& registry) {
                 .cpu = {{"loops", accepts_mean_loss, create_grad}},
                 .samples = mean_loss_grad_samples,
                 .inplace_inputs = {1, 2}});
+}
+
+void mse_loss_body(BodyBuilder& b) {
+  const Ref d = b.sub(b.input(0), b.input(1)), square = b.mul(d, d);
+  const Shape& shape = b.desc(d).shape;
+  if (shape.numel() == 0) return b.set_output(0, b.like(d, 0));
+  b.set_output(0, b.emit1("ReduceMean", {square}, {{"keepdims", int64_t{0}}}));
+}
+
+void mse_loss_grad_body(BodyBuilder& b) {
+  const Ref d = b.sub(b.input(1), b.input(2));
+  const auto n = static_cast<double>(std::max<int64_t>(b.desc(d).shape.numel(), 1));
+  b.set_output(0, b.mul(b.mul(b.input(0), 2 / n), d));
 }
 
 }  // namespace ofsdp::ops

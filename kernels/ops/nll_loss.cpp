@@ -4,6 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 #include "kernels/ops/class_loss.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -109,6 +110,12 @@ void add_nll_loss(Registry& registry) {
                 .reference = grad_reference,
                 .cpu = {{"loops", accepts, create_grad}},
                 .samples = grad_samples});
+}
+
+void nll_loss_grad_body(BodyBuilder& b) {
+  const LabelTerms t = label_terms(b, b.input(1), b.input(2), b.output_desc(0));
+  const Ref each = label_scale(b, t, b.input(0));
+  b.set_output(0, b.emit1("Neg", {b.mul(t.one_hot, b.mul(t.weight, each))}));
 }
 
 }  // namespace ofsdp::ops

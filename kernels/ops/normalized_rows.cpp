@@ -42,7 +42,7 @@ Status check_norm_operand(const TensorDesc& x, const TensorDesc& operand, const 
 
 template <typename T>
 bool accepts_norm(const Problem& p) {
-  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
+  const DType dtype = stored_type<T>();
   for (size_t i = 0; i < p.inputs.size(); ++i) {  // the statistics behind them are float32
     if (p.has_in(i) && p.in(i).dtype != (i < 3 ? dtype : DType::kFloat32)) return false;
   }
@@ -50,6 +50,8 @@ bool accepts_norm(const Problem& p) {
 }
 template bool accepts_norm<float>(const Problem&);
 template bool accepts_norm<double>(const Problem&);
+template bool accepts_norm<BFloat16>(const Problem&);
+template bool accepts_norm<Half>(const Problem&);
 
 namespace {
 
@@ -106,6 +108,8 @@ std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands
 }
 template std::unique_ptr<Kernel> create_norm<float>(const Problem&, bool, NormOperands);
 template std::unique_ptr<Kernel> create_norm<double>(const Problem&, bool, NormOperands);
+template std::unique_ptr<Kernel> create_norm<BFloat16>(const Problem&, bool, NormOperands);
+template std::unique_ptr<Kernel> create_norm<Half>(const Problem&, bool, NormOperands);
 
 std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale,
                                       const RefTensor* bias, const Attributes& attributes,
@@ -189,6 +193,7 @@ std::vector<SampleCase> norm_samples(bool bias, size_t outputs) {
           made("empty", {0, 4}, {4}, -1, f, 2e-5),
           made("float64", {3, 7}, {7}, -1, DType::kFloat64, 1e-7),
           made("float16", {3, 7}, {7}, -1, DType::kFloat16, 2e-3),
+          made("bfloat16_rows", {40, 37}, {37}, -1, DType::kBFloat16, 8e-3),
           made("bfloat16", {3, 7}, {7}, -1, DType::kBFloat16, 1e-2)};
 }
 

@@ -26,7 +26,7 @@ bool is_one_row(const Shape& operand, const Shape& x, int axis);
 // Scale and bias must broadcast to x.
 Status check_norm_operand(const TensorDesc& x, const TensorDesc& operand, const char* name);
 
-// y, and the statistics that are wanted. T: float or double.
+// y, and the statistics that are wanted. T: float, double, BFloat16 or Half.
 template <typename T>
 bool accepts_norm(const Problem& p);
 template <typename T>

@@ -4,6 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__Relu.html
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -52,6 +53,11 @@ void add_relu(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = binary_kernels<ReluGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
+}
+
+void relu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), zero = b.like(dy, 0);
+  b.set_output(0, b.where(b.emit1("Greater", {b.input(1), zero}), dy, zero));
 }
 
 }  // namespace ofsdp::ops

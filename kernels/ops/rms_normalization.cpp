@@ -41,6 +41,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 std::vector<Implementation> rms_kernels() {
   return {{"rows", accepts_norm<float>, create<float>},
+          {"bfloat16", accepts_norm<BFloat16>, create<BFloat16>},
+          {"float16", accepts_norm<Half>, create<Half>},
           in_float32<accepts_norm<float>, create<float>>(),
           {"float64", accepts_norm<double>, create<double>}};
 }

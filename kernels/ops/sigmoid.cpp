@@ -6,6 +6,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -53,6 +54,11 @@ void add_sigmoid(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = binary_kernels<SigmoidGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
+}
+
+void sigmoid_grad_body(BodyBuilder& b) {
+  const Ref y = b.input(1);
+  b.set_output(0, b.mul(b.mul(b.input(0), y), b.sub(b.like(y, 1), y)));
 }
 
 }  // namespace ofsdp::ops

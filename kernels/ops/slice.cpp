@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -215,6 +216,26 @@ void add_slice(Registry& registry) {
                 .reference = grad_reference,
                 .cpu = {{"copy", accepts, create_grad}},
                 .samples = grad_samples});
+}
+
+void slice_grad_body(BodyBuilder& b) {
+  const Shape shape(b.attributes().ints("shape"));
+  const auto starts = b.attributes().ints("starts"), steps = b.attributes().ints("steps");
+  Ref made = b.input(0);
+  std::vector<int64_t> pads(2 * starts.size(), 0);
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const int axis = static_cast<int>(i);
+    const int64_t count = b.desc(made).shape[axis];
+    if (steps[i] == 1) {
+      pads[i] = starts[i];
+      pads[i + starts.size()] = shape[axis] - starts[i] - count;
+      continue;
+    }
+    std::vector<int64_t> places;
+    for (int64_t k = 0; k < count; ++k) places.push_back(starts[i] + k * steps[i]);
+    made = scatter_along(b, made, b.ints(places), axis, shape[axis]);
+  }
+  b.set_output(0, b.emit1("Pad", {made, b.ints(pads)}));
 }
 
 }  // namespace ofsdp::ops

@@ -9,6 +9,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/softmax_loops.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -164,6 +165,11 @@ void add_softmax(Registry& registry) {
                         {"float64", accepts_double, create_grad_double}},
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
+}
+
+void softmax_grad_body(BodyBuilder& b) {
+  const Ref y = b.input(1), product = b.mul(b.input(0), y);
+  b.set_output(0, b.sub(product, b.mul(y, b.sum(product, {b.attributes().i("axis", -1)}))));
 }
 
 }  // namespace ofsdp::ops

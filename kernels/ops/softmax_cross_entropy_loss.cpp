@@ -9,6 +9,7 @@
 #include "kernels/cpu/softmax.h"
 #include "kernels/ops/class_loss.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -145,6 +146,23 @@ void add_softmax_cross_entropy_loss(Registry& registry) {
                 .cpu = {{"loops", accepts_grad, create_grad}},
                 .samples = grad_samples,
                 .inplace_inputs = {1}});
+}
+
+void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
+  const LabelTerms t = label_terms(b, b.input(2), b.input(3), b.output_desc(0));
+  const double s = static_cast<double>(b.attributes().f("label_smoothing", 0.0f));
+  Ref target = b.mul(t.one_hot, t.weight);
+  if (s > 0) {
+    const Shape& shape = b.output_desc(0).shape;
+    const Ref share = b.mul(t.kept, s / static_cast<double>(shape[1]));
+    const Ref spread = b.input(3) ? b.mul(share, class_weights(b, b.input(3), shape)) : share;
+    target = b.add(b.mul(target, 1 - s), spread);
+  }
+  // With spread of one value for all classes the sum over them is C times it.
+  const Shape& shape = b.output_desc(0).shape;
+  const Ref whole = b.emit1("Expand", {target, b.ints(shape.axes())});
+  const Ref d = b.sub(b.mul(b.emit1("Exp", {b.input(1)}), b.sum(whole, {1})), whole);
+  b.set_output(0, b.mul(d, label_scale(b, t, b.input(0))));
 }
 
 }  // namespace ofsdp::ops

@@ -6,6 +6,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -54,6 +55,10 @@ void add_softplus(Registry& registry) {
                                .reference = grad_reference,
                                .cpu = binary_kernels<SoftplusGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
+}
+
+void softplus_grad_body(BodyBuilder& b) {
+  b.set_output(0, b.mul(b.input(0), b.emit1("Sigmoid", {b.input(1)})));
 }
 
 }  // namespace ofsdp::ops

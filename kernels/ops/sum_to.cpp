@@ -3,9 +3,9 @@
 // broadcasting, and so of every bias. The gradient of SumTo is that broadcasting. The additions
 // have one order, whatever the number of threads (kernels/cpu/reduce.h).
 #include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
@@ -37,7 +37,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {sum};
 }
 
-bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
+bool accepts(const Problem& p) { return is_stored_float(p.in(0).dtype) && p.all_plain(); }
 
 // Which axes of dy are summed.
 std::vector<bool> summed(const Problem& p) {
@@ -53,9 +53,12 @@ std::vector<bool> summed(const Problem& p) {
 
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Reduction sum(p.in(0).shape, summed(p), ReduceKind::kSum);
-  return make_kernel([sum](const KernelArgs& a) {
-    sum.run(a.in<float>(0), a.out<float>(0));
-    return ok_status();
+  return with_stored_float(p.in(0).dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return make_kernel([sum](const KernelArgs& a) {
+      sum.run(a.in<T>(0), a.out<T>(0));
+      return ok_status();
+    });
   });
 }
 
@@ -87,6 +90,8 @@ std::vector<SampleCase> samples() {
           sample("empty_batch", {0, 6}, {6}),
           sample("float64", {2, 3, 4}, {3, 1}, DType::kFloat64, 1e-13),
           sample("float16", {2, 3, 4}, {3, 1}, DType::kFloat16, 1e-3),
+          sample("bfloat16_bias", {70, 75}, {75}, DType::kBFloat16, 8e-3),
+          sample("bfloat16_rows", {3, 1100}, {3, 1}, DType::kBFloat16, 8e-3),
           sample("int64", {2, 3, 4}, {3, 1}, DType::kInt64),
           sample("same", {2, 3}, {2, 3})};
 }
@@ -99,10 +104,19 @@ void add_sum_to(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"blocks", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"loops", accepts_numbers, create_numbers}},
+                .cpu = {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
                 .samples = samples});
+}
+
+void sum_to_body(BodyBuilder& b) {
+  const Shape& from = b.desc(b.input(0)).shape;
+  const Shape& to = b.output_desc(0).shape;
+  const int lead = from.rank() - to.rank();
+  std::vector<int64_t> axes;
+  for (int axis = 0; axis < from.rank(); ++axis) {
+    if (axis < lead || (to[axis - lead] == 1 && from[axis] != 1)) axes.push_back(axis);
+  }
+  b.set_output(0, b.reshape(b.sum(b.input(0), axes), to));
 }
 
 }  // namespace ofsdp::ops

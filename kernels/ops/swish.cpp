@@ -6,6 +6,7 @@
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pointwise.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -65,6 +66,14 @@ void add_swish(Registry& registry) {
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 1.5f}});
                                }}));
+}
+
+void swish_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1);
+  const Ref scaled = b.mul(x, static_cast<double>(b.attributes().f("alpha", 1.0f)));
+  const Ref s = b.emit1("Sigmoid", {scaled});
+  const Ref bend = b.mul(b.mul(scaled, s), b.sub(b.like(x, 1), s));
+  b.set_output(0, b.mul(b.input(0), b.add(s, bend)));
 }
 
 }  // namespace ofsdp::ops

@@ -54,9 +54,9 @@ void adam_update(const OptimizerSettings& s, const OptimizerSpan<float>& span, D
   f.beta1 = 1 - f.weight1;
   f.beta2 = f32(s.beta2);
   f.weight2 = f32(1 - s.beta2);
-  f.root_correction2 = f32(std::sqrt(1 - std::pow(s.beta2, t)));
+  f.root_correction2 = s.bias_correction ? f32(std::sqrt(1 - std::pow(s.beta2, t))) : 1.0f;
   f.eps = f32(s.eps);
-  f.minus_step = f32(-(span.lr / (1 - std::pow(s.beta1, t))));
+  f.minus_step = f32(-(span.lr / (s.bias_correction ? 1 - std::pow(s.beta1, t) : 1.0)));
   f.scale_param = decay == Decay::kDecoupled && span.weight_decay != 0;
   f.decay_grad = decay == Decay::kGradient && span.weight_decay != 0;
   f.far = f.weight1 >= 0.5f;
@@ -74,8 +74,8 @@ void adam_reference(const OptimizerSettings& s, const OptimizerSpan<double>& spa
     if (decay == Decay::kGradient) g += span.weight_decay * p;
     m = s.beta1 * m + (1 - s.beta1) * g;
     v = s.beta2 * v + (1 - s.beta2) * g * g;
-    const double corrected_m = m / (1 - std::pow(s.beta1, t));
-    const double corrected_v = v / (1 - std::pow(s.beta2, t));
+    const double corrected_m = s.bias_correction ? m / (1 - std::pow(s.beta1, t)) : m;
+    const double corrected_v = s.bias_correction ? v / (1 - std::pow(s.beta2, t)) : v;
     p -= span.lr * corrected_m / (std::sqrt(corrected_v) + s.eps);
   }
 }

@@ -4,7 +4,7 @@ namespace ofsdp {
 
 std::vector<OptimizerDef> optimizer_list() {
   using namespace optimizers;
-  return {adamw(), adam(), sgd(), adadelta(), adagrad(), lion()};
+  return {adamw(), adam(), sgd(), adadelta(), adagrad(), lion(), lamb(), adamw_transformers()};
 }
 
 const OptimizerDef* find_optimizer(const std::string& name) {

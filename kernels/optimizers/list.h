@@ -10,8 +10,10 @@ namespace ofsdp::optimizers {
 OptimizerDef sgd();
 OptimizerDef adam();
 OptimizerDef adamw();
+OptimizerDef adamw_transformers();
 OptimizerDef adadelta();
 OptimizerDef adagrad();
 OptimizerDef lion();
+OptimizerDef lamb();
 
 }  // namespace ofsdp::optimizers

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/cli/option_reader.h"
+#include "runtime/cli/ort_settings.h"
 #include "runtime/cli/yaml_config.h"
 
 namespace ofsdp {
@@ -14,17 +15,17 @@ struct CommandEntry {
   std::string_view name;
   Command command;
   std::string_view operand;  // what must follow; empty: nothing
-  bool built = true;
 };
 
-constexpr std::array<CommandEntry, 7> kCommands = {
+constexpr std::array<CommandEntry, 8> kCommands = {
     {{"train", Command::kTrain, "MODEL.onnx"},
      {"plan", Command::kPlan, "MODEL.onnx"},
      {"eval", Command::kEval, "MODEL.onnx"},
      {"export", Command::kExport, "CKPT_DIR"},
-     {"config", Command::kConfig, "", false},
+     {"config", Command::kConfig, ""},
      {"ops", Command::kOps, ""},
-     {"check-plugin", Command::kCheckPlugin, "LIB.so"}}};
+     {"check-plugin", Command::kCheckPlugin, "LIB.so"},
+     {"make-training", Command::kMakeTraining, "MODEL.onnx"}}};
 
 struct Flag {
   std::string name;  // without the dashes
@@ -40,7 +41,7 @@ struct Words {
   bool json = false;
   bool inference = false;
   bool verify = false;
-  std::optional<std::string> format;
+  std::optional<std::string> format, form;
   std::optional<std::string> world, topology, html;
 };
 
@@ -77,6 +78,7 @@ class Scanner {
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
     if (name == "config") return take_value(flag, text, words_.config.emplace());
     if (name == "format") return take_value(flag, text, words_.format.emplace());
+    if (name == "form") return take_value(flag, text, words_.form.emplace());
     if (name == "world") return take_value(flag, text, words_.world.emplace());
     if (name == "topology") return take_value(flag, text, words_.topology.emplace());
     if (name == "html") return take_value(flag, text, words_.html.emplace());
@@ -156,8 +158,16 @@ Status check_operands(const CommandEntry& command, const Words& words) {
                      fmt::join(found, "' '"), did_you_mean(found.front(), commands));
 }
 
+Status check_form(const CommandEntry& command, const Words& words) {
+  if (!words.form) return ok_status();
+  if (command.command != Command::kMakeTraining) {
+    return input_error("--form has no effect with fsdp-run {}", command.name);
+  }
+  if (*words.form == "training_info" || *words.form == "graph") return ok_status();
+  return input_error("--form: expected one of training_info, graph, found '{}'", *words.form);
+}
+
 Status check_command(const CommandEntry& command, const Words& words) {
-  if (!command.built) return input_error("fsdp-run {}: not built yet", command.name);
   const bool plans = command.command == Command::kPlan;
   if (words.json && !plans && command.command != Command::kOps) {
     return input_error("--json has no effect with fsdp-run {}", command.name);
@@ -183,6 +193,7 @@ Status check_command(const CommandEntry& command, const Words& words) {
   if (words.format && *words.format != "onnx" && *words.format != "safetensors") {
     return input_error("--format: expected one of onnx, safetensors, found '{}'", *words.format);
   }
+  OFSDP_RETURN_IF_ERROR(check_form(command, words));
   return check_operands(command, words);
 }
 
@@ -196,27 +207,39 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
   return there ? read_yaml_config(beside.string(), Source::kModelYaml, reader) : ok_status();
 }
 
+bool takes_model(Command command) {
+  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval;
+}
+
 Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                              const std::optional<std::string>& omp_num_threads) {
-  const std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  std::optional<OrtSettings> artifacts;
+  if (takes_model(command.command) && is_ort_folder(model)) {
+    OFSDP_ASSIGN_OR_RETURN(artifacts, read_ort_settings(model, reader));
+    model = artifacts->paths.training;
+  }
   if (!model.empty() && command.command != Command::kCheckPlugin)
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   if (words.config) {
-    OFSDP_RETURN_IF_ERROR(read_yaml_config(*words.config, Source::kConfigFile, reader));
+    OFSDP_RETURN_IF_ERROR(read_config(*words.config, Source::kConfigFile, reader));
   }
   for (const Flag& flag : words.flags) {
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
+  if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
   if (!options.make_plugin.empty() && command.command != Command::kPlan) {
     return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
   }
   options.model = model;
+  if (artifacts) OFSDP_RETURN_IF_ERROR(settle_ort(*artifacts, options));
   options.config = words.config.value_or("");
   options.json = words.json;
   options.inference = words.inference;
   options.verify = words.verify;
   options.format = words.format.value_or(options.format);
+  options.form = words.form.value_or(options.form);
   if (words.world) options.report.world = parse_integer(*words.world);
   options.report.topology = words.topology.value_or("");
   options.report.html = words.html.value_or("");
@@ -229,11 +252,11 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
   OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, reader.table()).scan());
-  if (words.help) return ParsedCommand{help_text(), {}};
+  if (words.help) return ParsedCommand{help_text(), {}, {}};
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(check_command(command, words));
   OFSDP_ASSIGN_OR_RETURN(Options options, read_sources(command, words, reader, omp_num_threads));
-  return ParsedCommand{std::nullopt, std::move(options)};
+  return ParsedCommand{std::nullopt, std::move(options), reader.warnings()};
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {

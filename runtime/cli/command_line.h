@@ -23,6 +23,7 @@ namespace ofsdp {
 struct ParsedCommand {
   std::optional<std::string> help_text;  // asked for: print it to stdout, exit 0, do nothing else
   Options options;
+  std::vector<std::string> warnings;  // for stderr, once a run
 };
 
 // argv[0] is the program. OMP_NUM_THREADS is read from the environment.

@@ -1,247 +1,91 @@
 #include "runtime/cli/launcher.h"
 
-#include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <cstdio>
 
-#include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "fsdp/checkpoint/checkpoint_store.h"
+#include "importer/output_files.h"
+#include "runtime/cli/launch/host_ranks.h"
 
 namespace ofsdp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kLook{100};
 
-constexpr std::chrono::seconds kGrace{3};  // for the others, once a rank has failed
-constexpr int kCannotStart = 127;          // as a shell says it
-
-struct Child {
-  pid_t pid = -1;
-  bool running = false;
-  bool killed_here = false;
-  int wait_status = 0;
-};
-
-// Signals are taken one by one with sigtimedwait, so that none comes between a look and a wait.
-class SignalQueue {
- public:
-  SignalQueue() {
-    signal(SIGCHLD, SIG_DFL);  // an inherited "ignore" would hide the children's ends
-    sigemptyset(&mine_);
-    for (int number : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&mine_, number);
-    sigprocmask(SIG_BLOCK, &mine_, &before_);
+Status check(const LaunchOptions& o) {
+  if (o.nnodes > 1 && o.rdzv_endpoint.empty()) {
+    return input_error("--nnodes {}: expected --rdzv-endpoint HOST:PORT beside it, found none",
+                       o.nnodes);
   }
-  ~SignalQueue() { restore(); }
-  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-
-  // 0 when none came within `patience`.
-  int next(std::chrono::milliseconds patience, siginfo_t& info) const {
-    const timespec longest{patience.count() / 1000, patience.count() % 1000 * 1'000'000};
-    const int number = sigtimedwait(&mine_, &info, &longest);
-    return number > 0 ? number : 0;
+  if (o.min_nodes && *o.min_nodes > o.nnodes) {
+    return input_error("--min-nodes: expected at most {} as --nnodes, found {}", o.nnodes,
+                       *o.min_nodes);
   }
-
- private:
-  sigset_t mine_;
-  sigset_t before_;
-};
-
-// The environment of one rank: this process's, with ours on top.
-class RankEnvironment {
- public:
-  RankEnvironment(int rank, int nproc, int cores, const std::string& rendezvous) {
-    set("RANK", std::to_string(rank));
-    set("LOCAL_RANK", std::to_string(rank));
-    set("WORLD_SIZE", std::to_string(nproc));
-    set("LOCAL_WORLD_SIZE", std::to_string(nproc));
-    set("MASTER_ADDR", "127.0.0.1");
-    set("MASTER_PORT", "29500");
-    set("OFSDP_RENDEZVOUS", rendezvous);
-    if (cores > 0) set("OFSDP_RANK_CORES", std::to_string(cores));
-    // Compute threads that spin between kernels would take the other ranks' cores.
-    if (getenv("OMP_WAIT_POLICY") == nullptr) set("OMP_WAIT_POLICY", "passive");
-    for (char** variable = environ; *variable != nullptr; ++variable) inherit(*variable);
-    for (std::string& text : texts_) pointers_.push_back(text.data());
-    pointers_.push_back(nullptr);
+  if (o.node_rank && *o.node_rank >= o.nnodes) {
+    return input_error("--node-rank: expected 0 to {} as --nnodes is {}, found {}", o.nnodes - 1,
+                       o.nnodes, *o.node_rank);
   }
-  char* const* get() const { return pointers_.data(); }
-
- private:
-  void set(std::string_view name, std::string_view value) {
-    texts_.push_back(fmt::format("{}={}", name, value));
-  }
-  void inherit(std::string_view variable) {
-    const std::string_view prefix = variable.substr(0, variable.find('=') + 1);
-    for (const std::string& text : texts_) {
-      if (text.starts_with(prefix)) return;
-    }
-    texts_.emplace_back(variable);
-  }
-
-  std::vector<std::string> texts_;
-  std::vector<char*> pointers_;
-};
-
-// By its name, so that a list of processes shows it; through /proc where the file has been replaced.
-std::string program_path() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error || access(path.c_str(), X_OK) != 0) return "/proc/self/exe";
-  return path.string();
+  return {};
 }
 
-std::string unique_rendezvous() {
-  uint64_t random = 0;
-  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
-  return fmt::format("fsdp-run-{}-{:016x}", getpid(), random);
+void say(const std::string& line) {
+  if (!line.empty()) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
 }
 
-// The cores of each rank, or none where there is not one for each: then the kernel places them.
-std::vector<cpu_set_t> core_shares(int nproc) {
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < nproc) return {};
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &all)) cores.push_back(core);
+// One attempt: until all ranks of this host have ended.
+Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv,
+                          const SignalQueue& signals, NodeLink& link) {
+  HostRanks ranks(assignment, plan, argv);
+  OFSDP_RETURN_IF_ERROR(ranks.start(signals));
+  bool interrupted = false, told = false;
+  while (ranks.reap()) {
+    if (ranks.failed() && !told) link.failing();
+    told = ranks.failed();
+    if (link.told_to_stop()) ranks.end_soon();
+    ranks.kill_late();
+    const SignalQueue::Heard heard = signals.wait(link.fd(), kLook);
+    if (!heard.interrupts()) continue;
+    interrupted = true;
+    if (heard.from_process) ranks.send_all(heard.number);
   }
-  std::vector<cpu_set_t> shares(static_cast<size_t>(nproc));
-  for (size_t i = 0; i < cores.size(); ++i) {
-    CPU_SET(cores[i], &shares[i * shares.size() / cores.size()]);
-  }
-  return shares;
+  Outcome outcome = ranks.outcome();
+  outcome.interrupted = interrupted;
+  return outcome;
 }
 
-class Ranks {
- public:
-  Ranks(int nproc, char* const* argv)
-      : argv_(argv),
-        program_(program_path()),
-        shares_(core_shares(nproc)),
-        rendezvous_(unique_rendezvous()),
-        children_(static_cast<size_t>(nproc)) {}
-
-  ~Ranks() { kill_rest(); }
-
-  Status start(const SignalQueue& signals) {
-    for (size_t rank = 0; rank < children_.size(); ++rank) {
-      const int nproc = static_cast<int>(children_.size());
-      const int cores = shares_.empty() ? 0 : cores_of_all() / nproc;  // the same for all
-      const RankEnvironment environment(static_cast<int>(rank), nproc, cores, rendezvous_);
-      const pid_t launcher = getpid();
-      const pid_t pid = fork();
-      if (pid < 0) return fault("cannot start rank {}: fork: {}", rank, std::strerror(errno));
-      if (pid == 0) become_rank(rank, launcher, signals, environment);
-      children_[rank] = {pid, true, false, 0};
-    }
-    return {};
-  }
-
-  Result<int> supervise(const SignalQueue& signals) {
-    while (reap()) {
-      siginfo_t info{};
-      const int number = signals.next(std::chrono::milliseconds(100), info);
-      // The terminal sends Ctrl-C to all ranks itself; what a process sent, only we have got.
-      if ((number == SIGINT || number == SIGTERM) && info.si_code <= 0) send_all(number);
-      if (failed_ && Clock::now() >= failed_at_ + kGrace) kill_rest();
-    }
-    return verdict();
-  }
-
- private:
-  // In the child, between fork and exec: only calls that are safe there.
-  [[noreturn]] void become_rank(size_t rank, pid_t launcher, const SignalQueue& signals,
-                                const RankEnvironment& environment) const {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(1);  // it died before the line above
-    if (!shares_.empty()) sched_setaffinity(0, sizeof(cpu_set_t), &shares_[rank]);
-    signals.restore();
-    execve(program_.c_str(), argv_, environment.get());
-    _exit(kCannotStart);
-  }
-
-  int cores_of_all() const {
-    int cores = 0;
-    for (const cpu_set_t& share : shares_) cores += CPU_COUNT(&share);
-    return cores;
-  }
-
-  // Takes in who has ended. False when nobody is left.
-  bool reap() {
-    bool any = false;
-    for (Child& child : children_) {
-      if (child.running && waitpid(child.pid, &child.wait_status, WNOHANG) == child.pid) {
-        child.running = false;
-        if (child.wait_status != 0) note_failure(child);
-      }
-      any = any || child.running;
-    }
-    return any;
-  }
-
-  void note_failure(const Child& child) {
-    if (!failed_) failed_at_ = Clock::now();
-    failed_ = true;
-    // The rank that reports a failure and those that heard of it exit with the same status.
-    if (WIFEXITED(child.wait_status) && reported_ == 0) reported_ = WEXITSTATUS(child.wait_status);
-  }
-
-  Result<int> verdict() const {
-    if (!failed_) return 0;
-    if (reported_ != 0 && reported_ != kCannotStart) return reported_ == 2 ? 2 : 1;
-    for (size_t rank = 0; rank < children_.size(); ++rank) {
-      const Child& child = children_[rank];
-      if (WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == kCannotStart) {
-        return fault("rank {} (pid {}) could not be started", rank, child.pid);
-      }
-      if (!WIFSIGNALED(child.wait_status) || child.killed_here) continue;
-      return fault("rank {} (pid {}) was killed by signal {}", rank, child.pid,
-                   WTERMSIG(child.wait_status));
-    }
-    return 1;
-  }
-
-  void send_all(int number) const {
-    for (const Child& child : children_) {
-      if (child.running) kill(child.pid, number);
-    }
-  }
-
-  // SIGKILL also ends a rank that is stopped.
-  void kill_rest() {
-    for (Child& child : children_) {
-      if (!child.running) continue;
-      child.killed_here = true;
-      kill(child.pid, SIGKILL);
-      waitpid(child.pid, &child.wait_status, 0);
-      child.running = false;
-    }
-  }
-
-  char* const* argv_;
-  const std::string program_;
-  std::vector<cpu_set_t> shares_;
-  std::string rendezvous_;
-  std::vector<Child> children_;
-  bool failed_ = false;
-  int reported_ = 0;  // the exit status of the first rank that ended by itself in failure
-  Clock::time_point failed_at_;
-};
+// What ranks that were killed have left beside their files; opening the places again removes it.
+// Where that fails there is nothing to add to what was said about the run.
+void remove_leftovers(const LaunchPlan& plan) {
+  if (!plan.output.empty()) (void)check_output_path(plan.output);
+  if (is_folder(plan.checkpoint_dir)) (void)CheckpointStore::open(plan.checkpoint_dir, {});
+}
 
 }  // namespace
 
-Result<int> launch_ranks(int nproc, char* const* argv) {
+bool needs_launcher(const LaunchOptions& options) {
+  return options.nproc_per_node > 1 || options.nnodes > 1 || options.max_restarts > 0 ||
+         names_rendezvous(options);
+}
+
+bool names_rendezvous(const LaunchOptions& options) { return !options.rdzv_endpoint.empty(); }
+
+Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
+  OFSDP_RETURN_IF_ERROR(check(plan.options));
   const SignalQueue signals;
-  Ranks ranks(nproc, argv);
-  OFSDP_RETURN_IF_ERROR(ranks.start(signals));
-  return ranks.supervise(signals);
+  const std::unique_ptr<NodeLink> link =
+      names_rendezvous(plan.options) ? make_rendezvous_link(plan, signals) : make_lone_link(plan);
+  OFSDP_ASSIGN_OR_RETURN(Turn turn, link->next(nullptr));
+  bool first = false;  // this host has rank 0, which names the files
+  while (turn.start) {
+    first = turn.assignment.node == 0;
+    say(turn.line);
+    say(turn.notice);
+    OFSDP_ASSIGN_OR_RETURN(const Outcome outcome,
+                           run_ranks(turn.assignment, plan, argv, signals, *link));
+    OFSDP_ASSIGN_OR_RETURN(turn, link->next(&outcome));
+  }
+  if (turn.status == 1 && first) remove_leftovers(plan);
+  if (turn.line.empty()) return turn.status;
+  return Status(turn.status == 2 ? ErrorKind::kInput : ErrorKind::kFault, turn.line);
 }
 
 }  // namespace ofsdp

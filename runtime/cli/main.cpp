@@ -7,18 +7,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
 #include "fsdp/rank_identity.h"
 #include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/config_questions.h"
+#include "runtime/cli/effective_config.h"
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/cli/restart.h"
 #include "runtime/export.h"
+#include "runtime/make_training.h"
 #include "runtime/report/absent_ranks.h"
 #include "runtime/session.h"
 
@@ -39,20 +44,26 @@ int report_rank(const Status& status, Communicator& communicator) {
   return agreed != 0 ? agreed : 1;
 }
 
+Status train(Options options, const RankIdentity& identity, Communicator& communicator,
+             MemoryLedger& ledger) {
+  if (identity.rank == 0) options.effective = effective_config(options, identity.world);
+  OFSDP_RETURN_IF_ERROR(apply_restart(options, identity.world));
+  OFSDP_ASSIGN_OR_RETURN(const auto plugins,
+                         load_plugins(options.plugins, options.plugin_override));
+  return run_session(options, plugins.registry, plugins.optimizers, communicator, ledger);
+}
+
 int run_rank(const Options& options, const RankIdentity& identity) {
   set_pool_threads(
-      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.world))));
+      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));
-  auto communicator = connect_local(identity, std::chrono::seconds(timeout));
+  auto communicator = connect_ranks(identity, std::chrono::seconds(timeout));
   if (!communicator.ok()) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  auto plugins = load_plugins(options.plugins, options.plugin_override);
-  Status status = plugins.ok() ? run_session(options, plugins->registry, plugins->optimizers,
-                                             **communicator, ledger)
-                               : std::move(plugins).status();
+  Status status = train(options, identity, **communicator, ledger);
   if (!status.ok()) return report_rank(status, **communicator);
   (*communicator)->leave();
   return 0;
@@ -60,7 +71,8 @@ int run_rank(const Options& options, const RankIdentity& identity) {
 
 // Ranks of which only this one is there.
 int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
-  const int64_t here_now = identity ? identity->world : options.launch.nproc_per_node;
+  const int64_t asked_for = options.launch.nproc_per_node * options.launch.nnodes;
+  const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
   const int here = options.report.topology.empty() ? world : 1;
   set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
@@ -102,11 +114,20 @@ int check(const Options& options) {
 
 // The commands that neither train nor plan.
 int run_alone(const Options& options) {
+  if (options.command == Command::kConfig) {
+    const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+    const Status status = ask_configuration(options, std::cin, terminal);
+    return status.ok() ? 0 : report(status);
+  }
   if (options.command == Command::kCheckPlugin) return check(options);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   if (!options.make_plugin.empty()) {
     const Status status = make_plugin(options, plugins->registry);
+    return status.ok() ? 0 : report(status);
+  }
+  if (options.command == Command::kMakeTraining) {
+    const Status status = make_training(options, plugins->registry);
     return status.ok() ? 0 : report(status);
   }
   if (options.command == Command::kExport) {
@@ -119,8 +140,19 @@ int run_alone(const Options& options) {
 
 bool runs_alone(const Options& options) {
   const Command command = options.command;
-  return command == Command::kOps || command == Command::kExport ||
-         command == Command::kCheckPlugin || !options.make_plugin.empty();
+  return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
+         command == Command::kCheckPlugin || command == Command::kMakeTraining ||
+         !options.make_plugin.empty();
+}
+
+// Whether this process starts ranks; the first of them then says the warnings.
+bool launches(const Options& options, bool is_rank) {
+  const bool one = options.launch.nproc_per_node == 1 && options.launch.nnodes == 1;
+  return !one && !is_rank && !runs_alone(options) && options.command != Command::kPlan;
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
@@ -131,6 +163,27 @@ void wait_passively(char** argv) {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) execv(program.c_str(), argv);  // that this fails is no reason not to run
+}
+
+bool is_own_rank(const std::optional<RankIdentity>& identity) {
+  return identity && identity->started_by == "fsdp-run";
+}
+
+// Who has started this rank starts it again, or not at all.
+void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& identity) {
+  if (options.max_restarts == 0 || is_own_rank(identity) || identity.rank != 0) return;
+  std::fprintf(stderr, "fsdp-run: warning: --max-restarts has no effect on ranks that %s starts\n",
+               identity.started_by.c_str());
+}
+
+int launch(const Options& options, char** argv) {
+  LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
+  if (options.command == Command::kTrain) {
+    plan.checkpoint_dir = options.checkpoint.dir;
+    plan.output = options.files.output;
+  }
+  auto status = launch_ranks(plan, argv);
+  return status.ok() ? *status : report(status.error());
 }
 
 int run(int argc, char** argv) {
@@ -144,13 +197,17 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
+  if (first && !launches(options, identity->has_value())) warn(parsed->warnings);
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;
-  if (*identity) return run_rank(options, **identity);
-  if (options.launch.nproc_per_node == 1) return run_rank(options, RankIdentity{});
-  auto status = launch_ranks(static_cast<int>(options.launch.nproc_per_node), argv);
-  return status.ok() ? *status : report(status.error());
+  // One process a host, started by srun, is no rank, whatever srun says.
+  const bool launches = names_rendezvous(options.launch) && !is_own_rank(*identity);
+  if (!launches && *identity) {
+    warn_of_no_launcher(options.launch, **identity);
+    return run_rank(options, **identity);
+  }
+  return needs_launcher(options.launch) ? launch(options, argv) : run_rank(options, RankIdentity{});
 }
 
 }  // namespace

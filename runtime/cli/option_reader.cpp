@@ -38,8 +38,24 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   }
   const OptionEntry* entry = find_entry(table_, name);
   OFSDP_CHECK(entry != nullptr, "option {}", name);
+  OFSDP_RETURN_IF_ERROR(agree(*entry, text, source, subject));
   begin(*entry, source, subject);
   return as_error(entry->set(options_, text), text, subject);
+}
+
+// Of two flags the later one counts; two keys of a file must not differ.
+Status OptionReader::agree(const OptionEntry& entry, const std::string& text, Source source,
+                           const std::string& subject) {
+  const bool twice = source != Source::kFlag && said(entry.name) &&
+                     entry.kind != OptionEntry::Kind::kRepeated &&
+                     source_of(entry.name) == source && said_.at(entry.name).subject != subject;
+  if (!twice) return ok_status();
+  Options other = options_;
+  (void)entry.set(other, text);  // what is wrong with it is said by the caller
+  const std::string before = entry.show(options_), after = entry.show(other);
+  if (before == after) return ok_status();
+  return input_error("{} contradicts {}: {} is {} here and {} there", subject,
+                     said_.at(entry.name).subject, entry.name, after, before);
 }
 
 void OptionReader::read_empty(const OptionEntry& entry, Source source, const std::string& subject) {
@@ -59,6 +75,15 @@ void OptionReader::settle_optimizer() {
   if (!said("eps")) optimizer.eps = defaults.eps;
   if (!said("betas")) optimizer.beta1 = defaults.beta1;
   if (!said("betas")) optimizer.beta2 = defaults.beta2;
+}
+
+// What a model with a training_info says itself; only the model can tell whether it does.
+void OptionReader::note_training() {
+  for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
+                           "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
+                           "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
+    if (said(name) && options_.of_training.empty()) options_.of_training = said_.at(name).subject;
+  }
 }
 
 // One epoch unless something is said; `--steps` alone goes on with the next epoch.
@@ -101,7 +126,15 @@ Status OptionReader::refuse_without_effect() const {
     const NoEffect none = no_effect(options_, entry.name);
     const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
     if (none.beside.empty() || neutral) continue;
+    // "--lr-schedule linear" of a stronger source leaves the weaker one's gamma behind.
+    const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
+    if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
+  }
+  const bool across = options_.launch.deterministic == Determinism::kAcrossRanks;
+  if (across && options_.loss.mean == LossMean::kPerRank) {
+    return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",
+                       said_.at("loss-mean").subject);
   }
   if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {
     return input_error("{} needs a --momentum above 0, found 0", said_.at("nesterov").subject);
@@ -109,14 +142,20 @@ Status OptionReader::refuse_without_effect() const {
   return ok_status();
 }
 
+void OptionReader::place(GivenCount& count, const std::string& name) const {
+  count.source = source_of(name);
+  if (said(name)) count.said = said_.at(name).subject;
+}
+
 Result<Options> OptionReader::finish(Command command,
                                      const std::optional<std::string>& omp_num_threads) {
   options_.command = command;
   BatchOptions::Given& given = options_.batch.given;
-  given.batch_size.source = source_of("batch-size");
-  given.grad_accum.source = source_of("grad-accum");
-  given.global_batch_size.source = source_of("global-batch-size");
+  place(given.batch_size, "batch-size");
+  place(given.grad_accum, "grad-accum");
+  place(given.global_batch_size, "global-batch-size");
   settle_optimizer();
+  note_training();
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
   OFSDP_RETURN_IF_ERROR(settle_length(command));
   OFSDP_RETURN_IF_ERROR(settle_threads(omp_num_threads));

@@ -1,5 +1,6 @@
 // OptionReader: fills Options from texts, source after source, weakest first, and remembers who
-// said what. finish() then settles what depends on several options: the optimizer's own defaults,
+// said what. Two keys of one file that say one option differently (its own name and another
+// program's) contradict each other. finish() then settles what depends on several options: the optimizer's own defaults,
 // options that have no effect beside others, how long the run is.
 //
 // Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
@@ -21,6 +22,7 @@ class OptionReader {
   OptionReader() : table_(option_table()) {}
 
   const std::vector<OptionEntry>& table() const { return table_; }
+  OptimizerKind optimizer() const { return options_.optimizer.kind; }  // so far
 
   // The texts of a repeated option add up within a source; a stronger source begins anew.
   Status read(const std::string& name, const std::string& text, Source source,
@@ -29,6 +31,10 @@ class OptionReader {
   void read_empty(const OptionEntry& entry, Source source, const std::string& subject);
   // The mapping under `data:`.
   void read_inline_data(DataChoice data, Source source, const std::string& subject);
+
+  // What the user should know and no error is: printed once, a line each, when the run starts.
+  void warn(std::string line) { warnings_.push_back(std::move(line)); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   // `omp_num_threads`: the environment variable, where set; the default of --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
@@ -41,8 +47,12 @@ class OptionReader {
 
   bool said(const std::string& name) const { return said_.count(name) > 0; }
   Source source_of(const std::string& name) const;
+  void place(GivenCount& count, const std::string& name) const;
   void begin(const OptionEntry& entry, Source source, const std::string& subject);
+  Status agree(const OptionEntry& entry, const std::string& text, Source source,
+               const std::string& subject);
   void settle_optimizer();
+  void note_training();
   Status settle_length(Command command);
   Status settle_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_without_effect() const;
@@ -50,6 +60,7 @@ class OptionReader {
   std::vector<OptionEntry> table_;
   Options options_;
   std::map<std::string, Said> said_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace ofsdp

@@ -53,10 +53,18 @@ std::string describe(const Options& options) {
   std::string text;
   for (const OptionEntry& entry : option_table()) {
     if (!no_effect(options, entry.name).beside.empty()) continue;
+    const bool settled = options.batch.global_batch_size > 0;
+    const bool sliced = options.batch.slices > 0;  // slices of a given size, however many a rank
+    const std::string_view follows = sliced ? "grad-accum" : "batch-size";  // from the other two
+    if (settled && entry.name == follows) continue;
     std::string key = entry.name;
     std::replace(key.begin(), key.end(), '-', '_');
     const bool mapping = key == "data" && options.run.data.kind == DataChoice::Kind::kInline;
-    const std::string value = mapping ? indented(options.run.data.yaml) : entry.show(options);
+    std::string value = mapping ? indented(options.run.data.yaml) : entry.show(options);
+    if (settled && entry.name == "global-batch-size") {
+      value += fmt::format("  # {}: {}", sliced ? "grad_accum" : "batch_size",
+                           sliced ? options.batch.grad_accum : options.batch.batch_size);
+    }
     text += fmt::format("{}:{}{}\n", key, mapping ? "" : " ", value);
   }
   return text;
@@ -71,8 +79,12 @@ std::string help_text() {
       "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"
       "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file\n"
       "                                      (--inference, --verify, --format safetensors)\n"
-      "fsdp-run config [-o FILE]             ask the questions, write the YAML (not built yet)\n"
+      "fsdp-run config [-o FILE]             ask the questions, write the YAML\n"
       "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"
+      "fsdp-run make-training MODEL.onnx -o OUT.onnx  the model with the training that the "
+      "options\n"
+      "                                      say (--form training_info), or its gradient graph\n"
+      "                                      (--form graph)\n"
       "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"
       "\n"
       "Flags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "

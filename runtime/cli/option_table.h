@@ -38,7 +38,8 @@ NoEffect no_effect(const Options& options, std::string_view name);
 OptimizerOptions optimizer_defaults(OptimizerKind kind);
 
 // The effective configuration as YAML that --config reads again: one line an option, those without
-// an effect left out.
+// an effect left out. Once the batch is settled it is said by global_batch_size and grad_accum (with
+// slices: batch_size), from which another number of ranks computes the third.
 std::string describe(const Options& options);
 
 std::string help_text();

@@ -1,5 +1,6 @@
 // The options about where parameters lie and who computes: strategy, units, precision, memory,
 // launch.
+#include "fsdp/communicator.h"
 #include "runtime/cli/option_table.h"
 
 namespace ofsdp {
@@ -75,6 +76,23 @@ OptionEntry nproc_per_node() {
   return entry;
 }
 
+// N, or MIN:MAX as torchrun writes it.
+OptionEntry nnodes() {
+  OptionEntry entry{"nnodes", "1, N, MIN:MAX", "hosts; MIN also sets --min-nodes"};
+  entry.set = [](Options& o, const std::string& text) {
+    const size_t colon = text.find(':');
+    const std::optional<int64_t> most = parse_integer(text.substr(colon + 1));  // npos + 1 is 0
+    std::optional<int64_t> least = most;
+    if (colon != std::string::npos)
+      least = o.launch.min_nodes = parse_integer(text.substr(0, colon));
+    o.launch.nnodes = most.value_or(1);
+    const bool good = least && most && *least >= 1 && *least <= *most && *most <= kMostRanks;
+    return fine_or(good, fmt::format("a whole number from 1 to {}, or MIN:MAX", kMostRanks));
+  };
+  entry.show = [](const Options& o) { return fmt::format("{}", o.launch.nnodes); };
+  return entry;
+}
+
 std::vector<OptionEntry> launch_entries() {
   using namespace entries;
   return {
@@ -84,13 +102,20 @@ std::vector<OptionEntry> launch_entries() {
       choice("device", kDevices, "where ranks compute", OFSDP_FIELD(launch.device)),
       toggle("cuda-graph", "on, off", "CUDA: a step is captured once and replayed",
              OFSDP_FIELD(launch.cuda_graph)),
-      not_built(integer("nnodes", "1, N", "hosts, as torchrun", 1, OFSDP_FIELD(launch.nnodes))),
-      not_built(integer("node-rank", "0, N", "number of this host, as torchrun", 0,
-                        OFSDP_FIELD(launch.node_rank))),
-      not_built(text("none", "rdzv-endpoint", "none, HOST:PORT", "meeting point, as torchrun",
-                     OFSDP_FIELD(launch.rdzv_endpoint))),
-      not_built(text("none", "rdzv-id", "none, NAME", "name of the job, as torchrun",
-                     OFSDP_FIELD(launch.rdzv_id))),
+      nnodes(),
+      integer_or("none", "min-nodes", "none (all of --nnodes), N",
+                 "hosts that are enough to start, or to start again", 1,
+                 OFSDP_FIELD(launch.min_nodes)),
+      integer_or("auto", "node-rank", "auto (in order of arrival), N",
+                 "number of this host, from 0", 0, OFSDP_FIELD(launch.node_rank)),
+      text("none", "rdzv-endpoint", "none, HOST[:PORT] (29400)",
+           "where the fsdp-run of all hosts meet: an address of one of them",
+           OFSDP_FIELD(launch.rdzv_endpoint)),
+      text("none", "rdzv-id", "none, NAME", "name of the job at the meeting",
+           OFSDP_FIELD(launch.rdzv_id)),
+      integer("max-restarts", "0, N",
+              "times that all ranks are started again, from the latest checkpoint, after a failure",
+              0, OFSDP_FIELD(launch.max_restarts)),
       number("timeout", "300", "seconds a collective may take before the run stops", kAboveZero,
              OFSDP_FIELD(launch.timeout_seconds)),
       choice("deterministic", kDeterminisms, "same command, same kind of machine, same bits",

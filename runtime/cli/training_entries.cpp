@@ -12,11 +12,11 @@ constexpr Choice<LossKind> kLosses[] = {{"auto", LossKind::kAuto},
                                         {"mse", LossKind::kMse},
                                         {"bce_with_logits", LossKind::kBceWithLogits}};
 constexpr Choice<LossMean> kMeans[] = {{"global", LossMean::kGlobal},
-                                       {"per_rank", LossMean::kPerRank, false}};
+                                       {"per_rank", LossMean::kPerRank}};
 constexpr Choice<OptimizerKind> kOptimizers[] = {
     {"adamw", OptimizerKind::kAdamW},     {"adam", OptimizerKind::kAdam},
     {"sgd", OptimizerKind::kSgd},         {"adadelta", OptimizerKind::kAdadelta},
-    {"adagrad", OptimizerKind::kAdagrad}, {"lamb", OptimizerKind::kLamb, false},
+    {"adagrad", OptimizerKind::kAdagrad}, {"lamb", OptimizerKind::kLamb},
     {"lion", OptimizerKind::kLion}};
 constexpr Choice<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::kConstant},
                                                {"step", ScheduleKind::kStep},
@@ -78,7 +78,7 @@ OptionEntry optimizer() {
 }
 
 OptionEntry betas() {
-  OptionEntry entry{"betas", "0.9,0.999", "adam, adamw: decay of the two averages"};
+  OptionEntry entry{"betas", "0.9,0.999", "adam, adamw, lamb, lion: decay of the two averages"};
   entry.set = [](Options& o, const std::string& text) {
     const std::vector<std::string> parts = split_list(text);
     const auto below_one = [](std::optional<double> x) { return x && *x >= 0 && *x < 1; };
@@ -147,6 +147,12 @@ std::vector<OptionEntry> loss_entries() {
                OFSDP_FIELD(freeze)),
       repeated("", "train", "NAME or glob, repeated", "the only initializers that are trained",
                OFSDP_FIELD(train)),
+      toggle("training-info", "on, off",
+             "follow the training_info of the model, where it has one: its loss and its optimizer",
+             OFSDP_FIELD(training_info)),
+      toggle("initialize", "off, on",
+             "start from what the initialization graphs of the training_info give",
+             OFSDP_FIELD(initialize)),
   };
 }
 
@@ -154,14 +160,15 @@ std::vector<OptionEntry> optimizer_entries() {
   using namespace entries;
   return {
       optimizer(),
-      number("lr", "PyTorch's (adamw, adam, sgd 0.001; adadelta 1; adagrad 0.01)", "learning rate",
-             kAtLeastZero, OFSDP_FIELD(optimizer.lr)),
+      number("lr",
+             "PyTorch's (adamw, adam, sgd, lamb 0.001; lion 0.0001; adadelta 1; adagrad 0.01)",
+             "learning rate", kAtLeastZero, OFSDP_FIELD(optimizer.lr)),
       number("weight-decay", "PyTorch's (adamw 0.01, others 0)", "decay of the parameters",
              kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
       number("momentum", "0", "sgd", kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
       toggle("nesterov", "off, on", "sgd with momentum", OFSDP_FIELD(optimizer.nesterov)),
       betas(),
-      number("eps", "PyTorch's (adam, adamw 1e-8; adadelta 1e-6; adagrad 1e-10)",
+      number("eps", "PyTorch's (adam, adamw 1e-8; adadelta, lamb 1e-6; adagrad 1e-10)",
              "added to denominators", kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
       number("rho", "0.9", "adadelta: decay of the averages", kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),

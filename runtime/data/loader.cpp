@@ -151,19 +151,23 @@ Status Loader::fill(Slot& slot) {
     OFSDP_RETURN_IF_ERROR(read_column(slot, column));
   }
   OFSDP_ASSIGN_OR_RETURN(batch.kept, count(slot));
-  batch.kept_in_update = sampler_.options().grad_accum > 1 ? kept_in_update_ : batch.kept;
+  const bool alone = sampler_.options().grad_accum == 1;
+  batch.kept_in_update = alone ? batch.kept : kept_in_update_;
+  batch.counted_in_update = alone ? batch.kept > 0 : counted_in_update_;
   return ok_status();
 }
 
 // Reads the labels of all micro-batches of the update, which the slot's own contents then replace.
 Status Loader::count_update(Slot& slot) {
   kept_in_update_ = 0;
+  counted_in_update_ = 0;
   for (int64_t micro = 0; micro < sampler_.options().grad_accum; ++micro) {
     slot.batch.size = sampler_.micro_batch(update_, micro, slot.samples);
     slot.batch.sample_index = slot.samples.first(static_cast<size_t>(slot.batch.size));
     if (labels_.column >= 0) OFSDP_RETURN_IF_ERROR(read_column(slot, labels_.column));
     OFSDP_ASSIGN_OR_RETURN(const double kept, count(slot));
     kept_in_update_ += kept;
+    counted_in_update_ += kept > 0;
   }
   return ok_status();
 }

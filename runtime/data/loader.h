@@ -35,6 +35,7 @@ struct Batch {
   std::span<const int64_t> sample_index;  // `size` global numbers
   double kept = 0;                        // what this micro-batch counts in the mean
   double kept_in_update = 0;              // all of this rank's micro-batches of the update
+  int64_t counted_in_update = 0;          // how many of them count anything
 };
 
 class Loader {
@@ -73,6 +74,7 @@ class Loader {
   // Used by the helper while it fills, else under mutex_.
   int64_t update_ = 0, micro_ = 0;
   double kept_in_update_ = 0;
+  int64_t counted_in_update_ = 0;
 
   std::mutex mutex_;
   std::condition_variable work_;   // for the helper: a slot is free, a start, the end

@@ -19,7 +19,7 @@ class AbsentRanks final : public Communicator {
     return refuse();
   }
   Status acquire(int, const RankGroup&, const CollectiveSite&) override { return refuse(); }
-  void post(int) override {}
+  void post(int, const RankGroup&, const SlotSource&) override {}
   Status reduce_scatter(int, const RankGroup&, const SlotSource&, BlockSink,
                         const CollectiveSite&) override {
     return refuse();

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "importer/output_files.h"
+#include "runtime/report/prediction.h"
 
 namespace ofsdp {
 namespace {
@@ -30,13 +31,6 @@ std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
                      plan.units[static_cast<size_t>(step.index)].name);
 }
 
-// How often a program of the full batch runs in an update.
-int64_t times_an_update(const ProgramKey& key, const Options& options) {
-  if (!key.training || key.batch != options.batch.batch_size) return 0;
-  const bool middle = !key.first_micro && !key.last_micro;
-  return middle ? options.batch.grad_accum - 2 : 1;
-}
-
 Status check_world(const Topology& topology, const RunPlan& plan, const Options& options) {
   if (topology.world() == plan.plan.world) return {};
   return input_error(
@@ -47,13 +41,8 @@ Status check_world(const Topology& topology, const RunPlan& plan, const Options&
 void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& program,
                  const Options& options) {
   const RunPlan& run = *report.plan;
-  SimulationOptions how;
-  if (report.machine.topology) {
-    how = {report.machine.topology->overlap, report.machine.topology->contention};
-  }
-  ProgramReport entry{&key, &program, times_an_update(key, options),
-                      simulate(program.graph, run.plan, program.schedule, run.slots,
-                               step_costs(run, program, report.machine), how)};
+  ProgramReport entry{&key, &program, times_an_update(key, options.batch),
+                      simulate_program(run, program, report.machine)};
   const auto times = static_cast<double>(entry.times_an_update);
   report.update_seconds += times * entry.simulation.seconds;
   report.update_exposed += times * entry.simulation.exposed;

@@ -62,6 +62,11 @@ class Simulator {
         if (!options_.overlap) return compute(s);
         updates_.emplace_back(s, index);
         return;
+      case StepKind::kTrust:
+        wait(communication_end_, last_unit_);
+        if (costs_[static_cast<size_t>(s)].communication > 0) compute(s);
+        wait(communicate(s, compute_end_), -1);
+        return;
       case StepKind::kClip:
         wait(communication_end_, last_unit_);
         wait(communicate(s, compute_end_), -1);

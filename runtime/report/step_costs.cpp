@@ -18,6 +18,7 @@ class StepPricer {
       return {machine_.kernels.of(program_.kernels[static_cast<size_t>(step.index)]) / factor, 0};
     }
     if (step.kind == StepKind::kClip) return {0, exchange()};
+    if (step.kind == StepKind::kTrust) return {trusting() / factor, exchanges() * exchange()};
     if (step.index < 0 || step.kind == StepKind::kCarry) return {};
     const Unit& unit = plan_.units[static_cast<size_t>(step.index)];
     switch (step.kind) {
@@ -33,6 +34,7 @@ class StepPricer {
       case StepKind::kAllReduce:
         return all_reduce(unit);
       case StepKind::kUpdate:
+      case StepKind::kApply:
         return {update(unit) / factor, 0};
       case StepKind::kAccumulate:
         return {copying(3.0 * sizeof(float) * static_cast<double>(unit.padded_numel)) / factor, 0};
@@ -46,6 +48,19 @@ class StepPricer {
 
   double update(const Unit& unit) const {
     return static_cast<double>(plan_.owned_numel(unit)) / machine_.rates.update;
+  }
+
+  // Norms of all parameters, and the exchanges that they take; as an update reads its elements.
+  double trusting() const {
+    double seconds = 0;
+    for (const Unit& unit : plan_.units) seconds += update(unit);
+    return seconds;
+  }
+  double exchanges() const {
+    size_t parameters = 0;
+    for (const Unit& unit : plan_.units) parameters += unit.params.size();
+    const double norms = 2.0 * static_cast<double>(parameters);
+    return plan_.across_ranks ? norms : std::ceil(norms / kExchangeMost);
   }
 
   double exchange() const {

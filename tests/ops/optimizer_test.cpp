@@ -62,6 +62,10 @@ std::vector<Trial> trials() {
            with_eps(with_betas(settings(0.01), 0.4, 0.9), 1e-6),
            0.02,
            {0.413329154f, -1.02998173f, 1.67672598f, 0.0966938511f, -0.621305048f}},
+          {"adamw_transformers",  // by its formulas in double
+           with_eps(settings(0.1), 1e-6),
+           0.01,
+           {0.469962467f, -1.11913108f, 1.79922464f, 0.0965286639f, -0.666336856f}},
           {"adadelta",
            with_eps(settings(0.01), 1e-6),
            1.0,
@@ -188,8 +192,102 @@ TEST(Optimizer, BitsDoNotDependOnTheCut) {
   }
 }
 
+// A whole parameter under LAMB, as the program composes it: states, steps in spans, one ratio.
+class LambParameter {
+ public:
+  LambParameter(std::vector<float> start, OptimizerSettings given, double lr)
+      : settings_(given), lr_(lr), param_(std::move(start)), states_(2, Values(param_.size())) {}
+
+  void step(const std::vector<float>& grad, int64_t number, const std::vector<size_t>& cuts = {}) {
+    std::vector<float> direction(param_.size());
+    std::vector<size_t> ends = cuts;
+    ends.push_back(param_.size());
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      float* state[] = {states_[0].data() + begin, states_[1].data() + begin};
+      const OptimizerSpan<float> span{param_.data() + begin,
+                                      grad.data() + begin,
+                                      state,
+                                      static_cast<int64_t>(end - begin),
+                                      lr_,
+                                      settings_.weight_decay,
+                                      number};
+      def_->update(settings_, span);
+      def_->direction(settings_, span, direction.data() + begin);
+      begin = end;
+    }
+    const double p = norm(param_), d = norm(direction);
+    const auto rate = static_cast<float>(lr_ * (p == 0 || d == 0 ? 1 : p / d));
+    for (size_t i = 0; i < param_.size(); ++i) param_[i] -= rate * direction[i];
+  }
+  const std::vector<float>& param() const { return param_; }
+
+ private:
+  using Values = std::vector<float>;
+  static double norm(const Values& values) {
+    double sum = 0;
+    for (const float value : values) sum += static_cast<double>(value) * value;
+    return std::sqrt(sum);
+  }
+
+  const OptimizerDef* def_ = find_optimizer("lamb");
+  OptimizerSettings settings_;
+  double lr_;
+  Values param_;
+  std::vector<Values> states_;
+};
+
+OptimizerSettings lamb_settings(double weight_decay) {
+  return with_eps(settings(weight_decay), 1e-6);
+}
+
+// The same 20 updates as of the others, written down in PyTorch's float32 operations.
+TEST(Lamb, FollowsTorch) {
+  LambParameter shard({0.5f, -1.25f, 2.0f, 0.125f, -0.75f}, lamb_settings(0.1), 0.01);
+  const float torch[] = {0.442102432f, -1.03186548f, 1.66126275f, 0.0842500329f, -0.613191426f};
+  for (int t = 0; t < 20; ++t) {
+    std::vector<float> grad = shard.param();
+    for (int i = 0; i < 5; ++i) {
+      float& g = grad[static_cast<size_t>(i)];
+      g = static_cast<float>((i * 7 + t * 3) % 11 - 5) / 4.0f + 0.5f * g;
+    }
+    shard.step(grad, t + 1);
+  }
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(shard.param()[i], torch[i], 1e-6f) << i;
+}
+
+TEST(Lamb, FollowsItsReferenceInDoubleWhateverTheCut) {
+  constexpr size_t kCount = 1237;
+  const Trial trial{"lamb", lamb_settings(0.1), 0.01};
+  const std::vector<float> start = normal(kCount, 1);
+  LambParameter whole(start, trial.settings, trial.lr), cut(start, trial.settings, trial.lr);
+  Shard<double> reference(trial, std::vector<double>(start.begin(), start.end()));
+  for (int t = 1; t <= 50; ++t) {
+    const std::vector<float> grad = normal(kCount, 100 + static_cast<uint32_t>(t));
+    whole.step(grad, t);
+    cut.step(grad, t, {1, 18, 18, 37, 150, 299});
+    reference.step(std::vector<double>(grad.begin(), grad.end()), t);
+  }
+  EXPECT_EQ(whole.param(), cut.param());
+  for (size_t i = 0; i < kCount; ++i) {
+    const double expected = reference.param()[i];
+    ASSERT_NEAR(whole.param()[i], expected, 2e-5 * std::max(1.0, std::abs(expected))) << i;
+  }
+}
+
+TEST(Lamb, TheRatioIsOneWhereANormIsZero) {
+  LambParameter zero({0.0f, 0.0f}, lamb_settings(0), 0.5);
+  zero.step({2.0f, -3.0f}, 1);  // the first step of Adam: signs
+  EXPECT_NEAR(zero.param()[0], -0.5f, 1e-5f);
+  EXPECT_NEAR(zero.param()[1], 0.5f, 1e-5f);
+  LambParameter still({1.0f, 2.0f}, lamb_settings(0), 0.5);
+  still.step({0.0f, 0.0f}, 1);
+  EXPECT_EQ(still.param(), (std::vector<float>{1.0f, 2.0f}));
+}
+
 TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
-  for (const char* name : {"sgd", "adam", "adamw", "adadelta", "adagrad", "lion"}) {
+  for (const char* name :
+       {"sgd", "adam", "adamw", "adamw_transformers", "adadelta", "adagrad", "lion"}) {
     const OptimizerDef* def = find_optimizer(name);
     ASSERT_NE(def, nullptr) << name;
     const OptimizerSettings given = settings(0.5);
@@ -215,6 +313,7 @@ TEST(Optimizer, NamesItsStates) {
   EXPECT_EQ(names("adadelta", settings(0)), (Names{"square_avg", "acc_delta"}));
   EXPECT_EQ(names("adagrad", settings(0)), Names{"sum"});
   EXPECT_EQ(names("lion", settings(0)), Names{"exp_avg"});
+  EXPECT_EQ(names("lamb", settings(0)), (Names{"exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(find_optimizer("adamax"), nullptr);
 }
 

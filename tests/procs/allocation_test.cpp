@@ -32,18 +32,18 @@ std::map<std::string, long> counted(const Words& command) {
 
 // Batches of 5 a rank leave a short last one of the 192 samples; evaluation every epoch is short at
 // its end too.
-Words run_of(int epochs, int world, const Words& more) {
+Words run_of(int epochs, int world, const Words& more, const Words& model) {
   const std::string data = fixture("mlp/data");
-  return mlp() + ranks(world) + more +
+  return model + ranks(world) + more +
          Words{"--batch-size", "5", "--epochs", std::to_string(epochs), "--eval-data", data};
 }
 
-void expect_same_counts(int world, const Words& more) {
+void expect_same_counts(int world, const Words& more, const Words& model = mlp()) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers bring their own malloc";
 #endif
-  const auto two = counted(run_of(2, world, more));
-  const auto sixty = counted(run_of(60, world, more));
+  const auto two = counted(run_of(2, world, more, model));
+  const auto sixty = counted(run_of(60, world, more, model));
   for (int rank = 0; world > 1 && rank < world; ++rank) {
     const std::string name = std::to_string(rank);
     ASSERT_TRUE(two.contains(name) && sixty.contains(name)) << name;
@@ -63,6 +63,13 @@ TEST(Allocation, NoneInTheLoopOnTwoRanksFullyShardedInSmallUnits) {
 
 TEST(Allocation, NoneInTheLoopWithAccumulationAndClipping) {
   expect_same_counts(2, {"--strategy", "no_shard", "--grad-accum", "2", "--clip-grad-norm", "0.5"});
+}
+
+TEST(Allocation, NoneInTheLoopWithNormsOfParameters) {
+  const Words lamb = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--optimizer",
+                               "lamb", "--min-params", "1000"});
+  expect_same_counts(2, {}, lamb);
+  expect_same_counts(2, {"--deterministic", "across_ranks"}, lamb);
 }
 
 // Writing the file takes as many, however long the run was.

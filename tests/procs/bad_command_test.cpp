@@ -80,8 +80,7 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
 // Each is refused by name, until it is built.
 TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const RunFolder folder;
-  const std::vector<Words> all = {
-      {"--cpu-offload", "params"}, {"--device", "cuda"}, {"--nnodes", "2"}};
+  const std::vector<Words> all = {{"--cpu-offload", "params"}, {"--device", "cuda"}};
   for (const Words& words : all) {
     const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});
     if (run.status == 0) continue;  // built meanwhile
@@ -90,6 +89,20 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
     expect_one_line(run.err, {words[0], words[1]});
     EXPECT_FALSE(std::filesystem::exists(folder.output()));
   }
+}
+
+TEST(BadCommandTest, LaunchOptionsThatContradictEachOther) {
+  const RunFolder folder;
+  const Words meet = {"--rdzv-endpoint", "127.0.0.1:29400"};
+  expect_refused(folder, folder.train() + Words{"--nnodes", "2"},
+                 {"--nnodes 2", "--rdzv-endpoint"});
+  expect_refused(folder, folder.train() + meet + Words{"--nnodes", "2", "--min-nodes", "3"},
+                 {"--min-nodes", "at most 2", "3"});
+  expect_refused(folder, folder.train() + meet + Words{"--nnodes", "2", "--node-rank", "2"},
+                 {"--node-rank", "0 to 1", "2"});
+  expect_refused(folder, folder.train() + Words{"--nnodes", "3:2"}, {"--nnodes", "MIN:MAX", "3:2"});
+  expect_refused(folder, folder.train() + Words{"--rdzv-endpoint", "a:b"},
+                 {"--rdzv-endpoint", "HOST:PORT", "a:b"});
 }
 
 TEST(BadCommandTest, NoModelAndNoCommand) {

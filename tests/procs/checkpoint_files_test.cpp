@@ -38,6 +38,32 @@ TEST(CheckpointFilesTest, TheNewestStay) {
   EXPECT_THAT(runs.last().out, HasSubstr("step-00000014"));
 }
 
+// The saved configuration says everything: read from another folder, it trains the same file again,
+// and with another number of ranks the same but for the order of sums.
+TEST(CheckpointFilesTest, TheConfigurationIsSavedAndRunsAgain) {
+  const CheckpointRuns runs;
+  fs::create_directory(runs / "in");
+  fs::copy(fixture("mlp/data"), runs / "in/data");
+  std::ofstream(runs / "in/c.yaml")
+      << "data: {train: {x: {file: data/x.npy}, labels: {file: data/labels.npy}}}\n"
+         "batch_size: 7\nsteps: 5\nloss: cross_entropy\ncheckpoint_dir: ../checkpoints\n"
+         "min_params: 1000\nclip_grad_norm: 1\nseed: 3\nstrategy: shard_grad_op\n";
+  const Words model = fsdp_run({fixture("mlp/model.onnx")});
+  const std::string trained =
+      runs.trained(model + Words{"--config", runs / "in/c.yaml"} + ranks(2));
+  const std::string saved = runs / "saved.yaml";
+  fs::copy(runs.dir() + "/step-00000005/config.yaml", saved);
+  EXPECT_THAT(runs.last().out, HasSubstr(onnx_bytes::content(saved))) << "printed as well";
+  EXPECT_THAT(onnx_bytes::content(saved), HasSubstr("\nnproc_per_node: 2\n"));
+  EXPECT_THAT(onnx_bytes::content(saved), HasSubstr("\nstrategy: shard_grad_op\n"));
+  fs::remove_all(runs.dir());
+  EXPECT_TRUE(runs.trained(model + Words{"--config", saved}) == trained);
+  EXPECT_EQ(onnx_bytes::content(runs.dir() + "/step-00000005/config.yaml").size(),
+            onnx_bytes::content(saved).size());
+  runs.trained(model + Words{"--config", saved} + ranks(1));
+  EXPECT_THAT(runs.last().out, HasSubstr("global_batch_size: 14  # batch_size: 14\n"));
+}
+
 TEST(CheckpointFilesTest, TheBestStaysAndIsFound) {
   const CheckpointRuns runs;
   const std::string metrics = runs / "m.jsonl";

@@ -6,11 +6,14 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cpu/float_width.h"
 #include "tests/ranks/rank_processes.h"
 
 namespace ofsdp {
@@ -27,11 +30,19 @@ float value(int rank, int round, int64_t i) {
   return std::ldexp(unit, static_cast<int>(x % 21) - 10);
 }
 
-float sum_over_ranks(int world, int round, int64_t i) {
-  float sum = value(0, round, i);
-  for (int r = 1; r < world; ++r) sum += value(r, round, i);
+// In rank order inside each host, then over the hosts.
+float sum_over_ranks(const std::vector<int>& hosts, int round, int64_t i) {
+  float sum = 0;
+  int rank = 0;
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    float of_host = value(rank++, round, i);
+    for (int r = 1; r < hosts[h]; ++r) of_host += value(rank++, round, i);
+    sum = h == 0 ? of_host : sum + of_host;
+  }
   return sum;
 }
+
+std::vector<int> g_hosts;  // of the test that runs
 
 RankGroup everyone(const Communicator& c) { return {0, c.size()}; }
 
@@ -59,7 +70,7 @@ Status check_block(const Communicator& c, int round, int64_t numel, int64_t begi
   }
   for (size_t i = 0; i < block.size(); ++i) {
     const int64_t element = c.rank() * numel + begin + static_cast<int64_t>(i);
-    const float expected = sum_over_ranks(c.size(), round, element);
+    const float expected = sum_over_ranks(g_hosts, round, element);
     if (!same_bits(block[i], expected)) {
       return fault("rank {} element {} of {}: {} expected {}", c.rank(), element, numel, block[i],
                    expected);
@@ -73,7 +84,7 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
   const CollectiveSite site{"reduce-scatter", channel, round};
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   fill_slot(reinterpret_cast<float*>(base + offset), numel * c.size(), c.rank(), round);
-  c.post(channel);
+  c.post(channel, everyone(c), {offset, numel});
   Status found;
   int64_t next = 0;
   auto sink = [&](int64_t begin, std::span<float> block) {
@@ -93,7 +104,6 @@ Status reduce_onto_once(Communicator& c, std::byte* base, int channel, int round
   const CollectiveSite site{"reduce-scatter", channel, round};
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   fill_slot(reinterpret_cast<float*>(base), 2 * numel, c.rank(), round);
-  c.post(channel);
   std::vector<float> before(static_cast<size_t>(numel));
   for (int64_t i = 0; i < numel; ++i) before[static_cast<size_t>(i)] = value(-1, round, i);
   Status found;
@@ -106,6 +116,7 @@ Status reduce_onto_once(Communicator& c, std::byte* base, int channel, int round
     }
   };
   const SlotSource slot{0, numel, DType::kFloat32, numel, before.data()};
+  c.post(channel, everyone(c), slot);
   OFSDP_RETURN_IF_ERROR(c.reduce_scatter(channel, everyone(c), slot, sink, site));
   return found;
 }
@@ -116,10 +127,10 @@ Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int chan
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
   float* slot = reinterpret_cast<float*>(base + offset);
   fill_slot(slot, numel * c.size(), c.rank(), round);
-  c.post(channel);
+  c.post(channel, everyone(c), {offset, numel});
   OFSDP_RETURN_IF_ERROR(c.all_reduce(channel, everyone(c), {offset, numel}, site));
   for (int64_t i = 0; i < numel * c.size(); ++i) {
-    const float expected = sum_over_ranks(c.size(), round, i);
+    const float expected = sum_over_ranks(g_hosts, round, i);
     if (!same_bits(slot[i], expected)) {
       return fault("all-reduce: rank {} element {}: {} expected {}", c.rank(), i, slot[i],
                    expected);
@@ -128,8 +139,22 @@ Status all_reduce_once(Communicator& c, std::byte* base, size_t offset, int chan
   return {};
 }
 
-class Collectives : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
+class Collectives : public testing::TestWithParam<HostCounts> {
+ protected:
+  void SetUp() override {
+    g_hosts = GetParam().counts;
+    if (!GetParam().available()) GTEST_SKIP() << GetParam().engine << " is not installed";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OneHost, Collectives, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Hosts, Collectives,
+                         testing::Values(HostCounts{1, 1}, HostCounts{2, 2}, HostCounts{1, 3},
+                                         HostCounts{3, 2}, HostCounts{1, 1, 1},
+                                         HostCounts{2, 1, 2}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Collectives,
+                         testing::Values(HostCounts("openmpi", {1, 1}), HostCounts("mpich", {1, 1}),
+                                         HostCounts("openmpi", {2, 1}),
+                                         HostCounts("mpich", {2, 1})));
 
 TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
@@ -137,7 +162,9 @@ TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
     const int64_t most = 100003 * c.size();
     const size_t slot = align_up(static_cast<size_t>(most) * sizeof(float), 64);
     OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, slot + 128));
-    if (ledger.current() != region_bytes(slot + 128)) return fault("ledger {}", ledger.current());
+    if (ledger.current() != region_bytes(slot + 128) + c.staging_bytes()) {
+      return fault("ledger {}", ledger.current());
+    }
     int round = 0;
     for (const int64_t numel : sizes) {
       OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 128, 0, ++round, numel));
@@ -150,6 +177,7 @@ TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
 
 TEST_P(Collectives, SumsOntoWhatWasThereBefore) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    if (c.name() != "self" && c.name() != "local") return {};  // hosts add partial sums
     constexpr int64_t kMost = 9001;
     OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, 2 * kMost * sizeof(float)));
     int round = 0;
@@ -199,7 +227,7 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
         OFSDP_RETURN_IF_ERROR(c.acquire(unit, everyone(c), site));
         fill_slot(reinterpret_cast<float*>(base + offset), kNumel * c.size(), c.rank(),
                   round + unit);
-        c.post(unit);
+        c.post(unit, everyone(c), {offset, kNumel});
         drift(random);
       }
       for (int unit = 0; unit < kUnits; ++unit) {
@@ -219,8 +247,17 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
 
 // As hybrid strategies use them: sums of bfloat16 among neighbours, then float32 over the pairs'
 // opposite numbers, while the channels of the two pairs stand at different counts.
-TEST(Groups, SumAmongNeighboursThenOverCopies) {
-  RankProcesses ranks(4, [](Communicator& c, MemoryLedger& ledger) -> Status {
+class Groups : public Collectives {};
+INSTANTIATE_TEST_SUITE_P(OneHost, Groups, testing::Values(4));
+INSTANTIATE_TEST_SUITE_P(Hosts, Groups,
+                         testing::Values(HostCounts{2, 2}, HostCounts{1, 3}, HostCounts{3, 1},
+                                         HostCounts{1, 1, 1, 1}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Groups,
+                         testing::Values(HostCounts("openmpi", {2, 2}),
+                                         HostCounts("mpich", {1, 3})));
+
+TEST_P(Groups, SumAmongNeighboursThenOverCopies) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
     constexpr int64_t kNumel = 5000;
     const RankGroup pair{c.rank() / 2 * 2, 2, 1}, copies{c.rank() % 2, 2, 2};
     const size_t partial = 2 * kNumel * sizeof(uint16_t);
@@ -237,14 +274,14 @@ TEST(Groups, SumAmongNeighboursThenOverCopies) {
           slot[i] = float_to_bfloat16(value(c.rank(), round, i));
         }
         drift(random);
-        c.post(own);
+        c.post(own, pair, {0, kNumel, DType::kBFloat16});
         auto sink = [&](int64_t begin, std::span<float> block) {
           std::copy(block.begin(), block.end(), shard + begin);
         };
         OFSDP_RETURN_IF_ERROR(
             c.reduce_scatter(own, pair, {0, kNumel, DType::kBFloat16}, sink, site));
       }
-      c.post(2);
+      c.post(2, copies, {partial, kNumel / 2});
       OFSDP_RETURN_IF_ERROR(c.all_reduce(2, copies, {partial, kNumel / 2}, site));
       auto rounded = [&](int rank, int64_t i) {
         return bfloat16_to_float(float_to_bfloat16(value(rank, round, i)));
@@ -294,6 +331,79 @@ TEST_P(Collectives, GatherSeesWhatRanksWroteBeforeABarrier) {
   ranks.expect_success();
 }
 
+// float32 shards as bfloat16 and float16, strided, by all together and by one alone.
+TEST_P(Collectives, GatherConverts) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr int64_t kNumel = 150001;  // two pieces and some
+    constexpr size_t kBytes = kNumel * sizeof(float), kStride = kBytes + 64 - kBytes % 64;
+    const auto ranks = static_cast<size_t>(c.size());
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kStride * ranks));
+    const auto mine = static_cast<size_t>(c.rank());
+    int round = 7;
+    bool again = false;
+    fill_slot(reinterpret_cast<float*>(base + mine * kStride), kNumel, c.rank(), round);
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    std::vector<uint16_t> all(kNumel * ranks);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kBFloat16}) {
+      CollectiveSite site{"gather", 0, 0};
+      site.alone = std::exchange(again, true) && dtype == DType::kBFloat16;
+      if (site.alone) {  // another value, so that what is left in the staging is wrong
+        ++round;
+        fill_slot(reinterpret_cast<float*>(base + mine * kStride), kNumel, c.rank(), round);
+        OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+      }
+      OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c), {0, kStride, kNumel},
+                                         reinterpret_cast<std::byte*>(all.data()), dtype, site));
+      std::vector<uint16_t> expected(kNumel);
+      for (int r = 0; r < c.size(); ++r) {
+        std::vector<float> theirs(kNumel);
+        fill_slot(theirs.data(), kNumel, r, round);
+        narrow(theirs.data(), dtype, expected.data(), kNumel);
+        if (!std::equal(expected.begin(), expected.end(), all.begin() + r * kNumel)) {
+          return fault("rank {}: shard of rank {} as {}", c.rank(), r, dtype_name(dtype));
+        }
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
+// Far more than the staging between hosts holds.
+class Large : public Collectives {};
+INSTANTIATE_TEST_SUITE_P(OneHost, Large, testing::Values(2));
+INSTANTIATE_TEST_SUITE_P(Hosts, Large, testing::Values(HostCounts{1, 1}, HostCounts{2, 1}));
+INSTANTIATE_TEST_SUITE_P(Mpi, Large,
+                         testing::Values(HostCounts("openmpi", {1, 1}),
+                                         HostCounts("mpich", {2, 1})));
+
+TEST_P(Large, SixtyFourMebibytesAndOddSizes) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    constexpr size_t kBytes = size_t{64} << 20;
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, kBytes));
+    const int64_t most = static_cast<int64_t>(kBytes / sizeof(float)) / c.size();
+    int round = 0;
+    for (const int64_t numel : {most, most - 1, kReduceBlock * 16 + 1}) {
+      OFSDP_RETURN_IF_ERROR(reduce_once(c, base, 0, 1, ++round, numel));
+    }
+    OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, 0, 1, ++round, most - 5));
+    std::vector<float> all(kBytes / sizeof(float));
+    const ShardSource source{0, 0, most};  // of what every rank now has: the whole sum
+    OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
+    OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c), source,
+                                       reinterpret_cast<std::byte*>(all.data()), DType::kFloat32,
+                                       {"gather", 1, round}));
+    for (int r = 0; r < c.size(); ++r) {
+      if (std::memcmp(all.data() + r * most, base, static_cast<size_t>(most) * 4) != 0) {
+        return fault("rank {}: gathered from rank {}", c.rank(), r);
+      }
+    }
+    return c.barrier({"barrier", -1, round});
+  });
+  ranks.expect_success();
+}
+
 TEST_P(Collectives, ExchangeGivesEveryoneEveryonesNumbers) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger&) -> Status {
     std::mt19937 random(static_cast<uint32_t>(c.rank()));
@@ -332,9 +442,10 @@ TEST_P(Collectives, BytesOfRank0AreSharedAndCountedOnce) {
       }
       OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
     }
-    const size_t counted = c.rank() == 0 ? kPageBytes + (size_t{1} << 20) : 0;
+    const size_t counted = c.is_first_of_host() ? kPageBytes + (size_t{1} << 20) : 0;
     if (ledger.current() != counted) return fault("{}, expected {}", ledger.current(), counted);
-    if (calls != (c.rank() == 0 ? 1 : 0)) return fault("rank {} filled {} times", c.rank(), calls);
+    if (calls != (c.is_first_of_host() ? 1 : 0))
+      return fault("rank {} filled {} times", c.rank(), calls);
     return {};
   });
   ranks.expect_success();

@@ -1,7 +1,5 @@
 // The launcher, with this program as the ranks: started again with --as-rank SCENE it plays one of
 // the scenes below. A test runs the launcher in a child of its own and reads what was printed.
-#include "runtime/cli/launcher.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +12,8 @@
 #include <iostream>
 #include <map>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
+#include "tests/ranks/launch_process.h"
 #include "tests/ranks/rank_processes.h"
 
 namespace ofsdp {
@@ -95,60 +94,16 @@ const std::map<std::string, Scene> kScenes = {
 int be_rank(const std::string& scene) {
   auto identity = rank_identity_from_environment();
   if (!identity.ok() || !*identity) return 9;
-  auto connected = connect_local(**identity, std::chrono::seconds(scene == "stopped" ? 1 : 30));
+  auto connected = connect_ranks(**identity, std::chrono::seconds(scene == "stopped" ? 1 : 30));
   if (!connected.ok()) return 8;
   return kScenes.at(scene)(**connected);
 }
 
 // ---- What a test sees ----
 
-struct Launch {
-  pid_t pid = -1;
-  int output = -1;  // read end of stdout and stderr
-
-  Launch(int nproc, const char* scene) {
-    int ends[2];
-    if (pipe(ends) != 0) abort();
-    std::fflush(nullptr);
-    pid = fork();
-    if (pid == 0) {
-      dup2(ends[1], 2);
-      close(ends[0]);
-      close(ends[1]);
-      std::string flag = "--as-rank", name = scene;
-      char* const argv[] = {program_invocation_name, flag.data(), name.data(), nullptr};
-      auto status = launch_ranks(nproc, argv);
-      if (!status.ok()) fmt::print(stderr, "launcher: {}\n", status.error().message());
-      _exit(status.ok() ? *status : 1);
-    }
-    close(ends[1]);
-    output = ends[0];
-  }
-  ~Launch() { close(output); }
-
-  std::string read_line() const {
-    std::string line;
-    for (char c = 0; read(output, &c, 1) == 1 && c != '\n';) line += c;
-    return line;
-  }
-  std::string read_all() const {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n; (n = read(output, buffer, sizeof buffer)) > 0;) {
-      text.append(buffer, static_cast<size_t>(n));
-    }
-    return text;
-  }
-  int wait() const {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-};
-
 TEST(Launcher, IsDoneWhenAllRanksAre) {
   for (const int nproc : {1, 2, 5}) {
-    const Launch launch(nproc, "fine");
+    Launch launch(nproc, "fine");
     EXPECT_EQ(launch.read_all(), "");
     EXPECT_EQ(launch.wait(), 0);
   }
@@ -158,24 +113,24 @@ TEST(Launcher, TellsRanksWhoTheyAreAndGivesThemTheirCores) {
   cpu_set_t mine;
   sched_getaffinity(0, sizeof mine, &mine);
   const int cores = CPU_COUNT(&mine);
-  const Launch launch(2, "say");
+  Launch launch(2, "say");
   const std::string said = launch.read_all();
   EXPECT_EQ(launch.wait(), 0);
   for (const int rank : {0, 1}) {
     const int share = cores < 2 ? cores : rank == 0 ? (cores + 1) / 2 : cores / 2;
     EXPECT_THAT(said, HasSubstr(fmt::format("rank {} of 2 parent {} cores {} omp passive\n", rank,
-                                            launch.pid, share)));
+                                            launch.pid(), share)));
   }
 }
 
 TEST(Launcher, TheReportingRanksStatusIsTheRuns) {
-  const Launch launch(3, "wrong input");
+  Launch launch(3, "wrong input");
   EXPECT_EQ(launch.read_all(), "error: bad label\n");
   EXPECT_EQ(launch.wait(), 2);
 }
 
 TEST(Launcher, OneLineForADeadRank) {
-  const Launch launch(3, "killed");
+  Launch launch(3, "killed");
   EXPECT_THAT(launch.read_all(),
               MatchesRegex("error: rank 1 \\(pid [0-9]+\\) died while rank [02] waited in barrier "
                            "at step 9\n"));
@@ -184,7 +139,7 @@ TEST(Launcher, OneLineForADeadRank) {
 
 TEST(Launcher, SpeaksItselfWhenNoRankDoes) {
   const double begin = now_seconds();
-  const Launch launch(2, "killed alone");
+  Launch launch(2, "killed alone");
   EXPECT_THAT(launch.read_all(),
               MatchesRegex("launcher: rank 1 \\(pid [0-9]+\\) was killed by signal 9\n"));
   EXPECT_EQ(launch.wait(), 1);
@@ -193,7 +148,7 @@ TEST(Launcher, SpeaksItselfWhenNoRankDoes) {
 
 TEST(Launcher, KillsAStoppedRankOnceTheOthersHaveGivenUp) {
   const double begin = now_seconds();
-  const Launch launch(2, "stopped");
+  Launch launch(2, "stopped");
   EXPECT_THAT(launch.read_all(),
               MatchesRegex("error: rank 1 \\(pid [0-9]+\\) did not arrive within 1 s: barrier, "
                            "step 9\n"));
@@ -202,9 +157,9 @@ TEST(Launcher, KillsAStoppedRankOnceTheOthersHaveGivenUp) {
 }
 
 TEST(Launcher, PassesSignalsOn) {
-  const Launch launch(2, "until a signal");
+  Launch launch(2, "until a signal");
   EXPECT_EQ(launch.read_line(), "ready");
-  kill(launch.pid, SIGTERM);
+  kill(launch.pid(), SIGTERM);
   EXPECT_EQ(launch.read_all(), "signal\nsignal\n");
   EXPECT_EQ(launch.wait(), 0);
 }
@@ -217,14 +172,14 @@ bool gone(pid_t pid) {
 }
 
 TEST(Launcher, RanksDieWithItEvenWhenItIsKilled) {
-  const Launch launch(2, "for ever");
+  Launch launch(2, "for ever");
   pid_t ranks[2];
   for (pid_t& rank : ranks) {
     const std::string line = launch.read_line();
     ASSERT_THAT(line, MatchesRegex("pid [0-9]+"));
     rank = std::stoi(line.substr(4));
   }
-  kill(launch.pid, SIGKILL);
+  kill(launch.pid(), SIGKILL);
   EXPECT_EQ(launch.wait(), -SIGKILL);
   for (int i = 0; i < 2000 && !(gone(ranks[0]) && gone(ranks[1])); ++i) usleep(1000);
   EXPECT_TRUE(gone(ranks[0]));

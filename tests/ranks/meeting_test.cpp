@@ -71,7 +71,7 @@ TEST(Meeting, RunsWithLongNamesDoNotMix) {
     const pid_t pid = fork();
     if (pid == 0) {
       auto connected =
-          connect_local({end[0] == 'b', 2, 0, name + end, ""}, std::chrono::seconds(1));
+          connect_local(RankIdentity{end[0] == 'b', 2, 0, name + end, ""}, std::chrono::seconds(1));
       _exit(connected.ok() ? 3 : 0);
     }
   }

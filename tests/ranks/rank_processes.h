@@ -2,6 +2,9 @@
 // the test waits for them. Fork before any thread is made, so a test must not hold a communicator
 // itself.
 //
+// Where HostCounts names an MPI library, its mpirun starts this program again as every rank, with the
+// filter of the test that runs; there the constructor is the rank and never returns.
+//
 // A rank reports with RankReport, which lies in memory shared with the test. Ranks that overstay
 // kPatience are killed, and the test fails.
 #pragma once
@@ -19,7 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/connect.h"
+#include "fsdp/hosts/stream_socket.h"
 
 namespace ofsdp {
 
@@ -36,22 +40,79 @@ inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// How many ranks each host has. Several "hosts" are groups of processes of this one that share no
+// memory and speak over TCP on the loopback.
+struct HostCounts {
+  std::vector<int> counts;
+  std::string engine = {};                  // "openmpi" or "mpich"; empty: ranks are forked
+  HostCounts(int world) : counts{world} {}  // NOLINT: implicit on purpose
+  HostCounts(std::initializer_list<int> list) : counts(list) {}
+  HostCounts(std::string mpi, std::initializer_list<int> list)
+      : counts(list), engine(std::move(mpi)) {}
+
+  // Is the library built, and its mpirun there?
+  bool available() const {
+    if (engine.empty()) return true;
+    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);
+    const std::string look = fmt::format("command -v mpirun.{} >/dev/null", engine);
+    return access(library.c_str(), R_OK) == 0 && std::system(look.c_str()) == 0;
+  }
+
+  int world() const {
+    int sum = 0;
+    for (const int count : counts) sum += count;
+    return sum;
+  }
+  friend void PrintTo(const HostCounts& hosts, std::ostream* out) {
+    *out << hosts.engine << (hosts.engine.empty() ? "" : " ");
+    for (size_t h = 0; h < hosts.counts.size(); ++h) *out << (h > 0 ? "+" : "") << hosts.counts[h];
+  }
+};
+
+// What the environment would say to each rank.
+inline std::vector<RankIdentity> identities(const HostCounts& hosts, const std::string& name) {
+  std::vector<RankIdentity> all;
+  int port = 0;  // free a moment ago
+  if (hosts.counts.size() > 1) auto listener = listen_on(port);
+  for (size_t h = 0; h < hosts.counts.size(); ++h) {
+    for (int local = 0; local < hosts.counts[h]; ++local) {
+      RankIdentity identity{static_cast<int>(all.size()), hosts.world(), local, name, "test"};
+      if (hosts.counts.size() > 1) {
+        identity.local_world = hosts.counts[h];
+        identity.nodes = static_cast<int>(hosts.counts.size());
+        identity.node_rank = static_cast<int>(h);
+        identity.master_address = "127.0.0.1";
+        identity.master_port = port;
+        identity.run_id = name;
+      }
+      all.push_back(identity);
+    }
+  }
+  return all;
+}
+
 class RankProcesses {
  public:
   using Body = std::function<Status(Communicator&, MemoryLedger&)>;
   static constexpr double kPatience = 60;
 
-  RankProcesses(int world, Body body, std::chrono::seconds timeout = std::chrono::seconds(30))
-      : world_(world) {
+  RankProcesses(const HostCounts& hosts, Body body,
+                std::chrono::seconds timeout = std::chrono::seconds(30))
+      : world_(hosts.world()) {
     reports_ =
         static_cast<RankReport*>(mmap(nullptr, sizeof(RankReport) * count(), PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     static int runs = 0;
     const std::string name = fmt::format("test-{}-{}", getpid(), ++runs);
+    if (std::getenv(kUnderMpirun) != nullptr) be_started(body, timeout);
     std::fflush(nullptr);  // or every rank prints it again
-    for (int rank = 0; rank < world; ++rank) {
+    if (!hosts.engine.empty()) {
+      start_mpirun(hosts);
+      return;
+    }
+    for (const RankIdentity& identity : identities(hosts, name)) {
       const pid_t pid = fork();
-      if (pid == 0) _exit(be({rank, world, rank, name, "test"}, body, timeout));
+      if (pid == 0) _exit(be(identity, body, timeout));
       pids_.push_back(pid);
     }
   }
@@ -59,6 +120,7 @@ class RankProcesses {
     for (const pid_t pid : pids_) {
       if (pid > 0) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
     }
+    if (mpirun_ > 0) kill(mpirun_, SIGTERM), waitpid(mpirun_, nullptr, 0);
     munmap(reports_, sizeof(RankReport) * count());
   }
 
@@ -83,18 +145,77 @@ class RankProcesses {
   }
 
   void expect_success() {
+    if (mpirun_ > 0) {
+      expect_mpirun_success();
+      return;
+    }
     for (int rank = 0; rank < world_; ++rank) {
       EXPECT_EQ(wait(rank), 0) << "rank " << rank << ": " << report(rank).message;
     }
   }
 
  private:
+  static constexpr const char* kUnderMpirun = "OFSDP_TEST_UNDER_MPIRUN";
+  static constexpr const char* kDone = "rank done\n";
+
   size_t count() const { return static_cast<size_t>(world_); }
+
+  [[noreturn]] void be_started(const Body& body, std::chrono::seconds timeout) {
+    auto identity = rank_identity_from_environment();
+    if (!identity.ok() || !*identity) _exit(9);
+    const int status = be(**identity, body, timeout);
+    const RankReport& report = reports_[(**identity).rank];
+    if (report.failed) {
+      fmt::print(stderr, "rank {}: {}\n", (**identity).rank, report.message);
+    } else {
+      fmt::print("{}", kDone);
+    }
+    std::fflush(nullptr);
+    _exit(status);
+  }
+
+  void start_mpirun(const HostCounts& hosts) {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::string line = fmt::format("exec timeout -k 5 {} mpirun.{}", kPatience, hosts.engine);
+    if (hosts.engine == "openmpi") line += " --allow-run-as-root --oversubscribe";
+    for (size_t h = 0; h < hosts.counts.size(); ++h) {
+      line += fmt::format(
+          "{} -np {} env {}=1 GROUP_RANK={} GROUP_WORLD_SIZE={} '{}' --gtest_filter='{}.{}'",
+          h > 0 ? " :" : "", hosts.counts[h], kUnderMpirun, h, hosts.counts.size(),
+          program_invocation_name, test->test_suite_name(), test->name());
+    }
+    if (pipe(said_) != 0) abort();
+    mpirun_ = fork();
+    if (mpirun_ == 0) {
+      dup2(said_[1], STDOUT_FILENO);
+      close(said_[0]);
+      close(said_[1]);
+      execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(said_[1]);
+  }
+
+  // Every rank says so itself: a filter that fits no test is no success.
+  void expect_mpirun_success() {
+    std::string said;
+    char buffer[4096];
+    for (ssize_t n; (n = read(said_[0], buffer, sizeof buffer)) > 0;) {
+      said.append(buffer, static_cast<size_t>(n));
+    }
+    close(said_[0]);
+    int status = -1, done = 0;
+    waitpid(mpirun_, &status, 0);
+    mpirun_ = -1;
+    for (size_t at = 0; (at = said.find(kDone, at)) != std::string::npos; ++at) ++done;
+    EXPECT_EQ(status, 0) << "mpirun";
+    EXPECT_EQ(done, world_) << said;
+  }
 
   int be(const RankIdentity& identity, const Body& body, std::chrono::seconds timeout) {
     RankReport& report = reports_[identity.rank];
     MemoryLedger ledger;  // outlives the communicator
-    auto connected = connect_local(identity, timeout);
+    auto connected = connect_ranks(identity, timeout);
     if (!connected.ok()) return put(report, connected.error(), nullptr);
     Communicator& communicator = **connected;
     const Status status = body(communicator, ledger);
@@ -117,6 +238,8 @@ class RankProcesses {
   }
 
   int world_;
+  pid_t mpirun_ = -1;
+  int said_[2] = {-1, -1};
   std::vector<pid_t> pids_;
   RankReport* reports_;
 };

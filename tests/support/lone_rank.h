@@ -27,7 +27,7 @@ class LoneRank final : public Communicator {
     return none();
   }
   Status acquire(int, const RankGroup&, const CollectiveSite&) override { return none(); }
-  void post(int) override {}
+  void post(int, const RankGroup&, const SlotSource&) override {}
   Status reduce_scatter(int, const RankGroup&, const SlotSource&, BlockSink,
                         const CollectiveSite&) override {
     return none();

@@ -82,6 +82,21 @@ TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   for (ValueId id : graph->inputs) EXPECT_EQ(graph->value(id).desc.dtype, DType::kFloat32);
 }
 
+// Scores [N, C] are read in 16 bits; the labels are still counted, the log-probabilities not kept.
+TEST_F(Passes, LowerPrecisionLeavesScoresNarrow) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
+  const ValueId labels = maker.input("labels", {DType::kInt64, {2}});
+  const ValueId scores = maker.node("MatMul", "scores", {x, maker.parameter("w", {3, 4})});
+  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "loss", {scores, labels});
+  const auto graph = lower_precision(maker.graph, DType::kBFloat16);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_THAT(operators(*graph), ElementsAre("Cast", "MatMul", "ofsdp.NarrowCrossEntropyLoss"));
+  EXPECT_EQ(graph->value(graph->loss).desc.dtype, DType::kFloat32);
+  EXPECT_EQ(loss_count(*graph).labels, "labels");
+  const Graph trained = *autodiff(*graph);
+  EXPECT_EQ(trained.value(trained.parameters[0].gradient).desc.dtype, DType::kBFloat16);
+}
+
 TEST_F(Passes, AFiniteConstantStaysFinite) {
   const float values[] = {-3.4028235e38f, 1e6f, 0.1f};
   const auto constant = make_constant<float>(DType::kFloat32, {3}, values);
@@ -208,6 +223,21 @@ TEST_F(Passes, AParameterUsedTwiceGetsOneSum) {
   const Graph graph = *autodiff(maker.graph);
   const auto names = operators(graph);
   EXPECT_EQ(std::ranges::count(names, "Add"), 1);
+  EXPECT_EQ(graph.nodes.back().outputs[0], graph.parameters[0].gradient);
+}
+
+// A tied embedding adds its few rows onto the other gradient.
+TEST_F(Passes, ATiedLookupAddsOntoTheOtherGradient) {
+  const ValueId tokens = maker.input("tokens", {DType::kInt64, {5}});
+  const ValueId table = maker.parameter("table", {7, 4});
+  const ValueId rows = maker.node("Gather", "rows", {table, tokens});
+  maker.graph.loss =
+      mean_loss(maker.node("Gemm", "scores", {rows, table}, {{"transB", int64_t{1}}}));
+  const Graph graph = *autodiff(maker.graph);
+  const auto names = operators(graph);
+  EXPECT_EQ(std::ranges::count(names, "Add"), 0);
+  ASSERT_EQ(graph.nodes.back().op->full_name(), "ofsdp.GatherGrad");
+  EXPECT_EQ(graph.nodes.back().inputs.size(), 3u);
   EXPECT_EQ(graph.nodes.back().outputs[0], graph.parameters[0].gradient);
 }
 

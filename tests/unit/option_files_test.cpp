@@ -10,6 +10,21 @@
 namespace ofsdp {
 namespace {
 
+struct Batch {
+  int64_t size, accum, global;
+  bool operator==(const Batch&) const = default;
+};
+
+void PrintTo(const Batch& batch, std::ostream* out) {
+  *out << batch.size << " x " << batch.accum << " = " << batch.global;
+}
+
+Batch settled(Options options, int ranks) {
+  const Status status = reconcile_batch(options, ranks);
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
+  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
+}
+
 class OptionFiles : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -103,16 +118,10 @@ TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
   EXPECT_EQ(config_refused("lr: 1\n---\nlr: 2\n"), "c.yaml: expected one YAML document, found 2");
   EXPECT_EQ(config_refused("- a\n"), "c.yaml: expected a mapping of options");
   EXPECT_EQ(config_refused("a: [1\n").find("c.yaml line 2: expected YAML: "), 0u);
-  EXPECT_EQ(config_refused("nnodes: 2\n"), "c.yaml line 1: nnodes: not built yet (found '2')");
+  EXPECT_EQ(config_refused("device: cuda\n"),
+            "c.yaml line 1: device: not built yet (found 'cuda')");
   EXPECT_EQ(config_refused("optimizer: adam\nmomentum: 0.9\n"),
             "c.yaml line 2: momentum has no effect with --optimizer adam");
-}
-
-TEST_F(OptionFiles, AccelerateFilesAreNotBuiltYet) {
-  EXPECT_EQ(config_refused("fsdp_config:\n  fsdp_version: 1\n"),
-            "c.yaml line 1: fsdp_config: not built yet");
-  EXPECT_EQ(config_refused("mixed_precision: bf16\n"),
-            "c.yaml line 1: mixed_precision: not built yet");
 }
 
 TEST_F(OptionFiles, ConfigMustBeAFile) {
@@ -155,12 +164,26 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
   const std::string text = describe(options);
   EXPECT_NE(text.find("\nmomentum: 0.9\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nfreeze: [\"a\\\"b*\"]\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("\nbatch_size: 12\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nglobal_batch_size: 24  # batch_size: 12\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("betas"), std::string::npos) << text;
   Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
   ASSERT_TRUE(again.ok()) << again.error().message();
   ASSERT_TRUE(reconcile_batch(again->options, 2).ok());
   EXPECT_EQ(describe(again->options), text);
+  EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
+}
+
+TEST_F(OptionFiles, SlicesAreSaidByTheirSize) {
+  Options options = options_of({"--deterministic", "across_ranks", "--batch-size", "3"});
+  ASSERT_TRUE(reconcile_batch(options, 4).ok());
+  const std::string text = describe(options);
+  EXPECT_NE(text.find("\nbatch_size: 3\nglobal_batch_size: 12  # grad_accum: 1\n"),
+            std::string::npos)
+      << text;
+  Options again = parse({"m.onnx", "--config", write("c.yaml", text)})->options;
+  ASSERT_TRUE(reconcile_batch(again, 2).ok());
+  EXPECT_EQ(again.batch.slices, options.batch.slices);
+  EXPECT_EQ(again.batch.batch_size, 3);
 }
 
 TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
@@ -169,21 +192,6 @@ TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
   Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
   ASSERT_TRUE(again.ok()) << again.error().message() << text;
   EXPECT_EQ(again->options.run.data.yaml, options.run.data.yaml);
-}
-
-struct Batch {
-  int64_t size, accum, global;
-  bool operator==(const Batch&) const = default;
-};
-
-void PrintTo(const Batch& batch, std::ostream* out) {
-  *out << batch.size << " x " << batch.accum << " = " << batch.global;
-}
-
-Batch settled(Options options, int ranks) {
-  const Status status = reconcile_batch(options, ranks);
-  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
-  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
 }
 
 std::string unsettled(Options options, int ranks) {
@@ -227,8 +235,15 @@ TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
             (Batch{6, 2, 24}));
   EXPECT_EQ(settled(beside("global_batch_size: 24\n", {"--batch-size", "6"}), 2),
             (Batch{6, 2, 24}));
+  const std::string file = at("model.yaml");
   EXPECT_EQ(unsettled(beside(parts + "global_batch_size: 24\n"), 2),
-            "--batch-size 5 x --grad-accum 3 x 2 ranks is 30, but --global-batch-size is 24");
+            fmt::format("{0} line 1: batch_size 5 x {0} line 2: grad_accum 3 x 2 ranks is 30, but "
+                        "{0} line 3: global_batch_size is 24",
+                        file));
+  EXPECT_EQ(unsettled(beside("global_batch_size: 25\n"), 2),
+            file +
+                " line 1: global_batch_size 25 is not a multiple of --grad-accum 1 x 2 ranks, so "
+                "there is no whole --batch-size");
   write("model.yaml", parts);
   const std::string config = write("c.yaml", "global_batch_size: 24\n");
   EXPECT_EQ(settled(parse({at("model.onnx"), "--config", config})->options, 2), (Batch{12, 1, 24}));

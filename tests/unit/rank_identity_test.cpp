@@ -84,8 +84,13 @@ TEST(RankIdentity, OpenMpi) {
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
                           {"PMIX_NAMESPACE", "1234"}};
   expect_identity(ompi, {2, 3, 2, "Open MPI 1234", "Open MPI"});
-  expect_error(with(ompi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
-               {"OMPI_COMM_WORLD_LOCAL_SIZE=2", "OMPI_COMM_WORLD_SIZE=3", "several hosts"});
+  auto found = identity_of(
+      with(ompi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}));
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_TRUE((*found)->several_hosts());
+  EXPECT_EQ((*found)->local_world, 2);
+  EXPECT_EQ((*found)->node_rank, -1);
+  EXPECT_EQ((*found)->master_address, "");
 }
 
 TEST(RankIdentity, Mpich) {
@@ -103,8 +108,16 @@ TEST(RankIdentity, Slurm) {
                            {"SLURM_JOB_ID", "77"},
                            {"SLURM_STEP_ID", "2"}};
   expect_identity(slurm, {3, 4, 3, "Slurm 77.2", "Slurm"});
-  expect_error(with(slurm, {{"SLURM_STEP_NUM_NODES", "2"}}),
-               {"SLURM_STEP_NUM_NODES=2", "several hosts are not built yet"});
+  auto found = identity_of(with(slurm, {{"SLURM_STEP_NUM_NODES", "2"},
+                                        {"SLURM_NODEID", "1"},
+                                        {"SLURM_LOCALID", "1"},
+                                        {"SLURM_STEP_NODELIST", "node[003-004],login"}}));
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_TRUE((*found)->several_hosts());
+  EXPECT_EQ((*found)->node_rank, 1);
+  EXPECT_EQ((*found)->ranks_here(), 2);
+  EXPECT_EQ((*found)->master_address, "node003");
+  EXPECT_EQ((*found)->master_port, 20772);
 }
 
 TEST(RankIdentity, WrongValuesNameTheirVariable) {
@@ -118,10 +131,32 @@ TEST(RankIdentity, WrongValuesNameTheirVariable) {
   expect_error(with(kTorch, {{"LOCAL_RANK", "4"}}), {"LOCAL_RANK", "0 to 3", "'4'"});
   expect_error(with(kTorch, {{"MASTER_PORT", "70000"}}), {"MASTER_PORT", "1 to 65535", "'70000'"});
   expect_error(with(kTorch, {{"MASTER_ADDR", ""}}), {"MASTER_ADDR is not set"});
-  expect_error(with(kTorch, {{"LOCAL_WORLD_SIZE", "2"}}),
-               {"LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4", "several hosts are not built yet"});
   expect_error(with(kTorch, {{"LOCAL_WORLD_SIZE", "5"}}), {"LOCAL_WORLD_SIZE=5", "at most"});
-  expect_error(with(kTorch, {{"GROUP_WORLD_SIZE", "2"}}), {"GROUP_WORLD_SIZE=2", "several hosts"});
+  expect_error(with(kTorch, {{"GROUP_WORLD_SIZE", "5"}}), {"GROUP_WORLD_SIZE", "1 to 4", "'5'"});
+  expect_error(with(kTorch, {{"GROUP_WORLD_SIZE", "2"}, {"GROUP_RANK", "2"}}),
+               {"GROUP_RANK", "0 to 1", "'2'"});
+  expect_error(with(kTorch, {{"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}),
+               {"LOCAL_RANK", "0 to 1", "'2'"});
+}
+
+TEST(RankIdentity, TorchrunOnSeveralHosts) {
+  const Variables two = with(kTorch, {{"RANK", "3"},
+                                      {"LOCAL_WORLD_SIZE", "2"},
+                                      {"GROUP_WORLD_SIZE", "2"},
+                                      {"GROUP_RANK", "1"},
+                                      {"TORCHELASTIC_RUN_ID", "job"}});
+  expect_identity(two, {3, 4, 1, "localhost:29500/job", "torchrun"});
+  auto found = identity_of(two);
+  EXPECT_TRUE((*found)->several_hosts());
+  EXPECT_EQ((*found)->node_rank, 1);
+  EXPECT_EQ((*found)->nodes, 2);
+  EXPECT_EQ((*found)->local_world, 2);
+  EXPECT_EQ((*found)->master_address, "localhost");
+  EXPECT_EQ((*found)->master_port, 29500);
+  EXPECT_EQ((*found)->run_id, "/job");
+  // torchrun's agent has its store at the port.
+  EXPECT_EQ((*identity_of(with(two, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})))->master_port,
+            29501);
 }
 
 TEST(RankIdentity, TwoLaunchersMustAgreeUnlessOneHasOneRank) {

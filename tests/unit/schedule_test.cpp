@@ -60,6 +60,12 @@ std::string collectives(const Schedule& schedule) {
       case StepKind::kUpdate:
         name = "U";
         break;
+      case StepKind::kTrust:
+        name = "T";
+        break;
+      case StepKind::kApply:
+        name = "X";
+        break;
       default:
         continue;
     }
@@ -105,6 +111,20 @@ TEST(Schedule, ClippingUpdatesAfterTheNorm) {
   options.clip = true;
   const auto c = compiled(Strategy::kFullShard, 1, options);
   EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 R3 A1 P1 R2 A0 P0 R1 R0 C U0 U1 U2 U3");
+}
+
+// LAMB: the updates advance the averages as gradients come; the steps wait for all norms.
+TEST(Schedule, StepsThatNeedNormsOfParametersComeLast) {
+  CompileOptions options;
+  options.parameter_norms = true;
+  const auto c = compiled(Strategy::kFullShard, 1, options);
+  EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0 T X0 X1 X2 X3");
+  options.clip = true;
+  EXPECT_EQ(collectives(compiled(Strategy::kFullShard, 1, options)->schedule),
+            "A3 P3 A2 P2 R3 A1 P1 R2 A0 P0 R1 R0 C U0 U1 U2 U3 T X0 X1 X2 X3");
+  options.last_micro = false;
+  const std::string first = collectives(compiled(Strategy::kFullShard, 1, options)->schedule);
+  EXPECT_EQ(first.find_first_of("TX"), std::string::npos) << first;
 }
 
 TEST(Schedule, AccumulationCommunicatesOnlyWhereGradientsAreSharded) {

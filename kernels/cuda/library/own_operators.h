@@ -1,5 +1,4 @@
-// The implementations made of the kernels in kernels/cuda/, by file. Where these kernels are not
-// there, CMake takes no_own_operators.cpp in place of the files.
+// The implementations made of the kernels in kernels/cuda/, by file.
 #pragma once
 
 #include <vector>

@@ -1,0 +1,31 @@
+#include "fsdp/connect.h"
+
+#include <utility>
+
+#include "fsdp/hosts/host_communicator.h"
+#include "fsdp/hosts/mpi_payload.h"
+#include "fsdp/local_communicator.h"
+
+namespace ofsdp {
+
+Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
+                                                    std::chrono::seconds timeout) {
+  if (!identity.several_hosts()) return connect_local(identity, timeout);
+  std::unique_ptr<MpiPayload> mpi;
+  if (identity.engine != "tcp") {
+    OFSDP_ASSIGN_OR_RETURN(mpi, MpiPayload::open(identity));
+  }
+  if (mpi && identity.master_address.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(MeetingPoint point, mpi->meeting_point(identity));
+    return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
+  }
+  if (identity.master_address.empty()) {
+    return input_error(
+        "MASTER_ADDR and MASTER_PORT are not set, expected them for ranks on several hosts: an "
+        "address of rank 0's host and a free port there");
+  }
+  OFSDP_ASSIGN_OR_RETURN(MeetingPoint point, meeting_point(identity, timeout));
+  return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,19 @@
+// The one way to a communicator: `self` for one rank, `local` for ranks of one host, and for several
+// hosts the one of host_communicator.h.
+//
+// Ownership: the caller's. Threads: one. Errors: those of the communicator that it makes; kInput
+// where several hosts have nowhere to meet.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "fsdp/communicator.h"
+#include "fsdp/rank_identity.h"
+
+namespace ofsdp {
+
+Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
+                                                    std::chrono::seconds timeout);
+
+}  // namespace ofsdp

@@ -1,0 +1,168 @@
+// What a link does when something has failed, here or there.
+#include <cerrno>
+
+#include "fsdp/hosts/host_link.h"
+#include "fsdp/peer_wait.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr std::chrono::milliseconds kVerdictPatience{2000};
+constexpr std::chrono::milliseconds kBlamePatience{1000};
+
+}  // namespace
+
+// A connection that ends is a death unless its rank was done or something is known already.
+void HostLink::lost(LinkLine& line, int error) {
+  if (!line.open()) return;
+  line.close();
+  line.deferred.clear();
+  const std::lock_guard lock(mutex_);
+  if (asked_ && asked_peer_ == line.peer()) asked_ = false;  // ask somebody else
+  if (page_->run().failed.load() != 0) return;
+  const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (!line.left) return page_->note_death(line.peer(), /*cut=*/!ended);
+  for (size_t place = 0; place < under_way_.size(); ++place) {
+    const LinkRequest& request = under_way_[place];
+    const bool pending = ids_[place] == request.header.id;
+    if (pending && request.server == line.peer()) return page_->note_gone(line.peer());
+  }
+}
+
+void HostLink::engine_failed(const Status& status) {
+  engine_error_ = status.message();
+  for (auto& line : lines_) {
+    if (line->open()) return lost(*line, EPROTO);
+  }
+}
+
+// Whoever of this host failed first, every other host hears of it.
+void HostLink::relay_failure() {
+  const uint32_t failed = page_->run().failed.load();
+  if (failed == 0 || relayed_) return;
+  relayed_ = true;
+  LinkHeader header;
+  header.kind = LinkKind::kFailed;
+  header.value = failed;
+  for (auto& line : lines_) line->queue(header);
+}
+
+LinkLine* HostLink::line_to_host(int host) {
+  for (auto& line : lines_) {
+    if (line->open() && map_->host_of[static_cast<size_t>(line->peer())] == host) return line.get();
+  }
+  return nullptr;
+}
+
+LinkLine* HostLink::arbiter() {
+  for (int host = 0; host < map_->host(); ++host) {
+    if (LinkLine* line = line_to_host(host)) return line;
+  }
+  return nullptr;
+}
+
+// What the first host that can be reached, and comes before this one, says of the failure: it may
+// have ended since it said so.
+std::optional<uint32_t> HostLink::known_verdict() {
+  for (int host = 0; host < map_->host(); ++host) {
+    if (const uint32_t heard = heard_[static_cast<size_t>(host)]; heard != 0) {
+      return heard >> 8 == static_cast<uint32_t>(map_->rank) + 1;
+    }
+    if (line_to_host(host) != nullptr) return std::nullopt;
+  }
+  return 1;  // nobody to ask: this host decides
+}
+
+// Puts the rank's question to where it belongs; again elsewhere when that is lost.
+void HostLink::ask() {
+  const std::lock_guard lock(mutex_);
+  if (question_ == Question::kNone || replied_) return;
+  const bool claims = question_ == Question::kClaim;
+  const auto known = claims ? known_verdict() : std::nullopt;
+  LinkLine* const line =
+      claims ? arbiter() : line_to_host(map_->host_of[static_cast<size_t>(question_header_.rank)]);
+  if (known || line == nullptr) {
+    reply_header_ = question_header_;
+    reply_header_.value = known.value_or(1);
+    replied_ = true;
+    answered_.notify_all();
+  } else if (!asked_) {
+    asked_peer_ = line->peer();
+    line->queue(question_header_);
+    asked_ = true;
+  }
+}
+
+bool HostLink::put_question(Question question, LinkHeader header,
+                            std::chrono::milliseconds patience, LinkHeader& reply) {
+  std::unique_lock lock(mutex_);
+  question_ = question;
+  question_header_ = header;
+  asked_ = replied_ = false;
+  wake();
+  const bool came = answered_.wait_for(lock, patience, [this] { return replied_; });
+  question_ = Question::kNone;
+  reply = reply_header_;
+  return came;
+}
+
+void HostLink::take_reply(const LinkHeader& header) {
+  const std::lock_guard lock(mutex_);
+  const bool wanted =
+      question_ == (header.kind == LinkKind::kVerdict ? Question::kClaim : Question::kWho);
+  if (!wanted || replied_) return;
+  reply_header_ = header;
+  replied_ = true;
+  answered_.notify_all();
+}
+
+bool HostLink::claim(uint32_t failure) {
+  LinkHeader header, verdict;
+  header.kind = LinkKind::kClaim;
+  header.rank = map_->rank;
+  header.value = failure;
+  const bool came = put_question(Question::kClaim, header, kVerdictPatience, verdict);
+  return !came || verdict.value == 1;
+}
+
+int HostLink::blame(int rank) {
+  if (map_->is_here(rank)) return rank;
+  LinkHeader header, found;
+  header.kind = LinkKind::kWho;
+  header.rank = rank;
+  const bool came = put_question(Question::kWho, header, kBlamePatience, found);
+  if (!came) return map_->server(map_->host_of[static_cast<size_t>(rank)], map_->rank);
+  return found.rank >= 0 && found.rank < map_->world() ? found.rank : rank;
+}
+
+void HostLink::take_failed(const LinkLine& line, const LinkHeader& header) {
+  const auto failure = static_cast<uint32_t>(header.value);
+  uint32_t& heard = heard_[static_cast<size_t>(map_->host_of[static_cast<size_t>(line.peer())])];
+  if (heard == 0) heard = failure;
+  page_->take_failure(failure);
+}
+
+// The first claim that comes here is the run's.
+void HostLink::take_claim(LinkLine& line, const LinkHeader& header) {
+  page_->take_failure(static_cast<uint32_t>(header.value));
+  LinkHeader verdict = header;
+  verdict.kind = LinkKind::kVerdict;
+  verdict.value = page_->run().failed.load() >> 8 == static_cast<uint32_t>(header.rank) + 1;
+  line.queue(verdict);
+}
+
+void HostLink::take_who(LinkLine& line, const LinkHeader& header) {
+  if (header.rank < 0 || header.rank >= map_->world()) return lost(line, EPROTO);
+  int rank = header.rank;
+  for (const LinkHeader& waiting : line.deferred) {
+    const int late = missing(waiting);
+    if (late >= 0) rank = late;
+    if (late >= 0) break;
+  }
+  LinkHeader answer = header;
+  answer.kind = LinkKind::kBlame;
+  answer.rank = end_of_chain(*page_, rank);
+  line.queue(answer);
+}
+
+}  // namespace ofsdp

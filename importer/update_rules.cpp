@@ -1,0 +1,353 @@
+#include "importer/update_rules.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "importer/onnx_import.h"
+#include "importer/onnx_tensor.h"
+#include "importer/specialize.h"
+#include "importer/training_info.h"
+
+namespace ofsdp {
+namespace {
+
+bool is_elementwise(const Node& node) {
+  const std::string name = node.op->full_name();
+  if (node.op->domain == kTrainingDomain || name == "Where" || name == "Clip") return true;
+  return node.op->layout == LayoutRule::kElementwise && !node.op->random && name != "Dropout";
+}
+
+class RuleMaker {
+ public:
+  RuleMaker(SplitTraining split, Graph graph, std::string file)
+      : split_(std::move(split)), graph_(std::move(graph)), file_(std::move(file)) {}
+
+  Result<UpdateRules> run() {
+    find_tensors();
+    joined_.resize(graph_.values.size());
+    std::iota(joined_.begin(), joined_.end(), 0);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      Status status = join(static_cast<int>(i));
+      if (!status.ok()) return std::move(status).with_prefix(where(graph_.nodes[i]));
+    }
+    OFSDP_RETURN_IF_ERROR(make_rules().with_prefix(file_ + ": training_info"));
+    find_rate();
+    rules_.loss = split_.loss;
+    rules_.trained = split_.trained;
+    rules_.graph = std::move(graph_);
+    return std::move(rules_);
+  }
+
+ private:
+  bool is_tensor(ValueId id) const { return tensors_.contains(id); }
+
+  std::string where(const Node& node) const {
+    return fmt::format("{}: training_info: node '{}' ({})", file_, node.name, node.op->full_name());
+  }
+
+  // A bound scalar whose next value depends on a tensor is a tensor of one element.
+  void find_tensors() {
+    for (const UpdateLeaf& leaf : split_.leaves) {
+      const ValueId id = graph_.find(leaf.value);
+      const bool scalar =
+          leaf.kind == UpdateLeaf::Kind::kState && graph_.value(id).desc.numel() == 1;
+      if (!scalar) tensors_.insert(id);
+    }
+    for (bool more = true; more;) {
+      more = false;
+      for (const Node& node : graph_.nodes) {
+        if (!std::ranges::any_of(node.inputs, [&](ValueId id) { return is_tensor(id); })) continue;
+        for (const ValueId id : node.outputs) more |= id != 0 && tensors_.insert(id).second;
+      }
+      for (const UpdateLeaf& leaf : split_.leaves) {
+        if (leaf.next.empty() || !is_tensor(graph_.find(leaf.next))) continue;
+        more |= tensors_.insert(graph_.find(leaf.value)).second;
+      }
+    }
+  }
+
+  int root(ValueId id) {
+    auto& parent = joined_[static_cast<size_t>(id)];
+    return parent == id ? id : parent = root(parent);
+  }
+
+  // The parameter that a set of tensors belongs to.
+  const std::string* owner(int set) const {
+    const auto found = owners_.find(set);
+    return found == owners_.end() ? nullptr : &found->second;
+  }
+
+  Status unite(ValueId a, ValueId b) {
+    const int x = root(a), y = root(b);
+    if (x == y) return {};
+    const std::string *first = owner(x), *second = owner(y);
+    if (first != nullptr && second != nullptr && *first != *second) {
+      return input_error("mixes the parameters '{}' and '{}': expected an update of each by itself",
+                         *first, *second);
+    }
+    if (second != nullptr) owners_[x] = *second;
+    joined_[static_cast<size_t>(y)] = x;
+    return {};
+  }
+
+  Status join(int index) {
+    if (index == 0) own_leaves();
+    const Node& node = graph_.nodes[static_cast<size_t>(index)];
+    std::vector<ValueId> tensors;
+    for (const ValueId id : node.inputs) {
+      if (id != 0 && is_tensor(id)) tensors.push_back(id);
+    }
+    if (tensors.empty()) {
+      rules_.scalar_nodes.push_back(index);
+      return {};
+    }
+    for (const ValueId id : node.outputs) {
+      if (id != 0) tensors.push_back(id);
+    }
+    for (const ValueId id : tensors) OFSDP_RETURN_IF_ERROR(unite(tensors[0], id));
+    if (!is_elementwise(node)) {
+      return input_error("is not elementwise, so it cannot be computed on a shard");
+    }
+    return check_shapes(node, tensors);
+  }
+
+  void own_leaves() {
+    for (const UpdateLeaf& leaf : split_.leaves) {
+      if (leaf.kind != UpdateLeaf::Kind::kState) {
+        owners_[graph_.find(leaf.value)] = leaf.initializer;
+      }
+    }
+  }
+
+  Status check_shapes(const Node& node, const std::vector<ValueId>& tensors) const {
+    const Shape& shape = graph_.value(tensors[0]).desc.shape;
+    for (const ValueId id : tensors) {
+      const Value& value = graph_.value(id);
+      if (!(value.desc.shape == shape)) {
+        return input_error("expected {} of the shape of '{}', {}, found {}", value.name,
+                           graph_.value(tensors[0]).name, shape.text(), value.desc.shape.text());
+      }
+      const bool known = value.desc.dtype == DType::kFloat32 || value.desc.dtype == DType::kBool;
+      if (!known) {
+        return input_error("'{}': expected float32 or bool, found {}", value.name,
+                           dtype_name(value.desc.dtype));
+      }
+    }
+    for (const ValueId id : node.inputs) {
+      if (id == 0 || is_tensor(id)) continue;
+      const Value& value = graph_.value(id);
+      if (value.desc.numel() == 1 && value.desc.shape.rank() <= shape.rank()) continue;
+      return input_error("'{}': expected a scalar, found {}", value.name, value.desc.text());
+    }
+    return {};
+  }
+
+  Status make_rules() {
+    if (graph_.nodes.empty()) own_leaves();
+    for (const std::string& name : split_.trained) rules_.rules.push_back({.parameter = name});
+    for (const UpdateLeaf& leaf : split_.leaves) OFSDP_RETURN_IF_ERROR(place(leaf));
+    for (UpdateRule& rule : rules_.rules) {
+      OFSDP_RETURN_IF_ERROR(check_rule(rule));
+      for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+        const std::vector<ValueId>& outputs = graph_.nodes[i].outputs;
+        const auto made = std::ranges::find_if(outputs, [](ValueId id) { return id != 0; });
+        if (made != outputs.end() && is_tensor(*made) && belongs(*made, rule.parameter))
+          rule.nodes.push_back(static_cast<int>(i));
+      }
+    }
+    return {};
+  }
+
+  bool belongs(ValueId id, const std::string& parameter) {
+    const std::string* name = owner(root(id));
+    return name != nullptr && *name == parameter;
+  }
+
+  UpdateRule* rule_of(ValueId id) {
+    const std::string* name = owner(root(id));
+    if (name == nullptr) return nullptr;
+    const auto found = std::ranges::find(rules_.rules, *name, &UpdateRule::parameter);
+    return found == rules_.rules.end() ? nullptr : &*found;
+  }
+
+  Status place(const UpdateLeaf& leaf) {
+    const ValueId id = graph_.find(leaf.value);
+    const ValueId next = leaf.next.empty() ? 0 : graph_.find(leaf.next);
+    const UpdateState state{leaf.initializer, leaf.training_info, id, next};
+    if (!is_tensor(id)) {
+      rules_.scalars.push_back(state);
+      return {};
+    }
+    UpdateRule* rule = rule_of(id);
+    if (leaf.kind == UpdateLeaf::Kind::kGradient) {
+      if (rule != nullptr) rule->gradient = id;  // else of a parameter that is not bound
+      return {};
+    }
+    if (rule == nullptr) {
+      return input_error("'{}' is updated with no tensor of Gradient's xs: expected one",
+                         leaf.initializer);
+    }
+    if (leaf.kind == UpdateLeaf::Kind::kParameter) {
+      rule->value = id;
+      rule->next = next;
+      return {};
+    }
+    rule->states.push_back(state);
+    return {};
+  }
+
+  Status check_rule(const UpdateRule& rule) const {
+    if (rule.next == 0) return input_error("'{}' is bound to no new value", rule.parameter);
+    const Shape& shape = graph_.value(rule.value).desc.shape;
+    const auto fits = [&](ValueId id) { return id == 0 || graph_.value(id).desc.shape == shape; };
+    for (const UpdateState& state : rule.states) {
+      if (fits(state.value) && fits(state.next)) continue;
+      return input_error("'{}' is a state of '{}': expected {}, found {}", state.initializer,
+                         rule.parameter, shape.text(), graph_.value(state.value).desc.shape.text());
+    }
+    if (fits(rule.next)) return {};
+    return input_error("the new value of '{}': expected {}, found {}", rule.parameter, shape.text(),
+                       graph_.value(rule.next).desc.shape.text());
+  }
+
+  const Node* maker_of(ValueId id) const {
+    for (const Node& node : graph_.nodes) {
+      if (std::ranges::find(node.outputs, id) != node.outputs.end()) return &node;
+    }
+    return nullptr;
+  }
+
+  // R of an optimizer of the standard, a scalar of that name, or the factor of what a Sub takes off.
+  void find_rate() {
+    const ValueId named = graph_.find("R");
+    if (named != 0 && !is_tensor(named) && is_floating(graph_.value(named).desc.dtype))
+      rules_.rate = named;
+    for (const Node& node : graph_.nodes) {
+      if (node.op->domain == kTrainingDomain) {
+        rules_.rate = node.inputs[0];
+        return;
+      }
+    }
+    if (rules_.rate != 0) return;
+    const Node* node = maker_of(rules_.rules[0].next);
+    while (node != nullptr && node->op->full_name() == "Identity") node = maker_of(node->inputs[0]);
+    if (node == nullptr || node->op->full_name() != "Sub") return;
+    node = maker_of(node->inputs[1]);
+    if (node == nullptr || node->op->full_name() != "Mul") return;
+    for (const ValueId id : node->inputs) {
+      if (!is_tensor(id)) rules_.rate = id;
+    }
+  }
+
+  SplitTraining split_;
+  Graph graph_;
+  std::string file_;
+  std::set<ValueId> tensors_;
+  std::vector<int> joined_;            // union-find over values
+  std::map<int, std::string> owners_;  // root -> parameter
+  UpdateRules rules_;
+};
+
+const onnx::GraphProto& graph_of(const onnx::ModelProto& model, int training_info) {
+  return training_info < 0 ? model.graph() : model.training_info(training_info).algorithm();
+}
+
+// What the file has; in float32 where it is a float.
+Status read_scalar(const onnx::ModelProto& model, DType dtype, UpdateState& scalar) {
+  for (const auto& tensor : graph_of(model, scalar.training_info).initializer()) {
+    if (tensor.name() != scalar.initializer) continue;
+    OFSDP_ASSIGN_OR_RETURN(scalar.initial, constant_from_onnx(tensor));
+    if (scalar.initial->desc.dtype == dtype) return {};
+    const auto values = to_doubles(scalar.initial->desc, scalar.initial->bytes.data());
+    Constant made{{dtype, scalar.initial->desc.shape}, {}};
+    made.bytes.resize(made.desc.bytes());
+    from_doubles(values, made.desc, made.bytes.data());
+    scalar.initial = std::make_shared<const Constant>(std::move(made));
+    return {};
+  }
+  OFSDP_CHECK(false, "no initializer {}", scalar.initializer);
+}
+
+// What the trained file will have has to have a place in it.
+Status check_place(const OnnxFile& file, const UpdateState& state) {
+  OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(file, state));
+  const Initializer& source = state_source(file, place);
+  const bool list = source.encoding == Initializer::Encoding::kList && is_floating(source.dtype);
+  if (state.next == 0 || place.in_model || !list) return {};
+  return input_error("'{}': expected its {} as raw_data, found a list", state.initializer,
+                     dtype_name(source.dtype));
+}
+
+Status check_places(const OnnxFile& file, const UpdateRules& rules) {
+  for (const UpdateState& scalar : rules.scalars) OFSDP_RETURN_IF_ERROR(check_place(file, scalar));
+  for (const UpdateRule& rule : rules.rules) {
+    for (const UpdateState& state : rule.states) OFSDP_RETURN_IF_ERROR(check_place(file, state));
+  }
+  return {};
+}
+
+Result<Graph> update_graph(const SplitTraining& split, const OnnxFile& file,
+                           const Registry& registry) {
+  const OnnxFile model =
+      OnnxFile::of_model(file.path() + ": training_info", split.update.SerializeAsString());
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, registry));
+  std::map<std::string, Shape> shapes;
+  for (const ValueId id : graph.inputs) {
+    std::vector<int64_t> axes;
+    for (const Dim& dim : graph.value(id).declared) axes.push_back(dim.size);
+    shapes[graph.value(id).name] = Shape(std::move(axes));
+  }
+  return specialize(graph, shapes, Mode::kTrain);
+}
+
+}  // namespace
+
+size_t UpdateRules::most_states() const {
+  size_t most = 0;
+  for (const UpdateRule& rule : rules) most = std::max(most, rule.states.size());
+  return most;
+}
+
+Result<StatePlace> find_state(const OnnxFile& file, const UpdateState& state) {
+  const auto& weights = file.initializers();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (state.training_info < 0 && weights[i].name == state.initializer) return StatePlace{true, i};
+  }
+  const auto& tensors = file.contents().algorithm_tensors;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].training_info == state.training_info &&
+        tensors[i].initializer.name == state.initializer) {
+      return StatePlace{false, i};
+    }
+  }
+  return input_error(
+      "'{}': expected an initializer of the algorithm, or a floating-point one of the model's "
+      "graph, found neither",
+      state.initializer);
+}
+
+const Initializer& state_source(const OnnxFile& file, const StatePlace& place) {
+  if (place.in_model) return file.initializers()[place.index];
+  return file.contents().algorithm_tensors[place.index].initializer;
+}
+
+Result<std::optional<UpdateRules>> read_update_rules(const OnnxFile& file,
+                                                     const Registry& registry) {
+  onnx::ModelProto model;
+  if (!model.ParseFromString(file.skeleton()) || !has_training_info(model)) {
+    return std::optional<UpdateRules>();  // import_onnx says what is wrong with it
+  }
+  OFSDP_ASSIGN_OR_RETURN(SplitTraining split, split_training_info(file, model));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, update_graph(split, file, registry));
+  OFSDP_ASSIGN_OR_RETURN(UpdateRules rules,
+                         RuleMaker(std::move(split), std::move(graph), file.path()).run());
+  for (UpdateState& scalar : rules.scalars) {
+    const DType dtype = rules.graph.value(scalar.value).desc.dtype;
+    OFSDP_RETURN_IF_ERROR(read_scalar(model, dtype, scalar).with_prefix(file.path()));
+  }
+  OFSDP_RETURN_IF_ERROR(check_places(file, rules).with_prefix(file.path() + ": training_info"));
+  return std::optional(std::move(rules));
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,113 @@
+// The 16-bit floats as types of C++, for loops that read and write them without an array of float32
+// in between. kernels/cpu/float_width.h converts whole arrays with the same formulas.
+//
+//   RealOf<T>       what a T is computed in: double of double, float of the others
+//   as_float(x)     the value of a float, BFloat16 or Half as float32: exact, without a branch
+//   as_real(x)      the same, and a double as it is
+//   stored<T>(v)    a RealOf<T> rounded to T: to nearest, ties to even; NaN stays NaN
+//
+// Of float and double they do nothing, so a loop over a type T has for those the bits of one
+// without them.
+// stored_type<T>() is the dtype of a type,
+// with_stored_float(dtype, f) calls f(T{}) with the type of float32, bfloat16 or float16.
+//
+// Ownership: values. Threads: any. Errors: none. Call from an OFSDP_MULTIARCH function.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/status.h"
+
+namespace ofsdp {
+
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Half {
+  uint16_t bits;
+};
+
+[[gnu::always_inline]] inline float as_float(float x) { return x; }
+
+[[gnu::always_inline]] inline float as_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+
+// The product puts the exponent right, subnormals included.
+[[gnu::always_inline]] inline float as_float(Half x) {
+  const uint32_t bits = x.bits;
+  const uint32_t magnitude = (bits & 0x7fffu) << 13;
+  const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const uint32_t value = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite;
+  return std::bit_cast<float>((bits & 0x8000u) << 16 | value);
+}
+
+template <typename T>
+using RealOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+[[gnu::always_inline]] inline RealOf<T> as_real(T x) {
+  if constexpr (std::is_same_v<T, double>) {
+    return x;
+  } else {
+    return as_float(x);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T stored(RealOf<T> x);
+
+template <>
+[[gnu::always_inline]] inline double stored<double>(double x) {
+  return x;
+}
+
+template <>
+[[gnu::always_inline]] inline float stored<float>(float x) {
+  return x;
+}
+
+template <>
+[[gnu::always_inline]] inline BFloat16 stored<BFloat16>(float value) {
+  const auto x = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (x + 0x7fffu + ((x >> 16) & 1u)) >> 16;
+  const uint32_t nan = (x >> 16) | 0x40u;
+  return {static_cast<uint16_t>((x & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+// All three cases computed and one chosen.
+template <>
+[[gnu::always_inline]] inline Half stored<Half>(float value) {
+  const auto x = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (x >> 16) & 0x8000u;
+  const uint32_t magnitude = x & 0x7fffffffu;
+  const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f);
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t finite = magnitude < 0x38800000u ? small - 0x3f000000u : normal;
+  return {static_cast<uint16_t>(sign | (magnitude >= 0x477ff000u ? large : finite))};
+}
+
+template <typename T>
+constexpr DType stored_type() {
+  if (std::is_same_v<T, double>) return DType::kFloat64;
+  if (std::is_same_v<T, BFloat16>) return DType::kBFloat16;
+  return std::is_same_v<T, Half> ? DType::kFloat16 : DType::kFloat32;
+}
+
+inline bool is_stored_float(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
+template <typename F>
+auto with_stored_float(DType dtype, const F& f) {
+  if (dtype == DType::kBFloat16) return f(BFloat16{});
+  if (dtype == DType::kFloat16) return f(Half{});
+  OFSDP_CHECK(dtype == DType::kFloat32, "no float type {}", dtype_name(dtype));
+  return f(float{});
+}
+
+}  // namespace ofsdp

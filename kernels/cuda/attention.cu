@@ -1,0 +1,375 @@
+// A warp a query (or, for dk and dv, a key): its lanes are 32 keys of a tile while scores are made, and columns while tiles
+// are added up. The tiles of K, V, Q or dY take turns in one piece of shared memory.
+#include <cmath>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.cuh"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr int64_t kTile = 32;
+
+template <typename T>
+struct Operands {
+  const T *q, *k, *v, *dy;
+  T *y, *dq, *dk, *dv, *dmask;
+  float* stats;  // [3][batch, heads, queries]: maximum, 1 / sum, sum of p dp
+};
+
+// Keys low .. high - 1 may be seen by a query; both grow with the query.
+struct Range {
+  int64_t low, high;
+};
+__device__ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+__device__ inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+__device__ inline Range range_of(const AttentionExtent& e, int64_t b, int64_t query) {
+  const int64_t at = query + (e.lengths != nullptr ? e.lengths[b] - e.queries : e.offset);
+  Range r{0, e.keys};
+  if (e.lengths != nullptr) r.high = least(r.high, e.lengths[b]);
+  if (e.mask_kind != MaskKind::kNone) r.high = least(r.high, e.mask_keys);
+  if (e.causal) r.high = least(r.high, at + 1);
+  if (e.right >= 0) r.high = least(r.high, at + e.right + 1);
+  if (e.left >= 0) r.low = most(0, at - e.left);
+  r.high = most(r.high, 0);
+  r.low = least(r.low, r.high);
+  return r;
+}
+
+// The head of a query and of its keys.
+struct Head {
+  int64_t b, h, kv;
+};
+__device__ inline Head head_of(const AttentionExtent& e, int64_t item) {
+  const int64_t h = item % e.heads;
+  return {item / e.heads, h, h / (e.heads / e.kv_heads)};
+}
+
+__device__ inline float capped(const AttentionExtent& e, float raw) {
+  return e.softcap > 0 ? e.softcap * tanhf(raw / e.softcap) : raw;
+}
+
+// A capped score with its mask; -infinity where it is not seen.
+template <typename T>
+__device__ inline float masked(const AttentionExtent& e, const Head& head, int64_t query,
+                               int64_t key, const Range& r, float score) {
+  if (key < r.low || key >= r.high) return -INFINITY;
+  if (e.mask_kind == MaskKind::kNone) return score;
+  const int64_t at = head.b * e.mask_strides[0] + head.h * e.mask_strides[1] +
+                     query * e.mask_strides[2] + key * e.mask_strides[3];
+  if (e.mask_kind == MaskKind::kBool)
+    return static_cast<const bool*>(e.mask)[at] ? score : -INFINITY;
+  const float m = to_float(static_cast<const T*>(e.mask)[at]);
+  return m == -INFINITY ? -INFINITY : score + m;
+}
+
+// Rows first .. first + kTile - 1 of a head, zeros behind `rows`, times `scale`. Begins and ends with a barrier.
+template <int kWidth, int kThreads, typename T>
+__device__ inline void load_tile(float (*tile)[kWidth + 1], const T* base, int64_t row_stride,
+                                 int64_t first, int64_t rows, int64_t width, float scale) {
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < kTile * width; i += kThreads) {
+    const int64_t row = i / width, column = i - row * width;
+    const bool there = first + row < rows;
+    tile[row][column] = there ? to_float(base[(first + row) * row_stride + column]) * scale : 0.0f;
+  }
+  __syncthreads();
+}
+
+// The row of a warp.
+template <typename T>
+__device__ inline void load_row(float* to, const T* from, bool there, int64_t width, float scale) {
+  for (int64_t i = threadIdx.x % kWarp; i < width; i += kWarp) {
+    to[i] = there ? to_float(from[i]) * scale : 0.0f;
+  }
+}
+
+__device__ inline float dot(const float* a, const float* b, int64_t width) {
+  float sum = 0;
+  for (int64_t i = 0; i < width; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// acc += sum over the tile's rows of weight (of lane = row) times the row; lanes are columns.
+template <int kWidth>
+__device__ inline void add_rows(float* acc, float weight, const float (*tile)[kWidth + 1],
+                                int64_t width) {
+  for (int row = 0; row < kTile; ++row) {
+    const float w = __shfl_sync(kAllLanes, weight, row);
+#pragma unroll
+    for (int j = 0; j < kWidth / kWarp; ++j) {
+      const int64_t column = static_cast<int64_t>(threadIdx.x % kWarp) + j * kWarp;
+      if (column < width) acc[j] += w * tile[row][column];
+    }
+  }
+}
+
+template <int kWidth, typename T>
+__device__ inline void store_row(T* to, const float* acc, int64_t width, float scale) {
+#pragma unroll
+  for (int j = 0; j < kWidth / kWarp; ++j) {
+    const int64_t column = static_cast<int64_t>(threadIdx.x % kWarp) + j * kWarp;
+    if (column < width) to[column] = Stored<T>::from(acc[j] * scale);
+  }
+}
+
+// Which query a warp of a block has, and the keys that any query of the block sees.
+struct Place {
+  Head head;
+  int64_t item, query, low, high;
+  bool there;
+  Range range;
+};
+template <int kWarps>
+__device__ inline Place place_of(const AttentionExtent& e) {
+  const int64_t tiles = (e.queries + kWarps - 1) / kWarps;
+  const int64_t item = blockIdx.x / tiles, first = blockIdx.x % tiles * kWarps;
+  Place p;
+  p.head = head_of(e, item);
+  p.query = first + threadIdx.x / kWarp;
+  p.there = p.query < e.queries;
+  p.item = item * e.queries + p.query;
+  p.low = range_of(e, p.head.b, first).low / kTile * kTile;
+  p.high = range_of(e, p.head.b, least(first + kWarps, e.queries) - 1).high;
+  p.range = p.there ? range_of(e, p.head.b, p.query) : Range{0, 0};
+  return p;
+}
+
+template <typename T, int kWidth, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(AttentionExtent e, Operands<T> o) {
+  constexpr int kThreads = kWarps * kWarp;
+  __shared__ float tile[kTile][kWidth + 1];
+  __shared__ float rows[kWarps][kWidth];
+  const Place p = place_of<kWarps>(e);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  float* q = rows[threadIdx.x / kWarp];
+  load_row(q, o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row, p.there,
+           e.width, e.scale);
+  const T* k = o.k + p.head.b * e.k.batch + p.head.kv * e.k.head;
+  const T* v = o.v + p.head.b * e.v.batch + p.head.kv * e.v.head;
+  float acc[kWidth / kWarp] = {};
+  float max = -INFINITY, sum = 0;
+  for (int64_t first = p.low; first < p.high; first += kTile) {
+    load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
+    const float raw = dot(q, tile[lane], e.width);
+    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, capped(e, raw));
+    load_tile<kWidth, kThreads>(tile, v, e.v.row, first, e.keys, e.v_width, 1.0f);
+    const float grown = Largest{}(max, warp_fold(score, Largest{}));
+    if (grown == -INFINITY) continue;  // all lanes of the warp
+    const float weight = score == -INFINITY ? 0.0f : expf(score - grown);
+    const float shrink = max == -INFINITY ? 0.0f : expf(max - grown);
+    sum = sum * shrink + warp_fold(weight, Add{});
+#pragma unroll
+    for (int j = 0; j < kWidth / kWarp; ++j) acc[j] *= shrink;
+    add_rows<kWidth>(acc, weight, tile, e.v_width);
+    max = grown;
+  }
+  if (!p.there) return;
+  T* y = o.y + p.head.b * e.y.batch + p.head.h * e.y.head + p.query * e.y.row;
+  store_row<kWidth>(y, acc, e.v_width, sum == 0 ? 0.0f : 1.0f / sum);
+}
+
+// Maximum, 1 / sum and sum of p dp of each query.
+template <typename T, int kWidth, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp) stats_kernel(AttentionExtent e, Operands<T> o) {
+  constexpr int kThreads = kWarps * kWarp;
+  __shared__ float tile[kTile][kWidth + 1];
+  __shared__ float rows[kWarps][kWidth];
+  const Place p = place_of<kWarps>(e);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  float* row = rows[threadIdx.x / kWarp];
+  const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
+  const T* dy = o.dy + p.head.b * e.y.batch + p.head.h * e.y.head + p.query * e.y.row;
+  const T* k = o.k + p.head.b * e.k.batch + p.head.kv * e.k.head;
+  const T* v = o.v + p.head.b * e.v.batch + p.head.kv * e.v.head;
+  float max = -INFINITY, sum = 0, delta = 0;
+  for (int64_t first = p.low; first < p.high; first += kTile) {
+    load_row(row, q, p.there, e.width, e.scale);
+    load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
+    const float raw = dot(row, tile[lane], e.width);
+    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, capped(e, raw));
+    __syncthreads();
+    load_row(row, dy, p.there, e.v_width, 1.0f);
+    load_tile<kWidth, kThreads>(tile, v, e.v.row, first, e.keys, e.v_width, 1.0f);
+    const float dp = dot(row, tile[lane], e.v_width);
+    __syncthreads();
+    const float grown = Largest{}(max, warp_fold(score, Largest{}));
+    if (grown == -INFINITY) continue;
+    const float weight = score == -INFINITY ? 0.0f : expf(score - grown);
+    const float shrink = max == -INFINITY ? 0.0f : expf(max - grown);
+    sum = sum * shrink + warp_fold(weight, Add{});
+    delta = delta * shrink + warp_fold(weight == 0.0f ? 0.0f : weight * dp, Add{});
+    max = grown;
+  }
+  if (!p.there || lane != 0) return;
+  const int64_t all = e.batch * e.heads * e.queries;
+  const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
+  o.stats[p.item] = sum == 0 ? 0.0f : max;
+  o.stats[all + p.item] = inverse;
+  o.stats[2 * all + p.item] = delta * inverse;
+}
+
+// p and the gradient of a score (before softcap), from the statistics of the query.
+struct Slope {
+  float p, ds;
+};
+__device__ inline Slope slope_of(const AttentionExtent& e, const float* stats, int64_t item,
+                                 float score, float dp) {
+  const int64_t all = e.batch * e.heads * e.queries;
+  if (score == -INFINITY) return {0, 0};
+  const float p = expf(score - stats[item]) * stats[all + item];
+  return {p, p * (dp - stats[2 * all + item])};
+}
+__device__ inline float through_cap(const AttentionExtent& e, float ds, float cap_score) {
+  if (!(e.softcap > 0)) return ds;
+  const float t = cap_score / e.softcap;
+  return ds * (1.0f - t * t);
+}
+
+template <typename T, int kWidth, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp) queries_kernel(AttentionExtent e, Operands<T> o) {
+  constexpr int kThreads = kWarps * kWarp;
+  __shared__ float tile[kTile][kWidth + 1];
+  __shared__ float rows[kWarps][kWidth];
+  const Place p = place_of<kWarps>(e);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  float* row = rows[threadIdx.x / kWarp];
+  const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
+  const T* dy = o.dy + p.head.b * e.y.batch + p.head.h * e.y.head + p.query * e.y.row;
+  const T* k = o.k + p.head.b * e.k.batch + p.head.kv * e.k.head;
+  const T* v = o.v + p.head.b * e.v.batch + p.head.kv * e.v.head;
+  float acc[kWidth / kWarp] = {};
+  for (int64_t first = p.low; first < p.high; first += kTile) {
+    const int64_t key = first + lane;
+    load_row(row, dy, p.there, e.v_width, 1.0f);
+    load_tile<kWidth, kThreads>(tile, v, e.v.row, first, e.keys, e.v_width, 1.0f);
+    const float dp = dot(row, tile[lane], e.v_width);
+    __syncthreads();
+    load_row(row, q, p.there, e.width, e.scale);
+    load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
+    const float cap_score = capped(e, dot(row, tile[lane], e.width));
+    const float score = masked<T>(e, p.head, p.query, key, p.range, cap_score);
+    const float ds = p.there ? slope_of(e, o.stats, p.item, score, dp).ds : 0.0f;
+    if (o.dmask != nullptr && p.there && key < e.mask_keys) {
+      o.dmask[p.item * e.mask_keys + key] = Stored<T>::from(ds);
+    }
+    add_rows<kWidth>(acc, through_cap(e, ds, cap_score), tile, e.width);
+    __syncthreads();
+  }
+  if (!p.there) return;
+  store_row<kWidth>(o.dq + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row, acc,
+                    e.width, e.scale);
+}
+
+// dk and dv of kWarps keys of a key head: over its query heads, and tiles of queries.
+template <typename T, int kWidth, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp) keys_kernel(AttentionExtent e, Operands<T> o) {
+  constexpr int kThreads = kWarps * kWarp;
+  __shared__ float tile[kTile][kWidth + 1];
+  __shared__ float rows[kWarps][kWidth];
+  const int64_t tiles = (e.keys + kWarps - 1) / kWarps;
+  const int64_t item = blockIdx.x / tiles, first_key = blockIdx.x % tiles * kWarps;
+  const int64_t b = item / e.kv_heads, kv = item % e.kv_heads, group = e.heads / e.kv_heads;
+  const int64_t key = first_key + threadIdx.x / kWarp;
+  const bool there = key < e.keys;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  float* row = rows[threadIdx.x / kWarp];
+  const T* k = o.k + b * e.k.batch + kv * e.k.head + key * e.k.row;
+  const T* v = o.v + b * e.v.batch + kv * e.v.head + key * e.v.row;
+  float dk[kWidth / kWarp] = {}, dv[kWidth / kWarp] = {};
+  for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+    const Head head{b, h, kv};
+    const T* q = o.q + b * e.q.batch + h * e.q.head;
+    const T* dy = o.dy + b * e.y.batch + h * e.y.head;
+    for (int64_t first = 0; first < e.queries; first += kTile) {
+      const int64_t last = least(first + kTile, e.queries) - 1, query = first + lane;
+      const bool asks = there && query < e.queries;
+      if (range_of(e, b, last).high <= first_key) continue;  // all threads alike
+      load_row(row, v, there, e.v_width, 1.0f);
+      load_tile<kWidth, kThreads>(tile, dy, e.y.row, first, e.queries, e.v_width, 1.0f);
+      const float dp = dot(row, tile[lane], e.v_width);
+      __syncthreads();
+      load_row(row, k, there, e.width, 1.0f);
+      load_tile<kWidth, kThreads>(tile, q, e.q.row, first, e.queries, e.width, e.scale);
+      const float cap_score = capped(e, dot(row, tile[lane], e.width));
+      Slope s{0, 0};
+      if (asks) {
+        const float score = masked<T>(e, head, query, key, range_of(e, b, query), cap_score);
+        s = slope_of(e, o.stats, (b * e.heads + h) * e.queries + query, score, dp);
+      }
+      add_rows<kWidth>(dk, through_cap(e, s.ds, cap_score), tile, e.width);
+      load_tile<kWidth, kThreads>(tile, dy, e.y.row, first, e.queries, e.v_width, 1.0f);
+      add_rows<kWidth>(dv, s.p, tile, e.v_width);
+      __syncthreads();
+    }
+  }
+  if (!there) return;
+  store_row<kWidth>(o.dk + b * e.k.batch + kv * e.k.head + key * e.k.row, dk, e.width, 1.0f);
+  store_row<kWidth>(o.dv + b * e.v.batch + kv * e.v.head + key * e.v.row, dv, e.v_width, 1.0f);
+}
+
+template <typename T, int kWidth, int kWarps>
+cudaError_t backward_of(const AttentionExtent& e, const Operands<T>& o, cudaStream_t stream) {
+  constexpr int kThreads = kWarps * kWarp;
+  const int64_t by_query = e.batch * e.heads * blocks_for(e.queries, kWarps);
+  const int64_t by_key = e.batch * e.kv_heads * blocks_for(e.keys, kWarps);
+  OFSDP_CUDA_TRY(launch_blocks(stream, by_query, kThreads, stats_kernel<T, kWidth, kWarps>, e, o));
+  OFSDP_CUDA_TRY(
+      launch_blocks(stream, by_query, kThreads, queries_kernel<T, kWidth, kWarps>, e, o));
+  return launch_blocks(stream, by_key, kThreads, keys_kernel<T, kWidth, kWarps>, e, o);
+}
+
+template <typename T, int kWidth, int kWarps>
+cudaError_t forward_of(const AttentionExtent& e, const Operands<T>& o, cudaStream_t stream) {
+  return launch_blocks(stream, e.batch * e.heads * blocks_for(e.queries, kWarps), kWarps * kWarp,
+                       forward_kernel<T, kWidth, kWarps>, e, o);
+}
+
+}  // namespace
+
+cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
+                      void* y, cudaStream_t stream) {
+  const int64_t width = std::max(e.width, e.v_width);
+  if (width > 256) return cudaErrorNotSupported;
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    Operands<T> o{};
+    o.q = static_cast<const T*>(q);
+    o.k = static_cast<const T*>(k);
+    o.v = static_cast<const T*>(v);
+    o.y = static_cast<T*>(y);
+    if (width <= 64) return forward_of<T, 64, 8>(e, o, stream);
+    return width <= 128 ? forward_of<T, 128, 8>(e, o, stream) : forward_of<T, 256, 4>(e, o, stream);
+  });
+}
+
+size_t attention_grad_scratch(const AttentionExtent& e) {
+  return round_up(static_cast<size_t>(3 * e.batch * e.heads * e.queries) * sizeof(float));
+}
+
+cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
+                           cudaStream_t stream) {
+  const int64_t width = std::max(e.width, e.v_width);
+  if (width > 256) return cudaErrorNotSupported;
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    const Operands<T> o{static_cast<const T*>(g.q),
+                        static_cast<const T*>(g.k),
+                        static_cast<const T*>(g.v),
+                        static_cast<const T*>(g.dy),
+                        nullptr,
+                        static_cast<T*>(g.dq),
+                        static_cast<T*>(g.dk),
+                        static_cast<T*>(g.dv),
+                        static_cast<T*>(g.dmask),
+                        static_cast<float*>(g.scratch)};
+    const auto masks = static_cast<size_t>(e.batch * e.heads * e.queries * e.mask_keys) * sizeof(T);
+    if (g.dmask != nullptr && masks > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(g.dmask, 0, masks, stream));
+    if (width <= 64) return backward_of<T, 64, 8>(e, o, stream);
+    return width <= 128 ? backward_of<T, 128, 8>(e, o, stream)
+                        : backward_of<T, 256, 4>(e, o, stream);
+  });
+}
+
+}  // namespace ofsdp::cuda

@@ -1,0 +1,46 @@
+// What the optimizers of ai.onnx.preview.training share: inputs R (rate), T (count of updates so
+// far), then the optimized tensors, their gradients and each kind of state, tensor after tensor;
+// outputs the new tensors and states in the same order. Elementwise but for R and T, which are
+// scalars, so an update may be cut into blocks.
+//
+// Factors of R and T are computed in double and rounded once, as kernels/optimizers do.
+// Ownership: values. Threads: any. Errors: kInput from infer.
+#pragma once
+
+#include <string>
+
+#include "kernels/ops/support.h"
+
+namespace ofsdp::ops {
+
+struct TrainingAttributes {
+  double norm = 0, norm_post = 0, alpha = 0, beta = 0, epsilon = 0, decay = 0;
+  bool nesterov = false;
+};
+
+// Of one tensor: in[0] its value, in[1] its gradient, in[2..] its states; out[0] the new value,
+// out[1..] the new states.
+template <typename T>
+struct TrainingSpan {
+  const T* const* in;
+  T* const* out;
+  int64_t count;
+  double rate;
+  double updates;
+};
+
+struct TrainingUpdate {
+  std::string name;
+  int states;
+  void (*update)(const TrainingAttributes&, const TrainingSpan<float>&);
+  void (*reference)(const TrainingAttributes&, const TrainingSpan<double>&);
+  std::vector<Attributes> attributes;  // of the sample cases
+};
+
+OpDef training_update(const TrainingUpdate& update, ReferenceFn reference);
+// What `reference` of the OpDef does.
+std::vector<RefTensor> training_reference(const TrainingUpdate& update, const ReferenceContext& c);
+
+inline constexpr const char* kTrainingDomain = "ai.onnx.preview.training";
+
+}  // namespace ofsdp::ops

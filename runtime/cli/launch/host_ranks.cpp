@@ -1,0 +1,192 @@
+#include "runtime/cli/launch/host_ranks.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+
+namespace ofsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kCannotStart = 127;                       // as a shell says it
+constexpr std::chrono::milliseconds kLongestLook{500};  // more means that we did not run
+
+// By its name, so that a list of processes shows it; through /proc where the file has been replaced.
+std::string program_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || access(path.c_str(), X_OK) != 0) return "/proc/self/exe";
+  return path.string();
+}
+
+// The cores of each rank, or none where there is not one for each: then the kernel places them.
+std::vector<cpu_set_t> core_shares(int nproc) {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < nproc) return {};
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &all)) cores.push_back(core);
+  }
+  std::vector<cpu_set_t> shares(static_cast<size_t>(nproc));
+  for (size_t i = 0; i < cores.size(); ++i) {
+    CPU_SET(cores[i], &shares[i * shares.size() / cores.size()]);
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::string name_of_host() {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv)
+    : assignment_(assignment),
+      grace_(plan.grace),
+      most_stopped_(timeout_of(plan.options) + plan.grace),
+      argv_(argv),
+      program_(program_path()),
+      shares_(core_shares(static_cast<int>(plan.options.nproc_per_node))),
+      children_(static_cast<size_t>(plan.options.nproc_per_node)) {}
+
+Status HostRanks::start(const SignalQueue& signals) {
+  const int nproc = static_cast<int>(children_.size());
+  for (size_t rank = 0; rank < children_.size(); ++rank) {
+    const RankEnvironment environment(assignment_, static_cast<int>(rank), nproc, cores_of_each());
+    const pid_t launcher = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return fault("cannot start {}: fork: {}", name_of(rank), std::strerror(errno));
+    if (pid == 0) become_rank(rank, launcher, signals, environment);
+    children_[rank].pid = pid;
+    children_[rank].running = true;
+  }
+  return {};
+}
+
+// In the child, between fork and exec: only calls that are safe there.
+void HostRanks::become_rank(size_t rank, pid_t launcher, const SignalQueue& signals,
+                            const RankEnvironment& environment) const {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(1);  // it died before the line above
+  if (!shares_.empty()) sched_setaffinity(0, sizeof(cpu_set_t), &shares_[rank]);
+  signals.restore();
+  execve(program_.c_str(), argv_, environment.get());
+  _exit(kCannotStart);
+}
+
+// The same for all.
+int HostRanks::cores_of_each() const {
+  int cores = 0;
+  for (const cpu_set_t& share : shares_) cores += CPU_COUNT(&share);
+  return cores / static_cast<int>(children_.size());
+}
+
+bool HostRanks::reap() {
+  const Clock::time_point now = Clock::now();
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - looked_);
+  looked_ += since;
+  bool any = false;
+  for (Child& child : children_) {
+    if (child.running) look_at(child, std::min(since, kLongestLook));
+    any = any || child.running;
+  }
+  return any;
+}
+
+void HostRanks::look_at(Child& child, std::chrono::milliseconds since) {
+  for (int status; waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.pid;) {
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+      child.stopped = WIFSTOPPED(status);
+      child.stopped_for = {};
+      continue;
+    }
+    child.running = false;
+    child.wait_status = status;
+    if (status != 0) note_failure(child);
+    return;
+  }
+  if (!child.stopped) return;
+  child.stopped_for += since;
+  if (child.stopped_for > most_stopped_) kill(child.pid, SIGKILL);
+}
+
+void HostRanks::note_failure(const Child& child) {
+  failed_ = true;
+  end_soon();
+  // The rank that reports a failure and those that heard of it exit with the same status.
+  if (WIFEXITED(child.wait_status) && reported_ == 0) reported_ = WEXITSTATUS(child.wait_status);
+}
+
+void HostRanks::end_soon() {
+  if (!end_by_) end_by_ = Clock::now() + grace_;
+}
+
+void HostRanks::kill_late() {
+  if (!end_by_) return;
+  const bool late = Clock::now() >= *end_by_;
+  for (Child& child : children_) {
+    if (late || child.stopped) end_here(child);
+  }
+}
+
+Outcome HostRanks::outcome() const {
+  Outcome outcome;
+  outcome.spoke = reported_ != 0 && reported_ != kCannotStart;
+  for (const Child& child : children_) {
+    if (failed_ || child.killed_here) outcome.status = 1;
+  }
+  if (outcome.spoke && reported_ == 2) outcome.status = 2;
+  if (failed_ && !outcome.spoke) outcome.line = why();
+  return outcome;
+}
+
+std::string HostRanks::why() const {
+  for (size_t rank = 0; rank < children_.size(); ++rank) {
+    const Child& child = children_[rank];
+    if (WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == kCannotStart) {
+      return fmt::format("{} could not be started", name_of(rank));
+    }
+    if (!WIFSIGNALED(child.wait_status) || child.killed_here) continue;
+    if (child.stopped_for > most_stopped_) return name_of(rank) + " was stopped, and did not go on";
+    return fmt::format("{} was killed by signal {}", name_of(rank), WTERMSIG(child.wait_status));
+  }
+  return "";
+}
+
+std::string HostRanks::name_of(size_t local_rank) const {
+  const int rank = assignment_.first_rank + static_cast<int>(local_rank);
+  const pid_t pid = children_[local_rank].pid;
+  if (assignment_.nodes == 1) return fmt::format("rank {} (pid {})", rank, pid);
+  return fmt::format("rank {} (pid {} on {})", rank, pid, name_of_host());
+}
+
+void HostRanks::send_all(int number) const {
+  for (const Child& child : children_) {
+    if (child.running) kill(child.pid, number);
+  }
+}
+
+// SIGKILL also ends a rank that is stopped.
+void HostRanks::end_here(Child& child) {
+  if (!child.running) return;
+  child.killed_here = true;
+  kill(child.pid, SIGKILL);
+  waitpid(child.pid, &child.wait_status, 0);
+  child.running = false;
+}
+
+void HostRanks::kill_rest() {
+  for (Child& child : children_) end_here(child);
+}
+
+}  // namespace ofsdp

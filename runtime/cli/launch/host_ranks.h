@@ -1,0 +1,80 @@
+// The ranks of this host: child processes, the same program with the same arguments.
+//
+// Ranks get their share of this process's cores when there is one for each. They die with the
+// launcher, also when it is killed. When one has failed, or `end_soon` was called, the others have
+// a few seconds to notice and end; then they are killed, also those that are stopped. One that
+// stays stopped for longer than the timeout is killed too, for nobody may be waiting for it. Time in
+// which the launcher itself was stopped (Ctrl-Z) does not count.
+//
+// Ownership: the child processes; none is left after the destructor. Threads: the main one (the
+// kernel ties the children's lives to the thread that forks them). Errors: kFault when a rank
+// cannot be started.
+#pragma once
+
+#include <sched.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "runtime/cli/launch/node_link.h"
+#include "runtime/cli/launch/rank_environment.h"
+#include "runtime/cli/launch/signal_queue.h"
+
+namespace ofsdp {
+
+class HostRanks {
+ public:
+  // `argv` as main got it, null-terminated.
+  HostRanks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv);
+  HostRanks(const HostRanks&) = delete;
+  HostRanks& operator=(const HostRanks&) = delete;
+  ~HostRanks() { kill_rest(); }
+
+  Status start(const SignalQueue& signals);
+  bool reap();  // takes in who has ended; false when nobody is left
+  bool failed() const { return failed_; }
+  void end_soon();   // the grace begins, unless it has
+  void kill_late();  // when it is over; those that are stopped at once
+  void send_all(int number) const;
+  Outcome outcome() const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    bool running = false;
+    bool killed_here = false;
+    bool stopped = false;
+    std::chrono::milliseconds stopped_for{0};
+    int wait_status = 0;
+  };
+
+  [[noreturn]] void become_rank(size_t rank, pid_t launcher, const SignalQueue& signals,
+                                const RankEnvironment& environment) const;
+  int cores_of_each() const;
+  void look_at(Child& child, std::chrono::milliseconds since);
+  void note_failure(const Child& child);
+  std::string why() const;
+  std::string name_of(size_t local_rank) const;
+  static void end_here(Child& child);
+  void kill_rest();
+
+  Assignment assignment_;
+  const std::chrono::milliseconds grace_;
+  const std::chrono::milliseconds most_stopped_;
+  char* const* argv_;
+  std::string program_;
+  std::vector<cpu_set_t> shares_;  // empty: the kernel places them
+  std::vector<Child> children_;
+  bool failed_ = false;
+  int reported_ = 0;  // the exit status of the first rank that ended by itself in failure
+  std::optional<std::chrono::steady_clock::time_point> end_by_;
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
+};
+
+std::string name_of_host();
+
+}  // namespace ofsdp

@@ -1,0 +1,45 @@
+#include "runtime/cli/launch/rank_environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace ofsdp {
+
+RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores) {
+  set("RANK", a.first_rank + local_rank);
+  set("WORLD_SIZE", a.world);
+  set("LOCAL_RANK", local_rank);
+  set("LOCAL_WORLD_SIZE", local_world);
+  set("GROUP_RANK", a.node);
+  set("GROUP_WORLD_SIZE", a.nodes);
+  set("MASTER_ADDR", a.master_address);
+  set("MASTER_PORT", a.master_port);
+  set("TORCHELASTIC_RUN_ID", a.run_id);
+  set("TORCHELASTIC_RESTART_COUNT", a.restart);
+  // Of this host and this attempt: two launchers of a run may share a host.
+  set("OFSDP_RENDEZVOUS", fmt::format("{}-{}-{}", a.run_id, a.node, a.restart));
+  set("OFSDP_RESTART", a.restart == 0 ? "" : a.from_latest ? "latest" : "as given");
+  set("OFSDP_FIRST_WORLD", a.first_world);
+  if (cores > 0) set("OFSDP_RANK_CORES", cores);
+  // Compute threads that spin between kernels would take the other ranks' cores.
+  if (getenv("OMP_WAIT_POLICY") == nullptr) set("OMP_WAIT_POLICY", "passive");
+  for (char** variable = environ; *variable != nullptr; ++variable) inherit(*variable);
+  for (std::string& text : texts_) pointers_.push_back(text.data());
+  pointers_.push_back(nullptr);
+}
+
+void RankEnvironment::set(std::string_view name, std::string_view value) {
+  texts_.push_back(fmt::format("{}={}", name, value));
+}
+
+void RankEnvironment::inherit(std::string_view variable) {
+  const std::string_view prefix = variable.substr(0, variable.find('=') + 1);
+  for (const std::string& text : texts_) {
+    if (text.starts_with(prefix)) return;
+  }
+  texts_.emplace_back(variable);
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,42 @@
+// TrustRatios: what LAMB multiplies the step of a whole parameter with, |p| / |d|, agreed by all
+// ranks; 1 where a norm is 0.
+//
+// [Note: the norms of parameters] A rank sums the squares of the part of each parameter that it alone
+// represents, in double, in blocks of kReduceBlock elements from where that part begins; partial
+// sums are exchanged and added in the order of ranks. The parts are the same under every strategy,
+// so are the bits (hybrid strategies: to rounding). With --deterministic across_ranks the sums are
+// exact (ExactSquares), one exchange a norm.
+//
+// Ownership: borrows plan, units and optimizer. Threads: the one that runs the schedule; `agree` is
+// collective. No allocation after make. Errors: those of the exchange.
+#pragma once
+
+#include <vector>
+
+#include "fsdp/communicator.h"
+#include "runtime/exact_squares.h"
+#include "runtime/optimizer_step.h"
+
+namespace ofsdp {
+
+class TrustRatios {
+ public:
+  TrustRatios(const Plan& plan, const std::vector<UnitState>& units, int rank);
+
+  Status agree(OptimizerStep& optimizer, const UpdateNumbers& numbers, Communicator& communicator);
+  // Per parameter of the graph.
+  std::span<const double> ratios() const { return ratios_; }
+
+ private:
+  Status exchange(Communicator& communicator, const CollectiveSite& site);
+  Status exchange_exact(Communicator& communicator, const CollectiveSite& site);
+
+  const Plan& plan_;
+  std::vector<Span> parts_;          // per unit, what this rank represents of what it owns
+  std::vector<double> squares_;      // per parameter: of p, of d
+  std::vector<ExactSquares> exact_;  // likewise, with across_ranks
+  std::vector<double> gathered_;
+  std::vector<double> ratios_;
+};
+
+}  // namespace ofsdp

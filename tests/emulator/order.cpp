@@ -1,0 +1,7 @@
+#include "cuda_runtime.h"
+
+namespace ofsdp::cuda {
+
+void take_turns_backwards(bool backwards) { emulator::set_backwards(backwards); }
+
+}  // namespace ofsdp::cuda

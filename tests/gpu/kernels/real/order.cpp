@@ -1,0 +1,5 @@
+namespace ofsdp::cuda {
+
+void take_turns_backwards(bool) {}
+
+}  // namespace ofsdp::cuda

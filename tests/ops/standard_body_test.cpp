@@ -1,0 +1,154 @@
+// The bodies in standard operators against the references of the operators that they stand for, on
+// the operators' own sample cases: both in double.
+#include "kernels/core/standard_body.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "importer/standard_body_graph.h"
+#include "tests/support/op_check.h"
+#include "tests/support/op_values.h"
+
+namespace ofsdp {
+namespace {
+
+using Tensors = std::vector<RefTensor>;
+
+std::vector<TensorDesc> descs_of(const Tensors& tensors) {
+  std::vector<TensorDesc> descs;
+  for (const RefTensor& tensor : tensors) descs.push_back(tensor.desc);
+  return descs;
+}
+
+// A graph of one node of `op` on these inputs.
+struct OneNode {
+  Graph graph;
+  Node node;
+};
+
+OneNode one_node(const Registry& registry, const std::string& op, const Attributes& attributes,
+                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs) {
+  OneNode made;
+  made.graph.registry = &registry;
+  made.node = {&registry.get(op), op, attributes, {}, {}};
+  GraphEditor editor(made.graph);
+  const auto add = [&](const TensorDesc& desc) {
+    return desc.present() ? editor.add_value({"", ValueKind::kInput, desc}) : 0;
+  };
+  for (const TensorDesc& desc : inputs) made.node.inputs.push_back(add(desc));
+  for (const TensorDesc& desc : outputs) made.node.outputs.push_back(add(desc));
+  return made;
+}
+
+// The body on these inputs, by references.
+Tensors evaluated(const Graph& body, const Tensors& inputs) {
+  std::map<ValueId, RefTensor> values;
+  size_t at = 0;
+  for (const RefTensor& input : inputs) {
+    if (input.desc.present()) values[body.inputs[at++]] = input;
+  }
+  for (size_t id = 1; id < body.values.size(); ++id) {
+    const Value& value = body.values[id];
+    if (value.constant == nullptr) continue;
+    values[static_cast<ValueId>(id)] = {value.desc,
+                                        to_doubles(value.desc, value.constant->bytes.data())};
+  }
+  for (const Node& node : body.nodes) {
+    Tensors given;
+    std::vector<TensorDesc> descs;
+    for (const ValueId id : node.inputs) given.push_back(id == 0 ? RefTensor{} : values.at(id));
+    for (const ValueId id : node.outputs) descs.push_back(body.value(id).desc);
+    const auto made = node.op->reference(
+        {node.attributes, given, descs, testing::kCheckNodeSeed, testing::check_step()});
+    for (size_t i = 0; i < node.outputs.size(); ++i) values[node.outputs[i]] = made[i];
+  }
+  Tensors outputs;
+  for (const ValueId id : body.outputs) outputs.push_back(values.at(id));
+  return outputs;
+}
+
+void expect_same(const Tensors& found, const Tensors& expected, double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i].desc.shape, expected[i].desc.shape) << "output " << i;
+    double scale = 1;
+    for (const double v : expected[i].values)
+      scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
+    for (size_t k = 0; k < found[i].values.size(); ++k) {
+      if (!std::isfinite(expected[i].values[k])) continue;
+      ASSERT_NEAR(found[i].values[k], expected[i].values[k], tolerance * scale)
+          << "output " << i << " element " << k;
+    }
+  }
+}
+
+class StandardBodies : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StandardBodies, AreTheirOperators) {
+  if (GetParam() == "ofsdp.MaxPoolGrad") GTEST_SKIP() << "its winners are MaxPool's Indices there";
+  const Registry registry = make_registry();
+  const OpDef& op = registry.get(GetParam());
+  for (const SampleCase& sample : op.samples()) {
+    SCOPED_TRACE(sample.name);
+    const auto values = testing::make_values(sample);
+    std::vector<bool> wanted(sample.num_outputs, true);
+    auto descs = op.infer({sample.attributes, descs_of(values.inputs), values.constants, wanted});
+    ASSERT_TRUE(descs.ok()) << descs.error().message();
+    descs->resize(sample.num_outputs);
+    const OneNode made =
+        one_node(registry, GetParam(), sample.attributes, descs_of(values.inputs), *descs);
+    const auto body = standard_body_graph(made.graph, made.node);
+    ASSERT_TRUE(body.ok()) << body.error().message();
+    for (const Node& node : body->nodes) EXPECT_EQ(node.op->domain, "") << node.op->name;
+    auto expected = op.reference(
+        {sample.attributes, values.inputs, *descs, testing::kCheckNodeSeed, testing::check_step()});
+    expected.resize(sample.num_outputs);
+    // Constants in the body have the sample's type.
+    const bool half =
+        descs->at(0).dtype == DType::kFloat16 || descs->at(0).dtype == DType::kBFloat16;
+    expect_same(evaluated(*body, values.inputs), expected, half ? 1e-2 : 1e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, StandardBodies, ::testing::ValuesIn(standard_body_names()),
+                         [](const auto& info) { return info.param.substr(6); });
+
+TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
+  const Registry registry = make_registry();
+  const OpDef& pool = registry.get("MaxPool");
+  const OpDef& grad = registry.get("ofsdp.MaxPoolGrad");
+  for (const SampleCase& sample : pool.samples()) {
+    if (sample.inputs[0].dtype != DType::kFloat32 || sample.attributes.has("ofsdp_activation") ||
+        sample.attributes.i("storage_order", 0) != 0) {
+      continue;
+    }
+    SCOPED_TRACE(sample.name);
+    const auto values = testing::make_values(sample);
+    const auto descs =
+        pool.infer({sample.attributes, descs_of(values.inputs), {}, {true, true, true}});
+    ASSERT_TRUE(descs.ok());
+    const auto forward = pool.reference({sample.attributes, values.inputs, *descs, 0, {}});
+    Attributes attributes = sample.attributes;
+    attributes.set("x_shape", values.inputs[0].desc.shape.axes());
+    const std::vector<TensorDesc> dx{values.inputs[0].desc};
+    const auto expected = grad.reference({attributes, {forward[0], forward[2]}, dx, 0, {}});
+    const OneNode made =
+        one_node(registry, "ofsdp.MaxPoolGrad", attributes, {forward[0].desc, forward[1].desc}, dx);
+    const auto body = standard_body_graph(made.graph, made.node);
+    ASSERT_TRUE(body.ok()) << body.error().message();
+    expect_same(evaluated(*body, {forward[0], forward[1]}), expected, 1e-6);
+  }
+}
+
+TEST(StandardBodyTest, AnOperatorWithoutOneIsNamed) {
+  const Registry registry = make_registry();
+  const TensorDesc desc{DType::kFloat32, {4}};
+  const OneNode made = one_node(registry, "ofsdp.MishGrad", {}, {desc, desc}, {desc});
+  const auto body = standard_body_graph(made.graph, made.node);
+  ASSERT_FALSE(body.ok());
+  EXPECT_NE(body.error().message().find("ofsdp.MishGrad"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ofsdp

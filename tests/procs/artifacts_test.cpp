@@ -1,0 +1,267 @@
+// Folders of ONNX Runtime's training artifacts, recorded with the losses of its own trainer
+// (tests/oracle/make_artifacts.py): the same losses on 1, 2 and 3 ranks, a folder as output that a
+// second run goes on from, and one line for what is wrong in one.
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBatch = 12;  // of all ranks
+constexpr double kTolerance = 2e-5;
+constexpr const char* kFiles[] = {"checkpoint", "eval_model.onnx", "module_eval_model.onnx",
+                                  "optimizer_model.onnx", "training_model.onnx"};
+
+std::string artifacts(const std::string& name) { return fixture("artifacts/" + name); }
+
+// ONNX Runtime's: of each step, then of its eval model on the first batch.
+std::vector<double> recorded(const std::string& name) {
+  std::vector<double> losses;
+  std::ifstream file(artifacts(name) + "/losses.txt");
+  for (double loss = 0; file >> loss;) losses.push_back(loss);
+  return losses;
+}
+
+std::vector<double> losses_of(const std::string& metrics, const std::string& kind) {
+  std::vector<double> losses;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    if (row["kind"] == kind) losses.push_back(row["loss"]);
+  }
+  return losses;
+}
+
+Words train(const std::string& folder, int world, int steps) {
+  return fsdp_run({folder, "--strategy", "full_shard", "--no-shuffle", "--eval-data", "none",
+                   "--global-batch-size", std::to_string(kBatch), "--steps",
+                   std::to_string(steps)}) +
+         ranks(world);
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], kTolerance) << "step " << i + 1;
+  }
+}
+
+struct Case {
+  const char* name;
+  int world;
+};
+
+class ArtifactsTest : public testing::TestWithParam<Case> {};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const char* name : {"mlp_adamw", "mlp_sgd", "operators", "mnist_cnn", "bert_cls"}) {
+    for (const int world : {1, 2, 3}) list.push_back({name, world});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, ArtifactsTest, testing::ValuesIn(cases()), [](const auto& info) {
+  return fmt::format("{}_on_{}", info.param.name, info.param.world);
+});
+
+TEST_P(ArtifactsTest, LossesAreThoseOfOnnxRuntime) {
+  const onnx_bytes::Folder folder;
+  const auto [name, world] = GetParam();
+  const std::string metrics = folder / "metrics.jsonl";
+  std::vector<double> expected = recorded(name);
+  ASSERT_EQ(expected.size(), 21u);
+  expected.pop_back();
+  const Finished run =
+      Program::run(train(artifacts(name), world, 20) + Words{"--metrics", metrics});
+  ASSERT_EQ(run.status, 0) << run.err;
+  expect_near(losses_of(metrics, "step"), expected);
+}
+
+// Nine steps, then the others from what they left: weights, moments and the count of steps.
+TEST_P(ArtifactsTest, AFolderOfOutputGoesOn) {
+  const onnx_bytes::Folder folder;
+  const auto [name, world] = GetParam();
+  const std::string metrics = folder / "metrics.jsonl", between = folder / "between";
+  const std::vector<double> expected = recorded(name);
+  // 5 steps are an epoch of the data, so the second run begins at its first row as well.
+  const Finished first =
+      Program::run(train(artifacts(name), world, 10) + Words{"--output", between});
+  ASSERT_EQ(first.status, 0) << first.err;
+  const Finished second =
+      Program::run(train(between, 4 - world, 10) +
+                   Words{"--data", artifacts(name) + "/data", "--metrics", metrics});
+  ASSERT_EQ(second.status, 0) << second.err;
+  expect_near(losses_of(metrics, "step"), {expected.begin() + 10, expected.begin() + 20});
+}
+
+TEST(ArtifactsFolderTest, HasTheFilesOfTheInputAndReplacesOneOfItsOwn) {
+  const onnx_bytes::Folder folder;
+  const Words words = train(artifacts("bert_cls"), 2, 1) + Words{"--output", folder / "out"};
+  std::map<std::string, std::string> before;
+  for (int i = 0; i < 2; ++i) {
+    const Finished run = Program::run(words);
+    ASSERT_EQ(run.status, 0) << run.err;
+    for (const char* name : kFiles) {
+      const std::string bytes = onnx_bytes::content(folder / "out" + "/" + name);
+      EXPECT_FALSE(bytes.empty()) << name;
+      EXPECT_TRUE(before.try_emplace(name, bytes).first->second == bytes) << name;
+    }
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out"), {}), 5);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1) << "something is left";
+  }
+}
+
+TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
+  const onnx_bytes::Folder folder;
+  const std::string name = "mlp_adamw", metrics = folder / "metrics.jsonl";
+  const Finished run =
+      Program::run(train(artifacts(name), 2, 20) + Words{"--output", folder / "out"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  // An ordinary model with its loss inside: no step is taken before the evaluation of its first rows.
+  const Finished eval = Program::run(fsdp_run(
+      {"eval", folder / "out" + "/eval_model.onnx", "--data", artifacts(name) + "/data",
+       "--eval-data", artifacts(name) + "/data", "--batch-size", "12", "--metrics", metrics}));
+  ASSERT_EQ(eval.status, 0) << eval.err;
+  const Finished own = Program::run(
+      fsdp_run({"eval", folder / "out", "--data", artifacts(name) + "/data", "--eval-data",
+                artifacts(name) + "/data", "--batch-size", "12", "--metrics", metrics + "2"}));
+  ASSERT_EQ(own.status, 0) << own.err;
+  EXPECT_EQ(losses_of(metrics, "eval").size(), 1u);
+  expect_near(losses_of(metrics, "eval"), losses_of(metrics + "2", "eval"));
+}
+
+// How often a step of the schedule stands in what plan prints for the training program.
+int count_steps(const std::string& plan, const std::string& step) {
+  const size_t begin = plan.find("training of"), end = plan.find("evaluation of");
+  int count = 0;
+  for (const std::string& line : lines_of(plan.substr(begin, end - begin))) {
+    count += line.find(" " + step + " ") != std::string::npos || line.ends_with(" " + step);
+  }
+  return count;
+}
+
+// Their backward reads the parameters unit by unit, as that of autodiff does: a block is gathered
+// once in forward and once in backward, and its gradient is complete once.
+TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
+  const Finished plan = Program::run(fsdp_run({"plan", artifacts("bert_cls"), "--strategy",
+                                               "full_shard", "--batch-size", "6", "--world", "2"}));
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, testing::HasSubstr("layer.1"));
+  for (const char* unit : {"u0", "u1", "u2"}) {
+    const int gathers = std::string(unit) == "u2" ? 1 : 2;  // the root stays
+    EXPECT_EQ(count_steps(plan.out, std::string("Gather ") + unit), gathers) << plan.out;
+    EXPECT_EQ(count_steps(plan.out, std::string("Post ") + unit), 1) << plan.out;
+  }
+}
+
+// A copy of a folder, which a test spoils.
+class SpoiltArtifacts : public RunFolder {
+ public:
+  explicit SpoiltArtifacts(const std::string& name = "mlp_adamw") {
+    fs::copy(artifacts(name), path() + "/a", fs::copy_options::recursive);
+  }
+  std::string file(const std::string& name) const { return *this / ("a/" + name); }
+  Words command(const Words& more = {}) const {
+    return fsdp_run({*this / "a", "--batch-size", "4", "--steps", "2", "--output", *this / "out"}) +
+           more;
+  }
+};
+
+TEST(BadArtifactsTest, TheFolderThatTheseTestsSpoilIsGood) {
+  const SpoiltArtifacts folder;
+  EXPECT_EQ(Program::run(folder.command()).status, 0);
+}
+
+TEST(BadArtifactsTest, MissingFiles) {
+  for (const char* name : {"eval_model.onnx", "checkpoint"}) {
+    const SpoiltArtifacts folder;
+    fs::remove(folder.file(name));
+    expect_refused(folder, folder.command(), {folder / "a", std::string("no file ") + name});
+  }
+}
+
+TEST(BadArtifactsTest, TruncatedAndForeignCheckpoints) {
+  const SpoiltArtifacts folder;
+  const std::string whole = onnx_bytes::content(folder.file("checkpoint"));
+  for (const size_t length :
+       {size_t{0}, size_t{7}, size_t{100}, whole.size() / 2, whole.size() - 200}) {
+    folder.write("a/checkpoint", whole.substr(0, length));
+    expect_refused(folder, folder.command(), {folder.file("checkpoint"), "no checkpoint"});
+  }
+  folder.write("a/checkpoint", onnx_bytes::content(folder.file("eval_model.onnx")));
+  expect_refused(folder, folder.command(), {folder.file("checkpoint"), "identifier ODTC"});
+}
+
+TEST(BadArtifactsTest, WeightsOfAnotherModel) {
+  const SpoiltArtifacts folder("mnist_cnn");
+  folder.write("a/checkpoint", onnx_bytes::content(artifacts("mlp_sgd") + "/checkpoint"));
+  expect_refused(folder, folder.command(), {folder.file("training_model.onnx"), "conv1.weight"});
+}
+
+TEST(BadArtifactsTest, SizesOfAnotherModel) {
+  const SpoiltArtifacts folder;
+  std::string bytes = onnx_bytes::content(folder.file("checkpoint"));
+  // The dims of fc3.bias, the only weight of 4 elements: in ONNX Runtime's file they stand before
+  // its name.
+  const size_t name = bytes.rfind("fc3.bias");
+  const size_t dims = bytes.rfind(std::string("\x01\0\0\0\x04\0\0\0\0\0\0\0", 12), name);
+  ASSERT_NE(dims, std::string::npos);
+  bytes[dims + 4] = 5;
+  folder.write("a/checkpoint", bytes);
+  expect_refused(folder, folder.command(), {folder.file("checkpoint"), "fc3.bias"});
+}
+
+TEST(BadArtifactsTest, ATrainingModelWithoutBackward) {
+  const SpoiltArtifacts folder;
+  fs::copy_file(folder.file("eval_model.onnx"), folder.file("training_model.onnx"),
+                fs::copy_options::overwrite_existing);
+  expect_refused(folder, folder.command(),
+                 {folder.file("training_model.onnx"), "InPlaceAccumulatorV2"});
+}
+
+TEST(BadArtifactsTest, AnOptimizerThatMixesParameters) {
+  const SpoiltArtifacts folder;
+  std::string bytes = onnx_bytes::content(folder.file("optimizer_model.onnx"));
+  for (size_t at; (at = bytes.find("InplaceClipGradNorm")) != std::string::npos;) {
+    bytes.replace(at, 19, "InplaceMixParamsAll");
+  }
+  folder.write("a/optimizer_model.onnx", bytes);
+  expect_refused(folder, folder.command(),
+                 {folder.file("optimizer_model.onnx"), "InplaceMixParamsAll", "mix parameters"});
+}
+
+TEST(BadArtifactsTest, OptionsThatContradict) {
+  const SpoiltArtifacts folder;
+  expect_refused(folder, folder.command({"--optimizer", "sgd"}), {"--optimizer", "adamw"});
+  expect_refused(folder, folder.command({"--loss", "mse"}), {"--loss", folder / "a"});
+  expect_refused(folder, folder.command({"--freeze", "fc1.bias"}), {"--freeze", folder / "a"});
+  expect_refused(folder, folder.command({"--param-dtype", "bfloat16"}), {"--param-dtype"});
+}
+
+TEST(BadArtifactsTest, OutputsThatWouldDestroy) {
+  const SpoiltArtifacts folder;
+  expect_refused(folder, folder.command({"--output", folder / "a"}), {folder / "a", "the input"});
+  folder.write("out/letters.txt", "dear");
+  expect_refused(folder, folder.command(), {folder / "out", "letters.txt"});
+}
+
+TEST(ArtifactsFolderTest, FlagsChangeTheNumbersOfTheirOptimizer) {
+  const onnx_bytes::Folder folder;
+  const std::string metrics = folder / "metrics.jsonl";
+  const Finished run =
+      Program::run(train(artifacts("mlp_sgd"), 1, 2) + Words{"--lr", "0.25", "--metrics", metrics});
+  ASSERT_EQ(run.status, 0) << run.err;
+  std::ifstream file(metrics);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(nlohmann::json::parse(line)["lr"], 0.25);
+}
+
+}  // namespace
+}  // namespace ofsdp

@@ -1,0 +1,105 @@
+// The real command started once a host, both hosts being this one: same bits as on one host, a
+// signal to one launcher, and a host that does not come back.
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/cli/launch/endpoint.h"
+#include "tests/support/checkpoint_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing::HasSubstr;
+
+Words train(const std::string& steps) {
+  return checkpointed_model() + Words{"--batch-size",   "7", "--threads", "1",
+                                      "--log-interval", "1", "--steps",   steps,
+                                      "--timeout",      "20"};
+}
+
+class TwoLaunchers {
+ public:
+  // The first has rank 0 and hosts the meeting, for it alone is there at first.
+  TwoLaunchers(const Words& words, int ranks_of_first) {
+    const Words meet =
+        words + Words{"--nnodes", "2", "--rdzv-endpoint", fmt::format("127.0.0.1:{}", free_port())};
+    first_ = std::make_unique<Program>(meet + ranks(ranks_of_first) + Words{"--node-rank", "0"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    second_ = std::make_unique<Program>(meet + Words{"--node-rank", "1"});
+  }
+  Program& first() { return *first_; }
+  Program& second() { return *second_; }
+
+ private:
+  std::unique_ptr<Program> first_, second_;
+};
+
+TEST(TwoLaunchersTest, TrainTheBitsOfOneHost) {
+  const CheckpointRuns runs;
+  const std::string expected = runs.trained(train("30") + ranks(2));
+  TwoLaunchers both(train("30") + Words{"--output", runs / "two.onnx"}, 1);
+  EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
+  EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
+  EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected);
+}
+
+TEST(TwoLaunchersTest, ASignalToOneStopsAllAfterTheSameUpdate) {
+  for (const bool to_first : {true, false}) {
+    const CheckpointRuns runs;
+    const Words endless = train("100000000") + runs.saving() +
+                          Words{"--checkpoint-interval", "100000000step", "--max-restarts", "1"};
+    TwoLaunchers both(endless, 1);
+    ASSERT_TRUE(both.first().until_output("step 20/", 30)) << both.first().err();
+    (to_first ? both.first() : both.second()).signal(SIGTERM);
+    EXPECT_EQ(both.first().wait(20).status, 0);
+    EXPECT_EQ(both.second().wait(20).status, 0);
+    EXPECT_EQ(both.first().err() + both.second().err(), "");
+    EXPECT_EQ(runs.checkpoints().size(), 1u);
+  }
+}
+
+// What is left when the second host is killed for good.
+Finished without_second(const CheckpointRuns& runs, int ranks_of_first) {
+  const Words words = train("60") + runs.saving() +
+                      Words{"--min-nodes",
+                            "1",
+                            "--max-restarts",
+                            "1",
+                            "--no-shuffle",
+                            "--metrics",
+                            runs / "metrics.jsonl",
+                            "--output",
+                            runs / "trained.onnx",
+                            "--checkpoint-interval",
+                            "10step",
+                            "--checkpoint-sync"};
+  TwoLaunchers both(words, ranks_of_first);
+  EXPECT_TRUE(both.first().until_output("step 15/", 30)) << both.first().err();
+  both.second().signal(SIGKILL);
+  return both.first().wait(60);
+}
+
+TEST(TwoLaunchersTest, FewerRanksKeepTheGlobalBatch) {
+  const CheckpointRuns runs;
+  runs.trained(train("60") + ranks(2) + Words{"--no-shuffle", "--metrics", runs / "whole.jsonl"});
+  const Finished run = without_second(runs, 1);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("restart 1 of 1: from the latest checkpoint in " + runs.dir()));
+  const auto expected = losses_of(runs / "whole.jsonl");
+  for (const auto& [step, loss] : losses_of(runs / "metrics.jsonl")) {
+    EXPECT_NEAR(loss, expected[static_cast<size_t>(step - 1)].second, 1e-5 * loss) << step;
+  }
+}
+
+TEST(TwoLaunchersTest, AGlobalBatchThatFewerRanksCannotShareIsRefused) {
+  const CheckpointRuns runs;
+  const Finished run = without_second(runs, 2);
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr("fsdp-run: restart with 2 ranks: --global-batch-size 21 (3 ranks "
+                                 "at first) is not a multiple of 2\n"));
+}
+
+}  // namespace
+}  // namespace ofsdp

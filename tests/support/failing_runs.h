@@ -1,0 +1,280 @@
+// Runs in which a random rank is killed, stopped or cut off at a random moment, on one host or on
+// two, which are network namespaces. Each is made twice: without restarts, when all others must end
+// in time, say once which rank it was, and leave nothing; and with --max-restarts 1, when the
+// trained file must have the bits of an undisturbed run.
+//
+// A cut ends when both sides must have noticed; then the launcher of the second host is started
+// anew, as a cluster's scheduler would, and takes its place.
+//
+// Ownership: values. Threads: one. Errors: test failures.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "runtime/cli/launch/endpoint.h"
+#include "tests/procs/namespaces.h"
+#include "tests/support/checkpoint_runs.h"
+
+namespace ofsdp {
+
+enum class Harm { kKill, kStop, kCut };
+
+struct FailingRun {
+  int hosts = 1;
+  std::vector<int> ranks = {2};  // of each host
+  Harm harm = Harm::kKill;
+  int victim = 0;
+  double moment = 0;  // seconds after its start
+  std::string type = "sharded";
+
+  static constexpr int kTimeout = 3;
+
+  Words command() const {
+    return checkpointed_model() + Words{"--batch-size",
+                                        "7",
+                                        "--threads",
+                                        "1",
+                                        "--checkpoint-interval",
+                                        "20step",
+                                        "--checkpoint-type",
+                                        type,
+                                        "--steps",
+                                        "200",
+                                        "--timeout",
+                                        std::to_string(kTimeout)};
+  }
+  std::string text() const {
+    const char* const harms[] = {"killed", "stopped", "cut off"};
+    return fmt::format("rank {} is {} after {} s; {} host(s), the first with {} ranks, {}", victim,
+                       harms[static_cast<int>(harm)], moment, hosts, ranks[0], type);
+  }
+};
+
+// Processes with this text in their command line, that have not ended.
+inline std::vector<pid_t> processes_with(const std::string& text) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0 || !is_alive(pid)) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    std::stringstream words;
+    words << file.rdbuf();
+    if (words.str().find(text) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+// Of ours: other programs come and go there.
+inline std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("fsdp") != std::string::npos) names.insert(name);
+  }
+  return names;
+}
+
+// The rank of this number among the launcher's children, whose environment says which they are.
+inline pid_t pid_of_rank(pid_t launcher, int rank) {
+  const std::string wanted = fmt::format("RANK={}", rank);
+  for (const pid_t pid : children_of(launcher)) {
+    std::ifstream file(fmt::format("/proc/{}/environ", pid));
+    for (std::string variable; std::getline(file, variable, '\0');) {
+      if (variable == wanted) return pid;
+    }
+  }
+  return 0;
+}
+
+// The launchers of a run, one a host.
+class Launchers {
+ public:
+  Launchers(const FailingRun& run, const Words& words, const Namespaces* hosts) {
+    const int port = free_port();
+    for (int host = 0; host < run.hosts; ++host) {
+      Words command = words + ranks(run.ranks[static_cast<size_t>(host)]);
+      if (run.hosts > 1) {
+        command = hosts->words_on(host) + command +
+                  Words{"--nnodes",        "2",
+                        "--node-rank",     std::to_string(host),
+                        "--rdzv-endpoint", fmt::format("{}:{}", Namespaces::kAddress[0], port)};
+      }
+      commands_.push_back(command);
+      start(static_cast<size_t>(host));
+    }
+  }
+
+  void start(size_t host) { programs_.push_back(std::make_unique<Program>(commands_[host])); }
+
+  pid_t rank(int number) const {
+    for (const auto& program : programs_) {
+      if (const pid_t pid = pid_of_rank(program->pid(), number); pid != 0) return pid;
+    }
+    return 0;
+  }
+
+  // Of all; the status is that of the first host.
+  Finished wait() {
+    Finished all = programs_[0]->wait(40);
+    for (size_t i = 1; i < programs_.size(); ++i) {
+      const Finished one = programs_[i]->wait(40);
+      all.err += one.err;
+      statuses_.push_back(one.status);
+    }
+    return all;
+  }
+  const std::vector<int>& other_statuses() const { return statuses_; }
+
+ private:
+  std::vector<Words> commands_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::vector<int> statuses_;
+};
+
+class FailingRuns {
+ public:
+  // How the disturbed runs ended.
+  struct Counts {
+    int ended = 0, late = 0, again = 0;
+    int harms[3] = {};
+  };
+
+  explicit FailingRuns(const Namespaces* hosts) : hosts_(hosts) {}
+
+  void disturb(const FailingRun& run) {
+    const CheckpointRuns runs;
+    Launchers plain(run, command(run, runs), hosts_);
+    const Finished whole = plain.wait();
+    EXPECT_EQ(whole.status, 0) << whole.err;
+    const std::string expected = onnx_bytes::content(runs / "trained.onnx");
+    FailingRun now = run;
+    now.moment *= whole.seconds;
+    SCOPED_TRACE(now.text());
+    ++counts_.harms[static_cast<int>(run.harm)];
+    clear(runs);
+    once(now, runs);
+    clear(runs);
+    again(now, runs, expected);
+  }
+
+  const Counts& counts() const { return counts_; }
+
+ private:
+  static Words command(const FailingRun& run, const CheckpointRuns& runs) {
+    return run.command() + runs.saving() + Words{"--output", runs / "trained.onnx"};
+  }
+
+  static void clear(const CheckpointRuns& runs) {
+    std::filesystem::remove_all(runs.dir());
+    std::filesystem::remove(runs / "trained.onnx");
+  }
+
+  Finished hurt(const FailingRun& run, const CheckpointRuns& runs, const Words& more) {
+    Launchers launchers(run, command(run, runs) + more, hosts_);
+    const auto here = [&](int rank) { return launchers.rank(rank) != 0; };
+    const int last = run.ranks[0] + (run.hosts > 1 ? run.ranks[1] : 0) - 1;
+    EXPECT_TRUE(holds_within(20, [&] { return here(run.victim) && here(last); }));
+    const pid_t victim = launchers.rank(run.victim);
+    std::this_thread::sleep_for(std::chrono::duration<double>(run.moment));
+    if (run.harm == Harm::kCut) {
+      cut_for_a_while(launchers, !more.empty() && victim > 0 && is_alive(victim));
+    } else if (victim > 0 && is_alive(victim)) {
+      kill(victim, run.harm == Harm::kKill ? SIGKILL : SIGSTOP);
+    }
+    return launchers.wait();
+  }
+
+  void cut_for_a_while(Launchers& launchers, bool start_again) const {
+    hosts_->cut();
+    std::this_thread::sleep_for(std::chrono::milliseconds(FailingRun::kTimeout * 1000 + 1500));
+    hosts_->join();
+    if (start_again) launchers.start(1);
+  }
+
+  void once(const FailingRun& run, const CheckpointRuns& runs) {
+    const std::set<std::string> before = shared_memory();
+    const Finished finished = hurt(run, runs, {});
+    if (finished.status == 0) {
+      ++counts_.late;
+    } else {
+      ++counts_.ended;
+      EXPECT_EQ(finished.status, 1);
+      expect_told(run, finished.err);
+      EXPECT_FALSE(std::filesystem::exists(runs / "trained.onnx"));
+    }
+    expect_nothing_left(runs);
+    EXPECT_EQ(shared_memory(), before);
+  }
+
+  // Once; of a cut by either side, for neither hears the other.
+  static void expect_told(const FailingRun& run, const std::string& err) {
+    const std::vector<std::string> lines = lines_of(err);
+    EXPECT_GE(lines.size(), 1u);
+    EXPECT_LE(lines.size(), run.harm == Harm::kCut ? 2u : 1u) << err;
+    for (const std::string& line : lines) {
+      const std::string whom =
+          run.harm == Harm::kCut ? "(rank|node|rendezvous)" : fmt::format("rank {} ", run.victim);
+      EXPECT_THAT(line, testing::ContainsRegex("^fsdp-run: .*" + whom)) << err;
+    }
+  }
+
+  void again(const FailingRun& run, const CheckpointRuns& runs, const std::string& expected) {
+    const Finished finished = hurt(run, runs, {"--max-restarts", "1"});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    const bool restarted = finished.err.find("restart 1 of 1: ") != std::string::npos;
+    const size_t most = !restarted ? 0 : run.harm == Harm::kCut ? 4 : 2;
+    EXPECT_LE(lines_of(finished.err).size(), most) << finished.err;
+    EXPECT_TRUE(onnx_bytes::content(runs / "trained.onnx") == expected);
+    counts_.again += restarted;
+    expect_nothing_left(runs);
+  }
+
+  static void expect_nothing_left(const CheckpointRuns& runs) {
+    EXPECT_EQ(processes_with(runs.path()), std::vector<pid_t>{});
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(runs.path())) {
+      EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+    }
+  }
+
+  const Namespaces* hosts_;
+  Counts counts_;
+};
+
+// `count` runs: harms, hosts and kinds of checkpoint in turn, ranks and moments by chance.
+inline void fail_at_random(int count, unsigned seed) {
+  std::mt19937 random(seed);
+  const Namespaces hosts;
+  if (!hosts.made()) std::printf("no network namespaces here: one host, nobody is cut off\n");
+  const std::string types[] = {"sharded", "full", "local"};
+  FailingRuns runs(&hosts);
+  for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+    FailingRun run;
+    run.harm = static_cast<Harm>(i % (hosts.made() ? 3 : 2));
+    run.hosts = run.harm == Harm::kCut || (hosts.made() && i % 2 == 1) ? 2 : 1;
+    run.ranks = run.hosts == 2 ? std::vector{1 + i % 4 / 2, 1} : std::vector{2 + i % 4 / 2};
+    const int world = run.ranks[0] + run.hosts - 1;
+    run.victim = std::uniform_int_distribution(0, world - 1)(random);
+    run.moment = std::uniform_real_distribution(0.0, 1.0)(random);
+    run.type = types[i / 3 % 3];
+    runs.disturb(run);
+  }
+  const FailingRuns::Counts& c = runs.counts();
+  std::printf(
+      "%d killed, %d stopped, %d cut off: %d ended with their line, %d were done before; "
+      "of as many with --max-restarts 1, %d were started again\n",
+      c.harms[0], c.harms[1], c.harms[2], c.ended, c.late, c.again);
+}
+
+inline int setting(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+}  // namespace ofsdp
