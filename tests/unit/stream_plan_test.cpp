@@ -55,8 +55,9 @@ TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
       for (size_t b = a + 1; b < steps.size(); ++b) {
         const MemoryAccess &x = steps[a].touches[0], &y = steps[b].touches[0];
         const bool same = x.data < y.data + y.bytes && y.data < x.data + x.bytes;
-        if (same && (x.writes || y.writes))
+        if (same && (x.writes || y.writes)) {
           EXPECT_TRUE(before[a][b]) << round << " " << a << " " << b;
+        }
         if (!before[a][b]) ++beside;
       }
     }
