@@ -204,6 +204,11 @@ Result<std::vector<ofsdp_optimizer>> plugin_optimizers(const PluginLibrary& libr
     if (text(made[i].name).empty() || made[i].update == nullptr) {
       return input_error("{}: optimizer {} has no name or no update", library.path(), i);
     }
+    if ((made[i].direction == nullptr) != (made[i].step_length == nullptr)) {
+      return input_error(
+          "{}: optimizer {} has one of direction and step_length, expected both or none",
+          library.path(), made[i].name);
+    }
   }
   return made;
 }

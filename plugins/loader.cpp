@@ -9,27 +9,41 @@
 namespace ofsdp {
 namespace {
 
+ofsdp_update update_of(const OptimizerSettings& s, const OptimizerSpan<float>& span) {
+  return {.struct_size = sizeof(ofsdp_update),
+          .param = span.param,
+          .grad = span.grad,
+          .state = span.state,
+          .count = span.count,
+          .step = span.step,
+          .lr = span.lr,
+          .weight_decay = span.weight_decay,
+          .momentum = s.momentum,
+          .beta1 = s.beta1,
+          .beta2 = s.beta2,
+          .eps = s.eps,
+          .rho = s.rho,
+          .nesterov = s.nesterov ? 1 : 0};
+}
+
 OptimizerDef optimizer_def(const PluginLibraryPtr& library, const ofsdp_optimizer& given) {
   OptimizerDef def;
   def.name = fmt::format("plugin:{}", given.name);
   const std::vector<std::string> states(given.states, given.states + given.num_states);
   def.states = [states](const OptimizerSettings&) { return states; };
   def.update = [library, given](const OptimizerSettings& s, const OptimizerSpan<float>& span) {
-    const ofsdp_update update = {.struct_size = sizeof(ofsdp_update),
-                                 .param = span.param,
-                                 .grad = span.grad,
-                                 .state = span.state,
-                                 .count = span.count,
-                                 .step = span.step,
-                                 .lr = span.lr,
-                                 .weight_decay = span.weight_decay,
-                                 .momentum = s.momentum,
-                                 .beta1 = s.beta1,
-                                 .beta2 = s.beta2,
-                                 .eps = s.eps,
-                                 .rho = s.rho,
-                                 .nesterov = s.nesterov ? 1 : 0};
+    const ofsdp_update update = update_of(s, span);
     given.update(library->host(), &update);
+  };
+  if (given.direction == nullptr) return def;
+  def.direction = [library, given](const OptimizerSettings& s, const OptimizerSpan<float>& span,
+                                   float* direction) {
+    const ofsdp_update update = update_of(s, span);
+    given.direction(library->host(), &update, direction);
+  };
+  def.step_length = [library, given](const OptimizerSettings& s, const ParameterNorms& n) {
+    const ofsdp_update whole = update_of(s, {nullptr, nullptr, nullptr, n.count, n.lr, 0, n.step});
+    return given.step_length(library->host(), &whole, n.param, n.direction);
   };
   return def;
 }

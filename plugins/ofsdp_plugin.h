@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define OFSDP_PLUGIN_VERSION 1u
+#define OFSDP_PLUGIN_VERSION 2u
 
 #if defined(_WIN32)
 #define OFSDP_PLUGIN_EXPORT __declspec(dllexport)
@@ -204,13 +204,15 @@ typedef struct ofsdp_operator {
   int32_t (*build_backward)(const ofsdp_graph*);
   const ofsdp_sample* const* samples;
   size_t num_samples;
-  /* Not called yet: the program has no CUDA backend. `stream` is a cudaStream_t. */
+  /* As forward and backward, with data in device memory; they put their work onto `stream`, a
+   * cudaStream_t, and do not wait. Not called by a run yet. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;
 
 /* An optimizer, fsdp-run --optimizer plugin:NAME: the update of a span of a parameter shard in
- * float32. A span is any part of any parameter, so the update must be elementwise. */
+ * float32. A span is any part of any parameter, so the update must be elementwise. What depends on a
+ * whole parameter is said by `direction` and `step_length`. */
 typedef struct ofsdp_update {
   size_t struct_size;
   float* param; /* updated in place */
@@ -233,6 +235,14 @@ typedef struct ofsdp_optimizer {
   const char* const* states;
   size_t num_states;
   void (*update)(const ofsdp_host*, const ofsdp_update*);
+  /* Since version 2, both or neither: for steps whose length depends on norms of a whole parameter,
+   * over all ranks. After `update` of every span, param -= step_length * direction. `direction`
+   * writes `count` floats and is called again with the same answer; grad is NULL. */
+  void (*direction)(const ofsdp_host*, const ofsdp_update*, float* direction);
+  /* `whole` is the parameter: count, step, lr and the flags; param, grad and state are NULL,
+   * weight_decay is 0. Norms are Euclidean, `param_norm` that before the step. */
+  double (*step_length)(const ofsdp_host*, const ofsdp_update* whole, double param_norm,
+                        double direction_norm);
 } ofsdp_optimizer;
 
 typedef struct ofsdp_plugin {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kCMake = R"(cmake_minimum_required(VERSION 3.16)
 project(my_operators LANGUAGES CXX)
-find_package(ofsdp_plugin 1 REQUIRED CONFIG)  # -DCMAKE_PREFIX_PATH=where onnx-fsdp is installed
+find_package(ofsdp_plugin 2 REQUIRED CONFIG)  # -DCMAKE_PREFIX_PATH=where onnx-fsdp is installed
 add_library(my_operators MODULE my_operators.cpp)
 target_link_libraries(my_operators PRIVATE ofsdp::plugin)
 set_target_properties(my_operators PROPERTIES CXX_STANDARD 11 CXX_VISIBILITY_PRESET hidden)

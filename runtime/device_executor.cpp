@@ -9,7 +9,8 @@ DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
                                       const OptimizerSettings& s) {
   const ofsdp_optimizer_settings settings{s.momentum,         s.beta1, s.beta2, s.eps, s.rho,
                                           s.nesterov ? 1 : 0, 0};
-  ofsdp_optimizer* made = device.table().make_optimizer(device.handle(), name.c_str(), &settings);
+  ofsdp_device_optimizer* made =
+      device.table().make_optimizer(device.handle(), name.c_str(), &settings);
   return DeviceOptimizer(made, {&device});
 }
 
@@ -153,7 +154,7 @@ Status DeviceExecutor::capture(BoundProgram& program, Prepared& prepared, size_t
   patch_inputs(program, slot);
   OFSDP_RETURN_IF_ERROR(device_.call("capture", table_.capture_begin, device_.compute()));
   Status status = enqueue(program, prepared, slot);
-  ofsdp_graph* made = table_.capture_end(device_.handle(), device_.compute());
+  ofsdp_device_graph* made = table_.capture_end(device_.handle(), device_.compute());
   prepared.graphs[slot] = DeviceGraph(made, {&device_});
   OFSDP_RETURN_IF_ERROR(std::move(status));
   return device_.check(made == nullptr ? 1 : 0, "capture");

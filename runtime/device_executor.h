@@ -29,11 +29,11 @@ namespace ofsdp {
 
 struct DeviceOptimizerDrop {
   Device* device = nullptr;
-  void operator()(ofsdp_optimizer* optimizer) const {
+  void operator()(ofsdp_device_optimizer* optimizer) const {
     device->table().drop_optimizer(device->handle(), optimizer);
   }
 };
-using DeviceOptimizer = std::unique_ptr<ofsdp_optimizer, DeviceOptimizerDrop>;
+using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
 
 // Null: the device has no optimizer of that name.
 DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,

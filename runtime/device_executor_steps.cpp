@@ -185,7 +185,7 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
   int64_t at = 0;
   for (const OptimizerStep::Segment& segment : context_.optimizer.segments()[u]) {
     if (segment.end <= at) continue;
-    ofsdp_update update{};
+    ofsdp_device_update update{};
     update.gradient = gradient;
     update.gradient.src =
         static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
@@ -199,7 +199,7 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
     update.numbers = step_.numbers;
     OFSDP_RETURN_IF_ERROR(device_.call("the optimizer", table_.update, device_.communication(),
                                        optimizer_.get(),
-                                       static_cast<const ofsdp_update*>(&update)));
+                                       static_cast<const ofsdp_device_update*>(&update)));
     at = segment.end;
   }
   return {};

@@ -38,7 +38,7 @@ Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMe
     groups_.push_back({plan.shard_group(unit, rank), plan.replica_group(unit, rank),
                        plan.summing_group(unit, rank), plan.represented(unit, rank)});
   }
-  if (optimizer.needs_norms()) trust_.emplace(plan, units, communicator.rank());
+  if (optimizer.needs_norms()) step_lengths_.emplace(plan, units, communicator.rank());
   context_.seed = options.seed;
   exposed_ = ExposedTime(plan.units.size());
 }
@@ -147,7 +147,7 @@ Status Executor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kTrust:
       return trust();
     case StepKind::kApply:
-      if (!skip_update_) optimizer_.apply(step.index, numbers_, trust_->ratios());
+      if (!skip_update_) optimizer_.apply(step.index, numbers_, step_lengths_->lengths());
       return {};
   }
   return {};

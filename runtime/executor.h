@@ -16,8 +16,8 @@
 
 #include "fsdp/communicator.h"
 #include "runtime/exact_squares.h"
+#include "runtime/step_lengths.h"
 #include "runtime/trace.h"
-#include "runtime/trust_ratios.h"
 #include "runtime/update_runner.h"
 
 namespace ofsdp {
@@ -124,7 +124,7 @@ class Executor final : public UpdateRunner {
   double squared_norm_ = 0;
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
-  std::optional<TrustRatios> trust_;  // of an optimizer that needs them
+  std::optional<StepLengths> step_lengths_;  // of an optimizer that needs them
 };
 
 }  // namespace ofsdp

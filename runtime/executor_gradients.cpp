@@ -204,7 +204,7 @@ void Executor::update(int unit) {
 Status Executor::trust() {
   if (skip_update_) return {};
   const int64_t waited = communicator_.waited();
-  OFSDP_RETURN_IF_ERROR(trust_->agree(optimizer_, numbers_, communicator_));
+  OFSDP_RETURN_IF_ERROR(step_lengths_->agree(optimizer_, numbers_, communicator_));
   exposed_.add(-1, communicator_.waited() - waited);
   return {};
 }

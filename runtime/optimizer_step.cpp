@@ -130,13 +130,13 @@ OFSDP_MULTIARCH void subtract_scaled(float* __restrict values, const float* __re
 
 }  // namespace
 
-void OptimizerStep::apply(int unit, const UpdateNumbers& numbers, std::span<const double> ratios) {
+void OptimizerStep::apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
   float* p = state.owned;
   visit(unit, {0, state.owned_numel}, numbers,
         [&](int parameter, std::span<const float>, std::span<const float> steps) {
-          const double rate = numbers.lr * ratios[static_cast<size_t>(parameter)];
-          subtract_scaled(p, steps.data(), static_cast<float>(rate), steps.size());
+          const double length = lengths[static_cast<size_t>(parameter)];
+          subtract_scaled(p, steps.data(), static_cast<float>(length), steps.size());
           p += steps.size();
         });
 }

@@ -75,8 +75,11 @@ class OptimizerStep {
   // length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
   template <typename See>
   void visit(int unit, Span part, const UpdateNumbers& numbers, See see);
-  // p -= lr ratio d, with a ratio for each parameter of the graph.
-  void apply(int unit, const UpdateNumbers& numbers, std::span<const double> ratios);
+  double step_length(const ParameterNorms& norms) const {
+    return optimizer_.step_length(settings_, norms);
+  }
+  // p -= length d, with a length for each parameter of the graph.
+  void apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths);
 
  private:
   void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,

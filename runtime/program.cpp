@@ -2,6 +2,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
+#include "plugins/operators.h"
 
 namespace ofsdp {
 namespace {
@@ -55,13 +56,15 @@ Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
 
 Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
   if (device_ == nullptr) return create_kernel(op, problem);
-  auto kernel = device_->make_kernel(op.full_name(), problem);
+  // The device knows our operators alone, and a plug-in's may have the name of one of them.
+  auto kernel = of_plugin(op) ? nullptr : device_->make_kernel(op.full_name(), problem);
   if (kernel != nullptr) return kernel;
   std::string inputs;
   for (const TensorDesc& desc : problem.inputs) {
     inputs += (inputs.empty() ? "" : ", ") + desc.text();
   }
-  return input_error("operator {} has no CUDA kernel for ({})", op.full_name(), inputs);
+  return input_error("operator {}{} has no CUDA kernel for ({})", op.full_name(),
+                     of_plugin(op) ? " of a plug-in" : "", inputs);
 }
 
 Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,

@@ -104,9 +104,11 @@ class DeviceEvent {
 
 struct DeviceGraphDrop {
   Device* device = nullptr;
-  void operator()(ofsdp_graph* graph) const { device->table().drop_graph(device->handle(), graph); }
+  void operator()(ofsdp_device_graph* graph) const {
+    device->table().drop_graph(device->handle(), graph);
+  }
 };
-using DeviceGraph = std::unique_ptr<ofsdp_graph, DeviceGraphDrop>;
+using DeviceGraph = std::unique_ptr<ofsdp_device_graph, DeviceGraphDrop>;
 
 // The CUDA library, and device `ordinal` of it.
 Result<std::unique_ptr<Device>> find_device(int ordinal);

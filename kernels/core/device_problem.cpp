@@ -10,7 +10,7 @@ const void* bytes_of(const Constant* constant) {
   return constant->bytes.empty() ? &kNothing : constant->bytes.data();
 }
 
-ofsdp_operand operand(const TensorDesc& desc, const Constant* constant) {
+ofsdp_device_operand operand(const TensorDesc& desc, const Constant* constant) {
   return {static_cast<int32_t>(desc.dtype),
           static_cast<int32_t>(desc.layout),
           desc.shape.rank(),
@@ -19,12 +19,12 @@ ofsdp_operand operand(const TensorDesc& desc, const Constant* constant) {
           bytes_of(constant)};
 }
 
-TensorDesc desc_of(const ofsdp_operand& o) {
+TensorDesc desc_of(const ofsdp_device_operand& o) {
   return {static_cast<DType>(o.dtype), Shape(std::vector<int64_t>(o.axes, o.axes + o.rank)),
           static_cast<Layout>(o.layout)};
 }
 
-ConstantPtr constant_of(const ofsdp_operand& o) {
+ConstantPtr constant_of(const ofsdp_device_operand& o) {
   if (o.constant == nullptr) return nullptr;
   Constant made{desc_of(o), {}};
   const auto* bytes = static_cast<const std::byte*>(o.constant);
@@ -33,12 +33,12 @@ ConstantPtr constant_of(const ofsdp_operand& o) {
 }
 
 template <typename T>
-std::vector<T> list(const ofsdp_attribute& a) {
+std::vector<T> list(const ofsdp_device_attribute& a) {
   const T* values = static_cast<const T*>(a.values);
   return {values, values + a.count};
 }
 
-std::vector<std::string> strings(const ofsdp_attribute& a) {
+std::vector<std::string> strings(const ofsdp_device_attribute& a) {
   std::vector<std::string> out;
   const char* at = static_cast<const char*>(a.values);
   for (int64_t i = 0; i < a.count; ++i) {
@@ -48,7 +48,7 @@ std::vector<std::string> strings(const ofsdp_attribute& a) {
   return out;
 }
 
-Attribute attribute_of(const ofsdp_attribute& a) {
+Attribute attribute_of(const ofsdp_device_attribute& a) {
   switch (a.kind) {
     case OFSDP_ATTRIBUTE_INT:
       return *static_cast<const int64_t*>(a.values);
@@ -63,7 +63,7 @@ Attribute attribute_of(const ofsdp_attribute& a) {
     case OFSDP_ATTRIBUTE_STRINGS:
       return strings(a);
     default:
-      return constant_of(*static_cast<const ofsdp_operand*>(a.values));
+      return constant_of(*static_cast<const ofsdp_device_operand*>(a.values));
   }
 }
 

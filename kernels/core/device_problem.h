@@ -23,9 +23,9 @@ class EncodedProblem {
   void add(const std::string& name, const Attribute& value);
 
   std::deque<std::string> strings_;
-  std::deque<ofsdp_operand> tensors_;
-  std::vector<ofsdp_attribute> attributes_;
-  std::vector<ofsdp_operand> inputs_, outputs_;
+  std::deque<ofsdp_device_operand> tensors_;
+  std::vector<ofsdp_device_attribute> attributes_;
+  std::vector<ofsdp_device_operand> inputs_, outputs_;
   ofsdp_problem problem_{};
 };
 

@@ -29,19 +29,19 @@ extern "C" {
 typedef struct ofsdp_device ofsdp_device;
 typedef struct ofsdp_stream ofsdp_stream;
 typedef struct ofsdp_event ofsdp_event;
-typedef struct ofsdp_graph ofsdp_graph;
+typedef struct ofsdp_device_graph ofsdp_device_graph;
 typedef struct ofsdp_kernel ofsdp_kernel;
-typedef struct ofsdp_optimizer ofsdp_optimizer;
+typedef struct ofsdp_device_optimizer ofsdp_device_optimizer;
 
 /* An operand: dtype 0 is absent. Numbers of dtype and layout are those of kernels/core. */
-typedef struct ofsdp_operand {
+typedef struct ofsdp_device_operand {
   int32_t dtype;
   int32_t layout;
   int32_t rank;
   int32_t reserved;
   const int64_t* axes;
   const void* constant; /* of an input known while planning: its bytes, in host memory; or null */
-} ofsdp_operand;
+} ofsdp_device_operand;
 
 typedef enum {
   OFSDP_ATTRIBUTE_INT,
@@ -50,24 +50,24 @@ typedef enum {
   OFSDP_ATTRIBUTE_INTS,
   OFSDP_ATTRIBUTE_FLOATS,
   OFSDP_ATTRIBUTE_STRINGS, /* each with a 0 behind it */
-  OFSDP_ATTRIBUTE_TENSOR   /* an ofsdp_operand whose constant is its value */
+  OFSDP_ATTRIBUTE_TENSOR   /* an ofsdp_device_operand whose constant is its value */
 } ofsdp_attribute_kind;
 
-typedef struct ofsdp_attribute {
+typedef struct ofsdp_device_attribute {
   const char* name;
   int32_t kind;
   int32_t reserved;
   int64_t count; /* of what `values` points to */
   const void* values;
-} ofsdp_attribute;
+} ofsdp_device_attribute;
 
 typedef struct ofsdp_problem {
   const char* op; /* full name: "Relu", "ofsdp.ReluGrad" */
-  const ofsdp_attribute* attributes;
+  const ofsdp_device_attribute* attributes;
   int64_t num_attributes;
-  const ofsdp_operand* inputs;
+  const ofsdp_device_operand* inputs;
   int64_t num_inputs;
-  const ofsdp_operand* outputs;
+  const ofsdp_device_operand* outputs;
   int64_t num_outputs;
   uint64_t node_seed;
 } ofsdp_problem;
@@ -129,7 +129,7 @@ typedef struct ofsdp_optimizer_settings {
   int32_t reserved;
 } ofsdp_optimizer_settings;
 
-typedef struct ofsdp_update {
+typedef struct ofsdp_device_update {
   ofsdp_gradient gradient;
   float* param;
   float* states[OFSDP_MOST_OPTIMIZER_STATES];
@@ -139,7 +139,7 @@ typedef struct ofsdp_update {
   int32_t reserved;
   const ofsdp_run_state* state; /* neither `skip` nor `stop` */
   const ofsdp_step_numbers* numbers;
-} ofsdp_update;
+} ofsdp_device_update;
 
 typedef struct ofsdp_device_table {
   uint32_t version;
@@ -172,9 +172,9 @@ typedef struct ofsdp_device_table {
   int32_t (*clear)(ofsdp_device*, ofsdp_stream*, void* dst, size_t bytes); /* to 0 */
 
   int32_t (*capture_begin)(ofsdp_device*, ofsdp_stream*);
-  ofsdp_graph* (*capture_end)(ofsdp_device*, ofsdp_stream*);
-  int32_t (*launch)(ofsdp_device*, ofsdp_graph*, ofsdp_stream*);
-  void (*drop_graph)(ofsdp_device*, ofsdp_graph*);
+  ofsdp_device_graph* (*capture_end)(ofsdp_device*, ofsdp_stream*);
+  int32_t (*launch)(ofsdp_device*, ofsdp_device_graph*, ofsdp_stream*);
+  void (*drop_graph)(ofsdp_device*, ofsdp_device_graph*);
 
   /* Operators. Null from make_kernel: none accepts the problem. */
   ofsdp_kernel* (*make_kernel)(ofsdp_device*, const ofsdp_problem*, size_t* workspace_bytes);
@@ -193,10 +193,11 @@ typedef struct ofsdp_device_table {
   int32_t (*round)(ofsdp_device*, ofsdp_stream*, float* values, int32_t to, int64_t count);
   int32_t (*reduce)(ofsdp_device*, ofsdp_stream*, const ofsdp_reduce*);
   int32_t (*clip)(ofsdp_device*, ofsdp_stream*, ofsdp_run_state*, double most, int32_t scales_loss);
-  ofsdp_optimizer* (*make_optimizer)(ofsdp_device*, const char* name,
-                                     const ofsdp_optimizer_settings*); /* null: unknown */
-  void (*drop_optimizer)(ofsdp_device*, ofsdp_optimizer*);
-  int32_t (*update)(ofsdp_device*, ofsdp_stream*, ofsdp_optimizer*, const ofsdp_update*);
+  ofsdp_device_optimizer* (*make_optimizer)(ofsdp_device*, const char* name,
+                                            const ofsdp_optimizer_settings*); /* null: unknown */
+  void (*drop_optimizer)(ofsdp_device*, ofsdp_device_optimizer*);
+  int32_t (*update)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
+                    const ofsdp_device_update*);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

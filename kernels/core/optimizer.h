@@ -39,6 +39,15 @@ struct OptimizerSpan {
   int64_t step;         // this update's number, from 1
 };
 
+// What the length of a whole parameter's step may depend on.
+struct ParameterNorms {
+  double param;      // |p|, before the step
+  double direction;  // |d|
+  int64_t count;     // elements
+  double lr;
+  int64_t step;  // this update's number, from 1
+};
+
 struct OptimizerDef {
   std::string name;  // "adamw"
   std::vector<std::string> state_names(const OptimizerSettings& settings) const {
@@ -48,10 +57,11 @@ struct OptimizerDef {
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
   // Of an optimizer whose steps need the norms of whole parameters (LAMB), else empty. `update` then
-  // only advances the states; this writes the step d of the span before its length is known, and the
-  // caller takes p -= lr |p| / |d| d. `reference` takes a span that is a whole parameter.
+  // is elementwise as ever (it advances the states); this writes the direction d of the span, and the
+  // caller takes p -= step_length d. `reference` takes a span that is a whole parameter.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
+  std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};
 };
 
 std::vector<OptimizerDef> optimizer_list();                   // one list

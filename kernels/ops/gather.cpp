@@ -256,7 +256,9 @@ void gather_grad_body(BodyBuilder& b) {
   const Shape shape(b.attributes().ints("shape"));
   const int64_t axis = b.attributes().i("axis", 0);
   const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
-  b.set_output(0, scatter_along(b, b.input(0), b.input(1), at, shape[at]));
+  const Ref rows = scatter_along(b, b.input(0), b.input(1), at, shape[at]);
+  const Ref base = b.input(2);
+  b.set_output(0, base ? b.add(base, rows) : rows);
 }
 
 }  // namespace ofsdp::ops

@@ -54,6 +54,10 @@ void direction(const OptimizerSettings& s, const OptimizerSpan<float>& span, flo
                   static_cast<float>(s.eps), static_cast<float>(span.weight_decay)});
 }
 
+double step_length(const OptimizerSettings&, const ParameterNorms& n) {
+  return n.lr * (n.param == 0 || n.direction == 0 ? 1.0 : n.param / n.direction);
+}
+
 // Of a span that is a whole parameter.
 void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
   const auto t = static_cast<double>(span.step);
@@ -80,6 +84,6 @@ void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
 
 }  // namespace
 
-OptimizerDef lamb() { return {"lamb", adam_states, update, reference, direction}; }
+OptimizerDef lamb() { return {"lamb", adam_states, update, reference, direction, step_length}; }
 
 }  // namespace ofsdp::optimizers

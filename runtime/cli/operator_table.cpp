@@ -17,6 +17,15 @@ std::string cpu_kernels(const OpDef& op) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Those of a plug-in that has them; the run does not call them yet.
+std::string cuda_kernels(const LoadedPlugins& plugins, const OpDef& op) {
+  for (const PluginOperatorPtr& p : plugins.operators) {
+    if (p->full_name() != op.full_name() || p->def.cuda_forward == nullptr) continue;
+    return p->def.cuda_backward == nullptr ? "plug-in (forward)" : "plug-in";
+  }
+  return "";
+}
+
 // Opsets of files that the importer takes the operator from.
 std::string versions(const OpDef& op) {
   if (op.last_opset > 0) return fmt::format("{}-{}", op.first_opset, op.last_opset);
@@ -24,14 +33,14 @@ std::string versions(const OpDef& op) {
   return fmt::format("{}-{}", oldest_opset(op.name), kOpset);
 }
 
-nlohmann::ordered_json row(const OpDef& op) {
+nlohmann::ordered_json row(const LoadedPlugins& plugins, const OpDef& op) {
   return {{"domain", op.domain.empty() ? "ai.onnx" : op.domain},
           {"name", op.name},
           {"versions", versions(op)},
           {"forward", true},
           {"backward", op.grad != nullptr},
           {"cpu", cpu_kernels(op)},
-          {"cuda", ""}};
+          {"cuda", cuda_kernels(plugins, op)}};
 }
 
 // With plug-ins, what they offer; else everything.
@@ -60,7 +69,7 @@ std::vector<std::string> own_optimizers(const LoadedPlugins& plugins) {
 std::string operator_table(const LoadedPlugins& plugins, bool json) {
   if (json) {
     auto rows = nlohmann::ordered_json::array();
-    for (const OpDef* op : listed(plugins)) rows.push_back(row(*op));
+    for (const OpDef* op : listed(plugins)) rows.push_back(row(plugins, *op));
     return rows.dump(1) + "\n";
   }
   std::string out = fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n", "domain", "name",
@@ -69,6 +78,10 @@ std::string operator_table(const LoadedPlugins& plugins, bool json) {
     out += fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n",
                        op->domain.empty() ? "ai.onnx" : op->domain, op->name, versions(*op), "yes",
                        op->grad != nullptr ? "yes" : "no", cpu_kernels(*op));
+  }
+  for (const OpDef* op : listed(plugins)) {
+    const std::string cuda = cuda_kernels(plugins, *op);
+    if (!cuda.empty()) out += fmt::format("cuda kernels: {} ({})\n", op->full_name(), cuda);
   }
   for (const std::string& name : own_optimizers(plugins)) out += "--optimizer " + name + "\n";
   return out;

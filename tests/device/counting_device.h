@@ -50,17 +50,17 @@ struct Allocation {
 struct ofsdp_event {
   uint64_t recorded = 0;  // how often
   uint64_t reached = 0;
-  ofsdp_graph* capture = nullptr;  // in which it was last recorded, or null
+  ofsdp_device_graph* capture = nullptr;  // in which it was last recorded, or null
   ofsdp_stream* stream = nullptr;
 };
 
 struct ofsdp_stream {
   std::deque<ofsdp::counting::Operation> queue;
-  ofsdp_graph* capture = nullptr;
+  ofsdp_device_graph* capture = nullptr;
   int index = 0;
 };
 
-struct ofsdp_graph {
+struct ofsdp_device_graph {
   ofsdp_stream* origin = nullptr;
   std::map<ofsdp_stream*, std::deque<ofsdp::counting::Operation>> streams;
 };
@@ -71,7 +71,7 @@ struct ofsdp_kernel {
   std::string op;
 };
 
-struct ofsdp_optimizer {
+struct ofsdp_device_optimizer {
   const ofsdp::OptimizerDef* definition;
   ofsdp::OptimizerSettings settings;
 };
@@ -86,7 +86,7 @@ struct ofsdp_device {
   bool capturing() const { return !captures.empty(); }
 
   ofsdp::Status run_until(const std::function<bool()>& reached);
-  ofsdp::Status run_graph(const ofsdp_graph& graph);
+  ofsdp::Status run_graph(const ofsdp_device_graph& graph);
   ofsdp::Status run_one(ofsdp::counting::Operation& operation);
   void protect(bool open);
   size_t draw(size_t below);
@@ -97,7 +97,7 @@ struct ofsdp_device {
   std::vector<std::string> violations;
   std::map<const std::byte*, ofsdp::counting::Allocation> allocations;
   std::vector<ofsdp_stream*> streams;
-  std::set<ofsdp_graph*> captures;
+  std::set<ofsdp_device_graph*> captures;
   uint64_t random = 1;
   ofsdp::Registry registry = ofsdp::make_registry();
   std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::optimizer_list();

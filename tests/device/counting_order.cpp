@@ -72,7 +72,7 @@ Status ofsdp_device::run_until(const std::function<bool()>& reached) {
 }
 
 // As one piece of its stream; inside it, in a drawn order. Events of a graph are its own.
-Status ofsdp_device::run_graph(const ofsdp_graph& graph) {
+Status ofsdp_device::run_graph(const ofsdp_device_graph& graph) {
   struct Line {
     const std::deque<Operation>* operations;
     size_t next = 0;
@@ -190,7 +190,7 @@ int32_t clear(ofsdp_device* device, ofsdp_stream* stream, void* dst, size_t byte
 
 int32_t capture_begin(ofsdp_device* device, ofsdp_stream* stream) {
   if (stream->capture != nullptr) return device->violation("a capture begins in a capture");
-  auto* graph = new ofsdp_graph;
+  auto* graph = new ofsdp_device_graph;
   graph->origin = stream;
   stream->capture = graph;
   device->captures.insert(graph);
@@ -198,7 +198,7 @@ int32_t capture_begin(ofsdp_device* device, ofsdp_stream* stream) {
 }
 
 // The last operation of each joined stream is an event that the origin waits for.
-bool joined(const ofsdp_graph& graph) {
+bool joined(const ofsdp_device_graph& graph) {
   const auto origin = graph.streams.find(graph.origin);
   for (const auto& [stream, operations] : graph.streams) {
     if (stream == graph.origin || operations.empty()) continue;
@@ -212,8 +212,8 @@ bool joined(const ofsdp_graph& graph) {
   return true;
 }
 
-ofsdp_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
-  ofsdp_graph* graph = stream->capture;
+ofsdp_device_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
+  ofsdp_device_graph* graph = stream->capture;
   if (graph == nullptr || graph->origin != stream) {
     device->violation("a capture ends that did not begin");
     return nullptr;
@@ -229,13 +229,13 @@ ofsdp_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
   return nullptr;
 }
 
-int32_t launch(ofsdp_device* device, ofsdp_graph* graph, ofsdp_stream* stream) {
+int32_t launch(ofsdp_device* device, ofsdp_device_graph* graph, ofsdp_stream* stream) {
   if (device->capturing()) return device->violation("a graph is launched in a capture");
   ++device->counts["graph_launches"];
   return device->put(stream, [device, graph] { return device->run_graph(*graph); });
 }
 
-void drop_graph(ofsdp_device* device, ofsdp_graph* graph) {
+void drop_graph(ofsdp_device* device, ofsdp_device_graph* graph) {
   (void)synchronize(device);
   --device->counts["synchronizations"];
   delete graph;

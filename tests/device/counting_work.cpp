@@ -211,8 +211,8 @@ int32_t clip(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* s, dou
   });
 }
 
-ofsdp_optimizer* make_optimizer(ofsdp_device* device, const char* name,
-                                const ofsdp_optimizer_settings* s) {
+ofsdp_device_optimizer* make_optimizer(ofsdp_device* device, const char* name,
+                                       const ofsdp_optimizer_settings* s) {
   for (const OptimizerDef& def : device->optimizers) {
     if (def.name != name) continue;
     OptimizerSettings settings;
@@ -222,14 +222,14 @@ ofsdp_optimizer* make_optimizer(ofsdp_device* device, const char* name,
     settings.beta2 = s->beta2;
     settings.eps = s->eps;
     settings.rho = s->rho;
-    return new ofsdp_optimizer{&def, settings};
+    return new ofsdp_device_optimizer{&def, settings};
   }
   return nullptr;
 }
 
-void drop_optimizer(ofsdp_device*, ofsdp_optimizer* optimizer) { delete optimizer; }
+void drop_optimizer(ofsdp_device*, ofsdp_device_optimizer* optimizer) { delete optimizer; }
 
-Status apply(const ofsdp_optimizer& optimizer, const ofsdp_update& u) {
+Status apply(const ofsdp_device_optimizer& optimizer, const ofsdp_device_update& u) {
   if (u.state->skip != 0 || u.state->stop != 0) return {};
   std::array<float, kReduceBlock> block;
   for (int64_t begin = 0; begin < u.count; begin += kReduceBlock) {
@@ -249,9 +249,9 @@ Status apply(const ofsdp_optimizer& optimizer, const ofsdp_update& u) {
   return {};
 }
 
-int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_optimizer* optimizer,
-               const ofsdp_update* given) {
-  const ofsdp_update u = *given;
+int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+               const ofsdp_device_update* given) {
+  const ofsdp_device_update u = *given;
   if (!holds_gradient(device, u.gradient, u.count) ||
       !device->holds(u.param, floats(u.count), false, "a parameter")) {
     return 1;

@@ -146,7 +146,8 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta"}) {
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
-      ofsdp_optimizer* optimizer = d.table().make_optimizer(d.device().handle(), name, &settings);
+      ofsdp_device_optimizer* optimizer =
+          d.table().make_optimizer(d.device().handle(), name, &settings);
       ASSERT_NE(optimizer, nullptr) << name;
       d.put(0, param);
       d.put(1, grad);
@@ -167,7 +168,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
           state[0].skipped_updates = 1;
           d.put(5, state);
         }
-        ofsdp_update u{};
+        ofsdp_device_update u{};
         u.gradient = {d.at<float>(1), kFloat, kFloat, nullptr};
         u.param = d.at<float>(0);
         u.states[0] = d.at<float>(2);
@@ -177,7 +178,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         u.scaled = 1;
         u.state = d.at<ofsdp_run_state>(5);
         u.numbers = d.at<ofsdp_step_numbers>(6);
-        d.call(d.table().update, stream, optimizer, static_cast<const ofsdp_update*>(&u));
+        d.call(d.table().update, stream, optimizer, static_cast<const ofsdp_device_update*>(&u));
       }
       d.call(d.table().synchronize);
       d.table().drop_optimizer(d.device().handle(), optimizer);
@@ -220,7 +221,7 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
            kCount);
     d.call(d.table().record, join.get(), second);
     d.call(d.table().wait, first, join.get());
-    ofsdp_graph* graph = d.table().capture_end(d.device().handle(), first);
+    ofsdp_device_graph* graph = d.table().capture_end(d.device().handle(), first);
     ASSERT_NE(graph, nullptr) << d.table().error(d.device().handle());
     for (int i = 0; i < 3; ++i) d.call(d.table().launch, graph, first);
     d.call(d.table().synchronize);

@@ -80,8 +80,10 @@ size_t scratch(const ofsdp_node*, int32_t) { return 128; }
 
 const uint32_t kFloat = OFSDP_TYPE(OFSDP_FLOAT32);
 const ofsdp_operand kX = {sizeof(ofsdp_operand), "x", kFloat, 0};
+const ofsdp_operand kSavedX = {sizeof(ofsdp_operand), "x", kFloat, OFSDP_SAVED};
 const ofsdp_operand kY = {sizeof(ofsdp_operand), "y", kFloat, OFSDP_SAVED};
 const ofsdp_operand* const kInputs[] = {&kX};
+const ofsdp_operand* const kSavedInputs[] = {&kSavedX};
 const ofsdp_operand* const kOutputs[] = {&kY};
 const ofsdp_attribute kAlpha = {
     sizeof(ofsdp_attribute), "alpha", OFSDP_FLOAT, 0, 0, 1, nullptr, nullptr, nullptr, 0};
@@ -115,8 +117,22 @@ ofsdp_operator right_operator() {
   return op;
 }
 
+// Of version 1: what its struct has no room for must not be read.
+void descend(const ofsdp_host*, const ofsdp_update* u) {
+  for (int64_t i = 0; i < u->count; ++i) u->param[i] -= static_cast<float>(u->lr) * u->grad[i];
+}
+void never(const ofsdp_host*, const ofsdp_update*, float*) { std::abort(); }
+double no_length(const ofsdp_host*, const ofsdp_update*, double, double) { std::abort(); }
+const ofsdp_optimizer kOlder = {
+    offsetof(ofsdp_optimizer, direction), "descend", nullptr, 0, descend, never, no_length};
+const ofsdp_optimizer kHalf = {
+    sizeof(ofsdp_optimizer), "half", nullptr, 0, descend, never, nullptr};
+const ofsdp_optimizer* const kOlderList[] = {&kOlder};
+const ofsdp_optimizer* const kHalfList[] = {&kHalf};
+
 ofsdp_operator spoilt_operator() {
   ofsdp_operator op = right_operator();
+  if (mode() == "saves_input") op.inputs = kSavedInputs;
   if (mode() == "older") op.struct_size = offsetof(ofsdp_operator, cuda_forward);
   if (mode() == "built_in") op.domain = "", op.name = "Relu", op.num_attributes = 0;
   if (mode() == "own_domain") op.domain = "ofsdp";
@@ -144,6 +160,11 @@ const ofsdp_plugin* ofsdp_plugin_entry(const ofsdp_host*) {
   if (mode() == "newer") plugin.version = OFSDP_PLUGIN_VERSION + 1;
   if (mode() == "no_version") plugin.version = 0;
   if (mode() == "empty") plugin.num_operators = 0;
+  if (mode() == "older") {
+    plugin.version = 1;
+    plugin.optimizers = kOlderList, plugin.num_optimizers = 1;
+  }
+  if (mode() == "half_an_optimizer") plugin.optimizers = kHalfList, plugin.num_optimizers = 1;
   if (mode() == "twice") plugin.num_operators = 2;
   return &plugin;
 }

@@ -190,6 +190,17 @@ TEST(DeviceChoiceTest, AnOperatorWithoutAKernelIsNamedOrLeftToTheCpu) {
   expect_same(on_cpu(small_mlp()), chosen);
 }
 
+// The device has a kernel of that name, but it is not the plug-in's.
+TEST(DeviceChoiceTest, AnOperatorThatAPlugInReplacesIsNotTheDevices) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "OFSDP_BAD_PLUGIN=built_in"};
+  const Words command = small_mlp() + Words{"--plugin", OFSDP_BAD_PLUGIN, "--plugin-override"};
+  const Trained demanded = train(command, {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  EXPECT_NE(demanded.run.err.find("operator Relu of a plug-in has no CUDA kernel"),
+            std::string::npos)
+      << demanded.run.err;
+}
+
 TEST(DeviceFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
   const Words command = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--lr",
                                   "1e38", "--optimizer", "sgd", "--steps", "50"});

@@ -25,6 +25,12 @@ Words plugins(const Words& names) {
 Words settings(const std::string& optimizer, const std::string& loss = "cross_entropy") {
   const Words common = {"--loss", loss, "--no-shuffle", "--steps", "20", "--min-params", "100"};
   if (optimizer == "adamw") return common + Words{"--optimizer", "adamw", "--lr", "1e-2"};
+  if (optimizer == "adafactor") {
+    return common + Words{"--optimizer",    "plugin:adafactor",
+                          "--lr",           "0.05",
+                          "--weight-decay", "0.1",
+                          "--eps",          "1e-30"};
+  }
   return common + Words{"--optimizer",    "plugin:lion", "--lr",    "1e-3",
                         "--weight-decay", "0.1",         "--betas", "0.9,0.99"};
 }
@@ -63,6 +69,7 @@ struct Example {
   std::string optimizer;
   Words plugins;
   std::string loss = "cross_entropy";
+  std::string name = model;
 };
 
 std::vector<Example> examples() {
@@ -70,14 +77,19 @@ std::vector<Example> examples() {
           {"fused_swiglu", "adamw", {"fused_swiglu"}},
           {"scaled_tanh", "adamw", {"scaled_tanh"}},
           {"huber_loss", "adamw", {"huber_loss"}, "plugin:com.example.HuberLoss"},
-          {"all", "lion", {"rms_norm", "fused_swiglu", "scaled_tanh", "lion"}}};
+          {"all", "lion", {"rms_norm", "fused_swiglu", "scaled_tanh", "lion"}},
+          {"adafactor", "adafactor", {"rms_norm", "fused_swiglu", "scaled_tanh", "adafactor"}},
+          {"scaled_tanh", "adamw", {"cuda_scaled_tanh"}, "cross_entropy", "cuda_scaled_tanh"}};
 }
+
+bool exists(const std::string& path) { return std::ifstream(path).good(); }
 
 class PluginExampleTest : public ::testing::TestWithParam<Example> {};
 
 // Three ranks, sharded, activations computed again; then the trained file goes on on one rank.
 TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
   const Example& e = GetParam();
+  if (!exists(example(e.plugins[0]))) GTEST_SKIP() << "built without nvcc: " << e.name;
   const onnx_bytes::Folder folder;
   const std::string trained = folder / "trained.onnx", metrics = folder / "metrics.jsonl";
   const Words common = plugins(e.plugins) + settings(e.optimizer, e.loss);
@@ -98,7 +110,7 @@ TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PluginExampleTest, ::testing::ValuesIn(examples()),
-                         [](const auto& info) { return info.param.model; });
+                         [](const auto& info) { return info.param.name; });
 
 // The same bits with and without recomputation, sharded or not: kernels of plug-ins are kernels.
 TEST(PluginTest, OneRankAndThreeAgree) {
@@ -109,6 +121,26 @@ TEST(PluginTest, OneRankAndThreeAgree) {
   const Finished run = Program::run(common + Words{"--global-batch-size", "12", "--metrics", one});
   ASSERT_EQ(run.status, 0) << run.err;
   expect_trajectory(one, "all");
+}
+
+// Norms of whole parameters over shards that cut them anywhere: an optimizer of a plug-in too.
+TEST(PluginTest, StrategiesAgreeOnStepLengths) {
+  for (const int world : {2, 3}) {
+    std::string first;
+    for (const char* strategy : {"full_shard", "shard_grad_op", "zero1", "no_shard"}) {
+      const onnx_bytes::Folder folder;
+      const std::string trained = folder / "trained.onnx";
+      const Finished run = Program::run(
+          fsdp_run({model_of("adafactor")}) + settings("adafactor") +
+          plugins({"rms_norm", "fused_swiglu", "scaled_tanh", "adafactor"}) + ranks(world) +
+          Words{"--strategy", strategy, "--global-batch-size", "12", "--output", trained});
+      ASSERT_EQ(run.status, 0) << run.err;
+      const std::string bytes = onnx_bytes::content(trained);
+      if (first.empty()) first = bytes;
+      EXPECT_TRUE(bytes == first) << strategy << " on " << world;
+    }
+    EXPECT_NE(first, onnx_bytes::content(model_of("adafactor"))) << "nothing was trained";
+  }
 }
 
 // Operators that take float32 alone stay in float32; the rest of the run computes in bfloat16.
@@ -138,11 +170,24 @@ TEST(PluginTest, IsFoundInTheSearchPath) {
 }
 
 TEST(PluginTest, ExamplesPassTheirCheck) {
-  for (const char* name : {"rms_norm", "fused_swiglu", "scaled_tanh", "lion", "huber_loss"}) {
+  for (const char* name :
+       {"rms_norm", "fused_swiglu", "scaled_tanh", "lion", "adafactor", "huber_loss"}) {
     const Finished run = Program::run(fsdp_run({"check-plugin", example(name)}));
     EXPECT_EQ(run.status, 0) << run.out << run.err;
     EXPECT_THAT(run.out, ::testing::Not(HasSubstr("WRONG"))) << name;
   }
+}
+
+TEST(PluginTest, TheOneWithCudaKernelsIsListedAndChecked) {
+  const std::string library = example("cuda_scaled_tanh");
+  if (!exists(library)) GTEST_SKIP() << "built without nvcc: cuda_scaled_tanh";
+  const Finished table = Program::run(fsdp_run({"ops", "--plugin", library}));
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("cuda kernels: com.example.ScaledTanh (plug-in)"));
+  const Finished plain = Program::run(fsdp_run({"ops", "--plugin", example("scaled_tanh")}));
+  EXPECT_THAT(plain.out, ::testing::Not(HasSubstr("cuda")));
+  const Finished run = Program::run(fsdp_run({"check-plugin", library}));
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
 }
 
 // The skeleton that is built outside of the tree is tried by procs.plugin_package.
@@ -202,7 +247,7 @@ std::vector<Fault> faults() {
   const std::string file = "libbad_plugin.so", node = "blocks.0.tanh",
                     op = "com.example.ScaledTanh";
   return {{"nothing", 2, {"--plugin", file, "gave nothing"}},
-          {"newer", 2, {"--plugin", file, "version 2", "newer than 1"}},
+          {"newer", 2, {"--plugin", file, "version 3", "newer than 2"}},
           {"no_version", 2, {file, "states no version"}},
           {"empty", 2, {file, "neither an operator nor an optimizer"}},
           {"twice", 2, {file, op, "already offered by"}},
@@ -211,6 +256,7 @@ std::vector<Fault> faults() {
           {"no_name", 2, {file, "has no name"}},
           {"no_forward", 2, {file, op, "has no forward"}},
           {"both_backwards", 2, {file, op, "expected one of them"}},
+          {"half_an_optimizer", 2, {file, "half", "one of direction and step_length"}},
           {"no_backward", 2, {"model.onnx", "without a gradient", op, "blocks.0.tanh"}},
           {"no_attribute", 2, {node, op, "'beta'", "does not declare"}},
           {"opset", 2, {node, op, "opset 1 of domain com.example", "3 to any"}},
@@ -232,6 +278,12 @@ TEST(BadPluginFileTest, AnOlderOneWorks) {
                        settings("adamw") + Words{"--batch-size", "12"},
                    bad("older"));
   EXPECT_EQ(run.status, 0) << run.err;
+  const Finished descent =
+      Program::run(fsdp_run({model_of("scaled_tanh"), "--plugin"}) + Words{OFSDP_BAD_PLUGIN} +
+                       Words{"--loss", "cross_entropy", "--steps", "3", "--optimizer",
+                             "plugin:descend", "--batch-size", "12"},
+                   bad("older"));
+  EXPECT_EQ(descent.status, 0) << descent.err;
 }
 
 TEST(BadPluginFileTest, FilesThatAreNoPlugin) {
@@ -276,6 +328,28 @@ TEST(BadPluginFileTest, AnOptimizerOrALossThatNobodyOffers) {
                  {"--loss plugin:com.example.Huber", "no --plugin offers"});
 }
 
+// ---- The planner frees what backward does not read ----
+
+int64_t planned_arena(const std::string& mode, int batch) {
+  const Finished run = Program::run(
+      fsdp_run({"plan", model_of("scaled_tanh"), "--plugin"}) +
+          Words{OFSDP_BAD_PLUGIN, "--loss", "cross_entropy", "--batch-size", std::to_string(batch)},
+      bad(mode));
+  EXPECT_EQ(run.status, 0) << run.err;
+  const std::string label = "arena (activations, gathered, work)";
+  const size_t at = run.out.find(label);
+  if (at == std::string::npos) return -1;
+  return std::stoll(run.out.substr(at + label.size()));
+}
+
+// The same kernels, which declare that backward reads the output, or the input as well: then the
+// inputs of all three blocks, 40 wide, are kept from forward to backward.
+TEST(PluginMemoryTest, WhatIsNotSavedIsFreed) {
+  constexpr int kBatch = 1200;
+  constexpr int64_t kInput = kBatch * 40 * sizeof(float);
+  EXPECT_EQ(planned_arena("saves_input", kBatch) - planned_arena("", kBatch), 3 * kInput);
+}
+
 class CheckPluginTest : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(CheckPluginTest, FindsIt) {
@@ -290,7 +364,7 @@ std::vector<Fault> found() {
   const std::string wrong = "WRONG  com.example.ScaledTanh / small: ";
   return {{"right", 0, {"ok     com.example.ScaledTanh / small: gradient of 'x' within"}},
           {"older", 0, {"gradient of 'x' within"}},
-          {"newer", 2, {"version 2"}},
+          {"newer", 2, {"version 3"}},
           {"no_backward", 0, {"no backward"}},
           {"infer_error", 1, {wrong, "x has the wrong colour"}},
           {"infer_more", 1, {wrong, "unwritten", "output 0", "float32[5, 16]"}},

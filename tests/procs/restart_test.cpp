@@ -37,7 +37,8 @@ TEST(RestartTest, WithoutCheckpointsItBeginsAgain) {
 
 TEST(RestartTest, GoesOnFromItsCheckpointAndAppendsToItsMetrics) {
   const CheckpointRuns runs;
-  const Words words = run_of({"--checkpoint-interval", "10step"}) + runs.saving();
+  const Words words =
+      run_of({"--checkpoint-interval", "10step", "--checkpoint-sync"}) + runs.saving();
   const std::string expected = runs.trained(words);
   std::filesystem::remove_all(runs.dir());
   const Finished run = killed_once(runs, words + Words{"--metrics", runs / "metrics.jsonl"});

@@ -128,15 +128,17 @@ TEST(PluginLayout, Optimizer) {
   EXPECT_OFFSET(ofsdp_update, eps, 88);
   EXPECT_OFFSET(ofsdp_update, rho, 96);
   EXPECT_OFFSET(ofsdp_update, nesterov, 104);
-  EXPECT_EQ(sizeof(ofsdp_optimizer), 40u);
+  EXPECT_EQ(sizeof(ofsdp_optimizer), 56u);
   EXPECT_OFFSET(ofsdp_optimizer, name, 8);
   EXPECT_OFFSET(ofsdp_optimizer, states, 16);
   EXPECT_OFFSET(ofsdp_optimizer, num_states, 24);
   EXPECT_OFFSET(ofsdp_optimizer, update, 32);
+  EXPECT_OFFSET(ofsdp_optimizer, direction, 40);  // version 2
+  EXPECT_OFFSET(ofsdp_optimizer, step_length, 48);
 }
 
 TEST(PluginLayout, Plugin) {
-  EXPECT_EQ(OFSDP_PLUGIN_VERSION, 1u);
+  EXPECT_EQ(OFSDP_PLUGIN_VERSION, 2u);
   EXPECT_EQ(sizeof(ofsdp_plugin), 64u);
   EXPECT_OFFSET(ofsdp_plugin, version, 8);
   EXPECT_OFFSET(ofsdp_plugin, name, 16);

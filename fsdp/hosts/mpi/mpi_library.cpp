@@ -5,6 +5,7 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -25,7 +26,9 @@ int fine(int code, MpiError* error) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int bytes = 0;
   MPI_Error_string(code, text, &bytes);
-  std::snprintf(error->text, sizeof error->text, "%s", text);
+  const size_t length = std::min(std::strlen(text), sizeof error->text - 1);
+  std::memcpy(error->text, text, length);
+  error->text[length] = 0;
   return -1;
 }
 

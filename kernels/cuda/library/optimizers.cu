@@ -101,7 +101,7 @@ __device__ void step(Cell& x, float g, const Factors& f, const ofsdp_optimizer_s
 }
 
 template <Kind kind, typename From>
-__global__ void update_kernel(ofsdp_update u, ofsdp_optimizer_settings s) {
+__global__ void update_kernel(ofsdp_device_update u, ofsdp_optimizer_settings s) {
   if (u.state->skip != 0 || u.state->stop != 0) return;
   __shared__ Factors f;
   if (threadIdx.x == 0) {
@@ -123,7 +123,7 @@ __global__ void update_kernel(ofsdp_update u, ofsdp_optimizer_settings s) {
 
 template <Kind kind>
 int32_t start(ofsdp_device* device, cudaStream_t stream, const ofsdp_optimizer_settings& settings,
-              const ofsdp_update& u) {
+              const ofsdp_device_update& u) {
   const bool known = with_float_type(u.gradient.dtype, [&](auto from) {
     update_kernel<kind, decltype(from)><<<blocks(u.count), kThreads, 0, stream>>>(u, settings);
   });
@@ -133,7 +133,7 @@ int32_t start(ofsdp_device* device, cudaStream_t stream, const ofsdp_optimizer_s
 struct Named {
   const char* name;
   int32_t (*start)(ofsdp_device*, cudaStream_t, const ofsdp_optimizer_settings&,
-                   const ofsdp_update&);
+                   const ofsdp_device_update&);
 };
 constexpr Named kOptimizers[] = {
     {"adamw", start<Kind::kAdamW>},     {"adam", start<Kind::kAdam>},
@@ -143,7 +143,7 @@ constexpr Named kOptimizers[] = {
 }  // namespace
 }  // namespace ofsdp::cuda
 
-struct ofsdp_optimizer {
+struct ofsdp_device_optimizer {
   const ofsdp::cuda::Named* kind;
   ofsdp_optimizer_settings settings;
 };
@@ -151,19 +151,19 @@ struct ofsdp_optimizer {
 namespace ofsdp::cuda {
 namespace {
 
-ofsdp_optimizer* make_optimizer(ofsdp_device* device, const char* name,
-                                const ofsdp_optimizer_settings* settings) {
+ofsdp_device_optimizer* make_optimizer(ofsdp_device* device, const char* name,
+                                       const ofsdp_optimizer_settings* settings) {
   for (const Named& kind : kOptimizers) {
-    if (std::strcmp(kind.name, name) == 0) return new ofsdp_optimizer{&kind, *settings};
+    if (std::strcmp(kind.name, name) == 0) return new ofsdp_device_optimizer{&kind, *settings};
   }
   device->error = std::string("no optimizer ") + name;
   return nullptr;
 }
 
-void drop_optimizer(ofsdp_device*, ofsdp_optimizer* optimizer) { delete optimizer; }
+void drop_optimizer(ofsdp_device*, ofsdp_device_optimizer* optimizer) { delete optimizer; }
 
-int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_optimizer* optimizer,
-               const ofsdp_update* u) {
+int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+               const ofsdp_device_update* u) {
   if (u->count == 0) return 0;
   return optimizer->kind->start(device, raw(stream), optimizer->settings, *u);
 }

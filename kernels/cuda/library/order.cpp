@@ -59,7 +59,7 @@ int32_t capture_begin(ofsdp_device* device, ofsdp_stream* stream) {
                 "cudaStreamBeginCapture");
 }
 
-ofsdp_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
+ofsdp_device_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   cudaError_t error = cudaStreamEndCapture(raw(stream), &graph);
@@ -68,15 +68,15 @@ ofsdp_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
   cudaGraphDestroy(graph);
   if (error == cudaSuccess) error = cudaGraphUpload(executable, raw(stream));
   if (failed(device, error, "cudaGraphInstantiate") != 0) return nullptr;
-  return reinterpret_cast<ofsdp_graph*>(executable);
+  return reinterpret_cast<ofsdp_device_graph*>(executable);
 }
 
-int32_t launch(ofsdp_device* device, ofsdp_graph* graph, ofsdp_stream* stream) {
+int32_t launch(ofsdp_device* device, ofsdp_device_graph* graph, ofsdp_stream* stream) {
   return failed(device, cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph), raw(stream)),
                 "cudaGraphLaunch");
 }
 
-void drop_graph(ofsdp_device*, ofsdp_graph* graph) {
+void drop_graph(ofsdp_device*, ofsdp_device_graph* graph) {
   cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph));
 }
 

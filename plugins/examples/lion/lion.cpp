@@ -24,7 +24,8 @@ void update(const ofsdp_host*, const ofsdp_update* u) {
 }
 
 const char* const kStates[] = {"exp_avg"};
-const ofsdp_optimizer kLion = {sizeof(ofsdp_optimizer), "lion", kStates, 1, update};
+const ofsdp_optimizer kLion = {
+    sizeof(ofsdp_optimizer), "lion", kStates, 1, update, nullptr, nullptr};
 const ofsdp_optimizer* const kOptimizers[] = {&kLion};
 const ofsdp_plugin kPlugin = {
     sizeof(ofsdp_plugin), OFSDP_PLUGIN_VERSION, "lion", "1.0", nullptr, 0, kOptimizers, 1};

@@ -10,6 +10,14 @@
 
 #include <cmath>
 
+// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits are
+// the same).
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EXAMPLE_MULTIARCH __attribute__((target_clones("avx2", "default")))
+#else
+#define EXAMPLE_MULTIARCH
+#endif
+
 namespace {
 
 constexpr int64_t kGrain = 16;  // rows worth a thread
@@ -43,7 +51,8 @@ int32_t infer(const ofsdp_node* node) {
 }
 
 // The sum of a b c, in double and in lanes, so that the compiler may use vectors; the order is fixed.
-double sum_of_products(const float* a, const float* b, const float* c, int64_t count) {
+EXAMPLE_MULTIARCH double sum_of_products(const float* a, const float* b, const float* c,
+                                         int64_t count) {
   constexpr int64_t kLanes = 8;
   double lanes[kLanes] = {}, sum = 0;
   int64_t i = 0;
@@ -57,6 +66,11 @@ double sum_of_products(const float* a, const float* b, const float* c, int64_t c
   return sum;
 }
 
+EXAMPLE_MULTIARCH void scaled_row(const float* __restrict x, const float* __restrict scale, float r,
+                                  int64_t width, float* __restrict y) {
+  for (int64_t i = 0; i < width; ++i) y[i] = x[i] * r * scale[i];
+}
+
 void forward_rows(void* data, int64_t begin, int64_t end) {
   const Rows& t = *static_cast<const Rows*>(data);
   for (int64_t row = begin; row < end; ++row) {
@@ -64,7 +78,7 @@ void forward_rows(void* data, int64_t begin, int64_t end) {
     float* y = t.y + row * t.width;
     const double squares = sum_of_products(x, x, nullptr, t.width);
     const float r = static_cast<float>(1 / std::sqrt(squares / t.width + t.epsilon));
-    for (int64_t i = 0; i < t.width; ++i) y[i] = x[i] * r * t.scale[i];
+    scaled_row(x, t.scale, r, t.width, y);
     if (t.r != nullptr) t.r[row] = r;
   }
 }
@@ -83,6 +97,12 @@ int32_t forward(const ofsdp_node* node) {
   return OFSDP_OK;
 }
 
+EXAMPLE_MULTIARCH void gradient_row(const float* __restrict x, const float* __restrict dy,
+                                    const float* __restrict scale, float r, float factor,
+                                    int64_t width, float* __restrict dx) {
+  for (int64_t i = 0; i < width; ++i) dx[i] = r * (dy[i] * scale[i] - x[i] * factor);
+}
+
 void backward_rows(void* data, int64_t begin, int64_t end) {
   const Rows& t = *static_cast<const Rows*>(data);
   for (int64_t row = begin; row < end; ++row) {
@@ -92,7 +112,7 @@ void backward_rows(void* data, int64_t begin, int64_t end) {
     const double mean = sum_of_products(dy, x, t.scale, t.width);
     const float r = t.r[row];
     const float factor = static_cast<float>(mean / t.width) * r * r;
-    for (int64_t i = 0; i < t.width; ++i) dx[i] = r * (dy[i] * t.scale[i] - x[i] * factor);
+    gradient_row(x, dy, t.scale, r, factor, t.width, dx);
   }
 }
 
@@ -103,14 +123,18 @@ struct Columns {
   float* dscale;
 };
 
+EXAMPLE_MULTIARCH void add_row(const float* __restrict x, const float* __restrict dy, float r,
+                               int64_t count, float* __restrict sums) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += dy[i] * x[i] * r;
+}
+
 void scale_columns(void* data, int64_t begin, int64_t end) {
   const Columns& t = *static_cast<const Columns*>(data);
   for (int64_t i = begin; i < end; ++i) t.dscale[i] = 0;
   for (int64_t row = 0; row < t.count; ++row) {
     const int64_t at = row * t.rows.width;
-    for (int64_t i = begin; i < end; ++i) {
-      t.dscale[i] += t.rows.dy[at + i] * t.rows.x[at + i] * t.rows.r[row];
-    }
+    add_row(t.rows.x + at + begin, t.rows.dy + at + begin, t.rows.r[row], end - begin,
+            t.dscale + begin);
   }
 }
 

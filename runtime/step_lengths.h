@@ -1,5 +1,6 @@
-// TrustRatios: what LAMB multiplies the step of a whole parameter with, |p| / |d|, agreed by all
-// ranks; 1 where a norm is 0.
+// StepLengths: what the direction of a whole parameter is multiplied with (OptimizerDef::step_length,
+// for LAMB the rate times the trust ratio), from norms of parameter and direction that all ranks agree
+// on.
 //
 // [Note: the norms of parameters] A rank sums the squares of the part of each parameter that it alone
 // represents, in double, in blocks of kReduceBlock elements from where that part begins; partial
@@ -19,13 +20,13 @@
 
 namespace ofsdp {
 
-class TrustRatios {
+class StepLengths {
  public:
-  TrustRatios(const Plan& plan, const std::vector<UnitState>& units, int rank);
+  StepLengths(const Plan& plan, const std::vector<UnitState>& units, int rank);
 
   Status agree(OptimizerStep& optimizer, const UpdateNumbers& numbers, Communicator& communicator);
   // Per parameter of the graph.
-  std::span<const double> ratios() const { return ratios_; }
+  std::span<const double> lengths() const { return lengths_; }
 
  private:
   Status exchange(Communicator& communicator, const CollectiveSite& site);
@@ -36,7 +37,8 @@ class TrustRatios {
   std::vector<double> squares_;      // per parameter: of p, of d
   std::vector<ExactSquares> exact_;  // likewise, with across_ranks
   std::vector<double> gathered_;
-  std::vector<double> ratios_;
+  std::vector<int64_t> counts_;  // per parameter, elements
+  std::vector<double> lengths_;
 };
 
 }  // namespace ofsdp

@@ -1,27 +1,30 @@
-#include "runtime/trust_ratios.h"
+#include "runtime/step_lengths.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace ofsdp {
 
-TrustRatios::TrustRatios(const Plan& plan, const std::vector<UnitState>& units, int rank)
+StepLengths::StepLengths(const Plan& plan, const std::vector<UnitState>& units, int rank)
     : plan_(plan) {
   size_t parameters = 0;
   for (const Unit& unit : plan.units) {
     const Span part = plan.represented(unit, rank);
     parts_.push_back({part.begin - units[static_cast<size_t>(unit.id)].owned_begin, part.numel});
     for (const UnitParam& p : unit.params) {
-      parameters = std::max(parameters, static_cast<size_t>(p.parameter) + 1);
+      const auto at = static_cast<size_t>(p.parameter);
+      parameters = std::max(parameters, at + 1);
+      counts_.resize(parameters);
+      counts_[at] = p.numel;
     }
   }
   squares_.resize(2 * parameters);
-  ratios_.resize(parameters, 1.0);
+  lengths_.resize(parameters);
   if (plan.across_ranks) exact_.resize(2 * parameters);
   gathered_.resize(static_cast<size_t>(kExchangeMost * plan.world));
 }
 
-Status TrustRatios::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers,
+Status StepLengths::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers,
                           Communicator& communicator) {
   std::ranges::fill(squares_, 0.0);
   for (ExactSquares& sum : exact_) sum.clear();
@@ -41,14 +44,15 @@ Status TrustRatios::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers
   const CollectiveSite site{"exchange of parameters' norms", -1, numbers.step};
   OFSDP_RETURN_IF_ERROR(plan_.across_ranks ? exchange_exact(communicator, site)
                                            : exchange(communicator, site));
-  for (size_t p = 0; p < ratios_.size(); ++p) {
-    const double of_p = squares_[2 * p], of_d = squares_[2 * p + 1];
-    ratios_[p] = of_p == 0 || of_d == 0 ? 1.0 : std::sqrt(of_p) / std::sqrt(of_d);
+  for (size_t p = 0; p < lengths_.size(); ++p) {
+    if (counts_[p] == 0) continue;
+    lengths_[p] = optimizer.step_length({std::sqrt(squares_[2 * p]), std::sqrt(squares_[2 * p + 1]),
+                                         counts_[p], numbers.lr, numbers.optimizer_step});
   }
   return {};
 }
 
-Status TrustRatios::exchange(Communicator& communicator, const CollectiveSite& site) {
+Status StepLengths::exchange(Communicator& communicator, const CollectiveSite& site) {
   for (size_t first = 0; first < squares_.size(); first += kExchangeMost) {
     const size_t count = std::min<size_t>(kExchangeMost, squares_.size() - first);
     const auto mine = std::span(squares_).subspan(first, count);
@@ -60,7 +64,7 @@ Status TrustRatios::exchange(Communicator& communicator, const CollectiveSite& s
   return {};
 }
 
-Status TrustRatios::exchange_exact(Communicator& communicator, const CollectiveSite& site) {
+Status StepLengths::exchange_exact(Communicator& communicator, const CollectiveSite& site) {
   static_assert(ExactSquares::kLimbs <= kExchangeMost);
   const auto all =
       std::span(gathered_).first(ExactSquares::kLimbs * static_cast<size_t>(communicator.size()));
