@@ -13,8 +13,6 @@ std::string part_of(const OpDef& op) {
   return name.starts_with(own) ? "backward of " + name.substr(own.size()) : "forward of " + name;
 }
 
-bool of_plugin(const OpDef& op) { return !op.cpu.empty() && op.cpu[0].name == "plug-in"; }
-
 }  // namespace
 
 CheckGraph::CheckGraph(const Registry& registry, const OpDef& op, Attributes attributes,

@@ -205,7 +205,7 @@ typedef struct ofsdp_operator {
   const ofsdp_sample* const* samples;
   size_t num_samples;
   /* As forward and backward, with data in device memory; they put their work onto `stream`, a
-   * cudaStream_t, and do not wait. Not called by a run yet: the program has no CUDA backend. */
+   * cudaStream_t, and do not wait. Not called by a run yet. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;

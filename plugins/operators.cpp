@@ -141,6 +141,8 @@ Status check_operands(const PluginOperator& op, const Attributes& attributes,
   return check_attributes(op, attributes);
 }
 
+bool of_plugin(const OpDef& op) { return !op.cpu.empty() && op.cpu[0].name == "plug-in"; }
+
 OpDef plugin_op_def(const PluginOperatorPtr& op) {
   OpDef def;
   def.domain = op->domain;

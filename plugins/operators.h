@@ -29,6 +29,9 @@ OpDef overridden(const OpDef& built_in, const PluginOperatorPtr& op);
 // op.def.build_backward with `builder` behind its functions.
 void build_backward(const PluginOperatorPtr& op, GradBuilder& builder);
 
+// Whether the best kernel of an operator, a built-in one perhaps by name, is a plug-in's.
+bool of_plugin(const OpDef& op);
+
 // Number, types and attributes of a node against the declaration.
 Status check_operands(const PluginOperator& op, const Attributes& attributes,
                       const std::vector<TensorDesc>& inputs);

@@ -40,7 +40,7 @@ class Binder {
   }
 
  private:
-  std::byte* arena(int64_t offset) const { return context_.memory.arena.data() + offset; }
+  std::byte* arena(int64_t offset) const { return context_.memory.arena + offset; }
 
   void add_step(size_t s) {
     const Step& step = program_.schedule.steps[s];
@@ -119,7 +119,7 @@ class Binder {
   }
 
   std::byte* kept(ValueId root) const {
-    return context_.memory.kept.data() + context_.kept.offset(graph_, root);
+    return context_.memory.kept + context_.kept.offset(graph_, root);
   }
 
   std::byte* in_unit(int parameter, std::byte* base) const {

@@ -49,7 +49,7 @@ struct BoundProgram {
 struct BindingContext {
   const Plan& plan;
   const RankMemoryPlan& offsets;
-  const RankMemory& memory;
+  const MemoryBases& memory;
   const std::vector<UnitState>& units;
   const KeptPlan& kept;
   float* loss_weight;

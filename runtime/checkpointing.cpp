@@ -131,6 +131,7 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   ++saves_;
   present_ = {join_path(options_.checkpoint.dir, checkpoint_name(step)), began};
   const Clock::time_point copying = Clock::now();
+  OFSDP_RETURN_IF_ERROR(state_.fetch());
   const std::vector<const float*> values = contents_->sources(!wait);
   present_.copy_ms = milliseconds(copying, Clock::now());
   WriteJob job = contents_->job(folder_, manifest_.save, values);

@@ -42,6 +42,8 @@ class Checkpointing {
   double stop_wish() const { return signal_ != nullptr && signal_->heard() ? 1 : 0; }
   void heard(double least_written, double stop_wishes);
   bool stopping() const { return stopping_; }
+  // Whether after_update would save, whatever the evaluation says.
+  bool may_save(int64_t step) const { return stopping_ || due(step); }
 
   // Saves when that is due.
   Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last);

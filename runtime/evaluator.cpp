@@ -30,21 +30,20 @@ Evaluator::Evaluator(const RunPlan& plan, const ModelSetup& setup, RunState& sta
 Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
   std::array<double, 4> sums{};  // loss times count, count, right answers, kept labels
   bool has_matches = false;
-  Executor& executor = state_.executor();
+  UpdateRunner& executor = state_.executor();
   executor.begin_update({0, step});
   loader_.start(0, plan_.eval_sampler[0].updates_per_epoch());
   while (true) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
     BoundProgram& program = state_.program({batch->size, false, true, true});
-    OFSDP_RETURN_IF_ERROR(executor.run(program, {batch->columns, batch->sample_index, 1.0f}));
+    OFSDP_RETURN_IF_ERROR(executor.run(program, {batch->columns, batch->sample_index, 1.0}));
     has_matches = program.matches != nullptr;
-    sums[0] += batch->kept > 0 ? static_cast<double>(executor.loss()) * batch->kept : 0;
+    OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
+    sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
     sums[1] += batch->kept;
-    if (has_matches && batch->size > 0) {
-      sums[2] += static_cast<double>(program.matches[0]);
-      sums[3] += static_cast<double>(program.matches[1]);
-    }
+    sums[2] += static_cast<double>(result.right);
+    sums[3] += static_cast<double>(result.kept);
     loader_.release();
   }
   std::array<double, 4 * kMostRanks> all;

@@ -53,7 +53,16 @@ void Executor::begin_update(const UpdateNumbers& numbers) {
   exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
+  outcome_ = {.step = numbers.step};
+  outcome_given_ = false;
   update_began_ = nanoseconds_now();
+}
+
+Result<std::optional<UpdateOutcome>> Executor::outcome(bool) {
+  if (outcome_given_) return std::optional<UpdateOutcome>();
+  outcome_given_ = true;
+  outcome_.squared_norm = squared_norm();
+  return std::optional(outcome_);
 }
 
 void Executor::end_update(int64_t exchange_began) {
@@ -67,8 +76,8 @@ void Executor::end_update(int64_t exchange_began) {
 
 Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
   empty_ = batch.sample_index.empty();
-  loss_ = 0;
-  *loss_weight_ = batch.loss_weight * static_cast<float>(scale_used_);
+  result_ = {};
+  *loss_weight_ = static_cast<float>(batch.loss_weight) * static_cast<float>(scale_used_);
   context_.sample_index = batch.sample_index;
   for (const InputPatch& patch : program.inputs) {
     program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
@@ -79,7 +88,13 @@ Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
   } else {
     for (const BoundStep& step : program.steps) OFSDP_RETURN_IF_ERROR(execute(program, step));
   }
-  if (!program.plan->options.training && !empty_) loss_ = *program.loss;
+  if (!program.plan->options.training && !empty_) result_.loss = *program.loss;
+  if (program.matches != nullptr && !empty_) {
+    result_.right = program.matches[0];
+    result_.kept = program.matches[1];
+  }
+  outcome_.loss += batch.loss_weight * static_cast<double>(result_.loss);
+  outcome_.samples += static_cast<double>(batch.sample_index.size());
   return {};
 }
 
@@ -148,8 +163,8 @@ Status Executor::run_node(const BoundProgram& program, const BoundRun& run) {
 
 Status Executor::check_loss(BoundProgram& program) {
   if (empty_) return {};
-  loss_ = *program.loss;
-  return std::isnan(loss_) && program.plan->options.training ? blame_nan(program) : Status{};
+  result_.loss = *program.loss;
+  return std::isnan(result_.loss) && program.plan->options.training ? blame_nan(program) : Status{};
 }
 
 // Nothing has been updated since the micro-batch began, here or anywhere: an update needs this

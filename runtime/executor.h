@@ -15,20 +15,12 @@
 #include <optional>
 
 #include "fsdp/communicator.h"
-#include "runtime/binding.h"
 #include "runtime/exact_squares.h"
-#include "runtime/exposed_time.h"
-#include "runtime/loss_scale.h"
 #include "runtime/step_lengths.h"
 #include "runtime/trace.h"
+#include "runtime/update_runner.h"
 
 namespace ofsdp {
-
-struct MicroBatch {
-  std::span<std::byte* const> columns;  // in the order of Graph::inputs
-  std::span<const int64_t> sample_index;
-  float loss_weight = 0;  // this micro-batch's share of the global mean
-};
 
 struct ExecutorOptions {
   uint64_t seed = 0;
@@ -37,27 +29,27 @@ struct ExecutorOptions {
   int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
+  bool graphs = true;                    // of a device: steps are captured and replayed
 };
 
-class Executor {
+class Executor final : public UpdateRunner {
  public:
   Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMemory& memory,
            const std::vector<UnitState>& units, const GradientSlots& slots,
            OptimizerStep& optimizer, Communicator& communicator, float* loss_weight,
            const ExecutorOptions& options);
 
-  void begin_update(const UpdateNumbers& numbers);
-  // Of training: all ranks have met since `exchange_began`.
-  void end_update(int64_t exchange_began);
-  Status run(BoundProgram& program, const MicroBatch& batch);
+  void begin_update(const UpdateNumbers& numbers) override;
+  void end_update(int64_t exchange_began) override;
+  Status run(BoundProgram& program, const MicroBatch& batch) override;
+  Result<MicroResult> result() override { return result_; }
+  Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
 
-  const ExposedTime& exposed() const { return exposed_; }
-  float loss() const { return loss_; }  // of the last micro-batch; 0 when it was empty
+  const ExposedTime& exposed() const override { return exposed_; }
   // Of this rank's spans, this update, unscaled.
   double squared_norm() const { return squared_norm_ / (scale_used_ * scale_used_); }
-  LossScale& loss_scale() { return loss_scale_; }
-  // Updates that were made, not skipped; `start` of them before this run.
-  int64_t updates_done(int64_t start) const {
+  LossScale& loss_scale() override { return loss_scale_; }
+  int64_t updates_done(int64_t start) const override {
     return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
   }
   double clipped_norm() const {
@@ -122,7 +114,9 @@ class Executor {
   UpdateNumbers numbers_;
   bool empty_ = false;
   bool alone_ = false;  // this rank runs again what the others do not
-  float loss_ = 0;
+  MicroResult result_;
+  UpdateOutcome outcome_;
+  bool outcome_given_ = true;
   LossScale loss_scale_;
   double scale_used_ = 1;      // of the present update
   bool skip_update_ = false;   // its gradients are not finite

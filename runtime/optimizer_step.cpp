@@ -12,10 +12,10 @@ namespace {
 float* floats(std::byte* base, size_t offset) { return reinterpret_cast<float*>(base + offset); }
 
 UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
-                     const RankMemory& memory) {
+                     const MemoryBases& memory) {
   const Span owned = plan.owned(unit, rank);
   const auto place = static_cast<size_t>(rank % plan.shards(unit));
-  std::byte* const state = memory.state.data();
+  std::byte* const state = memory.state;
   UnitState made;
   made.owned_numel = owned.numel;
   made.owned_begin = owned.begin;
@@ -40,7 +40,7 @@ UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOff
 }  // namespace
 
 std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
-                                   const RankMemory& memory) {
+                                   const MemoryBases& memory) {
   std::vector<UnitState> units;
   for (const Unit& unit : plan.units) {
     units.push_back(

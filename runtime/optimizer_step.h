@@ -38,7 +38,7 @@ struct UnitState {
 };
 
 std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
-                                   const RankMemory& memory);
+                                   const MemoryBases& memory);
 
 struct UpdateNumbers {
   double lr = 0;
@@ -58,6 +58,15 @@ class OptimizerStep {
   // Whether `update` only advances the states, and `apply` with norms of parameters must follow.
   bool needs_norms() const { return optimizer_.direction != nullptr; }
 
+  struct Segment {
+    int64_t end = 0;  // of the owned span
+    double weight_decay = 0;
+    int parameter = 0;
+    int rule = -1;  // of the program
+  };
+  // Per unit, in order, covering the owned span.
+  const std::vector<std::vector<Segment>>& segments() const { return segments_; }
+
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers);
@@ -73,12 +82,6 @@ class OptimizerStep {
   void apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths);
 
  private:
-  struct Segment {
-    int64_t end = 0;  // of the owned span
-    double weight_decay = 0;
-    int parameter = 0;
-    int rule = -1;  // of the program
-  };
   void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
                    const float* gradient, const UpdateNumbers& numbers);
 
@@ -88,8 +91,8 @@ class OptimizerStep {
   const OptimizerDef& optimizer_;
   OptimizerSettings settings_;
   const std::vector<UnitState>& units_;
-  std::vector<std::vector<Segment>> segments_;  // per unit, in order, covering the owned span
-  std::vector<float*> state_;                   // scratch of one call
+  std::vector<std::vector<Segment>> segments_;
+  std::vector<float*> state_;  // scratch of one call
   UpdateProgram* program_ = nullptr;
   std::vector<float> direction_;  // likewise, kReduceBlock elements
 };

@@ -67,6 +67,7 @@ struct LaunchOptions {
   int64_t max_restarts = 0;
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
+  bool cuda_graph = true;
   double timeout_seconds = 300;
   Determinism deterministic = Determinism::kOn;
 };

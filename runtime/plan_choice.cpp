@@ -17,8 +17,12 @@ constexpr std::chrono::milliseconds kMeasureFor{600};
 class PlanChooser {
  public:
   PlanChooser(const Options& options, const ModelSetup& setup, Communicator& communicator,
-              const std::vector<OptimizerDef>& optimizers)
-      : options_(options), setup_(setup), communicator_(communicator), optimizers_(optimizers) {}
+              const std::vector<OptimizerDef>& optimizers, Device* device)
+      : options_(options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        kernels_(std::make_shared<KernelCache>(device)) {}
 
   Result<std::unique_ptr<RunPlan>> run() {
     if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
@@ -55,7 +59,7 @@ class PlanChooser {
     OFSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, predict(plans, topology));
     const auto best = std::ranges::min_element(seconds) - seconds.begin();
     auto& chosen = plans[static_cast<size_t>(best)];
-    chosen->choice = choice_line(plans, seconds, *chosen);
+    if (kernels_->device() == nullptr) chosen->choice = choice_line(plans, seconds, *chosen);
     return std::move(chosen);
   }
 
@@ -86,6 +90,7 @@ class PlanChooser {
   Result<std::vector<double>> predict(const std::vector<std::unique_ptr<RunPlan>>& plans,
                                       const std::optional<Topology>& topology) const {
     std::vector<double> seconds(plans.size());
+    if (kernels_->device() != nullptr) return seconds;  // one rank: nothing is sharded
     if (communicator_.rank() == 0) {
       Machine machine;
       machine.topology = topology;
@@ -164,15 +169,16 @@ class PlanChooser {
   const ModelSetup& setup_;
   Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
-  const std::shared_ptr<KernelCache> kernels_ = std::make_shared<KernelCache>();
+  const std::shared_ptr<KernelCache> kernels_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
                                              Communicator& communicator,
-                                             const std::vector<OptimizerDef>& optimizers) {
-  return PlanChooser(options, setup, communicator, optimizers).run();
+                                             const std::vector<OptimizerDef>& optimizers,
+                                             Device* device) {
+  return PlanChooser(options, setup, communicator, optimizers, device).run();
 }
 
 }  // namespace ofsdp

@@ -17,6 +17,7 @@ namespace ofsdp {
 
 Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
                                              Communicator& communicator,
-                                             const std::vector<OptimizerDef>& optimizers);
+                                             const std::vector<OptimizerDef>& optimizers,
+                                             Device* device = nullptr);
 
 }  // namespace ofsdp

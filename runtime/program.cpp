@@ -2,6 +2,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
+#include "plugins/operators.h"
 
 namespace ofsdp {
 namespace {
@@ -48,9 +49,22 @@ Problem problem_of(const Graph& graph, const Node& node) {
 Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
   auto& slot = kernels_[problem_key(op, problem)];
   if (slot == nullptr) {
-    OFSDP_ASSIGN_OR_RETURN(slot, create_kernel(op, problem));
+    OFSDP_ASSIGN_OR_RETURN(slot, make(op, problem));
   }
   return slot.get();
+}
+
+Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
+  if (device_ == nullptr) return create_kernel(op, problem);
+  // The device knows our operators alone, and a plug-in's may have the name of one of them.
+  auto kernel = of_plugin(op) ? nullptr : device_->make_kernel(op.full_name(), problem);
+  if (kernel != nullptr) return kernel;
+  std::string inputs;
+  for (const TensorDesc& desc : problem.inputs) {
+    inputs += (inputs.empty() ? "" : ", ") + desc.text();
+  }
+  return input_error("operator {}{} has no CUDA kernel for ({})", op.full_name(),
+                     of_plugin(op) ? " of a plug-in" : "", inputs);
 }
 
 Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,

@@ -6,7 +6,10 @@
 // rank runs one node at a time. KeptPlan collects the constants and frozen parameters that nodes
 // read; they are kept whole, once, for all programs.
 //
-// Ownership: the session owns programs, cache and kept plan; a program points into the cache.
+// With a device kernels are the device's, which have no fallback on the host.
+//
+// Ownership: the session owns programs, cache and kept plan; a program points into the cache; the
+// device outlives it.
 // Threads: one. Errors: kInput when a node's operator has no kernel for its problem (all such nodes
 // in one message).
 #pragma once
@@ -14,6 +17,7 @@
 #include <map>
 #include <memory>
 
+#include "kernels/core/device.h"
 #include "runtime/memory_plan.h"
 #include "runtime/schedule.h"
 
@@ -23,10 +27,15 @@ Problem problem_of(const Graph& graph, const Node& node);
 
 class KernelCache {
  public:
+  explicit KernelCache(Device* device = nullptr) : device_(device) {}  // null: the CPU
   Result<Kernel*> get(const OpDef& op, const Problem& problem);
   size_t size() const { return kernels_.size(); }
+  Device* device() const { return device_; }
 
  private:
+  Result<std::unique_ptr<Kernel>> make(const OpDef& op, const Problem& problem);
+
+  Device* device_;
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;
 };
 

@@ -63,7 +63,8 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
-         region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) + link + data;
+         region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) +
+         region_bytes(device_io) + region_bytes(pinned_io) + link + data;
 }
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
@@ -77,6 +78,8 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   for (const Unit& unit : plan.units) memory.units.push_back(place_unit(plan, unit, needs, memory));
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
+  memory.device_io = needs.device_io;
+  memory.pinned_io = needs.pinned_io;
   memory.link = needs.link;
   const size_t first_slot = memory.shared;
   for (size_t u = 0; u < plan.units.size(); ++u)
@@ -113,6 +116,8 @@ std::string text(const RankMemoryPlan& plan) {
   row("arena (activations, gathered, work)", plan.arena);
   row("constants and frozen parameters", plan.kept);
   row("input (staging, unpacked columns)", plan.staging + plan.data);
+  if (plan.device_io > 0)
+    row("in and out of the device (both ends)", plan.device_io + plan.pinned_io);
   if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
   if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);

@@ -44,6 +44,8 @@ struct RankMemoryPlan {
   size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
   size_t data_elsewhere = 0;  // those that another rank owns
+  size_t device_io = 0;       // of a device: inputs, numbers, results (runtime/device_memory.h)
+  size_t pinned_io = 0;       // its other end on the host
   std::vector<UnitOffsets> units;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
@@ -69,13 +71,25 @@ struct RankMemoryNeeds {
   size_t data_elsewhere = 0;
   size_t checkpoint = 0;
   size_t trace = 0;
+  size_t device_io = 0;
+  size_t pinned_io = 0;
   size_t link = 0;
 };
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
+// Where the regions that kernels see begin: on the host, or on a device.
+struct MemoryBases {
+  std::byte* arena = nullptr;
+  std::byte* kept = nullptr;
+  std::byte* state = nullptr;
+  std::byte* shared = nullptr;
+};
+
 struct RankMemory {
+  MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared}; }
+
   Region arena, kept, state, staging, checkpoint, trace;
   std::byte* shared = nullptr;
 

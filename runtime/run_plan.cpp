@@ -43,6 +43,7 @@ class RunPlanner {
         optimizers_(optimizers),
         run_(std::make_unique<RunPlan>()) {
     run_->kernels = kernels != nullptr ? std::move(kernels) : std::make_shared<KernelCache>();
+    run_->device = run_->kernels->device();
   }
 
   Result<std::unique_ptr<RunPlan>> make() {
@@ -290,7 +291,28 @@ class RunPlanner {
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
+    if (run_->device != nullptr) {
+      run_->device_io = plan_io();
+      needs.device_io = run_->device_io.device_bytes;
+      needs.pinned_io = run_->device_io.pinned_bytes;
+    }
     run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
+  }
+
+  DeviceIoPlan plan_io() const {
+    size_t most = 0;
+    for (const auto& [key, program] : run_->programs) {
+      size_t inputs = 0;
+      for (ValueId id : program.graph.inputs) {
+        inputs += align_up(program.graph.value(id).desc.bytes(), kTensorAlignment);
+      }
+      most = std::max(most, inputs);
+    }
+    int64_t owned = 0;
+    for (const Unit& unit : run_->plan.units) {
+      owned = std::max(owned, run_->plan.owned_numel(unit));
+    }
+    return plan_device_io(most, options_.batch.batch_size, owned);
   }
 
   const Options& options_;

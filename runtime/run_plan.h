@@ -12,6 +12,7 @@
 #include "fsdp/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
+#include "runtime/device_memory.h"
 #include "runtime/model_setup.h"
 #include "runtime/program.h"
 #include "runtime/rank_memory.h"
@@ -27,6 +28,7 @@ struct ProgramKey {
 };
 
 struct RunPlan {
+  Device* device = nullptr;  // null: the CPU
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
@@ -40,6 +42,7 @@ struct RunPlan {
   GradientSlots slots;
   KeptPlan kept;
   RankMemoryPlan memory;
+  DeviceIoPlan device_io;
   std::string choice;  // why this one, where --strategy auto chose; a line or empty
   uint64_t hash = 0;   // of everything that communicates; equal on all ranks
 

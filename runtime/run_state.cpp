@@ -33,38 +33,101 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
                                                  const ExecutorOptions& options,
                                                  CheckpointReader* checkpoint) {
   std::unique_ptr<RunState> state(new RunState(plan, setup, communicator));
-  OFSDP_ASSIGN_OR_RETURN(state->memory_, RankMemory::map(plan.memory, ledger, communicator));
-  state->loss_weight_ = reinterpret_cast<float*>(state->memory_.kept.data() + plan.kept.bytes());
-  const RowSource* train = setup.data.train ? setup.data.train.get() : setup.data.synthetic.get();
-  state->eval_staging_ = align_up(
-      Loader::staging_bytes(*train, plan.train_sampler[0].options().batch_size), kTensorAlignment);
-  state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_);
-  OFSDP_RETURN_IF_ERROR(state->load_kept());
-  OFSDP_RETURN_IF_ERROR(state->load_frozen());
-  OFSDP_RETURN_IF_ERROR(checkpoint == nullptr
-                            ? state->load_weights()
-                            : load_state(*checkpoint, plan, *state, communicator.rank()));
-  if (checkpoint == nullptr && setup.artifacts != nullptr) {
-    OFSDP_RETURN_IF_ERROR(load_moments(plan, setup, *state, communicator.rank()));
-  }
-  OFSDP_RETURN_IF_ERROR(state->make_optimizer());
-  ExecutorOptions traced = options;
-  if (plan.memory.trace > 0) {
-    state->trace_ = std::make_unique<TraceRecorder>(
-        std::span(state->memory_.trace.data(), state->memory_.trace.bytes()));
-    traced.trace = state->trace_.get();
-  }
-  state->executor_ =
-      std::make_unique<Executor>(plan.plan, plan.memory, state->memory_, state->units_, plan.slots,
-                                 *state->optimizer_, communicator, state->loss_weight_, traced);
+  OFSDP_RETURN_IF_ERROR(state->map(ledger));
+  state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_.bases());
+  OFSDP_RETURN_IF_ERROR(state->load(checkpoint));
+  OFSDP_RETURN_IF_ERROR(plan.device == nullptr ? state->make_executor(options)
+                                               : state->make_device_executor(options));
   if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
     const SavedLossScale& saved = *checkpoint->manifest().loss_scale;
     state->executor_->loss_scale() = {saved.scale, saved.good_updates, saved.skipped_updates};
   }
-  state->bind_programs();
   // Nobody gathers before all shards are there.
   OFSDP_RETURN_IF_ERROR(communicator.barrier({"loading barrier", -1, 0}));
   return state;
+}
+
+Status RunState::map(MemoryLedger& ledger) {
+  if (plan_.device != nullptr) {
+    OFSDP_RETURN_IF_ERROR(map_images(ledger));
+    staging_ = device_memory_.staging();
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(memory_, RankMemory::map(plan_.memory, ledger, communicator_));
+    staging_ = {memory_.staging.data(), memory_.staging.bytes()};
+  }
+  const RowSource* train =
+      setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
+  const int64_t batch = plan_.train_sampler[0].options().batch_size;
+  eval_staging_ = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
+  return {};
+}
+
+Status RunState::map_images(MemoryLedger& ledger) {
+  constexpr auto kPrivate = Region::Sharing::kPrivate;
+  OFSDP_ASSIGN_OR_RETURN(device_memory_, DeviceRankMemory::allocate(*plan_.device, ledger,
+                                                                    plan_.memory, plan_.device_io));
+  OFSDP_ASSIGN_OR_RETURN(memory_.kept,
+                         Region::map(image_ledger_, plan_.memory.kept, kPrivate, "constants"));
+  OFSDP_ASSIGN_OR_RETURN(
+      memory_.state, Region::map(image_ledger_, plan_.memory.state, kPrivate, "optimizer state"));
+  OFSDP_ASSIGN_OR_RETURN(shared_image_, Region::map(image_ledger_, plan_.memory.shared, kPrivate,
+                                                    "shards and gradients"));
+  memory_.shared = shared_image_.data();
+  OFSDP_ASSIGN_OR_RETURN(memory_.checkpoint, Region::map(ledger, plan_.memory.checkpoint, kPrivate,
+                                                         "the checkpoint's copy"));
+  return {};
+}
+
+Status RunState::load(CheckpointReader* checkpoint) {
+  OFSDP_RETURN_IF_ERROR(load_kept());
+  OFSDP_RETURN_IF_ERROR(load_frozen());
+  if (checkpoint != nullptr) return load_state(*checkpoint, plan_, *this, communicator_.rank());
+  OFSDP_RETURN_IF_ERROR(load_weights());
+  return setup_.artifacts == nullptr ? Status{}
+                                     : load_moments(plan_, setup_, *this, communicator_.rank());
+}
+
+Status RunState::make_executor(const ExecutorOptions& options) {
+  loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
+  OFSDP_RETURN_IF_ERROR(make_optimizer());
+  ExecutorOptions traced = options;
+  if (plan_.memory.trace > 0) {
+    trace_ =
+        std::make_unique<TraceRecorder>(std::span(memory_.trace.data(), memory_.trace.bytes()));
+    traced.trace = trace_.get();
+  }
+  executor_ = std::make_unique<Executor>(plan_.plan, plan_.memory, memory_, units_, plan_.slots,
+                                         *optimizer_, communicator_, loss_weight_, traced);
+  bind_programs(memory_.bases(), units_);
+  return {};
+}
+
+Status RunState::make_device_executor(const ExecutorOptions& options) {
+  Device& device = *plan_.device;
+  OFSDP_RETURN_IF_ERROR(device_memory_.upload(memory_, shared_image_.bytes()));
+  device_units_ =
+      unit_states(plan_.plan, communicator_.rank(), plan_.memory, device_memory_.bases());
+  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan,
+                                               device_units_, plan_.decays);
+  DeviceOptimizer optimizer = make_device_optimizer(device, plan_.optimizer->name, plan_.settings);
+  if (optimizer == nullptr) {
+    return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
+                       plan_.optimizer->name);
+  }
+  const DeviceContext context{device,         plan_.plan,    plan_.memory, plan_.device_io,
+                              device_memory_, device_units_, *optimizer_};
+  OFSDP_ASSIGN_OR_RETURN(
+      auto executor, DeviceExecutor::make(context, std::move(optimizer), options, options.graphs));
+  loss_weight_ = executor->loss_weight();
+  bind_programs(device_memory_.bases(), device_units_);
+  for (auto& [key, program] : programs_) OFSDP_RETURN_IF_ERROR(executor->prepare(program));
+  executor_ = std::move(executor);
+  return {};
+}
+
+Status RunState::fetch() {
+  if (plan_.device == nullptr) return {};
+  return device_memory_.download(memory_, shared_image_.bytes());
 }
 
 BoundProgram& RunState::program(const ProgramKey& key) {
@@ -174,8 +237,8 @@ Status RunState::load_converted(int parameter, const Span& elements, DType dtype
   return {};
 }
 
-void RunState::bind_programs() {
-  const BindingContext context{plan_.plan, plan_.memory, memory_, units_, plan_.kept, loss_weight_};
+void RunState::bind_programs(const MemoryBases& bases, const std::vector<UnitState>& units) {
+  const BindingContext context{plan_.plan, plan_.memory, bases, units, plan_.kept, loss_weight_};
   for (const auto& [key, program] : plan_.programs) programs_.emplace(key, bind(program, context));
 }
 
@@ -276,6 +339,7 @@ Status RunState::write_shares(ModelOutput& output) const {
 }
 
 Status RunState::write_output(const std::string& path) {
+  OFSDP_RETURN_IF_ERROR(fetch());
   OFSDP_ASSIGN_OR_RETURN(ModelOutput output, open_output(path));
   OFSDP_RETURN_IF_ERROR(write_shares(output).with_prefix(path));
   OFSDP_RETURN_IF_ERROR(communicator_.barrier({"output barrier", -1, 0}));

@@ -4,6 +4,9 @@
 // With a checkpoint the trained state comes from there. Each rank reads from the model file only what it owns, and writes only its own span of each unit
 // to the trained file; the model is never gathered on one rank.
 //
+// On a device the host keeps an image of what is loaded and saved: `make` fills it, `fetch` brings it
+// up to date, what reads the state (held, kept, write_output) reads the image.
+//
 // Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
 // and `write_output` are collective. Errors: kFault (memory, disk); kInput (a weight that cannot be
 // read).
@@ -11,6 +14,7 @@
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "importer/model_output.h"
+#include "runtime/device_executor.h"
 #include "runtime/executor.h"
 #include "runtime/run_plan.h"
 
@@ -23,15 +27,15 @@ class RunState {
                                                 const ExecutorOptions& options,
                                                 CheckpointReader* checkpoint = nullptr);
 
-  Executor& executor() { return *executor_; }
+  UpdateRunner& executor() { return *executor_; }
   const TraceRecorder* trace() const { return trace_.get(); }
   // The program for a micro-batch of `size` samples; any other size of the same place for an empty
   // one.
   BoundProgram& program(const ProgramKey& key);
-  std::span<std::byte> train_staging() { return {memory_.staging.data(), eval_staging_}; }
-  std::span<std::byte> eval_staging() {
-    return {memory_.staging.data() + eval_staging_, memory_.staging.bytes() - eval_staging_};
-  }
+  std::span<std::byte> train_staging() { return staging_.first(eval_staging_); }
+  std::span<std::byte> eval_staging() { return staging_.subspan(eval_staging_); }
+  // Before held, kept or a save are read: of a device, what it holds now. Waits for it.
+  Status fetch();
   Status write_output(const std::string& path);
 
   // What this rank holds of a unit: its parameters (state -1) or a state of the optimizer.
@@ -48,13 +52,18 @@ class RunState {
  private:
   RunState(const RunPlan& plan, const ModelSetup& setup, Communicator& communicator)
       : plan_(plan), setup_(setup), communicator_(communicator) {}
+  Status map(MemoryLedger& ledger);
+  Status map_images(MemoryLedger& ledger);
+  Status load(CheckpointReader* checkpoint);
+  Status make_executor(const ExecutorOptions& options);
+  Status make_device_executor(const ExecutorOptions& options);
   Status load_weights();
   Status load_states(const Unit& unit);
   Status make_optimizer();
   Status load_kept();
   Status load_frozen();
   Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
-  void bind_programs();
+  void bind_programs(const MemoryBases& bases, const std::vector<UnitState>& units);
   Result<ModelOutput> open_output(const std::string& path);
   Status write_shares(ModelOutput& output) const;
   Status write_unit(ModelOutput& output, const Unit& unit) const;
@@ -66,15 +75,20 @@ class RunState {
   const RunPlan& plan_;
   const ModelSetup& setup_;
   Communicator& communicator_;
-  RankMemory memory_;
+  MemoryLedger image_ledger_;  // images are no memory of a step: their pages are the system's
+  Region shared_image_;
+  RankMemory memory_;  // with a device: images, and the checkpoint's copy
+  DeviceRankMemory device_memory_;
+  std::span<std::byte> staging_;
   size_t eval_staging_ = 0;  // offset
   float* loss_weight_ = nullptr;
   std::vector<UnitState> units_;
+  std::vector<UnitState> device_units_;
   std::unique_ptr<UpdateProgram> update_program_;  // of a model with a training_info
   std::unique_ptr<OptimizerStep> optimizer_;
   std::unique_ptr<TraceRecorder> trace_;  // null: nothing is recorded
-  std::unique_ptr<Executor> executor_;
   std::map<ProgramKey, BoundProgram> programs_;
+  std::unique_ptr<UpdateRunner> executor_;
 };
 
 }  // namespace ofsdp

@@ -7,6 +7,7 @@
 #include "kernels/cpu/parallel.h"
 #include "runtime/agreement.h"
 #include "runtime/artifact_state.h"
+#include "runtime/device_choice.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/resume.h"
@@ -34,8 +35,8 @@ class Session {
                            ModelSetup::make(options_, registry_, communicator_, ledger_));
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
     OFSDP_RETURN_IF_ERROR(open_checkpoints());
-    OFSDP_ASSIGN_OR_RETURN(const auto plan,
-                           choose_plan(options_, setup, communicator_, optimizers_));
+    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, setup, communicator_));
+    OFSDP_ASSIGN_OR_RETURN(const auto plan, plan_for_device(setup));
     if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);
     print_plan(setup, *plan);
@@ -44,6 +45,16 @@ class Session {
   }
 
  private:
+  // With --device auto a model that has no plan on the GPU is the CPU's.
+  Result<std::unique_ptr<RunPlan>> plan_for_device(const ModelSetup& setup) {
+    auto plan = choose_plan(options_, setup, communicator_, optimizers_, chosen_.device.get());
+    if (plan.ok() || chosen_.device == nullptr || options_.launch.device == DeviceChoice::kCuda) {
+      return plan;
+    }
+    chosen_ = {nullptr, "device: the CPU, since " + plan.error().message()};
+    return choose_plan(options_, setup, communicator_, optimizers_);
+  }
+
   // What would otherwise be found only after hours of training.
   Status check_before_planning(const ModelSetup& setup) const {
     if (options_.command == Command::kEval && !setup.data.eval) {
@@ -118,6 +129,7 @@ class Session {
               ? fmt::format("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
               : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
+    if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
     print(dtypes_line());
     print(slices_line());
     print(plan.choice);
@@ -192,9 +204,13 @@ class Session {
           MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
     }
     const ShardingOptions& sharding = options_.sharding;
-    const ExecutorOptions executor{options_.run.seed, options_.optimizer.clip_grad_norm.value_or(0),
+    const ExecutorOptions executor{options_.run.seed,
+                                   options_.optimizer.clip_grad_norm.value_or(0),
                                    sharding.param_dtype == DType::kFloat16,
-                                   options_.optimizer.steps_done, sharding.buffer_dtype};
+                                   options_.optimizer.steps_done,
+                                   sharding.buffer_dtype,
+                                   nullptr,
+                                   options_.launch.cuda_graph};
     OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
                                                             executor, checkpoint_.get()));
     bool stopped = options_.command == Command::kEval;  // which writes no output
@@ -259,6 +275,7 @@ class Session {
   Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
   MemoryLedger& ledger_;
+  ChosenDevice chosen_;
   std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
   std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
 };

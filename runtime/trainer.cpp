@@ -74,11 +74,41 @@ Status Trainer::run() {
 }
 
 Status Trainer::update(int64_t step) {
+  UpdateRunner& runner = state_.executor();
+  runner.begin_update({learning_rate(schedule_, step - 1, sampler_.epoch_of(step - 1)), step});
+  OFSDP_RETURN_IF_ERROR(micro_batches());
+  OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
+  OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
+  if (!settles(step)) return {};
+  OFSDP_ASSIGN_OR_RETURN(outcome, runner.outcome(true));
+  return outcome ? exchange_and_report(outcome, step) : Status{};
+}
+
+// On a device numbers come an update late; nothing may be late where something else begins.
+bool Trainer::settles(int64_t step) const {
+  return step == total_ || (evaluator_ != nullptr && evaluation_due(step)) ||
+         (checkpoints_ != nullptr && checkpoints_->may_save(step));
+}
+
+Status Trainer::micro_batches() {
+  const int64_t accum = options_.batch.grad_accum;
+  for (int64_t micro = 0; micro < accum; ++micro) {
+    const double weight = share_of_mean();
+    BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
+    OFSDP_RETURN_IF_ERROR(
+        state_.executor().run(program, {batch_->columns, batch_->sample_index, weight}));
+    loader_.release();
+    OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  }
+  return {};
+}
+
+// `outcome` is of this update or, on a device, of one before; none: it is not known yet.
+Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step) {
   UpdateSums mine;
-  const int64_t epoch = sampler_.epoch_of(step - 1);
-  state_.executor().begin_update({learning_rate(schedule_, step - 1, epoch), step});
-  OFSDP_RETURN_IF_ERROR(micro_batches(step, mine));
-  mine.squared_norm = state_.executor().squared_norm();
+  if (outcome) mine.loss = outcome->loss;
+  if (outcome) mine.squared_norm = outcome->squared_norm;
+  if (outcome) mine.samples = outcome->samples;
   mine.next_kept = next_kept();
   mine.step_ms = milliseconds(update_began_, Clock::now());
   const int64_t exchange_began = nanoseconds_now();
@@ -86,7 +116,7 @@ Status Trainer::update(int64_t step) {
   state_.executor().end_update(exchange_began);
   update_began_ = Clock::now();
   kept_ = sums.next_kept;
-  return report(step, sums);
+  return outcome ? report(outcome->step, sums) : Status{};
 }
 
 // What this rank adds to the number that the mean of the next update is divided by: of samples or
@@ -103,21 +133,6 @@ double Trainer::share_of_mean() const {
   if (kept_ <= 0 || batch_->kept <= 0) return 0;
   if (options_.loss.mean == LossMean::kGlobal) return batch_->kept / kept_;
   return 1.0 / (static_cast<double>(batch_->counted_in_update) * kept_);
-}
-
-Status Trainer::micro_batches(int64_t, UpdateSums& sums) {
-  const int64_t accum = options_.batch.grad_accum;
-  for (int64_t micro = 0; micro < accum; ++micro) {
-    const double weight = share_of_mean();
-    BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
-    OFSDP_RETURN_IF_ERROR(state_.executor().run(
-        program, {batch_->columns, batch_->sample_index, static_cast<float>(weight)}));
-    sums.loss += weight * static_cast<double>(state_.executor().loss());
-    sums.samples += static_cast<double>(batch_->size);
-    loader_.release();
-    OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
-  }
-  return {};
 }
 
 Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {

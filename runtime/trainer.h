@@ -46,9 +46,11 @@ class Trainer {
   };
 
   Status update(int64_t step);
+  Status micro_batches();
+  Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
+  bool settles(int64_t step) const;
   double next_kept() const;
   double share_of_mean() const;
-  Status micro_batches(int64_t step, UpdateSums& sums);
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   double rate(int64_t step, int64_t epoch) const;
   Status report(int64_t step, const UpdateSums& sums);

@@ -20,7 +20,7 @@ find kernels importer fsdp plugins runtime bench tests -regex '.*\.\(h\|cpp\|cu\
 
 build() {
   step "build $1"
-  cmake --preset "$1" >/dev/null
+  cmake --preset "$1" -DOFSDP_CUDA_ARCHITECTURES="${OFSDP_CUDA_ARCHITECTURES:-}" >/dev/null
   cmake --build --preset "$1" -j "$jobs" "${@:2}"
 }
 
@@ -31,6 +31,15 @@ run_tests() {
 build release
 step "test release"
 run_tests release -LE '^long$' "$@"
+
+# Where there is nvcc: that the CUDA library compiles, links and loads; for one architecture, since each costs minutes.
+nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
+if [ -n "$nvcc" ] && [ $# = 0 ]; then
+  export OFSDP_CUDA_ARCHITECTURES=${OFSDP_CUDA_ARCHITECTURES:-90-real}
+  build cuda --target ofsdp_cuda
+  step "test gpu: skipped by name where there is none"
+  OFSDP_CUDA_LIBRARY=$PWD/build/cuda/libofsdp_cuda.so run_tests release -L '^gpu$'
+fi
 
 build dev --target tests_in_process
 step "test dev: AddressSanitizer, UndefinedBehaviorSanitizer"

@@ -26,9 +26,8 @@ constexpr Choice<CpuOffload> kOffloads[] = {{"none", CpuOffload::kNone},
 constexpr Choice<BackwardPrefetch> kBackwardPrefetches[] = {{"pre", BackwardPrefetch::kPre},
                                                             {"post", BackwardPrefetch::kPost},
                                                             {"none", BackwardPrefetch::kNone}};
-constexpr Choice<DeviceChoice> kDevices[] = {{"auto", DeviceChoice::kAuto},
-                                             {"cpu", DeviceChoice::kCpu},
-                                             {"cuda", DeviceChoice::kCuda, false}};
+constexpr Choice<DeviceChoice> kDevices[] = {
+    {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 constexpr Choice<Determinism> kDeterminisms[] = {{"on", Determinism::kOn},
                                                  {"off", Determinism::kOff},
                                                  {"across_ranks", Determinism::kAcrossRanks}};
@@ -101,6 +100,8 @@ std::vector<OptionEntry> launch_entries() {
       integer_or("auto", "threads", "auto (cores / ranks of this host; OMP_NUM_THREADS), N",
                  "compute threads of a rank", 1, OFSDP_FIELD(launch.threads)),
       choice("device", kDevices, "where ranks compute", OFSDP_FIELD(launch.device)),
+      toggle("cuda-graph", "on, off", "CUDA: a step is captured once and replayed",
+             OFSDP_FIELD(launch.cuda_graph)),
       nnodes(),
       integer_or("none", "min-nodes", "none (all of --nnodes), N",
                  "hosts that are enough to start, or to start again", 1,

@@ -1,0 +1,209 @@
+/* The C interface of a device library: one table of functions, which libofsdp_cuda.so exports as
+ * `ofsdp_device_table_get`, and which a test may implement in host memory. C99.
+ *
+ * The table may grow at its end: `size` says how much of it a library knows, `version` changes when
+ * the meaning of something older does.
+ *
+ * A device runs what is put on its streams in order; an event recorded on one stream and waited for
+ * on another orders the two. Nothing that takes a stream waits, allocates or reads device memory on
+ * the host. Between capture_begin and capture_end what is put on that stream, and on streams that
+ * wait for its events, is recorded instead of run; each of them must be joined to it again by an
+ * event. A graph may be launched any number of times.
+ *
+ * Results: 0 is success; a null handle or another number is a failure, which `error` describes.
+ * Ownership: the caller drops what it makes, the device last. Threads: one a device. */
+#ifndef OFSDP_DEVICE_TABLE_H
+#define OFSDP_DEVICE_TABLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OFSDP_DEVICE_VERSION 1
+#define OFSDP_DEVICE_ENTRY "ofsdp_device_table_get"
+#define OFSDP_MOST_OPTIMIZER_STATES 4
+
+typedef struct ofsdp_device ofsdp_device;
+typedef struct ofsdp_stream ofsdp_stream;
+typedef struct ofsdp_event ofsdp_event;
+typedef struct ofsdp_device_graph ofsdp_device_graph;
+typedef struct ofsdp_kernel ofsdp_kernel;
+typedef struct ofsdp_device_optimizer ofsdp_device_optimizer;
+
+/* An operand: dtype 0 is absent. Numbers of dtype and layout are those of kernels/core. */
+typedef struct ofsdp_device_operand {
+  int32_t dtype;
+  int32_t layout;
+  int32_t rank;
+  int32_t reserved;
+  const int64_t* axes;
+  const void* constant; /* of an input known while planning: its bytes, in host memory; or null */
+} ofsdp_device_operand;
+
+typedef enum {
+  OFSDP_ATTRIBUTE_INT,
+  OFSDP_ATTRIBUTE_FLOAT,
+  OFSDP_ATTRIBUTE_STRING, /* chars, count of them */
+  OFSDP_ATTRIBUTE_INTS,
+  OFSDP_ATTRIBUTE_FLOATS,
+  OFSDP_ATTRIBUTE_STRINGS, /* each with a 0 behind it */
+  OFSDP_ATTRIBUTE_TENSOR   /* an ofsdp_device_operand whose constant is its value */
+} ofsdp_attribute_kind;
+
+typedef struct ofsdp_device_attribute {
+  const char* name;
+  int32_t kind;
+  int32_t reserved;
+  int64_t count; /* of what `values` points to */
+  const void* values;
+} ofsdp_device_attribute;
+
+typedef struct ofsdp_problem {
+  const char* op; /* full name: "Relu", "ofsdp.ReluGrad" */
+  const ofsdp_device_attribute* attributes;
+  int64_t num_attributes;
+  const ofsdp_device_operand* inputs;
+  int64_t num_inputs;
+  const ofsdp_device_operand* outputs;
+  int64_t num_outputs;
+  uint64_t node_seed;
+} ofsdp_problem;
+
+/* What changes from micro-batch to micro-batch; uploaded before it. `samples` global sample numbers
+ * (int64) follow. */
+typedef struct ofsdp_step_numbers {
+  uint64_t seed;
+  int64_t step; /* updates, from 0 */
+  int64_t samples;
+  double lr;
+  float loss_share; /* this micro-batch's share of the global mean */
+  uint32_t reserved;
+} ofsdp_step_numbers;
+
+/* What the device itself keeps from update to update; the host gets copies of it, a step late. */
+typedef struct ofsdp_run_state {
+  float loss_weight; /* loss_share times the loss scale: what backward starts from */
+  float loss;        /* of the last micro-batch */
+  int64_t matches[2];
+  double loss_scale, scale_used;
+  double squared_norm; /* of this rank's spans, this update, scaled */
+  double global_norm;  /* after clip: unscaled */
+  int64_t good_updates, skipped_updates, optimizer_step;
+  float gradient_factor;
+  int32_t skip; /* this update's gradients are not finite */
+  int32_t stop; /* a loss was NaN: nothing is updated any more */
+  uint32_t reserved;
+} ofsdp_run_state;
+
+typedef struct ofsdp_launch {
+  void* const* inputs;
+  void* const* outputs;
+  void* workspace;
+  const ofsdp_step_numbers* numbers; /* device memory */
+  int64_t samples;                   /* of the micro-batch: known when launched */
+} ofsdp_launch;
+
+/* A gradient on its way: from a slot, rounded to what ranks reduce in, onto what was before. */
+typedef struct ofsdp_gradient {
+  const void* src;
+  int32_t dtype;
+  int32_t reduce_dtype;
+  const float* onto; /* or null */
+} ofsdp_gradient;
+
+typedef struct ofsdp_reduce {
+  ofsdp_gradient gradient;
+  float* dst; /* or null: only the norm is wanted */
+  int64_t count;
+  int64_t norm_first, norm_count; /* elements whose squares are added to the norm; 0: none */
+  double* partials;               /* count / 4096 + 2 of them */
+  ofsdp_run_state* state;
+} ofsdp_reduce;
+
+typedef struct ofsdp_optimizer_settings {
+  double momentum, beta1, beta2, eps, rho;
+  int32_t nesterov;
+  int32_t reserved;
+} ofsdp_optimizer_settings;
+
+typedef struct ofsdp_device_update {
+  ofsdp_gradient gradient;
+  float* param;
+  float* states[OFSDP_MOST_OPTIMIZER_STATES];
+  int64_t count;
+  double weight_decay;
+  int32_t scaled; /* the gradient is multiplied by gradient_factor */
+  int32_t reserved;
+  const ofsdp_run_state* state; /* neither `skip` nor `stop` */
+  const ofsdp_step_numbers* numbers;
+} ofsdp_device_update;
+
+typedef struct ofsdp_device_table {
+  uint32_t version;
+  uint32_t size; /* sizeof(ofsdp_device_table) of the library */
+
+  /* The library. Texts are cut to `bytes`. */
+  int32_t (*probe)(char* text, size_t bytes); /* devices; none: why */
+  void (*missing)(char* text, size_t bytes);  /* libraries not found: a line each, or "" */
+  ofsdp_device* (*open)(int32_t ordinal, char* error, size_t bytes);
+  void (*close)(ofsdp_device*);
+  void (*describe)(ofsdp_device*, char* text, size_t bytes);
+  const char* (*error)(ofsdp_device*);
+
+  /* Memory; host memory is pinned. */
+  void* (*allocate)(ofsdp_device*, size_t bytes);
+  void (*release)(ofsdp_device*, void*);
+  void* (*allocate_host)(ofsdp_device*, size_t bytes);
+  void (*release_host)(ofsdp_device*, void*);
+
+  /* Order. */
+  ofsdp_stream* (*make_stream)(ofsdp_device*, int32_t urgent);
+  void (*drop_stream)(ofsdp_device*, ofsdp_stream*);
+  ofsdp_event* (*make_event)(ofsdp_device*);
+  void (*drop_event)(ofsdp_device*, ofsdp_event*);
+  int32_t (*record)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
+  int32_t (*wait)(ofsdp_device*, ofsdp_stream*, ofsdp_event*); /* the stream waits */
+  int32_t (*await)(ofsdp_device*, ofsdp_event*);               /* the host waits */
+  int32_t (*synchronize)(ofsdp_device*);                       /* the host waits for everything */
+  int32_t (*copy)(ofsdp_device*, ofsdp_stream*, void* dst, const void* src, size_t bytes);
+  int32_t (*clear)(ofsdp_device*, ofsdp_stream*, void* dst, size_t bytes); /* to 0 */
+
+  int32_t (*capture_begin)(ofsdp_device*, ofsdp_stream*);
+  ofsdp_device_graph* (*capture_end)(ofsdp_device*, ofsdp_stream*);
+  int32_t (*launch)(ofsdp_device*, ofsdp_device_graph*, ofsdp_stream*);
+  void (*drop_graph)(ofsdp_device*, ofsdp_device_graph*);
+
+  /* Operators. Null from make_kernel: none accepts the problem. */
+  ofsdp_kernel* (*make_kernel)(ofsdp_device*, const ofsdp_problem*, size_t* workspace_bytes);
+  void (*drop_kernel)(ofsdp_device*, ofsdp_kernel*);
+  int32_t (*run)(ofsdp_device*, ofsdp_kernel*, ofsdp_stream*, const ofsdp_launch*);
+
+  /* The arithmetic of a step that is no node; float32, float16, bfloat16. */
+  int32_t (*begin)(ofsdp_device*, ofsdp_stream*, ofsdp_run_state*, const ofsdp_step_numbers*,
+                   int32_t begins_update, int32_t scales_loss);
+  int32_t (*note_loss)(ofsdp_device*, ofsdp_stream*, ofsdp_run_state*, const float* loss,
+                       int32_t stops_at_nan);
+  int32_t (*convert)(ofsdp_device*, ofsdp_stream*, const void* src, int32_t from, void* dst,
+                     int32_t to, int64_t count);
+  int32_t (*add)(ofsdp_device*, ofsdp_stream*, const void* src, int32_t from, float* dst,
+                 int64_t count);
+  int32_t (*round)(ofsdp_device*, ofsdp_stream*, float* values, int32_t to, int64_t count);
+  int32_t (*reduce)(ofsdp_device*, ofsdp_stream*, const ofsdp_reduce*);
+  int32_t (*clip)(ofsdp_device*, ofsdp_stream*, ofsdp_run_state*, double most, int32_t scales_loss);
+  ofsdp_device_optimizer* (*make_optimizer)(ofsdp_device*, const char* name,
+                                            const ofsdp_optimizer_settings*); /* null: unknown */
+  void (*drop_optimizer)(ofsdp_device*, ofsdp_device_optimizer*);
+  int32_t (*update)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
+                    const ofsdp_device_update*);
+} ofsdp_device_table;
+
+/* Null: the library does not know that version. */
+typedef const ofsdp_device_table* (*ofsdp_device_entry)(uint32_t version);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

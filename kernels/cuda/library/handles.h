@@ -1,0 +1,33 @@
+// What the handles of kernels/core/device_table.h are in this library, for .cu files too: nothing of
+// kernels/core that brings fmt, which nvcc cannot read.
+//
+// Ownership: as the table says. Threads: one a device. Errors: `failed` keeps the text of the last
+// failure in the device and gives the table's result.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "kernels/core/device_table.h"
+
+struct ofsdp_device {
+  int ordinal = 0;
+  int multiprocessors = 0;
+  std::string name;
+  std::string error;
+};
+
+namespace ofsdp::cuda {
+
+int32_t failed(ofsdp_device* device, cudaError_t error, const char* what);
+inline cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+// The functions of the table, by file.
+void add_memory(ofsdp_device_table& table);
+void add_order(ofsdp_device_table& table);
+void add_operators(ofsdp_device_table& table);
+void add_arithmetic(ofsdp_device_table& table);
+void add_optimizers(ofsdp_device_table& table);
+
+}  // namespace ofsdp::cuda

@@ -1,0 +1,104 @@
+#include "kernels/cuda/library/libraries.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace ofsdp::cuda {
+namespace {
+
+struct Description {
+  const char* name;
+  const char* variable;
+  std::array<const char*, 3> files;  // newest first
+  const char* version_function;
+  long least;
+  const char* least_text;
+  const char* without;
+};
+
+constexpr std::array<Description, 3> kLibraries{{
+    {"cuBLASLt",
+     "OFSDP_CUBLASLT_LIBRARY",
+     {"libcublasLt.so.13", "libcublasLt.so.12", nullptr},
+     "cublasLtGetVersion",
+     120400,
+     "12.4",
+     "matrix products run as plain kernels, many times slower"},
+    {"cuDNN",
+     "OFSDP_CUDNN_LIBRARY",
+     {"libcudnn.so.9", nullptr, nullptr},
+     "cudnnGetVersion",
+     90000,
+     "9.0",
+     "attention and convolutions run as own kernels, slower"},
+    {"NCCL",
+     "OFSDP_NCCL_LIBRARY",
+     {"libnccl.so.2", nullptr, nullptr},
+     "ncclGetVersion",
+     21800,
+     "2.18",
+     "one rank alone can run"},
+}};
+
+struct Opened {
+  void* handle = nullptr;
+  std::string why;  // it is absent
+};
+
+// ncclGetVersion writes its answer, the others return it.
+long version_of(const Description& d, void* handle) {
+  void* function = dlsym(handle, d.version_function);
+  if (function == nullptr) return 0;
+  if (d.version_function == kLibraries[static_cast<size_t>(Nvidia::kNccl)].version_function) {
+    int version = 0;
+    reinterpret_cast<int (*)(int*)>(function)(&version);
+    return version;
+  }
+  return static_cast<long>(reinterpret_cast<size_t (*)()>(function)());
+}
+
+Opened open(const Description& d) {
+  const char* named = std::getenv(d.variable);
+  Opened opened;
+  for (const char* file : d.files) {
+    if (named != nullptr && *named != 0) file = named;
+    if (file == nullptr || opened.handle != nullptr) break;
+    opened.handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (opened.handle == nullptr && opened.why.empty()) opened.why = dlerror();
+  }
+  if (opened.handle == nullptr) return opened;
+  const long version = version_of(d, opened.handle);
+  if (version >= d.least) return {opened.handle, ""};
+  return {nullptr,
+          std::string("expected ") + d.least_text + " or newer, found " + std::to_string(version)};
+}
+
+const Opened& library(Nvidia which) {
+  static const std::array<Opened, 3> opened{open(kLibraries[0]), open(kLibraries[1]),
+                                            open(kLibraries[2])};
+  return opened[static_cast<size_t>(which)];
+}
+
+}  // namespace
+
+void* find_function(Nvidia which, const char* name) {
+  const Opened& opened = library(which);
+  return opened.handle == nullptr ? nullptr : dlsym(opened.handle, name);
+}
+
+std::string missing_libraries() {
+  std::string text;
+  for (const Nvidia which : {Nvidia::kCublasLt, Nvidia::kCudnn, Nvidia::kNccl}) {
+    const Opened& opened = library(which);
+    const Description& d = kLibraries[static_cast<size_t>(which)];
+    if (opened.handle != nullptr) continue;
+    text += std::string(d.name) + ": " + opened.why + "; without it " + d.without + "\n";
+  }
+  return text;
+}
+
+}  // namespace ofsdp::cuda

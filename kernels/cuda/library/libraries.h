@@ -1,0 +1,26 @@
+// The NVIDIA libraries that this one opens by name, so that it loads without them: cuBLASLt for
+// matrix products, cuDNN for attention and convolutions, NCCL for several ranks. Each is taken from
+// a version on. OFSDP_CUBLASLT_LIBRARY, OFSDP_CUDNN_LIBRARY, OFSDP_NCCL_LIBRARY name another file.
+//
+// Ownership: opened once a process and never closed. Threads: any, after the first call. Errors: a
+// library that is missing or too old is absent; `missing_libraries` says which, why, and what is
+// slower or impossible without it, a line each.
+#pragma once
+
+#include <string>
+
+namespace ofsdp::cuda {
+
+enum class Nvidia { kCublasLt, kCudnn, kNccl };
+
+// A function of the library, or null where the library or the function is absent.
+void* find_function(Nvidia library, const char* name);
+
+template <typename Function>
+Function* function_of(Nvidia library, const char* name) {
+  return reinterpret_cast<Function*>(find_function(library, name));
+}
+
+std::string missing_libraries();
+
+}  // namespace ofsdp::cuda

@@ -1,0 +1,247 @@
+#include "kernels/cuda/library/product.h"
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "kernels/cuda/library/libraries.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr size_t kMostWorkspace = size_t{32} << 20;
+// Parameters of a unit begin at multiples of 16 elements, which are 32 bytes of the 16-bit floats.
+constexpr uint32_t kAlignment = 32;
+constexpr int kCandidates = 8;
+constexpr int kTimings = 5;
+
+// The functions used, by their own types.
+struct Library {
+#define OFSDP_LT(name) \
+  decltype(&name) name##_ = function_of<decltype(name)>(Nvidia::kCublasLt, #name)
+  OFSDP_LT(cublasLtCreate);
+  OFSDP_LT(cublasLtMatmul);
+  OFSDP_LT(cublasLtMatmulAlgoGetHeuristic);
+  OFSDP_LT(cublasLtMatmulDescCreate);
+  OFSDP_LT(cublasLtMatmulDescDestroy);
+  OFSDP_LT(cublasLtMatmulDescSetAttribute);
+  OFSDP_LT(cublasLtMatmulPreferenceCreate);
+  OFSDP_LT(cublasLtMatmulPreferenceDestroy);
+  OFSDP_LT(cublasLtMatmulPreferenceSetAttribute);
+  OFSDP_LT(cublasLtMatrixLayoutCreate);
+  OFSDP_LT(cublasLtMatrixLayoutDestroy);
+  OFSDP_LT(cublasLtMatrixLayoutSetAttribute);
+#undef OFSDP_LT
+  cublasLtHandle_t handle = nullptr;
+
+  Library() {
+    if (cublasLtCreate_ != nullptr && cublasLtCreate_(&handle) != CUBLAS_STATUS_SUCCESS) {
+      handle = nullptr;
+    }
+  }
+};
+
+const Library& lt() {
+  static const Library library;
+  return library;
+}
+
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::kFloat16) return CUDA_R_16F;
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+// OFSDP_TF32=1: products of float32 round their operands to TF32.
+cublasComputeType_t compute_type(DType dtype) {
+  const char* tf32 = std::getenv("OFSDP_TF32");
+  const bool fast = dtype == DType::kFloat32 && tf32 != nullptr && tf32[0] == '1';
+  return fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+// A choice by time may differ from run to run, and with it the bits: only where that is asked for.
+bool timed() {
+  const char* wish = std::getenv("OFSDP_CUDA_TIMED");
+  return wish != nullptr && wish[0] == '1';
+}
+
+class LtProduct final : public MatrixProduct {
+ public:
+  ~LtProduct() override {
+    for (cublasLtMatrixLayout_t layout : {left_, right_, result_}) {
+      if (layout != nullptr) lt().cublasLtMatrixLayoutDestroy_(layout);
+    }
+    if (operation_ != nullptr) lt().cublasLtMatmulDescDestroy_(operation_);
+  }
+
+  bool settle(ofsdp_device& device, const ProductShape& shape) {
+    shape_ = shape;
+    return describe() && choose(device);
+  }
+
+  size_t workspace_bytes() const override { return chosen_.workspaceSize; }
+
+  cudaError_t run(cudaStream_t stream, const void* a, const void* b, const void* bias, void* d,
+                  void* workspace) override {
+    if (shape_.bias && !set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias))) {
+      return cudaErrorInvalidValue;
+    }
+    return matmul(chosen_.algo, stream, a, b, d, workspace, chosen_.workspaceSize)
+               ? cudaSuccess
+               : cudaErrorLaunchFailure;
+  }
+
+ private:
+  bool set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+    return lt().cublasLtMatmulDescSetAttribute_(operation_, attribute, value, bytes) ==
+           CUBLAS_STATUS_SUCCESS;
+  }
+
+  bool matmul(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
+              const void* b, void* d, void* workspace, size_t bytes) {
+    return lt().cublasLtMatmul_(lt().handle, operation_, &shape_.alpha, b, left_, a, right_,
+                                &shape_.beta, d, result_, d, result_, &algorithm, workspace, bytes,
+                                stream) == CUBLAS_STATUS_SUCCESS;
+  }
+
+  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `columns`.
+  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t stride) {
+    if (lt().cublasLtMatrixLayoutCreate_(
+            &made, type_of(shape_.dtype), static_cast<uint64_t>(columns),
+            static_cast<uint64_t>(rows), columns) != CUBLAS_STATUS_SUCCESS) {
+      return false;
+    }
+    const auto count = static_cast<int32_t>(shape_.batch);
+    const auto put = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+      return lt().cublasLtMatrixLayoutSetAttribute_(made, attribute, &value, sizeof(value)) ==
+             CUBLAS_STATUS_SUCCESS;
+    };
+    return shape_.batch == 1 || (put(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count) &&
+                                 put(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride));
+  }
+
+  bool describe() {
+    const ProductShape& s = shape_;
+    if (lt().cublasLtMatmulDescCreate_(&operation_, compute_type(s.dtype), CUDA_R_32F) !=
+        CUBLAS_STATUS_SUCCESS) {
+      return false;
+    }
+    const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    if (s.bias) epilogue = s.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    if (!s.bias && s.relu) epilogue = CUBLASLT_EPILOGUE_RELU;
+    const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
+                               int64_t columns, int64_t stride) {
+      return transposed ? layout(made, columns, rows, stride) : layout(made, rows, columns, stride);
+    };
+    return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
+           set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) &&
+           set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
+           layout_of(left_, s.transpose_b, s.inner, s.columns, s.stride_b) &&
+           layout_of(right_, s.transpose_a, s.rows, s.inner, s.stride_a) &&
+           layout(result_, s.rows, s.columns, s.stride_d);
+  }
+
+  // One answer for each shape: the same product is the same algorithm wherever it stands, and the
+  // same bits.
+  bool choose(ofsdp_device& device) {
+    static std::mutex mutex;
+    static std::map<std::pair<int, ProductShape>, cublasLtMatmulHeuristicResult_t> known;
+    const std::scoped_lock lock(mutex);
+    const std::pair key{device.ordinal, shape_};
+    if (const auto it = known.find(key); it != known.end()) {
+      chosen_ = it->second;
+      return true;
+    }
+    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+    int count = 0;
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (lt().cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return false;
+    lt().cublasLtMatmulPreferenceSetAttribute_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &kMostWorkspace, sizeof(kMostWorkspace));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &kAlignment,
+                                                 sizeof(kAlignment));
+    }
+    const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
+        lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,
+        found.data(), &count);
+    lt().cublasLtMatmulPreferenceDestroy_(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
+    chosen_ = found[static_cast<size_t>(timed() ? fastest(found, count) : 0)];
+    known.emplace(key, chosen_);
+    return true;
+  }
+
+  size_t bytes_of(int64_t rows, int64_t columns, int64_t stride) const {
+    const int64_t elements = (shape_.batch - 1) * stride + rows * columns;
+    return static_cast<size_t>(elements) * dtype_size(shape_.dtype);
+  }
+
+  // On operands of zeros, which cost what others do; the first where memory for them is short.
+  int fastest(const std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found, int count) {
+    const ProductShape& s = shape_;
+    const std::array<size_t, 5> sizes{
+        bytes_of(s.rows, s.inner, s.stride_a), bytes_of(s.inner, s.columns, s.stride_b),
+        bytes_of(s.rows, s.columns, s.stride_d), bytes_of(1, s.columns, 0), kMostWorkspace};
+    std::array<void*, 5> data{};
+    bool there = true;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      there = there && cudaMalloc(&data[i], sizes[i] + 256) == cudaSuccess &&
+              cudaMemset(data[i], 0, sizes[i] + 256) == cudaSuccess;
+    }
+    int best = 0;
+    float least = std::numeric_limits<float>::max();
+    for (int i = 0; there && i < count; ++i) {
+      const float time = time_of(found[static_cast<size_t>(i)], data);
+      if (time < least) best = i;
+      least = std::min(least, time);
+    }
+    for (void* memory : data) cudaFree(memory);
+    cudaGetLastError();
+    return best;
+  }
+
+  float time_of(const cublasLtMatmulHeuristicResult_t& candidate, std::array<void*, 5>& data) {
+    float milliseconds = std::numeric_limits<float>::max();
+    if (shape_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data[3], sizeof(void*));
+    cudaEvent_t began = nullptr, ended = nullptr;
+    cudaEventCreate(&began);
+    cudaEventCreate(&ended);
+    bool good = true;
+    for (int i = 0; i <= kTimings && good; ++i) {
+      if (i == 1) cudaEventRecord(began, nullptr);  // the first warms up
+      good = matmul(candidate.algo, nullptr, data[0], data[1], data[2], data[4],
+                    candidate.workspaceSize);
+    }
+    cudaEventRecord(ended, nullptr);
+    if (good && cudaEventSynchronize(ended) == cudaSuccess) {
+      cudaEventElapsedTime(&milliseconds, began, ended);
+    }
+    cudaEventDestroy(began);
+    cudaEventDestroy(ended);
+    return milliseconds;
+  }
+
+  ProductShape shape_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, result_ = nullptr;
+  cublasLtMatmulHeuristicResult_t chosen_{};
+};
+
+}  // namespace
+
+std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, const ProductShape& shape) {
+  if (lt().handle == nullptr) return nullptr;
+  auto product = std::make_unique<LtProduct>();
+  if (!product->settle(device, shape)) return nullptr;
+  return product;
+}
+
+}  // namespace ofsdp::cuda

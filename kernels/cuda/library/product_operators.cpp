@@ -1,0 +1,129 @@
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul and Gemm as products of cuBLASLt; kernels/ops/ has
+// their formulas. Leading axes that both operands have, or that one lacks, become a batch with
+// strides; a right operand of one matrix under rows that follow each other is one large product.
+#include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/library/product.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+// [batch, rows, columns] of an operand.
+struct Matrices {
+  int64_t batch = 1, rows = 1, columns = 1;
+};
+
+Matrices matrices_of(const Shape& shape, bool left, bool fold) {
+  const int rank = shape.rank();
+  if (rank == 1) return left ? Matrices{1, 1, shape[0]} : Matrices{1, shape[0], 1};
+  if (fold) return {1, shape.numel(0, rank - 1), shape[rank - 1]};
+  return {shape.numel(0, rank - 2), shape[rank - 2], shape[rank - 1]};
+}
+
+// Leading axes of both the same, or of one of them all 1.
+bool batches_agree(const Shape& a, const Shape& b) {
+  const auto leading = [](const Shape& s) {
+    const int count = s.rank() - 2;
+    return std::vector<int64_t>(s.axes().begin(), s.axes().begin() + (count > 0 ? count : 0));
+  };
+  const auto one = [](const Shape& s) { return s.rank() <= 2 || s.numel(0, s.rank() - 2) == 1; };
+  return one(a) || one(b) || leading(a) == leading(b);
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+bool simple(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return p.all_plain() && is_float(dtype) && p.in(1).dtype == dtype && p.in(0).numel() > 0 &&
+         p.in(1).numel() > 0;
+}
+
+ProductShape shape_of(const Problem& p) {
+  const bool fold = p.attributes.i("fold_batch", 0) != 0;
+  const Matrices a = matrices_of(p.in(0).shape, true, fold);
+  const Matrices b = matrices_of(p.in(1).shape, false, fold);
+  ProductShape s;
+  s.dtype = p.in(0).dtype;
+  s.alpha = p.attributes.f("alpha", 1.0f);
+  s.transpose_a = p.attributes.i("transA", 0) != 0;
+  s.transpose_b = p.attributes.i("transB", 0) != 0;
+  s.rows = s.transpose_a ? a.columns : a.rows;
+  s.inner = s.transpose_a ? a.rows : a.columns;
+  s.columns = s.transpose_b ? b.rows : b.columns;
+  s.batch = std::max(a.batch, b.batch);
+  s.stride_a = a.batch == 1 ? 0 : a.rows * a.columns;
+  s.stride_b = b.batch == 1 ? 0 : b.rows * b.columns;
+  s.stride_d = s.rows * s.columns;
+  if (b.batch == 1 && !s.transpose_a) {
+    s.rows *= s.batch;
+    s.batch = 1;
+    s.stride_a = 0;
+  }
+  if (s.batch == 1) s.stride_a = s.stride_b = s.stride_d = 0;
+  return s;
+}
+
+bool accepts_matmul(const Problem& p) {
+  return simple(p) &&
+         (p.attributes.i("fold_batch", 0) != 0 || batches_agree(p.in(0).shape, p.in(1).shape));
+}
+
+std::unique_ptr<CudaKernel> create_matmul(ofsdp_device& device, const Problem& p) {
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape_of(p));
+  if (product == nullptr) return nullptr;
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [product](cudaStream_t stream, const ofsdp_launch& l) {
+        return product->run(stream, l.inputs[0], l.inputs[1], nullptr, l.outputs[0], l.workspace);
+      },
+      bytes);
+}
+
+// C of Gemm: a row, which the epilogue adds, or a whole matrix, which D begins as.
+bool is_row(const Shape& c, int64_t columns) {
+  return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
+}
+
+bool accepts_gemm(const Problem& p) {
+  const std::string activation = p.attributes.s("ofsdp_activation", "");
+  if (!simple(p) || !(activation.empty() || activation == "relu")) return false;
+  if (!p.has_in(2)) return true;
+  const Shape& y = p.out(0).shape;
+  const bool row = is_row(p.in(2).shape, y[1]) && p.attributes.f("beta", 1.0f) == 1.0f;
+  return p.in(2).dtype == p.in(0).dtype && (row || p.in(2).shape == y);
+}
+
+std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) {
+  ProductShape shape = shape_of(p);
+  const float beta = p.attributes.f("beta", 1.0f);
+  shape.relu = p.attributes.s("ofsdp_activation", "") == "relu";
+  shape.bias = p.has_in(2) && beta == 1.0f && is_row(p.in(2).shape, shape.columns);
+  const size_t added = p.has_in(2) && !shape.bias ? p.in(2).bytes() : 0;
+  if (added > 0) shape.beta = beta;
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape);
+  if (product == nullptr) return nullptr;
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [product, added, bias = shape.bias](cudaStream_t stream, const ofsdp_launch& l) {
+        if (added > 0) {
+          const cudaError_t error =
+              cudaMemcpyAsync(l.outputs[0], l.inputs[2], added, cudaMemcpyDeviceToDevice, stream);
+          if (error != cudaSuccess) return error;
+        }
+        return product->run(stream, l.inputs[0], l.inputs[1], bias ? l.inputs[2] : nullptr,
+                            l.outputs[0], l.workspace);
+      },
+      bytes);
+}
+
+}  // namespace
+
+void add_products(std::vector<CudaImplementation>& list) {
+  list.push_back({"MatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"Gemm", "cublaslt", accepts_gemm, create_gemm});
+}
+
+}  // namespace ofsdp::cuda

@@ -1,0 +1,26 @@
+// Where this rank computes: --device.
+//
+// `cpu` opens nothing. `cuda` needs the CUDA library, a driver and a GPU of the rank's own, and
+// options that are built for it; what is missing is an error. `auto` takes the GPU where `cuda` would
+// work, else the CPU: `notice` then says why, but for a program without the library, which never
+// promised a GPU.
+//
+// Ownership: the Device is the caller's and outlives all that is planned for it. Threads: one.
+// Errors: kInput, one line.
+#pragma once
+
+#include "fsdp/communicator.h"
+#include "kernels/core/device.h"
+#include "runtime/model_setup.h"
+
+namespace ofsdp {
+
+struct ChosenDevice {
+  std::unique_ptr<Device> device;  // null: the CPU
+  std::string notice;              // a line, or empty
+};
+
+Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
+                                   const Communicator& communicator);
+
+}  // namespace ofsdp

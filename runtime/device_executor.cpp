@@ -1,0 +1,306 @@
+#include "runtime/device_executor.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace ofsdp {
+
+DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
+                                      const OptimizerSettings& s) {
+  const ofsdp_optimizer_settings settings{s.momentum,         s.beta1, s.beta2, s.eps, s.rho,
+                                          s.nesterov ? 1 : 0, 0};
+  ofsdp_device_optimizer* made =
+      device.table().make_optimizer(device.handle(), name.c_str(), &settings);
+  return DeviceOptimizer(made, {&device});
+}
+
+DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
+                               const ExecutorOptions& options, bool graphs)
+    : context_(context),
+      device_(context.device),
+      table_(context.device.table()),
+      optimizer_(std::move(optimizer)),
+      options_(options),
+      graphs_(graphs),
+      exposed_(context.plan.units.size()) {
+  for (const Unit& unit : context.plan.units) {
+    gaps_.push_back(gaps(unit));
+    represented_.push_back(context.plan.represented(unit, 0));
+  }
+}
+
+Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(const DeviceContext& context,
+                                                             DeviceOptimizer optimizer,
+                                                             const ExecutorOptions& options,
+                                                             bool graphs) {
+  std::unique_ptr<DeviceExecutor> made(
+      new DeviceExecutor(context, std::move(optimizer), options, graphs));
+  for (Slot& slot : made->slots_) {
+    OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
+    OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
+  }
+  return made;
+}
+
+Status DeviceExecutor::prepare(BoundProgram& program) {
+  Prepared& prepared = prepared_[&program];
+  prepared.streams = plan_streams(accesses(program));
+  for (DeviceGraph& graph : prepared.graphs) graph = DeviceGraph(nullptr, {&device_});
+  while (events_.size() < static_cast<size_t>(prepared.streams.events)) {
+    OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));
+    events_.push_back(std::move(event));
+  }
+  return {};
+}
+
+// The state begins with the loss scale that the run begins or goes on with.
+Status DeviceExecutor::start() {
+  if (started_) return {};
+  started_ = true;
+  ofsdp_run_state& first = pinned_result(0);
+  first = {};
+  first.scale_used = 1;
+  first.gradient_factor = 1;
+  first.loss_scale = loss_scale_.scale;
+  first.good_updates = loss_scale_.good_updates;
+  first.skipped_updates = loss_scale_.skipped_updates;
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
+                                     static_cast<void*>(run_state()),
+                                     static_cast<const void*>(&first), sizeof(first)));
+  return device_.call("the run's state", table_.synchronize);
+}
+
+Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
+  OFSDP_RETURN_IF_ERROR(start());
+  const size_t slot = next_;
+  OFSDP_RETURN_IF_ERROR(collect(slot));
+  empty_ = batch.sample_index.empty();
+  step_.numbers = device_numbers(slot);
+  step_.samples = static_cast<int64_t>(batch.sample_index.size());
+  OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
+  OFSDP_RETURN_IF_ERROR(play(program, slot));
+  Slot& under_way = slots_[slot];
+  OFSDP_RETURN_IF_ERROR(
+      device_.call("an event", table_.record, under_way.done.get(), device_.compute()));
+  const CompileOptions& options = program.plan->options;
+  under_way.pending = true;
+  under_way.training = options.training;
+  under_way.last = options.last_micro;
+  under_way.empty = empty_;
+  under_way.share = batch.loss_weight;
+  under_way.step = numbers_.step;
+  under_way.samples = step_.samples;
+  under_way.program = &program;
+  next_ = (slot + 1) % kMicroSlots;
+  // The staging of the loader is its own again; the device has work all the while.
+  return device_.call("the upload", table_.await, under_way.uploaded.get());
+}
+
+Status DeviceExecutor::upload(BoundProgram& program, const MicroBatch& batch, size_t slot) {
+  auto* numbers = reinterpret_cast<ofsdp_step_numbers*>(context_.memory.pinned() +
+                                                        context_.io.pinned_numbers[slot]);
+  *numbers = {options_.seed,
+              numbers_.step - 1,
+              step_.samples,
+              numbers_.lr,
+              static_cast<float>(batch.loss_weight),
+              0};
+  const size_t indexes = batch.sample_index.size_bytes();
+  if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
+  const auto copy = [&](void* to, const void* from, size_t bytes) {
+    return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
+  };
+  OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
+  const Graph& graph = program.plan->graph;
+  std::byte* to = context_.memory.io() + context_.io.inputs[slot];
+  for (size_t c = 0; c < graph.inputs.size() && !empty_; ++c) {
+    const size_t bytes = graph.value(graph.inputs[c]).desc.bytes();
+    if (bytes > 0) OFSDP_RETURN_IF_ERROR(copy(to, batch.columns[c], bytes));
+    to += align_up(bytes, kTensorAlignment);
+  }
+  ofsdp_event* uploaded = slots_[slot].uploaded.get();
+  OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, uploaded, device_.upload()));
+  return device_.call("an event", table_.wait, device_.compute(), uploaded);
+}
+
+void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {
+  const Graph& graph = program.plan->graph;
+  for (const InputPatch& patch : program.inputs) {
+    std::byte* data = context_.memory.io() + context_.io.inputs[slot];
+    for (int c = 0; c < patch.column; ++c) {
+      const ValueId input = graph.inputs[static_cast<size_t>(c)];
+      data += align_up(graph.value(input).desc.bytes(), kTensorAlignment);
+    }
+    program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
+        data;
+  }
+}
+
+Status DeviceExecutor::play(BoundProgram& program, size_t slot) {
+  const auto it = prepared_.find(&program);
+  OFSDP_CHECK(it != prepared_.end(), "a program that was not prepared");
+  Prepared& prepared = it->second;
+  if (!graphs_ || !prepared.ran || empty_) {
+    prepared.ran = prepared.ran || !empty_;
+    patch_inputs(program, slot);
+    return enqueue(program, prepared, slot);
+  }
+  DeviceGraph& graph = prepared.graphs[slot];
+  if (graph == nullptr) OFSDP_RETURN_IF_ERROR(capture(program, prepared, slot));
+  return device_.call("the captured step", table_.launch, graph.get(), device_.compute());
+}
+
+Status DeviceExecutor::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(device_.call("capture", table_.capture_begin, device_.compute()));
+  Status status = enqueue(program, prepared, slot);
+  ofsdp_device_graph* made = table_.capture_end(device_.handle(), device_.compute());
+  prepared.graphs[slot] = DeviceGraph(made, {&device_});
+  OFSDP_RETURN_IF_ERROR(std::move(status));
+  return device_.check(made == nullptr ? 1 : 0, "capture");
+}
+
+Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
+  ofsdp_stream* const compute = device_.compute();
+  ofsdp_stream* const communication = device_.communication();
+  const auto event = [&](int e) { return events_[static_cast<size_t>(e)].get(); };
+  const auto order = [&](int e, ofsdp_stream* first, ofsdp_stream* then) {
+    if (first != nullptr) {
+      OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, event(e), first));
+    }
+    return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, event(e));
+  };
+  const CompileOptions& options = program.plan->options;
+  OFSDP_RETURN_IF_ERROR(device_.call("begin", table_.begin, compute, run_state(),
+                                     static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
+                                     options.first_micro || !options.training ? 1 : 0,
+                                     options_.scale_loss ? 1 : 0));
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const StreamStep& streams = prepared.streams.steps[s];
+    if (streams.forks >= 0) OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
+    if (streams.waits >= 0) OFSDP_RETURN_IF_ERROR(order(streams.waits, nullptr, compute));
+    OFSDP_RETURN_IF_ERROR(execute(program, program.steps[s]));
+    if (streams.records >= 0) OFSDP_RETURN_IF_ERROR(order(streams.records, communication, nullptr));
+  }
+  if (prepared.streams.join >= 0) {
+    OFSDP_RETURN_IF_ERROR(order(prepared.streams.join, nullptr, compute));
+  }
+  return finish_micro_batch(program, slot);
+}
+
+// Evaluation has no CheckLoss.
+Status DeviceExecutor::finish_micro_batch(const BoundProgram& program, size_t slot) {
+  ofsdp_stream* const compute = device_.compute();
+  if (!empty_ && !program.plan->options.training) {
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("the loss", table_.note_loss, compute, run_state(), program.loss, 0));
+  }
+  if (!empty_ && program.matches != nullptr) {
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("the matches", table_.copy, compute, static_cast<void*>(run_state()->matches),
+                     static_cast<const void*>(program.matches), sizeof(ofsdp_run_state::matches)));
+  }
+  return device_.call("the results", table_.copy, compute, static_cast<void*>(&pinned_result(slot)),
+                      static_cast<const void*>(run_state()), sizeof(ofsdp_run_state));
+}
+
+// Takes the numbers of the slot's micro-batch, which it waits for.
+Status DeviceExecutor::collect(size_t slot) {
+  Slot& done = slots_[slot];
+  if (!done.pending) return {};
+  OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.await, done.done.get()));
+  done.pending = false;
+  const ofsdp_run_state& state = pinned_result(slot);
+  if (done.training && state.stop != 0) return blame_nan(slot);
+  result_ = {};
+  if (!done.empty) result_.loss = state.loss;
+  const bool matches = !done.empty && done.program->matches != nullptr;
+  if (matches) result_ = {result_.loss, state.matches[0], state.matches[1]};
+  if (!done.training) return {};
+  summed_.step = done.step;
+  summed_.loss += done.share * static_cast<double>(result_.loss);
+  summed_.samples += static_cast<double>(done.samples);
+  if (!done.last) return {};
+  summed_.squared_norm = state.squared_norm / (state.scale_used * state.scale_used);
+  loss_scale_ = {state.loss_scale, state.good_updates, state.skipped_updates};
+  auto& place = ready_[0] ? ready_[1] : ready_[0];
+  OFSDP_CHECK(!place, "three updates whose numbers nobody took");
+  place = summed_;
+  summed_ = {};
+  return {};
+}
+
+Result<MicroResult> DeviceExecutor::result() {
+  OFSDP_RETURN_IF_ERROR(collect(next_));
+  OFSDP_RETURN_IF_ERROR(collect((next_ + 1) % kMicroSlots));
+  return result_;
+}
+
+// The older micro-batch has the slot that is used next.
+Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
+  for (const size_t slot : {next_, (next_ + 1) % kMicroSlots}) {
+    if (!settle && slots_[slot].step == numbers_.step) continue;
+    OFSDP_RETURN_IF_ERROR(collect(slot));
+  }
+  const std::optional<UpdateOutcome> oldest = ready_[0];
+  ready_[0] = ready_[1];
+  ready_[1].reset();
+  return oldest;
+}
+
+// The run is over: this may be slow. Nothing has been updated since, and the slot still has the
+// inputs, so the forward pass runs again, node by node.
+Status DeviceExecutor::blame_nan(size_t slot) {
+  BoundProgram& program = *slots_[slot].program;
+  const Graph& graph = program.plan->graph;
+  const auto culprit = [&]() -> Result<std::string> {
+    empty_ = false;
+    step_.numbers = device_numbers(slot);
+    step_.samples = slots_[slot].samples;
+    patch_inputs(program, slot);
+    OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.synchronize));
+    for (const BoundStep& step : program.steps) {
+      if (step.kind == StepKind::kCheckLoss) break;
+      if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
+      OFSDP_RETURN_IF_ERROR(execute(program, step));
+      OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.synchronize));
+      if (step.kind != StepKind::kRun) continue;
+      const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+      for (size_t i = 0; i < run.inputs.size(); ++i) {
+        OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(run.inputs[i]));
+        if (!found) continue;
+        return fmt::format("first in '{}', which node '{}' ({}) reads",
+                           graph.value(run.node->inputs[i]).name, run.node->name,
+                           run.node->op->full_name());
+      }
+      for (const TensorView& output : run.outputs) {
+        OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(output));
+        if (!found) continue;
+        return fmt::format("first made by node '{}' ({})", run.node->name,
+                           run.node->op->full_name());
+      }
+    }
+    return std::string("none found when run again");
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::string first, culprit());
+  return fault("{}: loss is NaN at step {}, rank 0: {}", graph.file, slots_[slot].step, first);
+}
+
+Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
+  if (view.data == nullptr || view.desc.dtype != DType::kFloat32) return false;
+  std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
+  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
+    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.copy, device_.compute(),
+                                       static_cast<void*>(bounce),
+                                       static_cast<const void*>(view.data + done), piece));
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
+    const auto* values = reinterpret_cast<const float*>(bounce);
+    for (size_t i = 0; i < piece / sizeof(float); ++i) {
+      if (std::isnan(values[i])) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace ofsdp

@@ -1,0 +1,156 @@
+// DeviceExecutor: an UpdateRunner that puts the steps of a bound program on the streams of a device.
+//
+// The same schedule as Executor's, with device addresses. Nodes and what writes gradients run on the
+// compute stream; gathers, reductions and updates on the communication stream, with the events of
+// StreamPlan. Every decision that depends on values is the device's own: the loss scale, whether an
+// update is skipped, the clip factor; after a loss that is NaN it updates nothing more, and the host,
+// which hears of it an update later, names the node. A micro-batch:
+//
+//   host      wait for the micro-batch before last (its slot), take its numbers
+//   upload    inputs and ofsdp_step_numbers, pinned -> slot
+//   compute   the program, or the graph captured of it; then the run state -> pinned
+//
+// A graph is captured a program and slot, after the program has run once; with graphs off every
+// step is launched.
+//
+// One rank; several are NCCL's (fsdp/). Ownership: views; RunState owns memory and programs. Threads:
+// one. No allocation on the device, no synchronization with it and no read of its memory in `run`.
+// Errors: as Executor.
+#pragma once
+
+#include <map>
+
+#include "fsdp/communicator.h"
+#include "runtime/device_memory.h"
+#include "runtime/executor.h"
+#include "runtime/stream_plan.h"
+
+namespace ofsdp {
+
+struct DeviceOptimizerDrop {
+  Device* device = nullptr;
+  void operator()(ofsdp_device_optimizer* optimizer) const {
+    device->table().drop_optimizer(device->handle(), optimizer);
+  }
+};
+using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
+
+// Null: the device has no optimizer of that name.
+DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
+                                      const OptimizerSettings& settings);
+
+struct DeviceContext {  // what outlives the executor
+  Device& device;
+  const Plan& plan;
+  const RankMemoryPlan& offsets;
+  const DeviceIoPlan& io;
+  const DeviceRankMemory& memory;
+  const std::vector<UnitState>& units;  // device addresses
+  const OptimizerStep& optimizer;       // whose segments are used
+};
+
+class DeviceExecutor final : public UpdateRunner {
+ public:
+  static Result<std::unique_ptr<DeviceExecutor>> make(const DeviceContext& context,
+                                                      DeviceOptimizer optimizer,
+                                                      const ExecutorOptions& options, bool graphs);
+
+  // While planning: before its first run.
+  Status prepare(BoundProgram& program);
+  float* loss_weight() const { return &run_state()->loss_weight; }  // a device address
+
+  void begin_update(const UpdateNumbers& numbers) override { numbers_ = numbers; }
+  Status run(BoundProgram& program, const MicroBatch& batch) override;
+  void end_update(int64_t) override {}
+  Result<MicroResult> result() override;
+  Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
+  LossScale& loss_scale() override { return loss_scale_; }
+  int64_t updates_done(int64_t start) const override {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
+  const ExposedTime& exposed() const override { return exposed_; }
+
+ private:
+  struct Prepared {
+    StreamPlan streams;
+    bool ran = false;
+    std::array<DeviceGraph, kMicroSlots> graphs;
+  };
+  struct Slot {  // a micro-batch under way, or taken
+    bool pending = false;
+    bool training = false, last = false, empty = false;
+    double share = 0;
+    int64_t step = 0;
+    int64_t samples = 0;
+    BoundProgram* program = nullptr;
+    DeviceEvent uploaded, done;
+  };
+
+  DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
+                 const ExecutorOptions& options, bool graphs);
+  Status start();
+
+  // A micro-batch.
+  Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  void patch_inputs(BoundProgram& program, size_t slot);
+  Status play(BoundProgram& program, size_t slot);
+  Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
+  Status enqueue(BoundProgram& program, const Prepared& prepared, size_t slot);
+  Status finish_micro_batch(const BoundProgram& program, size_t slot);
+  Status collect(size_t slot);
+  Status blame_nan(size_t slot);
+  Result<bool> has_nan(const TensorView& view);
+
+  // Steps.
+  Status execute(BoundProgram& program, const BoundStep& step);
+  Status run_node(const BoundProgram& program, const BoundRun& run);
+  Status gather(const BoundStep& step);
+  Status carry(const BoundStep& step);
+  Status acquire(const BoundProgram& program, int unit);
+  Status accumulate(const BoundProgram& program, int unit);
+  Status reduce(const BoundProgram& program, int unit, bool update);
+  Status all_reduce(int unit);
+  Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
+  ofsdp_reduce reduction(int unit, const ofsdp_gradient& gradient, bool norm) const;
+  bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
+
+  // What a step touches, for StreamPlan.
+  std::vector<StepAccess> accesses(const BoundProgram& program) const;
+  StepAccess access(const BoundProgram& program, const BoundStep& step) const;
+
+  ofsdp_run_state* run_state() const {
+    return reinterpret_cast<ofsdp_run_state*>(context_.memory.io() + context_.io.state);
+  }
+  ofsdp_step_numbers* device_numbers(size_t slot) const {
+    return reinterpret_cast<ofsdp_step_numbers*>(context_.memory.io() + context_.io.numbers[slot]);
+  }
+  ofsdp_run_state& pinned_result(size_t slot) const {
+    return *reinterpret_cast<ofsdp_run_state*>(context_.memory.pinned() +
+                                               context_.io.pinned_results[slot]);
+  }
+
+  DeviceContext context_;
+  Device& device_;
+  const ofsdp_device_table& table_;
+  DeviceOptimizer optimizer_;
+  ExecutorOptions options_;
+  bool graphs_;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
+  std::vector<Span> represented_;
+  std::vector<DeviceEvent> events_;
+  std::map<const BoundProgram*, Prepared> prepared_;
+
+  bool started_ = false;
+  size_t next_ = 0;  // slot
+  std::array<Slot, kMicroSlots> slots_;
+  DeviceStepContext step_;
+  UpdateNumbers numbers_;
+  bool empty_ = false;
+  MicroResult result_;
+  UpdateOutcome summed_;  // of the oldest update that is not complete
+  std::array<std::optional<UpdateOutcome>, 2> ready_;
+  LossScale loss_scale_;
+  ExposedTime exposed_;
+};
+
+}  // namespace ofsdp

@@ -1,0 +1,303 @@
+// The steps of a schedule as calls of a device, and what memory each touches. Both follow
+// executor.cpp and executor_gradients.cpp, for one rank.
+#include <algorithm>
+
+#include "runtime/device_executor.h"
+
+namespace ofsdp {
+namespace {
+
+int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
+
+std::byte* bytes_of(float* values) { return reinterpret_cast<std::byte*>(values); }
+
+bool communicates_on_device(StepKind kind) {
+  switch (kind) {
+    case StepKind::kGather:
+    case StepKind::kReduce:
+    case StepKind::kReduceUpdate:
+    case StepKind::kAllReduce:
+    case StepKind::kClip:
+    case StepKind::kUpdate:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
+  const auto u = static_cast<size_t>(step.index);
+  switch (step.kind) {
+    case StepKind::kRun:
+      return empty_ ? Status{} : run_node(program, program.runs[u]);
+    case StepKind::kGather:
+      return gather(step);
+    case StepKind::kCheckLoss:
+      if (empty_) return {};
+      return device_.call("the loss", table_.note_loss, device_.compute(), run_state(),
+                          program.loss, program.plan->options.training ? 1 : 0);
+    case StepKind::kCarry:
+      return empty_ ? Status{} : carry(step);
+    case StepKind::kAcquire:
+      return acquire(program, step.index);
+    case StepKind::kAccumulate:
+      return accumulate(program, step.index);
+    case StepKind::kReduce:
+      return reduce(program, step.index, false);
+    case StepKind::kReduceUpdate:
+      return reduce(program, step.index, true);
+    case StepKind::kAllReduce:
+      return all_reduce(step.index);
+    case StepKind::kClip:
+      return device_.call("the norm", table_.clip, device_.communication(), run_state(),
+                          options_.clip_norm, options_.scale_loss ? 1 : 0);
+    case StepKind::kUpdate:
+      return update(
+          step.index,
+          {context_.units[u].gradient, number(DType::kFloat32), number(DType::kFloat32), nullptr},
+          scales_gradients());
+    case StepKind::kFree:
+    case StepKind::kPost:
+    case StepKind::kPostShard:
+      return {};
+    case StepKind::kTrust:
+    case StepKind::kApply:
+      break;
+  }
+  OFSDP_CHECK(false, "a step of an optimizer that the device does not have");
+}
+
+Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {
+  Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &step_});
+  if (status.ok()) return status;
+  return std::move(status).with_prefix(
+      fmt::format("{}, step {}, rank 0", program.plan->graph.describe(*run.node), numbers_.step));
+}
+
+Status DeviceExecutor::gather(const BoundStep& step) {
+  const auto u = static_cast<size_t>(step.index);
+  const UnitState& state = context_.units[u];
+  const Unit& unit = context_.plan.units[u];
+  const DType dtype = context_.plan.param_dtype;
+  const auto convert = [&](const void* src, DType from, std::byte* dst, int64_t count) {
+    if (src == dst || count == 0) return Status{};
+    return device_.call("all-gather", table_.convert, device_.communication(), src, number(from),
+                        static_cast<void*>(dst), number(dtype), count);
+  };
+  OFSDP_RETURN_IF_ERROR(convert(state.owned, DType::kFloat32, step.slot, state.owned_numel));
+  std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
+  return convert(state.frozen, dtype, behind, unit.frozen_padded_numel);
+}
+
+Status DeviceExecutor::carry(const BoundStep& step) {
+  OFSDP_RETURN_IF_ERROR(device_.call("a running statistic", table_.copy, device_.compute(),
+                                     static_cast<void*>(step.slot),
+                                     static_cast<const void*>(step.source), step.bytes));
+  if (options_.buffer_dtype == DType::kFloat32) return {};
+  return device_.call("a running statistic", table_.round, device_.compute(),
+                      reinterpret_cast<float*>(step.slot), number(options_.buffer_dtype),
+                      static_cast<int64_t>(step.bytes / sizeof(float)));
+}
+
+Status DeviceExecutor::acquire(const BoundProgram& program, int unit) {
+  const auto u = static_cast<size_t>(unit);
+  const size_t width = dtype_size(context_.plan.param_dtype);
+  std::byte* const own = program.accumulate[u];
+  std::byte* const target = own != nullptr ? own : context_.units[u].slot;
+  const auto clear = [&](int64_t begin, int64_t end) {
+    return device_.call("a gradient slot", table_.clear, device_.compute(),
+                        static_cast<void*>(target + static_cast<size_t>(begin) * width),
+                        static_cast<size_t>(end - begin) * width);
+  };
+  if (empty_) return clear(0, context_.plan.units[u].padded_numel);
+  for (const auto& [begin, end] : gaps_[u]) {
+    if (end > begin) OFSDP_RETURN_IF_ERROR(clear(begin, end));
+  }
+  return {};
+}
+
+Status DeviceExecutor::accumulate(const BoundProgram& program, int unit) {
+  const auto u = static_cast<size_t>(unit);
+  const void* src = program.accumulate[u];
+  const int32_t from = number(context_.plan.param_dtype);
+  const int64_t numel = context_.plan.units[u].padded_numel;
+  std::byte* const slot = context_.units[u].slot;
+  if (program.plan->options.first_micro) {
+    return device_.call("accumulation", table_.convert, device_.compute(), src, from,
+                        static_cast<void*>(slot), number(DType::kFloat32), numel);
+  }
+  return device_.call("accumulation", table_.add, device_.compute(), src, from,
+                      reinterpret_cast<float*>(slot), numel);
+}
+
+ofsdp_reduce DeviceExecutor::reduction(int unit, const ofsdp_gradient& gradient, bool norm) const {
+  const auto u = static_cast<size_t>(unit);
+  const UnitState& state = context_.units[u];
+  ofsdp_reduce reduce{};
+  reduce.gradient = gradient;
+  reduce.count = state.owned_numel;
+  reduce.norm_first = represented_[u].begin - state.owned_begin;
+  reduce.norm_count = norm ? represented_[u].numel : 0;
+  reduce.partials = reinterpret_cast<double*>(context_.memory.io() + context_.io.partials);
+  reduce.state = run_state();
+  return reduce;
+}
+
+Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update_now) {
+  const auto u = static_cast<size_t>(unit);
+  const Unit& of = context_.plan.units[u];
+  const UnitState& state = context_.units[u];
+  const CompileOptions& options = program.plan->options;
+  const DType dtype = context_.plan.slot_dtype(of);
+  const bool more = !options.first_micro && context_.plan.shards_gradients(of);
+  const ofsdp_gradient gradient{
+      state.slot + static_cast<size_t>(state.owned_begin) * dtype_size(dtype), number(dtype),
+      number(context_.plan.reduce_dtype), more ? state.gradient : nullptr};
+  ofsdp_reduce reduce =
+      reduction(unit, gradient, options.last_micro && !context_.plan.sums_copies(of));
+  if (!update_now) reduce.dst = state.gradient;
+  OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.reduce, device_.communication(),
+                                     static_cast<const ofsdp_reduce*>(&reduce)));
+  return update_now ? update(unit, gradient, false) : Status{};
+}
+
+Status DeviceExecutor::all_reduce(int unit) {
+  const auto u = static_cast<size_t>(unit);
+  const UnitState& state = context_.units[u];
+  const DType rounded = context_.plan.reduce_dtype;
+  if (rounded != DType::kFloat32) {
+    OFSDP_RETURN_IF_ERROR(device_.call("all-reduce", table_.round, device_.communication(),
+                                       state.gradient, number(rounded), state.owned_numel));
+  }
+  const ofsdp_gradient gradient{state.gradient, number(DType::kFloat32), number(DType::kFloat32),
+                                nullptr};
+  const ofsdp_reduce reduce = reduction(unit, gradient, true);
+  return device_.call("all-reduce", table_.reduce, device_.communication(), &reduce);
+}
+
+// One call for each stretch of parameters with the same weight decay.
+Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool scaled) {
+  const auto u = static_cast<size_t>(unit);
+  const UnitState& state = context_.units[u];
+  const size_t width = dtype_size(static_cast<DType>(gradient.dtype));
+  int64_t at = 0;
+  for (const OptimizerStep::Segment& segment : context_.optimizer.segments()[u]) {
+    if (segment.end <= at) continue;
+    ofsdp_device_update update{};
+    update.gradient = gradient;
+    update.gradient.src =
+        static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
+    if (gradient.onto != nullptr) update.gradient.onto = gradient.onto + at;
+    update.param = state.owned + at;
+    for (size_t i = 0; i < state.optimizer.size(); ++i) update.states[i] = state.optimizer[i] + at;
+    update.count = segment.end - at;
+    update.weight_decay = segment.weight_decay;
+    update.scaled = scaled ? 1 : 0;
+    update.state = run_state();
+    update.numbers = step_.numbers;
+    OFSDP_RETURN_IF_ERROR(device_.call("the optimizer", table_.update, device_.communication(),
+                                       optimizer_.get(),
+                                       static_cast<const ofsdp_device_update*>(&update)));
+    at = segment.end;
+  }
+  return {};
+}
+
+std::vector<StepAccess> DeviceExecutor::accesses(const BoundProgram& program) const {
+  std::vector<StepAccess> list;
+  for (const BoundStep& step : program.steps) list.push_back(access(program, step));
+  return list;
+}
+
+namespace {
+
+// gcc 12 takes an address inside the device's block, which it saw made of null, for no memory.
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
+
+class Touches {
+ public:
+  Touches() { list_.reserve(8); }
+  void read(const void* data, size_t bytes) { add(data, bytes, false); }
+  void write(const void* data, size_t bytes) { add(data, bytes, true); }
+  void add(const void* data, size_t bytes, bool writes) {
+    if (data == nullptr || bytes == 0) return;
+    list_.push_back({static_cast<const std::byte*>(data), bytes, writes});
+  }
+  std::vector<MemoryAccess> take() { return std::move(list_); }
+
+ private:
+  std::vector<MemoryAccess> list_;
+};
+
+std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const BoundProgram& program,
+                                       const BoundStep& step) {
+  const auto u = static_cast<size_t>(step.index);
+  const Unit& unit = context.plan.units[u];
+  const UnitState& state = context.units[u];
+  const auto numel = static_cast<size_t>(unit.padded_numel);
+  const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
+  const size_t width = dtype_size(context.plan.param_dtype);
+  const size_t slot = numel * dtype_size(context.plan.slot_dtype(unit));
+  std::byte* const own = program.accumulate[u];
+  Touches touches;
+  switch (step.kind) {
+    case StepKind::kGather:
+      touches.read(state.owned, owned);
+      touches.add(step.slot, (numel + static_cast<size_t>(unit.frozen_padded_numel)) * width,
+                  bytes_of(state.owned) != step.slot);
+      break;
+    case StepKind::kAcquire:
+      touches.write(own != nullptr ? own : state.slot, own != nullptr ? numel * width : slot);
+      break;
+    case StepKind::kAccumulate:
+      touches.read(own, numel * width);
+      touches.write(state.slot, slot);
+      break;
+    default:
+      touches.add(state.slot, slot, step.kind == StepKind::kAllReduce);
+      touches.write(state.gradient, owned);
+      if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) break;
+      touches.write(state.owned, owned);
+      for (float* values : state.optimizer) touches.write(values, owned);
+  }
+  return touches.take();
+}
+
+}  // namespace
+
+// Inputs have no address yet; only uploads write them. What lies in the run's state is used by one
+// stream alone, or is written before the other forks; the loss, `stop`, before what reads it.
+StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& step) const {
+  Touches touches;
+  switch (step.kind) {
+    case StepKind::kFree:
+    case StepKind::kPost:
+    case StepKind::kPostShard:
+      break;
+    case StepKind::kRun: {
+      const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+      for (const TensorView& view : run.inputs) touches.read(view.data, view.desc.bytes());
+      for (const TensorView& view : run.outputs) touches.write(view.data, view.desc.bytes());
+      touches.write(run.workspace, run.kernel->workspace_bytes());
+      break;
+    }
+    case StepKind::kCheckLoss:
+      touches.read(program.loss, sizeof(float));
+      touches.write(context_.memory.io() + context_.io.state, 1);
+      break;
+    case StepKind::kCarry:
+      touches.read(step.source, step.bytes);
+      touches.write(step.slot, step.bytes);
+      break;
+    case StepKind::kClip:
+      touches.write(context_.memory.io() + context_.io.state, 1);
+      break;
+    default:
+      return {communicates_on_device(step.kind), unit_touches(context_, program, step)};
+  }
+  return {communicates_on_device(step.kind), touches.take()};
+}
+
+}  // namespace ofsdp

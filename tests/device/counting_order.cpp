@@ -1,0 +1,263 @@
+// Streams, events, captures: what waits for what, and in which order it runs.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/device/counting_device.h"
+
+using ofsdp::Status;
+using ofsdp::counting::Operation;
+using Kind = Operation::Kind;
+
+size_t ofsdp_device::draw(size_t below) {
+  random = random * 6364136223846793005ull + 1442695040888963407ull;
+  return static_cast<size_t>(random >> 33) % below;
+}
+
+int32_t ofsdp_device::push(ofsdp_stream* stream, Operation operation) {
+  if (stream->capture == nullptr) {
+    stream->queue.push_back(std::move(operation));
+  } else {
+    stream->capture->streams[stream].push_back(std::move(operation));
+  }
+  return 0;
+}
+
+int32_t ofsdp_device::put(ofsdp_stream* stream, std::function<Status()> work) {
+  ++counts[stream->capture == nullptr ? "operations" : "captured_operations"];
+  return push(stream, {Kind::kWork, std::move(work), nullptr, 0});
+}
+
+Status ofsdp_device::run_one(Operation& operation) {
+  if (operation.kind == Kind::kRecord) {
+    operation.event->reached = std::max(operation.event->reached, operation.generation);
+  }
+  return operation.kind == Kind::kWork ? operation.work() : Status{};
+}
+
+namespace {
+
+bool may_run(const Operation& o) {
+  return o.kind != Kind::kWait || o.event->reached >= o.generation;
+}
+
+}  // namespace
+
+// Runs heads of queues that may run, in a drawn order, until `reached`.
+Status ofsdp_device::run_until(const std::function<bool()>& reached) {
+  protect(true);
+  while (!reached() && fault.ok()) {
+    std::vector<ofsdp_stream*> able;
+    for (ofsdp_stream* stream : streams) {
+      if (!stream->queue.empty() && may_run(stream->queue.front())) able.push_back(stream);
+    }
+    if (able.empty()) {
+      violation("streams wait for each other for ever");
+      fault = ofsdp::fault("streams wait for each other for ever");
+      break;
+    }
+    ofsdp_stream* stream = able[draw(able.size())];
+    for (size_t n = 1 + draw(8); n > 0 && !stream->queue.empty(); --n) {
+      if (!may_run(stream->queue.front())) break;
+      Status status = run_one(stream->queue.front());
+      stream->queue.pop_front();
+      if (status.ok()) continue;
+      fault = std::move(status);
+      break;
+    }
+  }
+  protect(false);
+  if (fault.ok()) return {};
+  error = fault.message();
+  return ofsdp::fault("{}", error);
+}
+
+// As one piece of its stream; inside it, in a drawn order. Events of a graph are its own.
+Status ofsdp_device::run_graph(const ofsdp_device_graph& graph) {
+  struct Line {
+    const std::deque<Operation>* operations;
+    size_t next = 0;
+  };
+  std::vector<Line> lines;
+  size_t left = 0;
+  for (const auto& [stream, operations] : graph.streams) {
+    lines.push_back({&operations});
+    left += operations.size();
+  }
+  std::set<std::pair<ofsdp_event*, uint64_t>> reached;
+  while (left > 0) {
+    std::vector<Line*> able;
+    for (Line& line : lines) {
+      if (line.next == line.operations->size()) continue;
+      const Operation& head = (*line.operations)[line.next];
+      if (head.kind != Kind::kWait || reached.contains({head.event, head.generation})) {
+        able.push_back(&line);
+      }
+    }
+    if (able.empty()) return ofsdp::fault("a graph waits for itself");
+    Line& line = *able[draw(able.size())];
+    const Operation& operation = (*line.operations)[line.next++];
+    --left;
+    if (operation.kind == Kind::kRecord) reached.insert({operation.event, operation.generation});
+    if (operation.kind == Kind::kWork) OFSDP_RETURN_IF_ERROR(operation.work());
+  }
+  return {};
+}
+
+namespace ofsdp::counting {
+namespace {
+
+ofsdp_stream* make_stream(ofsdp_device* device, int32_t) {
+  auto* stream = new ofsdp_stream;
+  stream->index = static_cast<int>(device->streams.size());
+  device->streams.push_back(stream);
+  return stream;
+}
+
+void drop_stream(ofsdp_device* device, ofsdp_stream* stream) {
+  (void)device->run_until([&] { return stream->queue.empty(); });
+  std::erase(device->streams, stream);
+  delete stream;
+}
+
+ofsdp_event* make_event(ofsdp_device* device) {
+  ++device->counts["events_made"];
+  return new ofsdp_event;
+}
+
+void drop_event(ofsdp_device*, ofsdp_event* event) { delete event; }
+
+int32_t record(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
+  event->capture = stream->capture;
+  event->stream = stream;
+  return device->push(stream, {Kind::kRecord, nullptr, event, ++event->recorded});
+}
+
+// Also how a stream joins a capture.
+int32_t wait(ofsdp_device* device, ofsdp_stream* stream, ofsdp_event* event) {
+  if (event->recorded == 0) return device->violation("a stream waits for an event never recorded");
+  if (stream->capture != event->capture) {
+    if (stream->capture != nullptr) {
+      return device->violation("a captured stream waits for an event from outside");
+    }
+    if (!device->captures.contains(event->capture)) {
+      return device->violation("a stream waits for an event of a capture that has ended");
+    }
+    stream->capture = event->capture;
+  }
+  return device->push(stream, {Kind::kWait, nullptr, event, event->recorded});
+}
+
+int32_t await(ofsdp_device* device, ofsdp_event* event) {
+  if (device->capturing()) return device->violation("the host waits in a capture");
+  if (event->recorded == 0) return device->violation("the host waits for an event never recorded");
+  if (event->capture != nullptr) return device->violation("the host waits for an event of a graph");
+  const uint64_t generation = event->recorded;
+  ++device->counts["awaits"];
+  // Nothing behind it: the stream runs dry while the host waits.
+  const auto& queue = event->stream->queue;
+  const bool last =
+      queue.empty() || (queue.back().kind == Kind::kRecord && queue.back().event == event);
+  if (last) ++device->counts["awaits_that_leave_stream_" + std::to_string(event->stream->index)];
+  const Status status = device->run_until([&] { return event->reached >= generation; });
+  return status.ok() ? 0 : 1;
+}
+
+int32_t synchronize(ofsdp_device* device) {
+  if (device->capturing()) return device->violation("the host waits in a capture");
+  ++device->counts["synchronizations"];
+  const Status status = device->run_until([&] {
+    return std::ranges::all_of(device->streams, [](auto* s) { return s->queue.empty(); });
+  });
+  return status.ok() ? 0 : 1;
+}
+
+int32_t copy(ofsdp_device* device, ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
+  if (!device->holds(dst, bytes, true, "copy to") || !device->holds(src, bytes, true, "copy from"))
+    return 1;
+  return device->put(stream, [=] {
+    std::memmove(dst, src, bytes);
+    return Status{};
+  });
+}
+
+int32_t clear(ofsdp_device* device, ofsdp_stream* stream, void* dst, size_t bytes) {
+  if (!device->holds(dst, bytes, false, "clear")) return 1;
+  return device->put(stream, [=] {
+    std::memset(dst, 0, bytes);
+    return Status{};
+  });
+}
+
+int32_t capture_begin(ofsdp_device* device, ofsdp_stream* stream) {
+  if (stream->capture != nullptr) return device->violation("a capture begins in a capture");
+  auto* graph = new ofsdp_device_graph;
+  graph->origin = stream;
+  stream->capture = graph;
+  device->captures.insert(graph);
+  return 0;
+}
+
+// The last operation of each joined stream is an event that the origin waits for.
+bool joined(const ofsdp_device_graph& graph) {
+  const auto origin = graph.streams.find(graph.origin);
+  for (const auto& [stream, operations] : graph.streams) {
+    if (stream == graph.origin || operations.empty()) continue;
+    const Operation& last = operations.back();
+    if (last.kind != Kind::kRecord || origin == graph.streams.end()) return false;
+    const bool waited = std::ranges::any_of(origin->second, [&](const Operation& o) {
+      return o.kind == Kind::kWait && o.event == last.event && o.generation == last.generation;
+    });
+    if (!waited) return false;
+  }
+  return true;
+}
+
+ofsdp_device_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
+  ofsdp_device_graph* graph = stream->capture;
+  if (graph == nullptr || graph->origin != stream) {
+    device->violation("a capture ends that did not begin");
+    return nullptr;
+  }
+  for (ofsdp_stream* other : device->streams) {
+    if (other->capture == graph) other->capture = nullptr;
+  }
+  device->captures.erase(graph);
+  ++device->counts["captures"];
+  if (joined(*graph)) return graph;
+  device->violation("a captured stream is not joined again");
+  delete graph;
+  return nullptr;
+}
+
+int32_t launch(ofsdp_device* device, ofsdp_device_graph* graph, ofsdp_stream* stream) {
+  if (device->capturing()) return device->violation("a graph is launched in a capture");
+  ++device->counts["graph_launches"];
+  return device->put(stream, [device, graph] { return device->run_graph(*graph); });
+}
+
+void drop_graph(ofsdp_device* device, ofsdp_device_graph* graph) {
+  (void)synchronize(device);
+  --device->counts["synchronizations"];
+  delete graph;
+}
+
+}  // namespace
+
+void add_order(ofsdp_device_table& table) {
+  table.make_stream = make_stream;
+  table.drop_stream = drop_stream;
+  table.make_event = make_event;
+  table.drop_event = drop_event;
+  table.record = record;
+  table.wait = wait;
+  table.await = await;
+  table.synchronize = synchronize;
+  table.copy = copy;
+  table.clear = clear;
+  table.capture_begin = capture_begin;
+  table.capture_end = capture_end;
+  table.launch = launch;
+  table.drop_graph = drop_graph;
+}
+
+}  // namespace ofsdp::counting

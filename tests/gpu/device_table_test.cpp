@@ -1,0 +1,236 @@
+// The CUDA library's table against the device that counts (tests/device), call by call: the
+// arithmetic of a step and the optimizers on the same bytes, streams and events, captured graphs.
+// Skipped where there is no GPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/core/device.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr int32_t kFloat = static_cast<int32_t>(DType::kFloat32);
+constexpr int32_t kHalf = static_cast<int32_t>(DType::kFloat16);
+constexpr int32_t kBrain = static_cast<int32_t>(DType::kBFloat16);
+constexpr int64_t kCount = 10007;  // no multiple of a block
+
+std::unique_ptr<Device> counting() {
+  void* library = dlopen(OFSDP_COUNTING_DEVICE, RTLD_NOW | RTLD_LOCAL);
+  OFSDP_CHECK(library != nullptr, "{}", dlerror());
+  const auto entry = reinterpret_cast<ofsdp_device_entry>(dlsym(library, OFSDP_DEVICE_ENTRY));
+  auto device = Device::open(*entry(OFSDP_DEVICE_VERSION), 0, library);
+  OFSDP_CHECK(device.ok(), "{}", device.error().message());
+  return *std::move(device);
+}
+
+// A device and a block of its memory that a test fills and reads.
+class Bench {
+ public:
+  explicit Bench(std::unique_ptr<Device> device) : device_(std::move(device)) {
+    memory_ = *DeviceMemory::allocate(*device_, ledger_, kBytes, DeviceMemory::Place::kDevice, "");
+    pinned_ = *DeviceMemory::allocate(*device_, ledger_, kBytes, DeviceMemory::Place::kPinned, "");
+  }
+
+  Device& device() { return *device_; }
+  const ofsdp_device_table& table() { return device_->table(); }
+  template <typename T>
+  T* at(size_t place) {  // of eight places
+    return reinterpret_cast<T*>(memory_.data() + place * kPlace);
+  }
+  template <typename T>
+  void put(size_t place, const std::vector<T>& values) {
+    std::memcpy(pinned_.data(), values.data(), values.size() * sizeof(T));
+    move(at<std::byte>(place), pinned_.data(), values.size() * sizeof(T));
+  }
+  template <typename T>
+  std::vector<T> get(size_t place, size_t count) {
+    std::vector<T> values(count);
+    move(pinned_.data(), at<std::byte>(place), count * sizeof(T));
+    std::memcpy(values.data(), pinned_.data(), count * sizeof(T));
+    return values;
+  }
+  template <typename... Params, typename... Args>
+  void call(int32_t (*function)(ofsdp_device*, Params...), Args... args) {
+    const Status status = device_->call("call", function, args...);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+
+ private:
+  static constexpr size_t kPlace = size_t{1} << 18, kBytes = 8 * kPlace;
+
+  void move(void* to, const void* from, size_t bytes) {
+    call(table().synchronize);
+    call(table().copy, device_->compute(), to, from, bytes);
+    call(table().synchronize);
+  }
+
+  MemoryLedger ledger_;
+  std::unique_ptr<Device> device_;
+  DeviceMemory memory_, pinned_;
+};
+
+class DeviceTableTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto gpu = find_device(0);
+    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message();
+    gpu_ = std::make_unique<Bench>(*std::move(gpu));
+    other_ = std::make_unique<Bench>(counting());
+  }
+
+  std::vector<float> values(float spread = 1) {
+    std::normal_distribution<float> normal(0, spread);
+    std::vector<float> made(kCount);
+    for (float& v : made) v = normal(random_);
+    return made;
+  }
+  // Runs `work` on both devices.
+  template <typename F>
+  void on_both(const F& work) {
+    work(*gpu_);
+    work(*other_);
+  }
+
+  std::mt19937 random_{5};
+  std::unique_ptr<Bench> gpu_, other_;
+};
+
+TEST_F(DeviceTableTest, ConvertsAddsAndRoundsToTheSameBits) {
+  for (const int32_t type : {kHalf, kBrain}) {
+    const auto a = values(100), b = values();
+    on_both([&](Bench& d) {
+      d.put(0, a);
+      d.put(1, b);
+      ofsdp_stream* stream = d.device().compute();
+      d.call(d.table().convert, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
+             static_cast<void*>(d.at<float>(2)), type, kCount);
+      d.call(d.table().add, stream, static_cast<const void*>(d.at<float>(2)), type, d.at<float>(1),
+             kCount);
+      d.call(d.table().round, stream, d.at<float>(1), type, kCount);
+    });
+    EXPECT_EQ(gpu_->get<uint16_t>(2, kCount), other_->get<uint16_t>(2, kCount));
+    EXPECT_EQ(gpu_->get<float>(1, kCount), other_->get<float>(1, kCount));
+  }
+}
+
+TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
+  const auto a = values(), b = values();
+  on_both([&](Bench& d) {
+    d.put(0, a);
+    d.put(1, b);
+    d.put(5, std::vector<ofsdp_run_state>(1));
+    ofsdp_reduce r{};
+    r.gradient = {d.at<float>(0), kFloat, kBrain, d.at<float>(1)};
+    r.dst = d.at<float>(2);
+    r.count = kCount;
+    r.norm_first = 3;
+    r.norm_count = kCount - 100;
+    r.partials = d.at<double>(3);
+    r.state = d.at<ofsdp_run_state>(5);
+    d.call(d.table().reduce, d.device().communication(), static_cast<const ofsdp_reduce*>(&r));
+  });
+  EXPECT_EQ(gpu_->get<float>(2, kCount), other_->get<float>(2, kCount));
+  const double norm = gpu_->get<ofsdp_run_state>(5, 1)[0].squared_norm;
+  const double expected = other_->get<ofsdp_run_state>(5, 1)[0].squared_norm;
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(norm, expected, 1e-12 * expected);
+}
+
+// Three updates, the second skipped: moments, corrections and the count of skipped updates.
+TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
+  const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, 0};
+  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta"}) {
+    const auto param = values(), grad = values(0.1f);
+    on_both([&](Bench& d) {
+      ofsdp_device_optimizer* optimizer =
+          d.table().make_optimizer(d.device().handle(), name, &settings);
+      ASSERT_NE(optimizer, nullptr) << name;
+      d.put(0, param);
+      d.put(1, grad);
+      d.put(2, std::vector<float>(kCount));
+      d.put(3, std::vector<float>(kCount));
+      d.put(5, std::vector<ofsdp_run_state>(1));
+      for (int step = 0; step < 3; ++step) {
+        ofsdp_step_numbers numbers{};
+        numbers.step = step;
+        numbers.lr = 0.01;
+        d.put(6, std::vector{numbers});
+        ofsdp_stream* stream = d.device().compute();
+        d.call(d.table().begin, stream, d.at<ofsdp_run_state>(5),
+               static_cast<const ofsdp_step_numbers*>(d.at<ofsdp_step_numbers>(6)), 1, 0);
+        if (step == 1) {
+          auto state = d.get<ofsdp_run_state>(5, 1);
+          state[0].skip = 1;
+          state[0].skipped_updates = 1;
+          d.put(5, state);
+        }
+        ofsdp_device_update u{};
+        u.gradient = {d.at<float>(1), kFloat, kFloat, nullptr};
+        u.param = d.at<float>(0);
+        u.states[0] = d.at<float>(2);
+        u.states[1] = d.at<float>(3);
+        u.count = kCount;
+        u.weight_decay = 0.01;
+        u.scaled = 1;
+        u.state = d.at<ofsdp_run_state>(5);
+        u.numbers = d.at<ofsdp_step_numbers>(6);
+        d.call(d.table().update, stream, optimizer, static_cast<const ofsdp_device_update*>(&u));
+      }
+      d.call(d.table().synchronize);
+      d.table().drop_optimizer(d.device().handle(), optimizer);
+    });
+    for (size_t place : {size_t{0}, size_t{2}, size_t{3}}) {
+      EXPECT_EQ(gpu_->get<float>(place, kCount), other_->get<float>(place, kCount))
+          << name << " " << place;
+    }
+  }
+}
+
+TEST_F(DeviceTableTest, ClipsAndScalesAsOnTheCpu) {
+  for (const double squared : {4.0, 1e-6, HUGE_VAL}) {
+    ofsdp_run_state state{};
+    state.squared_norm = squared;
+    state.scale_used = state.loss_scale = 65536;
+    state.good_updates = 1999;
+    on_both([&](Bench& d) {
+      d.put(0, std::vector{state});
+      d.call(d.table().clip, d.device().communication(), d.at<ofsdp_run_state>(0), 0.5, 1);
+    });
+    const auto mine = gpu_->get<std::byte>(0, sizeof(state));
+    EXPECT_EQ(mine, other_->get<std::byte>(0, sizeof(state))) << squared;
+  }
+}
+
+// Two streams in one graph, launched three times: each launch adds once more.
+TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
+  const auto a = values();
+  on_both([&](Bench& d) {
+    d.put(0, a);
+    d.put(1, std::vector<float>(kCount));
+    const auto fork = *DeviceEvent::make(d.device()), join = *DeviceEvent::make(d.device());
+    ofsdp_stream* const first = d.device().compute();
+    ofsdp_stream* const second = d.device().communication();
+    d.call(d.table().capture_begin, first);
+    d.call(d.table().record, fork.get(), first);
+    d.call(d.table().wait, second, fork.get());
+    d.call(d.table().add, second, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
+           kCount);
+    d.call(d.table().record, join.get(), second);
+    d.call(d.table().wait, first, join.get());
+    ofsdp_device_graph* graph = d.table().capture_end(d.device().handle(), first);
+    ASSERT_NE(graph, nullptr) << d.table().error(d.device().handle());
+    for (int i = 0; i < 3; ++i) d.call(d.table().launch, graph, first);
+    d.call(d.table().synchronize);
+    d.table().drop_graph(d.device().handle(), graph);
+  });
+  const auto sum = gpu_->get<float>(1, kCount);
+  EXPECT_EQ(sum, other_->get<float>(1, kCount));
+  EXPECT_EQ(sum[1], a[1] + a[1] + a[1]);
+}
+
+}  // namespace
+}  // namespace ofsdp

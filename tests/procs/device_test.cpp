@@ -1,0 +1,233 @@
+// The device path against the CPU path: the real program trains on a device that lives in host
+// memory, computes with the CPU's kernels and checks every call (tests/device/counting_device.h).
+// Losses, norms, evaluations and trained files must be the CPU's bit for bit, whatever order the
+// device runs its streams in, and a longer run must not allocate or synchronize more.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/data_files.h"
+#include "tests/support/training_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using testing_data::TempFolder;
+
+struct Case {
+  const char* name;
+  Words command;
+};
+
+std::string sample(const char* name) { return OFSDP_SOURCE_DIR "/samples/" + std::string(name); }
+
+Words small_mlp() {
+  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")});
+}
+
+Words of_sample(const char* model) {
+  return fsdp_run({sample(model), "--steps", "3", "--batch-size", "2", "--eval-data", "none",
+                   "--nproc-per-node", "1"});
+}
+
+std::vector<Case> cases() {
+  const Words mlp = small_mlp();
+  return {{"plain", mlp},
+          {"no_shard", mlp + Words{"--strategy", "no_shard"}},
+          {"clip", mlp + Words{"--clip-grad-norm", "0.1", "--optimizer", "sgd", "--momentum", "0.9",
+                               "--nesterov", "on"}},
+          {"accumulate", mlp + Words{"--grad-accum", "3", "--optimizer", "adadelta"}},
+          {"accumulate_whole",
+           mlp + Words{"--grad-accum", "2", "--strategy", "zero1", "--clip-grad-norm", "0.5"}},
+          {"decay", mlp + Words{"--no-decay", "auto", "--optimizer", "lion"}},
+          {"bfloat16", mlp + Words{"--param-dtype", "bfloat16", "--reduce-dtype", "bfloat16"}},
+          {"float16", mlp + Words{"--param-dtype", "float16", "--grad-accum", "2"}},
+          {"recompute", of_sample("gpt/gpt.onnx") + Words{"--activation-checkpointing", "unit"}},
+          {"gpt_bfloat16", of_sample("gpt/gpt.onnx") + Words{"--param-dtype", "bfloat16"}},
+          {"bert", of_sample("bert/bert.onnx")},
+          {"mnist", of_sample("mnist/mnist.onnx") + Words{"--data", "synthetic"}},
+          {"dropout", fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
+                                "synthetic", "--steps", "9", "--batch-size", "5"})}};
+}
+
+struct Trained {
+  std::vector<nlohmann::json> rows;
+  std::string file, out;
+  std::map<std::string, long> counts;
+  std::vector<std::string> violations;
+  Finished run;
+};
+
+Trained train(const Words& command, const Words& more, const Words& environment) {
+  const TempFolder folder;
+  const std::string metrics = folder.path() + "/metrics", output = folder.path() + "/out.onnx";
+  const std::string report = folder.path() + "/report";
+  Start start;
+  start.environment = environment + Words{"COUNTING_DEVICE_REPORT=" + report};
+  Trained trained{
+      {},
+      "",
+      "",
+      {},
+      {},
+      Program::run(
+          command + more + Words{"--threads", "1", "--metrics", metrics, "--output", output},
+          start)};
+  std::ifstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    auto row = nlohmann::json::parse(line);
+    if (row["kind"] == "end") {
+      EXPECT_EQ(row["peak_bytes"], row["planned_peak_bytes"]);
+      continue;
+    }
+    for (const char* time : {"step_ms", "samples_per_s", "peak_bytes"}) row.erase(time);
+    trained.rows.push_back(row);
+  }
+  trained.file = onnx_bytes::content(output);
+  std::ifstream counted(report);
+  std::string word;
+  while (counted >> word) {
+    if (word == "violation") {
+      std::getline(counted, word);
+      trained.violations.push_back(word);
+    } else {
+      counted >> trained.counts[word];
+    }
+  }
+  return trained;
+}
+
+Trained on_cpu(const Words& command) { return train(command, {"--device", "cpu"}, {}); }
+
+Trained on_device(const Words& command, const Words& more = {}, int seed = 1) {
+  return train(command, Words{"--device", "cuda"} + more,
+               {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
+                "COUNTING_DEVICE_SEED=" + std::to_string(seed)});
+}
+
+void expect_same(const Trained& cpu, const Trained& device) {
+  ASSERT_EQ(cpu.run.status, 0) << cpu.run.err;
+  ASSERT_EQ(device.run.status, 0) << device.run.err;
+  EXPECT_EQ(device.violations, std::vector<std::string>{});
+  EXPECT_EQ(cpu.rows, device.rows);
+  EXPECT_FALSE(cpu.file.empty());
+  EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
+}
+
+class DeviceTest : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
+  const Trained cpu = on_cpu(GetParam().command);
+  for (const int seed : {1, 2}) {
+    SCOPED_TRACE(seed);
+    const Trained device = on_device(GetParam().command, {}, seed);
+    expect_same(cpu, device);
+    EXPECT_GT(device.counts.at("graph_launches"), 0);
+  }
+  expect_same(cpu, on_device(GetParam().command, {"--cuda-graph", "off"}));
+}
+
+// Updates more cost copies, launches and waits for the update before, and nothing else.
+TEST(DeviceCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
+  const auto counts = [](const Words& more) {
+    Trained run = on_device(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy",
+                                      "--min-params", "1000", "--eval-data", "none"}) +
+                            more);
+    EXPECT_EQ(run.run.status, 0) << run.run.err;
+    EXPECT_EQ(run.violations, std::vector<std::string>{});
+    return run.counts;
+  };
+  auto few = counts({"--steps", "12"});
+  auto many = counts({"--steps", "112"});
+  for (const char* name : {"allocations", "pinned_allocations", "bytes", "events_made", "releases",
+                           "synchronizations", "captures", "captured_operations"}) {
+    EXPECT_EQ(few[name], many[name]) << name;
+  }
+  EXPECT_EQ(many["kernels_made_late"], 0);
+  EXPECT_EQ(many["graph_launches"] - few["graph_launches"], 100);
+  // An update: its upload, which leaves the upload stream empty, and the update before it.
+  EXPECT_EQ(many["awaits"] - few["awaits"], 200);
+  EXPECT_EQ(many["awaits_that_leave_stream_0"], few["awaits_that_leave_stream_0"])
+      << "the compute stream runs dry while the host waits";
+  // Two columns, the numbers, the graph.
+  EXPECT_EQ(many["operations"] - few["operations"], 400);
+}
+
+TEST(DeviceChoiceTest, WithoutADriverAutoTakesTheCpuAndSaysSo) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
+                          "COUNTING_DEVICE_PROBE=no NVIDIA driver"};
+  const Trained chosen = train(small_mlp(), {}, environment);
+  EXPECT_EQ(chosen.run.status, 0) << chosen.run.err;
+  EXPECT_NE(chosen.run.out.find("device: the CPU, since no NVIDIA driver\n"), std::string::npos)
+      << chosen.run.out;
+  expect_same(on_cpu(small_mlp()), chosen);
+  const Trained demanded = train(small_mlp(), {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  EXPECT_EQ(demanded.run.err, "fsdp-run: --device cuda: no NVIDIA driver\n");
+}
+
+TEST(DeviceChoiceTest, WithoutTheLibraryCudaIsRefusedInOneLine) {
+  const Trained run = train(small_mlp(), {"--device", "cuda"}, {"OFSDP_CUDA_LIBRARY=/none.so"});
+  EXPECT_EQ(run.run.status, 2);
+  EXPECT_EQ(run.run.err, "fsdp-run: --device cuda: no libofsdp_cuda.so (looked for /none.so)\n");
+}
+
+TEST(DeviceChoiceTest, AnOperatorWithoutAKernelIsNamedOrLeftToTheCpu) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
+                          "COUNTING_DEVICE_WITHOUT=Relu"};
+  const Trained demanded = train(small_mlp(), {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  EXPECT_NE(demanded.run.err.find("operator Relu has no CUDA kernel"), std::string::npos)
+      << demanded.run.err;
+  const Trained chosen = train(small_mlp(), {}, environment);
+  EXPECT_NE(chosen.run.out.find("device: the CPU, since"), std::string::npos) << chosen.run.out;
+  expect_same(on_cpu(small_mlp()), chosen);
+}
+
+// The device has a kernel of that name, but it is not the plug-in's.
+TEST(DeviceChoiceTest, AnOperatorThatAPlugInReplacesIsNotTheDevices) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "OFSDP_BAD_PLUGIN=built_in"};
+  const Words command = small_mlp() + Words{"--plugin", OFSDP_BAD_PLUGIN, "--plugin-override"};
+  const Trained demanded = train(command, {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  EXPECT_NE(demanded.run.err.find("operator Relu of a plug-in has no CUDA kernel"),
+            std::string::npos)
+      << demanded.run.err;
+}
+
+TEST(DeviceFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
+  const Words command = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--lr",
+                                  "1e38", "--optimizer", "sgd", "--steps", "50"});
+  const Trained cpu = on_cpu(command), device = on_device(command);
+  EXPECT_EQ(cpu.run.status, 1);
+  EXPECT_EQ(device.run.status, 1);
+  EXPECT_NE(cpu.run.err.find("NaN"), std::string::npos);
+  EXPECT_EQ(cpu.run.err, device.run.err);
+}
+
+TEST(DeviceCheckpointTest, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
+  const Words command = small_mlp() + Words{"--param-dtype", "float16"};
+  const TempFolder folder;
+  const auto part = [&](const char* device, const std::string& dir, const Words& more) {
+    const Words where{
+        "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
+        "4step"};
+    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
+  };
+  const Trained whole = on_cpu(command + Words{"--steps", "17"});
+  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
+    EXPECT_EQ(part(first, first, {"--steps", "9"}).run.status, 0);
+    const Trained rest = part(second, first, {"--steps", "17", "--resume", "latest"});
+    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
+    EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp
