@@ -32,8 +32,16 @@ namespace {
 
 int exit_status(const Status& status) { return status.kind() == ErrorKind::kInput ? 2 : 1; }
 
+// One of several launchers prints what the ranks of all have to say; it has given them a pipe.
+bool tell_launcher(const Status& status) {
+  const char* const fd = getenv("OFSDP_FAILURE_FD");
+  if (fd == nullptr || *fd == 0) return false;
+  const std::string line = status.message().substr(0, 4000) + "\n";
+  return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+}
+
 int report(const Status& status) {
-  std::fprintf(stderr, "fsdp-run: %s\n", status.message().c_str());
+  if (!tell_launcher(status)) std::fprintf(stderr, "fsdp-run: %s\n", status.message().c_str());
   return exit_status(status);
 }
 
