@@ -38,6 +38,7 @@ Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
     if (batch == nullptr) break;
     BoundProgram& program = state_.program({batch->size, false, true, true});
     OFSDP_RETURN_IF_ERROR(executor.run(program, {batch->columns, batch->sample_index, 1.0f}));
+    if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     has_matches = program.matches != nullptr;
     sums[0] += batch->kept > 0 ? static_cast<double>(executor.loss()) * batch->kept : 0;
     sums[1] += batch->kept;

@@ -8,7 +8,8 @@
 // Ownership: views; the session owns memory, communicator and programs. Threads: the one that made
 // it. No allocation in `run`. Errors: what kernels and collectives say, with step, node and rank
 // before it; a loss that is NaN is kFault and names the first node whose output has one (found by
-// running the forward again, node by node, which may be slow: the run is over).
+// running the forward again, node by node, which may be slow: the run is over), in training and in
+// evaluation; in evaluation a loss that is infinite is kFault too.
 #pragma once
 
 #include <algorithm>
@@ -50,6 +51,8 @@ class Executor {
   // Of training: all ranks have met since `exchange_began`.
   void end_update(int64_t exchange_began);
   Status run(BoundProgram& program, const MicroBatch& batch);
+  // kFault when the loss of the micro-batch just evaluated is NaN or infinite.
+  Status check_evaluation(BoundProgram& program);
 
   const ExposedTime& exposed() const { return exposed_; }
   float loss() const { return loss_; }  // of the last micro-batch; 0 when it was empty
@@ -83,6 +86,7 @@ class Executor {
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
   Status blame_nan(BoundProgram& program);
+  Result<std::string> first_nan(BoundProgram& program);
   void carry(const BoundStep& step);
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
