@@ -283,7 +283,18 @@ Status DeviceExecutor::blame_nan(size_t slot) {
     return std::string("none found when run again");
   };
   OFSDP_ASSIGN_OR_RETURN(const std::string first, culprit());
-  return fault("{}: loss is NaN at step {}, rank 0: {}", graph.file, slots_[slot].step, first);
+  const bool training = program.plan->options.training;
+  return fault("{}: {} step {}, rank 0: {}", graph.file,
+               training ? "loss is NaN at" : "evaluation loss is NaN after", slots_[slot].step,
+               first);
+}
+
+// The slot before the next is the last micro-batch's; its inputs are still in it.
+Status DeviceExecutor::check_evaluation(BoundProgram& program) {
+  if (std::isfinite(result_.loss)) return {};
+  if (std::isnan(result_.loss)) return blame_nan((next_ + kMicroSlots - 1) % kMicroSlots);
+  return fault("{}: evaluation loss is infinite after step {}, rank 0", program.plan->graph.file,
+               numbers_.step);
 }
 
 Result<bool> DeviceExecutor::has_nan(const TensorView& view) {

@@ -63,6 +63,7 @@ class DeviceExecutor final : public UpdateRunner {
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   void end_update(int64_t) override {}
   Result<MicroResult> result() override;
+  Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
   LossScale& loss_scale() override { return loss_scale_; }
   int64_t updates_done(int64_t start) const override {

@@ -40,6 +40,7 @@ Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
     OFSDP_RETURN_IF_ERROR(executor.run(program, {batch->columns, batch->sample_index, 1.0}));
     has_matches = program.matches != nullptr;
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
+    if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
     sums[1] += batch->kept;
     sums[2] += static_cast<double>(result.right);

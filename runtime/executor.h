@@ -8,7 +8,8 @@
 // Ownership: views; the session owns memory, communicator and programs. Threads: the one that made
 // it. No allocation in `run`. Errors: what kernels and collectives say, with step, node and rank
 // before it; a loss that is NaN is kFault and names the first node whose output has one (found by
-// running the forward again, node by node, which may be slow: the run is over).
+// running the forward again, node by node, which may be slow: the run is over), in training and in
+// evaluation; in evaluation a loss that is infinite is kFault too.
 #pragma once
 
 #include <algorithm>
@@ -43,6 +44,7 @@ class Executor final : public UpdateRunner {
   void end_update(int64_t exchange_began) override;
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   Result<MicroResult> result() override { return result_; }
+  Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
 
   const ExposedTime& exposed() const override { return exposed_; }
@@ -75,6 +77,7 @@ class Executor final : public UpdateRunner {
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
   Status blame_nan(BoundProgram& program);
+  Result<std::string> first_nan(BoundProgram& program);
   void carry(const BoundStep& step);
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);

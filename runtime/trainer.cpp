@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "runtime/weight_check.h"
+
 namespace ofsdp {
 namespace {
 
@@ -66,6 +68,9 @@ Status Trainer::run() {
   update_began_ = Clock::now();
   for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
+    if (step == total_) {
+      OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
+    }
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
     stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;

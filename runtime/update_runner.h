@@ -45,6 +45,8 @@ class UpdateRunner {
 
   // Of the last micro-batch; waits for it.
   virtual Result<MicroResult> result() = 0;
+  // kFault when that of an evaluation is a loss that is NaN or infinite. Follows result().
+  virtual Status check_evaluation(BoundProgram& program) = 0;
   // Nothing: all have been given, or (unless `settle`) the oldest is the present one and under way.
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
   // As of the updates given.
