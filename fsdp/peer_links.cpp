@@ -34,6 +34,7 @@ Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const Collec
     if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
     OFSDP_RETURN_IF_ERROR(wait.check(site));
   }
+  note.late();
   return wait.late(rank, site);
 }
 

@@ -34,13 +34,13 @@ class Sleeper {
   RankState& peer_;
 };
 
+}  // namespace
+
 // A rank that was stopped in a wait still says that it waits, but looks no more.
 bool is_waiting(const RankState& rank) {
   constexpr int64_t kLate = std::chrono::nanoseconds(5 * PeerWait::kSlice).count();
   return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
 }
-
-}  // namespace
 
 WaitNote::WaitNote(RankState& me, int peer) : me_(me) {
   look();
@@ -48,6 +48,10 @@ WaitNote::WaitNote(RankState& me, int peer) : me_(me) {
 }
 
 void WaitNote::look() { me_.looked.store(nanoseconds_now()); }
+void WaitNote::late() {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::seconds(10);
+  me_.looked.store(nanoseconds_now() + kLongest.count());
+}
 void WaitNote::met() { me_.waits_for.store(0); }
 
 int end_of_chain(const ControlPage& page, int peer) {
@@ -121,7 +125,10 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
     }
     OFSDP_RETURN_IF_ERROR(check(site));
     if (left) return gone(peer, site);
-    if (waited >= timeout_) return late(peer, site);
+    if (waited >= timeout_) {
+      note.late();
+      return late(peer, site);
+    }
     note.look();
     const auto before = Clock::now();
     page_->sleep_on_bell(ringer, heard,

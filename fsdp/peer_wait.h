@@ -29,6 +29,7 @@ class WaitNote {
  public:
   WaitNote(RankState& me, int peer);
   void look();  // at least every PeerWait::kSlice
+  void late();  // it still waits while it finds out for whom
   void met();
 
  private:
@@ -108,8 +109,10 @@ class PeerWait {
   std::function<int(int)> blame_;
 };
 
-// The rank to blame when `rank` is late: it may itself be waiting for another one.
+// The rank to blame when `rank` is late: it may itself be waiting for another one. One that waits is
+// the end of a chain when those it waits for wait for it.
 int end_of_chain(const ControlPage& page, int rank);
+bool is_waiting(const RankState& rank);
 
 // "reduce-scatter of unit 2", or "barrier" for a site without a unit.
 std::string site_text(const CollectiveSite& site);

@@ -70,7 +70,7 @@ class HostLink {
   void request(const LinkRequest& request);
   // May this rank, the first of its host to fail, print? Waits a moment for other hosts.
   bool claim(uint32_t failure);
-  // The rank that keeps `rank` of another host waiting, as far as that host can say.
+  // The rank that keeps `rank` waiting, or everybody, as far as their hosts can say.
   int blame(int rank);
   // This rank has posted, summed or begun an exchange, which other hosts may wait for.
   void nudge() {
@@ -128,6 +128,8 @@ class HostLink {
   void take_failed(const LinkLine& line, const LinkHeader& header);
   void take_claim(LinkLine& line, const LinkHeader& header);
   void take_who(LinkLine& line, const LinkHeader& header);
+  int idle_here() const;
+  int idle_anywhere(int otherwise);
   bool put_question(Question question, LinkHeader header, std::chrono::milliseconds patience,
                     LinkHeader& reply);
   void take_reply(const LinkLine& line, const LinkHeader& header);
@@ -170,6 +172,7 @@ class HostLink {
   bool asked_ = false, replied_ = false, leaving_ = false, settling_ = false;
   int asked_peer_ = -1;
   std::chrono::steady_clock::time_point others_until_;  // as long may others of this host be told
+  uint32_t questions_ = 0;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
   std::atomic<bool> deferring_{false};  // requests wait for ranks of this host

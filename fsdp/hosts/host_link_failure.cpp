@@ -95,7 +95,7 @@ void HostLink::ask() {
     next = decision();
   } else {
     next.line = line_to_host(map_->host_of[static_cast<size_t>(question_header_.rank)]);
-    if (next.line == nullptr) next.verdict = true;
+    if (next.line == nullptr) next.verdict = false;
   }
   if (next.verdict) {
     reply_header_ = question_header_;
@@ -114,6 +114,7 @@ bool HostLink::put_question(Question question, LinkHeader header,
   std::unique_lock lock(mutex_);
   question_ = question;
   question_header_ = header;
+  question_header_.id = ++questions_;
   asked_ = replied_ = false;
   others_until_ = std::chrono::steady_clock::now() + kOthersPatience;
   wake();
@@ -132,7 +133,7 @@ void HostLink::take_reply(const LinkLine& line, const LinkHeader& header) {
   const std::lock_guard lock(mutex_);
   const bool wanted =
       question_ == (header.kind == LinkKind::kVerdict ? Question::kClaim : Question::kWho);
-  if (!wanted || replied_) return;
+  if (!wanted || replied_ || header.id != question_header_.id) return;  // one that came too late
   reply_header_ = header;
   replied_ = true;
   answered_.notify_all();
@@ -147,7 +148,9 @@ bool HostLink::claim(uint32_t failure) {
   return !came || verdict.value == 1;
 }
 
-// From host to host, for the one that is asked may name a rank that waits for another host's.
+// From host to host, for the one that is asked may name a rank that waits for another host's. Where
+// that leads in a circle, as one may wait for several and can name one of them only, it is the rank
+// that waits for nobody.
 int HostLink::blame(int rank) {
   for (size_t hop = 0; hop < map_->hosts.size() && !map_->is_here(rank); ++hop) {
     const int host = map_->host_of[static_cast<size_t>(rank)];
@@ -158,9 +161,34 @@ int HostLink::blame(int rank) {
     if (!came) return map_->server(host, map_->rank);
     if (found.rank < 0 || found.rank >= map_->world()) return rank;
     rank = found.rank;
+    if (found.value != 0) return idle_anywhere(rank);
     if (map_->host_of[static_cast<size_t>(rank)] == host) return rank;
   }
-  return rank;
+  const bool known = map_->is_here(rank) && !is_waiting(page_->rank(rank));
+  return known ? rank : idle_anywhere(rank);
+}
+
+// A rank of this host that waits for nobody and has more to do, or -1.
+int HostLink::idle_here() const {
+  for (const int r : map_->here()) {
+    const RankState& state = page_->rank(r);
+    if (state.left.load() == 0 && !is_waiting(state)) return r;
+  }
+  return -1;
+}
+
+int HostLink::idle_anywhere(int otherwise) {
+  if (const int here = idle_here(); here >= 0) return here;
+  for (int host = 0; host < static_cast<int>(map_->hosts.size()); ++host) {
+    if (host == map_->host()) continue;
+    LinkHeader header, found;
+    header.kind = LinkKind::kWho;
+    header.rank = map_->server(host, map_->rank);
+    header.value = 1;
+    if (!put_question(Question::kWho, header, kBlamePatience, found)) return header.rank;
+    if (found.rank >= 0 && found.rank < map_->world()) return found.rank;
+  }
+  return otherwise;
 }
 
 void HostLink::take_failed(const LinkLine& line, const LinkHeader& header) {
@@ -183,15 +211,20 @@ void HostLink::take_claim(LinkLine& line, const LinkHeader& header) {
 
 void HostLink::take_who(LinkLine& line, const LinkHeader& header) {
   if (header.rank < 0 || header.rank >= map_->world()) return lost(line, EPROTO);
-  int rank = header.rank;
-  for (const LinkHeader& waiting : line.deferred) {
-    const int late = missing(waiting);
-    if (late >= 0) rank = late;
-    if (late >= 0) break;
-  }
   LinkHeader answer = header;
   answer.kind = LinkKind::kBlame;
-  answer.rank = end_of_chain(*page_, rank);
+  answer.value = 0;
+  if (header.value == 1) {
+    answer.rank = idle_here();
+    return line.queue(answer);
+  }
+  for (const LinkHeader& waiting : line.deferred) {
+    const int late = missing(waiting);
+    if (late >= 0) answer.rank = late;
+    if (late >= 0) break;
+  }
+  answer.rank = end_of_chain(*page_, answer.rank);
+  answer.value = map_->is_here(answer.rank) && is_waiting(page_->rank(answer.rank)) ? 1 : 0;
   line.queue(answer);
 }
 

@@ -214,6 +214,26 @@ TEST(StoppedAcrossHosts, WhileSegmentsAreExchangedIsNamed) {
   }
 }
 
+// Rank 0 fetches for both and waits until both have read, rank 2 waits for neither.
+TEST(StoppedAcrossHosts, WhileOthersFetchForItIsNamed) {
+  RankProcesses ranks(
+      HostCounts{2, 1},
+      [](Communicator& c, MemoryLedger& ledger) -> Status {
+        auto base = c.allocate_shared(ledger, 4096);
+        if (!base.ok()) return std::move(base).status();
+        std::vector<float> all(3 * 16);
+        const ShardSource source{.offset = 0, .numel = 16};
+        for (int64_t step = 1;; ++step) {
+          if (c.rank() == 1 && step == 7) raise(SIGSTOP);
+          OFSDP_RETURN_IF_ERROR(c.all_gather({0, 3}, source,
+                                             reinterpret_cast<std::byte*>(all.data()),
+                                             DType::kFloat32, {"all-gather", 2, step}));
+        }
+      },
+      std::chrono::seconds(1));
+  expect_one_reporter(ranks, 3, 1, fmt::format("rank 1 (pid {} on ", ranks.pid(1)), 6);
+}
+
 TEST_P(AcrossHosts, AFailureIsClaimedOnceAndEndsAll) {
   const int world = GetParam().world();
   RankProcesses ranks(GetParam(),
