@@ -1,6 +1,7 @@
 // A device in host memory, behind the same C table as the CUDA library, that counts and checks its
 // calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY naming it, the real program runs
-// its whole device path, and must give the CPU path's bits.
+// its whole device path, and must give the CPU path's bits. emulated/ makes a second one of it, whose
+// operators are those of kernels/cuda/library on the CUDA of tests/emulator.
 //
 // It is as lazy as a device may be: what is put on a stream waits until the host awaits something,
 // and then runs in an order that is drawn from a seed among all that streams and events allow. A
@@ -162,5 +163,9 @@ struct Locked<F> {
     return F(device, args...);
   }
 };
+
+// Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).
+std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
+                                      const Problem& problem);
 
 }  // namespace ofsdp::counting

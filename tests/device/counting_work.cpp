@@ -25,17 +25,15 @@ size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float)
 ofsdp_kernel* make_kernel(ofsdp_device* device, const ofsdp_problem* c, size_t* workspace) {
   const std::string op = c->op;
   const char* without = std::getenv("COUNTING_DEVICE_WITHOUT");
-  const size_t dot = op.rfind('.');
-  const OpDef* def =
-      device->registry.find(dot == std::string::npos ? "" : op.substr(0, dot), op.substr(dot + 1));
-  if (def == nullptr || (without != nullptr && op == without)) return nullptr;
+  if (without != nullptr && op == without) return nullptr;
   Problem problem = decode(*c);
   problem.threads = pool_threads();
-  auto kernel = create_kernel(*def, problem);
-  if (!kernel.ok()) return nullptr;
+  auto kernel = make_operator(*device, op, problem);
+  if (kernel == nullptr) return nullptr;
   if (device->counts["operations"] > 0) device->counts["kernels_made_late"]++;
-  *workspace = (*kernel)->workspace_bytes();
-  return new ofsdp_kernel{*std::move(kernel), std::move(problem), op};
+  ++device->counts["kernel:" + op];
+  *workspace = kernel->workspace_bytes();
+  return new ofsdp_kernel{std::move(kernel), std::move(problem), op};
 }
 
 void drop_kernel(ofsdp_device*, ofsdp_kernel* kernel) { delete kernel; }

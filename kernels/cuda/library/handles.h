@@ -7,16 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
-
 #include "kernels/core/device_table.h"
-
-struct ofsdp_device {
-  int ordinal = 0;
-  int multiprocessors = 0;
-  std::string name;
-  std::string error;
-};
 
 namespace ofsdp::cuda {
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/library/context.h"
+#include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/libraries.h"
 
 namespace ofsdp::cuda {
