@@ -31,6 +31,7 @@ struct ExecutorOptions {
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
   bool graphs = true;                    // of a device: steps are captured and replayed
+  double timeout_seconds = 300;          // of a device: how long a rank may be late
 };
 
 class Executor final : public UpdateRunner {

@@ -58,6 +58,7 @@ class RunState {
   Status load(CheckpointReader* checkpoint);
   Status make_executor(const ExecutorOptions& options);
   Status make_device_executor(const ExecutorOptions& options);
+  Result<std::unique_ptr<DeviceRanks>> join_devices(double timeout_seconds);
   Status load_weights();
   Status load_states(const Unit& unit);
   Status make_optimizer();

@@ -20,6 +20,7 @@ struct MicroBatch {
   std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again behind `run`
   std::span<const int64_t> sample_index;
   double loss_weight = 0;  // this micro-batch's share of the global mean
+  bool alike = true;       // every rank's has as many samples
 };
 
 struct MicroResult {

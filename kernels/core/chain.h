@@ -16,36 +16,9 @@
 #include <vector>
 
 #include "kernels/core/attributes.h"
+#include "kernels/core/chain_op.h"
 
 namespace ofsdp {
-
-enum class ChainOp : uint8_t {
-  kNumber,
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,
-  kNeg,
-  kRelu,
-  kSigmoid,
-  kTanh,
-  kExp,
-  kLog,
-  kSqrt,
-  kReciprocal,
-  kErf,
-  kSoftplus,
-  kGelu,
-  kGeluTanh,
-  // of a gradient and the result (Relu, Sigmoid, Tanh) or the operand of the operation
-  kReluGrad,
-  kSigmoidGrad,
-  kTanhGrad,
-  kErfGrad,
-  kSoftplusGrad,
-  kGeluGrad,
-  kGeluTanhGrad,
-};
 
 // "GeluTanh"; nullptr behind the last.
 const char* chain_op_name(ChainOp op);

@@ -160,11 +160,6 @@ void scatter_rows(const Real* from, int64_t rows, int64_t width, T* to, int64_t 
 
 }  // namespace
 
-HeadStrides head_strides(int64_t heads, int64_t rows, int64_t width, bool packed) {
-  if (packed) return {rows * heads * width, width, heads * width};
-  return {heads * rows * width, rows * width, width};
-}
-
 template <typename T>
 AttentionKernel<T>::AttentionKernel(const AttentionShape& shape, bool backward, bool all_keys)
     : plan_(std::make_shared<const AttentionPlan<T>>(shape, backward, all_keys)) {}

@@ -33,7 +33,10 @@ struct HeadStrides {
   int64_t batch = 0, head = 0, row = 0;
 };
 // [B, S, heads * width] when packed, else [B, heads, S, width].
-HeadStrides head_strides(int64_t heads, int64_t rows, int64_t width, bool packed);
+inline HeadStrides head_strides(int64_t heads, int64_t rows, int64_t width, bool packed) {
+  if (packed) return {rows * heads * width, width, heads * width};
+  return {heads * rows * width, rows * width, width};
+}
 
 enum class MaskKind { kNone, kBool, kFloat };
 enum class ScoresOutput { kRaw, kCapped, kMasked, kProbabilities };  // ONNX's modes

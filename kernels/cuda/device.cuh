@@ -145,8 +145,3 @@ cudaError_t with_float(DType dtype, const F& f) {
 inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }
 
 }  // namespace ofsdp::cuda
-
-#define OFSDP_CUDA_TRY(expression)                                                  \
-  do {                                                                              \
-    if (const cudaError_t error = (expression); error != cudaSuccess) return error; \
-  } while (false)

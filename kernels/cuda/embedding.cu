@@ -54,6 +54,24 @@ cudaError_t gather_as(const GatherExtent& e, size_t bytes, const void* data, voi
                        static_cast<T*>(y));
 }
 
+__global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t* rows) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.tuples) return;
+  int64_t row = i / e.per_batch;
+  for (int a = 0; a < e.depth; ++a) {
+    const int64_t given = e.indices[i * e.depth + a];
+    int64_t at = given < 0 ? given + e.sizes[a] : given;
+    if (at < 0 || at >= e.sizes[a]) {
+      if (e.fault != nullptr) {
+        atomicMax(e.fault, given < 0 ? 1ull : static_cast<unsigned long long>(given) + 1);
+      }
+      at = 0;
+    }
+    row = row * e.sizes[a] + at;
+  }
+  rows[i] = row;
+}
+
 __global__ void __launch_bounds__(kThreads) keys_kernel(View v, uint32_t* keys, uint32_t* places) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= v.count) return;
@@ -249,6 +267,10 @@ cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void
     using T = decltype(t);
     return grad_as(e, static_cast<const T*>(dy), static_cast<T*>(dx), accumulate, scratch, stream);
   });
+}
+
+cudaError_t tuple_rows(const TupleExtent& e, int64_t* rows, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(e.tuples, kThreads), kThreads, tuple_kernel, e, rows);
 }
 
 }  // namespace ofsdp::cuda

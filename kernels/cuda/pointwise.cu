@@ -146,14 +146,16 @@ cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
                        real_kernel_of<T, V>(c.op), view);
 }
 
-template <typename T>
-cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
+bool is_of_integers(Pointwise op) {
   constexpr Pointwise kKnown[] = {Pointwise::kNeg,  Pointwise::kAbs,     Pointwise::kSign,
                                   Pointwise::kRelu, Pointwise::kAdd,     Pointwise::kSub,
                                   Pointwise::kMul,  Pointwise::kDiv,     Pointwise::kMax,
                                   Pointwise::kMin,  Pointwise::kIdentity};
-  if (std::find(std::begin(kKnown), std::end(kKnown), c.op) == std::end(kKnown))
-    return cudaErrorNotSupported;
+  return std::find(std::begin(kKnown), std::end(kKnown), op) != std::end(kKnown);
+}
+
+template <typename T>
+cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
   return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads, integer_kernel<T>,
                        view_of<T, T>(c));
 }
@@ -238,9 +240,30 @@ bool gives_bool(Pointwise op) {
          (op >= Pointwise::kEqual && op <= Pointwise::kXor);
 }
 
+bool has_kernel(Pointwise op, DType dtype) {
+  const bool logical = op == Pointwise::kEqual || op == Pointwise::kAnd || op == Pointwise::kOr ||
+                       op == Pointwise::kXor || op == Pointwise::kNot;
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return op != Pointwise::kUnknown;
+    case DType::kInt32:
+    case DType::kInt64:
+      return gives_bool(op) || is_of_integers(op);
+    case DType::kBool:
+      return logical;
+    default:
+      return false;
+  }
+}
+
 cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream) {
-  if (c.walk.rank < 0 || (c.b != nullptr) != (pointwise_arity(c.op) == 2))
+  if (c.walk.rank < 0 || (c.b != nullptr) != (pointwise_arity(c.op) == 2) ||
+      !has_kernel(c.op, c.dtype)) {
     return cudaErrorNotSupported;
+  }
   if (gives_bool(c.op)) return test(c, stream);
   switch (c.dtype) {
     case DType::kFloat64:

@@ -41,6 +41,7 @@ enum class Pointwise : uint8_t {
 Pointwise pointwise_of(std::string_view name);
 int pointwise_arity(Pointwise op);
 bool gives_bool(Pointwise op);
+bool has_kernel(Pointwise op, DType dtype);  // of the operands
 
 // Attributes: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish), alpha and gamma (Selu), alpha and beta (HardSigmoid),
 // lambd and bias (Shrink), fmod (Mod: a = 1), and bounds (Clip; -infinity and infinity where absent).

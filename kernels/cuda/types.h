@@ -26,3 +26,8 @@ inline constexpr int kMostAxes = 8;
 using Fault = unsigned long long*;
 
 }  // namespace ofsdp::cuda
+
+#define OFSDP_CUDA_TRY(expression)                                                  \
+  do {                                                                              \
+    if (const cudaError_t error = (expression); error != cudaSuccess) return error; \
+  } while (false)

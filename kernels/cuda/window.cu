@@ -193,6 +193,36 @@ __global__ void __launch_bounds__(kThreads)
   dx[plane / w.channels * image_step + plane % w.channels * in + i % in] = Stored<T>::from(sum);
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads) im2row_kernel(WindowExtent w, const T* x, T* columns) {
+  const int64_t out = volume(w.out), taps = volume(w.kernel), in = volume(w.in);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= w.images * out * taps * w.channels) return;
+  const int64_t row = i / w.channels, output = row / taps, channel = i - row * w.channels;
+  int64_t o[3];
+  unravel(w.out, output % out, o);
+  const int64_t at = seen(w, o, row % taps);
+  const int64_t from = (output / out * in + at) * w.channels + channel;
+  columns[i] = at < 0 ? Stored<T>::from(0.0f) : x[from];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) row2im_kernel(WindowExtent w, const T* columns, T* dx) {
+  const int64_t out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= w.images * in * w.channels) return;
+  const int64_t position = i / w.channels, channel = i - position * w.channels;
+  int64_t at[3];
+  unravel(w.in, position % in, at);
+  float sum = 0;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    const int64_t o = seer(w, at, tap);
+    if (o < 0) continue;
+    sum += to_float(columns[((position / in * out + o) * taps + tap) * w.channels + channel]);
+  }
+  dx[i] = Stored<T>::from(sum);
+}
+
 // kernel(blocks of n elements, arguments...)
 template <typename K, typename... A>
 cudaError_t over(int64_t n, cudaStream_t stream, K kernel, A... arguments) {
@@ -263,6 +293,22 @@ cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* column
   return with_float(w.dtype, [&](auto t) {
     using T = decltype(t);
     return over(w.images * w.channels * volume(w.in), stream, col2im_kernel<T>, w, image_step,
+                static_cast<const T*>(columns), static_cast<T*>(dx));
+  });
+}
+
+cudaError_t im2row(const WindowExtent& w, const void* x, void* columns, cudaStream_t stream) {
+  return with_float(w.dtype, [&](auto t) {
+    using T = decltype(t);
+    return over(w.images * volume(w.out) * volume(w.kernel) * w.channels, stream, im2row_kernel<T>,
+                w, static_cast<const T*>(x), static_cast<T*>(columns));
+  });
+}
+
+cudaError_t row2im(const WindowExtent& w, const void* columns, void* dx, cudaStream_t stream) {
+  return with_float(w.dtype, [&](auto t) {
+    using T = decltype(t);
+    return over(w.images * volume(w.in) * w.channels, stream, row2im_kernel<T>, w,
                 static_cast<const T*>(columns), static_cast<T*>(dx));
   });
 }

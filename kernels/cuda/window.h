@@ -38,4 +38,9 @@ cudaError_t im2col(const WindowExtent& w, int64_t image_step, const void* x, voi
 cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* columns, void* dx,
                    cudaStream_t stream);
 
+// The same for channels last: columns [images * outputs, taps * channels], so that one product with weights
+// [out channels, taps, channels] gives all images, channels last.
+cudaError_t im2row(const WindowExtent& w, const void* x, void* columns, cudaStream_t stream);
+cudaError_t row2im(const WindowExtent& w, const void* columns, void* dx, cudaStream_t stream);
+
 }  // namespace ofsdp::cuda

@@ -25,17 +25,15 @@ size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float)
 ofsdp_kernel* make_kernel(ofsdp_device* device, const ofsdp_problem* c, size_t* workspace) {
   const std::string op = c->op;
   const char* without = std::getenv("COUNTING_DEVICE_WITHOUT");
-  const size_t dot = op.rfind('.');
-  const OpDef* def =
-      device->registry.find(dot == std::string::npos ? "" : op.substr(0, dot), op.substr(dot + 1));
-  if (def == nullptr || (without != nullptr && op == without)) return nullptr;
+  if (without != nullptr && op == without) return nullptr;
   Problem problem = decode(*c);
   problem.threads = pool_threads();
-  auto kernel = create_kernel(*def, problem);
-  if (!kernel.ok()) return nullptr;
+  auto kernel = make_operator(*device, op, problem);
+  if (kernel == nullptr) return nullptr;
   if (device->counts["operations"] > 0) device->counts["kernels_made_late"]++;
-  *workspace = (*kernel)->workspace_bytes();
-  return new ofsdp_kernel{*std::move(kernel), std::move(problem), op};
+  ++device->counts["kernel:" + op];
+  *workspace = kernel->workspace_bytes();
+  return new ofsdp_kernel{std::move(kernel), std::move(problem), op};
 }
 
 void drop_kernel(ofsdp_device*, ofsdp_kernel* kernel) { delete kernel; }
@@ -266,19 +264,19 @@ int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimize
 }  // namespace
 
 void add_work(ofsdp_device_table& table) {
-  table.make_kernel = make_kernel;
-  table.drop_kernel = drop_kernel;
-  table.run = run;
-  table.begin = begin;
-  table.note_loss = note_loss;
-  table.convert = convert;
-  table.add = add;
-  table.round = round_values;
-  table.reduce = reduce;
-  table.clip = clip;
-  table.make_optimizer = make_optimizer;
-  table.drop_optimizer = drop_optimizer;
-  table.update = update;
+  table.make_kernel = Locked<make_kernel>::call;
+  table.drop_kernel = Locked<drop_kernel>::call;
+  table.run = Locked<run>::call;
+  table.begin = Locked<begin>::call;
+  table.note_loss = Locked<note_loss>::call;
+  table.convert = Locked<convert>::call;
+  table.add = Locked<add>::call;
+  table.round = Locked<round_values>::call;
+  table.reduce = Locked<reduce>::call;
+  table.clip = Locked<clip>::call;
+  table.make_optimizer = Locked<make_optimizer>::call;
+  table.drop_optimizer = Locked<drop_optimizer>::call;
+  table.update = Locked<update>::call;
 }
 
 }  // namespace ofsdp::counting

@@ -4,12 +4,7 @@
 // device runs its streams in, and a longer run must not allocate or synchronize more.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
-
-#include "tests/support/data_files.h"
-#include "tests/support/training_runs.h"
+#include "tests/support/device_runs.h"
 
 namespace ofsdp {
 namespace {
@@ -53,59 +48,8 @@ std::vector<Case> cases() {
                                 "synthetic", "--steps", "9", "--batch-size", "5"})}};
 }
 
-struct Trained {
-  std::vector<nlohmann::json> rows;
-  std::string file, out;
-  std::map<std::string, long> counts;
-  std::vector<std::string> violations;
-  Finished run;
-};
-
-Trained train(const Words& command, const Words& more, const Words& environment) {
-  const TempFolder folder;
-  const std::string metrics = folder.path() + "/metrics", output = folder.path() + "/out.onnx";
-  const std::string report = folder.path() + "/report";
-  Start start;
-  start.environment = environment + Words{"COUNTING_DEVICE_REPORT=" + report};
-  Trained trained{
-      {},
-      "",
-      "",
-      {},
-      {},
-      Program::run(
-          command + more + Words{"--threads", "1", "--metrics", metrics, "--output", output},
-          start)};
-  std::ifstream lines(metrics);
-  for (std::string line; std::getline(lines, line);) {
-    auto row = nlohmann::json::parse(line);
-    if (row["kind"] == "end") {
-      EXPECT_EQ(row["peak_bytes"], row["planned_peak_bytes"]);
-      continue;
-    }
-    for (const char* time : {"step_ms", "samples_per_s", "peak_bytes"}) row.erase(time);
-    trained.rows.push_back(row);
-  }
-  trained.file = onnx_bytes::content(output);
-  std::ifstream counted(report);
-  std::string word;
-  while (counted >> word) {
-    if (word == "violation") {
-      std::getline(counted, word);
-      trained.violations.push_back(word);
-    } else {
-      counted >> trained.counts[word];
-    }
-  }
-  return trained;
-}
-
-Trained on_cpu(const Words& command) { return train(command, {"--device", "cpu"}, {}); }
-
 Trained on_device(const Words& command, const Words& more = {}, int seed = 1) {
-  return train(command, Words{"--device", "cuda"} + more,
-               {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
-                "COUNTING_DEVICE_SEED=" + std::to_string(seed)});
+  return run_on_device(OFSDP_COUNTING_DEVICE, command, more, seed);
 }
 
 void expect_same(const Trained& cpu, const Trained& device) {

@@ -48,7 +48,3 @@ std::unique_ptr<CudaKernel> make_cuda_kernel(F function, size_t workspace_bytes 
 }
 
 }  // namespace ofsdp::cuda
-
-struct ofsdp_kernel {
-  std::unique_ptr<ofsdp::cuda::CudaKernel> kernel;
-};

@@ -1,18 +1,42 @@
 #include "kernels/cuda/library/implementations.h"
 
-#include "kernels/cuda/library/own_operators.h"
+#include <algorithm>
 
 namespace ofsdp::cuda {
+namespace {
 
-const std::vector<CudaImplementation>& implementations() {
-  static const std::vector<CudaImplementation> all = [] {
-    std::vector<CudaImplementation> list;
-    add_products(list);
-    add_own_pointwise(list);
-    add_own_rows(list);
+bool writes_nothing(const Problem& p) {
+  return std::ranges::all_of(
+      p.outputs, [](const TensorDesc& out) { return !out.present() || out.numel() == 0; });
+}
+
+}  // namespace
+
+const CudaImplementations& implementations() {
+  static const CudaImplementations all = [] {
+    CudaImplementations list;
+    for (const auto add : {add_products, add_pointwise, add_chains, add_movement, add_reductions,
+                           add_norms, add_softmax, add_losses, add_dropout, add_gathers,
+                           add_attention, add_pools, add_convolutions}) {
+      add(list);
+    }
     return list;
   }();
   return all;
+}
+
+std::unique_ptr<CudaKernel> make_operator(ofsdp_device& device, const std::string& op,
+                                          const Problem& problem) {
+  for (const CudaImplementation& implementation : implementations()) {
+    if (implementation.op != op) continue;
+    if (writes_nothing(problem)) {
+      return make_cuda_kernel([](cudaStream_t, const ofsdp_launch&) { return cudaSuccess; });
+    }
+    if (!implementation.accepts(problem)) continue;
+    auto kernel = implementation.create(device, problem);
+    if (kernel != nullptr) return kernel;
+  }
+  return nullptr;
 }
 
 }  // namespace ofsdp::cuda

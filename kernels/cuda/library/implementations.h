@@ -1,6 +1,7 @@
 // The list of CUDA implementations: a line for each file that has some. A file
 // library/NAME_operators.cpp turns launchers of kernels/cuda/*.h (or calls of a library) into
-// implementations:
+// implementations; what it adds is tested against the operators' references by
+// tests/gpu/operators_test.cpp as soon as it is in the list.
 //
 //   void add_norms(std::vector<CudaImplementation>& list) {
 //     list.push_back({"LayerNormalization", "own", accepts, create});
@@ -13,8 +14,27 @@
 
 namespace ofsdp::cuda {
 
-const std::vector<CudaImplementation>& implementations();  // of one operator: best first
+using CudaImplementations = std::vector<CudaImplementation>;
 
-void add_products(std::vector<CudaImplementation>& list);
+const CudaImplementations& implementations();  // of one operator: best first
+
+// The best implementation that accepts the problem, made; one that does nothing where there is
+// nothing to write; null: there is none.
+std::unique_ptr<CudaKernel> make_operator(ofsdp_device& device, const std::string& op,
+                                          const Problem& problem);
+
+void add_products(CudaImplementations& list);
+void add_pointwise(CudaImplementations& list);
+void add_chains(CudaImplementations& list);
+void add_movement(CudaImplementations& list);
+void add_reductions(CudaImplementations& list);
+void add_norms(CudaImplementations& list);
+void add_softmax(CudaImplementations& list);
+void add_losses(CudaImplementations& list);
+void add_dropout(CudaImplementations& list);
+void add_gathers(CudaImplementations& list);
+void add_attention(CudaImplementations& list);
+void add_pools(CudaImplementations& list);
+void add_convolutions(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

@@ -1,22 +1,25 @@
-// Which kernel computes an operator: the implementations of all files, best first.
+// The table's operators: a kernel is made by the best implementation that accepts its problem.
+#include <string>
 
 #include "kernels/core/device_problem.h"
+#include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/implementations.h"
+
+struct ofsdp_kernel {
+  std::unique_ptr<ofsdp::cuda::CudaKernel> kernel;
+};
 
 namespace ofsdp::cuda {
 namespace {
 
 ofsdp_kernel* make_kernel(ofsdp_device* device, const ofsdp_problem* c, size_t* workspace) {
-  const Problem problem = decode(*c);
-  for (const CudaImplementation& implementation : implementations()) {
-    if (implementation.op != c->op || !implementation.accepts(problem)) continue;
-    auto kernel = implementation.create(*device, problem);
-    if (kernel == nullptr) continue;
-    *workspace = kernel->workspace_bytes();
-    return new ofsdp_kernel{std::move(kernel)};
+  auto kernel = make_operator(*device, c->op, decode(*c));
+  if (kernel == nullptr) {
+    device->error = std::string("no kernel for ") + c->op;
+    return nullptr;
   }
-  device->error = std::string("no kernel for ") + c->op;
-  return nullptr;
+  *workspace = kernel->workspace_bytes();
+  return new ofsdp_kernel{std::move(kernel)};
 }
 
 void drop_kernel(ofsdp_device*, ofsdp_kernel* kernel) { delete kernel; }

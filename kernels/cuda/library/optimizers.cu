@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/elements.cuh"
 
 namespace ofsdp::cuda {

@@ -1,18 +1,13 @@
-// Pointwise operators, casts, copies and gradients of sums: kernels/cuda/pointwise.h, movement.h and
-// reduce.h as implementations.
-#include <memory>
+// Pointwise operators and their gradients, Where and Cast: kernels/cuda/pointwise.h.
+#include <algorithm>
+#include <limits>
 
-#include "kernels/cuda/library/own_operators.h"
-#include "kernels/cuda/movement.h"
+#include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/reduce.h"
 
 namespace ofsdp::cuda {
 namespace {
-
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 
 // "GeluTanhGrad" of ofsdp.GeluGrad with approximate = tanh.
 std::string name_of(const std::string& op, const Attributes& attributes) {
@@ -22,7 +17,8 @@ std::string name_of(const std::string& op, const Attributes& attributes) {
 }
 
 // ONNX's defaults, by operator.
-PointwiseNumbers numbers_of(const std::string& name, const Attributes& a) {
+PointwiseNumbers numbers_of(const std::string& name, const Problem& p) {
+  const Attributes& a = p.attributes;
   const auto is = [&](const char* op) { return name == op || name == std::string(op) + "Grad"; };
   if (is("LeakyRelu")) return {a.f("alpha", 0.01f), 0};
   if (is("Selu"))
@@ -30,86 +26,97 @@ PointwiseNumbers numbers_of(const std::string& name, const Attributes& a) {
   if (is("HardSigmoid")) return {a.f("alpha", 0.2f), a.f("beta", 0.5f)};
   if (is("Shrink")) return {a.f("lambd", 0.5f), a.f("bias", 0.0f)};
   if (is("Mod")) return {static_cast<double>(a.i("fmod", 0)), 0};
+  if (is("Clip")) {
+    constexpr double kOpen = std::numeric_limits<double>::infinity();
+    const size_t first = name == "Clip" ? 1 : 2;
+    return {known_scalar(p, first, -kOpen), known_scalar(p, first + 1, kOpen)};
+  }
   return {a.f("alpha", 1.0f), 0};
 }
 
-// Layouts: elementwise operators take any, the same for all.
-bool accepts_floats(const Problem& p) {
-  if (!is_float(p.in(0).dtype) || p.inputs.size() > 2) return false;
-  for (const TensorDesc& desc : p.inputs) {
-    if (!desc.present() || desc.dtype != p.in(0).dtype) return false;
-    if (desc.layout != p.out(0).layout && !p.all_plain()) return false;
+// Operands that are read: bounds of Clip are numbers, which must be known.
+bool has_operands(const Problem& p, const std::string& name, int arity) {
+  const auto count = static_cast<size_t>(arity);
+  if (p.inputs.size() < count) return false;
+  for (size_t i = count; i < p.inputs.size(); ++i) {
+    const bool bound = name == "Clip" || name == "ClipGrad";
+    if (p.has_in(i) && !(bound && p.constant(i) != nullptr)) return false;
   }
   return true;
 }
 
-// One implementation an operator: `create` gets no name, so each has its own closure.
-CudaImplementation pointwise_implementation(const std::string& op) {
-  return {op, "own", accepts_floats,
-          [op](ofsdp_device&, const Problem& p) -> std::unique_ptr<CudaKernel> {
-            const std::string name = name_of(op, p.attributes);
-            PointwiseCall call;
-            call.op = pointwise_of(name);
-            if (call.op == Pointwise::kUnknown) return nullptr;
-            if (static_cast<size_t>(pointwise_arity(call.op)) != p.inputs.size()) return nullptr;
-            call.dtype = p.in(0).dtype;
-            call.numbers = numbers_of(name, p.attributes);
-            std::vector<std::vector<int64_t>> strides;
-            for (const TensorDesc& in : p.inputs) {
-              strides.push_back(broadcast_strides(in.shape.axes(), p.out(0).shape.axes()));
-            }
-            call.walk = collapsed(p.out(0).shape.axes(), strides);
-            if (call.walk.rank < 0) return nullptr;
-            return make_cuda_kernel([call](cudaStream_t stream, const ofsdp_launch& l) {
-              PointwiseCall c = call;
-              c.a = l.inputs[0];
-              c.b = pointwise_arity(c.op) > 1 ? l.inputs[1] : nullptr;
-              c.y = l.outputs[0];
-              return c.walk.numel == 0 ? cudaSuccess : pointwise(c, stream);
-            });
-          }};
+// Layouts: elementwise operators take any, the same for all but single elements.
+bool accepts(const std::string& op, const Problem& p) {
+  const std::string name = name_of(op, p.attributes);
+  const Pointwise known = pointwise_of(name);
+  if (known == Pointwise::kUnknown || !p.has_in(0) || !has_kernel(known, p.in(0).dtype)) {
+    return false;
+  }
+  if (!has_operands(p, name, pointwise_arity(known))) return false;
+  for (int i = 0; i < pointwise_arity(known); ++i) {
+    const TensorDesc& in = p.in(static_cast<size_t>(i));
+    if (!in.present() || in.dtype != p.in(0).dtype) return false;
+    const bool alike = in.shape == p.out(0).shape && in.layout == p.out(0).layout;
+    if (!alike && in.numel() != 1 && !p.all_plain()) return false;
+  }
+  return true;
 }
 
-// Of ofsdp.SumTo: the axes along which `shape` was broadcast to the operand.
-bool accepts_sum(const Problem& p) { return p.all_plain() && is_float(p.in(0).dtype); }
-
-std::unique_ptr<CudaKernel> create_sum(ofsdp_device&, const Problem& p) {
-  const std::vector<int64_t>& from = p.in(0).shape.axes();
-  const std::vector<int64_t>& to = p.out(0).shape.axes();
-  std::vector<bool> reduced(from.size(), true);
-  const size_t missing = from.size() - to.size();
-  for (size_t i = 0; i < to.size(); ++i) {
-    reduced[missing + i] = to[i] == 1 && from[missing + i] != 1;
+// Over the elements as they lie where layouts are not plain.
+Walk walk_of(const Problem& p, int arity) {
+  const bool plain = p.out(0).layout == Layout::kPlain;
+  const std::vector<int64_t> shape =
+      plain ? p.out(0).shape.axes() : std::vector<int64_t>{p.out(0).numel()};
+  std::vector<std::vector<int64_t>> strides;
+  for (int i = 0; i < arity; ++i) {
+    const TensorDesc& in = p.in(static_cast<size_t>(i));
+    if (plain) {
+      strides.push_back(broadcast_strides(in.shape.axes(), shape));
+    } else {
+      strides.push_back({in.numel() == 1 ? 0 : 1});
+    }
   }
-  const auto passes = std::make_shared<const std::vector<ReducePass>>(plan_reduce(from, reduced));
-  ReduceCall call;
-  call.dtype = call.out_dtype = p.in(0).dtype;
-  return make_cuda_kernel(
-      [passes, call](cudaStream_t stream, const ofsdp_launch& l) {
-        ReduceCall c = call;
-        c.x = l.inputs[0];
-        c.y = l.outputs[0];
-        c.scratch = l.workspace;
-        return reduce(*passes, c, stream);
-      },
-      reduce_scratch(*passes));
+  return collapsed(shape, strides);
 }
 
-bool accepts_transpose(const Problem& p) { return p.all_plain(); }
+std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
+  const std::string name = name_of(op, p.attributes);
+  PointwiseCall call;
+  call.op = pointwise_of(name);
+  const bool second = pointwise_arity(call.op) > 1;
+  call.dtype = p.in(0).dtype;
+  call.numbers = numbers_of(name, p);
+  call.walk = walk_of(p, pointwise_arity(call.op));
+  if (call.walk.rank < 0) return nullptr;
+  return make_cuda_kernel([call, second](cudaStream_t stream, const ofsdp_launch& l) {
+    PointwiseCall c = call;
+    c.a = l.inputs[0];
+    c.b = second ? l.inputs[1] : nullptr;
+    c.y = l.outputs[0];
+    return pointwise(c, stream);
+  });
+}
 
-std::unique_ptr<CudaKernel> create_transpose(ofsdp_device&, const Problem& p) {
-  const std::vector<int64_t> from = dense_strides(p.in(0).shape.axes());
-  std::vector<int64_t> order = p.attributes.ints("perm");
-  if (order.empty()) {
-    for (size_t i = from.size(); i > 0; --i) order.push_back(static_cast<int64_t>(i - 1));
+CudaImplementation implementation_of(const std::string& op) {
+  return {op, "own", [op](const Problem& p) { return accepts(op, p); },
+          [op](ofsdp_device&, const Problem& p) { return create(op, p); }};
+}
+
+bool accepts_where(const Problem& p) {
+  return p.all_plain() && p.in(0).dtype == DType::kBool && p.in(1).dtype == p.in(2).dtype;
+}
+
+std::unique_ptr<CudaKernel> create_where(ofsdp_device&, const Problem& p) {
+  std::vector<std::vector<int64_t>> strides;
+  for (const TensorDesc& in : p.inputs) {
+    strides.push_back(broadcast_strides(in.shape.axes(), p.out(0).shape.axes()));
   }
-  std::vector<int64_t> src;
-  for (const int64_t axis : order) src.push_back(from[static_cast<size_t>(axis)]);
-  const std::vector<int64_t> shape = p.out(0).shape.axes();
-  const size_t size = dtype_size(p.in(0).dtype);
+  const Walk walk = collapsed(p.out(0).shape.axes(), strides);
+  if (walk.rank < 0) return nullptr;
   return make_cuda_kernel(
-      [shape, src, dst = dense_strides(shape), size](cudaStream_t stream, const ofsdp_launch& l) {
-        return strided_copy(size, shape, src, dst, l.inputs[0], l.outputs[0], stream);
+      [walk, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const ofsdp_launch& l) {
+        return where(walk, size, static_cast<const bool*>(l.inputs[0]), l.inputs[1], l.inputs[2],
+                     l.outputs[0], stream);
       });
 }
 
@@ -118,21 +125,19 @@ bool accepts_cast(const Problem& p) { return p.in(0).layout == p.out(0).layout; 
 std::unique_ptr<CudaKernel> create_cast(ofsdp_device&, const Problem& p) {
   return make_cuda_kernel([from = p.in(0).dtype, to = p.out(0).dtype, n = p.out(0).numel()](
                               cudaStream_t stream, const ofsdp_launch& l) {
-    return n == 0 ? cudaSuccess : cast(from, l.inputs[0], to, l.outputs[0], n, stream);
+    return cast(from, l.inputs[0], to, l.outputs[0], n, stream);
   });
 }
 
 }  // namespace
 
-void add_own_pointwise(std::vector<CudaImplementation>& list) {
+void add_pointwise(CudaImplementations& list) {
   for (const char* domain : {"", "ofsdp.", "com.microsoft."}) {
-#define OFSDP_ADD(name, arity) \
-  list.push_back(pointwise_implementation(std::string(domain) + #name));
+#define OFSDP_ADD(name, arity) list.push_back(implementation_of(std::string(domain) + #name));
     OFSDP_POINTWISE_OPS(OFSDP_ADD)
 #undef OFSDP_ADD
   }
-  list.push_back({"ofsdp.SumTo", "own", accepts_sum, create_sum});
-  list.push_back({"Transpose", "own", accepts_transpose, create_transpose});
+  list.push_back({"Where", "own", accepts_where, create_where});
   list.push_back({"Cast", "own", accepts_cast, create_cast});
 }
 

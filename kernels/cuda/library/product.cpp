@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/libraries.h"
 
 namespace ofsdp::cuda {
@@ -131,9 +132,7 @@ class LtProduct final : public MatrixProduct {
     }
     const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    if (s.bias) epilogue = s.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
-    if (!s.bias && s.relu) epilogue = CUBLASLT_EPILOGUE_RELU;
+    const cublasLtEpilogue_t epilogue = s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
                                int64_t columns, int64_t stride) {
       return transposed ? layout(made, columns, rows, stride) : layout(made, rows, columns, stride);

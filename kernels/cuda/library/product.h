@@ -26,7 +26,6 @@ struct ProductShape {
   int64_t stride_a = 0, stride_b = 0, stride_d = 0;  // elements from one matrix to the next
   float alpha = 1, beta = 0;                         // beta: D is read as well
   bool bias = false;                                 // of `columns` elements, added to each row
-  bool relu = false;
   auto operator<=>(const ProductShape&) const = default;
 };
 

@@ -2,7 +2,10 @@
 // their formulas. Leading axes that both operands have, or that one lacks, become a batch with
 // strides; a right operand of one matrix under rows that follow each other is one large product.
 #include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/library/product.h"
+#include "kernels/cuda/movement.h"
+#include "kernels/cuda/pointwise.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -27,10 +30,6 @@ bool batches_agree(const Shape& a, const Shape& b) {
   };
   const auto one = [](const Shape& s) { return s.rank() <= 2 || s.numel(0, s.rank() - 2) == 1; };
   return one(a) || one(b) || leading(a) == leading(b);
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
 bool simple(const Problem& p) {
@@ -80,46 +79,51 @@ std::unique_ptr<CudaKernel> create_matmul(ofsdp_device& device, const Problem& p
       bytes);
 }
 
-// C of Gemm: a row, which the epilogue adds, or a whole matrix, which D begins as.
+// C of Gemm: a row, which the epilogue adds, or anything that broadcasts, which D begins as.
 bool is_row(const Shape& c, int64_t columns) {
   return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
 }
 
 bool accepts_gemm(const Problem& p) {
   const std::string activation = p.attributes.s("ofsdp_activation", "");
-  if (!simple(p) || !(activation.empty() || activation == "relu")) return false;
-  if (!p.has_in(2)) return true;
-  const Shape& y = p.out(0).shape;
-  const bool row = is_row(p.in(2).shape, y[1]) && p.attributes.f("beta", 1.0f) == 1.0f;
-  return p.in(2).dtype == p.in(0).dtype && (row || p.in(2).shape == y);
+  return simple(p) && (activation.empty() || activation == "relu") &&
+         (!p.has_in(2) || p.in(2).dtype == p.in(0).dtype);
 }
 
+// relu is a pass of its own: an epilogue's would hide NaN.
 std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) {
   ProductShape shape = shape_of(p);
   const float beta = p.attributes.f("beta", 1.0f);
-  shape.relu = p.attributes.s("ofsdp_activation", "") == "relu";
+  const bool relu = p.attributes.s("ofsdp_activation", "") == "relu";
   shape.bias = p.has_in(2) && beta == 1.0f && is_row(p.in(2).shape, shape.columns);
-  const size_t added = p.has_in(2) && !shape.bias ? p.in(2).bytes() : 0;
-  if (added > 0) shape.beta = beta;
+  const bool starts = p.has_in(2) && !shape.bias;
+  if (starts) shape.beta = beta;
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);
   if (product == nullptr) return nullptr;
+  const std::vector<int64_t> y = p.out(0).shape.axes();
+  const auto from = starts ? broadcast_strides(p.in(2).shape.axes(), y) : std::vector<int64_t>{};
   const size_t bytes = product->workspace_bytes();
   return make_cuda_kernel(
-      [product, added, bias = shape.bias](cudaStream_t stream, const ofsdp_launch& l) {
-        if (added > 0) {
-          const cudaError_t error =
-              cudaMemcpyAsync(l.outputs[0], l.inputs[2], added, cudaMemcpyDeviceToDevice, stream);
+      [=, bias = shape.bias, dtype = shape.dtype, numel = p.out(0).numel()](cudaStream_t stream,
+                                                                            const ofsdp_launch& l) {
+        if (starts) {
+          const cudaError_t error = strided_copy(dtype_size(dtype), y, from, dense_strides(y),
+                                                 l.inputs[2], l.outputs[0], stream);
           if (error != cudaSuccess) return error;
         }
-        return product->run(stream, l.inputs[0], l.inputs[1], bias ? l.inputs[2] : nullptr,
-                            l.outputs[0], l.workspace);
+        const cudaError_t error =
+            product->run(stream, l.inputs[0], l.inputs[1], bias ? l.inputs[2] : nullptr,
+                         l.outputs[0], l.workspace);
+        if (error != cudaSuccess || !relu) return error;
+        return pointwise(Pointwise::kRelu, dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
+                         stream);
       },
       bytes);
 }
 
 }  // namespace
 
-void add_products(std::vector<CudaImplementation>& list) {
+void add_products(CudaImplementations& list) {
   list.push_back({"MatMul", "cublaslt", accepts_matmul, create_matmul});
   list.push_back({"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul});
   list.push_back({"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul});

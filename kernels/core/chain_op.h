@@ -1,0 +1,36 @@
+// The operations of a Chain (kernels/core/chain.h), alone: for device code too.
+#pragma once
+
+#include <cstdint>
+
+namespace ofsdp {
+
+enum class ChainOp : uint8_t {
+  kNumber,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kNeg,
+  kRelu,
+  kSigmoid,
+  kTanh,
+  kExp,
+  kLog,
+  kSqrt,
+  kReciprocal,
+  kErf,
+  kSoftplus,
+  kGelu,
+  kGeluTanh,
+  // of a gradient and the result (Relu, Sigmoid, Tanh) or the operand of the operation
+  kReluGrad,
+  kSigmoidGrad,
+  kTanhGrad,
+  kErfGrad,
+  kSoftplusGrad,
+  kGeluGrad,
+  kGeluTanhGrad,
+};
+
+}  // namespace ofsdp

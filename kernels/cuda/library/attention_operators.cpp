@@ -1,0 +1,119 @@
+// Attention and its gradient without cuDNN: kernels/cuda/attention.h. Cached keys and the outputs of
+// scores are not here.
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/library/operands.h"
+#include "kernels/ops/attention_shape.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr int64_t kWidest = 256;  // head that the kernels take
+
+// Where the operands of a call begin; `first` is the place of Q.
+ops::AttentionInputs inputs_of(const Problem& p, size_t first, size_t lengths, int64_t past) {
+  const auto at = [&](size_t i) { return p.has_in(i) ? p.in(i) : TensorDesc{}; };
+  return {at(first), at(first + 1), at(first + 2), at(first + 3), p.has_in(lengths), past};
+}
+
+HeadStrides in_elements(const ofsdp::HeadStrides& s) { return {s.batch, s.head, s.row}; }
+
+AttentionExtent extent_of(const Problem& p, const ops::AttentionInputs& in) {
+  const AttentionShape s = ops::attention_shape(in, p.attributes);
+  AttentionExtent e;
+  e.dtype = in.q.dtype;
+  e.batch = s.batch;
+  e.heads = s.heads;
+  e.kv_heads = s.kv_heads;
+  e.queries = s.queries;
+  e.keys = s.keys;
+  e.width = s.width;
+  e.v_width = s.v_width;
+  e.q = in_elements(s.q);
+  e.k = in_elements(s.k);
+  e.v = in_elements(s.v);
+  e.y = in_elements(s.y);
+  e.scale = static_cast<float>(s.scale);
+  e.softcap = static_cast<float>(s.softcap);
+  e.causal = s.causal;
+  e.left = s.left;
+  e.right = s.right;
+  e.offset = s.offset;
+  e.mask_kind = s.mask == ofsdp::MaskKind::kNone   ? MaskKind::kNone
+                : s.mask == ofsdp::MaskKind::kBool ? MaskKind::kBool
+                                                   : MaskKind::kFloat;
+  std::copy(std::begin(s.mask_strides), std::end(s.mask_strides), std::begin(e.mask_strides));
+  e.mask_keys = s.mask_keys;
+  return e;
+}
+
+bool accepts_operands(const Problem& p, const ops::AttentionInputs& in) {
+  const DType dtype = in.q.dtype;
+  const AttentionExtent e = extent_of(p, in);
+  const bool mask = !in.mask.present() || in.mask.dtype == dtype || in.mask.dtype == DType::kBool;
+  return p.all_plain() && is_float(dtype) && in.k.dtype == dtype && in.v.dtype == dtype && mask &&
+         e.width <= kWidest && e.v_width <= kWidest && e.keys > 0 && e.width > 0 && e.v_width > 0;
+}
+
+bool accepts(const Problem& p) {
+  for (const size_t cached : {size_t{4}, size_t{5}}) {
+    if (p.has_in(cached)) return false;
+  }
+  for (size_t i = 1; i < p.outputs.size(); ++i) {
+    if (p.has_out(i)) return false;
+  }
+  return accepts_operands(p, inputs_of(p, 0, 6, 0));
+}
+
+std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
+  const AttentionExtent e = extent_of(p, inputs_of(p, 0, 6, 0));
+  const bool mask = p.has_in(3), lengths = p.has_in(6);
+  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
+    AttentionExtent call = e;
+    call.mask = mask ? l.inputs[3] : nullptr;
+    call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[6]) : nullptr;
+    return attention(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], stream);
+  });
+}
+
+// (dy, q, k, v, mask, lengths) -> dq, dk, dv, dmask; keys hold the past already.
+ops::AttentionInputs gradient_inputs(const Problem& p) {
+  return inputs_of(p, 1, 5, p.attributes.i("past_length", 0));
+}
+
+bool accepts_grad(const Problem& p) {
+  return p.in(0).dtype == p.in(1).dtype && p.has_out(0) && p.has_out(1) && p.has_out(2) &&
+         accepts_operands(p, gradient_inputs(p));
+}
+
+std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
+  const AttentionExtent e = extent_of(p, gradient_inputs(p));
+  const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
+  return make_cuda_kernel(
+      [=](cudaStream_t stream, const ofsdp_launch& l) {
+        AttentionExtent call = e;
+        call.mask = mask ? l.inputs[4] : nullptr;
+        call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[5]) : nullptr;
+        AttentionGradient g;
+        g.dy = l.inputs[0];
+        g.q = l.inputs[1];
+        g.k = l.inputs[2];
+        g.v = l.inputs[3];
+        g.dq = l.outputs[0];
+        g.dk = l.outputs[1];
+        g.dv = l.outputs[2];
+        g.dmask = dmask ? l.outputs[3] : nullptr;
+        g.scratch = l.workspace;
+        return attention_grad(call, g, stream);
+      },
+      attention_grad_scratch(e));
+}
+
+}  // namespace
+
+void add_attention(CudaImplementations& list) {
+  list.push_back({"Attention", "own", accepts, create});
+  list.push_back({"ofsdp.AttentionGrad", "own", accepts_grad, create_grad});
+}
+
+}  // namespace ofsdp::cuda

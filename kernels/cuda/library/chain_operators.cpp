@@ -1,0 +1,65 @@
+// ofsdp.Chain and ofsdp.ChainGrad: kernels/cuda/chain.h.
+#include <algorithm>
+
+#include "kernels/core/chain.h"
+#include "kernels/cuda/chain.h"
+#include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/library/operands.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+static_assert(Chain::kMostInputs <= kMostChainInputs && Chain::kMostSteps <= kMostChainSteps);
+
+// Of the output's shape and layout, one element, or (plain) its trailing axes.
+bool fits(const TensorDesc& in, const TensorDesc& out) {
+  if (in.numel() == 1 || (in.shape == out.shape && in.layout == out.layout)) return true;
+  return in.layout == Layout::kPlain && out.layout == Layout::kPlain &&
+         is_trailing(in.shape, out.shape);
+}
+
+bool accepts(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  const auto out = std::ranges::find_if(p.outputs, &TensorDesc::present);
+  return is_float(dtype) && p.all_dtype(dtype) && out != p.outputs.end() &&
+         p.outputs.size() <= size_t{kMostChainResults} &&
+         std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return fits(in, *out); });
+}
+
+std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
+  const Chain source = *Chain::parse(p.attributes, p.inputs.size());
+  const auto out = std::ranges::find_if(p.outputs, &TensorDesc::present);
+  ChainProgram program;
+  program.dtype = p.in(0).dtype;
+  program.numel = out->numel();
+  program.inputs = source.inputs;
+  program.steps = static_cast<int>(source.steps.size());
+  program.results = static_cast<int>(p.outputs.size());
+  for (size_t i = 0; i < p.inputs.size(); ++i) program.periods[i] = p.in(i).numel();
+  for (size_t s = 0; s < source.steps.size(); ++s) {
+    const ChainStep& step = source.steps[s];
+    program.ops[s] = step.op;
+    program.a[s] = static_cast<uint8_t>(std::max(step.a, 0));
+    program.b[s] = static_cast<uint8_t>(std::max(step.b, 0));
+    program.numbers[s] = step.number;
+  }
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    program.values[i] = static_cast<uint8_t>(source.results[i]);
+  }
+  std::vector<bool> wanted;
+  for (size_t i = 0; i < p.outputs.size(); ++i) wanted.push_back(p.has_out(i));
+  return make_cuda_kernel([program, wanted](cudaStream_t stream, const ofsdp_launch& l) {
+    void* y[kMostChainResults] = {};
+    for (size_t i = 0; i < wanted.size(); ++i) y[i] = wanted[i] ? l.outputs[i] : nullptr;
+    return chain(program, l.inputs, y, stream);
+  });
+}
+
+}  // namespace
+
+void add_chains(CudaImplementations& list) {
+  list.push_back({"ofsdp.Chain", "own", accepts, create});
+  list.push_back({"ofsdp.ChainGrad", "own", accepts, create});
+}
+
+}  // namespace ofsdp::cuda

@@ -1,0 +1,18 @@
+// What ofsdp_device of the table is in this library: for the files that make, close or describe one.
+// Operators see the name alone (handles.h), so that they also compile for a device of the tests.
+//
+// Ownership: as the table says. Threads: one.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "kernels/core/device_table.h"
+
+struct ofsdp_device {
+  int ordinal = 0;
+  int multiprocessors = 0;
+  std::string name;
+  std::string error;
+  std::set<void*> of_nccl;  // memory that is NCCL's to free
+};

@@ -1,0 +1,16 @@
+// The operators of the device that counts: the CPU's.
+#include "tests/device/counting_device.h"
+
+namespace ofsdp::counting {
+
+std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
+                                      const Problem& problem) {
+  const size_t dot = op.rfind('.');
+  const OpDef* def =
+      device.registry.find(dot == std::string::npos ? "" : op.substr(0, dot), op.substr(dot + 1));
+  if (def == nullptr) return nullptr;
+  auto kernel = create_kernel(*def, problem);
+  return kernel.ok() ? *std::move(kernel) : nullptr;
+}
+
+}  // namespace ofsdp::counting

@@ -1,0 +1,54 @@
+// The operators of kernels/cuda/library for the device that counts, on the CUDA of tests/emulator: the
+// same sources as in libofsdp_cuda.so but for the matrix product (product.cpp).
+#include <cstring>
+
+#include "kernels/cuda/library/implementations.h"
+#include "tests/device/counting_device.h"
+
+namespace ofsdp::counting {
+namespace {
+
+class EmulatedKernel final : public Kernel {
+ public:
+  explicit EmulatedKernel(std::unique_ptr<cuda::CudaKernel> kernel) : kernel_(std::move(kernel)) {}
+  size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+
+  Status run(const KernelArgs& args) override {
+    std::vector<void*> inputs, outputs;
+    for (const TensorView& view : args.inputs) inputs.push_back(view.data);
+    for (const TensorView& view : args.outputs) outputs.push_back(view.data);
+    const std::vector<std::byte> numbers = numbers_of(*args.step);
+    const ofsdp_launch launch{inputs.data(), outputs.data(), args.workspace,
+                              reinterpret_cast<const ofsdp_step_numbers*>(numbers.data()),
+                              static_cast<int64_t>(args.step->sample_index.size())};
+    const cudaError_t error = kernel_->run(nullptr, launch);
+    return error == cudaSuccess ? Status{} : fault("CUDA error {}", static_cast<int>(error));
+  }
+
+ private:
+  // ofsdp_step_numbers and the sample numbers behind them.
+  static std::vector<std::byte> numbers_of(const StepContext& step) {
+    const ofsdp_step_numbers head{
+        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0};
+    std::vector<std::byte> bytes(sizeof(head) + step.sample_index.size_bytes());
+    std::memcpy(bytes.data(), &head, sizeof(head));
+    if (!step.sample_index.empty()) {
+      std::memcpy(bytes.data() + sizeof(head), step.sample_index.data(),
+                  step.sample_index.size_bytes());
+    }
+    return bytes;
+  }
+
+  std::unique_ptr<cuda::CudaKernel> kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
+                                      const Problem& problem) {
+  auto kernel = cuda::make_operator(device, op, problem);
+  if (kernel == nullptr) return nullptr;
+  return std::make_unique<EmulatedKernel>(std::move(kernel));
+}
+
+}  // namespace ofsdp::counting

@@ -1,0 +1,229 @@
+// Every operator that a device library has a kernel for, against its own reference and sample cases:
+// the conformance test of the CPU (tests/ops/conformance_test.cpp) through the library's table. Run as
+// gpu.operators on a GPU, and as unit.cuda_operators on the emulated device (tests/device/emulated),
+// which OFSDP_CUDA_LIBRARY names then.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string_view>
+
+#include "kernels/core/device.h"
+#include "kernels/core/registry.h"
+#include "tests/support/op_check.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr size_t kGuard =
+    192;  // bytes around everything on the device; keeps it odd multiples of 64
+constexpr std::byte kGuarded{0xA5};
+
+// Operands in device memory, with guards between them.
+class Block {
+ public:
+  size_t take(const void* bytes, size_t count) {
+    image_.resize(image_.size() + kGuard, kGuarded);
+    image_.resize((image_.size() + 63) / 64 * 64, kGuarded);
+    const size_t offset = image_.size();
+    image_.resize(offset + count);
+    if (count > 0) std::memcpy(image_.data() + offset, bytes, count);
+    spans_.push_back({offset, count});
+    return offset;
+  }
+  void finish() { image_.resize(image_.size() + kGuard, kGuarded); }
+  std::vector<std::byte>& image() { return image_; }
+
+  bool guards_hold() const {
+    size_t next = 0;
+    for (size_t i = 0; i < image_.size(); ++i) {
+      while (next < spans_.size() && i >= spans_[next].first + spans_[next].second) ++next;
+      const bool inside = next < spans_.size() && i >= spans_[next].first;
+      if (!inside && image_[i] != kGuarded) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::byte> image_;
+  std::vector<std::pair<size_t, size_t>> spans_;
+};
+
+// A kernel of the device that takes operands in host memory: all of them travel both ways.
+class Travelling final : public Kernel {
+ public:
+  Travelling(Device& device, std::unique_ptr<Kernel> kernel)
+      : device_(device), kernel_(std::move(kernel)) {}
+  size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+
+  Status run(const KernelArgs& args) override {
+    Block block;
+    std::vector<size_t> inputs, outputs;
+    for (const TensorView& view : args.inputs) inputs.push_back(block.take(view.data, bytes(view)));
+    for (const TensorView& view : args.outputs) {
+      size_t same = args.inputs.size();
+      for (size_t i = 0; i < same; ++i) {
+        if (view.data != nullptr && view.data == args.inputs[i].data) same = i;
+      }
+      outputs.push_back(same < inputs.size() ? inputs[same] : block.take(view.data, bytes(view)));
+    }
+    const size_t workspace = block.take(args.workspace, workspace_bytes());
+    const std::vector<std::byte> numbers = numbers_of(*args.step);
+    const size_t at_numbers = block.take(numbers.data(), numbers.size());
+    block.finish();
+    MemoryLedger ledger;
+    using Place = DeviceMemory::Place;
+    const size_t size = block.image().size();
+    OFSDP_ASSIGN_OR_RETURN(const DeviceMemory memory,
+                           DeviceMemory::allocate(device_, ledger, size, Place::kDevice, "test"));
+    OFSDP_ASSIGN_OR_RETURN(const DeviceMemory pinned,
+                           DeviceMemory::allocate(device_, ledger, size, Place::kPinned, "test"));
+    std::memcpy(pinned.data(), block.image().data(), size);
+    OFSDP_RETURN_IF_ERROR(copy(memory.data(), pinned.data(), size));
+    DeviceStepContext step;
+    step.numbers = reinterpret_cast<const ofsdp_step_numbers*>(memory.data() + at_numbers);
+    step.samples = static_cast<int64_t>(args.step->sample_index.size());
+    const auto moved = [&](std::span<const TensorView> views, const std::vector<size_t>& offsets) {
+      std::vector<TensorView> made(views.begin(), views.end());
+      for (size_t i = 0; i < made.size(); ++i) {
+        if (made[i].data != nullptr) made[i].data = memory.data() + offsets[i];
+      }
+      return made;
+    };
+    const auto in = moved(args.inputs, inputs), out = moved(args.outputs, outputs);
+    OFSDP_RETURN_IF_ERROR(kernel_->run({in, out, memory.data() + workspace, &step}));
+    OFSDP_RETURN_IF_ERROR(copy(pinned.data(), memory.data(), size));
+    std::memcpy(block.image().data(), pinned.data(), size);
+    const auto back = [&](std::span<const TensorView> views, const std::vector<size_t>& offsets) {
+      for (size_t i = 0; i < views.size(); ++i) {
+        if (bytes(views[i]) == 0) continue;
+        std::memcpy(views[i].data, block.image().data() + offsets[i], bytes(views[i]));
+      }
+    };
+    back(args.inputs, inputs);
+    back(args.outputs, outputs);
+    return block.guards_hold() ? Status{} : fault("wrote outside of its operands on the device");
+  }
+
+ private:
+  static size_t bytes(const TensorView& view) {
+    return view.data == nullptr ? 0 : view.desc.bytes();
+  }
+  static std::vector<std::byte> numbers_of(const StepContext& step) {
+    const ofsdp_step_numbers head{
+        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0};
+    std::vector<std::byte> made(sizeof(head) + step.sample_index.size_bytes());
+    std::memcpy(made.data(), &head, sizeof(head));
+    std::memcpy(made.data() + sizeof(head), step.sample_index.data(),
+                step.sample_index.size_bytes());
+    return made;
+  }
+  Status copy(void* to, const void* from, size_t size) {
+    OFSDP_RETURN_IF_ERROR(device_.call("synchronize", device_.table().synchronize));
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("copy", device_.table().copy, device_.compute(), to, from, size));
+    return device_.call("synchronize", device_.table().synchronize);
+  }
+
+  Device& device_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+std::vector<std::string> operator_names() {
+  std::vector<std::string> names;
+  const Registry registry = make_registry();
+  for (const auto& [key, op] : registry.all()) {
+    if (!op.view) names.push_back(op.full_name());
+  }
+  return names;
+}
+
+// One device for all tests: a GPU takes its time to open.
+class DeviceOperators : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void SetUpTestSuite() {
+    auto found = find_device(0);
+    if (found.ok()) device_ = std::move(*found).release();
+    if (!found.ok()) why_ = found.error().message();
+  }
+  static void TearDownTestSuite() {
+    delete device_;
+    device_ = nullptr;
+  }
+  void SetUp() override {
+    if (device_ != nullptr) return;
+    ASSERT_EQ(std::getenv("OFSDP_TEST_DEVICE"), nullptr) << why_;
+    GTEST_SKIP() << why_;
+  }
+
+  static inline Device* device_ = nullptr;
+  static inline std::string why_;
+};
+
+// The findings without those of problems that have no kernel.
+std::string but_for_missing(const std::string& findings) {
+  std::istringstream lines(findings);
+  std::string left;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.ends_with("no implementation accepts it")) left += line + "\n";
+  }
+  return left;
+}
+
+// The operators that the library has kernels for, for some samples at least.
+constexpr std::string_view kOperators =
+    " Abs Acos Acosh Add And Asin Asinh Atan Atanh Attention AveragePool Cast Ceil Celu Clip"
+    " Concat Conv Cos Cosh Div Dropout Elu Equal Erf Exp Expand Floor Gather GatherND Gelu"
+    " Gemm Greater GreaterOrEqual HardSigmoid HardSwish IsNaN LayerNormalization LeakyRelu"
+    " Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul Neg"
+    " NegativeLogLikelihoodLoss Not Or PRelu Pow RMSNormalization Reciprocal ReduceL1"
+    " ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu"
+    " Shrink Sigmoid Sign Sin Sinh Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign"
+    " Split Sqrt Sub Swish Tan Tanh ThresholdedRelu Transpose Where Xor com.microsoft.BiasGelu"
+    " com.microsoft.FastGelu com.microsoft.FusedMatMul com.microsoft.Gelu"
+    " com.microsoft.LayerNormalization ofsdp.AbsGrad ofsdp.ArgmaxMatches ofsdp.AttentionGrad"
+    " ofsdp.AveragePoolGrad ofsdp.CeluGrad ofsdp.Chain ofsdp.ChainGrad ofsdp.ClipGrad"
+    " ofsdp.ConvGradInput ofsdp.ConvGradWeights ofsdp.Copy ofsdp.DropoutGrad ofsdp.EluGrad"
+    " ofsdp.ErfGrad ofsdp.GatherGrad ofsdp.GatherNDGrad ofsdp.GeluGrad ofsdp.HardSigmoidGrad"
+    " ofsdp.HardSwishGrad ofsdp.LayerNormalizationGrad ofsdp.LeakyReluGrad"
+    " ofsdp.LogSoftmaxGrad ofsdp.MatMul ofsdp.MaxPoolGrad ofsdp.MishGrad"
+    " ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad ofsdp.NllLossGrad"
+    " ofsdp.ReluGrad ofsdp.Reorder ofsdp.SeluGrad ofsdp.ShrinkGrad ofsdp.SigmoidGrad"
+    " ofsdp.SliceGrad ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
+    " ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad ofsdp.ThresholdedReluGrad"
+    " ";
+
+// Problems that the library has no kernel for are no failure here: tests/procs/emulated_device_test.cpp
+// says what models need.
+TEST_P(DeviceOperators, AgreeWithTheReference) {
+  const Registry registry = make_registry();
+  OpDef op = registry.get(GetParam());
+  const std::string name = op.full_name();
+  const auto create = [&](const Problem& p) { return device_->make_kernel(name, p); };
+  op.cpu = {{"device", [&](const Problem& p) { return create(p) != nullptr; },
+             [&](const Problem& p) { return std::make_unique<Travelling>(*device_, create(p)); }}};
+  const std::vector<SampleCase> samples = op.samples();
+  size_t missing = 0;
+  for (const SampleCase& sample : samples) {
+    const std::string findings = testing::check_kernels(op, sample);
+    const std::string wrong = but_for_missing(findings);
+    EXPECT_EQ(wrong, "") << sample.name;
+    if (wrong != findings) ++missing;
+  }
+  const bool listed = kOperators.find(" " + name + " ") != std::string_view::npos;
+  EXPECT_EQ(missing < samples.size(), listed)
+      << name << ": kernels for " << samples.size() - missing << " of " << samples.size()
+      << " samples; the list above says which operators have one";
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, DeviceOperators, ::testing::ValuesIn(operator_names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace ofsdp

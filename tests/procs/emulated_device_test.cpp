@@ -1,0 +1,102 @@
+// The CUDA kernels without a GPU: the real program trains with the operators of
+// kernels/cuda/library on the CUDA of tests/emulator (tests/device/emulated). Losses must be the
+// CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
+// run and is named.
+#include "tests/support/device_runs.h"
+
+namespace ofsdp {
+namespace {
+
+struct Case {
+  const char* name;
+  Words command;
+  std::vector<std::string> operators;  // some that the model must have asked the device for
+};
+
+std::string sample(const char* name) { return OFSDP_SOURCE_DIR "/samples/" + std::string(name); }
+
+Words with_loss(const std::string& model) {
+  return fsdp_run({model, "--loss", "cross_entropy", "--data", "synthetic", "--eval-data", "none",
+                   "--nproc-per-node", "1", "--batch-size", "2"});
+}
+
+Words of_sample(const char* model, const char* batch) {
+  return fsdp_run({sample(model), "--batch-size", batch, "--eval-data", "none", "--nproc-per-node",
+                   "1", "--data", "synthetic"});
+}
+
+std::vector<Case> cases() {
+  const Words mlp =
+      fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                "--eval-data", fixture("mlp/data"), "--nproc-per-node", "1", "--steps", "20"});
+  const Words gpt = with_loss(fixture("gpt2_tiny/model.onnx")), two{"--steps", "2"};
+  const Words bfloat16{"--param-dtype", "bfloat16"};
+  return {{"mlp", mlp, {"Gemm", "ofsdp.ReluGrad", "ofsdp.SumTo", "ofsdp.ArgmaxMatches"}},
+          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+          {"dropout",
+           fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
+                     "synthetic", "--steps", "9", "--batch-size", "5"}),
+           {"Dropout", "ofsdp.DropoutGrad"}},
+          {"mnist_cnn",
+           of_sample("mnist/mnist.onnx", "2") + two,
+           {"Conv", "ofsdp.ConvGradInput", "ofsdp.ConvGradWeights", "ofsdp.MaxPoolGrad",
+            "ofsdp.Reorder"}},
+          {"gpt2_tiny",
+           gpt + two,
+           {"Attention", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad", "Split"}},
+          {"gpt2_tiny_bfloat16", gpt + two + bfloat16, {"ofsdp.AttentionGrad"}},
+          {"bert_tiny",
+           with_loss(fixture("bert_tiny/model.onnx")) + two,
+           {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad"}}};
+}
+
+class EmulatedDevice : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Models, EmulatedDevice, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// The operators of the run's programs, as the device was asked for them.
+std::vector<std::string> operators_of(const Trained& run) {
+  std::vector<std::string> names;
+  for (const auto& [name, count] : run.counts) {
+    if (name.starts_with("kernel:")) names.push_back(name.substr(7));
+  }
+  return names;
+}
+
+TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
+  const Trained cpu = on_cpu(GetParam().command);
+  const Trained device = run_on_device(OFSDP_EMULATED_DEVICE, GetParam().command);
+  ASSERT_EQ(cpu.run.status, 0) << cpu.run.err;
+  ASSERT_EQ(device.run.status, 0) << device.run.err;
+  EXPECT_EQ(device.violations, std::vector<std::string>{});
+  const std::vector<std::string> operators = operators_of(device);
+  for (const std::string& wanted : GetParam().operators) {
+    EXPECT_NE(std::ranges::find(operators, wanted), operators.end()) << wanted;
+  }
+  // 16-bit products are rounded where sums are in another order.
+  const bool narrow = std::string(GetParam().name).ends_with("bfloat16");
+  const double allowed = narrow ? 5e-3 : 5e-5;
+  ASSERT_EQ(cpu.rows.size(), device.rows.size());
+  int losses = 0;
+  for (size_t i = 0; i < cpu.rows.size(); ++i) {
+    if (!cpu.rows[i].contains("loss")) continue;
+    const double expected = cpu.rows[i]["loss"], found = device.rows[i]["loss"];
+    EXPECT_NEAR(found, expected, allowed * std::max(1.0, std::abs(expected))) << i;
+    ++losses;
+  }
+  EXPECT_GE(losses, 2);
+}
+
+TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
+  const Words command = with_loss(fixture("gpt2_tiny/model.onnx")) + Words{"--steps", "3"};
+  const Trained first = run_on_device(OFSDP_EMULATED_DEVICE, command);
+  const Trained again =
+      run_on_device(OFSDP_EMULATED_DEVICE, command, {"--cuda-graph", "off"}, /*seed=*/2);
+  ASSERT_EQ(first.run.status, 0) << first.run.err;
+  EXPECT_EQ(first.rows, again.rows);
+  EXPECT_TRUE(first.file == again.file) << "the trained files differ";
+}
+
+}  // namespace
+}  // namespace ofsdp
