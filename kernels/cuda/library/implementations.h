@@ -34,6 +34,7 @@ void add_losses(CudaImplementations& list);
 void add_dropout(CudaImplementations& list);
 void add_gathers(CudaImplementations& list);
 void add_attention(CudaImplementations& list);
+void add_rotary(CudaImplementations& list);
 void add_pools(CudaImplementations& list);
 void add_convolutions(CudaImplementations& list);
 
