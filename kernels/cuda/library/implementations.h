@@ -29,6 +29,7 @@ void add_chains(CudaImplementations& list);
 void add_movement(CudaImplementations& list);
 void add_reductions(CudaImplementations& list);
 void add_norms(CudaImplementations& list);
+void add_batch_norm(CudaImplementations& list);
 void add_softmax(CudaImplementations& list);
 void add_losses(CudaImplementations& list);
 void add_dropout(CudaImplementations& list);
