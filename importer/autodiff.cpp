@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "importer/loss_path.h"
+
 namespace ofsdp {
 namespace {
 
@@ -38,11 +40,11 @@ class Autodiff {
   explicit Autodiff(const Graph& source) : graph_(source), editor_(graph_) {}
 
   Result<Graph> run() {
-    find_needed();
-    OFSDP_RETURN_IF_ERROR(check_differentiable());
+    path_ = find_loss_path(graph_);
+    OFSDP_RETURN_IF_ERROR(check_differentiable(graph_, path_));
     seed();
     for (size_t i = graph_.nodes.size(); i-- > 0;) {
-      if (!on_path_[i] || !reached(i)) continue;
+      if (!path_.nodes[i] || !reached(i)) continue;
       NodeGradBuilder builder(*this, i);
       graph_.nodes[i].op->grad(builder);
       if (!status_.ok()) return std::move(status_);
@@ -52,48 +54,6 @@ class Autodiff {
 
  private:
   friend class NodeGradBuilder;
-
-  bool needs(ValueId id) const { return needs_[static_cast<size_t>(id)]; }
-
-  // Values that a trained parameter reaches, and the nodes of these from which the loss is reached.
-  void find_needed() {
-    needs_.assign(graph_.values.size(), false);
-    for (const Parameter& p : graph_.parameters) needs_[static_cast<size_t>(p.value)] = p.trained;
-    for (const Node& node : graph_.nodes) {
-      if (!std::ranges::any_of(node.inputs, [&](ValueId id) { return needs(id); })) continue;
-      for (ValueId id : node.outputs) {
-        if (id != 0 && is_floating(graph_.value(id).desc.dtype))
-          needs_[static_cast<size_t>(id)] = true;
-      }
-    }
-    std::vector<bool> leads(graph_.values.size(), false);
-    leads[static_cast<size_t>(graph_.loss)] = true;
-    on_path_.assign(graph_.nodes.size(), false);
-    for (size_t i = graph_.nodes.size(); i-- > 0;) {
-      const Node& node = graph_.nodes[i];
-      on_path_[i] = std::ranges::any_of(node.outputs, [&](ValueId id) {
-        return id != 0 && leads[static_cast<size_t>(id)] && needs(id);
-      });
-      if (!on_path_[i]) continue;
-      for (ValueId id : node.inputs) leads[static_cast<size_t>(id)] = needs(id);
-    }
-  }
-
-  Status check_differentiable() const {
-    std::map<std::string, std::vector<std::string>> missing;
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const Node& node = graph_.nodes[i];
-      if (on_path_[i] && node.op->grad == nullptr)
-        missing[node.op->full_name()].push_back(node.name);
-    }
-    if (missing.empty()) return {};
-    std::string list;
-    for (const auto& [op, nodes] : missing) {
-      list += fmt::format("{}{} ({})", list.empty() ? "" : "; ", op, fmt::join(nodes, ", "));
-    }
-    return input_error("{}: operators without a gradient on the way to the loss: {}", graph_.file,
-                       list);
-  }
 
   // Does a gradient arrive at any output of the node?
   bool reached(size_t i) const {
@@ -206,8 +166,7 @@ class Autodiff {
 
   Graph graph_;
   GraphEditor editor_;
-  std::vector<bool> needs_;
-  std::vector<bool> on_path_;
+  LossPath path_;
   std::map<ValueId, std::vector<ValueId>> grads_;
   std::vector<bool> made_, used_;  // per value: by a node that is no view; as an input
   size_t indexed_ = 0;             // nodes that these know
@@ -248,8 +207,7 @@ Ref NodeGradBuilder::grad_output(size_t i) const {
 
 bool NodeGradBuilder::needs_grad(size_t i) const {
   return i < node().inputs.size() && node().inputs[i] != 0 &&
-         static_cast<size_t>(node().inputs[i]) < autodiff_.needs_.size() &&
-         autodiff_.needs(node().inputs[i]);
+         autodiff_.path_.needs_grad(node().inputs[i]);
 }
 
 const TensorDesc& NodeGradBuilder::desc(Ref ref) const {

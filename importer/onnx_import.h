@@ -6,7 +6,7 @@
 //
 // Ownership: the registry must outlive the graph; the file is needed later to read weights from.
 // Threads: any. Errors: kInput with the file; every operator that is unknown is in one message,
-// with the names of its nodes. Exceptions of the ONNX library end here.
+// with the names of its nodes.
 #pragma once
 
 #include "importer/graph.h"

@@ -57,6 +57,8 @@ struct OrtCheckpoint {
   std::optional<OrtOptimizerState> optimizer;
   std::vector<OrtProperty> properties;
 
+  // The tensor of that name, trained or frozen, or null.
+  const OrtTensor* tensor(const std::string& name) const;
   // The optimizer's state of a parameter, or null.
   const OrtParameterState* state_of(const std::string& parameter) const;
 };

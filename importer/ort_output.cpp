@@ -1,28 +1,20 @@
 #include "importer/ort_output.h"
 
 #include <fcntl.h>
-#include <onnx/onnx_pb.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <set>
 
-#include "importer/onnx_tensor.h"
 #include "importer/output_files.h"
 #include "importer/value_writer.h"
-#include "importer/wire.h"
 
 namespace ofsdp {
 namespace {
 
 constexpr const char* kModuleEval = "module_";
-constexpr int64_t kMostModel = (int64_t{1} << 31) - 1;  // what protobuf parses
-enum : uint32_t { kModelGraph = 7, kGraphInitializer = 5 };
-enum : uint32_t { kTensorDims = 1, kTensorType = 2, kTensorName = 8, kTensorRaw = 9 };
-
 std::string module_eval_name(const OrtPaths& paths) {
   return kModuleEval + filename_of(paths.eval);
 }
@@ -37,14 +29,6 @@ std::vector<std::string> output_names(const OrtPaths& paths) {
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
-}
-
-const OrtTensor* find_tensor(const OrtCheckpoint& checkpoint, const std::string& name) {
-  for (const auto* list : {&checkpoint.trained, &checkpoint.frozen}) {
-    const auto found = std::ranges::find(*list, name, &OrtTensor::name);
-    if (found != list->end()) return &*found;
-  }
-  return nullptr;
 }
 
 Result<OpenFile> create_file(const std::string& path) {
@@ -84,19 +68,6 @@ OrtCheckpoint trained_checkpoint(const OrtCheckpoint& source, const OrtTrainedSt
   }
   made.optimizer = std::move(optimizer);
   return made;
-}
-
-std::string tensor_head(const OrtTensor& tensor) {
-  std::string head;
-  for (const int64_t axis : tensor.shape.axes()) append_int(head, kTensorDims, axis);
-  append_int(head, kTensorType, tensor.onnx_type);
-  append_bytes(head, kTensorName, tensor.name);
-  append_tag(head, kTensorRaw, WireType::kBytes);
-  append_varint(head, static_cast<uint64_t>(tensor.bytes));
-  std::string field;
-  append_tag(field, kGraphInitializer, WireType::kBytes);
-  append_varint(field, head.size() + static_cast<uint64_t>(tensor.bytes));
-  return field + head;
 }
 
 }  // namespace
@@ -150,56 +121,7 @@ Status OrtOutput::lay_out(const OrtSource& source, const OrtTrainedState& state)
   paths_ = source.artifacts.paths;
   checkpoint_ = trained_checkpoint(source.artifacts.checkpoint, state);
   OFSDP_ASSIGN_OR_RETURN(head_, describe_ort_checkpoint(checkpoint_));
-  return lay_out_eval(source);
-}
-
-// The eval model with its weights as the last fields of its graph.
-Status OrtOutput::lay_out_eval(const OrtSource& source) {
-  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(paths_.eval));
-  onnx::ModelProto model;
-  if (!model.ParseFromString(file.skeleton())) {
-    return input_error("{}: is no ONNX model: it does not parse", paths_.eval);
-  }
-  std::set<std::string> weights;
-  onnx::GraphProto graph = model.graph();
-  graph.clear_input();
-  graph.clear_initializer();
-  for (const auto& value : model.graph().input()) {
-    const OrtTensor* tensor = find_tensor(checkpoint_, value.name());
-    if (tensor == nullptr) {
-      *graph.add_input() = value;
-    } else {
-      weights.insert(value.name());
-    }
-  }
-  for (const auto& tensor : model.graph().initializer()) {
-    if (find_tensor(checkpoint_, tensor.name()) == nullptr) *graph.add_initializer() = tensor;
-  }
-  for (const auto* list :
-       {&source.artifacts.checkpoint.trained, &source.artifacts.checkpoint.frozen}) {
-    for (const OrtTensor& tensor : *list) {
-      if (weights.contains(tensor.name)) eval_.tensors.emplace_back(tensor_head(tensor), tensor);
-    }
-  }
-  const std::string body = graph.SerializeAsString();
-  uint64_t bytes = body.size();
-  for (const auto& [head, tensor] : eval_.tensors) {
-    bytes += head.size() + static_cast<uint64_t>(tensor.bytes);
-  }
-  model.clear_graph();
-  eval_.head = model.SerializeAsString();
-  append_tag(eval_.head, kModelGraph, WireType::kBytes);
-  append_varint(eval_.head, bytes);
-  if (bytes + eval_.head.size() > static_cast<uint64_t>(kMostModel)) {
-    return input_error("{} with its weights inside has {} bytes: expected at most {}", paths_.eval,
-                       bytes + eval_.head.size(), kMostModel);
-  }
-  eval_.head += body;
-  auto at = static_cast<int64_t>(eval_.head.size());
-  for (auto& [head, tensor] : eval_.tensors) {
-    tensor.offset = at + static_cast<int64_t>(head.size());
-    at = tensor.offset + tensor.bytes;
-  }
+  OFSDP_ASSIGN_OR_RETURN(eval_, lay_out_eval_model(paths_.eval, source.artifacts.checkpoint));
   return ok_status();
 }
 
@@ -235,7 +157,7 @@ Status OrtOutput::write_checkpoint(const OrtSource& source) const {
   const OrtCheckpoint& before = source.artifacts.checkpoint;
   for (const auto* list : {&checkpoint_.trained, &checkpoint_.frozen}) {
     for (const OrtTensor& tensor : *list) {
-      OFSDP_RETURN_IF_ERROR(copy(tensor, find_tensor(before, tensor.name)));
+      OFSDP_RETURN_IF_ERROR(copy(tensor, before.tensor(tensor.name)));
     }
   }
   if (checkpoint_.optimizer) {
@@ -256,7 +178,7 @@ Status OrtOutput::write_eval(const OrtSource& source) const {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile to, create_file(in_temporary(paths_.eval)));
   OFSDP_RETURN_IF_ERROR(write_text(to, 0, eval_.head));
   for (const auto& [head, tensor] : eval_.tensors) {
-    const OrtTensor* old = find_tensor(source.artifacts.checkpoint, tensor.name);
+    const OrtTensor* old = source.artifacts.checkpoint.tensor(tensor.name);
     OFSDP_RETURN_IF_ERROR(write_text(to, tensor.offset - static_cast<int64_t>(head.size()), head));
     OFSDP_RETURN_IF_ERROR(copy_bytes(from, old->offset, to, tensor.offset, tensor.bytes));
   }
@@ -264,7 +186,7 @@ Status OrtOutput::write_eval(const OrtSource& source) const {
 }
 
 Status OrtOutput::write(const std::string& name, int64_t first, std::span<const float> src) const {
-  const OrtTensor* tensor = find_tensor(checkpoint_, name);
+  const OrtTensor* tensor = checkpoint_.tensor(name);
   OFSDP_CHECK(tensor != nullptr, "{}", name);
   OFSDP_ASSIGN_OR_RETURN(const OpenFile checkpoint,
                          open_for_writing(in_temporary(paths_.checkpoint)));

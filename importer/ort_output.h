@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "importer/ort_artifacts.h"
+#include "importer/ort_eval_model.h"
 
 namespace ofsdp {
 
@@ -58,14 +59,8 @@ class OrtOutput {
   void discard();
 
  private:
-  struct EvalModel {
-    std::string head;                                        // what is before the weights
-    std::vector<std::pair<std::string, OrtTensor>> tensors;  // a weight's head, and its place
-  };
-
   OrtOutput() = default;
   Status lay_out(const OrtSource& source, const OrtTrainedState& state);
-  Status lay_out_eval(const OrtSource& source);
   Status write_files(const OrtSource& source) const;
   Status write_checkpoint(const OrtSource& source) const;
   Status write_eval(const OrtSource& source) const;
@@ -74,7 +69,7 @@ class OrtOutput {
   OrtPaths paths_;
   OrtCheckpoint checkpoint_;  // as it is written
   std::string head_;          // of the checkpoint's file
-  EvalModel eval_;
+  OrtEvalModel eval_;
   std::string target_, temporary_;
   bool owner_ = false;
 };

@@ -2,42 +2,26 @@
 
 #include <algorithm>
 
-#include "importer/tensor_record.h"
+#include "importer/declared_initializers.h"
+#include "importer/optimizer_node.h"
 
 namespace ofsdp {
 namespace {
 
-using Key = std::pair<int, std::string>;  // training_info (-1: the model's graph), initializer
-
-// Kinds of state of an optimizer of the standard; -1: it is none.
-int states_of(const onnx::NodeProto& node) {
-  if (node.domain() != kTrainingDomain) return -1;
-  if (node.op_type() == "Adam") return 2;
-  return node.op_type() == "Adagrad" || node.op_type() == "Momentum" ? 1 : -1;
-}
-
-struct Declared {  // of an initializer
-  int64_t type = 0;
-  std::vector<int64_t> dims;
-  bool floating = false;
-  const onnx::TensorProto* tensor = nullptr;  // with its data, where the skeleton has them
-
-  int64_t numel() const {
-    int64_t n = 1;
-    for (const int64_t axis : dims) n *= axis;
-    return n;
-  }
-};
+using Key = DeclaredInitializers::Key;
 
 class UpdateModelBuilder {
  public:
   UpdateModelBuilder(const OnnxFile& file, const onnx::ModelProto& model,
                      const std::vector<AlgorithmGraph>& algorithms,
                      const std::set<std::string>& forward, SplitTraining& split)
-      : file_(file), model_(model), algorithms_(algorithms), forward_(forward), split_(split) {}
+      : model_(model),
+        algorithms_(algorithms),
+        forward_(forward),
+        split_(split),
+        declared_(file, model) {}
 
   Status run() {
-    declare_initializers();
     start_model();
     for (int k = 0; k < static_cast<int>(algorithms_.size()); ++k) {
       OFSDP_RETURN_IF_ERROR(find_bindings(k).with_prefix(fmt::format("training_info[{}]", k)));
@@ -52,36 +36,11 @@ class UpdateModelBuilder {
  private:
   onnx::GraphProto& graph() { return *split_.update.mutable_graph(); }
 
-  void declare_initializers() {
-    for (const Initializer& source : file_.initializers()) {
-      declared_[{-1, source.name}] = {onnx_from_dtype(source.dtype), source.shape.axes(), true,
-                                      nullptr};
-    }
-    for (const auto& tensor : model_.graph().initializer()) declare(-1, tensor);
-    for (int k = 0; k < model_.training_info_size(); ++k) {
-      for (const auto& tensor : model_.training_info(k).algorithm().initializer())
-        declare(k, tensor);
-    }
-  }
-
-  void declare(int k, const onnx::TensorProto& tensor) {
-    const DType dtype = dtype_from_onnx(static_cast<uint64_t>(tensor.data_type()));
-    declared_[{k, tensor.name()}] = {tensor.data_type(),
-                                     {tensor.dims().begin(), tensor.dims().end()},
-                                     is_floating(dtype),
-                                     &tensor};
-  }
-
   void start_model() {
     split_.update.set_ir_version(model_.ir_version());
     *split_.update.mutable_opset_import() = model_.opset_import();
     *split_.update.mutable_functions() = model_.functions();
     graph().set_name("update");
-  }
-
-  // The initializer that a name of algorithm k means.
-  Key key_of(int k, const std::string& name) const {
-    return declared_.contains({k, name}) ? Key{k, name} : Key{-1, name};
   }
 
   Status find_bindings(int k) {
@@ -94,7 +53,7 @@ class UpdateModelBuilder {
         return input_error("update_binding of '{}' to '{}': {}", binding.key(), binding.value(),
                            why);
       };
-      const Key key = key_of(k, binding.key());
+      const Key key = declared_.key_of(k, binding.key());
       if (!declared_.contains(key)) return refuse("expected an initializer as its key, found none");
       if (!outputs.contains(binding.value()))
         return refuse("expected an output of the algorithm or the model as its value, found none");
@@ -129,7 +88,7 @@ class UpdateModelBuilder {
     made_.clear();
     for (const auto& binding : model_.training_info(k).update_binding()) {
       if (is_statistic(binding.key(), binding.value())) continue;
-      const Key key = key_of(k, binding.key());
+      const Key key = declared_.key_of(k, binding.key());
       const bool trained = key.first < 0 && std::ranges::count(split_.trained, key.second) > 0;
       if (!trained && forward_.contains(key.second)) {
         return input_error(
@@ -159,7 +118,7 @@ class UpdateModelBuilder {
       return gradient_of(found->second);
     if (const auto found = algorithm.makers.find(name); found != algorithm.makers.end())
       return add_node(k, *found->second, name);
-    const Key key = key_of(k, name);
+    const Key key = declared_.key_of(k, name);
     if (declared_.contains(key)) return current_of(key);
     return input_error(
         "the update reads '{}', which is computed from the data: expected gradients "
@@ -178,10 +137,10 @@ class UpdateModelBuilder {
 
   std::string current_of(const Key& key) {
     if (const auto found = current_.find(key); found != current_.end()) return found->second;
-    const Declared& declared = declared_.at(key);
+    const DeclaredInitializer& declared = declared_.at(key);
     const std::string name = fresh(key.second);
     current_[key] = name;
-    const bool changes = bound_.contains(key) || is_initialized(key);
+    const bool changes = bound_.contains(key) || declared_.is_initialized(key);
     if (!changes && declared.tensor != nullptr && (declared.numel() == 1 || !declared.floating)) {
       onnx::TensorProto& constant = *graph().add_initializer();
       constant = *declared.tensor;
@@ -196,23 +155,13 @@ class UpdateModelBuilder {
     return name;
   }
 
-  // --initialize may give it another value than the file has.
-  bool is_initialized(const Key& key) const {
-    for (int k = 0; k < model_.training_info_size(); ++k) {
-      for (const auto& binding : model_.training_info(k).initialization_binding()) {
-        if (key_of(k, binding.key()) == key) return true;
-      }
-    }
-    return false;
-  }
-
   std::string fresh(const std::string& name) {
     std::string made = name;
     for (int i = 1; !used_.insert(made).second; ++i) made = fmt::format("{}#{}", name, i);
     return made;
   }
 
-  onnx::ValueInfoProto info_of(const std::string& name, const Declared& declared) const {
+  onnx::ValueInfoProto info_of(const std::string& name, const DeclaredInitializer& declared) const {
     onnx::ValueInfoProto info;
     info.set_name(name);
     auto& type = *info.mutable_type()->mutable_tensor_type();
@@ -223,7 +172,7 @@ class UpdateModelBuilder {
     return info;
   }
 
-  void add_input(const std::string& name, const Declared& declared) {
+  void add_input(const std::string& name, const DeclaredInitializer& declared) {
     *graph().add_input() = info_of(name, declared);
   }
 
@@ -231,7 +180,7 @@ class UpdateModelBuilder {
   Result<std::string> add_node(int k, const onnx::NodeProto& node, const std::string& wanted) {
     onnx::NodeProto copy = node;
     OFSDP_RETURN_IF_ERROR(check(node));
-    if (states_of(node) >= 0) OFSDP_RETURN_IF_ERROR(keep_one_tensor(copy, wanted));
+    if (is_optimizer(node)) OFSDP_RETURN_IF_ERROR(keep_one_tensor(copy, wanted));
     for (std::string& input : *copy.mutable_input()) {
       OFSDP_ASSIGN_OR_RETURN(input, value_of(k, input));
     }
@@ -253,30 +202,6 @@ class UpdateModelBuilder {
     return {};
   }
 
-  // Of Adam(R, T, X1, X2, G1, G2, ...) what concerns the tensor of one output.
-  Status keep_one_tensor(onnx::NodeProto& node, const std::string& wanted) const {
-    const int kinds = states_of(node) + 2, all = node.input_size() - 2;
-    const int tensors = all / kinds;
-    if (tensors < 1 || all % kinds != 0 || node.output_size() > tensors * (kinds - 1)) {
-      return input_error("node '{}' ({}): expected R, T and {} inputs a tensor, found {}",
-                         node.name(), node.op_type(), kinds, node.input_size());
-    }
-    const auto at = std::ranges::find(node.output(), wanted) - node.output().begin();
-    const int tensor = static_cast<int>(at) % tensors;
-    onnx::NodeProto one = node;
-    one.clear_input();
-    one.clear_output();
-    one.add_input(node.input(0));
-    one.add_input(node.input(1));
-    for (int i = 0; i < kinds; ++i) one.add_input(node.input(2 + i * tensors + tensor));
-    for (int i = 0; i + 1 < kinds; ++i) {
-      const int from = i * tensors + tensor;
-      one.add_output(from < node.output_size() ? node.output(from) : "");
-    }
-    node = std::move(one);
-    return {};
-  }
-
   // A value may be bound several times, and may be an input: each output has a node of its own.
   Status add_outputs() {
     for (const auto& [key, leaf] : leaf_of_) {
@@ -294,12 +219,11 @@ class UpdateModelBuilder {
     return {};
   }
 
-  const OnnxFile& file_;
   const onnx::ModelProto& model_;
   const std::vector<AlgorithmGraph>& algorithms_;
   const std::set<std::string>& forward_;
   SplitTraining& split_;
-  std::map<Key, Declared> declared_;
+  DeclaredInitializers declared_;
   std::set<Key> bound_;
   std::map<Key, std::string> current_;       // the value of an initializer as of now
   std::map<Key, size_t> leaf_of_;            // index in split_.leaves

@@ -1,22 +1,16 @@
 #include "importer/update_rules.h"
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 #include "importer/onnx_import.h"
 #include "importer/onnx_tensor.h"
 #include "importer/specialize.h"
+#include "importer/state_places.h"
 #include "importer/training_info.h"
+#include "importer/update_tensors.h"
 
 namespace ofsdp {
 namespace {
-
-bool is_elementwise(const Node& node) {
-  const std::string name = node.op->full_name();
-  if (node.op->domain == kTrainingDomain || name == "Where" || name == "Clip") return true;
-  return node.op->layout == LayoutRule::kElementwise && !node.op->random && name != "Dropout";
-}
 
 class RuleMaker {
  public:
@@ -24,13 +18,8 @@ class RuleMaker {
       : split_(std::move(split)), graph_(std::move(graph)), file_(std::move(file)) {}
 
   Result<UpdateRules> run() {
-    find_tensors();
-    joined_.resize(graph_.values.size());
-    std::iota(joined_.begin(), joined_.end(), 0);
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      Status status = join(static_cast<int>(i));
-      if (!status.ok()) return std::move(status).with_prefix(where(graph_.nodes[i]));
-    }
+    OFSDP_RETURN_IF_ERROR(tensors_.run());
+    rules_.scalar_nodes = tensors_.scalar_nodes();
     OFSDP_RETURN_IF_ERROR(make_rules().with_prefix(file_ + ": training_info"));
     find_rate();
     rules_.loss = split_.loss;
@@ -40,111 +29,9 @@ class RuleMaker {
   }
 
  private:
-  bool is_tensor(ValueId id) const { return tensors_.contains(id); }
-
-  std::string where(const Node& node) const {
-    return fmt::format("{}: training_info: node '{}' ({})", file_, node.name, node.op->full_name());
-  }
-
-  // A bound scalar whose next value depends on a tensor is a tensor of one element.
-  void find_tensors() {
-    for (const UpdateLeaf& leaf : split_.leaves) {
-      const ValueId id = graph_.find(leaf.value);
-      const bool scalar =
-          leaf.kind == UpdateLeaf::Kind::kState && graph_.value(id).desc.numel() == 1;
-      if (!scalar) tensors_.insert(id);
-    }
-    for (bool more = true; more;) {
-      more = false;
-      for (const Node& node : graph_.nodes) {
-        if (!std::ranges::any_of(node.inputs, [&](ValueId id) { return is_tensor(id); })) continue;
-        for (const ValueId id : node.outputs) more |= id != 0 && tensors_.insert(id).second;
-      }
-      for (const UpdateLeaf& leaf : split_.leaves) {
-        if (leaf.next.empty() || !is_tensor(graph_.find(leaf.next))) continue;
-        more |= tensors_.insert(graph_.find(leaf.value)).second;
-      }
-    }
-  }
-
-  int root(ValueId id) {
-    auto& parent = joined_[static_cast<size_t>(id)];
-    return parent == id ? id : parent = root(parent);
-  }
-
-  // The parameter that a set of tensors belongs to.
-  const std::string* owner(int set) const {
-    const auto found = owners_.find(set);
-    return found == owners_.end() ? nullptr : &found->second;
-  }
-
-  Status unite(ValueId a, ValueId b) {
-    const int x = root(a), y = root(b);
-    if (x == y) return {};
-    const std::string *first = owner(x), *second = owner(y);
-    if (first != nullptr && second != nullptr && *first != *second) {
-      return input_error("mixes the parameters '{}' and '{}': expected an update of each by itself",
-                         *first, *second);
-    }
-    if (second != nullptr) owners_[x] = *second;
-    joined_[static_cast<size_t>(y)] = x;
-    return {};
-  }
-
-  Status join(int index) {
-    if (index == 0) own_leaves();
-    const Node& node = graph_.nodes[static_cast<size_t>(index)];
-    std::vector<ValueId> tensors;
-    for (const ValueId id : node.inputs) {
-      if (id != 0 && is_tensor(id)) tensors.push_back(id);
-    }
-    if (tensors.empty()) {
-      rules_.scalar_nodes.push_back(index);
-      return {};
-    }
-    for (const ValueId id : node.outputs) {
-      if (id != 0) tensors.push_back(id);
-    }
-    for (const ValueId id : tensors) OFSDP_RETURN_IF_ERROR(unite(tensors[0], id));
-    if (!is_elementwise(node)) {
-      return input_error("is not elementwise, so it cannot be computed on a shard");
-    }
-    return check_shapes(node, tensors);
-  }
-
-  void own_leaves() {
-    for (const UpdateLeaf& leaf : split_.leaves) {
-      if (leaf.kind != UpdateLeaf::Kind::kState) {
-        owners_[graph_.find(leaf.value)] = leaf.initializer;
-      }
-    }
-  }
-
-  Status check_shapes(const Node& node, const std::vector<ValueId>& tensors) const {
-    const Shape& shape = graph_.value(tensors[0]).desc.shape;
-    for (const ValueId id : tensors) {
-      const Value& value = graph_.value(id);
-      if (!(value.desc.shape == shape)) {
-        return input_error("expected {} of the shape of '{}', {}, found {}", value.name,
-                           graph_.value(tensors[0]).name, shape.text(), value.desc.shape.text());
-      }
-      const bool known = value.desc.dtype == DType::kFloat32 || value.desc.dtype == DType::kBool;
-      if (!known) {
-        return input_error("'{}': expected float32 or bool, found {}", value.name,
-                           dtype_name(value.desc.dtype));
-      }
-    }
-    for (const ValueId id : node.inputs) {
-      if (id == 0 || is_tensor(id)) continue;
-      const Value& value = graph_.value(id);
-      if (value.desc.numel() == 1 && value.desc.shape.rank() <= shape.rank()) continue;
-      return input_error("'{}': expected a scalar, found {}", value.name, value.desc.text());
-    }
-    return {};
-  }
+  bool is_tensor(ValueId id) const { return tensors_.is_tensor(id); }
 
   Status make_rules() {
-    if (graph_.nodes.empty()) own_leaves();
     for (const std::string& name : split_.trained) rules_.rules.push_back({.parameter = name});
     for (const UpdateLeaf& leaf : split_.leaves) OFSDP_RETURN_IF_ERROR(place(leaf));
     for (UpdateRule& rule : rules_.rules) {
@@ -160,12 +47,12 @@ class RuleMaker {
   }
 
   bool belongs(ValueId id, const std::string& parameter) {
-    const std::string* name = owner(root(id));
+    const std::string* name = tensors_.owner(id);
     return name != nullptr && *name == parameter;
   }
 
   UpdateRule* rule_of(ValueId id) {
-    const std::string* name = owner(root(id));
+    const std::string* name = tensors_.owner(id);
     if (name == nullptr) return nullptr;
     const auto found = std::ranges::find(rules_.rules, *name, &UpdateRule::parameter);
     return found == rules_.rules.end() ? nullptr : &*found;
@@ -243,9 +130,7 @@ class RuleMaker {
   SplitTraining split_;
   Graph graph_;
   std::string file_;
-  std::set<ValueId> tensors_;
-  std::vector<int> joined_;            // union-find over values
-  std::map<int, std::string> owners_;  // root -> parameter
+  UpdateTensors tensors_{split_, graph_, file_};
   UpdateRules rules_;
 };
 
@@ -269,24 +154,6 @@ Status read_scalar(const onnx::ModelProto& model, DType dtype, UpdateState& scal
   OFSDP_CHECK(false, "no initializer {}", scalar.initializer);
 }
 
-// What the trained file will have has to have a place in it.
-Status check_place(const OnnxFile& file, const UpdateState& state) {
-  OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(file, state));
-  const Initializer& source = state_source(file, place);
-  const bool list = source.encoding == Initializer::Encoding::kList && is_floating(source.dtype);
-  if (state.next == 0 || place.in_model || !list) return {};
-  return input_error("'{}': expected its {} as raw_data, found a list", state.initializer,
-                     dtype_name(source.dtype));
-}
-
-Status check_places(const OnnxFile& file, const UpdateRules& rules) {
-  for (const UpdateState& scalar : rules.scalars) OFSDP_RETURN_IF_ERROR(check_place(file, scalar));
-  for (const UpdateRule& rule : rules.rules) {
-    for (const UpdateState& state : rule.states) OFSDP_RETURN_IF_ERROR(check_place(file, state));
-  }
-  return {};
-}
-
 Result<Graph> update_graph(const SplitTraining& split, const OnnxFile& file,
                            const Registry& registry) {
   const OnnxFile model =
@@ -307,29 +174,6 @@ size_t UpdateRules::most_states() const {
   size_t most = 0;
   for (const UpdateRule& rule : rules) most = std::max(most, rule.states.size());
   return most;
-}
-
-Result<StatePlace> find_state(const OnnxFile& file, const UpdateState& state) {
-  const auto& weights = file.initializers();
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (state.training_info < 0 && weights[i].name == state.initializer) return StatePlace{true, i};
-  }
-  const auto& tensors = file.contents().algorithm_tensors;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].training_info == state.training_info &&
-        tensors[i].initializer.name == state.initializer) {
-      return StatePlace{false, i};
-    }
-  }
-  return input_error(
-      "'{}': expected an initializer of the algorithm, or a floating-point one of the model's "
-      "graph, found neither",
-      state.initializer);
-}
-
-const Initializer& state_source(const OnnxFile& file, const StatePlace& place) {
-  if (place.in_model) return file.initializers()[place.index];
-  return file.contents().algorithm_tensors[place.index].initializer;
 }
 
 Result<std::optional<UpdateRules>> read_update_rules(const OnnxFile& file,

@@ -49,14 +49,6 @@ struct UpdateRules {
   size_t most_states() const;
 };
 
-// Where a state's elements are in the file: which of its initializers, or of its algorithm_tensors.
-struct StatePlace {
-  bool in_model = false;
-  size_t index = 0;
-};
-Result<StatePlace> find_state(const OnnxFile& file, const UpdateState& state);
-const Initializer& state_source(const OnnxFile& file, const StatePlace& place);
-
 // None when the model has no training_info.
 Result<std::optional<UpdateRules>> read_update_rules(const OnnxFile& file,
                                                      const Registry& registry);

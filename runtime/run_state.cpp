@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "importer/state_places.h"
 #include "kernels/cpu/float_width.h"
 #include "runtime/artifact_state.h"
 #include "runtime/checkpoint_state.h"

@@ -1,6 +1,6 @@
 // Conv: y[n, m, o] = b[m] + sum over c of m's group and taps k of w[m, c, k] x[n, c, o s - p + k
 // d]; positions outside x count as 0. dx by ofsdp.ConvGradInput(dy, w), dw and db by
-// ofsdp.ConvGradWeights(x, dy), both in conv_grad.cpp.
+// ofsdp.ConvGradWeights(x, dy), each in its file.
 // Attribute of our own, set by fusion: ofsdp_activation="relu" (see activation.h).
 // https://onnx.ai/onnx/operators/onnx__Conv.html
 #include "kernels/cpu/in_float32.h"

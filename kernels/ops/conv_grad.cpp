@@ -1,62 +1,17 @@
-// Gradients of Conv, for y = conv(x, w) + b with the attributes of Conv, explicit pads, and the
-// shapes x_shape and w_shape:
-//   ofsdp.ConvGradInput(dy, w) -> dx         dx[n, c, i] = sum over (m, o, k) that read i of w dy
-//   ofsdp.ConvGradWeights(x, dy) -> dw, db   dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d]
-//   dy
-//                                            db[m] = sum over (n, o) of dy; made only when wanted
-#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/conv_grad.h"
+
 #include "kernels/ops/conv_kernels.h"
-#include "kernels/ops/conv_shape.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::ops {
-namespace {
 
-ConvShape shape_of(const Attributes& attributes) {
+ConvShape conv_of_grad(const Attributes& attributes) {
   return known_conv(attributes, Shape(attributes.ints("x_shape")),
                     Shape(attributes.ints("w_shape")));
 }
 
-Result<std::vector<TensorDesc>> infer_input(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
-}
-
-Result<std::vector<TensorDesc>> infer_weights(const InferContext& c) {
-  const Shape w(c.attributes.ints("w_shape"));
-  return std::vector{TensorDesc{c.inputs[0].dtype, w}, TensorDesc{c.inputs[0].dtype, {w[0]}}};
-}
-
-std::vector<RefTensor> reference_input(const ReferenceContext& c) {
-  const ConvShape s = shape_of(c.attributes);
-  RefTensor dx{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.x.numel()))};
-  for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
-    dx.values[static_cast<size_t>(in)] +=
-        c.inputs[0].values[static_cast<size_t>(out)] * c.inputs[1].values[static_cast<size_t>(tap)];
-  });
-  return {dx};
-}
-
-std::vector<RefTensor> reference_weights(const ReferenceContext& c) {
-  const ConvShape s = shape_of(c.attributes);
-  RefTensor dw{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.w.numel()))};
-  for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
-    dw.values[static_cast<size_t>(tap)] +=
-        c.inputs[0].values[static_cast<size_t>(in)] * c.inputs[1].values[static_cast<size_t>(out)];
-  });
-  if (c.output_descs.size() < 2 || !c.output_descs[1].present()) return {dw};
-  RefTensor db{c.output_descs[1], std::vector<double>(static_cast<size_t>(s.w[0]))};
-  for (size_t i = 0; i < c.inputs[1].values.size(); ++i) {
-    db.values[i / static_cast<size_t>(s.window.out_size()) % db.values.size()] +=
-        c.inputs[1].values[i];
-  }
-  return {dw, db};
-}
-
-// A gradient's primitive_desc asks for one of the forward it belongs to, as a hint.
-dnnl::convolution_forward::primitive_desc forward_hint(const ConvShape& s, DType dtype, Wish wish,
-                                                       const onednn::Desc& bias) {
+dnnl::convolution_forward::primitive_desc conv_forward_hint(const ConvShape& s, DType dtype,
+                                                            Wish wish, const onednn::Desc& bias) {
   const ConvNumbers n = conv_numbers(s.window);
   return {onednn::engine(),
           dnnl::prop_kind::forward_training,
@@ -73,68 +28,15 @@ dnnl::convolution_forward::primitive_desc forward_hint(const ConvShape& s, DType
           /*allow_empty=*/true};
 }
 
-using DataDesc = dnnl::convolution_backward_data::primitive_desc;
-using WeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
-
-DataDesc describe_input(const Problem& p, const ConvShape& s, Wish wish) {
-  const ConvNumbers n = conv_numbers(s.window);
-  const DType dtype = p.in(0).dtype;
-  const auto hint = forward_hint(s, dtype, wish, {});
-  if (hint.get(true) == nullptr) return {};
-  return onednn::first_quiet([&] {
-    return DataDesc(onednn::engine(), dnnl::algorithm::convolution_direct, wished(wish, dtype, s.x),
-                    onednn::any(dtype, weights_dims(s)), wished(wish, dtype, s.y), n.strides,
-                    n.dilations, n.pads_begin, n.pads_end, hint, onednn::attributes(),
-                    /*allow_empty=*/true);
-  });
-}
-
-WeightsDesc describe_weights(const Problem& p, const ConvShape& s, Wish wish) {
-  const ConvNumbers n = conv_numbers(s.window);
-  const DType dtype = p.in(0).dtype;
-  const onednn::Desc bias = p.has_out(1) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
-  const auto hint = forward_hint(s, dtype, wish, bias);
-  if (hint.get(true) == nullptr) return {};
-  return onednn::first_quiet([&] {
-    return WeightsDesc(onednn::engine(), dnnl::algorithm::convolution_direct,
-                       wished(wish, dtype, s.x), onednn::any(dtype, weights_dims(s)), bias,
-                       wished(wish, dtype, s.y), n.strides, n.dilations, n.pads_begin, n.pads_end,
-                       hint, onednn::attributes(), /*allow_empty=*/true);
-  });
-}
-
-// The first wish that gets more than plain loops and no malloc; else whatever there is.
-template <typename Describe>
-auto best_of(const Describe& describe, const Problem& p, const ConvShape& s, Wish first,
-             Wish second) {
-  auto pd = describe(p, s, first);
-  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str()) &&
-      !onednn::is_noisy(pd.impl_info_str())) {
-    return pd;
-  }
-  auto other = describe(p, s, second);
-  return other.get(true) != nullptr ? other : pd;
-}
-
-DataDesc describe_input(const Problem& p, const ConvShape& s) {
-  const auto describe = [](const auto&... args) { return describe_input(args...); };
-  return best_of(describe, p, s, Wish::kChannelsLast, Wish::kAny);
-}
-
-WeightsDesc describe_weights(const Problem& p, const ConvShape& s) {
-  const auto describe = [](const auto&... args) { return describe_weights(args...); };
-  return best_of(describe, p, s, Wish::kAny, Wish::kChannelsLast);
-}
-
-bool known_dtype(const Problem& p) {
+bool has_onednn_dtype(const Problem& p) {
   return onednn::data_type(p.in(0).dtype) != dnnl::memory::data_type::undef;
 }
 
-bool nothing_to_sum(const ConvShape& s) {
+bool sums_nothing(const ConvShape& s) {
   return s.x.numel() == 0 || s.y.numel() == 0 || s.w.numel() == 0;
 }
 
-std::unique_ptr<Kernel> make_zeros() {
+std::unique_ptr<Kernel> make_conv_zeros() {
   return make_kernel([](const KernelArgs& a) {
     for (const TensorView& view : a.outputs) {
       if (view.data != nullptr) std::memset(view.data, 0, view.desc.bytes());
@@ -143,44 +45,16 @@ std::unique_ptr<Kernel> make_zeros() {
   });
 }
 
-bool accepts_input(const Problem& p) {
-  const ConvShape s = shape_of(p.attributes);
-  return known_dtype(p) && (nothing_to_sum(s) || describe_input(p, s).get(true) != nullptr);
+std::vector<int64_t> onnx_pads(const Window& w) {
+  std::vector<int64_t> pads = w.used(w.pads_begin);
+  const auto ends = w.used(w.pads_end);
+  pads.insert(pads.end(), ends.begin(), ends.end());
+  return pads;
 }
 
-bool accepts_weights(const Problem& p) {
-  const ConvShape s = shape_of(p.attributes);
-  return known_dtype(p) && (nothing_to_sum(s) || describe_weights(p, s).get(true) != nullptr);
-}
-
-std::unique_ptr<Kernel> create_input(const Problem& p) {
-  const ConvShape s = shape_of(p.attributes);
-  if (nothing_to_sum(s)) return make_zeros();
-  return onednn::make_kernel(
-      describe_input(p, s),
-      {{DNNL_ARG_DIFF_DST, false, 0, onednn::desc_of(p.in(0))},
-       {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
-       {DNNL_ARG_DIFF_SRC, true, 0, onednn::desc_of(p.out(0))}});
-}
-
-std::unique_ptr<Kernel> create_weights(const Problem& p) {
-  const ConvShape s = shape_of(p.attributes);
-  if (nothing_to_sum(s)) return make_zeros();
-  std::vector<onednn::Binding> bindings = {
-      {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
-      {DNNL_ARG_DIFF_DST, false, 1, onednn::desc_of(p.in(1))},
-      {DNNL_ARG_DIFF_WEIGHTS, true, 0, onednn::row_major(p.out(0).dtype, weights_dims(s))}};
-  if (p.has_out(1)) {
-    bindings.push_back({DNNL_ARG_DIFF_BIAS, true, 1, onednn::desc_of(p.out(1))});
-  }
-  return onednn::make_kernel(describe_weights(p, s), bindings);
-}
-
-using Ints = std::vector<int64_t>;
-
-// `first` and `second` are the operands by name: x, w or y of the convolution.
-std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*second,
-                                   size_t outputs) {
+std::vector<SampleCase> conv_grad_samples(Shape ConvShape::*first, Shape ConvShape::*second,
+                                          size_t outputs) {
+  using Ints = std::vector<int64_t>;
   struct Given {
     const char* name;
     Shape x, w;
@@ -215,107 +89,6 @@ std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*se
   }
   append(cases, in_rare_types(cases[4]));
   return cases;
-}
-
-std::vector<SampleCase> samples_input() { return samples_of(&ConvShape::y, &ConvShape::w, 1); }
-std::vector<SampleCase> samples_weights() {
-  std::vector<SampleCase> cases = samples_of(&ConvShape::x, &ConvShape::y, 2);
-  cases.push_back(samples_of(&ConvShape::x, &ConvShape::y, 1)[0]);
-  cases.back().name = "no_bias";
-  return cases;
-}
-
-}  // namespace
-
-bool accepts_conv_grad_input(const Problem& p) { return accepts_input(p); }
-std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return create_input(p); }
-
-void add_conv_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradInput",
-                .min_inputs = 2,
-                .infer = infer_input,
-                .reference = reference_input,
-                .cpu = {{"onednn", accepts_input, create_input},
-                        {"loops", accepts_conv_loops, make_conv_grad_input_loops},
-                        in_float32<accepts_input, create_input>()},
-                .samples = samples_input,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradWeights",
-                .min_inputs = 2,
-                .infer = infer_weights,
-                .reference = reference_weights,
-                .cpu = {{"onednn", accepts_weights, create_weights},
-                        {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
-                        in_float32<accepts_weights, create_weights>()},
-                .samples = samples_weights,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {}});
-}
-
-namespace {
-
-// ONNX's pads: all begins, then all ends.
-std::vector<int64_t> pads_of(const Window& w) {
-  std::vector<int64_t> pads = w.used(w.pads_begin);
-  const auto ends = w.used(w.pads_end);
-  pads.insert(pads.end(), ends.begin(), ends.end());
-  return pads;
-}
-
-// dw as a convolution of x by dy: samples are its channels, taps its positions. What positions there
-// are behind the taps is what strides leave over.
-Ref weights_of_group(BodyBuilder& b, const ConvShape& s, Ref x, Ref dy) {
-  const Window& w = s.window;
-  std::vector<int64_t> swapped{1, 0};
-  for (int axis = 2; axis < s.x.rank(); ++axis) swapped.push_back(axis);
-  Ref made = b.emit1(
-      "Conv", {b.transpose(x, swapped), b.transpose(dy, swapped)},
-      {{"strides", w.used(w.dilations)}, {"dilations", w.used(w.strides)}, {"pads", pads_of(w)}});
-  for (int axis = 2; axis < s.w.rank(); ++axis) made = b.slice(made, axis, 0, s.w[axis]);
-  return b.transpose(made, swapped);
-}
-
-}  // namespace
-
-void conv_grad_input_body(BodyBuilder& b) {
-  const ConvShape s = shape_of(b.attributes());
-  const Window& w = s.window;
-  std::vector<int64_t> rest;  // positions behind the last that a window sees
-  for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
-    const int64_t reached = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1) + 1;
-    rest.push_back(w.in[axis] + w.pads_end[axis] - reached);
-  }
-  b.set_output(0, b.emit1("ConvTranspose", {b.input(0), b.input(1)},
-                          {{"group", s.group},
-                           {"strides", w.used(w.strides)},
-                           {"dilations", w.used(w.dilations)},
-                           {"kernel_shape", w.used(w.kernel)},
-                           {"pads", pads_of(w)},
-                           {"output_padding", rest}}));
-}
-
-void conv_grad_weights_body(BodyBuilder& b) {
-  const ConvShape s = shape_of(b.attributes());
-  const Ref x = b.input(0), dy = b.input(1);
-  if (b.wants(0)) {
-    const int64_t channels = s.x[1] / s.group, outputs = s.y[1] / s.group;
-    std::vector<Ref> parts;
-    for (int64_t g = 0; g < s.group; ++g) {
-      parts.push_back(weights_of_group(b, s, b.slice(x, 1, g * channels, (g + 1) * channels),
-                                       b.slice(dy, 1, g * outputs, (g + 1) * outputs)));
-    }
-    b.set_output(0,
-                 parts.size() == 1 ? parts[0] : b.emit1("Concat", parts, {{"axis", int64_t{0}}}));
-  }
-  if (!b.wants(1)) return;
-  std::vector<int64_t> axes{0};
-  for (int axis = 2; axis < s.y.rank(); ++axis) axes.push_back(axis);
-  b.set_output(1, b.reshape(b.sum(dy, axes), b.output_desc(1).shape));
 }
 
 }  // namespace ofsdp::ops

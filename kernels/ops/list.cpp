@@ -47,7 +47,8 @@ Registry make_registry() {
   ops::add_gemm(registry);
   ops::add_matmul(registry);
   ops::add_conv(registry);
-  ops::add_conv_grad(registry);
+  ops::add_conv_grad_input(registry);
+  ops::add_conv_grad_weights(registry);
   ops::add_max_pool(registry);
   ops::add_max_pool_grad(registry);
   ops::add_abs(registry);
