@@ -87,6 +87,22 @@ TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
   expect_same(cpu, on_device(GetParam().command, {"--cuda-graph", "off"}));
 }
 
+// With the operators of the CUDA library, on the CUDA of tests/emulator: within 5e-5 of the CPU's.
+TEST(DeviceRanksOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
+  for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
+    SCOPED_TRACE(model);
+    const Trained cpu = on_cpu(of_fixture(model, 2));
+    const Trained device = run_on_device(OFSDP_EMULATED_DEVICE, of_fixture(model, 2));
+    ASSERT_EQ(device.run.status, 0) << device.run.err;
+    EXPECT_EQ(device.violations, std::vector<std::string>{});
+    ASSERT_EQ(cpu.rows.size(), device.rows.size());
+    for (size_t i = 0; i < cpu.rows.size(); ++i) {
+      const double expected = cpu.rows[i]["loss"];
+      EXPECT_NEAR(device.rows[i]["loss"], expected, 5e-5 * expected) << i;
+    }
+  }
+}
+
 TEST(DeviceRanksCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   const auto counts = [](const char* steps) {
     Trained run = on_device(
