@@ -62,6 +62,7 @@ Status DeviceRanks::joined(const RankGroup& ranks, ofsdp_group* handle) {
 
 DeviceRanks::~DeviceRanks() {
   if (!communicator_.check({}).ok()) abort();
+  begin_wait(step_);
   std::ranges::reverse(groups_);
   for (const Group& group : groups_) device_.table().leave_group(device_.handle(), group.handle);
 }
