@@ -29,11 +29,13 @@ void add_chains(CudaImplementations& list);
 void add_movement(CudaImplementations& list);
 void add_reductions(CudaImplementations& list);
 void add_norms(CudaImplementations& list);
+void add_batch_norm(CudaImplementations& list);
 void add_softmax(CudaImplementations& list);
 void add_losses(CudaImplementations& list);
 void add_dropout(CudaImplementations& list);
 void add_gathers(CudaImplementations& list);
 void add_attention(CudaImplementations& list);
+void add_rotary(CudaImplementations& list);
 void add_pools(CudaImplementations& list);
 void add_convolutions(CudaImplementations& list);
 

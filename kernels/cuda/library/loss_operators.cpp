@@ -1,9 +1,10 @@
-// Losses of class labels with their gradients, and the count of right answers:
-// kernels/cuda/cross_entropy.h, kernels/cuda/matches.h.
+// Losses with their gradients, of class labels and of values, and the count of right answers:
+// kernels/cuda/cross_entropy.h, mean_loss.h, matches.h.
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/matches.h"
+#include "kernels/cuda/mean_loss.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -112,6 +113,36 @@ std::unique_ptr<CudaKernel> create_narrow_grad(ofsdp_device&, const Problem& p) 
   return create_backward(p, loss_of(p, p.in(1), 2, true), {1, 2, 3, 4});
 }
 
+bool accepts_mean(const Problem& p) {
+  const size_t last = p.inputs.size() - 1;
+  return p.all_dtype(DType::kFloat32) && p.in(last) == p.in(last - 1);
+}
+
+const float* floats(const void* data) { return static_cast<const float*>(data); }
+
+CudaImplementation mean_forward(const char* op, MeanLoss kind) {
+  return {op, "own", accepts_mean, [kind](ofsdp_device&, const Problem& p) {
+            return make_cuda_kernel(
+                [kind, n = p.in(0).numel()](cudaStream_t stream, const ofsdp_launch& l) {
+                  return mean_loss(kind, floats(l.inputs[0]), floats(l.inputs[1]), n,
+                                   static_cast<float*>(l.outputs[0]), l.workspace, stream);
+                },
+                mean_loss_scratch(p.in(0).numel()));
+          }};
+}
+
+// (dloss, prediction, target)
+CudaImplementation mean_backward(const char* op, MeanLoss kind) {
+  return {op, "own", accepts_mean, [kind](ofsdp_device&, const Problem& p) {
+            return make_cuda_kernel(
+                [kind, n = p.in(1).numel()](cudaStream_t stream, const ofsdp_launch& l) {
+                  return mean_loss_grad(kind, floats(l.inputs[0]), floats(l.inputs[1]),
+                                        floats(l.inputs[2]), n, static_cast<float*>(l.outputs[0]),
+                                        stream);
+                });
+          }};
+}
+
 bool accepts_matches(const Problem& p) {
   return p.all_plain() && p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64;
 }
@@ -142,6 +173,10 @@ void add_losses(CudaImplementations& list) {
   list.push_back({"ofsdp.NllLossGrad", "own", accepts_nll_backward, create_nll_grad});
   list.push_back(
       {"ofsdp.NarrowCrossEntropyLossGrad", "own", accepts_narrow_backward, create_narrow_grad});
+  list.push_back(mean_forward("ofsdp.MseLoss", MeanLoss::kSquares));
+  list.push_back(mean_backward("ofsdp.MseLossGrad", MeanLoss::kSquares));
+  list.push_back(mean_forward("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits));
+  list.push_back(mean_backward("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits));
   list.push_back({"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches});
 }
 

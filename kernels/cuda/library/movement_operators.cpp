@@ -52,6 +52,44 @@ std::unique_ptr<CudaKernel> create_expand(ofsdp_device&, const Problem& p) {
       dtype_size(p.in(0).dtype));
 }
 
+// Two axes of y, repetition and element, for each axis of x.
+std::unique_ptr<CudaKernel> create_tile(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
+  const std::vector<int64_t> strides = dense_strides(x);
+  std::vector<int64_t> shape, from;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    shape.insert(shape.end(), {y[axis] / x[axis], x[axis]});
+    from.insert(from.end(), {0, strides[axis]});
+  }
+  return make_copies({{shape, from, dense_strides(shape)}}, dtype_size(p.in(0).dtype));
+}
+
+// [N, C, H b, W b] and [N, C b b, H, W] as six axes: N, C, H, block row, W, block column.
+struct BlockView {
+  std::vector<int64_t> shape, space, depth;
+};
+
+BlockView block_view(const Shape& space, const Attributes& attributes) {
+  const int64_t b = attributes.i("blocksize", 1);
+  const int64_t n = space[0], c = space[1], h = space[2] / b, w = space[3] / b;
+  const bool crd = attributes.s("mode", "DCR") == "CRD";
+  const int64_t channel = crd ? b * b * h * w : h * w;
+  const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
+  return {{n, c, h, b, w, b},
+          {c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
+          {c * b * b * h * w, channel, w, b * block, 1, block}};
+}
+
+std::unique_ptr<CudaKernel> create_depth_to_space(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.out(0).shape, p.attributes);
+  return make_copies({{v.shape, v.depth, v.space}}, dtype_size(p.in(0).dtype));
+}
+
+std::unique_ptr<CudaKernel> create_space_to_depth(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.in(0).shape, p.attributes);
+  return make_copies({{v.shape, v.space, v.depth}}, dtype_size(p.in(0).dtype));
+}
+
 bool accepts_reorder(const Problem& p) { return p.in(0).shape == p.out(0).shape; }
 
 std::unique_ptr<CudaKernel> create_reorder(ofsdp_device&, const Problem& p) {
@@ -181,6 +219,57 @@ std::unique_ptr<CudaKernel> create_slice_grad(ofsdp_device&, const Problem& p) {
                      p.out(0).bytes(), p.in(0).numel() > 0);
 }
 
+// Of a constant Pad: what is in front of and behind each axis, negative where it cuts off.
+struct Pads {
+  std::vector<int64_t> before, after;
+};
+
+Pads pads_of(const Problem& p) {
+  const auto rank = static_cast<size_t>(p.in(0).shape.rank());
+  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
+  const size_t count = given.size() / 2;
+  Pads pads{std::vector<int64_t>(rank), std::vector<int64_t>(rank)};
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t axis = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
+    const auto at = static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis);
+    pads.before[at] = given[i];
+    pads.after[at] = given[count + i];
+  }
+  return pads;
+}
+
+bool accepts_pad(const Problem& p) {
+  return p.all_plain() && p.attributes.s("mode", "constant") == "constant" &&
+         p.constant(1) != nullptr && (!p.has_in(3) || p.constant(3) != nullptr);
+}
+
+std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
+  const Pads pads = pads_of(p);
+  const std::vector<int64_t>& data = p.in(0).shape.axes();
+  const auto size = dtype_size(p.in(0).dtype);
+  Copy inner{{}, dense_strides(data), dense_strides(p.out(0).shape.axes())};
+  bool any = true;
+  for (size_t axis = 0; axis < data.size(); ++axis) {
+    const int64_t before = pads.before[axis], after = pads.after[axis];
+    inner.shape.push_back(data[axis] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0));
+    any = any && inner.shape.back() > 0;
+    const auto bytes = static_cast<int64_t>(size);
+    inner.from_offset += std::max<int64_t>(-before, 0) * inner.from[axis] * bytes;
+    inner.to_offset += std::max<int64_t>(before, 0) * inner.to[axis] * bytes;
+  }
+  const std::vector<int64_t> y = p.out(0).shape.axes(), none(y.size(), 0);
+  return make_cuda_kernel([=, value = p.has_in(2), bytes = p.out(0).bytes()](
+                              cudaStream_t stream, const ofsdp_launch& l) {
+    OFSDP_CUDA_TRY(
+        value ? strided_copy(size, y, none, dense_strides(y), l.inputs[2], l.outputs[0], stream)
+              : cudaMemsetAsync(l.outputs[0], 0, bytes, stream));
+    if (!any) return cudaSuccess;
+    return strided_copy(size, inner.shape, inner.from, inner.to,
+                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
+                        static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
+  });
+}
+
 }  // namespace
 
 void add_movement(CudaImplementations& list) {
@@ -190,6 +279,10 @@ void add_movement(CudaImplementations& list) {
   list.push_back({"Split", "own", accepts_plain, create_split});
   list.push_back({"Slice", "own", accepts_slice, create_slice});
   list.push_back({"ofsdp.SliceGrad", "own", accepts_plain, create_slice_grad});
+  list.push_back({"Tile", "own", accepts_plain, create_tile});
+  list.push_back({"DepthToSpace", "own", accepts_plain, create_depth_to_space});
+  list.push_back({"SpaceToDepth", "own", accepts_plain, create_space_to_depth});
+  list.push_back({"Pad", "own", accepts_pad, create_pad});
   list.push_back({"ofsdp.Reorder", "own", accepts_reorder, create_reorder});
   list.push_back({"ofsdp.Copy", "cudart", accepts_copy, create_copy});
 }

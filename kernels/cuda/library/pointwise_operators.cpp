@@ -12,13 +12,15 @@ namespace {
 // "GeluTanhGrad" of ofsdp.GeluGrad with approximate = tanh.
 std::string name_of(const std::string& op, const Attributes& attributes) {
   const std::string name = op.substr(op.rfind('.') + 1);  // npos + 1 is 0
+  if (name == "QuickGelu") return "Swish";
   if (attributes.s("approximate", "none") != "tanh") return name;
   return name == "Gelu" ? "GeluTanh" : name == "GeluGrad" ? "GeluTanhGrad" : name;
 }
 
 // ONNX's defaults, by operator.
-PointwiseNumbers numbers_of(const std::string& name, const Problem& p) {
+PointwiseNumbers numbers_of(const std::string& op, const std::string& name, const Problem& p) {
   const Attributes& a = p.attributes;
+  if (op == "com.microsoft.QuickGelu") return {a.f("alpha", 1.702f), 0};
   const auto is = [&](const char* op) { return name == op || name == std::string(op) + "Grad"; };
   if (is("LeakyRelu")) return {a.f("alpha", 0.01f), 0};
   if (is("Selu"))
@@ -85,7 +87,7 @@ std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
   call.op = pointwise_of(name);
   const bool second = pointwise_arity(call.op) > 1;
   call.dtype = p.in(0).dtype;
-  call.numbers = numbers_of(name, p);
+  call.numbers = numbers_of(op, name, p);
   call.walk = walk_of(p, pointwise_arity(call.op));
   if (call.walk.rank < 0) return nullptr;
   return make_cuda_kernel([call, second](cudaStream_t stream, const ofsdp_launch& l) {
@@ -100,6 +102,43 @@ std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
 CudaImplementation implementation_of(const std::string& op) {
   return {op, "own", [op](const Problem& p) { return accepts(op, p); },
           [op](ofsdp_device&, const Problem& p) { return create(op, p); }};
+}
+
+// Sum, Max and Min of any number of inputs: the first two at once, since either may be the output's
+// place, then one after the other onto the output.
+bool accepts_variadic(Pointwise op, const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return p.all_plain() && has_kernel(op, dtype) && p.all_dtype(dtype);
+}
+
+std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
+  const std::vector<int64_t>& shape = p.out(0).shape.axes();
+  const auto strides = [&](size_t i) { return broadcast_strides(p.in(i).shape.axes(), shape); };
+  std::vector<PointwiseCall> calls(std::max<size_t>(p.inputs.size(), 2) - 1);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    calls[i].op = p.inputs.size() == 1 ? Pointwise::kIdentity : op;
+    calls[i].dtype = p.in(0).dtype;
+    std::vector<std::vector<int64_t>> operands{i == 0 ? strides(0) : dense_strides(shape)};
+    if (p.inputs.size() > 1) operands.push_back(strides(i + 1));
+    calls[i].walk = collapsed(shape, operands);
+    if (calls[i].walk.rank < 0) return nullptr;
+  }
+  return make_cuda_kernel(
+      [calls, one = p.inputs.size() == 1](cudaStream_t stream, const ofsdp_launch& l) {
+        for (size_t i = 0; i < calls.size(); ++i) {
+          PointwiseCall c = calls[i];
+          c.a = i == 0 ? l.inputs[0] : l.outputs[0];
+          c.b = one ? nullptr : l.inputs[i + 1];
+          c.y = l.outputs[0];
+          OFSDP_CUDA_TRY(pointwise(c, stream));
+        }
+        return cudaSuccess;
+      });
+}
+
+CudaImplementation variadic(const char* name, Pointwise op) {
+  return {name, "own", [op](const Problem& p) { return accepts_variadic(op, p); },
+          [op](ofsdp_device&, const Problem& p) { return create_variadic(op, p); }};
 }
 
 bool accepts_where(const Problem& p) {
@@ -137,8 +176,13 @@ void add_pointwise(CudaImplementations& list) {
     OFSDP_POINTWISE_OPS(OFSDP_ADD)
 #undef OFSDP_ADD
   }
+  list.push_back(implementation_of("com.microsoft.QuickGelu"));
+  list.push_back(variadic("Sum", Pointwise::kAdd));
+  list.push_back(variadic("Max", Pointwise::kMax));
+  list.push_back(variadic("Min", Pointwise::kMin));
   list.push_back({"Where", "own", accepts_where, create_where});
   list.push_back({"Cast", "own", accepts_cast, create_cast});
+  list.push_back({"CastLike", "own", accepts_cast, create_cast});
 }
 
 }  // namespace ofsdp::cuda

@@ -1,7 +1,9 @@
-// Sums, means and extremes over axes: kernels/cuda/reduce.h.
+// Sums, means and extremes over axes, and running sums: kernels/cuda/reduce.h, scan.h.
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
+#include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/scan.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -9,6 +11,8 @@ namespace {
 bool accepts(const Problem& p) {
   return p.all_plain() && is_float(p.in(0).dtype) && (!p.has_in(1) || p.constant(1) != nullptr);
 }
+
+bool accepts_float32(const Problem& p) { return accepts(p) && p.in(0).dtype == DType::kFloat32; }
 
 std::unique_ptr<CudaKernel> make_reduction(const Problem& p, const std::vector<bool>& reduced,
                                            ReduceKind kind, bool mean) {
@@ -57,6 +61,53 @@ CudaImplementation reduction(const char* op, ReduceKind kind, bool mean = false)
           }};
 }
 
+// A reduction and then a function of its results, in place; 16-bit results would be rounded twice.
+CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
+  return {
+      op, "own", accepts_float32, [=](ofsdp_device&, const Problem& p) {
+        std::shared_ptr<CudaKernel> inner = make_reduction(p, reduced_axes(p), kind, false);
+        return make_cuda_kernel(
+            [inner, function, n = p.out(0).numel()](cudaStream_t stream, const ofsdp_launch& l) {
+              OFSDP_CUDA_TRY(inner->run(stream, l));
+              return pointwise(function, DType::kFloat32, l.outputs[0], nullptr, l.outputs[0], n,
+                               {}, stream);
+            },
+            inner->workspace_bytes());
+      }};
+}
+
+bool accepts_scan(const Problem& p) {
+  return p.all_plain() && has_running_sum(p.in(0).dtype) && p.constant(1) != nullptr;
+}
+
+std::unique_ptr<CudaKernel> create_scan(ofsdp_device&, const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  const int64_t given = known_ints(p, 1)[0];
+  const int axis = static_cast<int>(given < 0 ? given + x.rank() : given);
+  ScanExtent e;
+  e.dtype = p.in(0).dtype;
+  e.outer = x.numel(0, axis);
+  e.n = x[axis];
+  e.inner = x.numel(axis + 1, x.rank());
+  e.exclusive = p.attributes.i("exclusive", 0) != 0;
+  e.reverse = p.attributes.i("reverse", 0) != 0;
+  return make_cuda_kernel([e](cudaStream_t stream, const ofsdp_launch& l) {
+    return running_sum(e, l.inputs[0], l.outputs[0], stream);
+  });
+}
+
+// The bytes of y are the same in both layouts; those of x are [N, C, n] or [N, n, C].
+bool accepts_global(const Problem& p) { return is_float(p.in(0).dtype); }
+
+std::unique_ptr<CudaKernel> create_global_average(ofsdp_device&, const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  const int64_t size = x.numel(2, x.rank());
+  const bool last = p.in(0).layout == Layout::kChannelsLast;
+  Problem flat = p;
+  flat.inputs = {{p.in(0).dtype, last ? Shape{x[0], size, x[1]} : Shape{x[0], x[1], size}}};
+  return make_reduction(flat, {false, last, !last}, ReduceKind::kSum, true);
+}
+
 }  // namespace
 
 void add_reductions(CudaImplementations& list) {
@@ -68,6 +119,10 @@ void add_reductions(CudaImplementations& list) {
   list.push_back(reduction("ReduceProd", ReduceKind::kProduct));
   list.push_back(reduction("ReduceMax", ReduceKind::kMax));
   list.push_back(reduction("ReduceMin", ReduceKind::kMin));
+  list.push_back({"CumSum", "own", accepts_scan, create_scan});
+  list.push_back(function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt));
+  list.push_back(function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog));
+  list.push_back({"GlobalAveragePool", "own", accepts_global, create_global_average});
 }
 
 }  // namespace ofsdp::cuda

@@ -56,8 +56,7 @@ class Loops final : public MatrixProduct {
   void add_row(const void* a, const void* b, int64_t m, int64_t i, float* row) const {
     std::fill_n(row, s_.columns, 0.0f);
     for (int64_t k = 0; k < s_.inner; ++k) {
-      const int64_t at_a =
-          m * s_.stride_a + (s_.transpose_a ? k * s_.rows + i : i * s_.inner + k);
+      const int64_t at_a = m * s_.stride_a + (s_.transpose_a ? k * s_.rows + i : i * s_.inner + k);
       const float x = load(a, s_.dtype, at_a);
       const int64_t first = m * s_.stride_b + (s_.transpose_b ? k : k * s_.columns);
       const int64_t step = s_.transpose_b ? s_.inner : 1;

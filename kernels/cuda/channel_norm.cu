@@ -1,0 +1,240 @@
+// Plain layout: a block a channel and chunk, its threads side by side along the elements. Channels last: a block 32 channels
+// and a chunk, a warp's lanes side by side along the channels. Scratch: float means, factors of each channel (three rows),
+// then the doubles of two sums, [2][chunks][channels].
+#include <cmath>
+
+#include "kernels/cuda/channel_norm.h"
+#include "kernels/cuda/device.cuh"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = kThreads / kWarp;
+constexpr int64_t kChunk = 4096;
+
+struct Scratch {
+  float *mean, *variance, *slope;  // slope: dscale, before it is rounded
+  float* shift;                    // dbias
+  double* sums;
+};
+
+int64_t chunks_of(const ChannelExtent& e) { return blocks_for(e.samples * e.inner, kChunk); }
+
+size_t floats_of(const ChannelExtent& e) {
+  return round_up(static_cast<size_t>(4 * e.channels) * sizeof(float));
+}
+
+Scratch scratch_of(const ChannelExtent& e, void* scratch) {
+  auto* floats = static_cast<float*>(scratch);
+  return {floats, floats + e.channels, floats + 2 * e.channels, floats + 3 * e.channels,
+          reinterpret_cast<double*>(static_cast<char*>(scratch) + floats_of(e))};
+}
+
+// Where element j of a channel's samples * inner lies.
+__device__ inline int64_t place(const ChannelExtent& e, int64_t channel, int64_t j) {
+  if (e.last) return j * e.channels + channel;
+  const int64_t sample = j / e.inner;
+  return (sample * e.channels + channel) * e.inner + (j - sample * e.inner);
+}
+
+// What is summed over a channel's elements: two terms an element.
+template <typename T>
+struct Values {
+  const T* x;
+  __device__ void add(int64_t, int64_t at, double* sums) const { sums[0] += to_float(x[at]); }
+};
+template <typename T>
+struct Squares {
+  const T* x;
+  const float* mean;
+  __device__ void add(int64_t channel, int64_t at, double* sums) const {
+    const float d = to_float(x[at]) - mean[channel];
+    sums[0] += static_cast<double>(d) * static_cast<double>(d);
+  }
+};
+template <typename T>
+struct Slopes {
+  const T *dy, *x, *mean, *variance;
+  float epsilon;
+  __device__ void add(int64_t channel, int64_t at, double* sums) const {
+    const float d = to_float(dy[at]);
+    const float inv = 1.0f / sqrtf(to_float(variance[channel]) + epsilon);
+    sums[0] += d;
+    sums[1] += static_cast<double>(d * ((to_float(x[at]) - to_float(mean[channel])) * inv));
+  }
+};
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    sum_plain(ChannelExtent e, F terms, int64_t chunks, double* sums) {
+  __shared__ double spare[kRows];
+  const int64_t channel = blockIdx.x % e.channels, chunk = blockIdx.x / e.channels;
+  const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
+  const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+  double mine[2] = {};
+  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
+    terms.add(channel, place(e, channel, j), mine);
+  }
+  for (int k = 0; k < 2; ++k) {
+    const double sum = group_fold<kThreads>(mine[k], Add{}, spare);
+    if (threadIdx.x == 0) sums[(k * chunks + chunk) * e.channels + channel] = sum;
+  }
+}
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t groups, double* sums) {
+  __shared__ double rows[2][kRows][kWarp + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            row = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t channel = blockIdx.x % groups * kWarp + lane, chunk = blockIdx.x / groups;
+  const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
+  const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+  double mine[2] = {};
+  for (int64_t j = begin + row; j < end && channel < e.channels; j += kRows) {
+    terms.add(channel, place(e, channel, j), mine);
+  }
+  for (int k = 0; k < 2; ++k) rows[k][row][lane] = mine[k];
+  __syncthreads();
+  if (row != 0 || channel >= e.channels) return;
+  for (int k = 0; k < 2; ++k) {
+    double sum = 0;
+    for (int r = 0; r < kRows; ++r) sum += rows[k][r][lane];
+    sums[(k * chunks + chunk) * e.channels + channel] = sum;
+  }
+}
+
+template <typename F>
+cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cudaStream_t stream) {
+  const int64_t chunks = chunks_of(e), groups = blocks_for(e.channels, kWarp);
+  return e.last ? launch_blocks(stream, chunks * groups, kThreads, sum_last<F>, e, terms, chunks,
+                                groups, sums)
+                : launch_blocks(stream, chunks * e.channels, kThreads, sum_plain<F>, e, terms,
+                                chunks, sums);
+}
+
+// to[channel] = scale * sum k of the channel, and rounded to `stored`, which may be null.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, double scale, float* to,
+               T* stored) {
+  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (channel >= channels) return;
+  double sum = 0;
+  for (int64_t c = 0; c < chunks; ++c) sum += sums[(k * chunks + c) * channels + channel];
+  to[channel] = static_cast<float>(sum * scale);
+  if (stored != nullptr) stored[channel] = Stored<T>::from(to[channel]);
+}
+
+template <typename T>
+cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, double scale, float* to,
+                   void* stored, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, add_chunks<T>,
+                       e.channels, chunks_of(e), s.sums, k, scale, to, static_cast<T*>(stored));
+}
+
+// Means and variances that y is made from, and what is kept of them.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) settle_kernel(ChannelNorm n, Scratch s) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= n.extent.channels) return;
+  const float mean = to_float(static_cast<const T*>(n.mean)[c]);
+  const float variance = to_float(static_cast<const T*>(n.variance)[c]);
+  if (!n.training) {
+    s.mean[c] = mean;
+    s.variance[c] = variance;
+  }
+  const auto put = [&](void* to, float value) {
+    if (to != nullptr) static_cast<T*>(to)[c] = Stored<T>::from(value);
+  };
+  put(n.running_mean, mean * n.momentum + s.mean[c] * (1.0f - n.momentum));
+  put(n.running_variance, variance * n.momentum + s.variance[c] * (1.0f - n.momentum));
+  put(n.batch_mean, s.mean[c]);
+  put(n.batch_variance, s.variance[c]);
+}
+
+__device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
+  return e.last ? i % e.channels : i / e.inner % e.channels;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch s) {
+  const ChannelExtent& e = n.extent;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.samples * e.channels * e.inner) return;
+  const int64_t c = channel_of(e, i);
+  const float factor =
+      to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
+  const float x = to_float(static_cast<const T*>(n.x)[i]);
+  static_cast<T*>(n.y)[i] =
+      Stored<T>::from((x - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient n, Scratch s) {
+  const ChannelExtent& e = n.extent;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.samples * e.channels * e.inner) return;
+  const int64_t c = channel_of(e, i);
+  const auto of = [&](const void* values, int64_t at) {
+    return to_float(static_cast<const T*>(values)[at]);
+  };
+  const float inv = 1.0f / sqrtf(of(n.variance, c) + n.epsilon);
+  float through = 0;
+  if (n.training) {
+    const float share = 1.0f / static_cast<float>(e.samples * e.inner);
+    const float h = (of(n.x, i) - of(n.mean, c)) * inv;
+    through = (s.shift[c] + h * s.slope[c]) * share;
+  }
+  static_cast<T*>(n.dx)[i] = Stored<T>::from(of(n.scale, c) * inv * (of(n.dy, i) - through));
+}
+
+template <typename T>
+cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
+  const ChannelExtent& e = n.extent;
+  const Scratch s = scratch_of(e, n.scratch);
+  if (n.training) {
+    const double share = 1.0 / static_cast<double>(std::max<int64_t>(e.samples * e.inner, 1));
+    const T* x = static_cast<const T*>(n.x);
+    OFSDP_CUDA_TRY(sum_terms(e, Values<T>{x}, s.sums, stream));
+    OFSDP_CUDA_TRY(finish<T>(e, s, 0, share, s.mean, nullptr, stream));
+    OFSDP_CUDA_TRY(sum_terms(e, Squares<T>{x, s.mean}, s.sums, stream));
+    OFSDP_CUDA_TRY(finish<T>(e, s, 0, share, s.variance, nullptr, stream));
+  }
+  OFSDP_CUDA_TRY(
+      launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<T>, n, s));
+  return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
+                       apply_kernel<T>, n, s);
+}
+
+template <typename T>
+cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
+  const ChannelExtent& e = n.extent;
+  const Scratch s = scratch_of(e, n.scratch);
+  const Slopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
+                         static_cast<const T*>(n.mean), static_cast<const T*>(n.variance),
+                         n.epsilon};
+  OFSDP_CUDA_TRY(sum_terms(e, slopes, s.sums, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 0, 1.0, s.shift, n.dbias, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 1, 1.0, s.slope, n.dscale, stream));
+  if (n.dx == nullptr) return cudaSuccess;
+  return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
+                       gradient_kernel<T>, n, s);
+}
+
+}  // namespace
+
+size_t channel_norm_scratch(const ChannelExtent& e) {
+  return floats_of(e) + static_cast<size_t>(2 * chunks_of(e) * e.channels) * sizeof(double);
+}
+
+cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream) {
+  return with_float(n.extent.dtype, [&](auto t) { return norm_as<decltype(t)>(n, stream); });
+}
+
+cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream) {
+  return with_float(n.extent.dtype, [&](auto t) { return grad_as<decltype(t)>(n, stream); });
+}
+
+}  // namespace ofsdp::cuda
