@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::chrono::microseconds kPause{50};   // between two looks
 constexpr std::chrono::milliseconds kSlice{100};  // between two looks at the groups
+constexpr std::chrono::seconds kLeaving{5};       // the others may have failed
 constexpr std::chrono::seconds kHearsay{2};       // how long a death takes to be known
 constexpr int kKinds = 8;
 
@@ -62,6 +63,8 @@ Status DeviceRanks::joined(const RankGroup& ranks, ofsdp_group* handle) {
 
 DeviceRanks::~DeviceRanks() {
   if (!communicator_.check({}).ok()) abort();
+  timeout_ = std::min<Clock::duration>(timeout_, kLeaving);
+  begin_wait(step_);
   std::ranges::reverse(groups_);
   for (const Group& group : groups_) device_.table().leave_group(device_.handle(), group.handle);
 }

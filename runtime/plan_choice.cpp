@@ -59,7 +59,8 @@ class PlanChooser {
     OFSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, predict(plans, topology));
     const auto best = std::ranges::min_element(seconds) - seconds.begin();
     auto& chosen = plans[static_cast<size_t>(best)];
-    if (kernels_->device() == nullptr) chosen->choice = choice_line(plans, seconds, *chosen);
+    const bool measured = kernels_->device() == nullptr;
+    chosen->choice = measured ? choice_line(plans, seconds, *chosen) : device_line(*chosen);
     return std::move(chosen);
   }
 
@@ -90,7 +91,7 @@ class PlanChooser {
   Result<std::vector<double>> predict(const std::vector<std::unique_ptr<RunPlan>>& plans,
                                       const std::optional<Topology>& topology) const {
     std::vector<double> seconds(plans.size());
-    if (kernels_->device() != nullptr) return seconds;  // one rank: nothing is sharded
+    if (kernels_->device() != nullptr) return seconds;  // nothing measures devices yet
     if (communicator_.rank() == 0) {
       Machine machine;
       machine.topology = topology;
@@ -105,6 +106,12 @@ class PlanChooser {
     std::vector<double> all(seconds.size() * static_cast<size_t>(communicator_.size()));
     OFSDP_RETURN_IF_ERROR(communicator_.exchange(seconds, all, {"choice of a strategy", -1, 0}));
     return std::vector<double>(all.begin(), all.begin() + static_cast<int64_t>(seconds.size()));
+  }
+
+  std::string device_line(const RunPlan& chosen) const {
+    if (communicator_.size() == 1) return "";
+    return fmt::format("strategy auto: {}, the first that fits; on GPUs nothing is measured yet\n",
+                       strategy_name(chosen.plan.strategy));
   }
 
   std::string choice_line(const std::vector<std::unique_ptr<RunPlan>>& plans,

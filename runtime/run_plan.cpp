@@ -292,7 +292,7 @@ class RunPlanner {
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
     needs.data = communicator_.is_first_of_host() ? unpacked : 0;
-    needs.link = communicator_.staging_bytes();
+    if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
     if (saves && !options_.checkpoint.sync) {

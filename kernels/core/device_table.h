@@ -211,8 +211,8 @@ typedef struct ofsdp_device_table {
                     const ofsdp_device_update*);
 
   /* Several ranks. All of a group call the same in the same order, and capture and launch alike.
-   * Joining, splitting, and the first use of a group may wait for the others, as patient as the
-   * one who joined; a group is left, or aborted and then left, before its device is closed. */
+   * Joining, splitting, making known and leaving may wait for the others, as patient as the one who
+   * joined; a group is left, or aborted and then left, before its device is closed. */
   int32_t (*can_join)(ofsdp_device*, int32_t ranks_on_device, char* text,
                       size_t bytes);                   /* 0: why */
   int32_t (*make_group_key)(ofsdp_device*, void* key); /* by place 0, for all */

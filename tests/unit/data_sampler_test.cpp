@@ -176,6 +176,24 @@ TEST(Sampler, ShortLastBatchLeavesSomeRanksLessOrNothing) {
   EXPECT_EQ(make(options, 3).global_size(2), 2);
 }
 
+TEST(Sampler, RanksAreAlikeWhereAllHaveAsManySamples) {
+  for (int64_t samples = 1; samples < 40; ++samples) {
+    std::vector<Sampler> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.push_back(*Sampler::make(
+          {.samples = samples, .batch_size = 2, .grad_accum = 2, .ranks = 3, .rank = rank}));
+    }
+    for (int64_t update = 0; update < 2 * ranks[0].updates_per_epoch(); ++update) {
+      for (const int64_t micro : {0, 1}) {
+        const int64_t size = ranks[0].micro_size(update, micro);
+        const bool same = ranks[1].micro_size(update, micro) == size &&
+                          ranks[2].micro_size(update, micro) == size;
+        for (const Sampler& sampler : ranks) EXPECT_EQ(sampler.alike(update, micro), same);
+      }
+    }
+  }
+}
+
 TEST(Sampler, SizesAreExactlyThoseThatOccur) {
   for (int64_t samples : {1, 5, 12, 13, 23, 24, 25, 100}) {
     for (bool drop : {false, true}) {

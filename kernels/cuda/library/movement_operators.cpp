@@ -52,6 +52,44 @@ std::unique_ptr<CudaKernel> create_expand(ofsdp_device&, const Problem& p) {
       dtype_size(p.in(0).dtype));
 }
 
+// Two axes of y, repetition and element, for each axis of x.
+std::unique_ptr<CudaKernel> create_tile(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
+  const std::vector<int64_t> strides = dense_strides(x);
+  std::vector<int64_t> shape, from;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    shape.insert(shape.end(), {y[axis] / x[axis], x[axis]});
+    from.insert(from.end(), {0, strides[axis]});
+  }
+  return make_copies({{shape, from, dense_strides(shape)}}, dtype_size(p.in(0).dtype));
+}
+
+// [N, C, H b, W b] and [N, C b b, H, W] as six axes: N, C, H, block row, W, block column.
+struct BlockView {
+  std::vector<int64_t> shape, space, depth;
+};
+
+BlockView block_view(const Shape& space, const Attributes& attributes) {
+  const int64_t b = attributes.i("blocksize", 1);
+  const int64_t n = space[0], c = space[1], h = space[2] / b, w = space[3] / b;
+  const bool crd = attributes.s("mode", "DCR") == "CRD";
+  const int64_t channel = crd ? b * b * h * w : h * w;
+  const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
+  return {{n, c, h, b, w, b},
+          {c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
+          {c * b * b * h * w, channel, w, b * block, 1, block}};
+}
+
+std::unique_ptr<CudaKernel> create_depth_to_space(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.out(0).shape, p.attributes);
+  return make_copies({{v.shape, v.depth, v.space}}, dtype_size(p.in(0).dtype));
+}
+
+std::unique_ptr<CudaKernel> create_space_to_depth(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.in(0).shape, p.attributes);
+  return make_copies({{v.shape, v.space, v.depth}}, dtype_size(p.in(0).dtype));
+}
+
 bool accepts_reorder(const Problem& p) { return p.in(0).shape == p.out(0).shape; }
 
 std::unique_ptr<CudaKernel> create_reorder(ofsdp_device&, const Problem& p) {
@@ -241,6 +279,9 @@ void add_movement(CudaImplementations& list) {
   list.push_back({"Split", "own", accepts_plain, create_split});
   list.push_back({"Slice", "own", accepts_slice, create_slice});
   list.push_back({"ofsdp.SliceGrad", "own", accepts_plain, create_slice_grad});
+  list.push_back({"Tile", "own", accepts_plain, create_tile});
+  list.push_back({"DepthToSpace", "own", accepts_plain, create_depth_to_space});
+  list.push_back({"SpaceToDepth", "own", accepts_plain, create_space_to_depth});
   list.push_back({"Pad", "own", accepts_pad, create_pad});
   list.push_back({"ofsdp.Reorder", "own", accepts_reorder, create_reorder});
   list.push_back({"ofsdp.Copy", "cudart", accepts_copy, create_copy});

@@ -182,6 +182,7 @@ void add_pointwise(CudaImplementations& list) {
   list.push_back(variadic("Min", Pointwise::kMin));
   list.push_back({"Where", "own", accepts_where, create_where});
   list.push_back({"Cast", "own", accepts_cast, create_cast});
+  list.push_back({"CastLike", "own", accepts_cast, create_cast});
 }
 
 }  // namespace ofsdp::cuda

@@ -41,6 +41,26 @@ std::unique_ptr<CudaKernel> create_max(ofsdp_device&, const Problem& p) {
       });
 }
 
+// One window over the whole plane; output 1 is our own, the winners. The bytes of both are the same in
+// both layouts.
+bool accepts_global(const Problem& p) { return is_supported(p.in(0)); }
+
+std::unique_ptr<CudaKernel> create_global(ofsdp_device&, const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  WindowExtent w;
+  w.dtype = p.in(0).dtype;
+  w.images = x[0];
+  w.channels = x[1];
+  w.channels_last = p.in(0).layout == Layout::kChannelsLast;
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    w.in[3 - x.rank() + axis] = w.kernel[3 - x.rank() + axis] = x[axis];
+  }
+  return make_cuda_kernel([w, winners = p.has_out(1)](cudaStream_t stream, const ofsdp_launch& l) {
+    return max_pool(w, l.inputs[0], l.outputs[0], winners ? l.outputs[1] : nullptr, nullptr, false,
+                    false, stream);
+  });
+}
+
 // (dy, winners) -> dx
 bool accepts_max_grad(const Problem& p) {
   return is_supported(p.out(0)) && p.in(0).layout == p.out(0).layout &&
@@ -79,6 +99,7 @@ std::unique_ptr<CudaKernel> create_average_grad(ofsdp_device&, const Problem& p)
 void add_pools(CudaImplementations& list) {
   list.push_back({"MaxPool", "own", accepts_max, create_max});
   list.push_back({"ofsdp.MaxPoolGrad", "own", accepts_max_grad, create_max_grad});
+  list.push_back({"GlobalMaxPool", "own", accepts_global, create_global});
   list.push_back({"AveragePool", "own", accepts_average, create_average});
   list.push_back({"ofsdp.AveragePoolGrad", "own", accepts_average, create_average_grad});
 }

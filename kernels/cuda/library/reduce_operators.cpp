@@ -1,6 +1,7 @@
 // Sums, means and extremes over axes, and running sums: kernels/cuda/reduce.h, scan.h.
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
+#include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/scan.h"
 
@@ -10,6 +11,8 @@ namespace {
 bool accepts(const Problem& p) {
   return p.all_plain() && is_float(p.in(0).dtype) && (!p.has_in(1) || p.constant(1) != nullptr);
 }
+
+bool accepts_float32(const Problem& p) { return accepts(p) && p.in(0).dtype == DType::kFloat32; }
 
 std::unique_ptr<CudaKernel> make_reduction(const Problem& p, const std::vector<bool>& reduced,
                                            ReduceKind kind, bool mean) {
@@ -58,6 +61,21 @@ CudaImplementation reduction(const char* op, ReduceKind kind, bool mean = false)
           }};
 }
 
+// A reduction and then a function of its results, in place; 16-bit results would be rounded twice.
+CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
+  return {
+      op, "own", accepts_float32, [=](ofsdp_device&, const Problem& p) {
+        std::shared_ptr<CudaKernel> inner = make_reduction(p, reduced_axes(p), kind, false);
+        return make_cuda_kernel(
+            [inner, function, n = p.out(0).numel()](cudaStream_t stream, const ofsdp_launch& l) {
+              OFSDP_CUDA_TRY(inner->run(stream, l));
+              return pointwise(function, DType::kFloat32, l.outputs[0], nullptr, l.outputs[0], n,
+                               {}, stream);
+            },
+            inner->workspace_bytes());
+      }};
+}
+
 bool accepts_scan(const Problem& p) {
   return p.all_plain() && has_running_sum(p.in(0).dtype) && p.constant(1) != nullptr;
 }
@@ -102,6 +120,8 @@ void add_reductions(CudaImplementations& list) {
   list.push_back(reduction("ReduceMax", ReduceKind::kMax));
   list.push_back(reduction("ReduceMin", ReduceKind::kMin));
   list.push_back({"CumSum", "own", accepts_scan, create_scan});
+  list.push_back(function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt));
+  list.push_back(function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog));
   list.push_back({"GlobalAveragePool", "own", accepts_global, create_global_average});
 }
 
