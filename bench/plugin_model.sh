@@ -19,7 +19,7 @@ train() { # NAME STEPS BATCH METRICS [COMMAND...]
   local name=$1 steps=$2 batch=$3 metrics=$4 plugins=()
   shift 4
   [ "$name" = built_in ] || plugins=(--plugin $examples/librms_norm.so --plugin $examples/libfused_swiglu.so)
-  "$@" build/release/fsdp-run "$folder/$name.onnx" "${plugins[@]}" --loss cross_entropy --data synthetic --optimizer adamw \
+  OMP_WAIT_POLICY=passive "$@" build/release/fsdp-run "$folder/$name.onnx" "${plugins[@]}" --loss cross_entropy --data synthetic --optimizer adamw \
     --lr 1e-4 --batch-size "$batch" --steps "$steps" --threads 1 --metrics "$metrics" >/dev/null
 }
 

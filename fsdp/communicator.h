@@ -114,6 +114,9 @@ class Communicator {
   virtual Status exchange(std::span<const double> mine, std::span<double> all,
                           const CollectiveSite& site) = 0;
   virtual Status barrier(const CollectiveSite& site) = 0;
+  // Whether a wait for other ranks has become vain, as the calls above say it: for those who wait
+  // for them elsewhere. Never waits.
+  virtual Status check(const CollectiveSite&) const { return {}; }
 
   // Read-only bytes made once on the host and seen by all its ranks (a decompressed data column):
   // the host's first rank fills them with `fill`, the others wait and map them. Counted in the

@@ -127,6 +127,21 @@ void ControlPage::take_failure(uint32_t failure) const {
   if (failure != 0 && run().failed.compare_exchange_strong(nobody, failure)) ring_all();
 }
 
+void ControlPage::note_verdict(int host, bool may_print) const {
+  const auto place = static_cast<uint32_t>(host + 1);
+  uint32_t known = run().verdict.load();
+  while (known == 0 || known >> 1 > place) {
+    const uint32_t mine = place << 1 | static_cast<uint32_t>(may_print);
+    if (run().verdict.compare_exchange_weak(known, mine)) return;
+  }
+}
+
+std::optional<bool> ControlPage::verdict_of(int host) const {
+  const uint32_t known = run().verdict.load();
+  if (known >> 1 != static_cast<uint32_t>(host + 1)) return std::nullopt;
+  return (known & 1) != 0;
+}
+
 void ControlPage::note_death(int rank, bool cut) const {
   int32_t nobody = 0;
   run().dead.compare_exchange_strong(nobody, (rank + 1) | (cut ? kCut : 0));

@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "fsdp/communicator.h"
 #include "fsdp/fd_channel.h"
@@ -35,6 +36,9 @@ struct alignas(64) RunState {
   // 0, or rank + 1: the first that ended without a word; with kCut, that the network lost.
   std::atomic<int32_t> dead{0};
   std::atomic<int32_t> gone{0};  // 0, or rank + 1 of another host that left and is needed
+  // 0, or (host + 1) << 1 | may print: what another host says of the failure of a rank of this one;
+  // of several the first host.
+  std::atomic<uint32_t> verdict{0};
 };
 
 inline constexpr int32_t kCut = 1 << 30;
@@ -90,6 +94,8 @@ class ControlPage {
 
   bool claim_failure(int rank, int exit_status) const;  // true for the first
   void take_failure(uint32_t failure) const;  // as RunState::failed: heard from another host
+  void note_verdict(int host, bool may_print) const;
+  std::optional<bool> verdict_of(int host) const;
   void note_death(int rank, bool cut = false) const;
   void note_gone(int rank) const;  // it left, and is needed
   void note_leave(int rank) const;

@@ -119,6 +119,7 @@ class LocalCommunicator final : public Communicator {
   }
 
   Status barrier(const CollectiveSite& site) override { return exchange({}, {}, site); }
+  Status check(const CollectiveSite& site) const override { return wait_.check(site); }
 
   Result<std::span<const std::byte>> share_from_rank0(
       MemoryLedger& ledger, size_t bytes, const std::string& name,

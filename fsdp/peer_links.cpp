@@ -22,16 +22,19 @@ Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveS
 Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
   const int rank = seat_.ranks[static_cast<size_t>(peer)];
   const auto slices = wait.timeout() / PeerWait::kSlice + 1;
-  for (int64_t slice = 0; slice < slices; ++slice) {
+  WaitNote note = wait.note(rank);
+  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
     char kind = 0;
     Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
     if (got.kind == Received::Kind::kMessage) {
+      note.met();
       if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", seat_.rank());
       return std::move(got.fd);
     }
     if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
     OFSDP_RETURN_IF_ERROR(wait.check(site));
   }
+  note.late();
   return wait.late(rank, site);
 }
 

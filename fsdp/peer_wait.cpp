@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fsdp/host_name.h"
+
 namespace ofsdp {
 namespace {
 
@@ -18,26 +20,21 @@ int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Says in the page that this rank sleeps on `peer`: until it came, and for good where it did not,
-// so that those who wait for this rank do not blame it while it reports.
+// Wants the bell of `peer`.
 class Sleeper {
  public:
-  Sleeper(RankState& me, RankState& peer, int peer_rank) : me_(me), peer_(peer) {
-    look();
-    me_.waits_for.store(peer_rank + 1);
+  explicit Sleeper(RankState& peer) : peer_(peer) {
     peer_.sleepers.fetch_add(1, std::memory_order_seq_cst);
   }
   ~Sleeper() { peer_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  void look() { me_.looked.store(nanoseconds_now()); }
-  void met() { me_.waits_for.store(0); }
-
  private:
-  RankState& me_;
   RankState& peer_;
 };
+
+}  // namespace
 
 // A rank that was stopped in a wait still says that it waits, but looks no more.
 bool is_waiting(const RankState& rank) {
@@ -45,7 +42,17 @@ bool is_waiting(const RankState& rank) {
   return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
 }
 
-}  // namespace
+WaitNote::WaitNote(RankState& me, int peer) : me_(me) {
+  look();
+  me_.waits_for.store(peer + 1);
+}
+
+void WaitNote::look() { me_.looked.store(nanoseconds_now()); }
+void WaitNote::late() {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::seconds(10);
+  me_.looked.store(nanoseconds_now() + kLongest.count());
+}
+void WaitNote::met() { me_.waits_for.store(0); }
 
 int end_of_chain(const ControlPage& page, int peer) {
   for (int hop = 0; hop < page.world() && is_waiting(page.rank(peer)); ++hop) {
@@ -87,8 +94,8 @@ Status PeerWait::gone(int peer, const CollectiveSite& site) const {
 
 std::string PeerWait::process(int rank) const {
   const int pid = page_->rank(rank).pid.load();
-  if (map_ == nullptr) return fmt::format("rank {} (pid {})", rank, pid);
-  return fmt::format("rank {} (pid {} on {})", rank, pid, map_->names[static_cast<size_t>(rank)]);
+  const std::string host = map_ == nullptr ? host_name() : map_->names[static_cast<size_t>(rank)];
+  return fmt::format("rank {} (pid {} on {})", rank, pid, host);
 }
 
 bool PeerWait::spin(const Ready& ready) const {
@@ -104,7 +111,8 @@ bool PeerWait::spin(const Ready& ready) const {
 
 Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const CollectiveSite& site) const {
   RankState& theirs = page_->rank(ringer);
-  Sleeper sleeper(page_->rank(rank_), theirs, peer);
+  WaitNote note = this->note(peer);
+  const Sleeper sleeper(theirs);
   const bool may_leave = ringer == peer && (map_ == nullptr || map_->is_here(peer));
   std::chrono::nanoseconds waited{0};
   while (true) {
@@ -112,13 +120,16 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
     const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
     const uint32_t heard = theirs.bell.load(std::memory_order_seq_cst);
     if (ready()) {
-      sleeper.met();
+      note.met();
       return {};
     }
     OFSDP_RETURN_IF_ERROR(check(site));
     if (left) return gone(peer, site);
-    if (waited >= timeout_) return late(peer, site);
-    sleeper.look();
+    if (waited >= timeout_) {
+      note.late();
+      return late(peer, site);
+    }
+    note.look();
     const auto before = Clock::now();
     page_->sleep_on_bell(ringer, heard,
                          std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));

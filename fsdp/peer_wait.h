@@ -23,6 +23,19 @@
 
 namespace ofsdp {
 
+// Says in the page that this rank waits for `peer`: until it came, and for good where it did not,
+// so that those who wait for this rank do not blame it while it reports.
+class WaitNote {
+ public:
+  WaitNote(RankState& me, int peer);
+  void look();  // at least every PeerWait::kSlice
+  void late();  // it still waits while it finds out for whom
+  void met();
+
+ private:
+  RankState& me_;
+};
+
 class PeerWait {
  public:
   static constexpr std::chrono::milliseconds kSlice{100};
@@ -69,6 +82,8 @@ class PeerWait {
     blame_ = std::move(blame);
   }
 
+  // Of a wait that is made without this.
+  WaitNote note(int peer) const { return {page_->rank(rank_), peer}; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
   std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until
   Status late(int peer, const CollectiveSite& site) const;     // the error of a timeout
@@ -83,7 +98,7 @@ class PeerWait {
   Status failure(const CollectiveSite& site) const;
   bool spin(const Ready& ready) const;
   Status sleep(const Ready& ready, int ringer, int peer, const CollectiveSite& site) const;
-  std::string process(int rank) const;  // "rank 1 (pid 19297)"
+  std::string process(int rank) const;  // "rank 1 (pid 19297 on node1)"
 
   const ControlPage* page_;
   int rank_;
@@ -94,8 +109,10 @@ class PeerWait {
   std::function<int(int)> blame_;
 };
 
-// The rank to blame when `rank` is late: it may itself be waiting for another one.
+// The rank to blame when `rank` is late: it may itself be waiting for another one. One that waits is
+// the end of a chain when those it waits for wait for it.
 int end_of_chain(const ControlPage& page, int rank);
+bool is_waiting(const RankState& rank);
 
 // "reduce-scatter of unit 2", or "barrier" for a site without a unit.
 std::string site_text(const CollectiveSite& site);

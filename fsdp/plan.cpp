@@ -131,7 +131,7 @@ Span Plan::represented(const Unit& unit, int rank) const {
 }
 
 DType Plan::slot_dtype(const Unit& unit) const {
-  return shards_gradients(unit) ? param_dtype : DType::kFloat32;
+  return shards_gradients(unit) && !wide_slots ? param_dtype : DType::kFloat32;
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
@@ -145,6 +145,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
             .param_dtype = options.param_dtype,
             .reduce_dtype = options.reduce_dtype,
             .across_ranks = options.across_ranks,
+            .wide_slots = options.wide_slots,
             .units = {},
             .notice = std::move(parts.notice)};
   const auto nodes = readers(graph, false);

@@ -53,6 +53,7 @@ struct PlanOptions {
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
   bool across_ranks = false;
+  bool wide_slots = false;
 };
 
 // Elements of a unit's flat array.
@@ -68,9 +69,11 @@ struct Plan {
   DType param_dtype = DType::kFloat32;   // what nodes compute with; masters are float32
   DType reduce_dtype = DType::kFloat32;  // what sums over ranks are rounded to
   bool across_ranks = false;             // sums in the order of slices, see above
-  std::vector<Unit> units;               // the root, when there is one, is the last
-  int root = -1;                         // its id
-  std::string notice;                    // a line for the user, or empty
+  // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
+  bool wide_slots = false;
+  std::vector<Unit> units;  // the root, when there is one, is the last
+  int root = -1;            // its id
+  std::string notice;       // a line for the user, or empty
 
   bool low_precision() const { return param_dtype != DType::kFloat32; }
   // Ranks that divide the unit's optimizer state among them; 1: each has the whole.

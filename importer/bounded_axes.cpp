@@ -1,6 +1,7 @@
 #include "importer/bounded_axes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "importer/bounded_rules.h"
 #include "importer/fold.h"
@@ -18,14 +19,16 @@ Status BoundedAxes::refuse(const Node& node, const std::string& why) const {
 
 Result<bool> BoundedAxes::take(Node& node) {
   const std::string op = node.op->full_name();
-  const bool finds = op == "NonZero" || op == "Compress";
-  const ValueId mask = !finds || node.inputs.empty() ? 0 : node.inputs[op == "NonZero" ? 0 : 1];
-  if (mask != 0 && graph_.value(mask).constant == nullptr) {
+  const bool finds = op == "NonZero" || op == "Compress" || op == "Unique";
+  const ValueId looked_in =
+      !finds || node.inputs.empty() ? 0 : node.inputs[op == "Compress" ? 1 : 0];
+  if (looked_in != 0 && graph_.value(looked_in).constant == nullptr) {
     if (std::ranges::any_of(node.inputs, [&](ValueId id) { return bounded(id) != nullptr; })) {
       return refuse(node, "looks in a value whose own size only the run knows");
     }
-    OFSDP_RETURN_IF_ERROR(op == "NonZero" ? find_indices(node, mask, node.outputs[0])
-                                          : compress(node));
+    OFSDP_RETURN_IF_ERROR(op == "NonZero"    ? find_indices(node, looked_in, node.outputs[0])
+                          : op == "Compress" ? compress(node)
+                                             : unique(node));
     return true;
   }
   const auto known = std::ranges::find_if(node.inputs, [&](ValueId id) { return bounded(id); });
@@ -36,7 +39,10 @@ Result<bool> BoundedAxes::take(Node& node) {
   }
   OFSDP_ASSIGN_OR_RETURN(const bool done, take_shape(node));
   if (done || known == node.inputs.end()) return done;
-  if (op == "Expand") {
+  if (const Bounded* whole = indexed_within(node)) {
+    OFSDP_RETURN_IF_ERROR(op == "Gather" ? keep(node)
+                                         : keep_bounded(node, whole->axis, whole->count));
+  } else if (op == "Expand") {
     OFSDP_RETURN_IF_ERROR(expand(node));
   } else if (op == "Slice") {
     OFSDP_RETURN_IF_ERROR(slice(node));
@@ -108,6 +114,31 @@ Status BoundedAxes::made_of_shape(const Node& node) {
     if (own >= 0 && x[own] != 1) return refuse(node, "expands to a size that only the run knows");
   }
   return keep_bounded(made, axis, count);
+}
+
+void BoundedAxes::watch(const Node& node) {
+  static const std::set<std::string> kElements = {"Reshape",  "Flatten",   "Squeeze", "Unsqueeze",
+                                                  "Identity", "Transpose", "Slice",   "Gather"};
+  shapes_.watch(node);
+  if (!kElements.contains(node.op->full_name())) return;
+  const auto it = within_.find(node.inputs[0]);
+  if (it != within_.end()) within_[node.outputs[0]] = it->second;
+}
+
+const BoundedAxes::Bounded* BoundedAxes::indexed_within(const Node& node) const {
+  const std::string op = node.op->full_name();
+  if (op != "Gather" && op != "ScatterElements" && op != "ScatterND") return nullptr;
+  const Bounded* data = bounded(node.inputs[0]);
+  const auto index = within_.find(node.inputs[1]);
+  if (data == nullptr || index == within_.end() || !(index->second == data->count)) return nullptr;
+  if (op != "Gather" && bounded(node.inputs[2]) != nullptr) return nullptr;
+  const Shape& indices = graph_.value(node.inputs[1]).desc.shape;
+  if (op == "ScatterND") {
+    return data->axis == 0 && indices[indices.rank() - 1] == 1 ? data : nullptr;
+  }
+  const auto axis =
+      normalize_axis(node.attributes.i("axis", 0), graph_.value(node.inputs[0]).desc.shape.rank());
+  return axis.ok() && *axis == data->axis ? data : nullptr;
 }
 
 Status BoundedAxes::check_outputs() const {

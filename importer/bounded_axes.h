@@ -1,7 +1,8 @@
-// BoundedAxes: values whose shape depends on the data (NonZero, Compress), planned at their bound.
+// BoundedAxes: values whose shape depends on the data (NonZero, Compress, Unique), planned at their
+// bound.
 // specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices, which
 // gives as many columns as there could be and, at run time, their count; the columns behind the
-// count repeat the last one. From there an axis of a value can be *bounded*: only its first factor *
+// count repeat the last one. Compress and Unique become a Gather by such indices. From there an axis of a value can be *bounded*: only its first factor *
 // count slices are there, what lies behind is padding. Three rules keep padding out of every
 // result and of every gradient:
 //
@@ -37,7 +38,7 @@ class BoundedAxes {
   // shape inputs may have been replaced by their bounds, is an ordinary one.
   Result<bool> take(Node& node);
   // An ordinary node, once its outputs have descs.
-  void watch(const Node& node) { shapes_.watch(node); }
+  void watch(const Node& node);
   // No output of the graph has a bounded axis.
   Status check_outputs() const;
 
@@ -47,12 +48,19 @@ class BoundedAxes {
     Count count;
   };
   const Bounded* bounded(ValueId id) const;
+  // What the node's data have, where it reads or writes slices along the bounded axis by indices
+  // that lie below the count: no padding is met. Null: it does not.
+  const Bounded* indexed_within(const Node& node) const;
   // Counts in shape inputs: their bounds take their place. Whether the node is done with.
   Result<bool> take_shape(Node& node);
   Status made_of_shape(const Node& node);
 
   Status find_indices(const Node& node, ValueId x, ValueId indices);
   Status compress(const Node& node);
+  Status unique(const Node& node);
+  // `node` becomes a Gather along its axis of the slices that `indices` name. Without the attribute
+  // its data are laid flat.
+  Status gather_found(const Node& node, ValueId indices, Count count);
   Status pass_on(const Node& node);
   Status expand(const Node& node);
   Status slice(const Node& node);
@@ -72,6 +80,7 @@ class BoundedAxes {
   GraphEditor editor_;
   CountedShapes shapes_;
   std::map<ValueId, Bounded> bounded_;
+  std::map<ValueId, Count> within_;  // indices, each below the count: Unique's inverse
 };
 
 }  // namespace ofsdp

@@ -24,10 +24,34 @@ Status BoundedAxes::find_indices(const Node& node, ValueId x, ValueId indices) {
 Status BoundedAxes::compress(const Node& node) {
   const ValueId found = editor_.add_value({node.name + ".found", ValueKind::kActivation, {}});
   OFSDP_RETURN_IF_ERROR(find_indices(node, node.inputs[1], found));
-  const Count count = bounded_.at(found).count;
   OFSDP_ASSIGN_OR_RETURN(
       const ValueId indices,
       editor_.add1("Squeeze", node.name + ".indices", {found, ints(node.name + ".axis", {0})}));
+  return gather_found(node, indices, bounded_.at(found).count);
+}
+
+// Its gradient goes to the slices that appear first.
+Status BoundedAxes::unique(const Node& node) {
+  const auto output = [&](size_t i, const char* otherwise) {
+    if (i < node.outputs.size() && node.outputs[i] != 0) return node.outputs[i];
+    return editor_.add_value({node.name + otherwise, ValueKind::kActivation, {}});
+  };
+  const ValueId first = output(1, ".first"), counts = output(3, ".counts");
+  const Count count{output(4, ".count"), 1};
+  const ValueId inverse = output(2, ".inverse");
+  const Node found{&graph_.registry->get("ofsdp.FoundUnique"),
+                   node.name + ".found",
+                   node.attributes,
+                   {node.inputs[0]},
+                   {first, inverse, counts, count.value},
+                   false};
+  OFSDP_RETURN_IF_ERROR(keep(found));
+  bounded_[first] = bounded_[counts] = {0, count};
+  within_[inverse] = count;
+  return node.outputs[0] == 0 ? Status{} : gather_found(node, first, count);
+}
+
+Status BoundedAxes::gather_found(const Node& node, ValueId indices, Count count) {
   ValueId x = node.inputs[0];
   const int64_t rank = graph_.value(x).desc.shape.rank();
   int64_t axis = node.attributes.i("axis", 0);
@@ -41,7 +65,7 @@ Status BoundedAxes::compress(const Node& node) {
                     node.name,
                     {{"axis", axis}},
                     {x, indices},
-                    node.outputs,
+                    {node.outputs[0]},
                     false};
   return keep_bounded(gather, static_cast<int>(axis), count);
 }

@@ -3,12 +3,12 @@
 #include <onnx/defs/schema.h>
 #include <onnx/onnx_pb.h>
 
-#include <algorithm>
 #include <set>
 
 #include "importer/onnx_import.h"
 #include "importer/onnx_protos.h"
 #include "importer/standard_body_graph.h"
+#include "importer/standard_outputs.h"
 
 namespace ofsdp {
 namespace {
@@ -195,34 +195,11 @@ class ModelWriter {
   std::map<std::string, std::string> functions_;
 };
 
-// MaxPool's winners are an output of our own; its Indices say the same to others.
-Graph with_standard_max_pool(Graph graph) {
-  for (Node& node : graph.nodes) {
-    if (node.op->full_name() != "MaxPool" || node.outputs.size() < 3) continue;
-    const ValueId winners = node.outputs[2];
-    graph.value(winners).desc.dtype = DType::kInt64;
-    if (node.outputs[1] == 0) {
-      node.outputs[1] = winners;
-    } else {
-      const ValueId indices = node.outputs[1];
-      for (Node& reader : graph.nodes) std::ranges::replace(reader.inputs, winners, indices);
-    }
-    node.outputs.resize(2);
-  }
-  return graph;
-}
-
 }  // namespace
 
 Result<std::string> graph_model(const Graph& graph, const OnnxFile& file,
                                 const std::map<ValueId, std::string>& names) {
-  for (const Node& node : graph.nodes) {
-    const bool columns = node.op->full_name() == "MaxPool" &&
-                         node.attributes.i("storage_order", 0) != 0 && node.outputs.size() > 1;
-    if (columns)
-      return input_error("{}: storage_order 1 has no gradient graph", graph.describe(node));
-  }
-  const Graph standard = with_standard_max_pool(graph);
+  OFSDP_ASSIGN_OR_RETURN(const Graph standard, with_standard_outputs(graph));
   return ModelWriter(standard, file, names).write();
 }
 

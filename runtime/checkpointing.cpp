@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/weight_check.h"
+
 namespace ofsdp {
 namespace {
 
@@ -116,6 +118,7 @@ Status Checkpointing::settle() {
 Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait) {
   const Clock::time_point began = Clock::now();
   OFSDP_RETURN_IF_ERROR(settle());
+  OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
   const RunStart position = plan_.train_sampler[0].position(step);
   manifest_.step = step;
   manifest_.save = fmt::format("{}-{}", token_, step);

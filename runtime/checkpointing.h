@@ -10,7 +10,8 @@
 // SIGTERM or Ctrl-C on any rank.
 //
 // Ownership: borrows plan, setup, state and communicator; owns the store (rank 0). Threads: one;
-// `after_update` and `finish` are collective. Errors: kFault of this rank's writer, kPeer of others.
+// `after_update` and `finish` are collective. Errors: kFault of this rank's writer, or of weights
+// that are NaN (weight_check.h), kPeer of others.
 #pragma once
 
 #include <chrono>

@@ -5,8 +5,11 @@
 // work, else the CPU: `notice` then says why, but for a program without the library, which never
 // promised a GPU.
 //
+// Several ranks all compute on GPUs or none does. The ranks of a host take its GPUs in turn, so that
+// more ranks than GPUs share them where the library can do that.
+//
 // Ownership: the Device is the caller's and outlives all that is planned for it. Threads: one.
-// Errors: kInput, one line.
+// Collective. Errors: kInput, one line; those of an exchange.
 #pragma once
 
 #include "fsdp/communicator.h"
@@ -21,6 +24,6 @@ struct ChosenDevice {
 };
 
 Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
-                                   const Communicator& communicator);
+                                   Communicator& communicator);
 
 }  // namespace ofsdp

@@ -1,5 +1,6 @@
 #include "runtime/device_executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -15,31 +16,37 @@ DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
 }
 
 DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                               const ExecutorOptions& options, bool graphs)
+                               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks)
     : context_(context),
       device_(context.device),
       table_(context.device.table()),
       optimizer_(std::move(optimizer)),
       options_(options),
-      graphs_(graphs),
+      ranks_(std::move(ranks)),
       exposed_(context.plan.units.size()) {
   for (const Unit& unit : context.plan.units) {
     gaps_.push_back(gaps(unit));
-    represented_.push_back(context.plan.represented(unit, 0));
+    represented_.push_back(context.plan.represented(unit, ranks_->rank()));
   }
 }
 
 Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(const DeviceContext& context,
                                                              DeviceOptimizer optimizer,
                                                              const ExecutorOptions& options,
-                                                             bool graphs) {
+                                                             std::unique_ptr<DeviceRanks> ranks) {
   std::unique_ptr<DeviceExecutor> made(
-      new DeviceExecutor(context, std::move(optimizer), options, graphs));
+      new DeviceExecutor(context, std::move(optimizer), options, std::move(ranks)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
   return made;
+}
+
+// With work under way the run has failed, and what that waits for may never come.
+DeviceExecutor::~DeviceExecutor() {
+  const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
+  if (under_way) ranks_->abort();
 }
 
 Status DeviceExecutor::prepare(BoundProgram& program) {
@@ -78,12 +85,12 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   step_.numbers = device_numbers(slot);
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
-  OFSDP_RETURN_IF_ERROR(play(program, slot));
+  slots_[slot].pending = true;
+  OFSDP_RETURN_IF_ERROR(play(program, slot, batch.alike));
   Slot& under_way = slots_[slot];
   OFSDP_RETURN_IF_ERROR(
       device_.call("an event", table_.record, under_way.done.get(), device_.compute()));
   const CompileOptions& options = program.plan->options;
-  under_way.pending = true;
   under_way.training = options.training;
   under_way.last = options.last_micro;
   under_way.empty = empty_;
@@ -136,12 +143,13 @@ void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {
   }
 }
 
-Status DeviceExecutor::play(BoundProgram& program, size_t slot) {
+Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
   const auto it = prepared_.find(&program);
   OFSDP_CHECK(it != prepared_.end(), "a program that was not prepared");
   Prepared& prepared = it->second;
-  if (!graphs_ || !prepared.ran || empty_) {
-    prepared.ran = prepared.ran || !empty_;
+  const bool may_replay = alike && !empty_;
+  if (!options_.graphs || !prepared.ran || !may_replay) {
+    prepared.ran = prepared.ran || may_replay;
     patch_inputs(program, slot);
     return enqueue(program, prepared, slot);
   }
@@ -208,7 +216,7 @@ Status DeviceExecutor::finish_micro_batch(const BoundProgram& program, size_t sl
 Status DeviceExecutor::collect(size_t slot) {
   Slot& done = slots_[slot];
   if (!done.pending) return {};
-  OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.await, done.done.get()));
+  OFSDP_RETURN_IF_ERROR(ranks_->wait(done.done.get(), done.step));
   done.pending = false;
   const ofsdp_run_state& state = pinned_result(slot);
   if (done.training && state.stop != 0) return blame_nan(slot);
@@ -221,7 +229,11 @@ Status DeviceExecutor::collect(size_t slot) {
   summed_.loss += done.share * static_cast<double>(result_.loss);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
-  summed_.squared_norm = state.squared_norm / (state.scale_used * state.scale_used);
+  // Where it is clipped by, it is of all ranks: one of them says so.
+  const bool of_all = done.program->plan->options.clip;
+  summed_.squared_norm = of_all && ranks_->rank() != 0
+                             ? 0
+                             : state.squared_norm / (state.scale_used * state.scale_used);
   loss_scale_ = {state.loss_scale, state.good_updates, state.skipped_updates};
   auto& place = ready_[0] ? ready_[1] : ready_[0];
   OFSDP_CHECK(!place, "three updates whose numbers nobody took");
@@ -249,41 +261,77 @@ Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
 }
 
 // The run is over: this may be slow. Nothing has been updated since, and the slot still has the
-// inputs, so the forward pass runs again, node by node.
+// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
+// its gathers.
 Status DeviceExecutor::blame_nan(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
-  const Graph& graph = program.plan->graph;
-  const auto culprit = [&]() -> Result<std::string> {
-    empty_ = false;
-    step_.numbers = device_numbers(slot);
-    step_.samples = slots_[slot].samples;
-    patch_inputs(program, slot);
-    OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.synchronize));
-    for (const BoundStep& step : program.steps) {
-      if (step.kind == StepKind::kCheckLoss) break;
-      if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
-      OFSDP_RETURN_IF_ERROR(execute(program, step));
-      OFSDP_RETURN_IF_ERROR(device_.call("the device", table_.synchronize));
-      if (step.kind != StepKind::kRun) continue;
-      const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
-      for (size_t i = 0; i < run.inputs.size(); ++i) {
-        OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(run.inputs[i]));
-        if (!found) continue;
-        return fmt::format("first in '{}', which node '{}' ({}) reads",
-                           graph.value(run.node->inputs[i]).name, run.node->name,
-                           run.node->op->full_name());
-      }
-      for (const TensorView& output : run.outputs) {
-        OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(output));
-        if (!found) continue;
-        return fmt::format("first made by node '{}' ({})", run.node->name,
-                           run.node->op->full_name());
-      }
-    }
-    return std::string("none found when run again");
-  };
-  OFSDP_ASSIGN_OR_RETURN(const std::string first, culprit());
-  return fault("{}: loss is NaN at step {}, rank 0: {}", graph.file, slots_[slot].step, first);
+  const int64_t step = slots_[slot].step;
+  const bool here = !slots_[slot].empty && std::isnan(pinned_result(slot).loss);
+  empty_ = false;
+  step_.numbers = device_numbers(slot);
+  step_.samples = slots_[slot].samples;
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(settle());
+  OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
+  if (!here) return ranks_->wait_for_failure(step);
+  return fault("{}: loss is NaN at step {}, rank {}: {}", program.plan->graph.file, step,
+               ranks_->rank(), first.empty() ? "none found when run again" : first);
+}
+
+// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
+// asked to take part in running it again.
+Status DeviceExecutor::check_evaluation(BoundProgram& program) {
+  if (std::isfinite(result_.loss)) return {};
+  const bool nan = std::isnan(result_.loss);
+  std::string first;
+  if (nan && !ranks_->several()) {
+    OFSDP_RETURN_IF_ERROR(settle());
+    OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
+    if (first.empty()) first = "none found when run again";
+  }
+  return fault("{}: evaluation loss is {} after step {}, rank {}{}{}", program.plan->graph.file,
+               nan ? "NaN" : "infinite", numbers_.step, ranks_->rank(), first.empty() ? "" : ": ",
+               first);
+}
+
+Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
+  std::string first;
+  for (const BoundStep& step : program.steps) {
+    if (step.kind == StepKind::kCheckLoss) break;
+    const bool runs = step.kind == StepKind::kRun && here && first.empty();
+    if (!runs && step.kind != StepKind::kGather) continue;
+    OFSDP_RETURN_IF_ERROR(execute(program, step));
+    OFSDP_RETURN_IF_ERROR(settle());
+    if (!runs) continue;
+    const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+    OFSDP_ASSIGN_OR_RETURN(first, nan_of(program.plan->graph, run));
+  }
+  return first;
+}
+
+Result<std::string> DeviceExecutor::nan_of(const Graph& graph, const BoundRun& run) {
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(run.inputs[i]));
+    if (!found) continue;
+    return fmt::format("first in '{}', which node '{}' ({}) reads",
+                       graph.value(run.node->inputs[i]).name, run.node->name,
+                       run.node->op->full_name());
+  }
+  for (const TensorView& output : run.outputs) {
+    OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(output));
+    if (!found) continue;
+    return fmt::format("first made by node '{}' ({})", run.node->name, run.node->op->full_name());
+  }
+  return std::string();
+}
+
+// Both streams are done.
+Status DeviceExecutor::settle() {
+  for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
+    OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, slots_[0].done.get(), stream));
+    OFSDP_RETURN_IF_ERROR(ranks_->wait(slots_[0].done.get(), numbers_.step));
+  }
+  return {};
 }
 
 Result<bool> DeviceExecutor::has_nan(const TensorView& view) {

@@ -13,15 +13,22 @@
 // A graph is captured a program and slot, after the program has run once; with graphs off every
 // step is launched.
 //
-// One rank; several are NCCL's (fsdp/). Ownership: views; RunState owns memory and programs. Threads:
-// one. No allocation on the device, no synchronization with it and no read of its memory in `run`.
-// Errors: as Executor.
+// [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
+// DeviceRanks, in place and in the order of the stream, which is why Post and the waits of Acquire
+// are nothing here. Whether a loss is NaN (`stop`) is agreed behind the forward pass of each
+// micro-batch, the norm before the clip factor, so all ranks update or none does, and the host reads
+// nothing. Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples
+// on some is launched step by step on all.
+//
+// Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device, no
+// synchronization with it and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
 #pragma once
 
 #include <map>
 
 #include "fsdp/communicator.h"
 #include "runtime/device_memory.h"
+#include "runtime/device_ranks.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
@@ -53,7 +60,9 @@ class DeviceExecutor final : public UpdateRunner {
  public:
   static Result<std::unique_ptr<DeviceExecutor>> make(const DeviceContext& context,
                                                       DeviceOptimizer optimizer,
-                                                      const ExecutorOptions& options, bool graphs);
+                                                      const ExecutorOptions& options,
+                                                      std::unique_ptr<DeviceRanks> ranks);
+  ~DeviceExecutor() override;
 
   // While planning: before its first run.
   Status prepare(BoundProgram& program);
@@ -63,6 +72,7 @@ class DeviceExecutor final : public UpdateRunner {
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   void end_update(int64_t) override {}
   Result<MicroResult> result() override;
+  Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
   LossScale& loss_scale() override { return loss_scale_; }
   int64_t updates_done(int64_t start) const override {
@@ -87,24 +97,29 @@ class DeviceExecutor final : public UpdateRunner {
   };
 
   DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                 const ExecutorOptions& options, bool graphs);
+                 const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks);
   Status start();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
-  Status play(BoundProgram& program, size_t slot);
+  Status play(BoundProgram& program, size_t slot, bool alike);
   Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
   Status enqueue(BoundProgram& program, const Prepared& prepared, size_t slot);
   Status finish_micro_batch(const BoundProgram& program, size_t slot);
   Status collect(size_t slot);
   Status blame_nan(size_t slot);
+  Result<std::string> find_nan(BoundProgram& program, bool here);
+  Result<std::string> nan_of(const Graph& graph, const BoundRun& run);
+  Status settle();
   Result<bool> has_nan(const TensorView& view);
 
   // Steps.
   Status execute(BoundProgram& program, const BoundStep& step);
   Status run_node(const BoundProgram& program, const BoundRun& run);
+  Status check_loss(const BoundProgram& program);
   Status gather(const BoundStep& step);
+  Status clip();
   Status carry(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);
   Status accumulate(const BoundProgram& program, int unit);
@@ -128,13 +143,15 @@ class DeviceExecutor final : public UpdateRunner {
     return *reinterpret_cast<ofsdp_run_state*>(context_.memory.pinned() +
                                                context_.io.pinned_results[slot]);
   }
+  // Every step that other ranks take part in is on the stream of the collectives.
+  bool communicates_here(StepKind kind) const;
 
   DeviceContext context_;
   Device& device_;
   const ofsdp_device_table& table_;
   DeviceOptimizer optimizer_;
   ExecutorOptions options_;
-  bool graphs_;
+  std::unique_ptr<DeviceRanks> ranks_;                          // outlives the graphs
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
   std::vector<Span> represented_;
   std::vector<DeviceEvent> events_;

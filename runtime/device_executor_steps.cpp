@@ -1,5 +1,5 @@
 // The steps of a schedule as calls of a device, and what memory each touches. Both follow
-// executor.cpp and executor_gradients.cpp, for one rank.
+// executor.cpp and executor_gradients.cpp.
 #include <algorithm>
 
 #include "runtime/device_executor.h"
@@ -27,6 +27,10 @@ bool communicates_on_device(StepKind kind) {
 
 }  // namespace
 
+bool DeviceExecutor::communicates_here(StepKind kind) const {
+  return communicates_on_device(kind) || (kind == StepKind::kCheckLoss && ranks_->several());
+}
+
 Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
   switch (step.kind) {
@@ -35,9 +39,7 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kGather:
       return gather(step);
     case StepKind::kCheckLoss:
-      if (empty_) return {};
-      return device_.call("the loss", table_.note_loss, device_.compute(), run_state(),
-                          program.loss, program.plan->options.training ? 1 : 0);
+      return check_loss(program);
     case StepKind::kCarry:
       return empty_ ? Status{} : carry(step);
     case StepKind::kAcquire:
@@ -51,8 +53,7 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAllReduce:
       return all_reduce(step.index);
     case StepKind::kClip:
-      return device_.call("the norm", table_.clip, device_.communication(), run_state(),
-                          options_.clip_norm, options_.scale_loss ? 1 : 0);
+      return clip();
     case StepKind::kUpdate:
       return update(
           step.index,
@@ -72,23 +73,49 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
 Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &step_});
   if (status.ok()) return status;
-  return std::move(status).with_prefix(
-      fmt::format("{}, step {}, rank 0", program.plan->graph.describe(*run.node), numbers_.step));
+  return std::move(status).with_prefix(fmt::format("{}, step {}, rank {}",
+                                                   program.plan->graph.describe(*run.node),
+                                                   numbers_.step, ranks_->rank()));
 }
 
+// No rank updates behind a loss that is NaN on one of them.
+Status DeviceExecutor::check_loss(const BoundProgram& program) {
+  const bool several = ranks_->several();
+  if (!empty_) {
+    ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
+    OFSDP_RETURN_IF_ERROR(device_.call("the loss", table_.note_loss, stream, run_state(),
+                                       program.loss, program.plan->options.training ? 1 : 0));
+  }
+  return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
+}
+
+Status DeviceExecutor::clip() {
+  OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
+  return device_.call("the norm", table_.clip, device_.communication(), run_state(),
+                      options_.clip_norm, options_.scale_loss ? 1 : 0);
+}
+
+// Each rank converts its part to where the gathered one lies.
 Status DeviceExecutor::gather(const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
   const UnitState& state = context_.units[u];
   const Unit& unit = context_.plan.units[u];
   const DType dtype = context_.plan.param_dtype;
-  const auto convert = [&](const void* src, DType from, std::byte* dst, int64_t count) {
-    if (src == dst || count == 0) return Status{};
-    return device_.call("all-gather", table_.convert, device_.communication(), src, number(from),
-                        static_cast<void*>(dst), number(dtype), count);
+  const RankGroup shards = context_.plan.shard_group(unit, ranks_->rank());
+  const auto place = static_cast<size_t>(shards.index_of(ranks_->rank()));
+  const auto part = [&](const void* src, DType from, std::byte* all, int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * dtype_size(dtype);
+    std::byte* const dst = all + place * bytes;
+    if (src != dst && count > 0) {
+      OFSDP_RETURN_IF_ERROR(device_.call("all-gather", table_.convert, device_.communication(), src,
+                                         number(from), static_cast<void*>(dst), number(dtype),
+                                         count));
+    }
+    return ranks_->all_gather(step.index, shards, all, bytes);
   };
-  OFSDP_RETURN_IF_ERROR(convert(state.owned, DType::kFloat32, step.slot, state.owned_numel));
+  OFSDP_RETURN_IF_ERROR(part(state.owned, DType::kFloat32, step.slot, state.owned_numel));
   std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
-  return convert(state.frozen, dtype, behind, unit.frozen_padded_numel);
+  return part(state.frozen, dtype, behind, unit.frozen_padded_numel / shards.count);
 }
 
 Status DeviceExecutor::carry(const BoundStep& step) {
@@ -124,7 +151,9 @@ Status DeviceExecutor::accumulate(const BoundProgram& program, int unit) {
   const int32_t from = number(context_.plan.param_dtype);
   const int64_t numel = context_.plan.units[u].padded_numel;
   std::byte* const slot = context_.units[u].slot;
-  if (program.plan->options.first_micro) {
+  const bool first =
+      program.plan->options.first_micro || context_.plan.shards_gradients(context_.plan.units[u]);
+  if (first) {
     return device_.call("accumulation", table_.convert, device_.compute(), src, from,
                         static_cast<void*>(slot), number(DType::kFloat32), numel);
   }
@@ -152,6 +181,8 @@ Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update
   const CompileOptions& options = program.plan->options;
   const DType dtype = context_.plan.slot_dtype(of);
   const bool more = !options.first_micro && context_.plan.shards_gradients(of);
+  OFSDP_RETURN_IF_ERROR(ranks_->reduce_scatter(
+      unit, context_.plan.summing_group(of, ranks_->rank()), state.slot, dtype, state.owned_numel));
   const ofsdp_gradient gradient{
       state.slot + static_cast<size_t>(state.owned_begin) * dtype_size(dtype), number(dtype),
       number(context_.plan.reduce_dtype), more ? state.gradient : nullptr};
@@ -167,6 +198,9 @@ Status DeviceExecutor::all_reduce(int unit) {
   const auto u = static_cast<size_t>(unit);
   const UnitState& state = context_.units[u];
   const DType rounded = context_.plan.reduce_dtype;
+  const RankGroup copies = context_.plan.replica_group(context_.plan.units[u], ranks_->rank());
+  OFSDP_RETURN_IF_ERROR(
+      ranks_->all_reduce(unit, copies, state.gradient, DType::kFloat32, state.owned_numel));
   if (rounded != DType::kFloat32) {
     OFSDP_RETURN_IF_ERROR(device_.call("all-reduce", table_.round, device_.communication(),
                                        state.gradient, number(rounded), state.owned_numel));
@@ -232,7 +266,7 @@ class Touches {
 };
 
 std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const BoundProgram& program,
-                                       const BoundStep& step) {
+                                       const BoundStep& step, bool several) {
   const auto u = static_cast<size_t>(step.index);
   const Unit& unit = context.plan.units[u];
   const UnitState& state = context.units[u];
@@ -246,7 +280,7 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
     case StepKind::kGather:
       touches.read(state.owned, owned);
       touches.add(step.slot, (numel + static_cast<size_t>(unit.frozen_padded_numel)) * width,
-                  bytes_of(state.owned) != step.slot);
+                  several || bytes_of(state.owned) != step.slot);
       break;
     case StepKind::kAcquire:
       touches.write(own != nullptr ? own : state.slot, own != nullptr ? numel * width : slot);
@@ -256,7 +290,7 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
       touches.write(state.slot, slot);
       break;
     default:
-      touches.add(state.slot, slot, step.kind == StepKind::kAllReduce);
+      touches.add(state.slot, slot, several || step.kind == StepKind::kAllReduce);
       touches.write(state.gradient, owned);
       if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) break;
       touches.write(state.owned, owned);
@@ -268,7 +302,8 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
 }  // namespace
 
 // Inputs have no address yet; only uploads write them. What lies in the run's state is used by one
-// stream alone, or is written before the other forks; the loss, `stop`, before what reads it.
+// stream alone, or is written before the other forks; the loss, `stop`, before what reads it: on the
+// compute stream, or with several ranks on that of the updates.
 StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& step) const {
   Touches touches;
   switch (step.kind) {
@@ -295,9 +330,10 @@ StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& 
       touches.write(context_.memory.io() + context_.io.state, 1);
       break;
     default:
-      return {communicates_on_device(step.kind), unit_touches(context_, program, step)};
+      return {communicates_here(step.kind),
+              unit_touches(context_, program, step, ranks_->several())};
   }
-  return {communicates_on_device(step.kind), touches.take()};
+  return {communicates_here(step.kind), touches.take()};
 }
 
 }  // namespace ofsdp

@@ -32,14 +32,16 @@ DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owne
   for (size_t& offset : io.pinned_results) {
     offset = take(io.pinned_bytes, sizeof(ofsdp_run_state));
   }
+  io.mark = take(io.pinned_bytes, sizeof(int64_t));
   io.bounce = take(io.pinned_bytes, kBounceBytes);
   return io;
 }
 
 Result<DeviceRankMemory> DeviceRankMemory::allocate(Device& device, MemoryLedger& ledger,
                                                     const RankMemoryPlan& plan,
-                                                    const DeviceIoPlan& io) {
+                                                    const DeviceIoPlan& io, bool several) {
   using Place = DeviceMemory::Place;
+  const Place reached = several ? Place::kShared : Place::kDevice;
   DeviceRankMemory memory;
   memory.device_ = &device;
   memory.bounce_ = io.bounce;
@@ -49,10 +51,10 @@ Result<DeviceRankMemory> DeviceRankMemory::allocate(Device& device, MemoryLedger
     region = *std::move(made);
     return ok_status();
   };
-  OFSDP_RETURN_IF_ERROR(get(memory.arena_, plan.arena, Place::kDevice, "the arena"));
+  OFSDP_RETURN_IF_ERROR(get(memory.arena_, plan.arena, reached, "the arena"));
   OFSDP_RETURN_IF_ERROR(get(memory.kept_, plan.kept, Place::kDevice, "constants"));
   OFSDP_RETURN_IF_ERROR(get(memory.state_, plan.state, Place::kDevice, "optimizer state"));
-  OFSDP_RETURN_IF_ERROR(get(memory.shared_, plan.shared, Place::kDevice, "shards and gradients"));
+  OFSDP_RETURN_IF_ERROR(get(memory.shared_, plan.shared, reached, "shards and gradients"));
   OFSDP_RETURN_IF_ERROR(get(memory.io_, io.device_bytes, Place::kDevice, "inputs and numbers"));
   OFSDP_RETURN_IF_ERROR(get(memory.staging_, plan.staging, Place::kPinned, "staging"));
   OFSDP_RETURN_IF_ERROR(get(memory.pinned_, io.pinned_bytes, Place::kPinned, "pinned numbers"));

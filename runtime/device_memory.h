@@ -29,6 +29,7 @@ struct DeviceIoPlan {
 
   std::array<size_t, kMicroSlots> pinned_numbers{};
   std::array<size_t, kMicroSlots> pinned_results{};
+  size_t mark = 0;    // how far the collectives are (runtime/device_ranks.h)
   size_t bounce = 0;  // where images of regions pass through
   size_t pinned_bytes = 0;
 };
@@ -40,8 +41,10 @@ DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owne
 
 class DeviceRankMemory {
  public:
+  // `several`: ranks, which reach into the arena and what is shared.
   static Result<DeviceRankMemory> allocate(Device& device, MemoryLedger& ledger,
-                                           const RankMemoryPlan& plan, const DeviceIoPlan& io);
+                                           const RankMemoryPlan& plan, const DeviceIoPlan& io,
+                                           bool several);
 
   MemoryBases bases() const { return {arena_.data(), kept_.data(), state_.data(), shared_.data()}; }
   std::span<std::byte> staging() const { return {staging_.data(), staging_.bytes()}; }

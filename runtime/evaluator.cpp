@@ -33,13 +33,16 @@ Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
   UpdateRunner& executor = state_.executor();
   executor.begin_update({0, step});
   loader_.start(0, plan_.eval_sampler[0].updates_per_epoch());
-  while (true) {
+  const Sampler& sampler = plan_.eval_sampler[0];
+  for (int64_t update = 0;; ++update) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
     BoundProgram& program = state_.program({batch->size, false, true, true});
-    OFSDP_RETURN_IF_ERROR(executor.run(program, {batch->columns, batch->sample_index, 1.0}));
+    OFSDP_RETURN_IF_ERROR(executor.run(
+        program, {batch->columns, batch->sample_index, 1.0, sampler.alike(update, 0)}));
     has_matches = program.matches != nullptr;
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
+    if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
     sums[1] += batch->kept;
     sums[2] += static_cast<double>(result.right);

@@ -1,5 +1,6 @@
 #include "runtime/executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -167,36 +168,43 @@ Status Executor::check_loss(BoundProgram& program) {
   return std::isnan(result_.loss) && program.plan->options.training ? blame_nan(program) : Status{};
 }
 
-// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this
-// rank's Post.
+Status Executor::check_evaluation(BoundProgram& program) {
+  if (std::isfinite(result_.loss)) return {};
+  if (std::isnan(result_.loss)) return blame_nan(program);
+  return fault("{}: evaluation loss is infinite after step {}, rank {}", program.plan->graph.file,
+               numbers_.step, communicator_.rank());
+}
+
 Status Executor::blame_nan(BoundProgram& program) {
-  const Graph& graph = program.plan->graph;
-  std::string culprit = "none found when run again";
+  OFSDP_ASSIGN_OR_RETURN(const std::string culprit, first_nan(program));
+  const bool training = program.plan->options.training;
+  return fault("{}: {} step {}, rank {}: {}", program.plan->graph.file,
+               training ? "loss is NaN at" : "evaluation loss is NaN after", numbers_.step,
+               communicator_.rank(), culprit);
+}
+
+// The forward once more, node by node. Nothing has been updated since the micro-batch began, here
+// or anywhere: an update needs this rank's Post, and evaluation ends in an exchange.
+Result<std::string> Executor::first_nan(BoundProgram& program) {
+  alone_ = true;  // the others go on to wait for this rank
   for (const BoundStep& step : program.steps) {
     if (step.kind == StepKind::kCheckLoss) break;
     if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
-    alone_ = true;  // the others go on to wait for this rank's gradients
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     if (step.kind != StepKind::kRun) continue;
     const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
-    bool found = false;
-    for (size_t i = 0; i < run.inputs.size() && !found; ++i) {
+    const Node& node = *run.node;
+    for (size_t i = 0; i < run.inputs.size(); ++i) {
       if (!has_nan(run.inputs[i])) continue;
-      culprit = fmt::format("first in '{}', which node '{}' ({}) reads",
-                            graph.value(run.node->inputs[i]).name, run.node->name,
-                            run.node->op->full_name());
-      found = true;
+      return fmt::format("first in '{}', which node '{}' ({}) reads",
+                         program.plan->graph.value(node.inputs[i]).name, node.name,
+                         node.op->full_name());
     }
-    for (size_t i = 0; i < run.outputs.size() && !found; ++i) {
-      if (!has_nan(run.outputs[i])) continue;
-      culprit =
-          fmt::format("first made by node '{}' ({})", run.node->name, run.node->op->full_name());
-      found = true;
+    if (std::any_of(run.outputs.begin(), run.outputs.end(), has_nan)) {
+      return fmt::format("first made by node '{}' ({})", node.name, node.op->full_name());
     }
-    if (found) break;
   }
-  return fault("{}: loss is NaN at step {}, rank {}: {}", graph.file, numbers_.step,
-               communicator_.rank(), culprit);
+  return std::string("none found when run again");
 }
 
 void Executor::carry(const BoundStep& step) {

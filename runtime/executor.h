@@ -8,7 +8,8 @@
 // Ownership: views; the session owns memory, communicator and programs. Threads: the one that made
 // it. No allocation in `run`. Errors: what kernels and collectives say, with step, node and rank
 // before it; a loss that is NaN is kFault and names the first node whose output has one (found by
-// running the forward again, node by node, which may be slow: the run is over).
+// running the forward again, node by node, which may be slow: the run is over), in training and in
+// evaluation; in evaluation a loss that is infinite is kFault too.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +31,7 @@ struct ExecutorOptions {
   DType buffer_dtype = DType::kFloat32;  // what carried statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
   bool graphs = true;                    // of a device: steps are captured and replayed
+  double timeout_seconds = 300;          // of a device: how long a rank may be late
 };
 
 class Executor final : public UpdateRunner {
@@ -43,6 +45,7 @@ class Executor final : public UpdateRunner {
   void end_update(int64_t exchange_began) override;
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   Result<MicroResult> result() override { return result_; }
+  Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
 
   const ExposedTime& exposed() const override { return exposed_; }
@@ -75,6 +78,7 @@ class Executor final : public UpdateRunner {
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
   Status blame_nan(BoundProgram& program);
+  Result<std::string> first_nan(BoundProgram& program);
   void carry(const BoundStep& step);
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);

@@ -145,7 +145,16 @@ class RunPlanner {
             .shard_size = static_cast<int>(shard_size()),
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype,
-            .across_ranks = options_.batch.slices > 0};
+            .across_ranks = options_.batch.slices > 0,
+            .wide_slots = sums_in_slots()};
+  }
+
+  // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
+  // to be rounded to it anyway.
+  bool sums_in_slots() const {
+    const ShardingOptions& s = options_.sharding;
+    const bool narrow = s.param_dtype != DType::kFloat32 && s.param_dtype != s.reduce_dtype;
+    return run_->device != nullptr && communicator_.size() > 1 && narrow;
   }
 
   int64_t shard_size() const {

@@ -64,8 +64,9 @@ Status RunState::map(MemoryLedger& ledger) {
 
 Status RunState::map_images(MemoryLedger& ledger) {
   constexpr auto kPrivate = Region::Sharing::kPrivate;
-  OFSDP_ASSIGN_OR_RETURN(device_memory_, DeviceRankMemory::allocate(*plan_.device, ledger,
-                                                                    plan_.memory, plan_.device_io));
+  OFSDP_ASSIGN_OR_RETURN(device_memory_,
+                         DeviceRankMemory::allocate(*plan_.device, ledger, plan_.memory,
+                                                    plan_.device_io, communicator_.size() > 1));
   OFSDP_ASSIGN_OR_RETURN(memory_.kept,
                          Region::map(image_ledger_, plan_.memory.kept, kPrivate, "constants"));
   OFSDP_ASSIGN_OR_RETURN(
@@ -116,13 +117,25 @@ Status RunState::make_device_executor(const ExecutorOptions& options) {
   }
   const DeviceContext context{device,         plan_.plan,    plan_.memory, plan_.device_io,
                               device_memory_, device_units_, *optimizer_};
-  OFSDP_ASSIGN_OR_RETURN(
-      auto executor, DeviceExecutor::make(context, std::move(optimizer), options, options.graphs));
+  OFSDP_ASSIGN_OR_RETURN(auto ranks, join_devices(options.timeout_seconds));
+  OFSDP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::make(context, std::move(optimizer), options,
+                                                             std::move(ranks)));
   loss_weight_ = executor->loss_weight();
   bind_programs(device_memory_.bases(), device_units_);
   for (auto& [key, program] : programs_) OFSDP_RETURN_IF_ERROR(executor->prepare(program));
   executor_ = std::move(executor);
   return {};
+}
+
+Result<std::unique_ptr<DeviceRanks>> RunState::join_devices(double timeout_seconds) {
+  auto* const mark = reinterpret_cast<int64_t*>(device_memory_.pinned() + plan_.device_io.mark);
+  OFSDP_ASSIGN_OR_RETURN(auto ranks, DeviceRanks::join(*plan_.device, plan_.plan, communicator_,
+                                                       mark, timeout_seconds));
+  // Gathered units lie elsewhere in the program of a shorter batch.
+  const MemoryBases bases = device_memory_.bases();
+  OFSDP_RETURN_IF_ERROR(ranks->make_known(bases.arena, plan_.memory.arena, false));
+  OFSDP_RETURN_IF_ERROR(ranks->make_known(bases.shared, plan_.memory.shared, true));
+  return ranks;
 }
 
 Status RunState::fetch() {

@@ -42,6 +42,7 @@ class RunState {
   float* held(int unit, int state);
   std::span<float> kept(const KeptPlan::Entry& entry);
   UpdateProgram* update_program() { return update_program_.get(); }  // null: none
+  const std::string& model_file() const { return setup_.graph.file; }
   const std::string& parameter_name(int parameter) const {
     return setup_.graph.parameters[static_cast<size_t>(parameter)].name;
   }
@@ -57,6 +58,7 @@ class RunState {
   Status load(CheckpointReader* checkpoint);
   Status make_executor(const ExecutorOptions& options);
   Status make_device_executor(const ExecutorOptions& options);
+  Result<std::unique_ptr<DeviceRanks>> join_devices(double timeout_seconds);
   Status load_weights();
   Status load_states(const Unit& unit);
   Status make_optimizer();

@@ -57,7 +57,7 @@ class ReductionPlacer {
 
   bool accumulates(const Unit& unit) const {
     const bool other_type = plan_.slot_dtype(unit) != plan_.param_dtype;
-    return !plan_.shards_gradients(unit) && (!options_.first_micro || other_type);
+    return other_type || (!plan_.shards_gradients(unit) && !options_.first_micro);
   }
 
   std::vector<Steps> stages_after_post(const Unit& unit) const {

@@ -210,7 +210,8 @@ class Session {
                                    options_.optimizer.steps_done,
                                    sharding.buffer_dtype,
                                    nullptr,
-                                   options_.launch.cuda_graph};
+                                   options_.launch.cuda_graph,
+                                   options_.launch.timeout_seconds};
     OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
                                                             executor, checkpoint_.get()));
     bool stopped = options_.command == Command::kEval;  // which writes no output

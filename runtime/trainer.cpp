@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "runtime/weight_check.h"
+
 namespace ofsdp {
 namespace {
 
@@ -66,6 +68,9 @@ Status Trainer::run() {
   update_began_ = Clock::now();
   for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
+    if (step == total_) {
+      OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
+    }
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
     stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
@@ -76,7 +81,7 @@ Status Trainer::run() {
 Status Trainer::update(int64_t step) {
   UpdateRunner& runner = state_.executor();
   runner.begin_update({learning_rate(schedule_, step - 1, sampler_.epoch_of(step - 1)), step});
-  OFSDP_RETURN_IF_ERROR(micro_batches());
+  OFSDP_RETURN_IF_ERROR(micro_batches(step));
   OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
   OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
   if (!settles(step)) return {};
@@ -90,13 +95,13 @@ bool Trainer::settles(int64_t step) const {
          (checkpoints_ != nullptr && checkpoints_->may_save(step));
 }
 
-Status Trainer::micro_batches() {
+Status Trainer::micro_batches(int64_t step) {
   const int64_t accum = options_.batch.grad_accum;
   for (int64_t micro = 0; micro < accum; ++micro) {
     const double weight = share_of_mean();
     BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
-    OFSDP_RETURN_IF_ERROR(
-        state_.executor().run(program, {batch_->columns, batch_->sample_index, weight}));
+    OFSDP_RETURN_IF_ERROR(state_.executor().run(
+        program, {batch_->columns, batch_->sample_index, weight, sampler_.alike(step - 1, micro)}));
     loader_.release();
     OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   }

@@ -46,7 +46,7 @@ class Trainer {
   };
 
   Status update(int64_t step);
-  Status micro_batches();
+  Status micro_batches(int64_t step);
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
   bool settles(int64_t step) const;
   double next_kept() const;

@@ -20,6 +20,7 @@ struct MicroBatch {
   std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again behind `run`
   std::span<const int64_t> sample_index;
   double loss_weight = 0;  // this micro-batch's share of the global mean
+  bool alike = true;       // every rank's has as many samples
 };
 
 struct MicroResult {
@@ -45,6 +46,8 @@ class UpdateRunner {
 
   // Of the last micro-batch; waits for it.
   virtual Result<MicroResult> result() = 0;
+  // kFault when that of an evaluation is a loss that is NaN or infinite. Follows result().
+  virtual Status check_evaluation(BoundProgram& program) = 0;
   // Nothing: all have been given, or (unless `settle`) the oldest is the present one and under way.
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
   // As of the updates given.

@@ -8,6 +8,7 @@
 
 #include "fsdp/hosts/host_gather.h"
 #include "fsdp/hosts/host_reductions.h"
+#include "fsdp/hosts/meeting_watch.h"
 #include "fsdp/peer_monitor.h"
 #include "fsdp/rank_sum.h"
 #include "fsdp/rendezvous.h"
@@ -123,6 +124,7 @@ class HostCommunicator final : public Communicator {
   }
 
   Status barrier(const CollectiveSite& site) override { return exchange({}, {}, site); }
+  Status check(const CollectiveSite& site) const override { return wait_.check(site); }
 
   Result<std::span<const std::byte>> share_from_rank0(
       MemoryLedger& ledger, size_t bytes, const std::string& name,
@@ -203,7 +205,11 @@ Result<std::unique_ptr<Communicator>> connect_hosts(const RankIdentity& identity
                                                     std::chrono::seconds timeout) {
   OFSDP_ASSIGN_OR_RETURN(HostsMeeting hosts, meet_hosts(identity, std::move(point), timeout));
   const LocalSeat seat{hosts.map.here(), hosts.map.place(), identity.world, hosts.rendezvous};
-  OFSDP_ASSIGN_OR_RETURN(Meeting meeting, meet(seat, timeout));
+  Result<Meeting> met = meet(seat, hosts.watch->left());
+  Status local = met.ok() ? Status{} : std::move(met).status();
+  OFSDP_RETURN_IF_ERROR(hosts.watch->conclude(std::move(local)));
+  Meeting meeting = std::move(*met);
+  hosts.watch.reset();
   std::vector<UniqueFd> lifelines = std::move(meeting.lifelines);
   auto communicator = std::make_unique<HostCommunicator>(hosts.map, std::move(meeting), timeout);
   OFSDP_RETURN_IF_ERROR(communicator->start(hosts, std::move(lifelines), std::move(engine)));

@@ -134,7 +134,8 @@ Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
       FetchedSlot& slot = parts_.page->fetched(rank, plan.slot(next));
       const auto empty = [&slot] { return slot.pending.load() == 0; };
       if (next == piece) {
-        OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(empty, rank, plan.fetchers[0], site));
+        // For its readers: whoever of this host does not read waits for nobody.
+        OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(empty, rank, rank, site));
       }
       if (!empty()) break;
       fetch(plan, next);

@@ -172,7 +172,7 @@ void HostLink::flush_all() {
   if (!idle) return;
   const std::lock_guard lock(mutex_);
   if (!settling_ || ordered_.load() || leaving_) return;
-  if (page_->run().failed.load() != 0 && !relayed_) return;
+  if (page_->run().failed.load() != 0 && (!relayed_ || asked_for_other_ >= 0)) return;
   settling_ = false;
   answered_.notify_all();
 }
@@ -236,7 +236,7 @@ bool HostLink::take_header(LinkLine& line, const LinkHeader& header, std::byte*&
       return true;
     case LinkKind::kVerdict:
     case LinkKind::kBlame:
-      take_reply(header);
+      take_reply(line, header);
       return true;
     case LinkKind::kLeave:
       line.left = true;

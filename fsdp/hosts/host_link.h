@@ -6,8 +6,10 @@
 // hosts' ranks in the control page, and carries failures across.
 //
 // [Note: one message] The first rank of a host to fail asks the first host that it can still reach
-// and that comes before its own whether it may print; a host that reaches none prints. So a run
-// prints one message as long as its hosts reach each other.
+// and that comes before its own whether it may print; a host that reaches none prints. Where the
+// rank that should be asked is the one that died, other ranks of this host ask in its place, and
+// leave the answer in the control page. So a run prints one message as long as its hosts reach each
+// other.
 //
 // Ownership: owns the connections, its thread and the engine; the page, the map and the segments
 // must outlive it. Threads: the public calls are the rank's one; the rest is the link's. Errors: a
@@ -18,6 +20,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -67,7 +70,7 @@ class HostLink {
   void request(const LinkRequest& request);
   // May this rank, the first of its host to fail, print? Waits a moment for other hosts.
   bool claim(uint32_t failure);
-  // The rank that keeps `rank` of another host waiting, as far as that host can say.
+  // The rank that keeps `rank` waiting, or everybody, as far as their hosts can say.
   int blame(int rank);
   // This rank has posted, summed or begun an exchange, which other hosts may wait for.
   void nudge() {
@@ -117,13 +120,19 @@ class HostLink {
   void ask();
   LinkLine* line_to_host(int host);
   LinkLine* arbiter();
-  std::optional<uint32_t> known_verdict();
+  struct Decision {
+    std::optional<bool> verdict;
+    LinkLine* line = nullptr;  // else whom to ask; neither: wait for what others are told
+  };
+  Decision decision();
   void take_failed(const LinkLine& line, const LinkHeader& header);
   void take_claim(LinkLine& line, const LinkHeader& header);
   void take_who(LinkLine& line, const LinkHeader& header);
+  int idle_here() const;
+  int idle_anywhere(int otherwise);
   bool put_question(Question question, LinkHeader header, std::chrono::milliseconds patience,
                     LinkHeader& reply);
-  void take_reply(const LinkHeader& header);
+  void take_reply(const LinkLine& line, const LinkHeader& header);
   void wake();
 
   const HostMap* map_;
@@ -149,6 +158,7 @@ class HostLink {
   int arriving_ = 0;                // payloads that the engine is about to bring
   std::deque<bool> half_;           // by place: of answer and payload one has come
   bool relayed_ = false;
+  int asked_for_other_ = -1;  // the peer that is to say whether another rank of this host may print
   std::vector<uint32_t> heard_;  // by host: the failure that it knows of
   std::string engine_error_;
   std::vector<pollfd> events_;
@@ -161,6 +171,8 @@ class HostLink {
   Question question_ = Question::kNone;
   bool asked_ = false, replied_ = false, leaving_ = false, settling_ = false;
   int asked_peer_ = -1;
+  std::chrono::steady_clock::time_point others_until_;  // as long may others of this host be told
+  uint32_t questions_ = 0;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
   std::atomic<bool> deferring_{false};  // requests wait for ranks of this host

@@ -8,18 +8,14 @@
 #include <thread>
 
 #include "fsdp/communicator.h"
+#include "fsdp/host_name.h"
 #include "fsdp/hosts/host_meeting_wire.h"
+#include "fsdp/hosts/meeting_watch.h"
 
 namespace ofsdp {
 namespace {
 
 constexpr std::chrono::seconds kGrace{5};  // rank 0 is the one to say that ranks are missing
-
-std::string host_name() {
-  char name[256] = "?";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // Ranks share a host when they can pass descriptors over an abstract socket: one kernel and one
 // network namespace.
@@ -71,11 +67,12 @@ Result<UniqueFd> reach_master(const RankIdentity& identity, const MeetingPoint& 
 // The connections after the meeting.
 class Connecting {
  public:
-  Connecting(HostsMeeting& meeting, const HostTable& table, std::chrono::seconds timeout)
+  Connecting(HostsMeeting& meeting, const HostTable& table)
       : meeting_(meeting),
         table_(table),
-        timeout_(timeout),
-        deadline_(StreamClock::now() + timeout) {}
+        watch_(*meeting.watch),
+        timeout_(watch_.timeout()),
+        deadline_(watch_.deadline()) {}
 
   // Everybody knocks first and lets in afterwards, so nobody waits for one who waits.
   Status connect_all(int listener) {
@@ -89,6 +86,7 @@ class Connecting {
     }
     for (const HostConnection& server : meeting_.servers) {
       HostKnock answer;
+      OFSDP_RETURN_IF_ERROR(watch_.readable(server.socket.get()));
       if (!receive_whole(server.socket.get(), &answer, sizeof answer, deadline_) ||
           answer.token != table_.token) {
         return lost(server.peer);
@@ -111,7 +109,12 @@ class Connecting {
     const HostEntry& entry = table_.entries[static_cast<size_t>(server)];
     const std::string told = get_text(entry.address);
     const std::string& address = told.empty() ? table_.master : told;
-    OFSDP_ASSIGN_OR_RETURN(UniqueFd socket, connect_to(address, entry.port, deadline_));
+    auto connected = connect_to(address, entry.port, deadline_);
+    if (!connected.ok()) {
+      return fault("{} cannot be reached from rank {}: {}", watch_.who(server), meeting_.map.rank,
+                   connected.error().message());
+    }
+    UniqueFd socket = std::move(*connected);
     tune(socket.get(), line_patience(timeout_));
     const HostKnock mine{kHostMagic, table_.token, meeting_.map.rank, server};
     if (!send_whole(socket.get(), &mine, sizeof mine, deadline_)) return lost(server);
@@ -120,11 +123,12 @@ class Connecting {
   }
 
   Status let_in(int listener, int expected) {
-    UniqueFd guest = accept_one(listener, deadline_);
-    if (!guest.valid() && StreamClock::now() >= deadline_) {
-      return fault("{} of {} ranks connected to rank {} within {} s", meeting_.clients.size(),
-                   expected, meeting_.map.rank, timeout_.count());
+    OFSDP_RETURN_IF_ERROR(watch_.readable(listener));
+    if (watch_.is_late()) {
+      return fault("{} of {} ranks connected to {} within {} s", meeting_.clients.size(), expected,
+                   watch_.who(meeting_.map.rank), timeout_.count());
     }
+    UniqueFd guest = accept_one(listener, StreamClock::now());
     HostKnock knock;
     const auto patience = std::min(deadline_, StreamClock::now() + kStrangerPatience);
     if (!guest.valid() || !receive_whole(guest.get(), &knock, sizeof knock, patience)) return {};
@@ -141,17 +145,36 @@ class Connecting {
   }
 
   Status lost(int peer) const {
-    return fault("rank {} ({}) ended while rank {} connected to it", peer,
-                 meeting_.map.names[static_cast<size_t>(peer)], meeting_.map.rank);
+    if (watch_.is_late()) {
+      return fault("{} did not answer rank {} within {} s", watch_.who(peer), meeting_.map.rank,
+                   timeout_.count());
+    }
+    return fault("{} ended while rank {} connected to it", watch_.who(peer), meeting_.map.rank);
   }
 
   HostsMeeting& meeting_;
   const HostTable& table_;
+  MeetingWatch& watch_;
   std::chrono::seconds timeout_;
   StreamClock::time_point deadline_;
 };
 
+std::unique_ptr<MeetingWatch> watch_over(const HostsMeeting& meeting, HostTable& table,
+                                         const MeetingPoint& point, std::chrono::seconds timeout) {
+  std::vector<std::string> who;
+  for (size_t r = 0; r < meeting.pids.size(); ++r) {
+    who.push_back(fmt::format("rank {} (pid {} on {})", r, meeting.pids[r], meeting.map.names[r]));
+  }
+  const std::string& address = point.addresses.empty() ? table.master : point.addresses[0];
+  return std::make_unique<MeetingWatch>(meeting.map, std::move(table.sockets), std::move(who),
+                                        fmt::format("{}:{}", address, point.port), timeout);
+}
+
 }  // namespace
+
+HostsMeeting::HostsMeeting() = default;
+HostsMeeting::~HostsMeeting() = default;
+HostsMeeting::HostsMeeting(HostsMeeting&&) noexcept = default;
 
 std::chrono::seconds line_patience(std::chrono::seconds timeout) {
   return std::clamp(timeout / 3, std::chrono::seconds(1), std::chrono::seconds(20));
@@ -175,13 +198,17 @@ HostHello host_hello(const RankIdentity& identity, int port) {
 Result<HostTable> visit_hosts(const RankIdentity& identity, const MeetingPoint& point,
                               const HostHello& mine, std::chrono::seconds timeout) {
   HostTable table;
-  OFSDP_ASSIGN_OR_RETURN(const UniqueFd socket,
-                         reach_master(identity, point, timeout, table.master));
+  OFSDP_ASSIGN_OR_RETURN(UniqueFd socket, reach_master(identity, point, timeout, table.master));
   tune(socket.get(), line_patience(timeout));
   const auto deadline = StreamClock::now() + timeout + kGrace;
   HostWelcome welcome;
   const bool heard = send_whole(socket.get(), &mine, sizeof mine, deadline) &&
                      receive_whole(socket.get(), &welcome, sizeof welcome, deadline);
+  if (!heard && StreamClock::now() >= deadline) {
+    return silent_unless_first(
+        identity, fault("rank 0 at {}:{} did not answer rank {} within {} s", table.master,
+                        point.port, identity.rank, timeout.count()));
+  }
   if (!heard || welcome.magic != kHostMagic) {
     return silent_unless_first(identity,
                                fault("rank 0 at {}:{} ended or is of another run: rank {} of {} "
@@ -195,6 +222,7 @@ Result<HostTable> visit_hosts(const RankIdentity& identity, const MeetingPoint& 
                      deadline)) {
     return Status(ErrorKind::kPeer, "rank 0 has ended");
   }
+  table.sockets.push_back({0, std::move(socket)});
   return table;
 }
 
@@ -223,9 +251,9 @@ Result<HostsMeeting> meet_hosts(const RankIdentity& identity, MeetingPoint point
   int port = 0;
   OFSDP_ASSIGN_OR_RETURN(const UniqueFd listener, listen_on(port));
   const HostHello mine = host_hello(identity, port);
-  OFSDP_ASSIGN_OR_RETURN(const HostTable table, identity.rank == 0
-                                                    ? gather_hosts(identity, point, mine, timeout)
-                                                    : visit_hosts(identity, point, mine, timeout));
+  OFSDP_ASSIGN_OR_RETURN(HostTable table, identity.rank == 0
+                                              ? gather_hosts(identity, point, mine, timeout)
+                                              : visit_hosts(identity, point, mine, timeout));
   HostsMeeting meeting;
   std::vector<int> host_of;
   std::vector<std::string> names;
@@ -236,7 +264,10 @@ Result<HostsMeeting> meet_hosts(const RankIdentity& identity, MeetingPoint point
   }
   meeting.map = HostMap::make(identity.rank, host_of, std::move(names));
   meeting.rendezvous = fmt::format("hosts-{:016x}-{}", table.token, meeting.map.host());
-  OFSDP_RETURN_IF_ERROR(Connecting(meeting, table, timeout).connect_all(listener.get()));
+  meeting.watch = watch_over(meeting, table, point, timeout);
+  Status connected = Connecting(meeting, table).connect_all(listener.get());
+  if (!connected.ok()) return meeting.watch->conclude(std::move(connected));
+  meeting.watch->connected();
   return meeting;
 }
 

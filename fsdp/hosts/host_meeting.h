@@ -15,6 +15,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,19 @@ struct HostConnection {
   UniqueFd socket;
 };
 
+class MeetingWatch;
+
 struct HostsMeeting {
+  HostsMeeting();
+  ~HostsMeeting();
+  HostsMeeting(HostsMeeting&&) noexcept;
+
   HostMap map;
   std::string rendezvous;               // for the ranks of this host
   std::vector<int> pids;                // by rank
   std::vector<HostConnection> servers;  // one a host but this, in host order: they answer this rank
   std::vector<HostConnection> clients;  // ranks that this one answers
+  std::unique_ptr<MeetingWatch> watch;  // to be concluded when the ranks of this host have met
 };
 
 // Where rank 0 waits. Rank 0 has the listener; the others try the addresses in turn.

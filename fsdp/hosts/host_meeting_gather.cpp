@@ -111,7 +111,7 @@ class Gathering {
   }
 
   // A guest that is gone by now is missed when its connections are made.
-  HostTable welcome_all() const {
+  HostTable welcome_all() {
     HostTable table;
     [[maybe_unused]] const ssize_t got = getrandom(&table.token, sizeof table.token, 0);
     for (size_t r = 0; r < hellos_.size(); ++r) table.entries.push_back(entry(r));
@@ -120,6 +120,9 @@ class Gathering {
       send(guest, HostWelcome{kHostMagic, 1, identity_.world, table.token});
       send_whole(guest.get(), table.entries.data(), table.entries.size() * sizeof(HostEntry),
                  StreamClock::now() + timeout_);
+    }
+    for (size_t r = 1; r < sockets_.size(); ++r) {
+      table.sockets.push_back({static_cast<int>(r), std::move(sockets_[r])});
     }
     return table;
   }

@@ -11,7 +11,7 @@
 namespace ofsdp {
 
 inline constexpr uint64_t kHostMagic = 0x74736f6864736f66;  // "fosdhost"
-inline constexpr uint32_t kHostVersion = 1;
+inline constexpr uint32_t kHostVersion = 2;
 inline constexpr std::chrono::milliseconds kHostRetry{50};
 inline constexpr std::chrono::seconds kStrangerPatience{2};
 
@@ -52,12 +52,27 @@ struct HostKnock {  // from a rank to the one that shall answer it, and back as 
   int32_t from = 0, to = 0;
 };
 
+// To rank 0 on the connection of the hello, which it answers with a HostWelcome once all are there.
+struct HostReport {
+  enum Kind : int32_t {
+    kConnected = 1,  // to all that this rank needs
+    kMet,            // those of its host too
+    kLate,           // it has waited in vain: `text` says for whom
+    kFailed,
+    kInput,
+  };
+  uint64_t magic = kHostMagic;
+  int32_t kind = kFailed;
+  char text[500] = {};
+};
+
 HostHello host_hello(const RankIdentity& identity, int port);
 
 struct HostTable {
   uint64_t token = 0;
-  std::vector<HostEntry> entries;  // by rank
-  std::string master;              // address at which this rank reached rank 0
+  std::vector<HostEntry> entries;       // by rank
+  std::string master;                   // address at which this rank reached rank 0
+  std::vector<HostConnection> sockets;  // to rank 0; there: to all others
 };
 
 Result<HostTable> gather_hosts(const RankIdentity& identity, MeetingPoint& point,

@@ -13,7 +13,8 @@
 //   kGone      request `id` cannot be answered: `rank` has left
 //   kFailed    the run failed: `value` as in RunState::failed
 //   kClaim     may `rank` print the message of the failure? kVerdict: value 1, yes
-//   kWho       for whom is `rank` waiting, or request? kBlame: `rank`
+//   kWho       for whom is `rank` waiting, or request? kBlame: `rank`, which waits too if `value` is
+//              1. With `value` 1: which rank of the host waits for nobody? kBlame: `rank`, or -1
 //   kLeave     the sender is done in order
 //
 // Ownership: values. Threads: any.

@@ -100,7 +100,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 DeviceMemory::~DeviceMemory() {
   if (data_ == nullptr) return;
   const ofsdp_device_table& table = device_->table();
-  (place_ == Place::kDevice ? table.release : table.release_host)(device_->handle(), data_);
+  (place_ == Place::kPinned ? table.release_host : table.release)(device_->handle(), data_);
   ledger_->remove(bytes_);
 }
 
@@ -110,8 +110,10 @@ Result<DeviceMemory> DeviceMemory::allocate(Device& device, MemoryLedger& ledger
   if (bytes == 0) return memory;
   const ofsdp_device_table& table = device.table();
   const size_t whole = region_bytes(bytes);
-  void* data =
-      (place == Place::kDevice ? table.allocate : table.allocate_host)(device.handle(), whole);
+  const auto allocate = place == Place::kDevice   ? table.allocate
+                        : place == Place::kShared ? table.allocate_shared
+                                                  : table.allocate_host;
+  void* data = allocate(device.handle(), whole);
   if (data == nullptr) {
     return fault("no memory for {}: {} bytes ({})", name, whole, table.error(device.handle()));
   }

@@ -65,7 +65,7 @@ class Device {
 
 class DeviceMemory {
  public:
-  enum class Place { kDevice, kPinned };
+  enum class Place { kDevice, kShared, kPinned };  // kShared: that other ranks may reach
 
   DeviceMemory() = default;
   DeviceMemory(DeviceMemory&& other) noexcept;

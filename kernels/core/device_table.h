@@ -32,6 +32,7 @@ typedef struct ofsdp_event ofsdp_event;
 typedef struct ofsdp_device_graph ofsdp_device_graph;
 typedef struct ofsdp_kernel ofsdp_kernel;
 typedef struct ofsdp_device_optimizer ofsdp_device_optimizer;
+typedef struct ofsdp_group ofsdp_group; /* ranks, each with a device, that communicate */
 
 /* An operand: dtype 0 is absent. Numbers of dtype and layout are those of kernels/core. */
 typedef struct ofsdp_device_operand {
@@ -141,6 +142,16 @@ typedef struct ofsdp_device_update {
   const ofsdp_step_numbers* numbers;
 } ofsdp_device_update;
 
+/* What a call that has to wait for other ranks asks again and again; 0: it gives up. */
+typedef struct ofsdp_patience {
+  int32_t (*goes_on)(void* context);
+  void* context;
+} ofsdp_patience;
+
+#define OFSDP_GROUP_KEY_BYTES 128
+
+typedef enum { OFSDP_SUM, OFSDP_LARGEST } ofsdp_reduction;
+
 typedef struct ofsdp_device_table {
   uint32_t version;
   uint32_t size; /* sizeof(ofsdp_device_table) of the library */
@@ -198,6 +209,34 @@ typedef struct ofsdp_device_table {
   void (*drop_optimizer)(ofsdp_device*, ofsdp_device_optimizer*);
   int32_t (*update)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
                     const ofsdp_device_update*);
+
+  /* Several ranks. All of a group call the same in the same order, and capture and launch alike.
+   * Joining, splitting, and the first use of a group may wait for the others, as patient as the
+   * one who joined; a group is left, or aborted and then left, before its device is closed. */
+  int32_t (*can_join)(ofsdp_device*, int32_t ranks_on_device, char* text,
+                      size_t bytes);                   /* 0: why */
+  int32_t (*make_group_key)(ofsdp_device*, void* key); /* by place 0, for all */
+  ofsdp_group* (*join_group)(ofsdp_device*, const void* key, int32_t place, int32_t count,
+                             const ofsdp_patience*);
+  ofsdp_group* (*split_group)(ofsdp_device*, ofsdp_group*, int32_t color, int32_t place);
+  void (*leave_group)(ofsdp_device*, ofsdp_group*);
+  void (*abort_group)(ofsdp_device*, ofsdp_group*);    /* what waits in it ends; any thread */
+  int32_t (*check_group)(ofsdp_device*, ofsdp_group*); /* what went wrong in it; never waits */
+  /* Memory that groups reach directly, if it is made known to them; `release` takes it. A group has
+   * `same_offsets` where every call gives what its other ranks give, counted from `data`. */
+  void* (*allocate_shared)(ofsdp_device*, size_t bytes);
+  int32_t (*make_known)(ofsdp_device*, ofsdp_group*, void* data, size_t bytes,
+                        int32_t same_offsets);
+  /* In place: src is dst's part of this place; or dst is src's; or they are the same. */
+  int32_t (*all_gather)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src, void* dst,
+                        size_t bytes_each);
+  int32_t (*reduce_scatter)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src, void* dst,
+                            int32_t dtype, int64_t count_each);
+  int32_t (*all_reduce)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src, void* dst,
+                        int32_t dtype, int64_t count, int32_t reduction);
+  /* For who waits without blocking. */
+  int32_t (*reached)(ofsdp_device*, ofsdp_event*); /* 1: yes, 0: not yet, -1: failed */
+  int32_t (*mark)(ofsdp_device*, ofsdp_stream*, int64_t* pinned, int64_t value);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

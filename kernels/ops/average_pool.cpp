@@ -9,6 +9,7 @@
 #include "kernels/ops/average_pool_kernel.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/pool_shape.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -117,6 +118,35 @@ std::vector<SampleCase> grad_samples() {
 }
 
 }  // namespace
+
+// dy / count spread over the windows by a transposed convolution with ones, padding cut off.
+void average_pool_grad_body(BodyBuilder& b) {
+  const Shape& x = b.output_desc(0).shape;
+  const Window w = known_pool(b.attributes(), x);
+  const Ref dy = b.input(0);
+  std::vector<int64_t> scales{1, 1}, ones{x[1], 1}, rest;
+  for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
+    scales.push_back(w.out[axis]);
+    ones.push_back(w.kernel[axis]);
+    const int64_t reached = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1) + 1;
+    rest.push_back(std::max<int64_t>(w.in[axis] - reached, 0));
+  }
+  Constant made{{b.desc(dy).dtype, Shape(scales)}, {}};
+  made.bytes.resize(made.desc.bytes());
+  from_doubles(average_scales(b.attributes(), w), made.desc, made.bytes.data());
+  const Ref each = b.mul(dy, b.constant(std::make_shared<const Constant>(std::move(made))));
+  Ref dx = b.emit1("ConvTranspose", {each, b.emit1("Expand", {b.like(dy, 1), b.ints(ones)})},
+                   {{"group", x[1]},
+                    {"strides", w.used(w.strides)},
+                    {"dilations", w.used(w.dilations)},
+                    {"kernel_shape", w.used(w.kernel)},
+                    {"output_padding", rest}});
+  for (int axis = 0; axis < w.axes; ++axis) {
+    const auto at = static_cast<size_t>(3 - w.axes + axis);
+    dx = b.slice(dx, 2 + axis, w.pads_begin[at], w.pads_begin[at] + w.in[at]);
+  }
+  b.set_output(0, dx);
+}
 
 void add_average_pool(Registry& registry) {
   registry.add({.name = "AveragePool",

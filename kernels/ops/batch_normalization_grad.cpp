@@ -7,6 +7,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/batch_normalization.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -103,6 +104,30 @@ std::vector<SampleCase> samples() {
 }
 
 }  // namespace
+
+void batch_normalization_grad_body(BodyBuilder& b) {
+  const TensorDesc& x = b.output_desc(0);
+  const ChannelExtent e = batch_norm_extent({x.dtype, x.shape});
+  const auto planes = [&](size_t i) {
+    return b.reshape(b.input(i), {e.batch, e.channels, e.inner});
+  };
+  const auto channels = [&](size_t i) {
+    return b.reshape(b.cast(b.input(i), x.dtype), {1, e.channels, 1});
+  };
+  const Ref dy = planes(0), variance = channels(4);
+  const auto epsilon = static_cast<double>(b.attributes().f("epsilon", 1e-5f));
+  const Ref deviation = b.emit1("Sqrt", {b.add(variance, b.like(variance, epsilon))});
+  const Ref h = b.div(b.sub(planes(1), channels(3)), deviation);
+  const Ref dscale = b.sum(b.mul(dy, h), {0, 2}), dbias = b.sum(dy, {0, 2});
+  Ref d = dy;
+  if (b.attributes().i("training_mode", 0) != 0) {
+    const double share = 1 / static_cast<double>(std::max<int64_t>(e.count(), 1));
+    d = b.sub(dy, b.mul(b.add(dbias, b.mul(h, dscale)), share));
+  }
+  b.set_output(0, b.reshape(b.mul(d, b.div(channels(2), deviation)), x.shape));
+  if (b.wants(1)) b.set_output(1, b.reshape(dscale, {e.channels}));
+  if (b.wants(2)) b.set_output(2, b.reshape(dbias, {e.channels}));
+}
 
 void add_batch_normalization_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,

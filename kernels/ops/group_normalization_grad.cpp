@@ -5,6 +5,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/group_norm.h"
 #include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::ops {
 namespace {
@@ -114,6 +115,27 @@ std::vector<SampleCase> samples() {
 }
 
 }  // namespace
+
+void group_normalization_grad_body(BodyBuilder& b) {
+  const GroupExtent e =
+      group_extent(b.output_desc(0).shape, b.attributes().i("num_groups", 1), b.attributes());
+  const DType dtype = b.output_desc(0).dtype;
+  const Shape rows{e.batch, e.groups, 1, 1};
+  const auto grouped = [&](size_t i) {
+    return b.reshape(b.input(i), {e.batch, e.groups, e.each, e.inner});
+  };
+  const auto statistic = [&](size_t i) { return b.reshape(b.cast(b.input(i), dtype), rows); };
+  const auto mean = [&](Ref a) {
+    return b.mul(b.sum(a, {2, 3}), 1 / static_cast<double>(std::max<int64_t>(e.width(), 1)));
+  };
+  const Ref dy = grouped(0), inv = statistic(4), h = b.mul(b.sub(grouped(1), statistic(3)), inv);
+  const Ref g = b.mul(dy, b.reshape(b.input(2), {1, e.groups, e.each, 1}));
+  const Ref d = b.sub(b.sub(g, mean(g)), b.mul(h, mean(b.mul(g, h))));
+  b.set_output(0, b.reshape(b.mul(inv, d), b.output_desc(0).shape));
+  const auto by_channel = [&](Ref a) { return b.reshape(b.sum(a, {0, 3}), {e.channels()}); };
+  if (b.wants(1)) b.set_output(1, by_channel(b.mul(dy, h)));
+  if (b.wants(2)) b.set_output(2, by_channel(dy));
+}
 
 void add_group_normalization_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,

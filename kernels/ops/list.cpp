@@ -89,6 +89,7 @@ Registry make_registry() {
   ops::add_require_count(registry);
   ops::add_keep_counted(registry);
   ops::add_found_indices(registry);
+  ops::add_found_unique(registry);
   ops::add_compress(registry);
   ops::add_unique(registry);
   ops::add_tensor_scatter(registry);

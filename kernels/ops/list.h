@@ -91,6 +91,7 @@ void add_scatter_indices(Registry& registry);
 void add_require_count(Registry& registry);
 void add_keep_counted(Registry& registry);
 void add_found_indices(Registry& registry);
+void add_found_unique(Registry& registry);
 void add_compress(Registry& registry);
 void add_unique(Registry& registry);
 void add_tensor_scatter(Registry& registry);

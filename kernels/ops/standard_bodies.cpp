@@ -12,6 +12,8 @@ const std::map<std::string, StandardBody>& bodies() {
   static const std::map<std::string, StandardBody> table = {
       // constant: definitions, no state
       {"ofsdp.AbsGrad", abs_grad_body},
+      {"ofsdp.AveragePoolGrad", average_pool_grad_body},
+      {"ofsdp.BatchNormalizationGrad", batch_normalization_grad_body},
       {"ofsdp.BceWithLogitsLoss", bce_with_logits_loss_body},
       {"ofsdp.BceWithLogitsLossGrad", bce_with_logits_loss_grad_body},
       {"ofsdp.ClipGrad", clip_grad_body},
@@ -25,6 +27,7 @@ const std::map<std::string, StandardBody>& bodies() {
       {"ofsdp.ErfGrad", erf_grad_body},
       {"ofsdp.GatherGrad", gather_grad_body},
       {"ofsdp.GeluGrad", gelu_grad_body},
+      {"ofsdp.GroupNormalizationGrad", group_normalization_grad_body},
       {"ofsdp.LayerNormalizationGrad", layer_normalization_grad_body},
       {"ofsdp.LeakyReluGrad", leaky_relu_grad_body},
       {"ofsdp.LogSoftmaxGrad", log_softmax_grad_body},

@@ -9,6 +9,8 @@
 namespace ofsdp::ops {
 
 void abs_grad_body(BodyBuilder& b);
+void average_pool_grad_body(BodyBuilder& b);
+void batch_normalization_grad_body(BodyBuilder& b);
 void bce_with_logits_loss_body(BodyBuilder& b);
 void bce_with_logits_loss_grad_body(BodyBuilder& b);
 void clip_grad_body(BodyBuilder& b);
@@ -21,6 +23,7 @@ void elu_grad_body(BodyBuilder& b);
 void erf_grad_body(BodyBuilder& b);
 void gather_grad_body(BodyBuilder& b);
 void gelu_grad_body(BodyBuilder& b);
+void group_normalization_grad_body(BodyBuilder& b);
 void layer_normalization_grad_body(BodyBuilder& b);
 void leaky_relu_grad_body(BodyBuilder& b);
 void log_softmax_grad_body(BodyBuilder& b);

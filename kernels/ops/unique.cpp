@@ -2,71 +2,33 @@
 // flat, when it is absent), in rising order or, with sorted = 0, in that of their first appearance;
 // and for each of them the index of its first appearance, for each slice of x the number of its
 // like among the different ones, and for each of these how often it appears. The shapes depend on
-// the values, so x must be known while planning. No gradient.
+// the values, so x must be known while planning; of an x that only the run knows the importer makes
+// ofsdp.FoundUnique. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Unique.html
 #include <algorithm>
-#include <numeric>
 
-#include "kernels/cpu/element_types.h"
-#include "kernels/cpu/lines.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
+#include "kernels/ops/unique_groups.h"
 
 namespace ofsdp::ops {
 namespace {
-
-Lines slices(const Shape& shape, const Attributes& attributes) {
-  if (!attributes.has("axis")) return {1, shape.numel(), 1};
-  return lines_along(shape, attributes.i("axis", 0));
-}
 
 struct Groups {
   std::vector<int64_t> first, inverse, counts;
 };
 
-// less(i, j) compares slices i and j.
-template <typename Less>
-Groups group(int64_t n, bool sorted, const Less& less) {
-  std::vector<int64_t> order(static_cast<size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, less);
-  std::vector<std::vector<int64_t>> groups;  // each in rising order
-  for (int64_t i : order) {
-    if (groups.empty() || less(groups.back()[0], i)) groups.emplace_back();
-    groups.back().push_back(i);
-  }
-  if (!sorted) std::ranges::sort(groups);
-  Groups found{{}, std::vector<int64_t>(static_cast<size_t>(n)), {}};
-  for (size_t g = 0; g < groups.size(); ++g) {
-    found.first.push_back(groups[g][0]);
-    found.counts.push_back(static_cast<int64_t>(groups[g].size()));
-    for (int64_t i : groups[g]) found.inverse[static_cast<size_t>(i)] = static_cast<int64_t>(g);
-  }
-  return found;
-}
-
-template <typename T>
-Groups groups_of(const T* x, const Lines& lines, bool sorted) {
-  return group(lines.n, sorted, [&](int64_t i, int64_t j) {
-    for (int64_t o = 0; o < lines.outer; ++o) {
-      for (int64_t k = 0; k < lines.inner; ++k) {
-        const T a = x[lines.at(o, i, k)], b = x[lines.at(o, j, k)];
-        if (a != b) return a < b;
-      }
-    }
-    return false;
-  });
-}
-
 Groups groups_of(const Constant& x, const Attributes& attributes) {
-  const Lines lines = slices(x.desc.shape, attributes);
-  const bool sorted = attributes.i("sorted", 1) != 0;
-  if (!is_number(x.desc.dtype)) {
-    return groups_of(to_doubles(x.desc, x.bytes.data()).data(), lines, sorted);
-  }
-  return with_number(x.desc.dtype, [&](auto zero) {
-    return groups_of(x.as<decltype(zero)>().data(), lines, sorted);
-  });
+  const Lines lines = unique_lines(x.desc.shape, attributes);
+  const auto n = static_cast<size_t>(lines.n);
+  Groups found{std::vector<int64_t>(n), std::vector<int64_t>(n), std::vector<int64_t>(n)};
+  std::vector<int64_t> order(n);
+  const int64_t count =
+      find_groups(x.desc.dtype, x.bytes.data(), lines, attributes.i("sorted", 1) != 0, order.data(),
+                  {found.first.data(), found.inverse.data(), found.counts.data()});
+  found.first.resize(static_cast<size_t>(count));
+  found.counts.resize(static_cast<size_t>(count));
+  return found;
 }
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -90,7 +52,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 // By comparing every slice with every other.
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  const Lines lines = slices(c.inputs[0].desc.shape, c.attributes);
+  const Lines lines = unique_lines(c.inputs[0].desc.shape, c.attributes);
   auto slice = [&](int64_t i) {
     std::vector<double> values;
     for (int64_t o = 0; o < lines.outer; ++o) {
@@ -132,7 +94,7 @@ bool accepts(const Problem& p) { return p.constant(0) != nullptr; }
 
 // Folded by the importer, so it may take its time: the groups are made while planning.
 std::unique_ptr<Kernel> create(const Problem& p) {
-  const Lines lines = slices(p.in(0).shape, p.attributes);
+  const Lines lines = unique_lines(p.in(0).shape, p.attributes);
   const auto bytes = static_cast<size_t>(lines.inner) * dtype_size(p.in(0).dtype);
   return make_kernel(
       [lines, bytes, g = groups_of(*p.constant(0), p.attributes)](const KernelArgs& a) {

@@ -32,8 +32,16 @@ namespace {
 
 int exit_status(const Status& status) { return status.kind() == ErrorKind::kInput ? 2 : 1; }
 
+// One of several launchers prints what the ranks of all have to say; it has given them a pipe.
+bool tell_launcher(const Status& status) {
+  const char* const fd = getenv("OFSDP_FAILURE_FD");
+  if (fd == nullptr || *fd == 0) return false;
+  const std::string line = status.message().substr(0, 4000) + "\n";
+  return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+}
+
 int report(const Status& status) {
-  std::fprintf(stderr, "fsdp-run: %s\n", status.message().c_str());
+  if (!tell_launcher(status)) std::fprintf(stderr, "fsdp-run: %s\n", status.message().c_str());
   return exit_status(status);
 }
 
@@ -145,12 +153,6 @@ bool runs_alone(const Options& options) {
          !options.make_plugin.empty();
 }
 
-// Whether this process starts ranks; the first of them then says the warnings.
-bool launches(const Options& options, bool is_rank) {
-  const bool one = options.launch.nproc_per_node == 1 && options.launch.nnodes == 1;
-  return !one && !is_rank && !runs_alone(options) && options.command != Command::kPlan;
-}
-
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
 }
@@ -167,6 +169,15 @@ void wait_passively(char** argv) {
 
 bool is_own_rank(const std::optional<RankIdentity>& identity) {
   return identity && identity->started_by == "fsdp-run";
+}
+
+// Whether this process starts ranks; the first of them then says the warnings.
+bool starts_ranks(const Options& options, const std::optional<RankIdentity>& identity) {
+  if (runs_alone(options) || options.command == Command::kPlan || is_own_rank(identity)) {
+    return false;
+  }
+  // One process a host, started by srun, is no rank, whatever srun says.
+  return names_rendezvous(options.launch) || (!identity && needs_launcher(options.launch));
 }
 
 // Who has started this rank starts it again, or not at all.
@@ -197,17 +208,15 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Options& options = parsed->options;
-  if (first && !launches(options, identity->has_value())) warn(parsed->warnings);
+  const bool starts = starts_ranks(options, *identity);
+  if (first && !starts) warn(parsed->warnings);
   if (runs_alone(options)) return run_alone(options);
   if (options.command == Command::kPlan && first) return run_plan(options, *identity);
   if (options.command == Command::kPlan) return 0;
-  // One process a host, started by srun, is no rank, whatever srun says.
-  const bool launches = names_rendezvous(options.launch) && !is_own_rank(*identity);
-  if (!launches && *identity) {
-    warn_of_no_launcher(options.launch, **identity);
-    return run_rank(options, **identity);
-  }
-  return needs_launcher(options.launch) ? launch(options, argv) : run_rank(options, RankIdentity{});
+  if (starts) return launch(options, argv);
+  if (!*identity) return run_rank(options, RankIdentity{});
+  warn_of_no_launcher(options.launch, **identity);
+  return run_rank(options, **identity);
 }
 
 }  // namespace

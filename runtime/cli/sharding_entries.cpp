@@ -118,7 +118,8 @@ std::vector<OptionEntry> launch_entries() {
               0, OFSDP_FIELD(launch.max_restarts)),
       number("timeout", "300", "seconds a collective may take before the run stops", kAboveZero,
              OFSDP_FIELD(launch.timeout_seconds)),
-      choice("deterministic", kDeterminisms, "same command, same kind of machine, same bits",
+      choice("deterministic", kDeterminisms,
+             "same command, same kind of machine, same bits; off changes nothing on CPUs",
              OFSDP_FIELD(launch.deterministic)),
   };
 }

@@ -85,6 +85,11 @@ int64_t Sampler::micro_size(int64_t update, int64_t micro) const {
   return micro_size(update, micro, options_.rank);
 }
 
+// The first rank has most, the last least.
+bool Sampler::alike(int64_t update, int64_t micro) const {
+  return micro_size(update, micro, 0) == micro_size(update, micro, options_.ranks - 1);
+}
+
 int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const {
   const int64_t size = micro_size(update, micro);
   const int64_t begin = position(update).sample;

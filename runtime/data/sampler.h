@@ -59,6 +59,7 @@ class Sampler {
   RunStart position(int64_t update) const;
   int64_t global_size(int64_t update) const;  // samples of the update, all ranks together
   int64_t micro_size(int64_t update, int64_t micro) const;
+  bool alike(int64_t update, int64_t micro) const;  // every rank's has as many samples
 
   // Writes the sample numbers of the micro-batch into `samples` (at least batch_size of them) and
   // gives how many there are.

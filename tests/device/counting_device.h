@@ -14,17 +14,25 @@
 // capture nothing is allocated, awaited or launched, no event from outside is waited for, and every
 // stream that joined is joined again; kernels are not made after the first step.
 //
-// Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed);
-// COUNTING_DEVICE_SEED; COUNTING_DEVICE_WITHOUT, an operator it has no kernel for;
-// COUNTING_DEVICE_PROBE, why there is no device.
+// Several ranks meet in shared memory (counting_groups.h). A device is driven by its own host, and by
+// a thread where another rank waits for it, as far as that rank needs: later than that it may not be.
+//
+// Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed; of
+// one of several ranks, with its place behind the name); COUNTING_DEVICE_SEED;
+// COUNTING_DEVICE_WITHOUT, an operator it has no kernel for; COUNTING_DEVICE_PROBE, why there is no
+// device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_STUCK=p:n, the place
+// whose n-th collective of all ranks never begins.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/core/device_table.h"
@@ -33,12 +41,36 @@
 
 namespace ofsdp::counting {
 
+class GraphRun;
+
 struct Operation {
-  enum class Kind { kWork, kRecord, kWait };
+  enum class Kind { kWork, kRecord, kWait, kGraph };
   Kind kind = Kind::kWork;
   std::function<Status()> work;
   ofsdp_event* event = nullptr;
-  uint64_t generation = 0;  // of the event
+  uint64_t generation = 0;      // of the event
+  std::function<bool()> ready;  // of work that waits for other ranks; empty: it does not
+  std::shared_ptr<GraphRun> graph;
+};
+
+// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own.
+class GraphRun {
+ public:
+  explicit GraphRun(const ofsdp_device_graph& graph);
+  bool able() const;
+  bool over() const { return left_ == 0; }
+  Status run_one(ofsdp_device& device);
+
+ private:
+  struct Line {
+    const std::deque<Operation>* operations;
+    size_t next = 0;
+  };
+  bool able(const Line& line) const;
+
+  std::vector<Line> lines_;
+  size_t left_ = 0;
+  std::set<std::pair<ofsdp_event*, uint64_t>> reached_;
 };
 
 struct Allocation {
@@ -86,11 +118,22 @@ struct ofsdp_device {
   bool holds(const void* data, size_t bytes, bool pinned_too, const char* where);
   bool capturing() const { return !captures.empty(); }
 
-  ofsdp::Status run_until(const std::function<bool()>& reached);
-  ofsdp::Status run_graph(const ofsdp_device_graph& graph);
+  // Runs what may run until `reached`. With other ranks it may have to wait for them; unless it
+  // `waits` it then comes back.
+  ofsdp::Status run_until(const std::function<bool()>& reached, bool waits = true);
+  ofsdp::Status run_some(ofsdp_stream& stream);
   ofsdp::Status run_one(ofsdp::counting::Operation& operation);
   void protect(bool open);
+  void serve();  // other ranks, until stop_serving
+  void stop_serving();
   size_t draw(size_t below);
+
+  // Held by whoever calls the table, and by the thread that serves other ranks.
+  std::mutex mutex;
+  std::vector<ofsdp_group*> groups;
+  std::thread server;
+  bool closing = false;
+  int place = -1;  // of several ranks
 
   std::string error;
   ofsdp::Status fault;  // of work that failed: what every later await says
@@ -108,6 +151,18 @@ namespace ofsdp::counting {
 
 void add_order(ofsdp_device_table& table);
 void add_work(ofsdp_device_table& table);
+void add_groups(ofsdp_device_table& table);
+
+// A function of the table, called with the device locked.
+template <auto F>
+struct Locked;
+template <typename R, typename... Args, R (*F)(ofsdp_device*, Args...)>
+struct Locked<F> {
+  static R call(ofsdp_device* device, Args... args) {
+    const std::lock_guard lock(device->mutex);
+    return F(device, args...);
+  }
+};
 
 // Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).
 std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,

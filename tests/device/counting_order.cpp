@@ -1,5 +1,6 @@
 // Streams, events, captures: what waits for what, and in which order it runs.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "tests/device/counting_device.h"
@@ -24,44 +25,59 @@ int32_t ofsdp_device::push(ofsdp_stream* stream, Operation operation) {
 
 int32_t ofsdp_device::put(ofsdp_stream* stream, std::function<Status()> work) {
   ++counts[stream->capture == nullptr ? "operations" : "captured_operations"];
-  return push(stream, {Kind::kWork, std::move(work), nullptr, 0});
+  return push(stream, {Kind::kWork, std::move(work), nullptr, 0, nullptr, nullptr});
 }
 
 Status ofsdp_device::run_one(Operation& operation) {
   if (operation.kind == Kind::kRecord) {
     operation.event->reached = std::max(operation.event->reached, operation.generation);
   }
+  if (operation.kind == Kind::kGraph) return operation.graph->run_one(*this);
   return operation.kind == Kind::kWork ? operation.work() : Status{};
 }
 
 namespace {
 
 bool may_run(const Operation& o) {
-  return o.kind != Kind::kWait || o.event->reached >= o.generation;
+  if (o.kind == Kind::kWait) return o.event->reached >= o.generation;
+  if (o.kind == Kind::kGraph) return o.graph->able();
+  return !o.ready || o.ready();
 }
 
 }  // namespace
 
+// Some of the heads of one queue.
+Status ofsdp_device::run_some(ofsdp_stream& stream) {
+  for (size_t n = 1 + draw(8); n > 0 && !stream.queue.empty(); --n) {
+    Operation& head = stream.queue.front();
+    if (!may_run(head)) break;
+    OFSDP_RETURN_IF_ERROR(run_one(head));
+    if (head.kind != Kind::kGraph || head.graph->over()) stream.queue.pop_front();
+  }
+  return {};
+}
+
 // Runs heads of queues that may run, in a drawn order, until `reached`.
-Status ofsdp_device::run_until(const std::function<bool()>& reached) {
+Status ofsdp_device::run_until(const std::function<bool()>& reached, bool waits) {
+  constexpr std::chrono::microseconds kPause{50};
   protect(true);
   while (!reached() && fault.ok()) {
     std::vector<ofsdp_stream*> able;
     for (ofsdp_stream* stream : streams) {
       if (!stream->queue.empty() && may_run(stream->queue.front())) able.push_back(stream);
     }
-    if (able.empty()) {
+    if (!able.empty()) {
+      fault = run_some(*able[draw(able.size())]);
+    } else if (groups.empty()) {
       violation("streams wait for each other for ever");
       fault = ofsdp::fault("streams wait for each other for ever");
-      break;
-    }
-    ofsdp_stream* stream = able[draw(able.size())];
-    for (size_t n = 1 + draw(8); n > 0 && !stream->queue.empty(); --n) {
-      if (!may_run(stream->queue.front())) break;
-      Status status = run_one(stream->queue.front());
-      stream->queue.pop_front();
-      if (status.ok()) continue;
-      fault = std::move(status);
+    } else if (waits) {
+      protect(false);
+      mutex.unlock();
+      std::this_thread::sleep_for(kPause);
+      mutex.lock();
+      protect(true);
+    } else {
       break;
     }
   }
@@ -71,37 +87,40 @@ Status ofsdp_device::run_until(const std::function<bool()>& reached) {
   return ofsdp::fault("{}", error);
 }
 
-// As one piece of its stream; inside it, in a drawn order. Events of a graph are its own.
-Status ofsdp_device::run_graph(const ofsdp_device_graph& graph) {
-  struct Line {
-    const std::deque<Operation>* operations;
-    size_t next = 0;
-  };
-  std::vector<Line> lines;
-  size_t left = 0;
+namespace ofsdp::counting {
+
+GraphRun::GraphRun(const ofsdp_device_graph& graph) {
   for (const auto& [stream, operations] : graph.streams) {
-    lines.push_back({&operations});
-    left += operations.size();
+    lines_.push_back({&operations});
+    left_ += operations.size();
   }
-  std::set<std::pair<ofsdp_event*, uint64_t>> reached;
-  while (left > 0) {
-    std::vector<Line*> able;
-    for (Line& line : lines) {
-      if (line.next == line.operations->size()) continue;
-      const Operation& head = (*line.operations)[line.next];
-      if (head.kind != Kind::kWait || reached.contains({head.event, head.generation})) {
-        able.push_back(&line);
-      }
-    }
-    if (able.empty()) return ofsdp::fault("a graph waits for itself");
-    Line& line = *able[draw(able.size())];
-    const Operation& operation = (*line.operations)[line.next++];
-    --left;
-    if (operation.kind == Kind::kRecord) reached.insert({operation.event, operation.generation});
-    if (operation.kind == Kind::kWork) OFSDP_RETURN_IF_ERROR(operation.work());
-  }
-  return {};
 }
+
+bool GraphRun::able(const Line& line) const {
+  if (line.next == line.operations->size()) return false;
+  const Operation& head = (*line.operations)[line.next];
+  if (head.kind == Kind::kWait) return reached_.contains({head.event, head.generation});
+  return !head.ready || head.ready();
+}
+
+bool GraphRun::able() const {
+  return over() || std::ranges::any_of(lines_, [this](const Line& line) { return able(line); });
+}
+
+Status GraphRun::run_one(ofsdp_device& device) {
+  std::vector<Line*> able_lines;
+  for (Line& line : lines_) {
+    if (able(line)) able_lines.push_back(&line);
+  }
+  if (able_lines.empty()) return {};
+  Line& line = *able_lines[device.draw(able_lines.size())];
+  const Operation& operation = (*line.operations)[line.next++];
+  --left_;
+  if (operation.kind == Kind::kRecord) reached_.insert({operation.event, operation.generation});
+  return operation.kind == Kind::kWork ? operation.work() : Status{};
+}
+
+}  // namespace ofsdp::counting
 
 namespace ofsdp::counting {
 namespace {
@@ -129,7 +148,7 @@ void drop_event(ofsdp_device*, ofsdp_event* event) { delete event; }
 int32_t record(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
   event->capture = stream->capture;
   event->stream = stream;
-  return device->push(stream, {Kind::kRecord, nullptr, event, ++event->recorded});
+  return device->push(stream, {Kind::kRecord, nullptr, event, ++event->recorded, nullptr, nullptr});
 }
 
 // Also how a stream joins a capture.
@@ -144,7 +163,7 @@ int32_t wait(ofsdp_device* device, ofsdp_stream* stream, ofsdp_event* event) {
     }
     stream->capture = event->capture;
   }
-  return device->push(stream, {Kind::kWait, nullptr, event, event->recorded});
+  return device->push(stream, {Kind::kWait, nullptr, event, event->recorded, nullptr, nullptr});
 }
 
 int32_t await(ofsdp_device* device, ofsdp_event* event) {
@@ -160,6 +179,15 @@ int32_t await(ofsdp_device* device, ofsdp_event* event) {
   if (last) ++device->counts["awaits_that_leave_stream_" + std::to_string(event->stream->index)];
   const Status status = device->run_until([&] { return event->reached >= generation; });
   return status.ok() ? 0 : 1;
+}
+
+// As await, but comes back where other ranks have to be waited for.
+int32_t reached(ofsdp_device* device, ofsdp_event* event) {
+  if (device->capturing()) return device->violation("the host waits in a capture") * -1;
+  const uint64_t generation = event->recorded;
+  const auto done = [&] { return event->reached >= generation; };
+  if (!device->run_until(done, false).ok()) return -1;
+  return done() ? 1 : 0;
 }
 
 int32_t synchronize(ofsdp_device* device) {
@@ -232,7 +260,9 @@ ofsdp_device_graph* capture_end(ofsdp_device* device, ofsdp_stream* stream) {
 int32_t launch(ofsdp_device* device, ofsdp_device_graph* graph, ofsdp_stream* stream) {
   if (device->capturing()) return device->violation("a graph is launched in a capture");
   ++device->counts["graph_launches"];
-  return device->put(stream, [device, graph] { return device->run_graph(*graph); });
+  ++device->counts["operations"];
+  Operation run{Kind::kGraph, nullptr, nullptr, 0, nullptr, std::make_shared<GraphRun>(*graph)};
+  return device->push(stream, std::move(run));
 }
 
 void drop_graph(ofsdp_device* device, ofsdp_device_graph* graph) {
@@ -244,20 +274,21 @@ void drop_graph(ofsdp_device* device, ofsdp_device_graph* graph) {
 }  // namespace
 
 void add_order(ofsdp_device_table& table) {
-  table.make_stream = make_stream;
-  table.drop_stream = drop_stream;
-  table.make_event = make_event;
-  table.drop_event = drop_event;
-  table.record = record;
-  table.wait = wait;
-  table.await = await;
-  table.synchronize = synchronize;
-  table.copy = copy;
-  table.clear = clear;
-  table.capture_begin = capture_begin;
-  table.capture_end = capture_end;
-  table.launch = launch;
-  table.drop_graph = drop_graph;
+  table.make_stream = Locked<make_stream>::call;
+  table.drop_stream = Locked<drop_stream>::call;
+  table.make_event = Locked<make_event>::call;
+  table.drop_event = Locked<drop_event>::call;
+  table.record = Locked<record>::call;
+  table.wait = Locked<wait>::call;
+  table.await = Locked<await>::call;
+  table.synchronize = Locked<synchronize>::call;
+  table.copy = Locked<copy>::call;
+  table.clear = Locked<clear>::call;
+  table.capture_begin = Locked<capture_begin>::call;
+  table.capture_end = Locked<capture_end>::call;
+  table.reached = Locked<reached>::call;
+  table.launch = Locked<launch>::call;
+  table.drop_graph = Locked<drop_graph>::call;
 }
 
 }  // namespace ofsdp::counting

@@ -34,8 +34,11 @@ ofsdp_device* open(int32_t, char*, size_t) {
 }
 
 void close(ofsdp_device* device) {
+  device->stop_serving();
   if (const char* file = variable("COUNTING_DEVICE_REPORT"); file[0] != 0) {
-    std::ofstream report(file);
+    std::string name = file;
+    if (device->place >= 0) name += "." + std::to_string(device->place);
+    std::ofstream report(name);
     for (const auto& [name, count] : device->counts) report << name << " " << count << "\n";
     for (const std::string& text : device->violations) report << "violation " << text << "\n";
   }
@@ -58,6 +61,9 @@ void* map(ofsdp_device* device, size_t bytes, bool pinned) {
   device->allocations[static_cast<std::byte*>(data)] = {bytes, pinned};
   return data;
 }
+
+void* allocate(ofsdp_device* device, size_t bytes) { return map(device, bytes, false); }
+void* allocate_host(ofsdp_device* device, size_t bytes) { return map(device, bytes, true); }
 
 void release(ofsdp_device* device, void* data) {
   const auto it = device->allocations.find(static_cast<std::byte*>(data));
@@ -85,12 +91,12 @@ ofsdp_device_table make_table() {
   table.close = close;
   table.describe = describe;
   table.error = error_text;
-  table.allocate = [](ofsdp_device* d, size_t bytes) { return map(d, bytes, false); };
-  table.release = release;
-  table.allocate_host = [](ofsdp_device* d, size_t bytes) { return map(d, bytes, true); };
-  table.release_host = release;
+  table.allocate = table.allocate_shared = ofsdp::counting::Locked<allocate>::call;
+  table.release = table.release_host = ofsdp::counting::Locked<release>::call;
+  table.allocate_host = ofsdp::counting::Locked<allocate_host>::call;
   ofsdp::counting::add_order(table);
   ofsdp::counting::add_work(table);
+  ofsdp::counting::add_groups(table);
   return table;
 }
 

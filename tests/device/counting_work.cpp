@@ -264,19 +264,19 @@ int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimize
 }  // namespace
 
 void add_work(ofsdp_device_table& table) {
-  table.make_kernel = make_kernel;
-  table.drop_kernel = drop_kernel;
-  table.run = run;
-  table.begin = begin;
-  table.note_loss = note_loss;
-  table.convert = convert;
-  table.add = add;
-  table.round = round_values;
-  table.reduce = reduce;
-  table.clip = clip;
-  table.make_optimizer = make_optimizer;
-  table.drop_optimizer = drop_optimizer;
-  table.update = update;
+  table.make_kernel = Locked<make_kernel>::call;
+  table.drop_kernel = Locked<drop_kernel>::call;
+  table.run = Locked<run>::call;
+  table.begin = Locked<begin>::call;
+  table.note_loss = Locked<note_loss>::call;
+  table.convert = Locked<convert>::call;
+  table.add = Locked<add>::call;
+  table.round = Locked<round_values>::call;
+  table.reduce = Locked<reduce>::call;
+  table.clip = Locked<clip>::call;
+  table.make_optimizer = Locked<make_optimizer>::call;
+  table.drop_optimizer = Locked<drop_optimizer>::call;
+  table.update = Locked<update>::call;
 }
 
 }  // namespace ofsdp::counting

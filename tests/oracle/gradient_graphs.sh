@@ -17,3 +17,4 @@ fi
 fixtures=$here/../fixtures
 /usr/bin/python3 "$here/gradient_graphs.py" "$program" "$fixtures/mlp/model_with_loss.onnx" "$fixtures/mlp/data"
 /usr/bin/python3 "$here/gradient_graphs.py" "$program" "$fixtures/mlp/model.onnx" "$fixtures/mlp/data" --loss cross_entropy
+/usr/bin/python3 "$here/gradient_graphs.py" "$program" "$fixtures/norms/model.onnx" "$fixtures/norms/data" --loss cross_entropy

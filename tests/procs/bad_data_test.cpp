@@ -145,5 +145,61 @@ TEST(NanLossTest, WithAccumulationAndOnAnotherRank) {
   expect_refused(folder, words, {"NaN", "step 1", "rank 1"}, {.status = 1, .one_rank = false});
 }
 
+// Evaluation data beside good training data: two samples, of which rank 1 has the second.
+void write_evaluation(const RunFolder& folder, const std::vector<float>& second) {
+  std::vector<float> values(4, 0.5f);
+  values.insert(values.end(), second.begin(), second.end());
+  folder.write("eval/x.npy", npy("<f4", "(2, 4)", values));
+  folder.write("eval/labels.npy", npy("<i8", "(2,)", std::vector<int64_t>{1, 1}));
+}
+
+TEST(BadEvaluationTest, NanInTheLoss) {
+  const RunFolder folder;
+  write_evaluation(folder, {0, 0, std::nanf(""), 0});
+  const Words more{"--eval-data", folder / "eval"};
+  const Words facts{folder.model(), "evaluation loss is NaN", "step 2", "'x'", "node 'multiply'"};
+  expect_refused(folder, folder.train() + more, facts, {.status = 1});
+  expect_refused(folder, folder.train() + more, {"rank 1"}, {.status = 1, .one_rank = false});
+  const Words eval = fsdp_run({"eval", folder.model(), "--loss", "cross_entropy"});
+  expect_refused(folder, eval + more, {folder.model(), "evaluation loss is NaN", "step 0"},
+                 {.status = 1});
+}
+
+// Every logit is finite; the difference of two is not.
+TEST(BadEvaluationTest, AnInfiniteLoss) {
+  const RunFolder folder;
+  write_evaluation(folder, {2e38f, 0, 2e38f, 0});
+  const Words words =
+      fsdp_run({folder.model(), "--loss", "cross_entropy", "--lr", "0", "--steps", "3", "--output",
+                folder.output(), "--eval-data", folder / "eval", "--eval-interval", "2step"});
+  expect_refused(folder, words, {folder.model(), "evaluation loss is infinite", "step 2", "rank "},
+                 {.status = 1});
+}
+
+// The factor of the weight decay is infinite, and a weight of 0 times that is NaN.
+Words with_nan_weights(const RunFolder& folder) {
+  return fsdp_run({folder.model(), "--loss", "cross_entropy", "--optimizer", "adamw", "--lr",
+                   "1e38", "--weight-decay", "1e3", "--output", folder.output()});
+}
+
+TEST(NanWeightsTest, FromTheLastUpdate) {
+  const RunFolder folder;
+  expect_refused(folder, with_nan_weights(folder) + Words{"--steps", "1"},
+                 {folder.model(), "weights are NaN", "step 1", "rank "}, {.status = 1});
+}
+
+// Nor are they saved between: a run that goes on from there could only fail.
+TEST(NanWeightsTest, AreNoCheckpoint) {
+  const RunFolder folder;
+  const Words more{"--steps", "3", "--checkpoint-dir", folder / "saves", "--checkpoint-interval",
+                   "1step"};
+  const Finished run = Program::run(with_nan_weights(folder) + more + ranks(2));
+  EXPECT_EQ(run.status, 1);
+  expect_one_line(run.err, {"weights are NaN", "step 1", "rank "});
+  for (const auto& [name, bytes] : folder.contents()) {
+    EXPECT_THAT(name, testing::Not(testing::HasSubstr("manifest.json")));
+  }
+}
+
 }  // namespace
 }  // namespace ofsdp

@@ -1,4 +1,4 @@
-// Six runs in which a random rank is killed, stopped or cut off at a random moment (failing_runs.h).
+// Three runs in which a random rank is killed, stopped or cut off at a random moment (failing_runs.h).
 //
 // OFSDP_FAILURES says how many; OFSDP_FAILURE_SEED which moments.
 #include "tests/support/failing_runs.h"
@@ -7,7 +7,7 @@ namespace ofsdp {
 namespace {
 
 TEST(FailuresTest, AllEndInTimeAndGoOnWithTheSameBits) {
-  fail_at_random(setting("OFSDP_FAILURES", 6),
+  fail_at_random(setting("OFSDP_FAILURES", 3),
                  static_cast<unsigned>(setting("OFSDP_FAILURE_SEED", 1)));
 }
 

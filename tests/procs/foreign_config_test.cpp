@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/cli/launch/endpoint.h"
 #include "tests/support/data_files.h"
 #include "tests/support/refused_run.h"
 
@@ -99,6 +100,27 @@ TEST(ForeignFileTest, RanksOfAnotherLauncherWarnOnce) {
   EXPECT_EQ(b.status, 0) << b.err;
   EXPECT_EQ(lines_of(a.err).size(), 1u) << a.err;
   EXPECT_EQ(b.err, "");
+}
+
+// As srun starts one fsdp-run a host, which finds in its environment that it is a rank.
+TEST(ForeignFileTest, ALauncherThatSlurmCallsARankLeavesTheWarningToItsRanks) {
+  const testing_data::TempFolder folder;
+  const Words meet = run_of("accelerate/version_2_by_hand.yaml", folder) +
+                     Words{"--rdzv-endpoint", fmt::format("127.0.0.1:{}", free_port())};
+  Start srun;
+  srun.environment = {"SLURM_STEP_ID=0", "SLURM_JOB_ID=1",  "SLURM_NTASKS=2",
+                      "SLURM_PROCID=0",  "SLURM_LOCALID=0", "SLURM_NODEID=0"};
+  const Finished run = Program::run(meet, srun);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+}
+
+TEST(ForeignFileTest, ALauncherOfOneRankLeavesTheWarningToIt) {
+  const testing_data::TempFolder folder;
+  const Words words = run_of("accelerate/version_2_by_hand.yaml", folder);
+  const Finished run = Program::run(words + ranks(1) + Words{"--max-restarts", "1"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
 }
 
 }  // namespace

@@ -1,19 +1,25 @@
-// The real command on two hosts: started by mpirun, and with torchrun's variables set by hand, over
-// network namespaces; and what is said when a rank is missing, is killed, or loses the network.
+// The real command on two hosts: started by mpirun, with torchrun's variables set by hand, and by a
+// launcher on each, over network namespaces whose link has a delay and a limited rate; and what is
+// said when a rank is missing, is killed, or loses the network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "fsdp/hosts/stream_socket.h"
 #include "tests/procs/namespaces.h"
-#include "tests/support/training_runs.h"
+#include "tests/support/data_files.h"
+#include "tests/support/trajectory.h"
 
 namespace ofsdp {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::string scratch(const std::string& name) {
@@ -31,11 +37,21 @@ std::string line_of(const Words& words) {
   return line;
 }
 
-// A small transformer: the sample's, a few steps on made-up data.
+Words split(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// A small transformer with the settings of its reference, which has 24 steps.
 Words bert(const std::string& steps) {
-  return fsdp_run({OFSDP_SOURCE_DIR "/samples/bert/bert.onnx"}) +
-         Words{"--data",          "synthetic",   "--steps",   steps, "--global-batch-size", "6",
-               "--eval-interval", "1000000step", "--threads", "1",   "--timeout",           "9"};
+  return fsdp_run({fixture("bert_tiny/model.onnx")}) +
+         split(
+             "--loss cross_entropy --optimizer adamw --lr 0.001 --weight-decay 0.01 "
+             "--lr-schedule linear --warmup-steps 4 --total-steps 24 --clip-grad-norm 1 "
+             "--freeze bert.embeddings.position_ids --freeze bert.embeddings.token_type_ids "
+             "--no-shuffle --global-batch-size 12 --epochs 1000000 --threads 1 --timeout 9 "
+             "--steps " +
+             steps);
 }
 
 // One process under a shell, its output in a file. Ends after a minute whatever happens.
@@ -92,72 +108,106 @@ int lines_of_errors(const std::string& said) {
   return count;
 }
 
-class TwoHosts : public testing::Test {
+// What starts one rank on each host.
+enum class By { kOpenMpi, kMpich, kVariables, kLaunchers };
+
+class TwoHosts : public testing::TestWithParam<By> {
  protected:
+  using Processes = std::vector<std::unique_ptr<Running>>;
+
   void SetUp() override {
-    if (!hosts_.made()) GTEST_SKIP() << "network namespaces cannot be made here (ip netns, veth)";
+    if (!hosts_.made()) GTEST_SKIP() << Namespaces::kNotMade;
+    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine());
+    if (mpi() && access(library.c_str(), R_OK) != 0) GTEST_SKIP() << library << " was not built";
   }
-  // What two ranks of one host write: one rank a host sums in the same order.
-  static std::string reference(const Words& command) {
-    const std::string out = scratch("reference.onnx");
-    Running run("reference", line_of(command + ranks(2) + Words{"--output", out}));
-    EXPECT_EQ(run.wait(), 0) << run.said();
-    const std::string bytes = read_text(out);
-    unlink(out.c_str());
-    return bytes;
-  }
-  void expect_mpirun(const std::string& engine, const std::string& mpirun) {
-    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);
-    if (access(library.c_str(), R_OK) != 0) GTEST_SKIP() << library << " was not built";
-    const std::string out = scratch("mpirun.onnx");
-    Running run(engine,
-                hosts_.on(0) + mpirun + " -np 2 " + line_of(bert("3") + Words{"--output", out}));
-    EXPECT_EQ(run.wait(), 0) << run.said();
-    EXPECT_TRUE(read_text(out) == reference(bert("3"))) << "other bytes than two ranks of one host";
-    unlink(out.c_str());
+  static bool mpi() { return GetParam() == By::kOpenMpi || GetParam() == By::kMpich; }
+  static std::string engine() { return GetParam() == By::kOpenMpi ? "openmpi" : "mpich"; }
+
+  // mpirun, which runs on the first host; or what runs on each of them.
+  Processes start(const Words& words) {
+    Processes all;
+    const auto run = [&](int host, const std::string& line) {
+      const std::string name = fmt::format("on-{}", host);
+      all.push_back(std::make_unique<Running>(name, hosts_.on(host) + line));
+    };
+    const std::string line = line_of(words), address = Namespaces::kAddress[0];
+    const std::string both = fmt::format("{},{}", address, Namespaces::kAddress[1]);
+    if (GetParam() == By::kOpenMpi) {
+      run(0, fmt::format("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {0} "
+                         "--mca btl_tcp_if_include {1} --mca oob_tcp_if_include {1} --host {2} "
+                         "-np 2 {3}",
+                         hosts_.agent(), "10.77.31.0/24", both, line));
+    } else if (GetParam() == By::kMpich) {
+      run(0, fmt::format("mpirun.mpich -launcher ssh -launcher-exec {} -hosts {} -np 2 {}",
+                         hosts_.agent(), both, line));
+    }
+    for (const int host : {0, 1}) {
+      if (GetParam() == By::kVariables) run(host, variables(host, 2, address, 29500) + line);
+      if (GetParam() != By::kLaunchers) continue;
+      run(host,
+          line + fmt::format("--nnodes 2 --node-rank {} --rdzv-endpoint {}:29400", host, address));
+    }
+    return all;
   }
 
   Namespaces hosts_;
 };
 
-TEST_F(TwoHosts, MpirunOfOpenMpi) {
-  expect_mpirun("openmpi",
-                fmt::format("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {} --mca "
-                            "btl_tcp_if_include 10.77.31.0/24 --mca oob_tcp_if_include "
-                            "10.77.31.0/24 --host {}:1,{}:1",
-                            hosts_.agent(), Namespaces::kAddress[0], Namespaces::kAddress[1]));
+std::string name_of(const testing::TestParamInfo<By>& info) {
+  const char* const names[] = {"OpenMpi", "Mpich", "Variables", "Launchers"};
+  return names[static_cast<int>(info.param)];
 }
 
-TEST_F(TwoHosts, MpirunOfMpich) {
-  expect_mpirun("mpich",
-                fmt::format("mpirun.mpich -launcher ssh -launcher-exec {} -hosts {},{}",
-                            hosts_.agent(), Namespaces::kAddress[0], Namespaces::kAddress[1]));
+INSTANTIATE_TEST_SUITE_P(StartedBy, TwoHosts,
+                         testing::Values(By::kOpenMpi, By::kMpich, By::kVariables, By::kLaunchers),
+                         name_of);
+
+// What two ranks of one host write: one rank a host sums in the same order.
+std::string written_on_one_host(const Words& command) {
+  const testing_data::TempFolder folder;
+  const std::string out = folder.path() + "/trained.onnx";
+  Running run("reference", line_of(command + ranks(2) + Words{"--output", out}));
+  EXPECT_EQ(run.wait(), 0) << run.said();
+  return read_text(out);
 }
 
-TEST_F(TwoHosts, TorchrunVariables) {
-  const std::string out = scratch("torchrun.onnx");
-  const std::string line = line_of(bert("3") + Words{"--output", out});
-  const std::string address = Namespaces::kAddress[0];
-  Running second("b", hosts_.on(1) + variables(1, 2, address, 29500) + line);
-  Running first("a", hosts_.on(0) + variables(0, 2, address, 29500) + line);
-  EXPECT_EQ(first.wait(), 0) << first.said();
-  EXPECT_EQ(second.wait(), 0) << second.said();
-  EXPECT_TRUE(read_text(out) == reference(bert("3"))) << "other bytes than two ranks of one host";
-  unlink(out.c_str());
+TEST_P(TwoHosts, TrainAsPyTorchDoes) {
+  const testing_data::TempFolder folder;
+  const std::string out = folder.path() + "/trained.onnx", metrics = folder.path() + "/m.jsonl";
+  for (const auto& process : start(bert("24") + Words{"--output", out, "--metrics", metrics})) {
+    EXPECT_EQ(process->wait(), 0) << process->said();
+  }
+  expect_near(steps_of(metrics), reference("bert_tiny"));
+  EXPECT_TRUE(read_text(out) == written_on_one_host(bert("24")))
+      << "other bytes than two ranks of one host";
 }
 
-TEST_F(TwoHosts, ACutLinkEndsAllRanks) {
-  const std::string line = line_of(bert("1000000"));
-  const std::string address = Namespaces::kAddress[0];
-  Running second("b", hosts_.on(1) + variables(1, 2, address, 29500) + line);
-  Running first("a", hosts_.on(0) + variables(0, 2, address, 29500) + line);
-  first.expect("step 1/");
+// Of a command that has this text, without what started them.
+bool ranks_are_left(const std::string& text) {
+  return std::ranges::any_of(processes_with(text), [](pid_t pid) {
+    return read_text(fmt::format("/proc/{}/comm", pid)) == "fsdp-run\n";
+  });
+}
+
+// mpirun may wait for its other half as long as it likes, and is not waited for.
+TEST_P(TwoHosts, EndWhenTheLinkIsCut) {
+  const testing_data::TempFolder folder;
+  const std::string out = folder.path() + "/trained.onnx";
+  const Processes all = start(bert("1000000") + Words{"--log-interval", "1", "--output", out});
+  all[0]->expect("3/1000000");
   hosts_.cut();
-  EXPECT_EQ(first.wait(), 1);
-  EXPECT_EQ(second.wait(), 1);
-  EXPECT_THAT(first.said(), HasSubstr("could not be reached any more while rank 0 waited in "));
-  EXPECT_EQ(lines_of_errors(first.said()), 1);
-  EXPECT_LE(lines_of_errors(second.said()), 1);
+  EXPECT_TRUE(holds_within(40, [&] { return !ranks_are_left(folder.path()); }));
+  for (const auto& process : all) {
+    if (!mpi()) {
+      EXPECT_EQ(process->wait(), 1);
+    }
+    process->expect("fsdp-run: ");
+    EXPECT_EQ(lines_of_errors(process->said()), 1) << process->said();
+  }
+  EXPECT_THAT(all[0]->said(),
+              ContainsRegex("fsdp-run: rank 1 \\(pid [0-9]+ on [^)]*\\) could not be "
+                            "reached any more while rank 0 waited in .* at step "));
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 TEST(Hosts, AKilledRankIsNamedOnceInAllOutput) {

@@ -1,18 +1,24 @@
-// Two hosts on one machine: network namespaces joined by a pair of virtual links with a limited rate
-// and, where the kernel has netem, a delay. They share files and processes with this machine, and no
-// network and no abstract sockets, which is what ranks need of a host.
+// Two hosts on one machine: network namespaces joined by a link with a delay and a limited rate
+// (tests/hosts/delayed_link.cpp), or where /dev/net/tun cannot be opened by a pair of virtual links
+// with a limited rate alone. They share files and processes with this machine, and no network and no
+// abstract sockets, which is what ranks need of a host.
 //
-// Needs root, `ip`, and a kernel that allows it; `Namespaces::possible` says so. Ownership: made and
-// removed with the object; nothing is left when a test fails.
+// Needs root, `ip`, and a kernel that allows it; `made` says so, and `link` what joins them.
+// Ownership: made and removed with the object, and with it whatever still runs on these hosts.
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "tests/support/run_program.h"
 
 namespace ofsdp {
 
@@ -20,35 +26,47 @@ class Namespaces {
  public:
   static constexpr const char* kAddress[2] = {"10.77.31.1", "10.77.31.2"};
 
+  static constexpr int kDelay = 1000;    // microseconds, one way
+  static constexpr int kMegabits = 400;  // a second
+
   Namespaces() {
     for (int h : {0, 1}) made_ = run("ip netns add {}", name(h)) && (h == 0 || made_);
-    made_ = made_ && run("ip link add {} netns {} type veth peer name {} netns {}", link(0),
-                         name(0), link(1), name(1));
-    for (int h : {0, 1}) {
-      made_ = made_ && run("ip -n {} addr add {}/24 dev {}", name(h), kAddress[h], link(h)) &&
-              run("ip -n {} link set lo up", name(h)) &&
-              run("ip -n {} link set {} up", name(h), link(h));
-      if (!made_) return;
-      if (run("tc -n {} qdisc add dev {} root netem delay 1ms rate 1gbit", name(h), link(h))) {
-        continue;
-      }
-      run("tc -n {} qdisc add dev {} root tbf rate 1gbit burst 256kb latency 50ms", name(h),
-          link(h));
-    }
+    delayed_ = made_ && start_link() && address_devices();
+    if (!delayed_) link_.reset();
+    made_ = made_ && (delayed_ || make_veth());
+    std::printf("two hosts: %s\n", made_ ? link().c_str() : kNotMade);
+    std::fflush(stdout);
   }
   ~Namespaces() {
-    for (int h : {0, 1}) run("ip netns del {}", name(h));
+    link_.reset();
+    for (int h : {0, 1}) {
+      run("ip netns pids {} | xargs -r kill -9", name(h));
+      run("ip netns del {}", name(h));
+    }
     unlink(agent_.c_str());
   }
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
 
   bool made() const { return made_; }
+  static constexpr const char* kNotMade = "network namespaces cannot be made here (ip netns, veth)";
+  std::string link() const {
+    if (!delayed_) return "virtual links with a limited rate and no delay: no /dev/net/tun here";
+    return fmt::format("a link of {} us and {} Mbit/s", kDelay, kMegabits);
+  }
   // In front of a command that is to run on that host.
   std::string on(int host) const { return fmt::format("ip netns exec {} ", name(host)); }
   std::vector<std::string> words_on(int host) const { return {"ip", "netns", "exec", name(host)}; }
-  void cut() const { run("ip -n {} link set {} down", name(0), link(0)); }
-  void join() const { run("ip -n {} link set {} up", name(0), link(0)); }
+  // As if a cable were pulled: the devices and their addresses stay.
+  void cut() {
+    link_.reset();
+    if (!delayed_) run("ip -n {} link set {} down", name(0), device(0));
+  }
+  void join() {
+    const bool joined =
+        delayed_ ? start_link() : run("ip -n {} link set {} up", name(0), device(0));
+    if (!joined) ADD_FAILURE() << "the hosts cannot be joined again";
+  }
 
   // What mpirun calls in place of ssh: AGENT [-x] ADDRESS COMMAND...
   std::string agent() {
@@ -61,7 +79,7 @@ class Namespaces {
 
  private:
   static std::string name(int host) { return fmt::format("ofsdp-{}-{}", getpid(), host); }
-  static std::string link(int host) { return fmt::format("of{}x{}", getpid() % 1000000, host); }
+  static std::string device(int host) { return fmt::format("of{}x{}", getpid() % 1000000, host); }
 
   template <typename... Args>
   static bool run(fmt::format_string<Args...> format, Args&&... args) {
@@ -69,7 +87,36 @@ class Namespaces {
     return std::system((line + " >/dev/null 2>&1").c_str()) == 0;
   }
 
-  bool made_ = false;
+  bool start_link() {
+    link_ = std::make_unique<Program>(
+        std::vector{std::string(OFSDP_DELAYED_LINK), name(0), device(0), name(1), device(1),
+                    std::to_string(kDelay), std::to_string(kMegabits)});
+    return link_->until_output("ready", 10);
+  }
+
+  bool make_veth() const {
+    bool fine = run("ip link add {} netns {} type veth peer name {} netns {}", device(0), name(0),
+                    device(1), name(1)) &&
+                address_devices();
+    for (int h : {0, 1}) {
+      fine = fine && run("tc -n {} qdisc add dev {} root tbf rate {}mbit burst 256kb latency 50ms",
+                         name(h), device(h), kMegabits);
+    }
+    return fine;
+  }
+
+  bool address_devices() const {
+    bool fine = true;
+    for (int h : {0, 1}) {
+      fine = fine && run("ip -n {} addr add {}/24 dev {}", name(h), kAddress[h], device(h)) &&
+             run("ip -n {} link set lo up", name(h)) &&
+             run("ip -n {} link set {} mtu 9000 up", name(h), device(h));
+    }
+    return fine;
+  }
+
+  bool made_ = false, delayed_ = false;
+  std::unique_ptr<Program> link_;  // while they are joined
   std::string agent_;
 };
 

@@ -2,10 +2,7 @@
 // signal to one launcher, and a host that does not come back.
 #include <signal.h>
 
-#include <chrono>
-#include <thread>
-
-#include "runtime/cli/launch/endpoint.h"
+#include "tests/support/await_meeting.h"
 #include "tests/support/checkpoint_runs.h"
 
 namespace ofsdp {
@@ -23,10 +20,11 @@ class TwoLaunchers {
  public:
   // The first has rank 0 and hosts the meeting, for it alone is there at first.
   TwoLaunchers(const Words& words, int ranks_of_first) {
+    const int port = free_port();
     const Words meet =
-        words + Words{"--nnodes", "2", "--rdzv-endpoint", fmt::format("127.0.0.1:{}", free_port())};
+        words + Words{"--nnodes", "2", "--rdzv-endpoint", fmt::format("127.0.0.1:{}", port)};
     first_ = std::make_unique<Program>(meet + ranks(ranks_of_first) + Words{"--node-rank", "0"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    await_meeting(port);
     second_ = std::make_unique<Program>(meet + Words{"--node-rank", "1"});
   }
   Program& first() { return *first_; }

@@ -131,9 +131,10 @@ TEST(Launcher, TheReportingRanksStatusIsTheRuns) {
 
 TEST(Launcher, OneLineForADeadRank) {
   Launch launch(3, "killed");
-  EXPECT_THAT(launch.read_all(),
-              MatchesRegex("error: rank 1 \\(pid [0-9]+\\) died while rank [02] waited in barrier "
-                           "at step 9\n"));
+  EXPECT_THAT(
+      launch.read_all(),
+      MatchesRegex("error: rank 1 \\(pid [0-9]+ on .*\\) died while rank [02] waited in barrier "
+                   "at step 9\n"));
   EXPECT_EQ(launch.wait(), 1);
 }
 
@@ -141,7 +142,7 @@ TEST(Launcher, SpeaksItselfWhenNoRankDoes) {
   const double begin = now_seconds();
   Launch launch(2, "killed alone");
   EXPECT_THAT(launch.read_all(),
-              MatchesRegex("launcher: rank 1 \\(pid [0-9]+\\) was killed by signal 9\n"));
+              MatchesRegex("launcher: rank 1 \\(pid [0-9]+ on .*\\) was killed by signal 9\n"));
   EXPECT_EQ(launch.wait(), 1);
   EXPECT_LT(now_seconds() - begin, 10);
 }
@@ -149,9 +150,10 @@ TEST(Launcher, SpeaksItselfWhenNoRankDoes) {
 TEST(Launcher, KillsAStoppedRankOnceTheOthersHaveGivenUp) {
   const double begin = now_seconds();
   Launch launch(2, "stopped");
-  EXPECT_THAT(launch.read_all(),
-              MatchesRegex("error: rank 1 \\(pid [0-9]+\\) did not arrive within 1 s: barrier, "
-                           "step 9\n"));
+  EXPECT_THAT(
+      launch.read_all(),
+      MatchesRegex("error: rank 1 \\(pid [0-9]+ on .*\\) did not arrive within 1 s: barrier, "
+                   "step 9\n"));
   EXPECT_EQ(launch.wait(), 1);
   EXPECT_LT(now_seconds() - begin, 12);
 }

@@ -15,6 +15,7 @@
 
 #include "runtime/cli/launch/endpoint.h"
 #include "tests/ranks/launch_process.h"
+#include "tests/support/await_meeting.h"
 
 namespace ofsdp {
 namespace {
@@ -169,7 +170,7 @@ TEST(Rendezvous, LaunchersThatContradictEachOtherAreToldSo) {
   Hosts two(2), three(two);
   three.options().nnodes = 3;
   const auto a = two.launch(1, "say");
-  usleep(200'000);
+  await_meeting(two.port());
   const auto b = three.launch(1, "say");
   for (const auto* launch : {&a, &b}) {
     EXPECT_THAT((*launch)->read_all(), HasSubstr("--nnodes is 2 there and 3 on "));
@@ -188,7 +189,7 @@ TEST(Rendezvous, AnotherJobIsKeptOut) {
   other.options().rdzv_id = "other";
   other.options().timeout_seconds = 1;
   const auto a = hosts.launch(1, "say");
-  usleep(200'000);
+  await_meeting(hosts.port());
   const auto stranger = other.launch(1, "say");
   EXPECT_THAT(stranger->read_all(), HasSubstr("holds the job --rdzv-id '', this one is 'other'"));
   EXPECT_EQ(stranger->wait(), 1);
@@ -214,7 +215,7 @@ void send_garbage(int port, const std::string& bytes) {
 TEST(Rendezvous, StrangersDoNoHarm) {
   Hosts hosts(2);
   const auto a = hosts.launch(1, "say");
-  usleep(200'000);
+  await_meeting(hosts.port());
   send_garbage(hosts.port(), "GET / HTTP/1.1\r\n\r\n");
   send_garbage(hosts.port(), std::string("\0\0\0\2{}", 6));
   send_garbage(hosts.port(), std::string("\0\0\0\x10{\"kind\":\"hello\"}", 20));
@@ -240,7 +241,7 @@ TEST(Rendezvous, AFailureOnOneHostEndsAll) {
 TEST(Rendezvous, ALauncherSpeaksWhenNoRankDoes) {
   Hosts hosts(2);
   const auto a = hosts.launch(1, "killed", 0);
-  usleep(200'000);  // it hosts the meeting, and speaks for all
+  await_meeting(hosts.port());  // it hosts the meeting, and speaks for all
   const auto b = hosts.launch(1, "killed", 1);
   EXPECT_THAT(
       a->read_all(),
@@ -254,7 +255,7 @@ TEST(Rendezvous, AllAreStartedAgain) {
   Hosts hosts(2);
   hosts.options().max_restarts = 1;
   const auto a = hosts.launch(2, "fails", 0);
-  usleep(200'000);
+  await_meeting(hosts.port());
   const auto b = hosts.launch(1, "fails", 1);
   const std::string said = a->read_all();
   EXPECT_THAT(said, HasSubstr("fsdp-run: restart 1 of 1: from where the run began, for nothing is "
@@ -281,7 +282,7 @@ TEST(Rendezvous, GoesOnWithoutAHostThatIsGone) {
   hosts.options().max_restarts = 1;
   hosts.options().min_nodes = 2;
   const auto a = hosts.launch(1, "waits", 0);
-  usleep(200'000);
+  await_meeting(hosts.port());
   const auto c = hosts.launch(1, "waits", 2), b = hosts.launch(1, "waits", 1);
   EXPECT_EQ(a->read_line(), "ready");
   kill(b->pid(), SIGKILL);
@@ -299,7 +300,7 @@ TEST(Rendezvous, AHostThatComesBackTakesItsPlace) {
   Hosts hosts(2);
   hosts.options().max_restarts = 1;
   const auto a = hosts.launch(1, "waits", 0);
-  usleep(200'000);
+  await_meeting(hosts.port());
   const auto b = hosts.launch(1, "waits", 1);
   EXPECT_EQ(a->read_line(), "ready");
   kill(b->pid(), SIGKILL);
@@ -312,7 +313,7 @@ TEST(Rendezvous, AHostThatComesBackTakesItsPlace) {
 TEST(Rendezvous, EndsWithTheLauncherThatHostsIt) {
   Hosts hosts(2);
   const auto a = hosts.launch(1, "waits", 1);
-  usleep(200'000);
+  await_meeting(hosts.port());
   const auto b = hosts.launch(1, "waits", 0);
   EXPECT_EQ(b->read_line(), "ready");
   kill(a->pid(), SIGKILL);

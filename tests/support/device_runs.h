@@ -23,6 +23,22 @@ struct Trained {
   Finished run;
 };
 
+// Of one rank; those of several are added up.
+inline void add_report(const std::string& file, Trained& trained) {
+  std::ifstream counted(file);
+  std::string word;
+  while (counted >> word) {
+    if (word == "violation") {
+      std::getline(counted, word);
+      trained.violations.push_back(word);
+    } else {
+      long count = 0;
+      counted >> count;
+      trained.counts[word] += count;
+    }
+  }
+}
+
 inline Trained train(const Words& command, const Words& more, const Words& environment) {
   const testing_data::TempFolder folder;
   const std::string metrics = folder.path() + "/metrics", output = folder.path() + "/out.onnx";
@@ -49,15 +65,9 @@ inline Trained train(const Words& command, const Words& more, const Words& envir
     trained.rows.push_back(row);
   }
   trained.file = onnx_bytes::content(output);
-  std::ifstream counted(report);
-  std::string word;
-  while (counted >> word) {
-    if (word == "violation") {
-      std::getline(counted, word);
-      trained.violations.push_back(word);
-    } else {
-      counted >> trained.counts[word];
-    }
+  add_report(report, trained);
+  for (int rank = 0; std::filesystem::exists(report + "." + std::to_string(rank)); ++rank) {
+    add_report(report + "." + std::to_string(rank), trained);
   }
   return trained;
 }

@@ -11,13 +11,15 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <random>
 #include <set>
-#include <sstream>
 #include <thread>
 
+#include "fsdp/host_name.h"
 #include "runtime/cli/launch/endpoint.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/checkpoint_runs.h"
@@ -25,6 +27,11 @@
 namespace ofsdp {
 
 enum class Harm { kKill, kStop, kCut };
+
+inline const char* text(Harm harm) {
+  constexpr const char* kTexts[] = {"killed", "stopped", "cut off"};
+  return kTexts[static_cast<int>(harm)];
+}
 
 struct FailingRun {
   int hosts = 1;
@@ -51,25 +58,10 @@ struct FailingRun {
                                         std::to_string(kTimeout)};
   }
   std::string text() const {
-    const char* const harms[] = {"killed", "stopped", "cut off"};
     return fmt::format("rank {} is {} after {} s; {} host(s), the first with {} ranks, {}", victim,
-                       harms[static_cast<int>(harm)], moment, hosts, ranks[0], type);
+                       ofsdp::text(harm), moment, hosts, ranks[0], type);
   }
 };
-
-// Processes with this text in their command line, that have not ended.
-inline std::vector<pid_t> processes_with(const std::string& text) {
-  std::vector<pid_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid <= 0 || !is_alive(pid)) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    std::stringstream words;
-    words << file.rdbuf();
-    if (words.str().find(text) != std::string::npos) found.push_back(pid);
-  }
-  return found;
-}
 
 // Of ours: other programs come and go there.
 inline std::set<std::string> shared_memory() {
@@ -96,12 +88,12 @@ inline pid_t pid_of_rank(pid_t launcher, int rank) {
 // The launchers of a run, one a host.
 class Launchers {
  public:
-  Launchers(const FailingRun& run, const Words& words, const Namespaces* hosts) {
+  Launchers(const FailingRun& run, const Words& words, const Namespaces& hosts) {
     const int port = free_port();
     for (int host = 0; host < run.hosts; ++host) {
       Words command = words + ranks(run.ranks[static_cast<size_t>(host)]);
       if (run.hosts > 1) {
-        command = hosts->words_on(host) + command +
+        command = hosts.words_on(host) + command +
                   Words{"--nnodes",        "2",
                         "--node-rank",     std::to_string(host),
                         "--rdzv-endpoint", fmt::format("{}:{}", Namespaces::kAddress[0], port)};
@@ -138,15 +130,17 @@ class Launchers {
   std::vector<int> statuses_;
 };
 
+// How the disturbed runs of one kind of harm ended.
+struct Endings {
+  int runs = 0;
+  int ended = 0;       // with status 1 and their line; else they were done before
+  int restarted = 0;   // of as many with --max-restarts 1, which all write the same bits
+  double longest = 0;  // seconds from the harm to the end
+};
+
 class FailingRuns {
  public:
-  // How the disturbed runs ended.
-  struct Counts {
-    int ended = 0, late = 0, again = 0;
-    int harms[3] = {};
-  };
-
-  explicit FailingRuns(const Namespaces* hosts) : hosts_(hosts) {}
+  explicit FailingRuns(Namespaces& hosts) : hosts_(hosts) {}
 
   void disturb(const FailingRun& run) {
     const CheckpointRuns runs;
@@ -157,14 +151,15 @@ class FailingRuns {
     FailingRun now = run;
     now.moment *= whole.seconds;
     SCOPED_TRACE(now.text());
-    ++counts_.harms[static_cast<int>(run.harm)];
+    endings_ = &all_[static_cast<size_t>(run.harm)];
+    ++endings_->runs;
     clear(runs);
     once(now, runs);
     clear(runs);
     again(now, runs, expected);
   }
 
-  const Counts& counts() const { return counts_; }
+  const Endings& endings(Harm harm) const { return all_[static_cast<size_t>(harm)]; }
 
  private:
   static Words command(const FailingRun& run, const CheckpointRuns& runs) {
@@ -177,34 +172,38 @@ class FailingRuns {
   }
 
   Finished hurt(const FailingRun& run, const CheckpointRuns& runs, const Words& more) {
+    using Clock = std::chrono::steady_clock;
     Launchers launchers(run, command(run, runs) + more, hosts_);
     const auto here = [&](int rank) { return launchers.rank(rank) != 0; };
     const int last = run.ranks[0] + (run.hosts > 1 ? run.ranks[1] : 0) - 1;
     EXPECT_TRUE(holds_within(20, [&] { return here(run.victim) && here(last); }));
-    const pid_t victim = launchers.rank(run.victim);
+    victim_ = launchers.rank(run.victim);
     std::this_thread::sleep_for(std::chrono::duration<double>(run.moment));
+    const bool alive = victim_ > 0 && is_alive(victim_);
+    const auto then = Clock::now();
     if (run.harm == Harm::kCut) {
-      cut_for_a_while(launchers, !more.empty() && victim > 0 && is_alive(victim));
-    } else if (victim > 0 && is_alive(victim)) {
-      kill(victim, run.harm == Harm::kKill ? SIGKILL : SIGSTOP);
+      cut_for_a_while(launchers, !more.empty() && alive);
+    } else if (alive) {
+      kill(victim_, run.harm == Harm::kKill ? SIGKILL : SIGSTOP);
     }
-    return launchers.wait();
+    Finished finished = launchers.wait();
+    const double seconds = std::chrono::duration<double>(Clock::now() - then).count();
+    if (more.empty()) endings_->longest = std::max(endings_->longest, seconds);
+    return finished;
   }
 
-  void cut_for_a_while(Launchers& launchers, bool start_again) const {
-    hosts_->cut();
+  void cut_for_a_while(Launchers& launchers, bool start_again) {
+    hosts_.cut();
     std::this_thread::sleep_for(std::chrono::milliseconds(FailingRun::kTimeout * 1000 + 1500));
-    hosts_->join();
+    hosts_.join();
     if (start_again) launchers.start(1);
   }
 
   void once(const FailingRun& run, const CheckpointRuns& runs) {
     const std::set<std::string> before = shared_memory();
     const Finished finished = hurt(run, runs, {});
-    if (finished.status == 0) {
-      ++counts_.late;
-    } else {
-      ++counts_.ended;
+    if (finished.status != 0) {
+      ++endings_->ended;
       EXPECT_EQ(finished.status, 1);
       expect_told(run, finished.err);
       EXPECT_FALSE(std::filesystem::exists(runs / "trained.onnx"));
@@ -213,14 +212,20 @@ class FailingRuns {
     EXPECT_EQ(shared_memory(), before);
   }
 
+  // One that did not come to the meeting is known by its number alone.
+  std::string name_of_victim(const FailingRun& run) const {
+    return fmt::format("rank {} (\\(pid {} on {}\\) |(did not arrive )?at )", run.victim, victim_,
+                       host_name());
+  }
+
   // Once; of a cut by either side, for neither hears the other.
-  static void expect_told(const FailingRun& run, const std::string& err) {
+  void expect_told(const FailingRun& run, const std::string& err) const {
     const std::vector<std::string> lines = lines_of(err);
     EXPECT_GE(lines.size(), 1u);
     EXPECT_LE(lines.size(), run.harm == Harm::kCut ? 2u : 1u) << err;
     for (const std::string& line : lines) {
       const std::string whom =
-          run.harm == Harm::kCut ? "(rank|node|rendezvous)" : fmt::format("rank {} ", run.victim);
+          run.harm == Harm::kCut ? "(rank|node|rendezvous)" : name_of_victim(run);
       EXPECT_THAT(line, testing::ContainsRegex("^fsdp-run: .*" + whom)) << err;
     }
   }
@@ -231,8 +236,11 @@ class FailingRuns {
     const bool restarted = finished.err.find("restart 1 of 1: ") != std::string::npos;
     const size_t most = !restarted ? 0 : run.harm == Harm::kCut ? 4 : 2;
     EXPECT_LE(lines_of(finished.err).size(), most) << finished.err;
+    if (restarted && run.harm != Harm::kCut) {
+      EXPECT_THAT(finished.err, testing::ContainsRegex("^fsdp-run: " + name_of_victim(run)));
+    }
     EXPECT_TRUE(onnx_bytes::content(runs / "trained.onnx") == expected);
-    counts_.again += restarted;
+    endings_->restarted += restarted;
     expect_nothing_left(runs);
   }
 
@@ -243,17 +251,19 @@ class FailingRuns {
     }
   }
 
-  const Namespaces* hosts_;
-  Counts counts_;
+  Namespaces& hosts_;
+  std::array<Endings, 3> all_;
+  Endings* endings_ = nullptr;  // of the present run's harm
+  pid_t victim_ = 0;
 };
 
 // `count` runs: harms, hosts and kinds of checkpoint in turn, ranks and moments by chance.
 inline void fail_at_random(int count, unsigned seed) {
   std::mt19937 random(seed);
-  const Namespaces hosts;
-  if (!hosts.made()) std::printf("no network namespaces here: one host, nobody is cut off\n");
+  Namespaces hosts;
+  if (!hosts.made()) std::printf("so all runs have one host, and nobody is cut off\n");
   const std::string types[] = {"sharded", "full", "local"};
-  FailingRuns runs(&hosts);
+  FailingRuns runs(hosts);
   for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
     FailingRun run;
     run.harm = static_cast<Harm>(i % (hosts.made() ? 3 : 2));
@@ -265,11 +275,13 @@ inline void fail_at_random(int count, unsigned seed) {
     run.type = types[i / 3 % 3];
     runs.disturb(run);
   }
-  const FailingRuns::Counts& c = runs.counts();
-  std::printf(
-      "%d killed, %d stopped, %d cut off: %d ended with their line, %d were done before; "
-      "of as many with --max-restarts 1, %d were started again\n",
-      c.harms[0], c.harms[1], c.harms[2], c.ended, c.late, c.again);
+  for (const Harm harm : {Harm::kKill, Harm::kStop, Harm::kCut}) {
+    const Endings& e = runs.endings(harm);
+    std::printf(
+        "%s: %d runs, %d ended with their line (the longest after %.1f s), %d were done before; of "
+        "as many with --max-restarts 1, %d were started again\n",
+        text(harm), e.runs, e.ended, e.longest, e.runs - e.ended, e.restarted);
+  }
 }
 
 inline int setting(const char* name, int otherwise) {

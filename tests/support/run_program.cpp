@@ -166,6 +166,20 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 bool is_alive(pid_t pid) { return !has_ended(state_of(pid).state); }
 
+std::vector<pid_t> processes_with(const std::string& text) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0 || !is_alive(pid)) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    std::stringstream words;
+    words << file.rdbuf();
+    if (words.str().find(text) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
 bool holds_within(double seconds, const std::function<bool()>& condition) {
   for (const double end = now() + seconds; !condition();) {
     if (now() > end) return false;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "importer/specialize.h"
 #include "tests/support/graphs.h"
 #include "tests/support/run_graph.h"
@@ -44,6 +46,18 @@ class BoundedAxesTest : public ::testing::Test {
   }
   ValueId rows(ValueId from, ValueId at) {
     return raw("Gather", {from, at}, {{"axis", int64_t{0}}});
+  }
+  // Y, indices, inverse_indices, counts.
+  std::vector<ValueId> unique(ValueId of, Attributes attributes) {
+    raw("Unique", {of}, std::move(attributes));
+    std::vector<ValueId>& outputs = maker.graph.nodes.back().outputs;
+    for (const char* name : {"first", "inverse", "counts"}) {
+      outputs.push_back(GraphEditor(maker.graph)
+                            .add_value({fmt::format("{}{}", name, ++count_),
+                                        ValueKind::kActivation,
+                                        {DType::kInt64, {}}}));
+    }
+    return outputs;
   }
   Result<Graph> made(ValueId output) {
     maker.graph.outputs = {output};
@@ -96,6 +110,52 @@ TEST_F(BoundedAxesTest, AScatterWritesWhatIsThere) {
 TEST_F(BoundedAxesTest, CompressPicksSlices) {
   const ValueId y = raw("Compress", {x, positive(flags)}, {{"axis", int64_t{-2}}});
   EXPECT_THAT(run(raw("ReduceSum", {y, maker.ints({0})}), {0, 1, 1, 0}), ElementsAre(8, 10));
+}
+
+// Unique of {2, 1, 2, 5}: each output through what may stand behind it.
+TEST_F(BoundedAxesTest, UniqueFindsWhatIsDifferent) {
+  const testing::Floats values{2, 1, 2, 5};
+  for (const bool sorted : {true, false}) {
+    const auto different = unique(flags, {{"sorted", int64_t{sorted}}});
+    const ValueId y = raw("ReduceSum", {different[0], maker.ints({0})});
+    EXPECT_THAT(run(y, values), ElementsAre(8));
+    const ValueId inverse = raw("Cast", {different[2]}, {{"to", kFloat}});
+    EXPECT_THAT(run(inverse, values), sorted ? ElementsAre(1, 0, 1, 2) : ElementsAre(0, 1, 0, 2));
+    const ValueId counts = raw("Cast", {different[3]}, {{"to", kFloat}});
+    const ValueId all = raw("Mul", {counts, different[0]});
+    EXPECT_THAT(run(raw("ReduceSum", {all, maker.ints({0})}), values), ElementsAre(10));
+    const ValueId firsts = raw("ReduceSum", {rows(x, different[1]), maker.ints({0})});
+    EXPECT_THAT(run(firsts, values), ElementsAre(11, 14));
+    const auto nan = std::nanf("");
+    EXPECT_THAT(run(inverse, {nan, 1, nan, 1}),
+                sorted ? ElementsAre(1, 0, 1, 0) : ElementsAre(0, 1, 0, 1));
+  }
+}
+
+// What is computed once for each different value goes back to where these were, and what belongs
+// to the same value is added.
+TEST_F(BoundedAxesTest, UniqueIsUndoneByItsInverse) {
+  const auto different = unique(flags, {});
+  const ValueId doubled = raw("Add", {different[0], different[0]});
+  const ValueId back = raw("Gather", {doubled, different[2]});
+  EXPECT_THAT(run(back, {2, 1, 2, 5}), ElementsAre(4, 2, 4, 10));
+  const ValueId zeros = raw("Sub", {different[0], different[0]});
+  const Attributes add{{"reduction", std::string("add")}};
+  const ValueId sums = raw("ScatterElements", {zeros, different[2], flags}, add);
+  EXPECT_THAT(run(raw("Gather", {sums, different[2]}), {2, 1, 2, 5}), ElementsAre(4, 1, 4, 5));
+  const ValueId column = raw("Unsqueeze", {different[2], maker.ints({-1})}, {}, DType::kInt64);
+  const ValueId tuples = raw("ScatterND", {zeros, column, flags}, add);
+  EXPECT_THAT(run(raw("ReduceSum", {tuples, maker.ints({0})}), {2, 1, 2, 5}), ElementsAre(10));
+  const auto of_others = unique(others, {});
+  expect_refused(raw("Gather", {doubled, of_others[2]}), "works along axis 0");
+}
+
+TEST_F(BoundedAxesTest, UniqueAlongAnAxis) {
+  const ValueId twice = rows(x, maker.ints({1, 0, 1, 0}));
+  const ValueId y = unique(twice, {{"axis", int64_t{-2}}})[0];
+  EXPECT_THAT(run(raw("ReduceSum", {y, maker.ints({0})}), {0, 0, 0, 0}), ElementsAre(4, 6));
+  expect_refused(y, "depends on the data");
+  expect_refused(raw("Add", {y, rows(x, found(flags))}), "combines two sizes");
 }
 
 TEST_F(BoundedAxesTest, ASplitByANumberInTheFileWantsThatNumber) {

@@ -4,6 +4,7 @@
 // Ownership: as the table says. Threads: one.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "kernels/core/device_table.h"
@@ -13,4 +14,5 @@ struct ofsdp_device {
   int multiprocessors = 0;
   std::string name;
   std::string error;
+  std::set<void*> of_nccl;  // memory that is NCCL's to free
 };

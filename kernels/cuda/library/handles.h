@@ -14,11 +14,15 @@ namespace ofsdp::cuda {
 int32_t failed(ofsdp_device* device, cudaError_t error, const char* what);
 inline cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
+void use_device(int ordinal);  // on this thread
+
 // The functions of the table, by file.
 void add_memory(ofsdp_device_table& table);
 void add_order(ofsdp_device_table& table);
 void add_operators(ofsdp_device_table& table);
 void add_arithmetic(ofsdp_device_table& table);
 void add_optimizers(ofsdp_device_table& table);
+void add_groups(ofsdp_device_table& table);
+void add_mark(ofsdp_device_table& table);
 
 }  // namespace ofsdp::cuda

@@ -90,6 +90,11 @@ void* find_function(Nvidia which, const char* name) {
   return opened.handle == nullptr ? nullptr : dlsym(opened.handle, name);
 }
 
+std::string why_missing(Nvidia which) {
+  const Opened& opened = library(which);
+  return opened.handle == nullptr ? opened.why : "";
+}
+
 std::string missing_libraries() {
   std::string text;
   for (const Nvidia which : {Nvidia::kCublasLt, Nvidia::kCudnn, Nvidia::kNccl}) {

@@ -22,5 +22,7 @@ Function* function_of(Nvidia library, const char* name) {
 }
 
 std::string missing_libraries();
+// "" where it is there.
+std::string why_missing(Nvidia library);
 
 }  // namespace ofsdp::cuda

@@ -41,6 +41,14 @@ int32_t await(ofsdp_device* device, ofsdp_event* event) {
   return failed(device, cudaEventSynchronize(raw(event)), "the GPU");
 }
 
+int32_t reached(ofsdp_device* device, ofsdp_event* event) {
+  const cudaError_t error = cudaEventQuery(raw(event));
+  if (error == cudaSuccess) return 1;
+  if (error != cudaErrorNotReady) return failed(device, error, "the GPU") != 0 ? -1 : 1;
+  cudaGetLastError();  // not to be found by the next call
+  return 0;
+}
+
 int32_t synchronize(ofsdp_device* device) {
   return failed(device, cudaDeviceSynchronize(), "the GPU");
 }
@@ -90,6 +98,7 @@ void add_order(ofsdp_device_table& table) {
   table.record = record;
   table.wait = wait;
   table.await = await;
+  table.reached = reached;
   table.synchronize = synchronize;
   table.copy = copy;
   table.clear = clear;

@@ -95,10 +95,14 @@ ofsdp_device_table make_table() {
   add_order(table);
   add_operators(table);
   add_arithmetic(table);
+  add_groups(table);
+  add_mark(table);
   return table;
 }
 
 }  // namespace
+
+void use_device(int ordinal) { cudaSetDevice(ordinal); }
 
 int32_t failed(ofsdp_device* device, cudaError_t error, const char* what) {
   if (error == cudaSuccess) return 0;

@@ -24,9 +24,9 @@ struct Assignment {
 
 struct Outcome {
   int status = 0;            // of this host's ranks: 0 done, 1 failed, 2 the input is wrong
-  bool spoke = false;        // a rank has printed why
+  bool spoke = false;        // a rank has said why, to the launcher (`line`) or to the user
   bool interrupted = false;  // SIGINT or SIGTERM came
-  std::string line;          // what the launcher knows, for when no rank of any host has spoken
+  std::string line;  // else what the launcher knows, for when no rank of any host has spoken
 };
 
 struct Turn {

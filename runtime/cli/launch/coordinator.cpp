@@ -91,6 +91,7 @@ void Coordinator::listen_to(NodeGuest& guest) {
 void Coordinator::hear(NodeGuest& guest, const json& message) {
   const std::string kind = kind_of(message);
   if (guest.state == State::kStranger) return greet(guest, message);
+  if (kind == "failing" && !guest.failing) guest.order = ++failing_;
   if (kind == "failing") guest.failing = true;
   if (kind != "ended" || guest.state != State::kRunning) return;
   guest.outcome = read_outcome(message).value_or(Outcome{.status = 1, .line = {}});

@@ -54,6 +54,7 @@ class Coordinator {
   void watch_attempt();
   void stop_all();
   void end_attempt();
+  std::string spoken_line();
   void end(int status, const std::string& line, bool to_all);
 
   bool gathering() const { return running_ == 0; }
@@ -73,7 +74,8 @@ class Coordinator {
   int running_ = 0;        // nodes of the present attempt, 0 while gathering
   bool stopping_ = false;  // its ranks have been told to stop
   std::string gone_;       // nodes that this attempt has lost, for a line
-  bool spoke_ = false;     // somebody has said why it failed
+  int failing_ = 0;        // nodes that have said that a rank of theirs failed
+  std::string line_;       // of a rank: why the attempt before failed; not printed yet
   std::string notice_;     // for the next attempt
   bool over_ = false;
   std::atomic<bool> quit_{false};

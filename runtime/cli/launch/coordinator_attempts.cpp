@@ -23,7 +23,10 @@ void Coordinator::gather() {
   if (here < places() && !late) return;
   const std::vector<int> absent = table_.deal();
   if (here == places()) return begin_attempt();
-  if (here < enough()) return end(1, missing(absent), true);
+  if (here < enough()) {
+    const std::string why = missing(absent);
+    return end(1, line_.empty() ? why : fmt::format("{}; {}", line_, why), true);
+  }
   if (first_time()) {
     notice_ = fmt::format("{}; starting with {}", missing(absent), nodes_text(here));
   }
@@ -62,13 +65,16 @@ void Coordinator::begin_attempt() {
   turn.assignment.first_rank = 0;
   for (NodeGuest* node : nodes) {
     turn.assignment.node = node->node;
+    turn.line = node->hello.own ? line_ : "";
     turn.notice = node->hello.own ? notice_ : "";
     node->channel.send(to_json(turn));
     node->state = State::kRunning;
     node->failing = false;
     turn.assignment.first_rank += node->hello.nproc;
   }
-  stopping_ = spoke_ = false;
+  stopping_ = false;
+  failing_ = 0;
+  line_.clear();
   notice_.clear();
   gone_.clear();
 }
@@ -111,8 +117,11 @@ void Coordinator::end_attempt() {
   }
   if (line.empty()) line = gone_;
   if (spoke) line.clear();
+  line_ = spoken_line();
   const int most = static_cast<int>(plan_.options.max_restarts);
-  if (status != 1 || interrupted || assignment_.restart == most) return end(status, line, false);
+  if (status != 1 || interrupted || assignment_.restart == most) {
+    return end(status, line_.empty() ? line : line_, false);
+  }
   for (NodeGuest& guest : table_.guests()) {
     if (guest.state == State::kEnded) guest.state = State::kWaiting;
   }
@@ -123,6 +132,17 @@ void Coordinator::end_attempt() {
   const bool will_do = table_.count(State::kWaiting) >= enough();
   deadline_ =
       Clock::now() + (will_do ? std::min<Milliseconds>(timeout_, kReturnPatience) : timeout_);
+}
+
+// Of all that ranks have said, what the host that failed first has to say.
+std::string Coordinator::spoken_line() {
+  const NodeGuest* first = nullptr;
+  for (const NodeGuest& guest : table_.guests()) {
+    const bool says = guest.state == State::kEnded && guest.outcome.spoke;
+    if (!says || guest.outcome.line.empty()) continue;
+    if (first == nullptr || guest.order < first->order) first = &guest;
+  }
+  return first == nullptr ? "" : first->outcome.line;
 }
 
 // `to_all`: every launcher prints the line; else only the one of this host.

@@ -1,5 +1,6 @@
 #include "runtime/cli/launch/host_ranks.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -7,9 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <filesystem>
+
+#include "fsdp/host_name.h"
 
 namespace ofsdp {
 namespace {
@@ -44,12 +46,6 @@ std::vector<cpu_set_t> core_shares(int nproc) {
 
 }  // namespace
 
-std::string name_of_host() {
-  char name[HOST_NAME_MAX + 1] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv)
     : assignment_(assignment),
       grace_(plan.grace),
@@ -61,8 +57,10 @@ HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char*
 
 Status HostRanks::start(const SignalQueue& signals) {
   const int nproc = static_cast<int>(children_.size());
+  if (assignment_.nodes > 1) OFSDP_RETURN_IF_ERROR(open_pipe());
   for (size_t rank = 0; rank < children_.size(); ++rank) {
-    const RankEnvironment environment(assignment_, static_cast<int>(rank), nproc, cores_of_each());
+    const RankEnvironment environment(assignment_, static_cast<int>(rank), nproc, cores_of_each(),
+                                      told_.get());
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return fault("cannot start {}: fork: {}", name_of(rank), std::strerror(errno));
@@ -70,7 +68,24 @@ Status HostRanks::start(const SignalQueue& signals) {
     children_[rank].pid = pid;
     children_[rank].running = true;
   }
+  told_.reset();
   return {};
+}
+
+Status HostRanks::open_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fault("pipe: {}", std::strerror(errno));
+  heard_ = UniqueFd(ends[0]);
+  told_ = UniqueFd(ends[1]);
+  return {};
+}
+
+void HostRanks::listen() {
+  char buffer[4096];
+  if (!heard_.valid()) return;
+  for (ssize_t got; (got = read(heard_.get(), buffer, sizeof buffer)) > 0;) {
+    said_.append(buffer, static_cast<size_t>(got));
+  }
 }
 
 // In the child, between fork and exec: only calls that are safe there.
@@ -79,6 +94,7 @@ void HostRanks::become_rank(size_t rank, pid_t launcher, const SignalQueue& sign
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);  // it died before the line above
   if (!shares_.empty()) sched_setaffinity(0, sizeof(cpu_set_t), &shares_[rank]);
+  if (told_.valid()) fcntl(told_.get(), F_SETFD, 0);
   signals.restore();
   execve(program_.c_str(), argv_, environment.get());
   _exit(kCannotStart);
@@ -100,6 +116,7 @@ bool HostRanks::reap() {
     if (child.running) look_at(child, std::min(since, kLongestLook));
     any = any || child.running;
   }
+  listen();
   return any;
 }
 
@@ -141,12 +158,13 @@ void HostRanks::kill_late() {
 
 Outcome HostRanks::outcome() const {
   Outcome outcome;
-  outcome.spoke = reported_ != 0 && reported_ != kCannotStart;
+  outcome.spoke = (reported_ != 0 && reported_ != kCannotStart) || !said_.empty();
   for (const Child& child : children_) {
     if (failed_ || child.killed_here) outcome.status = 1;
   }
   if (outcome.spoke && reported_ == 2) outcome.status = 2;
   if (failed_ && !outcome.spoke) outcome.line = why();
+  if (failed_) outcome.line += said_.substr(0, said_.find('\n'));
   return outcome;
 }
 
@@ -166,8 +184,7 @@ std::string HostRanks::why() const {
 std::string HostRanks::name_of(size_t local_rank) const {
   const int rank = assignment_.first_rank + static_cast<int>(local_rank);
   const pid_t pid = children_[local_rank].pid;
-  if (assignment_.nodes == 1) return fmt::format("rank {} (pid {})", rank, pid);
-  return fmt::format("rank {} (pid {} on {})", rank, pid, name_of_host());
+  return fmt::format("rank {} (pid {} on {})", rank, pid, host_name());
 }
 
 void HostRanks::send_all(int number) const {

@@ -6,7 +6,10 @@
 // stays stopped for longer than the timeout is killed too, for nobody may be waiting for it. Time in
 // which the launcher itself was stopped (Ctrl-Z) does not count.
 //
-// Ownership: the child processes; none is left after the destructor. Threads: the main one (the
+// Where several hosts make a run, a rank gives its message of a failure to the launcher, through a
+// pipe, instead of printing it: so that the launchers print one of all those that hosts have.
+//
+// Ownership: the child processes and the pipe; none is left after the destructor. Threads: the main one (the
 // kernel ties the children's lives to the thread that forks them). Errors: kFault when a rank
 // cannot be started.
 #pragma once
@@ -19,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "importer/posix_file.h"
 #include "kernels/core/status.h"
 #include "runtime/cli/launch/node_link.h"
 #include "runtime/cli/launch/rank_environment.h"
@@ -57,6 +61,8 @@ class HostRanks {
   int cores_of_each() const;
   void look_at(Child& child, std::chrono::milliseconds since);
   void note_failure(const Child& child);
+  Status open_pipe();
+  void listen();  // to what ranks have said
   std::string why() const;
   std::string name_of(size_t local_rank) const;
   static void end_here(Child& child);
@@ -70,11 +76,11 @@ class HostRanks {
   std::vector<cpu_set_t> shares_;  // empty: the kernel places them
   std::vector<Child> children_;
   bool failed_ = false;
-  int reported_ = 0;  // the exit status of the first rank that ended by itself in failure
+  UniqueFd heard_, told_;  // the launcher's and the ranks' end of the pipe; one host has none
+  std::string said_;       // by ranks
+  int reported_ = 0;       // the exit status of the first rank that ended by itself in failure
   std::optional<std::chrono::steady_clock::time_point> end_by_;
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 };
-
-std::string name_of_host();
 
 }  // namespace ofsdp

@@ -28,6 +28,7 @@ struct NodeGuest {
   int seat = -1;  // of its host among all
   int node = -1;  // number in the present attempt
   bool failing = false;
+  int order = 0;    // among those that are failing
   Outcome outcome;  // of kEnded
 };
 

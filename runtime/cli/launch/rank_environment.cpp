@@ -7,7 +7,8 @@
 
 namespace ofsdp {
 
-RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores) {
+RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores,
+                                 int failure_fd) {
   set("RANK", a.first_rank + local_rank);
   set("WORLD_SIZE", a.world);
   set("LOCAL_RANK", local_rank);
@@ -22,6 +23,7 @@ RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_
   set("OFSDP_RENDEZVOUS", fmt::format("{}-{}-{}", a.run_id, a.node, a.restart));
   set("OFSDP_RESTART", a.restart == 0 ? "" : a.from_latest ? "latest" : "as given");
   set("OFSDP_FIRST_WORLD", a.first_world);
+  set("OFSDP_FAILURE_FD", failure_fd < 0 ? "" : std::to_string(failure_fd));
   if (cores > 0) set("OFSDP_RANK_CORES", cores);
   // Compute threads that spin between kernels would take the other ranks' cores.
   if (getenv("OMP_WAIT_POLICY") == nullptr) set("OMP_WAIT_POLICY", "passive");

@@ -15,8 +15,10 @@ namespace ofsdp {
 
 class RankEnvironment {
  public:
-  // `cores`: of each rank, 0 when they share all.
-  RankEnvironment(const Assignment& assignment, int local_rank, int local_world, int cores);
+  // `cores`: of each rank, 0 when they share all. `failure_fd`: where it says why it failed, -1: to
+  // stderr.
+  RankEnvironment(const Assignment& assignment, int local_rank, int local_world, int cores,
+                  int failure_fd);
   char* const* get() const { return pointers_.data(); }
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "fsdp/host_name.h"
 #include "runtime/cli/launch/coordinator.h"
 #include "runtime/cli/launch/host_ranks.h"
 #include "runtime/cli/launch/node_channel.h"
@@ -56,6 +57,7 @@ class RendezvousLink final : public NodeLink {
     }
     Turn turn;
     turn.status = last->status;
+    turn.line = last->line;
     return turn;
   }
 
@@ -112,7 +114,7 @@ class RendezvousLink final : public NodeLink {
     hello.nnodes = static_cast<int>(plan_.options.nnodes);
     hello.nproc = static_cast<int>(plan_.options.nproc_per_node);
     hello.free_port = free_port();
-    hello.host = name_of_host();
+    hello.host = host_name();
     hello.own = coordinator_ != nullptr;
     return hello;
   }

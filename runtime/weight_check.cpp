@@ -1,0 +1,57 @@
+#include "runtime/weight_check.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr int64_t kGrain = int64_t{1} << 16;
+
+// Counts rather than stops, so that the loop is vector code.
+OFSDP_MULTIARCH int64_t count_nan(const float* values, int64_t n) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += values[i] != values[i] ? 1 : 0;
+  return count;
+}
+
+bool has_nan(const float* values, int64_t n) {
+  std::atomic<bool> found = false;
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    if (count_nan(values + begin, end - begin) > 0) found = true;
+  });
+  return found;
+}
+
+Status nan_in(const RunState& state, int parameter, int rank, int64_t step) {
+  return fault("{}: weights are NaN after step {}, rank {}: '{}' is the first of them",
+               state.model_file(), step, rank, state.parameter_name(parameter));
+}
+
+}  // namespace
+
+Status check_weights(const RunPlan& plan, RunState& state, int rank, int64_t step) {
+  OFSDP_RETURN_IF_ERROR(state.fetch());
+  for (const Unit& unit : plan.plan.units) {
+    const Span mine = plan.plan.owned(unit, rank);
+    const float* values = state.held(unit.id, -1);
+    for (const UnitParam& p : unit.params) {
+      const int64_t begin = std::max(p.offset, mine.begin);
+      const int64_t end = std::min(p.offset + p.numel, mine.begin + mine.numel);
+      if (begin >= end || !has_nan(values + (begin - mine.begin), end - begin)) continue;
+      return nan_in(state, p.parameter, rank, step);
+    }
+  }
+  if (rank != 0) return {};
+  for (const KeptPlan::Entry& entry : plan.kept.entries()) {
+    if (entry.parameter < 0 || !is_carried(plan, entry.parameter)) continue;
+    const std::span<float> values = state.kept(entry);
+    if (!has_nan(values.data(), static_cast<int64_t>(values.size()))) continue;
+    return nan_in(state, entry.parameter, rank, step);
+  }
+  return {};
+}
+
+}  // namespace ofsdp

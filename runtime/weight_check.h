@@ -1,0 +1,16 @@
+// Weights that have become NaN, found before they are written or evaluated: a trained file or a
+// checkpoint that nobody can use is never made. NaN alone: an infinity may be meant (a mask that is
+// trained along, an unused score).
+//
+// Each rank looks through what it owns, once a save and at the end of a run; rank 0 through the
+// running statistics too, which are its own. Threads: the one that trains; the pool helps. Errors:
+// kFault with rank, step and the first such parameter.
+#pragma once
+
+#include "runtime/run_state.h"
+
+namespace ofsdp {
+
+Status check_weights(const RunPlan& plan, RunState& state, int rank, int64_t step);
+
+}  // namespace ofsdp

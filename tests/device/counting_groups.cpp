@@ -1,0 +1,350 @@
+#include "tests/device/counting_groups.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "fsdp/rank_sum.h"
+#include "kernels/core/memory.h"
+#include "tests/device/counting_device.h"
+
+using ofsdp::counting::Collective;
+using ofsdp::counting::kMostGiven;
+using ofsdp::counting::kMostPlaces;
+using ofsdp::counting::SharedGroup;
+
+namespace {
+
+size_t header_bytes() { return ofsdp::region_bytes(sizeof(SharedGroup)); }
+size_t group_bytes(int count) {
+  return header_bytes() + 2 * kMostGiven * static_cast<size_t>(count);
+}
+
+}  // namespace
+
+std::byte* ofsdp_group::given(int p, uint64_t number) const {
+  const size_t index = 2 * static_cast<size_t>(p) + number % 2;
+  return reinterpret_cast<std::byte*>(shared) + header_bytes() + index * kMostGiven;
+}
+
+// Its place is free when all have ended the collective before last.
+bool ofsdp_group::may_begin() const {
+  const uint64_t number = mine().begun + 1;
+  if (aborted) return true;
+  if (number == stuck_at) return false;
+  return std::all_of(shared->places, shared->places + count,
+                     [&](const auto& p) { return p.ended + 2 >= number; });
+}
+
+bool ofsdp_group::may_end() const {
+  if (aborted) return true;
+  return std::all_of(shared->places, shared->places + count,
+                     [&](const auto& p) { return p.begun >= mine().begun; });
+}
+
+bool ofsdp_group::wanted() const {
+  if (left) return false;
+  const auto& me = mine();
+  return std::any_of(shared->places, shared->places + count,
+                     [&](const auto& p) { return p.begun > me.begun || p.ended > me.ended; });
+}
+
+// As far as other ranks need this one to be.
+void ofsdp_device::serve() {
+  constexpr std::chrono::microseconds kPause{200};
+  const auto is_wanted = [this] {
+    return std::ranges::any_of(groups, [](const ofsdp_group* g) { return g->wanted(); });
+  };
+  std::unique_lock lock(mutex);
+  while (!closing) {
+    if (is_wanted() && !capturing()) (void)run_until([&] { return !is_wanted(); }, false);
+    lock.unlock();
+    std::this_thread::sleep_for(kPause);
+    lock.lock();
+  }
+}
+
+void ofsdp_device::stop_serving() {
+  {
+    const std::lock_guard lock(mutex);
+    closing = true;
+  }
+  if (server.joinable()) server.join();
+  for (ofsdp_group* group : groups) {
+    munmap(group->shared, group_bytes(group->count));
+    delete group;
+  }
+  groups.clear();
+}
+
+namespace ofsdp::counting {
+
+uint64_t Collective::signature() const {
+  return static_cast<uint64_t>(kind) << 60 | static_cast<uint64_t>(captured) << 59 |
+         static_cast<uint64_t>(dtype) << 48 | static_cast<uint64_t>(count);
+}
+
+namespace {
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+size_t width(const Collective& c) {
+  return c.kind == Collective::Kind::kGather ? 1 : dtype_size(c.dtype);
+}
+
+size_t bytes_given(const Collective& c, int ranks) {
+  const size_t parts = c.kind == Collective::Kind::kScatter ? static_cast<size_t>(ranks) : 1;
+  return static_cast<size_t>(c.count) * width(c) * parts;
+}
+
+Status begin(ofsdp_group* group, const Collective& c) {
+  if (group->aborted) return fault("the group was aborted");
+  const uint64_t number = group->mine().begun + 1;
+  std::memcpy(group->given(group->place, number), c.src, bytes_given(c, group->count));
+  group->mine().signature[number % 2] = c.signature();
+  group->mine().begun = number;
+  return {};
+}
+
+template <typename T, typename F>
+void fold(const std::vector<const std::byte*>& sources, const Collective& c, F f) {
+  for (int64_t i = 0; i < c.count; ++i) {
+    T value = reinterpret_cast<const T*>(sources[0])[i];
+    for (size_t s = 1; s < sources.size(); ++s) {
+      value = f(value, reinterpret_cast<const T*>(sources[s])[i]);
+    }
+    reinterpret_cast<T*>(c.dst)[i] = value;
+  }
+}
+
+// In float32, rounded once to what the elements are.
+void sum_floats(const std::vector<const std::byte*>& sources, const Collective& c) {
+  std::vector<float> sum(static_cast<size_t>(c.count));
+  sum_in_rank_order(sources, c.dtype, c.count, sum.data());
+  convert_elements(reinterpret_cast<const std::byte*>(sum.data()), DType::kFloat32, c.dst, c.dtype,
+                   c.count);
+}
+
+void take(const ofsdp_group& group, const Collective& c, uint64_t number) {
+  const size_t bytes = static_cast<size_t>(c.count) * width(c);
+  std::vector<const std::byte*> sources;
+  for (int p = 0; p < group.count; ++p) {
+    const std::byte* given = group.given(p, number);
+    if (c.kind == Collective::Kind::kScatter) given += static_cast<size_t>(group.place) * bytes;
+    sources.push_back(given);
+  }
+  if (c.kind == Collective::Kind::kGather) {
+    for (size_t p = 0; p < sources.size(); ++p) std::memcpy(c.dst + p * bytes, sources[p], bytes);
+  } else if (c.dtype == DType::kFloat64) {
+    fold<double>(sources, c, [](double a, double b) { return a + b; });
+  } else if (c.dtype == DType::kInt32) {
+    fold<int32_t>(sources, c, [](int32_t a, int32_t b) { return std::max(a, b); });
+  } else {
+    sum_floats(sources, c);
+  }
+}
+
+Status end(ofsdp_device* device, ofsdp_group* group, const Collective& c) {
+  if (group->aborted) return fault("the group was aborted");
+  const uint64_t number = group->mine().begun;
+  for (int p = 0; p < group->count; ++p) {
+    if (group->shared->places[p].signature[number % 2] == c.signature()) continue;
+    device->violation(fmt::format("collective {}: places {} and {} differ in what they call",
+                                  number, group->place, p));
+    return fault("ranks call different collectives");
+  }
+  take(*group, c, number);
+  group->mine().ended = number;
+  return {};
+}
+
+int32_t collective(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, Collective c) {
+  const bool sums = c.kind != Collective::Kind::kGather;
+  const size_t gets =
+      static_cast<size_t>(c.count) * width(c) * (sums ? 1 : static_cast<size_t>(group->count));
+  if (!device->holds(c.src, bytes_given(c, group->count), false, "a collective's source") ||
+      !device->holds(c.dst, gets, false, "a collective's destination")) {
+    return 1;
+  }
+  if (bytes_given(c, group->count) > kMostGiven) return device->violation("too much is given");
+  c.captured = stream->capture != nullptr;
+  ++device->counts[c.captured ? "captured_collectives" : "collectives"];
+  using Kind = Operation::Kind;
+  device->push(stream, {Kind::kWork, [=] { return begin(group, c); }, nullptr, 0,
+                        [=] { return group->may_begin(); }, nullptr});
+  return device->push(stream, {Kind::kWork, [=] { return end(device, group, c); }, nullptr, 0,
+                               [=] { return group->may_end(); }, nullptr});
+}
+
+int32_t all_gather(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                   void* dst, size_t bytes) {
+  return collective(device, stream, group,
+                    {Collective::Kind::kGather, static_cast<const std::byte*>(src),
+                     static_cast<std::byte*>(dst), DType::kUndefined, static_cast<int64_t>(bytes)});
+}
+
+int32_t reduce_scatter(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group,
+                       const void* src, void* dst, int32_t dtype, int64_t count) {
+  return collective(device, stream, group,
+                    {Collective::Kind::kScatter, static_cast<const std::byte*>(src),
+                     static_cast<std::byte*>(dst), static_cast<DType>(dtype), count});
+}
+
+int32_t all_reduce(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                   void* dst, int32_t dtype, int64_t count, int32_t reduction) {
+  const bool largest = reduction == OFSDP_LARGEST;
+  if (largest != (static_cast<DType>(dtype) == DType::kInt32)) {
+    return device->violation("an all-reduce that nothing needs");
+  }
+  return collective(device, stream, group,
+                    {largest ? Collective::Kind::kLargest : Collective::Kind::kSum,
+                     static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
+                     static_cast<DType>(dtype), count});
+}
+
+int32_t mark(ofsdp_device* device, ofsdp_stream* stream, int64_t* pinned, int64_t value) {
+  if (!device->holds(pinned, sizeof(value), true, "a mark")) return 1;
+  ++device->counts["marks"];
+  return device->push(stream, {Operation::Kind::kWork,
+                               [=] {
+                                 *pinned = value;
+                                 return Status{};
+                               },
+                               nullptr, 0, nullptr, nullptr});
+}
+
+// Until `met`, as long as the patience lasts.
+bool wait_for(const ofsdp_patience& patience, const std::function<bool()>& met) {
+  while (!met()) {
+    if (patience.goes_on(patience.context) == 0) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Place 0 makes the file; once all have it, it needs no name.
+ofsdp_group* open_group(ofsdp_device* device, const std::string& name, int place, int count,
+                        const ofsdp_patience& patience) {
+  if (count > kMostPlaces) {
+    device->error = "too many ranks";
+    return nullptr;
+  }
+  int fd = -1;
+  const auto open = [&] {
+    const int flags = place == 0 ? O_CREAT | O_EXCL | O_RDWR : O_RDWR;
+    fd = shm_open(name.c_str(), flags, 0600);
+    if (fd < 0) return false;
+    if (place == 0) return ftruncate(fd, static_cast<off_t>(group_bytes(count))) == 0;
+    const bool whole = lseek(fd, 0, SEEK_END) == static_cast<off_t>(group_bytes(count));
+    if (!whole) ::close(fd);
+    return whole;
+  };
+  device->error = "gave up waiting for a group's first rank";
+  if (!wait_for(patience, open)) return nullptr;
+  void* data = mmap(nullptr, group_bytes(count), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  if (data == MAP_FAILED) return nullptr;
+  auto* group = new ofsdp_group;
+  group->name = name;
+  group->shared = static_cast<SharedGroup*>(data);
+  group->place = place;
+  group->count = count;
+  group->patience = patience;
+  ++group->shared->joined;
+  const bool met = wait_for(patience, [&] { return group->shared->joined == count; });
+  if (place == 0) shm_unlink(name.c_str());
+  device->groups.push_back(group);
+  device->error = "gave up waiting for the ranks of a group";
+  if (!met) group->aborted = group->left = true;
+  return met ? group : nullptr;
+}
+
+int32_t can_join(ofsdp_device*, int32_t, char* text, size_t bytes) {
+  const char* why = variable("COUNTING_DEVICE_ALONE");
+  std::snprintf(text, bytes, "%s", why[0] != 0 ? why : "ranks in shared memory");
+  return why[0] != 0 ? 0 : 1;
+}
+
+int32_t make_group_key(ofsdp_device*, void* key) {
+  std::snprintf(static_cast<char*>(key), OFSDP_GROUP_KEY_BYTES, "/ofsdp-counting-%d", getpid());
+  return 0;
+}
+
+ofsdp_group* join_group(ofsdp_device* device, const void* key, int32_t place, int32_t count,
+                        const ofsdp_patience* patience) {
+  ofsdp_group* group = open_group(device, static_cast<const char*>(key), place, count, *patience);
+  if (group == nullptr) return nullptr;
+  device->place = place;
+  int stuck = -1;
+  long number = 0;
+  if (std::sscanf(variable("COUNTING_DEVICE_STUCK"), "%d:%ld", &stuck, &number) == 2 &&
+      stuck == place) {
+    group->stuck_at = static_cast<uint64_t>(number);
+  }
+  device->server = std::thread([device] { device->serve(); });
+  return group;
+}
+
+// Everybody says its colour, and sees who has the same.
+ofsdp_group* split_group(ofsdp_device* device, ofsdp_group* from, int32_t color, int32_t place) {
+  const uint64_t number = ++from->splits;
+  from->mine().color = color;
+  from->mine().split_place = place;
+  from->mine().splits = number;
+  auto* const places = from->shared->places;
+  const auto said = [&](uint64_t n) {
+    return [=] {
+      return std::all_of(places, places + from->count, [&](auto& p) { return p.splits >= n; });
+    };
+  };
+  device->error = "gave up waiting for a split";
+  if (!wait_for(from->patience, said(number))) return nullptr;
+  const auto count = static_cast<int>(
+      std::count_if(places, places + from->count, [&](const auto& p) { return p.color == color; }));
+  const std::string name = fmt::format("{}-{}-{}", from->name, number, color);
+  from->mine().splits = ++from->splits;  // so that nobody says another before all have seen
+  if (!wait_for(from->patience, said(from->splits))) return nullptr;
+  return open_group(device, name, place, count, from->patience);
+}
+
+void leave_group(ofsdp_device*, ofsdp_group* group) { group->left = true; }
+
+void abort_group(ofsdp_device* device, ofsdp_group* group) {
+  ++device->counts["aborts"];
+  group->aborted = true;
+}
+
+int32_t check_group(ofsdp_device*, ofsdp_group*) { return 0; }
+
+int32_t make_known(ofsdp_device* device, ofsdp_group*, void* data, size_t bytes, int32_t) {
+  return device->holds(data, bytes, false, "memory made known") ? 0 : 1;
+}
+
+}  // namespace
+
+void add_groups(ofsdp_device_table& table) {
+  table.can_join = Locked<can_join>::call;
+  table.make_group_key = Locked<make_group_key>::call;
+  table.join_group = Locked<join_group>::call;
+  table.split_group = Locked<split_group>::call;
+  table.leave_group = Locked<leave_group>::call;
+  table.abort_group = Locked<abort_group>::call;
+  table.check_group = Locked<check_group>::call;
+  table.make_known = Locked<make_known>::call;
+  table.all_gather = Locked<all_gather>::call;
+  table.reduce_scatter = Locked<reduce_scatter>::call;
+  table.all_reduce = Locked<all_reduce>::call;
+  table.mark = Locked<mark>::call;
+}
+
+}  // namespace ofsdp::counting

@@ -1,0 +1,70 @@
+// A group of ranks of the device that counts: a piece of shared memory, named by the group's key, in
+// which every rank puts what it gives, and from which it takes what the others gave. Sums are in the
+// order of places, in float32 (rank_sum.h), so their bits are those of the CPU's communicator.
+//
+// A collective is two operations of its stream: `begin` puts what this rank gives, as soon as the
+// place of the collective before last is free in all ranks; `end`, ready when all have begun, takes
+// and computes. In between the stream stands, and the rest of the device goes on.
+//
+// Checked: all ranks of the group begin the same collective, captured or not, of the same size; what
+// is made known lies in shared allocations and has the same size on every rank.
+//
+// Ownership: the file has no name any more once all ranks have mapped it. Threads: under the device's
+// lock; what is shared is atomic. Errors: violations; a fault of the stream once it is aborted.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "kernels/core/device_table.h"
+#include "kernels/core/dtype.h"
+
+namespace ofsdp::counting {
+
+inline constexpr int kMostPlaces = 16;
+inline constexpr size_t kMostGiven = size_t{64} << 20;  // of a rank; sparse
+
+struct SharedPlace {
+  alignas(64) std::atomic<uint64_t> begun{0};
+  std::atomic<uint64_t> ended{0};
+  std::atomic<uint64_t> signature[2];  // of the last two begun
+  std::atomic<int32_t> color{0}, split_place{0};
+  std::atomic<uint64_t> splits{0};
+};
+
+struct SharedGroup {
+  std::atomic<int32_t> joined{0};
+  SharedPlace places[kMostPlaces];
+};
+
+struct Collective {
+  enum class Kind { kGather, kScatter, kSum, kLargest };
+  Kind kind = Kind::kGather;
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  DType dtype = DType::kUndefined;
+  int64_t count = 0;  // elements each rank gets or gives; bytes of a gather
+  bool captured = false;
+
+  uint64_t signature() const;
+};
+
+}  // namespace ofsdp::counting
+
+struct ofsdp_group {
+  std::byte* given(int place, uint64_t number) const;
+  ofsdp::counting::SharedPlace& mine() const { return shared->places[place]; }
+  bool may_begin() const;
+  bool may_end() const;
+  bool wanted() const;  // whether another rank waits for this one
+
+  std::string name;
+  ofsdp::counting::SharedGroup* shared = nullptr;
+  int place = 0;
+  int count = 1;
+  bool aborted = false;
+  bool left = false;
+  uint64_t stuck_at = 0;  // COUNTING_DEVICE_STUCK; 0: never
+  uint64_t splits = 0;
+  ofsdp_patience patience{};
+};

@@ -1,0 +1,233 @@
+// Several ranks on devices: the real program trains with a device a rank, each in host memory
+// (tests/device/counting_device.h), whose collectives meet in shared memory and sum in rank order.
+// Losses, norms, evaluations and trained files must be those of the same ranks on the CPU, bit for
+// bit, whatever order the devices run their streams in. A rank that dies, hangs or sees a NaN ends
+// all, in one line.
+#include <signal.h>
+
+#include "tests/support/device_runs.h"
+#include "tests/support/mnist_images.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace {
+
+struct Case {
+  const char* name;
+  Words command;
+};
+
+Words small_mlp(int world) {
+  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")}) +
+         ranks(world);
+}
+
+Words of_fixture(const char* model, int world) {
+  return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
+                   "none", "--batch-size", "2", "--steps", "3"}) +
+         ranks(world);
+}
+
+std::vector<Case> cases() {
+  const Words bfloat16{"--param-dtype", "bfloat16"}, rounded{"--reduce-dtype", "bfloat16"};
+  const Words hybrid{"--strategy", "hybrid_shard", "--shard-size", "2"};
+  return {{"full_shard", small_mlp(2)},
+          {"full_shard_3", small_mlp(3)},
+          {"shard_grad_op", small_mlp(3) + Words{"--strategy", "shard_grad_op"}},
+          {"no_shard", small_mlp(3) + Words{"--strategy", "no_shard"} + rounded},
+          {"zero1", small_mlp(2) + Words{"--strategy", "zero1", "--optimizer", "lion"}},
+          {"hybrid", small_mlp(4) + hybrid + Words{"--grad-accum", "2"}},
+          {"hybrid_zero2", small_mlp(4) + Words{"--strategy", "hybrid_shard_zero2", "--shard-size",
+                                                "2", "--clip-grad-norm", "0.1"}},
+          {"ignored", small_mlp(2) + Words{"--ignore", "head.*", "--backward-prefetch", "post"}},
+          {"clip", small_mlp(3) +
+                       Words{"--clip-grad-norm", "0.1", "--optimizer", "sgd", "--momentum", "0.9"}},
+          {"accumulate", small_mlp(2) + Words{"--grad-accum", "3", "--prefetch-depth", "2"}},
+          {"accumulate_whole", small_mlp(2) + Words{"--grad-accum", "2", "--strategy", "zero1",
+                                                    "--clip-grad-norm", "0.5"}},
+          {"bfloat16", small_mlp(3) + bfloat16 + Words{"--grad-accum", "2"}},
+          {"bfloat16_rounded", small_mlp(3) + bfloat16 + rounded},
+          {"bfloat16_whole", small_mlp(2) + bfloat16 + Words{"--strategy", "no_shard"}},
+          {"bfloat16_hybrid", small_mlp(4) + bfloat16 + hybrid},
+          {"float16", small_mlp(3) + Words{"--param-dtype", "float16", "--grad-accum", "2"}},
+          {"frozen", small_mlp(3) + Words{"--freeze", "fc2.weight"}},
+          {"rank_means", small_mlp(3) + Words{"--loss-mean", "per_rank"}},
+          {"bert_tiny", of_fixture("bert_tiny/model.onnx", 2) + bfloat16},
+          {"gpt2_tiny",
+           of_fixture("gpt2_tiny/model.onnx", 2) + Words{"--activation-checkpointing", "unit"}}};
+}
+
+Trained on_device(const Words& command, const Words& more = {}, int seed = 1) {
+  return run_on_device(OFSDP_COUNTING_DEVICE, command, more, seed);
+}
+
+void expect_same(const Trained& cpu, const Trained& device) {
+  ASSERT_EQ(cpu.run.status, 0) << cpu.run.err;
+  ASSERT_EQ(device.run.status, 0) << device.run.err;
+  EXPECT_EQ(device.violations, std::vector<std::string>{});
+  EXPECT_EQ(cpu.rows, device.rows);
+  EXPECT_FALSE(cpu.file.empty());
+  EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
+}
+
+class DeviceRanksTest : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
+  const Trained cpu = on_cpu(GetParam().command);
+  for (const int seed : {1, 2}) {
+    SCOPED_TRACE(seed);
+    Trained device = on_device(GetParam().command, {}, seed);
+    expect_same(cpu, device);
+    EXPECT_GT(device.counts["captured_collectives"], 0);
+  }
+  expect_same(cpu, on_device(GetParam().command, {"--cuda-graph", "off"}));
+}
+
+TEST(DeviceRanksCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
+  const auto counts = [](const char* steps) {
+    Trained run = on_device(
+        fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                  "--eval-data", "none", "--steps", steps, "--clip-grad-norm", "1"}) +
+        ranks(2));
+    EXPECT_EQ(run.run.status, 0) << run.run.err;
+    EXPECT_EQ(run.violations, std::vector<std::string>{});
+    return run.counts;
+  };
+  auto few = counts("12"), many = counts("112");
+  for (const char* name : {"allocations", "pinned_allocations", "bytes", "events_made", "releases",
+                           "synchronizations", "captures", "captured_collectives", "collectives"}) {
+    EXPECT_EQ(few[name], many[name]) << name;
+  }
+  EXPECT_EQ(many["graph_launches"] - few["graph_launches"], 2 * 100);
+  EXPECT_EQ(many["operations"] - few["operations"],
+            2 * 400);  // two columns, the numbers, the graph
+}
+
+TEST(DeviceRanksChoiceTest, RanksThatCannotBeJoinedAreRefusedOrLeftToTheCpu) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
+                          "COUNTING_DEVICE_ALONE=they need NCCL: not found"};
+  const Trained demanded = train(small_mlp(2), {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  expect_one_line(demanded.run.err, {"--device cuda: 2 ranks: they need NCCL: not found"});
+  const Trained chosen = train(small_mlp(2), {}, environment);
+  EXPECT_NE(chosen.run.out.find("device: the CPU, since 2 ranks: they need NCCL: not found\n"),
+            std::string::npos)
+      << chosen.run.out;
+  expect_same(on_cpu(small_mlp(2)), chosen);
+  EXPECT_EQ(train(small_mlp(1), {"--device", "cuda"}, environment).run.status, 0);
+}
+
+TEST(DeviceRanksCheckpointTest, GoOnFromWhatTheCpuSavedAndTheOtherWayRound) {
+  const Words command = small_mlp(2) + Words{"--param-dtype", "float16", "--strategy", "zero1"};
+  const testing_data::TempFolder folder;
+  const auto part = [&](const char* device, const std::string& dir, const Words& more) {
+    const Words where{
+        "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
+        "4step"};
+    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
+  };
+  const Trained whole = on_cpu(command + Words{"--steps", "11"});
+  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
+    EXPECT_EQ(part(first, first, {"--steps", "6"}).run.status, 0);
+    const Trained rest = part(second, first, {"--steps", "11", "--resume", "latest"});
+    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
+    EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
+  }
+}
+
+// A number that is none in sample `number` of the small linear model, in which rank number % 2 sees it.
+std::string with_nan(size_t number) {
+  std::string bytes = onnx_bytes::linear_inputs();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(&bytes[bytes.size() - (12 - number) * 4 * sizeof(float)], &nan, sizeof(nan));
+  return bytes;
+}
+
+// The line names the input: parameters that had been updated with it would be named before.
+TEST(DeviceRanksFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
+  for (const size_t sample : {5u, 6u}) {
+    for (const char* accumulated : {"1", "2"}) {
+      RunFolder folder;
+      folder.write("data/x.npy", with_nan(sample));
+      const Words command =
+          folder.train() + ranks(2) + Words{"--no-shuffle", "--batch-size", "1", "--grad-accum",
+                                            accumulated,    "--steps",      "5", "--strategy",
+                                            "no_shard"};
+      const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+      const Finished device =
+          Program::run(command + Words{"--device", "cuda"},
+                       {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
+      EXPECT_EQ(device.status, 1);
+      expect_one_line(device.err,
+                      {"loss is NaN at step", fmt::format("rank {}", sample % 2), "first in 'x'"});
+      EXPECT_EQ(cpu.err, device.err);
+    }
+  }
+}
+
+// Two ranks that would train for ever.
+class EndlessRun {
+ public:
+  explicit EndlessRun(const Words& more = {})
+      : program_(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params",
+                           "1000", "--epochs", "1000000", "--eval-data", "none", "--threads", "1",
+                           "--log-interval", "1", "--device", "cuda"}) +
+                     ranks(2) + more,
+                 {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}}) {
+    EXPECT_TRUE(program_.until_output("step 9/", 30)) << program_.err();
+    ranks_ = children_of(program_.pid());
+    std::ranges::sort(ranks_);  // started in this order
+    EXPECT_EQ(ranks_.size(), 2u);
+  }
+
+  Finished after(int number, size_t rank) {
+    kill(ranks_.at(rank), number);
+    Finished finished = program_.wait(20);
+    for (const pid_t pid : ranks_) {
+      EXPECT_TRUE(holds_within(5, [&] { return !is_alive(pid); })) << "rank of pid " << pid;
+    }
+    return finished;
+  }
+
+ private:
+  Program program_;
+  std::vector<pid_t> ranks_;
+};
+
+TEST(DeviceRanksFaultTest, ARankThatIsKilledIsNamed) {
+  for (const size_t rank : {0u, 1u}) {
+    EndlessRun run;
+    const Finished finished = run.after(SIGKILL, rank);
+    EXPECT_EQ(finished.status, 1);
+    expect_one_line(finished.err,
+                    {fmt::format("rank {} (pid", rank), "died while rank", "at step"});
+    EXPECT_LT(finished.seconds, 15);
+  }
+}
+
+TEST(DeviceRanksFaultTest, ARankThatIsStoppedEndsTheRunInTime) {
+  EndlessRun run({"--timeout", "1"});
+  const Finished finished = run.after(SIGSTOP, 1);
+  EXPECT_EQ(finished.status, 1);
+  expect_one_line(finished.err, {"rank", "step", "1 s"});
+}
+
+TEST(DeviceRanksFaultTest, ACollectiveThatNeverEndsIsNamed) {
+  Start start;
+  start.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "COUNTING_DEVICE_STUCK=1:9"};
+  const Finished finished = Program::run(
+      fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                "--steps", "50", "--eval-data", "none", "--device", "cuda", "--timeout", "1"}) +
+          ranks(2),
+      start);
+  EXPECT_EQ(finished.status, 1);
+  expect_one_line(finished.err,
+                  {"waited 1 s on its device: all-gather of unit 0, step 2; another rank's"});
+}
+
+}  // namespace
+}  // namespace ofsdp

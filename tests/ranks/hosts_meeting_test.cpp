@@ -1,0 +1,66 @@
+// What is said when ranks of several hosts have found each other, and one then stops before it has
+// connected to the others: one line, by rank 0, that names it; and none from those that wait for it.
+#include <gtest/gtest.h>
+
+#include "fsdp/connect.h"
+#include "fsdp/hosts/host_meeting_wire.h"
+#include "tests/ranks/rank_processes.h"
+
+namespace ofsdp {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{1};
+
+// Says who it is, hears who the others are, and does no more.
+[[noreturn]] void stop_after_hello(const RankIdentity& identity) {
+  int port = 0;
+  const auto listener = listen_on(port);
+  const auto point = meeting_point(identity, kTimeout);
+  const auto table = visit_hosts(identity, *point, host_hello(identity, port), kTimeout);
+  while (table.ok()) pause();
+  _exit(9);
+}
+
+// 0: as expected.
+int connect_in_vain(const RankIdentity& identity, const std::string& expected) {
+  auto connected = connect_ranks(identity, kTimeout);
+  if (connected.ok()) return 3;
+  const Status status = std::move(connected).status();
+  const ErrorKind kind = identity.rank == 0 ? ErrorKind::kFault : ErrorKind::kPeer;
+  const bool named = identity.rank != 0 || status.message().starts_with(expected);
+  if (status.kind() != kind || !named) fmt::print(stderr, "found: {}\n", status.message());
+  return status.kind() == kind && named ? 0 : 4;
+}
+
+class Stopped : public testing::TestWithParam<std::tuple<HostCounts, int>> {};
+INSTANTIATE_TEST_SUITE_P(Hosts, Stopped,
+                         testing::Values(std::tuple(HostCounts{2, 1}, 1),
+                                         std::tuple(HostCounts{2, 1}, 2),
+                                         std::tuple(HostCounts{1, 2}, 1),
+                                         std::tuple(HostCounts{1, 2}, 2),
+                                         std::tuple(HostCounts{1, 1, 2}, 3)));
+
+TEST_P(Stopped, IsNamedByRank0Alone) {
+  const auto& [hosts, odd] = GetParam();
+  const auto ranks = identities(hosts, fmt::format("stopped-{}-{}", getpid(), odd));
+  std::vector<pid_t> pids(ranks.size());
+  pid_t& stopped = pids[static_cast<size_t>(odd)];
+  stopped = fork();
+  if (stopped == 0) stop_after_hello(ranks[static_cast<size_t>(odd)]);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (pids[r] == 0) pids[r] = fork();
+    if (pids[r] != 0) continue;
+    _exit(connect_in_vain(ranks[r], fmt::format("rank {} (pid {} on ", odd, stopped)));
+  }
+  for (size_t r = 0; r < pids.size(); ++r) {
+    int status = 0;
+    if (pids[r] == stopped) continue;
+    waitpid(pids[r], &status, 0);
+    EXPECT_EQ(status, 0) << "rank " << r;
+  }
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace ofsdp
