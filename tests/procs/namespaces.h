@@ -84,7 +84,7 @@ class Namespaces {
   template <typename... Args>
   static bool run(fmt::format_string<Args...> format, Args&&... args) {
     const std::string line = fmt::format(format, std::forward<Args>(args)...);
-    return std::system((line + " >/dev/null 2>&1").c_str()) == 0;
+    return std::system(("(" + line + ") >/dev/null 2>&1").c_str()) == 0;
   }
 
   bool start_link() {
