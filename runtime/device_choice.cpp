@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace ofsdp {
 namespace {
@@ -32,22 +33,17 @@ std::string missing_line(const Device& device) {
   return text;
 }
 
-struct Place {
-  int ordinal = 0;
-  int sharing = 1;  // ranks of the host on one device
-};
-
-Place place_of(const Communicator& communicator, int devices) {
-  const int here = communicator.ranks_of_each_host();
-  return {communicator.rank() % here % devices, (here + devices - 1) / devices};
-}
-
 // Whether the ranks can be joined; `engine` is by what. Empty: they can.
 std::string not_joined(const Device& device, int sharing, std::string& engine) {
   std::array<char, 512> text{};
   const bool can = device.table().can_join(device.handle(), sharing, text.data(), text.size()) != 0;
   if (can) engine = text.data();
   return can ? "" : text.data();
+}
+
+// As a double holds it.
+double identity_of(const Device& device) {
+  return static_cast<double>(device.table().identity(device.handle()) >> 12);
 }
 
 class Chooser {
@@ -67,14 +63,14 @@ class Chooser {
     if (several && communicator_.ranks_of_each_host() == 0) {
       return none("several hosts have different numbers of ranks");
     }
-    const Place place = place_of(communicator_, *devices);
+    const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
     ChosenDevice chosen;
-    OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(place.ordinal));
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % *devices));
     chosen.notice = "device: " + chosen.device->description();
     if (several) {
       std::string engine;
-      const std::string why = not_joined(*chosen.device, place.sharing, engine);
-      if (!why.empty()) return none(fmt::format("{} ranks: {}", communicator_.size(), why));
+      const std::string why = not_joined(*chosen.device, 1, engine);
+      if (!why.empty()) return none(ranks_text() + why);
       chosen.notice += ", " + engine;
     }
     if (const std::string missing = missing_line(*chosen.device); !missing.empty()) {
@@ -83,7 +79,36 @@ class Chooser {
     return chosen;
   }
 
+  // A device for all ranks, or for none. They may see other devices than each other, so only the
+  // devices know which are shared.
+  Result<ChosenDevice> agree(ChosenDevice mine, Communicator& communicator) const {
+    const bool has = mine.device != nullptr;
+    const std::array<double, 2> said{has ? 1.0 : 0.0, has ? identity_of(*mine.device) : 0.0};
+    std::vector<double> all(2 * static_cast<size_t>(communicator.size()));
+    OFSDP_RETURN_IF_ERROR(communicator.exchange(said, all, {"choice of devices", -1, 0}));
+    std::map<double, int> sharing;
+    int without = -1;
+    for (int r = communicator.size() - 1; r >= 0; --r) {
+      const double* rank = &all[2 * static_cast<size_t>(r)];
+      if (rank[0] == 0) without = r;
+      if (rank[0] != 0) ++sharing[rank[1]];
+    }
+    if (sharing.empty()) return mine;
+    if (without >= 0) {
+      return none(
+          fmt::format("rank {} has no GPU that it can use; --device cuda says why", without));
+    }
+    int most = 0;
+    for (const auto& [device, ranks] : sharing) most = std::max(most, ranks);
+    std::string engine;
+    const std::string why = most == 1 ? "" : not_joined(*mine.device, most, engine);
+    if (!why.empty()) return none(ranks_text() + why);
+    return mine;
+  }
+
  private:
+  std::string ranks_text() const { return fmt::format("{} ranks: ", communicator_.size()); }
+
   // A program without the library never promised a device.
   Result<ChosenDevice> none(const std::string& why) const {
     if (must_) return input_error("--device cuda: {}", why);
@@ -98,27 +123,15 @@ class Chooser {
   bool must_;
 };
 
-// With --device auto: a device for all ranks, or for none.
-Result<ChosenDevice> agreed(ChosenDevice mine, Communicator& communicator) {
-  const double has = mine.device != nullptr ? 1 : 0;
-  std::vector<double> all(static_cast<size_t>(communicator.size()));
-  OFSDP_RETURN_IF_ERROR(communicator.exchange({&has, 1}, all, {"choice of devices", -1, 0}));
-  const auto without = std::ranges::find(all, 0.0);
-  const bool some = std::ranges::find(all, 1.0) != all.end();
-  if (without == all.end() || !some) return mine;
-  return ChosenDevice{nullptr, fmt::format("device: the CPU, since rank {} has no GPU that can be "
-                                           "used; --device cuda says why",
-                                           without - all.begin())};
-}
-
 }  // namespace
 
 Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
                                    Communicator& communicator) {
   if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};
-  OFSDP_ASSIGN_OR_RETURN(ChosenDevice chosen, Chooser(options, setup, communicator).run());
+  const Chooser chooser(options, setup, communicator);
+  OFSDP_ASSIGN_OR_RETURN(ChosenDevice chosen, chooser.run());
   if (communicator.size() == 1 || options.command == Command::kPlan) return chosen;
-  return agreed(std::move(chosen), communicator);
+  return chooser.agree(std::move(chosen), communicator);
 }
 
 }  // namespace ofsdp

@@ -213,6 +213,7 @@ typedef struct ofsdp_device_table {
   /* Several ranks. All of a group call the same in the same order, and capture and launch alike.
    * Joining, splitting, making known and leaving may wait for the others, as patient as the one who
    * joined; a group is left, or aborted and then left, before its device is closed. */
+  uint64_t (*identity)(ofsdp_device*); /* the same in two processes: they share the device */
   int32_t (*can_join)(ofsdp_device*, int32_t ranks_on_device, char* text,
                       size_t bytes);                   /* 0: why */
   int32_t (*make_group_key)(ofsdp_device*, void* key); /* by place 0, for all */

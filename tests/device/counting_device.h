@@ -20,7 +20,8 @@
 // Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed; of
 // one of several ranks, with its place behind the name); COUNTING_DEVICE_SEED;
 // COUNTING_DEVICE_WITHOUT, an operator it has no kernel for; COUNTING_DEVICE_PROBE, why there is no
-// device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_STUCK=p:n, the place
+// device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_SHARED, why they
+// cannot, since all share one device; COUNTING_DEVICE_STUCK=p:n, the place
 // whose n-th collective of all ranks never begins.
 #pragma once
 

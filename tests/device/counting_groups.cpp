@@ -269,8 +269,13 @@ ofsdp_group* open_group(ofsdp_device* device, const std::string& name, int place
   return met ? group : nullptr;
 }
 
-int32_t can_join(ofsdp_device*, int32_t, char* text, size_t bytes) {
-  const char* why = variable("COUNTING_DEVICE_ALONE");
+uint64_t identity(ofsdp_device*) {
+  return variable("COUNTING_DEVICE_SHARED")[0] != 0 ? 1u << 12
+                                                    : static_cast<uint64_t>(getpid()) << 12;
+}
+
+int32_t can_join(ofsdp_device*, int32_t sharing, char* text, size_t bytes) {
+  const char* why = variable(sharing > 1 ? "COUNTING_DEVICE_SHARED" : "COUNTING_DEVICE_ALONE");
   std::snprintf(text, bytes, "%s", why[0] != 0 ? why : "ranks in shared memory");
   return why[0] != 0 ? 0 : 1;
 }
@@ -333,6 +338,7 @@ int32_t make_known(ofsdp_device* device, ofsdp_group*, void* data, size_t bytes,
 }  // namespace
 
 void add_groups(ofsdp_device_table& table) {
+  table.identity = Locked<identity>::call;
   table.can_join = Locked<can_join>::call;
   table.make_group_key = Locked<make_group_key>::call;
   table.join_group = Locked<join_group>::call;

@@ -137,6 +137,18 @@ TEST(DeviceRanksChoiceTest, RanksThatCannotBeJoinedAreRefusedOrLeftToTheCpu) {
   EXPECT_EQ(train(small_mlp(1), {"--device", "cuda"}, environment).run.status, 0);
 }
 
+TEST(DeviceRanksChoiceTest, RanksOnOneDeviceAreRefusedWhereTheLibraryCannotShareIt) {
+  const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
+                          "COUNTING_DEVICE_SHARED=they share a GPU"};
+  const Trained demanded = train(small_mlp(2), {"--device", "cuda"}, environment);
+  EXPECT_EQ(demanded.run.status, 2);
+  expect_one_line(demanded.run.err, {"--device cuda: 2 ranks: they share a GPU"});
+  const Trained chosen = train(small_mlp(2), {}, environment);
+  EXPECT_NE(chosen.run.out.find("device: the CPU, since 2 ranks: they share a GPU\n"),
+            std::string::npos)
+      << chosen.run.out;
+}
+
 TEST(DeviceRanksCheckpointTest, GoOnFromWhatTheCpuSavedAndTheOtherWayRound) {
   const Words command = small_mlp(2) + Words{"--param-dtype", "float16", "--strategy", "zero1"};
   const testing_data::TempFolder folder;

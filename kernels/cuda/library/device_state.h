@@ -12,6 +12,7 @@
 struct ofsdp_device {
   int ordinal = 0;
   int multiprocessors = 0;
+  uint64_t identity = 0;  // of its UUID
   std::string name;
   std::string error;
   std::set<void*> of_nccl;  // memory that is NCCL's to free

@@ -91,6 +91,8 @@ bool is_set(const char* name, char to) {
   return value != nullptr && *value == to;
 }
 
+uint64_t identity(ofsdp_device* device) { return device->identity; }
+
 int32_t can_join(ofsdp_device*, int32_t sharing, char* text, size_t bytes) {
   const Nccl& n = nccl();
   std::string why;
@@ -258,6 +260,7 @@ int32_t all_reduce(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* grou
 }  // namespace
 
 void add_groups(ofsdp_device_table& table) {
+  table.identity = identity;
   table.can_join = can_join;
   table.make_group_key = make_group_key;
   table.join_group = join_group;

@@ -45,6 +45,14 @@ int32_t probe(char* text, size_t bytes) {
 
 void missing(char* text, size_t bytes) { put(text, bytes, missing_libraries()); }
 
+uint64_t hash_of(const char* bytes, size_t count) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < count; ++i) {
+    hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3u;
+  }
+  return hash;
+}
+
 ofsdp_device* open(int32_t ordinal, char* text, size_t bytes) {
   auto device = std::make_unique<ofsdp_device>();
   device->ordinal = ordinal;
@@ -66,6 +74,7 @@ ofsdp_device* open(int32_t ordinal, char* text, size_t bytes) {
   }
   device->name = properties.name;
   device->multiprocessors = properties.multiProcessorCount;
+  device->identity = hash_of(properties.uuid.bytes, sizeof(properties.uuid.bytes));
   return device.release();
 }
 
