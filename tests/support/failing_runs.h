@@ -114,9 +114,9 @@ class Launchers {
 
   // Of all; the status is that of the first host.
   Finished wait() {
-    Finished all = programs_[0]->wait(40);
+    Finished all = programs_[0]->wait(kPatience);
     for (size_t i = 1; i < programs_.size(); ++i) {
-      const Finished one = programs_[i]->wait(40);
+      const Finished one = programs_[i]->wait(kPatience);
       all.err += one.err;
       statuses_.push_back(one.status);
     }
@@ -125,6 +125,9 @@ class Launchers {
   const std::vector<int>& other_statuses() const { return statuses_; }
 
  private:
+  static constexpr double kPatience =
+      90;  // seconds: of what hangs, not of a machine with much to do
+
   std::vector<Words> commands_;
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<int> statuses_;
