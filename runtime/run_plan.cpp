@@ -146,7 +146,8 @@ class RunPlanner {
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0,
-            .wide_slots = sums_in_slots()};
+            .wide_slots = sums_in_slots(),
+            .common_memory = run_->device == nullptr && communicator_.has_common_memory()};
   }
 
   // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
