@@ -274,7 +274,7 @@ Status DeviceExecutor::blame_nan(size_t slot) {
   step_.samples = slots_[slot].samples;
   patch_inputs(program, slot);
   OFSDP_RETURN_IF_ERROR(settle());
-  OFSDP_ASSIGN_OR_RETURN(const std::string first, search_nan(program, here));
+  OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
   return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
 }
@@ -286,12 +286,12 @@ Status DeviceExecutor::check_evaluation(BoundProgram& program) {
   std::string first;
   if (std::isnan(result_.loss) && !ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
-    OFSDP_ASSIGN_OR_RETURN(first, search_nan(program, true));
+    OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
   }
   return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
 }
 
-Result<std::string> DeviceExecutor::search_nan(BoundProgram& program, bool here) {
+Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
   const auto again = [&](const BoundStep& step) {
     OFSDP_RETURN_IF_ERROR(execute(program, step));
     return settle();

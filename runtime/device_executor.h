@@ -109,7 +109,7 @@ class DeviceExecutor final : public UpdateRunner {
   Status finish_micro_batch(const BoundProgram& program, size_t slot);
   Status collect(size_t slot);
   Status blame_nan(size_t slot);
-  Result<std::string> search_nan(BoundProgram& program, bool here);
+  Result<std::string> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<bool> has_nan(const TensorView& view);
 
