@@ -8,7 +8,7 @@
 #include "importer/graph_model.h"
 #include "importer/model_output.h"
 #include "runtime/report/absent_ranks.h"
-#include "runtime/run_plan.h"
+#include "runtime/run_optimizer.h"
 #include "runtime/training_algorithm.h"
 
 namespace ofsdp {

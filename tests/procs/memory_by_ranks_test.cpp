@@ -4,10 +4,10 @@
 
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -104,10 +104,7 @@ TEST_P(MemoryByRanks, ARunHoldsWhatWasPlanned) {
     const Finished run =
         Program::run(blocks("", GetParam(), strategy) + Words{"--metrics", metrics});
     ASSERT_EQ(run.status, 0) << run.err;
-    std::istringstream lines(onnx_bytes::content(metrics));
-    std::string line, last;
-    while (std::getline(lines, line)) last = line;
-    const auto end = nlohmann::json::parse(last);
+    const auto end = rows_of(metrics).back();
     const std::vector<int64_t> peak = end["peak_bytes"];
     EXPECT_EQ(peak, end["planned_peak_bytes"].get<std::vector<int64_t>>()) << strategy;
     EXPECT_EQ(peak[0], planned(GetParam(), strategy)["peak, in whole pages"]) << strategy;

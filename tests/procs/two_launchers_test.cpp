@@ -111,8 +111,8 @@ TEST(TwoLaunchersTest, FewerRanksKeepTheGlobalBatch) {
   const Finished run = without_second(runs, 1);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("restart 1 of 1: from the latest checkpoint in " + runs.dir()));
-  const auto expected = losses_of(runs / "whole.jsonl");
-  for (const auto& [step, loss] : losses_of(runs / "metrics.jsonl")) {
+  const auto expected = losses_by_step(runs / "whole.jsonl");
+  for (const auto& [step, loss] : losses_by_step(runs / "metrics.jsonl")) {
     EXPECT_NEAR(loss, expected[static_cast<size_t>(step - 1)].second, 1e-5 * loss) << step;
   }
 }
