@@ -45,8 +45,8 @@ Status check_operands(const onnx::NodeProto& node, const GradientNode& gradient)
 }
 
 std::string label(const onnx::NodeProto& node) {
-  return fmt::format("node '{}' ({})", node.name().empty() ? node.output(0) : node.name(),
-                     node.op_type());
+  const bool named = !node.name().empty() || node.output().empty();
+  return fmt::format("node '{}' ({})", named ? node.name() : node.output(0), node.op_type());
 }
 
 }  // namespace ofsdp

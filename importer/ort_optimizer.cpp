@@ -72,7 +72,7 @@ class Reader {
     for (int i = 0; i < update_->input_size(); ++i) {
       const bool clipped = clip_ != nullptr && i == gradients;
       const std::string& name = update_->input(i);
-      if (clipped ? clip_->output(0) == name : is_input(name)) continue;
+      if (clipped ? clip_->output_size() > 0 && clip_->output(0) == name : is_input(name)) continue;
       return input_error("{}: node '{}' ({}): expected input {} to be {}, found '{}'", path_,
                          update_->name(), update_->op_type(), i,
                          clipped ? "the clipped gradients" : "an input of the graph", name);
