@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -60,6 +61,24 @@ TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
     expect_same(first, trained_file(clipped + Words{"--strategy", strategy}), strategy);
   }
   EXPECT_NE(first, trained_file(words())) << "the clip had no effect";
+}
+
+// Parameters that lie in place are read by all ranks: nobody may update them while another evaluates.
+TEST_P(SameBitsTest, EvaluationsBetweenUpdatesAgree) {
+  const TempFolder folder;
+  const auto evaluated = [&](const char* strategy) {
+    const std::string metrics = folder.path() + "/" + strategy;
+    const Words more{"--eval-data",     fixture("mlp/data"),
+                     "--eval-interval", "1step",
+                     "--strategy",      strategy,
+                     "--metrics",       metrics};
+    const Finished run = Program::run(words() + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    const std::vector<double> losses = losses_of(metrics, "eval");
+    EXPECT_EQ(losses.size(), 12u);
+    return losses;
+  };
+  EXPECT_EQ(evaluated("full_shard"), evaluated("no_shard"));
 }
 
 TEST_P(SameBitsTest, ShardedStrategiesAgreeWithAccumulation) {
