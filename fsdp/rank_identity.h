@@ -38,6 +38,7 @@ struct RankIdentity {
   std::string engine = "tcp";
 
   bool several_hosts() const { return nodes > 1 || (local_world > 0 && local_world < world); }
+  int hosts() const { return nodes > 0 ? nodes : (world + ranks_here() - 1) / ranks_here(); }
   int ranks_here() const {
     return local_world > 0 ? local_world : nodes > 1 ? (world + nodes - 1) / nodes : world;
   }

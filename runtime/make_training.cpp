@@ -70,7 +70,7 @@ Status make_training(Options options, const Registry& registry) {
     return input_error("fsdp-run make-training: expected -o OUT.onnx, found none");
   }
   MemoryLedger ledger;
-  const auto communicator = make_absent_ranks(1, true);
+  const auto communicator = make_absent_ranks(1, 1, true);
   OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
                          ModelSetup::make(options, registry, *communicator, ledger));
   return options.form == "graph" ? write_graph(options, setup)

@@ -25,6 +25,7 @@
 #include "runtime/export.h"
 #include "runtime/make_training.h"
 #include "runtime/report/absent_ranks.h"
+#include "runtime/report/topology.h"
 #include "runtime/session.h"
 
 namespace ofsdp {
@@ -77,6 +78,19 @@ int run_rank(const Options& options, const RankIdentity& identity) {
   return 0;
 }
 
+// Of a topology nobody knows whether its ranks, which may be GPUs, have memory in common.
+Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
+                                                   const std::optional<RankIdentity>& identity,
+                                                   int world) {
+  if (!options.report.topology.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(const Topology topology, read_topology(options.report.topology));
+    return make_absent_ranks(world, topology.hosts, false);
+  }
+  const int64_t asked_for = identity ? identity->hosts() : options.launch.nnodes;
+  const int64_t hosts = options.report.world ? 1 : asked_for;
+  return make_absent_ranks(world, static_cast<int>(hosts), hosts == 1);
+}
+
 // Ranks of which only this one is there.
 int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
   const int64_t asked_for = options.launch.nproc_per_node * options.launch.nnodes;
@@ -85,13 +99,12 @@ int run_plan(const Options& options, const std::optional<RankIdentity>& identity
   const int here = options.report.topology.empty() ? world : 1;
   set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
   MemoryLedger ledger;
-  const bool several = identity ? identity->several_hosts() : options.launch.nnodes > 1;
-  const bool one_host = options.report.topology.empty() && (options.report.world || !several);
-  const auto communicator = make_absent_ranks(world, one_host);
+  const auto communicator = absent_ranks(options, identity, world);
+  if (!communicator.ok()) return report(communicator.error());
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Status status =
-      run_session(options, plugins->registry, plugins->optimizers, *communicator, ledger);
+      run_session(options, plugins->registry, plugins->optimizers, **communicator, ledger);
   return status.ok() ? 0 : report(status);
 }
 

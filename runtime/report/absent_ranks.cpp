@@ -2,18 +2,25 @@
 
 #include <algorithm>
 
+#include "fsdp/hosts/host_staging.h"
+
 namespace ofsdp {
 namespace {
 
 class AbsentRanks final : public Communicator {
  public:
-  AbsentRanks(int world, bool one_host)
-      : world_(world), one_host_(one_host), self_(make_self_communicator()) {}
+  AbsentRanks(int world, int hosts, bool common_memory)
+      : world_(world),
+        hosts_(hosts),
+        common_memory_(common_memory),
+        self_(make_self_communicator()) {}
 
   int rank() const override { return 0; }
   int size() const override { return world_; }
   std::string name() const override { return "absent"; }
-  bool has_common_memory() const override { return one_host_; }
+  bool has_common_memory() const override { return common_memory_; }
+  int ranks_of_each_host() const override { return world_ % hosts_ == 0 ? world_ / hosts_ : 0; }
+  size_t staging_bytes() const override { return hosts_ > 1 ? HostStaging::bytes(hosts_) : 0; }
 
   Result<std::byte*> allocate_shared(MemoryLedger&, size_t) override { return refuse(); }
   Status all_gather(const RankGroup&, const ShardSource&, std::byte*, DType,
@@ -50,14 +57,15 @@ class AbsentRanks final : public Communicator {
   static Status refuse() { return fault("the other ranks of a plan are not there"); }
 
   int world_;
-  bool one_host_;
+  int hosts_;
+  bool common_memory_;
   std::unique_ptr<Communicator> self_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_absent_ranks(int world, bool one_host) {
-  return std::make_unique<AbsentRanks>(world, one_host);
+std::unique_ptr<Communicator> make_absent_ranks(int world, int hosts, bool common_memory) {
+  return std::make_unique<AbsentRanks>(world, hosts, common_memory);
 }
 
 }  // namespace ofsdp

@@ -5,6 +5,7 @@
 
 #include "tests/support/await_meeting.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/metrics_rows.h"
 
 namespace ofsdp {
 namespace {
@@ -66,6 +67,20 @@ TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
     EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
     EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected)
         << fmt::format("{}", fmt::join(more, " "));
+  }
+}
+
+TEST(TwoLaunchersTest, HoldWhatThePlanOfTwoHostsSays) {
+  const CheckpointRuns runs;
+  Words words = train("2") + Words{"--strategy", "full_shard"};
+  TwoLaunchers both(words + Words{"--metrics", runs / "metrics.jsonl"}, 1);
+  EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
+  EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
+  words.insert(words.begin() + 1, "plan");
+  const Finished plan = Program::run(words + Words{"--nnodes", "2", "--json"});
+  const auto planned = nlohmann::json::parse(plan.out).at("memory").at("peak_bytes");
+  for (const auto& held : rows_of(runs / "metrics.jsonl", "end").at(0).at("peak_bytes")) {
+    EXPECT_EQ(held, planned);
   }
 }
 
