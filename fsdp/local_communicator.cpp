@@ -45,7 +45,7 @@ class LocalCommunicator final : public Communicator {
     return segments_.own();
   }
 
-  bool has_common_memory() const override { return true; }
+  int ranks_in_common() const override { return size_; }
   Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t bytes) override {
     return segments_.allocate_common(links_, wait_, ledger, bytes);
   }

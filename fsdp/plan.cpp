@@ -146,7 +146,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
             .reduce_dtype = options.reduce_dtype,
             .across_ranks = options.across_ranks,
             .wide_slots = options.wide_slots,
-            .common_memory = options.common_memory,
+            .common_ranks = options.common_ranks,
             .units = {},
             .notice = std::move(parts.notice)};
   const auto nodes = readers(graph, false);

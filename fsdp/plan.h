@@ -19,8 +19,8 @@
 // summing partial sums, and nothing is all-reduced.
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
-// [Note: in place] Ranks that have memory in common (common_memory) put the shards of a unit side by
-// side in it, in the type that nodes compute in: what they read is there already, gathered by nobody.
+// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or those of
+// a hybrid's copy on each) put its shards side by side in it, in the type that nodes compute in: what they read is there already, gathered by nobody.
 // An owner may write its shard once all ranks have posted the unit's gradients, behind their last use
 // of it (runtime/schedule_reductions.cpp), and they read it again after the exchange that ends the
 // update. Float32 masters are the shards themselves; of fewer bits the update writes them anew.
@@ -59,7 +59,7 @@ struct PlanOptions {
   DType reduce_dtype = DType::kFloat32;
   bool across_ranks = false;
   bool wide_slots = false;
-  bool common_memory = false;
+  int common_ranks = 1;
 };
 
 // Elements of a unit's flat array.
@@ -77,10 +77,10 @@ struct Plan {
   bool across_ranks = false;             // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
-  bool common_memory = false;  // the ranks have memory in common, and units lie in it
-  std::vector<Unit> units;     // the root, when there is one, is the last
-  int root = -1;               // its id
-  std::string notice;          // a line for the user, or empty
+  int common_ranks = 1;     // so many neighbouring ranks have memory in common; 1: none
+  std::vector<Unit> units;  // the root, when there is one, is the last
+  int root = -1;            // its id
+  std::string notice;       // a line for the user, or empty
 
   bool low_precision() const { return param_dtype != DType::kFloat32; }
   // Ranks that divide the unit's optimizer state among them; 1: each has the whole.
@@ -91,7 +91,7 @@ struct Plan {
   bool gathers(const Unit& unit) const { return shards(unit) > 1 || low_precision(); }
   // Nobody gathers it: the shards lie side by side where all ranks see them, see above.
   bool in_place(const Unit& unit) const {
-    return common_memory && shards(unit) > 1 && !keeps_gathered(unit);
+    return shards(unit) > 1 && common_ranks % shards(unit) == 0 && !keeps_gathered(unit);
   }
   // That copy outlives the micro-batch: gathered once an update.
   bool keeps_gathered(const Unit& unit) const;

@@ -16,7 +16,7 @@ float* floats(std::byte* base, size_t offset) { return reinterpret_cast<float*>(
 void point_into_common(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                        const MemoryBases& memory, UnitState& state) {
   const size_t width = dtype_size(plan.param_dtype);
-  const auto copy = static_cast<size_t>(rank / plan.shards(unit));
+  const auto copy = static_cast<size_t>(rank % plan.common_ranks / plan.shards(unit));
   state.whole = memory.common + o.copies + copy * copy_bytes(plan, unit);
   std::byte* const mine = state.whole + static_cast<size_t>(state.owned_begin) * width;
   if (plan.low_precision()) {

@@ -78,7 +78,8 @@ class PlanChooser {
       list.back().strategy = strategy;
     };
     // Where nothing is gathered, shard_grad_op is full_shard.
-    const bool in_place = kernels_->device() == nullptr && communicator_.has_common_memory();
+    const bool in_place =
+        kernels_->device() == nullptr && communicator_.ranks_in_common() == communicator_.size();
     for (const Strategy strategy : kCandidates) {
       if (!in_place || strategy != Strategy::kShardGradOp) add(strategy);
     }

@@ -9,11 +9,12 @@ size_t take(size_t& end, size_t bytes) {
   return offset;
 }
 
-// `common` counts the bytes of all ranks.
+// `common` counts the bytes of all ranks of the host.
 void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,
                      RankMemoryPlan& memory) {
   const size_t bytes = copy_bytes(plan, unit);
-  offsets.copies = static_cast<int64_t>(take(common, bytes * plan.replicas(unit)));
+  offsets.copies = static_cast<int64_t>(
+      take(common, bytes * static_cast<size_t>(plan.common_ranks / plan.shards(unit))));
   memory.parameter_bytes += bytes / plan.shards(unit);
   if (!plan.low_precision()) return;
   const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
@@ -105,8 +106,8 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   for (const Unit& unit : plan.units) {
     memory.units.push_back(place_unit(plan, unit, needs, common, memory));
   }
-  const auto world = static_cast<size_t>(plan.world);
-  memory.common = (common + world - 1) / world;
+  const auto ranks = static_cast<size_t>(plan.common_ranks);
+  memory.common = (common + ranks - 1) / ranks;
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
   memory.device_io = needs.device_io;

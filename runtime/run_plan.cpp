@@ -56,7 +56,7 @@ class RunPlanner {
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
-            .common_memory = run_->device == nullptr && communicator_.has_common_memory()};
+            .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
   }
 
   // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
@@ -86,7 +86,7 @@ class RunPlanner {
 
   // Several hosts add partial sums, whose number depends on the hosts.
   Status check_across_ranks() const {
-    const bool one_host = communicator_.size() == 1 || communicator_.has_common_memory();
+    const bool one_host = communicator_.ranks_in_common() == communicator_.size();
     if (options_.batch.slices == 0 || one_host) return {};
     return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
                        communicator_.name());

@@ -63,6 +63,11 @@ class HostCommunicator final : public Communicator {
     return segments_.own();
   }
 
+  int ranks_in_common() const override { return std::max(ranks_of_each_host(), 1); }
+  Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t bytes) override {
+    return segments_.allocate_common(links_, wait_, ledger, bytes);
+  }
+
   Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
                     DType dst_dtype, const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));

@@ -88,7 +88,7 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
   }
   const int64_t asked_for = identity ? identity->hosts() : options.launch.nnodes;
   const int64_t hosts = options.report.world ? 1 : asked_for;
-  return make_absent_ranks(world, static_cast<int>(hosts), hosts == 1);
+  return make_absent_ranks(world, static_cast<int>(hosts), true);
 }
 
 // Ranks of which only this one is there.

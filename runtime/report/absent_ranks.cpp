@@ -18,7 +18,9 @@ class AbsentRanks final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return world_; }
   std::string name() const override { return "absent"; }
-  bool has_common_memory() const override { return common_memory_; }
+  int ranks_in_common() const override {
+    return common_memory_ ? std::max(ranks_of_each_host(), 1) : 1;
+  }
   int ranks_of_each_host() const override { return world_ % hosts_ == 0 ? world_ / hosts_ : 0; }
   size_t staging_bytes() const override { return hosts_ > 1 ? HostStaging::bytes(hosts_) : 0; }
 

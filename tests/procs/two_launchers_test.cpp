@@ -21,13 +21,13 @@ Words train(const std::string& steps) {
 class TwoLaunchers {
  public:
   // The first has rank 0 and hosts the meeting, for it alone is there at first.
-  TwoLaunchers(const Words& words, int ranks_of_first) {
+  TwoLaunchers(const Words& words, int ranks_of_first, int ranks_of_second = 1) {
     const int port = free_port();
     const Words meet =
         words + Words{"--nnodes", "2", "--rdzv-endpoint", fmt::format("127.0.0.1:{}", port)};
     first_ = std::make_unique<Program>(meet + ranks(ranks_of_first) + Words{"--node-rank", "0"});
     await_meeting(port);
-    second_ = std::make_unique<Program>(meet + Words{"--node-rank", "1"});
+    second_ = std::make_unique<Program>(meet + ranks(ranks_of_second) + Words{"--node-rank", "1"});
   }
   Program& first() { return *first_; }
   Program& second() { return *second_; }
@@ -70,17 +70,34 @@ TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
   }
 }
 
+// A copy on each host: its units lie in place there, and the copies sum their gradients.
+TEST(TwoLaunchersTest, ACopyOnEachHostTrainsTheBitsOfOneHost) {
+  for (const Words& more :
+       {Words{"--strategy", "hybrid_shard"},
+        Words{"--strategy", "hybrid_shard_zero2", "--param-dtype", "bfloat16"}}) {
+    const CheckpointRuns runs;
+    const std::string expected =
+        runs.trained(train("8") + more + Words{"--shard-size", "2"} + ranks(4));
+    TwoLaunchers both(train("8") + more + Words{"--output", runs / "two.onnx"}, 2, 2);
+    EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
+    EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
+    EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected) << more[1];
+  }
+}
+
 TEST(TwoLaunchersTest, HoldWhatThePlanOfTwoHostsSays) {
-  const CheckpointRuns runs;
-  Words words = train("2") + Words{"--strategy", "full_shard"};
-  TwoLaunchers both(words + Words{"--metrics", runs / "metrics.jsonl"}, 1);
-  EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
-  EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
-  words.insert(words.begin() + 1, "plan");
-  const Finished plan = Program::run(words + Words{"--nnodes", "2", "--json"});
-  const auto planned = nlohmann::json::parse(plan.out).at("memory").at("peak_bytes");
-  for (const auto& held : rows_of(runs / "metrics.jsonl", "end").at(0).at("peak_bytes")) {
-    EXPECT_EQ(held, planned);
+  for (const int each : {1, 2}) {
+    const CheckpointRuns runs;
+    Words words = train("2") + Words{"--strategy", "hybrid_shard"};
+    TwoLaunchers both(words + Words{"--metrics", runs / "metrics.jsonl"}, each, each);
+    EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
+    EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
+    words.insert(words.begin() + 1, "plan");
+    const Finished plan = Program::run(words + ranks(each) + Words{"--nnodes", "2", "--json"});
+    const auto planned = nlohmann::json::parse(plan.out).at("memory").at("peak_bytes");
+    for (const auto& held : rows_of(runs / "metrics.jsonl", "end").at(0).at("peak_bytes")) {
+      EXPECT_EQ(held, planned);
+    }
   }
 }
 

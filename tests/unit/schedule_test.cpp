@@ -105,7 +105,7 @@ TEST(Schedule, ShardGradOpGathersOnceAndNoShardNever) {
 TEST(Schedule, RanksWithMemoryInCommonGatherNothing) {
   const auto c = compiled(Strategy::kFullShard, 2, {});
   Plan plan = c->plan;
-  plan.common_memory = true;
+  plan.common_ranks = 2;
   EXPECT_EQ(collectives(compile(c->graph, plan, {})), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0");
 }
 
