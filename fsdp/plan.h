@@ -19,6 +19,8 @@
 // summing partial sums, and nothing is all-reduced.
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
+// With an offload the masters are in host memory, and what gathers start from has param_dtype: with
+// kOptimizer it is on the device, with kParams on the host, so that every unit is "gathered".
 // Where parameters are sharded at rest, frozen ones are as well, in the units of their neighbours;
 // those of a few elements, running statistics and those of another type stay whole.
 //
@@ -42,6 +44,10 @@ enum class Strategy {
   kAuto  // chosen before planning
 };
 
+// What rests in host memory while a device computes: nothing; masters and optimizer state; the
+// parameters that nodes gather from as well.
+enum class CpuOffload { kNone, kOptimizer, kParams };
+
 struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
   WrapPolicy wrap = WrapPolicy::kTransformer;
@@ -54,6 +60,7 @@ struct PlanOptions {
   DType reduce_dtype = DType::kFloat32;
   bool across_ranks = false;
   bool wide_slots = false;
+  CpuOffload offload = CpuOffload::kNone;  // of a device
 };
 
 // Elements of a unit's flat array.
@@ -71,6 +78,7 @@ struct Plan {
   bool across_ranks = false;             // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
+  CpuOffload offload = CpuOffload::kNone;
   std::vector<Unit> units;  // the root, when there is one, is the last
   int root = -1;            // its id
   std::string notice;       // a line for the user, or empty
@@ -80,8 +88,12 @@ struct Plan {
   int shards(const Unit& unit) const;
   // Gradients are reduced to the shard after every micro-batch, not once an update.
   bool shards_gradients(const Unit& unit) const;
-  // Nodes read a gathered (or converted) copy, not what the rank owns.
-  bool gathers(const Unit& unit) const { return shards(unit) > 1 || low_precision(); }
+  // The type of what the rank owns, where its gathers take it from.
+  DType rest_dtype() const { return offload == CpuOffload::kNone ? DType::kFloat32 : param_dtype; }
+  // Nodes read a gathered (or converted, or fetched) copy, not what the rank owns.
+  bool gathers(const Unit& unit) const {
+    return shards(unit) > 1 || rest_dtype() != param_dtype || offload == CpuOffload::kParams;
+  }
   // That copy outlives the micro-batch: gathered once an update.
   bool keeps_gathered(const Unit& unit) const;
   bool reshards_after_forward(const Unit& unit) const;

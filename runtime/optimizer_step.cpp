@@ -19,14 +19,18 @@ UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOff
   UnitState made;
   made.owned_numel = owned.numel;
   made.owned_begin = owned.begin;
-  made.owned = floats(o.owned_in_shared ? memory.shared : state, o.owned + place * o.owned_stride);
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  if (rests_here) {
+    made.owned =
+        floats(o.owned_in_shared ? memory.shared : state, o.owned + place * o.owned_stride);
+  }
   if (o.whole >= 0) {
     made.whole = (o.owned_stride > 0 ? memory.shared : state) + o.whole;
   } else if (!plan.gathers(unit)) {
     made.whole = reinterpret_cast<std::byte*>(made.owned);
   }
   for (size_t offset : o.optimizer) made.optimizer.push_back(floats(state, offset));
-  made.frozen = memory.shared + o.frozen;
+  if (rests_here) made.frozen = memory.shared + o.frozen;
   made.slot = memory.shared + o.slot;
   if (o.gradient >= 0) {
     made.gradient =

@@ -27,7 +27,8 @@ namespace ofsdp {
 
 // What the rank holds of one unit.
 struct UnitState {
-  float* owned = nullptr;         // parameters: the shard, or the whole
+  float* owned = nullptr;         // parameters: the shard, or the whole; with an offload of the
+                                  // device, in Plan::rest_dtype, or null
   std::vector<float*> optimizer;  // like owned
   std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
   std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
