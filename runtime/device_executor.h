@@ -141,7 +141,6 @@ class DeviceExecutor final : public UpdateRunner {
   bool waits_for_decision(const BoundProgram& program) const {
     return offload_ != nullptr && program.plan->options.clip;
   }
-  bool lands_from_slot(const BoundProgram& program, const BoundStep& step) const;
 
   // What a step touches, for StreamPlan.
   std::vector<StepAccess> accesses(const BoundProgram& program) const;

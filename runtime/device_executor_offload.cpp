@@ -29,25 +29,6 @@ Status DeviceExecutor::send_update(const BoundProgram& program, int unit, const 
   return offload_->signal(unit);
 }
 
-// Whether what StreamPlan knows of is read on the download stream.
-bool DeviceExecutor::lands_from_slot(const BoundProgram& program, const BoundStep& step) const {
-  const CompileOptions& options = program.plan->options;
-  const auto u = static_cast<size_t>(step.index);
-  switch (step.kind) {
-    case StepKind::kReduceUpdate:
-      return !offload_->of(step.index).passes_slots;
-    case StepKind::kReduce:
-      return options.last_micro && options.clip && !offload_->of(step.index).passes_slots &&
-             !context_.plan.sums_copies(context_.plan.units[u]);
-    case StepKind::kAllReduce:
-      return options.clip;
-    case StepKind::kUpdate:
-      return !options.clip;
-    default:
-      return false;
-  }
-}
-
 Status DeviceExecutor::update_on_host(const BoundProgram& program) {
   const CompileOptions& options = program.plan->options;
   if (!options.training || !options.last_micro) return {};

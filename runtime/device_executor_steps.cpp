@@ -28,7 +28,10 @@ bool communicates_on_device(StepKind kind) {
 }  // namespace
 
 StreamOf DeviceExecutor::stream_of(const BoundProgram& program, const BoundStep& step) const {
-  if (offload_ != nullptr && lands_from_slot(program, step)) return StreamOf::kDownload;
+  if (offload_ != nullptr && lands(context_.plan, context_.offsets.offload, program.plan->options,
+                                   {step.kind, step.index})) {
+    return StreamOf::kDownload;
+  }
   const bool agrees = step.kind == StepKind::kCheckLoss && ranks_->several();
   return agrees || communicates_on_device(step.kind) ? StreamOf::kCommunication
                                                      : StreamOf::kCompute;

@@ -134,14 +134,7 @@ std::string text(const RankMemoryPlan& plan) {
   if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
   if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);
-  if (plan.offload.slots > 0) {
-    row("offload's slots", static_cast<size_t>(plan.offload.slots) * plan.offload.slot_bytes);
-  }
   row("peak, in whole pages", plan.planned_bytes());
-  if (plan.offload.bytes == 0) return out;
-  row("pinned on the host: parameters", plan.offload.parameter_bytes);
-  row("pinned on the host: optimizer state", plan.offload.optimizer_bytes);
-  row("pinned on the host: gradients", plan.offload.gradient_bytes);
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/agreement.h"
 #include "runtime/artifact_state.h"
 #include "runtime/device_choice.h"
+#include "runtime/offload_line.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/resume.h"
@@ -130,7 +131,7 @@ class Session {
               : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
-    print(offload_line(plan));
+    print(offload_line(plan, options_));
     print(dtypes_line());
     print(slices_line());
     print(plan.choice);
@@ -167,16 +168,6 @@ class Session {
         "float32{}\n",
         dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
         s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "");
-  }
-
-  // On a CPU everything rests in host memory.
-  std::string offload_line(const RunPlan& plan) const {
-    if (options_.sharding.cpu_offload == CpuOffload::kNone) return "";
-    const bool params = options_.sharding.cpu_offload == CpuOffload::kParams;
-    const std::string flag = fmt::format("--cpu-offload {}", params ? "params" : "optimizer");
-    if (plan.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
-    return fmt::format("{}: {} bytes of each rank pinned on the host\n", flag,
-                       region_bytes(plan.memory.offload.bytes));
   }
 
   std::string slices_line() const {

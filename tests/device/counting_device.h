@@ -121,6 +121,7 @@ struct ofsdp_device {
   int32_t violation(const std::string& text);
   // Whether [data, data + bytes) is in an allocation; `where` is for the message.
   bool holds(const void* data, size_t bytes, bool pinned_too, const char* where);
+  bool pinned(const void* data) const;
   bool capturing() const { return !captures.empty(); }
 
   // Runs what may run until `reached`. With other ranks it may have to wait for them; unless it

@@ -219,7 +219,10 @@ int32_t synchronize(ofsdp_device* device) {
 int32_t copy(ofsdp_device* device, ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
   if (!device->holds(dst, bytes, true, "copy to") || !device->holds(src, bytes, true, "copy from"))
     return 1;
+  const bool from_host = device->pinned(src), to_host = device->pinned(dst);
+  const char* way = from_host == to_host ? "bytes_inside" : from_host ? "bytes_up" : "bytes_down";
   return device->put(stream, [=] {
+    device->counts[way] += static_cast<long>(bytes);
     std::memmove(dst, src, bytes);
     return Status{};
   });

@@ -225,6 +225,72 @@ TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   }
 }
 
+// What ten updates more copy, beyond what they copy without an offload, is what the run has said.
+TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
+  const Words bfloat16{"--param-dtype", "bfloat16"}, clip{"--clip-grad-norm", "1"};
+  const std::vector<std::pair<int, Words>> runs = {
+      {1, {}},
+      {2, bfloat16 + Words{"--grad-accum", "3"}},
+      {2, clip + bfloat16},
+      {1, bfloat16 + Words{"--strategy", "no_shard", "--grad-accum", "2"}},
+      {2, {"--strategy", "zero1"}}};
+  for (const auto& [world, how] : runs) {
+    const Words command =
+        fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--data", "synthetic",
+                  "--eval-data", "none", "--batch-size", "2", "--min-params", "1000"}) +
+        how + ranks(world);
+    const auto more = [&](const Words& offload, const char* way) {
+      const auto run = [&](const char* steps) {
+        return run_on_device(OFSDP_COUNTING_DEVICE, command + offload + Words{"--steps", steps});
+      };
+      return run("14").counts[way] - run("4").counts[way];
+    };
+    const long up = more({}, "bytes_up"), down = more({}, "bytes_down");
+    for (const char* what : {"params", "optimizer"}) {
+      SCOPED_TRACE(fmt::format("{} on {} ranks, {}", fmt::join(how, " "), world, what));
+      const Words offload{"--cpu-offload", what};
+      const std::string said = offloaded(what, command + Words{"--steps", "1"}).run.out;
+      const auto number = [&](const std::string& before) {
+        const size_t at = said.find(before);
+        EXPECT_NE(at, std::string::npos) << said;
+        return std::stol(said.substr(at + before.size()));
+      };
+      EXPECT_EQ(more(offload, "bytes_up") - up, 10 * world * number("an update copies "));
+      EXPECT_EQ(more(offload, "bytes_down") - down, 10 * world * number(" bytes up and "));
+    }
+  }
+}
+
+// The last update of an epoch: one rank has fewer samples than the other, or none.
+TEST(DeviceOffloadUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
+  for (const size_t samples : {27u, 15u}) {
+    RunFolder folder;
+    folder.write("data/x.npy", onnx_bytes::linear_inputs(samples));
+    folder.write("data/labels.npy", onnx_bytes::linear_labels(samples));
+    const Words command =
+        fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "7", "--epochs", "4",
+                  "--min-params", "1", "--grad-accum", "2", "--clip-grad-norm", "0.1"}) +
+        ranks(2);
+    const Trained cpu = on_cpu(command);
+    for (const char* what : {"params", "optimizer"}) expect_same(cpu, offloaded(what, command));
+  }
+}
+
+TEST(DeviceOffloadFaultTest, ARankThatStandsStillEndsTheRunInOneLine) {
+  Start start;
+  start.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "COUNTING_DEVICE_STUCK=1:9"};
+  for (const char* what : {"params", "optimizer"}) {
+    const Finished finished =
+        Program::run(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params",
+                               "1000", "--steps", "50", "--eval-data", "none", "--device", "cuda",
+                               "--timeout", "1", "--cpu-offload", what}) +
+                         ranks(2),
+                     start);
+    EXPECT_EQ(finished.status, 1);
+    expect_one_line(finished.err, {"waited 1 s on its device: ", "another rank's"});
+  }
+}
+
 // Layers without biases, each a unit, on random data.
 void write_deep_model(const RunFolder& folder, int layers, int64_t width) {
   onnx_bytes::SmallModel model;
@@ -272,7 +338,7 @@ TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
   const Trained plain = run_on_device(OFSDP_COUNTING_DEVICE, command);
   const long pinned = device.counts["pinned_bytes"] - plain.counts.at("pinned_bytes");
   EXPECT_THAT(device.run.out,
-              HasSubstr(fmt::format("--cpu-offload params: {} bytes of each rank pinned", pinned)));
+              HasSubstr(fmt::format("--cpu-offload params: {} bytes a rank pinned", pinned)));
   EXPECT_EQ(pinned, static_cast<long>(kStates / 3 * 4 + kPageBytes));
 }
 
@@ -293,7 +359,7 @@ TEST(DeviceOffloadChoiceTest, AConfigurationOfAnotherProgramMeansTheSame) {
                                 "2", "--batch-size", "3", "--config", fixture(file)}));
     EXPECT_EQ(run.run.status, 0) << run.run.err;
     EXPECT_THAT(run.run.out, HasSubstr(fmt::format("--cpu-offload {}: ", what)));
-    EXPECT_THAT(run.run.out, HasSubstr("pinned on the host\n"));
+    EXPECT_THAT(run.run.out, HasSubstr("bytes a rank pinned on the host"));
     EXPECT_EQ(run.violations, std::vector<std::string>{});
   }
 }
