@@ -3,7 +3,8 @@
 // Engines: `self` (one rank), `local` (processes of one host, shared memory), `hosts` (several hosts,
 // each with its shared memory; hosts/host_communicator.h). A rank puts what peers read into one shared segment, made once by `allocate_shared` (a collective
 // call; all ranks pass the same bytes). Parameter shards and gradient slots are offsets in it, the
-// same on every rank.
+// same on every rank. Where all ranks share a host they may have memory in common besides, in which
+// the shards of a unit lie side by side: then nothing has to be gathered (fsdp/plan.h, in_place).
 //
 //   all_gather      for each i of the group: dst[i * numel ...] = its i-th rank's numel elements of
 //                   segment[offset + i * stride ...], converted to dst_dtype. A part that is already
@@ -103,6 +104,15 @@ class Communicator {
   virtual size_t staging_bytes() const { return 0; }
 
   virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;
+  // Whether all ranks share a host, and so may have memory in common.
+  virtual bool has_common_memory() const { return false; }
+  // Collective, once: `size` times the whole pages of `bytes`, the same number on all ranks, which
+  // all ranks read and write; the caller sees to it that nobody reads what another writes. Of it
+  // `bytes` are counted in the ledger of each.
+  virtual Result<std::byte*> allocate_common(MemoryLedger&, size_t bytes) {
+    OFSDP_CHECK(bytes == 0, "'{}' has no memory in common", name());
+    return nullptr;
+  }
   virtual Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
                             DType dst_dtype, const CollectiveSite& site) = 0;
   virtual Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) = 0;

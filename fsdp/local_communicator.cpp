@@ -45,6 +45,11 @@ class LocalCommunicator final : public Communicator {
     return segments_.own();
   }
 
+  bool has_common_memory() const override { return true; }
+  Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t bytes) override {
+    return segments_.allocate_common(links_, wait_, ledger, bytes);
+  }
+
   Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
                     DType dst_dtype, const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));

@@ -60,6 +60,24 @@ Status PeerSegments::allocate(PeerLinks& links, const PeerWait& wait, MemoryLedg
   return {};
 }
 
+Result<std::byte*> PeerSegments::allocate_common(PeerLinks& links, const PeerWait& wait,
+                                                 MemoryLedger& ledger, size_t bytes) {
+  OFSDP_CHECK(common_.data() == nullptr, "allocate_common is called once");
+  if (bytes == 0) return nullptr;
+  constexpr const char* kName = "parameters of the host's ranks";
+  const CollectiveSite site{"exchange of common memory", -1, 0};
+  const size_t whole = static_cast<size_t>(links.seat().here()) * region_bytes(bytes);
+  if (links.seat().place != 0) {
+    OFSDP_ASSIGN_OR_RETURN(const UniqueFd fd, links.broadcast_fd(-1, wait, site));
+    OFSDP_ASSIGN_OR_RETURN(common_, Region::attach(ledger, fd.get(), whole, bytes, kName));
+    return common_.data();
+  }
+  OFSDP_ASSIGN_OR_RETURN(common_, Region::map_common(ledger, whole, bytes, kName));
+  OFSDP_ASSIGN_OR_RETURN([[maybe_unused]] const UniqueFd none,
+                         links.broadcast_fd(common_.fd(), wait, site));
+  return common_.data();
+}
+
 Result<std::span<const std::byte>> PeerSegments::share(PeerLinks& links, const PeerWait& wait,
                                                        MemoryLedger& ledger, size_t bytes,
                                                        const std::string& name,

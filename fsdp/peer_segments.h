@@ -1,8 +1,9 @@
 // Shared memory of this rank and its peers on the host: one segment a rank, of the same size on all,
-// and read-only segments that the host's first rank fills for everyone.
+// which the others read; read-only segments that the host's first rank fills for everyone; and
+// memory in common, in which every rank writes its part.
 //
-// Ownership: owns its own Regions (counted in the ledger) and the mappings of the peers' (which are
-// theirs, so not counted). Threads: one; `peer` any. Errors: those of Region and PeerWait, and
+// Ownership: owns its own Regions (counted in the ledger; of what is in common its part) and the
+// mappings of the peers' (which are theirs, so not counted). Threads: one; `peer` any. Errors: those of Region and PeerWait, and
 // kFault with both numbers when ranks ask for different sizes.
 #pragma once
 
@@ -37,6 +38,9 @@ class PeerSegments {
  public:
   // Collective; once.
   Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes);
+  // Collective; as Communicator::allocate_common.
+  Result<std::byte*> allocate_common(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
+                                     size_t bytes);
   // Collective; as Communicator::share_from_rank0.
   Result<std::span<const std::byte>> share(PeerLinks& links, const PeerWait& wait,
                                            MemoryLedger& ledger, size_t bytes,
@@ -51,6 +55,7 @@ class PeerSegments {
 
  private:
   Region own_;
+  Region common_;
   std::vector<ReadMapping> peers_;
   std::vector<const std::byte*> bases_;
   std::vector<Region> filled_;       // the first rank's shared bytes

@@ -148,6 +148,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
             .across_ranks = options.across_ranks,
             .wide_slots = options.wide_slots,
             .offload = options.offload,
+            .common_memory = options.common_memory,
             .units = {},
             .notice = std::move(parts.notice)};
   const auto nodes = readers(graph, false);

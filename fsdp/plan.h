@@ -21,6 +21,11 @@
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
 // With an offload the masters are in host memory, and what gathers start from has param_dtype: with
 // kOptimizer it is on the device, with kParams on the host, so that every unit is "gathered".
+// [Note: in place] Ranks that have memory in common (common_memory) put the shards of a unit side by
+// side in it, in the type that nodes compute in: what they read is there already, gathered by nobody.
+// An owner may write its shard once all ranks have posted the unit's gradients, behind their last use
+// of it (runtime/schedule_reductions.cpp), and they read it again after the exchange that ends the
+// update. Float32 masters are the shards themselves; of fewer bits the update writes them anew.
 // Where parameters are sharded at rest, frozen ones are as well, in the units of their neighbours;
 // those of a few elements, running statistics and those of another type stay whole.
 //
@@ -61,6 +66,7 @@ struct PlanOptions {
   bool across_ranks = false;
   bool wide_slots = false;
   CpuOffload offload = CpuOffload::kNone;  // of a device
+  bool common_memory = false;
 };
 
 // Elements of a unit's flat array.
@@ -79,9 +85,10 @@ struct Plan {
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
   CpuOffload offload = CpuOffload::kNone;
-  std::vector<Unit> units;  // the root, when there is one, is the last
-  int root = -1;            // its id
-  std::string notice;       // a line for the user, or empty
+  bool common_memory = false;  // the ranks have memory in common, and units lie in it
+  std::vector<Unit> units;     // the root, when there is one, is the last
+  int root = -1;               // its id
+  std::string notice;          // a line for the user, or empty
 
   bool low_precision() const { return param_dtype != DType::kFloat32; }
   // Ranks that divide the unit's optimizer state among them; 1: each has the whole.
@@ -93,6 +100,10 @@ struct Plan {
   // Nodes read a gathered (or converted, or fetched) copy, not what the rank owns.
   bool gathers(const Unit& unit) const {
     return shards(unit) > 1 || rest_dtype() != param_dtype || offload == CpuOffload::kParams;
+  }
+  // Nobody gathers it: the shards lie side by side where all ranks see them, see above.
+  bool in_place(const Unit& unit) const {
+    return common_memory && shards(unit) > 1 && !keeps_gathered(unit);
   }
   // That copy outlives the micro-batch: gathered once an update.
   bool keeps_gathered(const Unit& unit) const;

@@ -1,12 +1,9 @@
 #include "importer/onnx_file.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "importer/element_codec.h"
+#include "importer/file_mapping.h"
 #include "importer/tensor_data.h"
 #include "importer/wire.h"
 
@@ -15,36 +12,13 @@ namespace {
 
 constexpr size_t kChunkElements = 16384;
 
-// The file's bytes while it is walked. Weights are read by pread later: a file that is cut short
-// under a mapping kills the process, pread returns an error.
-class Mapping {
- public:
-  explicit Mapping(const OpenFile& file) : bytes_(static_cast<size_t>(file.bytes)) {
-    void* data = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
-    if (data != MAP_FAILED) data_ = static_cast<const std::byte*>(data);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
-  }
-
-  bool ok() const { return data_ != nullptr; }
-  std::span<const std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  size_t bytes_;
-};
-
 }  // namespace
 
 Result<OnnxFile> OnnxFile::open(const std::string& path) {
   OnnxFile onnx;
   OFSDP_ASSIGN_OR_RETURN(onnx.file_, open_for_reading(path));
   if (onnx.file_.bytes == 0) return input_error("{}: is no ONNX model: the file is empty", path);
-  const Mapping mapping(onnx.file_);
-  if (!mapping.ok()) return input_error("{}: cannot be mapped: {}", path, std::strerror(errno));
+  OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(onnx.file_));
   OFSDP_ASSIGN_OR_RETURN(onnx.contents_, walk_onnx(path, mapping.bytes()));
   return onnx;
 }

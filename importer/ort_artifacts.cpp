@@ -1,14 +1,12 @@
 #include "importer/ort_artifacts.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
 
+#include "importer/file_mapping.h"
 #include "importer/onnx_tensor.h"
 #include "importer/ort_training_model.h"
 
@@ -35,31 +33,9 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-class Mapping {
- public:
-  explicit Mapping(const OpenFile& file) : bytes_(static_cast<size_t>(file.bytes)) {
-    void* data = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
-    if (data != MAP_FAILED) data_ = static_cast<const std::byte*>(data);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
-  }
-  bool ok() const { return data_ != nullptr; }
-  std::span<const std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  size_t bytes_;
-};
-
 Result<OrtCheckpoint> read_checkpoint(const OpenFile& file) {
   if (file.bytes == 0) return input_error("{}: is no checkpoint: the file is empty", file.path);
-  const Mapping mapping(file);
-  if (!mapping.ok()) {
-    return input_error("{}: cannot be mapped: {}", file.path, std::strerror(errno));
-  }
+  OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(file));
   auto read = read_ort_checkpoint(mapping.bytes());
   if (!read.ok()) {
     return std::move(read).status().with_prefix(file.path + ": is no checkpoint of ONNX Runtime");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "importer/gradient_node.h"
 #include "importer/update_model.h"
 
 namespace ofsdp {
@@ -18,29 +19,6 @@ void collect_reads(const onnx::NodeProto& node, std::vector<std::string>& names)
     for (const auto& inner : attribute.g().node()) collect_reads(inner, names);
     for (const auto& output : attribute.g().output()) names.push_back(output.name());
   }
-}
-
-std::vector<std::string> strings(const onnx::NodeProto& node, const char* name) {
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.name() == name) return {attribute.strings().begin(), attribute.strings().end()};
-  }
-  return {};
-}
-
-std::string string_of(const onnx::NodeProto& node, const char* name) {
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.name() == name) return attribute.s();
-  }
-  return "";
-}
-
-bool is_gradient(const onnx::NodeProto& node) {
-  return node.domain() == kTrainingDomain && node.op_type() == "Gradient";
-}
-
-std::string label(const onnx::NodeProto& node) {
-  return fmt::format("node '{}' ({})", node.name().empty() ? node.output(0) : node.name(),
-                     node.op_type());
 }
 
 class Splitter {
@@ -96,8 +74,8 @@ class Splitter {
   }
 
   Status add_gradient(int k, const onnx::NodeProto& node, AlgorithmGraph& algorithm) {
-    const auto xs = strings(node, "xs"), zs = strings(node, "zs");
-    const std::string y = string_of(node, "y");
+    const GradientNode gradient(node);
+    const std::string& y = gradient.y;
     if (!split_.loss.empty() && loss_instance_ != k) {
       return input_error(
           "{}: a second pass over the data: expected Gradient in training_info[{}] "
@@ -113,20 +91,9 @@ class Splitter {
     if (!main_.contains(y) && !algorithm.makers.contains(y)) {
       return input_error("{}: y names '{}', which no node makes", label(node), y);
     }
-    std::vector<std::string> all = xs;
-    all.insert(all.end(), zs.begin(), zs.end());
-    if (!std::ranges::equal(all, node.input())) {
-      return input_error(
-          "{}: expected the tensors of xs and zs ({}) as inputs, found ({}): a "
-          "gradient at other values is not computed",
-          label(node), fmt::join(all, ", "), fmt::join(node.input(), ", "));
-    }
-    if (static_cast<size_t>(node.output_size()) > xs.size()) {
-      return input_error("{}: expected at most {} outputs, as xs has, found {}", label(node),
-                         xs.size(), node.output_size());
-    }
+    OFSDP_RETURN_IF_ERROR(check_operands(node, gradient));
     for (int i = 0; i < node.output_size(); ++i) {
-      const std::string& x = xs[static_cast<size_t>(i)];
+      const std::string& x = gradient.xs[static_cast<size_t>(i)];
       if (!weights_.contains(x)) {
         return input_error(
             "{}: xs names '{}': expected a floating-point initializer of the model's graph",
@@ -167,13 +134,14 @@ class Splitter {
     for (const auto& tensor : algorithm.graph->initializer()) inside.insert(tensor.name());
     for (const auto& input : algorithm.graph->input()) inside.insert(input.name());
     for (const onnx::NodeProto* node : gradient_nodes_) {
-      for (const std::string& x : strings(*node, "xs")) {
+      const GradientNode gradient(*node);
+      for (const std::string& x : gradient.xs) {
         if (!read_.contains(x)) {
           return input_error("{}: xs names '{}', which '{}' does not depend on", label(*node), x,
                              split_.loss);
         }
       }
-      for (const std::string& z : strings(*node, "zs")) {
+      for (const std::string& z : gradient.zs) {
         const bool there = main_.contains(z) || weights_.contains(z) || known_.contains(z) ||
                            inside.contains(z) || algorithm.makers.contains(z);
         if (!there) return input_error("{}: zs names '{}', which nothing makes", label(*node), z);

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/weight_check.h"
-
 namespace ofsdp {
 namespace {
 
@@ -118,7 +116,10 @@ Status Checkpointing::settle() {
 Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait) {
   const Clock::time_point began = Clock::now();
   OFSDP_RETURN_IF_ERROR(settle());
-  OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
+  const Clock::time_point copying = Clock::now();
+  OFSDP_RETURN_IF_ERROR(state_.fetch());
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<const float*> values, contents_->sources(!wait, step));
+  const double copy_ms = milliseconds(copying, Clock::now());
   const RunStart position = plan_.train_sampler[0].position(step);
   manifest_.step = step;
   manifest_.save = fmt::format("{}-{}", token_, step);
@@ -133,10 +134,7 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   folder_ = save_folder(options_.checkpoint.dir, step, token_);
   ++saves_;
   present_ = {join_path(options_.checkpoint.dir, checkpoint_name(step)), began};
-  const Clock::time_point copying = Clock::now();
-  OFSDP_RETURN_IF_ERROR(state_.fetch());
-  const std::vector<const float*> values = contents_->sources(!wait);
-  present_.copy_ms = milliseconds(copying, Clock::now());
+  present_.copy_ms = copy_ms;
   WriteJob job = contents_->job(folder_, manifest_.save, values);
   if (communicator_.rank() == 0) job.configuration = options_.effective;
   saver_.write(std::move(job));

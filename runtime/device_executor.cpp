@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/nan_search.h"
+
 namespace ofsdp {
 
 DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
@@ -285,55 +287,28 @@ Status DeviceExecutor::blame_nan(size_t slot) {
   OFSDP_RETURN_IF_ERROR(settle());
   OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
-  return fault("{}: loss is NaN at step {}, rank {}: {}", program.plan->graph.file, step,
-               ranks_->rank(), first.empty() ? "none found when run again" : first);
+  return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
 }
 
 // Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
 // asked to take part in running it again.
 Status DeviceExecutor::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.loss)) return {};
-  const bool nan = std::isnan(result_.loss);
   std::string first;
-  if (nan && !ranks_->several()) {
+  if (std::isnan(result_.loss) && !ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
     OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
-    if (first.empty()) first = "none found when run again";
   }
-  return fault("{}: evaluation loss is {} after step {}, rank {}{}{}", program.plan->graph.file,
-               nan ? "NaN" : "infinite", numbers_.step, ranks_->rank(), first.empty() ? "" : ": ",
-               first);
+  return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
 }
 
 Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
-  std::string first;
-  for (const BoundStep& step : program.steps) {
-    if (step.kind == StepKind::kCheckLoss) break;
-    const bool runs = step.kind == StepKind::kRun && here && first.empty();
-    if (!runs && step.kind != StepKind::kGather) continue;
+  const auto again = [&](const BoundStep& step) {
     OFSDP_RETURN_IF_ERROR(execute(program, step));
-    OFSDP_RETURN_IF_ERROR(settle());
-    if (!runs) continue;
-    const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
-    OFSDP_ASSIGN_OR_RETURN(first, nan_of(program.plan->graph, run));
-  }
-  return first;
-}
-
-Result<std::string> DeviceExecutor::nan_of(const Graph& graph, const BoundRun& run) {
-  for (size_t i = 0; i < run.inputs.size(); ++i) {
-    OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(run.inputs[i]));
-    if (!found) continue;
-    return fmt::format("first in '{}', which node '{}' ({}) reads",
-                       graph.value(run.node->inputs[i]).name, run.node->name,
-                       run.node->op->full_name());
-  }
-  for (const TensorView& output : run.outputs) {
-    OFSDP_ASSIGN_OR_RETURN(const bool found, has_nan(output));
-    if (!found) continue;
-    return fmt::format("first made by node '{}' ({})", run.node->name, run.node->op->full_name());
-  }
-  return std::string();
+    return settle();
+  };
+  const auto found = [&](const TensorView& view) { return has_nan(view); };
+  return first_nan(program, {.execute = again, .has_nan = found, .here = here, .together = true});
 }
 
 // Both streams are done.
@@ -346,7 +321,6 @@ Status DeviceExecutor::settle() {
 }
 
 Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
-  if (view.data == nullptr || view.desc.dtype != DType::kFloat32) return false;
   std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
   for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
     const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
@@ -354,10 +328,7 @@ Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
                                        static_cast<void*>(bounce),
                                        static_cast<const void*>(view.data + done), piece));
     OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
-    const auto* values = reinterpret_cast<const float*>(bounce);
-    for (size_t i = 0; i < piece / sizeof(float); ++i) {
-      if (std::isnan(values[i])) return true;
-    }
+    if (any_nan({reinterpret_cast<const float*>(bounce), piece / sizeof(float)})) return true;
   }
   return false;
 }

@@ -115,7 +115,6 @@ class DeviceExecutor final : public UpdateRunner {
   Status collect(size_t slot);
   Status blame_nan(size_t slot);
   Result<std::string> find_nan(BoundProgram& program, bool here);
-  Result<std::string> nan_of(const Graph& graph, const BoundRun& run);
   Status settle();
   Result<bool> has_nan(const TensorView& view);
 

@@ -1,24 +1,12 @@
 #include "runtime/executor.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "fsdp/rank_sum.h"
+#include "runtime/nan_search.h"
 
 namespace ofsdp {
-namespace {
-
-bool has_nan(const TensorView& view) {
-  if (view.data == nullptr || view.desc.dtype != DType::kFloat32) return false;
-  const auto* values = view.as<const float>();
-  for (int64_t i = 0; i < view.desc.numel(); ++i) {
-    if (std::isnan(values[i])) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 Executor::Executor(const Plan& plan, const RankMemoryPlan& offsets, const RankMemory& memory,
                    const std::vector<UnitState>& units, const GradientSlots& slots,
@@ -171,40 +159,20 @@ Status Executor::check_loss(BoundProgram& program) {
 Status Executor::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.loss)) return {};
   if (std::isnan(result_.loss)) return blame_nan(program);
-  return fault("{}: evaluation loss is infinite after step {}, rank {}", program.plan->graph.file,
-               numbers_.step, communicator_.rank());
+  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank());
 }
 
+// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this rank's
+// Post, and evaluation ends in an exchange.
 Status Executor::blame_nan(BoundProgram& program) {
-  OFSDP_ASSIGN_OR_RETURN(const std::string culprit, first_nan(program));
-  const bool training = program.plan->options.training;
-  return fault("{}: {} step {}, rank {}: {}", program.plan->graph.file,
-               training ? "loss is NaN at" : "evaluation loss is NaN after", numbers_.step,
-               communicator_.rank(), culprit);
-}
-
-// The forward once more, node by node. Nothing has been updated since the micro-batch began, here
-// or anywhere: an update needs this rank's Post, and evaluation ends in an exchange.
-Result<std::string> Executor::first_nan(BoundProgram& program) {
   alone_ = true;  // the others go on to wait for this rank
-  for (const BoundStep& step : program.steps) {
-    if (step.kind == StepKind::kCheckLoss) break;
-    if (step.kind != StepKind::kRun && step.kind != StepKind::kGather) continue;
-    OFSDP_RETURN_IF_ERROR(execute(program, step));
-    if (step.kind != StepKind::kRun) continue;
-    const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
-    const Node& node = *run.node;
-    for (size_t i = 0; i < run.inputs.size(); ++i) {
-      if (!has_nan(run.inputs[i])) continue;
-      return fmt::format("first in '{}', which node '{}' ({}) reads",
-                         program.plan->graph.value(node.inputs[i]).name, node.name,
-                         node.op->full_name());
-    }
-    if (std::any_of(run.outputs.begin(), run.outputs.end(), has_nan)) {
-      return fmt::format("first made by node '{}' ({})", node.name, node.op->full_name());
-    }
-  }
-  return std::string("none found when run again");
+  const auto again = [&](const BoundStep& step) { return execute(program, step); };
+  const auto has_nan = [](const TensorView& view) {
+    return any_nan({view.as<const float>(), static_cast<size_t>(view.desc.numel())});
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::string first,
+                         first_nan(program, {.execute = again, .has_nan = has_nan}));
+  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank(), first);
 }
 
 void Executor::carry(const BoundStep& step) {

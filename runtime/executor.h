@@ -78,7 +78,6 @@ class Executor final : public UpdateRunner {
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(BoundProgram& program);
   Status blame_nan(BoundProgram& program);
-  Result<std::string> first_nan(BoundProgram& program);
   void carry(const BoundStep& step);
   Status gather(const BoundStep& step);
   Status acquire(const BoundProgram& program, int unit);

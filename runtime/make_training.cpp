@@ -8,7 +8,7 @@
 #include "importer/graph_model.h"
 #include "importer/model_output.h"
 #include "runtime/report/absent_ranks.h"
-#include "runtime/run_plan.h"
+#include "runtime/run_optimizer.h"
 #include "runtime/training_algorithm.h"
 
 namespace ofsdp {
@@ -70,7 +70,7 @@ Status make_training(Options options, const Registry& registry) {
     return input_error("fsdp-run make-training: expected -o OUT.onnx, found none");
   }
   MemoryLedger ledger;
-  const auto communicator = make_absent_ranks(1);
+  const auto communicator = make_absent_ranks(1, true);
   OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
                          ModelSetup::make(options, registry, *communicator, ledger));
   return options.form == "graph" ? write_graph(options, setup)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp {
@@ -11,26 +12,52 @@ namespace {
 
 float* floats(std::byte* base, size_t offset) { return reinterpret_cast<float*>(base + offset); }
 
+// [Note: in place] in fsdp/plan.h.
+void point_into_common(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
+                       const MemoryBases& memory, UnitState& state) {
+  const size_t width = dtype_size(plan.param_dtype);
+  const auto copy = static_cast<size_t>(rank / plan.shards(unit));
+  state.whole = memory.common + o.copies + copy * copy_bytes(plan, unit);
+  std::byte* const mine = state.whole + static_cast<size_t>(state.owned_begin) * width;
+  if (plan.low_precision()) {
+    state.owned = floats(memory.state, o.owned);
+    state.rounded = mine;
+  } else {
+    state.owned = reinterpret_cast<float*>(mine);
+  }
+  const int64_t frozen = unit.padded_numel + plan.owned_frozen(unit, rank).begin;
+  state.frozen = state.whole + static_cast<size_t>(frozen) * width;
+}
+
+void point_at_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
+                         const MemoryBases& memory, UnitState& state) {
+  const auto place = static_cast<size_t>(rank % plan.shards(unit));
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  if (rests_here) {
+    state.owned =
+        floats(o.owned_in_shared ? memory.shared : memory.state, o.owned + place * o.owned_stride);
+  }
+  if (o.whole >= 0) {
+    state.whole = (o.owned_stride > 0 ? memory.shared : memory.state) + o.whole;
+  } else if (!plan.gathers(unit)) {
+    state.whole = reinterpret_cast<std::byte*>(state.owned);
+  }
+  if (rests_here) state.frozen = memory.shared + o.frozen;
+}
+
 UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                      const MemoryBases& memory) {
   const Span owned = plan.owned(unit, rank);
-  const auto place = static_cast<size_t>(rank % plan.shards(unit));
   std::byte* const state = memory.state;
   UnitState made;
   made.owned_numel = owned.numel;
   made.owned_begin = owned.begin;
-  const bool rests_here = plan.offload != CpuOffload::kParams;
-  if (rests_here) {
-    made.owned =
-        floats(o.owned_in_shared ? memory.shared : state, o.owned + place * o.owned_stride);
-  }
-  if (o.whole >= 0) {
-    made.whole = (o.owned_stride > 0 ? memory.shared : state) + o.whole;
-  } else if (!plan.gathers(unit)) {
-    made.whole = reinterpret_cast<std::byte*>(made.owned);
+  if (o.copies >= 0) {
+    point_into_common(plan, unit, rank, o, memory, made);
+  } else {
+    point_at_parameters(plan, unit, rank, o, memory, made);
   }
   for (size_t offset : o.optimizer) made.optimizer.push_back(floats(state, offset));
-  if (rests_here) made.frozen = memory.shared + o.frozen;
   made.slot = memory.shared + o.slot;
   if (o.gradient >= 0) {
     made.gradient =
@@ -57,7 +84,11 @@ OptimizerStep::OptimizerStep(const OptimizerDef& optimizer, const OptimizerSetti
                              const Plan& plan, const std::vector<UnitState>& units,
                              const std::vector<bool>& decays, UpdateProgram* program,
                              const std::vector<int>& rules)
-    : optimizer_(optimizer), settings_(settings), units_(units), program_(program) {
+    : optimizer_(optimizer),
+      settings_(settings),
+      param_dtype_(plan.param_dtype),
+      units_(units),
+      program_(program) {
   for (const Unit& unit : plan.units) {
     const UnitState& state = units[static_cast<size_t>(unit.id)];
     std::vector<Segment> list;
@@ -104,6 +135,19 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
                        numbers.lr, segment.weight_decay, numbers.optimizer_step});
     at = stop;
   }
+  if (!needs_norms()) round(state, begin, end - begin);
+}
+
+void OptimizerStep::round(int unit) const {
+  const UnitState& state = units_[static_cast<size_t>(unit)];
+  round(state, 0, state.owned_numel);
+}
+
+// A block is still in the cache when it has been updated.
+void OptimizerStep::round(const UnitState& state, int64_t begin, int64_t count) const {
+  if (state.rounded == nullptr) return;
+  std::byte* const to = state.rounded + static_cast<size_t>(begin) * dtype_size(param_dtype_);
+  narrow(state.owned + begin, param_dtype_, to, count);
 }
 
 void OptimizerStep::run_program(const UnitState& state, const Segment& segment, int64_t at,
@@ -143,6 +187,7 @@ void OptimizerStep::apply(int unit, const UpdateNumbers& numbers, std::span<cons
           subtract_scaled(p, steps.data(), static_cast<float>(length), steps.size());
           p += steps.size();
         });
+  round(unit);
 }
 
 namespace {

@@ -32,6 +32,7 @@ struct UnitState {
   std::vector<float*> optimizer;  // like owned
   std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
   std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
+  std::byte* rounded = nullptr;   // of these the owned ones, which an update writes anew; or null
   float* gradient = nullptr;      // like owned, where the reduced gradient waits; or null
   std::byte* slot = nullptr;      // the unit's gradient slot, whole, in Plan::slot_dtype
   int64_t owned_numel = 0;
@@ -71,6 +72,8 @@ class OptimizerStep {
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers);
+  // Writes all that is owned where nodes read it, if they read it rounded.
+  void round(int unit) const;
 
   // Of the elements `part` of what is owned: every parameter's own, and the step that waits for its
   // length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
@@ -86,11 +89,13 @@ class OptimizerStep {
   void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
                    const float* gradient, const UpdateNumbers& numbers);
 
+  void round(const UnitState& state, int64_t begin, int64_t count) const;
   std::span<const float> direction(int unit, int64_t begin, int64_t count, double weight_decay,
                                    const UpdateNumbers& numbers);
 
   const OptimizerDef& optimizer_;
   OptimizerSettings settings_;
+  DType param_dtype_;
   const std::vector<UnitState>& units_;
   std::vector<std::vector<Segment>> segments_;
   std::vector<float*> state_;  // scratch of one call

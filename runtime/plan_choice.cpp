@@ -77,7 +77,11 @@ class PlanChooser {
       list.push_back(options_.sharding);
       list.back().strategy = strategy;
     };
-    for (const Strategy strategy : kCandidates) add(strategy);
+    // Where nothing is gathered, shard_grad_op is full_shard.
+    const bool in_place = kernels_->device() == nullptr && communicator_.has_common_memory();
+    for (const Strategy strategy : kCandidates) {
+      if (!in_place || strategy != Strategy::kShardGradOp) add(strategy);
+    }
     if (!topology || topology->hosts == 1 || topology->world() != communicator_.size()) return list;
     for (const Strategy strategy : kHybrids) {
       add(strategy);

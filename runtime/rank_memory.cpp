@@ -9,6 +9,18 @@ size_t take(size_t& end, size_t bytes) {
   return offset;
 }
 
+// `common` counts the bytes of all ranks.
+void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,
+                     RankMemoryPlan& memory) {
+  const size_t bytes = copy_bytes(plan, unit);
+  offsets.copies = static_cast<int64_t>(take(common, bytes * plan.replicas(unit)));
+  memory.parameter_bytes += bytes / plan.shards(unit);
+  if (!plan.low_precision()) return;
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  offsets.owned = take(memory.state, owned);
+  memory.parameter_bytes += owned;
+}
+
 // The parameters: what the rank owns, and where it is kept gathered, the whole.
 void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
                       RankMemoryPlan& memory) {
@@ -48,15 +60,22 @@ void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& n
   memory.gradient_bytes += bytes;
 }
 
+void place_frozen(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
+                  RankMemoryPlan& memory) {
+  const size_t frozen =
+      static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+  offsets.frozen = take(memory.shared, frozen);
+  memory.parameter_bytes += frozen;
+}
+
 UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
-                       RankMemoryPlan& memory) {
+                       size_t& common, RankMemoryPlan& memory) {
   UnitOffsets offsets;
-  place_parameters(plan, unit, offsets, memory);
-  if (plan.offload != CpuOffload::kParams) {
-    const size_t frozen =
-        static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
-    offsets.frozen = take(memory.shared, frozen);
-    memory.parameter_bytes += frozen;
+  if (plan.in_place(unit)) {
+    place_in_common(plan, unit, offsets, common, memory);
+  } else {
+    place_parameters(plan, unit, offsets, memory);
+    if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
   }
   const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   const bool states_here = plan.offload == CpuOffload::kNone;
@@ -72,8 +91,13 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
-         region_bytes(staging) + region_bytes(checkpoint) + region_bytes(trace) +
-         region_bytes(device_io) + region_bytes(pinned_io) + link + data;
+         region_bytes(common) + region_bytes(staging) + region_bytes(checkpoint) +
+         region_bytes(trace) + region_bytes(device_io) + region_bytes(pinned_io) + link + data;
+}
+
+size_t copy_bytes(const Plan& plan, const Unit& unit) {
+  const auto numel = static_cast<size_t>(unit.padded_numel + unit.frozen_padded_numel);
+  return align_up(numel * dtype_size(plan.param_dtype), kTensorAlignment);
 }
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
@@ -84,7 +108,12 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.staging = needs.staging;
   memory.data = needs.data;
   memory.data_elsewhere = needs.data_elsewhere;
-  for (const Unit& unit : plan.units) memory.units.push_back(place_unit(plan, unit, needs, memory));
+  size_t common = 0;
+  for (const Unit& unit : plan.units) {
+    memory.units.push_back(place_unit(plan, unit, needs, common, memory));
+  }
+  const auto world = static_cast<size_t>(plan.world);
+  memory.common = (common + world - 1) / world;
   memory.offload =
       plan_offload(plan, needs.optimizer_states, needs.accumulate, needs.prefetch_depth);
   memory.offload_slots =
@@ -115,6 +144,7 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
                          Region::map(ledger, plan.checkpoint, kPrivate, "the checkpoint's copy"));
   OFSDP_ASSIGN_OR_RETURN(memory.trace, Region::map(ledger, plan.trace, kPrivate, "the trace"));
   OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
+  OFSDP_ASSIGN_OR_RETURN(memory.common, communicator.allocate_common(ledger, plan.common));
   return memory;
 }
 

@@ -1,14 +1,15 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Seven regions: arena (activations, gathered units, workspaces), kept (constants,
+// the same, mapped. Eight regions: arena (activations, gathered units, workspaces), kept (constants,
 // frozen parameters), state (optimizer state, accumulated gradients, parameters that are whole),
-// shared (parameter shards and gradient slots, which peers read), staging (micro-batches decoded
+// shared (parameter shards and gradient slots, which peers read), common (units whose shards lie side
+// by side, which all ranks map: fsdp/plan.h, in_place), staging (micro-batches decoded
 // ahead), checkpoint (the copy that an asynchronous save writes from) and trace (events recorded
 // for --trace).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
 //
-// Ownership: RankMemory owns all but shared; the communicator owns that. Threads:
+// Ownership: RankMemory owns all but shared and common; the communicator owns these. Threads:
 // one. Errors: kFault when the system has no memory left.
 #pragma once
 
@@ -28,6 +29,9 @@ struct UnitOffsets {
   size_t owned_stride = 0;        // times the rank's place in its shard group: added to `owned`
   int64_t whole = -1;             // the gathered copy, where it is kept: in shared, with the owned
                                   // part in place (float32), or in state; -1: none
+  int64_t copies = -1;            // in common: where the whole copies begin, one for every group of
+                                  // ranks that share one; with the owned part in place (float32)
+                                  // and the frozen behind; -1: it does not lie there
   size_t frozen = 0;              // the rank's share of the frozen ones, in shared
   std::vector<size_t> optimizer;  // each state tensor, in state
   int64_t gradient = -1;          // gradient shard, where the slot does not hold it; -1: none
@@ -40,6 +44,7 @@ struct RankMemoryPlan {
   size_t kept = 0;
   size_t state = 0;
   size_t shared = 0;
+  size_t common = 0;  // this rank's part
   size_t staging = 0;
   size_t trace = 0;
   size_t link = 0;            // pieces on their way between hosts
@@ -82,6 +87,9 @@ struct RankMemoryNeeds {
   size_t link = 0;
 };
 
+// Of one copy of a unit that lies in common memory, the frozen parameters included.
+size_t copy_bytes(const Plan& plan, const Unit& unit);
+
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
@@ -91,13 +99,15 @@ struct MemoryBases {
   std::byte* kept = nullptr;
   std::byte* state = nullptr;
   std::byte* shared = nullptr;
+  std::byte* common = nullptr;
 };
 
 struct RankMemory {
-  MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared}; }
+  MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared, common}; }
 
   Region arena, kept, state, staging, checkpoint, trace;
   std::byte* shared = nullptr;
+  std::byte* common = nullptr;
 
   static Result<RankMemory> map(const RankMemoryPlan& plan, MemoryLedger& ledger,
                                 Communicator& communicator);

@@ -1,37 +1,15 @@
 #include "runtime/run_plan.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/run_optimizer.h"
+#include "runtime/run_samplers.h"
 #include "runtime/trace.h"
 
 namespace ofsdp {
 namespace {
-
-std::string optimizer_name(const OptimizerOptions& options) {
-  switch (options.kind) {
-    case OptimizerKind::kAdamW:
-      return options.transformers ? "adamw_transformers" : "adamw";
-    case OptimizerKind::kAdam:
-      return "adam";
-    case OptimizerKind::kSgd:
-      return "sgd";
-    case OptimizerKind::kAdadelta:
-      return "adadelta";
-    case OptimizerKind::kLion:
-      return "lion";
-    case OptimizerKind::kAdagrad:
-      return "adagrad";
-    case OptimizerKind::kLamb:
-      return "lamb";
-    case OptimizerKind::kPlugin:
-      return "plugin:" + options.plugin;
-  }
-  return "";
-}
 
 class RunPlanner {
  public:
@@ -47,10 +25,10 @@ class RunPlanner {
   }
 
   Result<std::unique_ptr<RunPlan>> make() {
-    OFSDP_RETURN_IF_ERROR(settle_optimizer());
+    OFSDP_RETURN_IF_ERROR(settle_optimizer(options_.optimizer, setup_, optimizers_, *run_));
     OFSDP_RETURN_IF_ERROR(check_shard_size());
     OFSDP_RETURN_IF_ERROR(check_across_ranks());
-    OFSDP_RETURN_IF_ERROR(settle_samplers());
+    OFSDP_RETURN_IF_ERROR(settle_samplers(options_, setup_, communicator_, *run_));
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
@@ -59,75 +37,6 @@ class RunPlanner {
   }
 
  private:
-  Status settle_optimizer() {
-    const OptimizerOptions& o = options_.optimizer;
-    run_->settings = {o.weight_decay, o.momentum, o.nesterov, o.beta1,
-                      o.beta2,        o.eps,      o.rho,      o.bias_correction};
-    if (setup_.rules) return follow_rules(*setup_.rules);
-    const std::string name = optimizer_name(o);
-    for (const OptimizerDef& def : optimizers_) {
-      if (def.name == name) run_->optimizer = &def;
-    }
-    if (run_->optimizer == nullptr) {
-      return input_error("--optimizer {}: no --plugin offers it", name);
-    }
-    OFSDP_ASSIGN_OR_RETURN(run_->decays, weight_decays(o, setup_.graph));
-    return {};
-  }
-
-  // States of different rules share their places: state0, state1, ...
-  Status follow_rules(const UpdateRules& rules) {
-    std::vector<std::string> states;
-    for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(fmt::format("state{}", i));
-    run_->own_optimizer.name = "training_info";
-    run_->own_optimizer.states = [states](const OptimizerSettings&) { return states; };
-    run_->optimizer = &run_->own_optimizer;
-    for (const Parameter& p : setup_.graph.parameters) {
-      const auto found = std::ranges::find(rules.trained, p.name);
-      const bool trained = p.trained && found != rules.trained.end();
-      run_->rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
-      run_->decays.push_back(false);
-    }
-    return {};
-  }
-
-  Status settle_samplers() {
-    const RunOptions& run = options_.run;
-    const int world = communicator_.size(), rank = communicator_.rank();
-    const int64_t samples = setup_.data.train ? setup_.data.train->samples() : kEndless;
-    OFSDP_ASSIGN_OR_RETURN(
-        Sampler sampler,
-        Sampler::make({samples, run.seed, run.shuffle, run.drop_last, options_.batch.batch_size,
-                       options_.batch.grad_accum, world, rank, run.start, options_.batch.slices,
-                       options_.batch.global_batch_size}));
-    run_->train_sampler.push_back(std::move(sampler));
-    if (setup_.data.eval) {
-      OFSDP_ASSIGN_OR_RETURN(Sampler evaluation,
-                             Sampler::make_evaluation(setup_.data.eval->samples(),
-                                                      options_.batch.batch_size, world, rank));
-      run_->eval_sampler.push_back(std::move(evaluation));
-    }
-    return check_fixed_batch();
-  }
-
-  // A graph with a fixed batch axis cannot take a short last batch.
-  Status check_fixed_batch() const {
-    const int64_t fixed = fixed_batch(setup_.graph);
-    if (fixed < 0) return {};
-    auto check = [&](const Sampler& sampler, const char* what) -> Status {
-      for (int64_t size : sampler.micro_batch_sizes_of_all_ranks()) {
-        if (size == 0 || size == fixed) continue;
-        return input_error(
-            "{}: {} samples in batches of {} leave one of {}, but the batch axis of {} is fixed "
-            "at {} (--drop-last leaves it out)",
-            what, sampler.options().samples, fixed, size, setup_.graph.file, fixed);
-      }
-      return {};
-    };
-    OFSDP_RETURN_IF_ERROR(check(run_->train_sampler[0], "training data"));
-    return run_->eval_sampler.empty() ? Status{} : check(run_->eval_sampler[0], "evaluation data");
-  }
-
   // Before the update: to clip, or to see that float16 gradients are finite.
   bool needs_norm() const {
     return options_.optimizer.clip_grad_norm.has_value() ||
@@ -147,7 +56,8 @@ class RunPlanner {
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
-            .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone};
+            .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
+            .common_memory = run_->device == nullptr && communicator_.has_common_memory()};
   }
 
   // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
@@ -341,28 +251,6 @@ Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const Mod
                                                const std::vector<OptimizerDef>& optimizers,
                                                std::shared_ptr<KernelCache> kernels) {
   return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
-}
-
-Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph) {
-  const auto matches = [](const std::string& pattern, const Parameter& p) {
-    return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
-  };
-  for (const std::string& pattern : options.no_decay) {
-    if (std::ranges::none_of(graph.parameters,
-                             [&](const Parameter& p) { return matches(pattern, p); })) {
-      return input_error("--no-decay {}: matches no initializer of {}", pattern, graph.file);
-    }
-  }
-  std::vector<bool> decays;
-  for (const Parameter& p : graph.parameters) {
-    const bool one_axis = graph.value(p.value).desc.shape.rank() <= 1;
-    const bool left_out = (options.no_decay_auto && one_axis) ||
-                          std::ranges::any_of(options.no_decay, [&](const std::string& pattern) {
-                            return matches(pattern, p);
-                          });
-    decays.push_back(!left_out);
-  }
-  return decays;
 }
 
 bool is_carried(const RunPlan& plan, int parameter) {

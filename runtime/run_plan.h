@@ -52,9 +52,6 @@ struct RunPlan {
                                                std::shared_ptr<KernelCache> kernels = nullptr);
 };
 
-// Which parameters of the graph have weight decay. kInput for a pattern that matches none.
-Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
-
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.
 bool is_carried(const RunPlan& plan, int parameter);
 

@@ -112,6 +112,7 @@ Status RunState::load(CheckpointReader* checkpoint) {
 Status RunState::make_executor(const ExecutorOptions& options) {
   loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
   OFSDP_RETURN_IF_ERROR(make_optimizer());
+  for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
   ExecutorOptions traced = options;
   if (plan_.memory.trace > 0) {
     trace_ =

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "runtime/weight_check.h"
+
 namespace ofsdp {
 namespace {
 
@@ -42,19 +44,32 @@ int SaveContents::initializer_of(const SavedSlice& slice) const {
   return setup_.graph.parameters[static_cast<size_t>(slice.parameter)].initializer;
 }
 
-// Where the elements of each slice are: in the training state, or in the copy beside it.
-std::vector<const float*> SaveContents::sources(bool staged) {
+const float* SaveContents::live(const SavedSlice& s) {
+  if (s.unit >= 0) return state_.held(s.unit, s.state) + s.at;
+  return state_.kept(plan_.kept.entries()[s.kept_entry]).data();
+}
+
+Result<std::vector<const float*>> SaveContents::sources(bool staged, int64_t step) {
+  if (staged) return this->staged(step);
+  OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, rank_, step));
+  std::vector<const float*> list;
+  for (const SavedSlice& s : slices_) list.push_back(live(s));
+  return list;
+}
+
+// Running statistics are rank 0's to look at, though each rank saves its own.
+Result<std::vector<const float*>> SaveContents::staged(int64_t step) {
   std::vector<const float*> list;
   auto* copy = reinterpret_cast<float*>(state_.checkpoint_staging().data());
   for (const SavedSlice& s : slices_) {
-    const float* live = s.unit >= 0 ? state_.held(s.unit, s.state) + s.at
-                                    : state_.kept(plan_.kept.entries()[s.kept_entry]).data();
-    if (staged) {
-      std::memcpy(copy, live, static_cast<size_t>(s.slice.bytes()));
-      live = copy;
-      copy += s.slice.count;
+    const bool weights = s.unit >= 0 ? s.state < 0 : rank_ == 0;
+    if (!weights) {
+      std::memcpy(copy, live(s), static_cast<size_t>(s.slice.bytes()));
+    } else if (copy_has_nan(copy, live(s), s.slice.count)) {
+      return nan_weights(state_, s.parameter, rank_, step);
     }
-    list.push_back(live);
+    list.push_back(copy);
+    copy += s.slice.count;
   }
   return list;
 }

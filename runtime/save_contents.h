@@ -1,11 +1,11 @@
 // SaveContents: what this rank writes in a save, as a job for the Saver: its shard files and, of a full
 // checkpoint, its elements of the model file (rank 0 also all that does not change).
 //
-// `sources` says where the elements of each slice are: in the training state, which the job then reads while
-// nothing changes it, or in the staged copy, which it makes. One save at a time.
+// `sources` says where the elements of each slice are after `step`: in the training state, which the job
+// then reads while nothing changes it, or in the staged copy, which it makes. One save at a time.
 //
 // Ownership: borrows all; a job points into it. Threads: one; jobs run on the Saver's. Errors: kFault
-// from make when the model file cannot be read any more.
+// from make when the model file cannot be read any more, from sources when a weight is NaN.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class SaveContents {
                                                     const ModelSetup& setup, RunState& state,
                                                     const Communicator& communicator);
 
-  std::vector<const float*> sources(bool staged);
+  Result<std::vector<const float*>> sources(bool staged, int64_t step);
   WriteJob job(const std::string& folder, const std::string& save,
                const std::vector<const float*>& sources) const;
 
@@ -39,6 +39,8 @@ class SaveContents {
 
   Status plan_copy();
   int initializer_of(const SavedSlice& slice) const;
+  const float* live(const SavedSlice& slice);
+  Result<std::vector<const float*>> staged(int64_t step);
   void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
 
   const RunPlan& plan_;

@@ -20,7 +20,7 @@ class GatherPlacer {
 
   void run() {
     for (const Unit& unit : plan_.units) {
-      if (plan_.gathers(unit)) add_stretches(unit);
+      if (plan_.gathers(unit) && !plan_.in_place(unit)) add_stretches(unit);
     }
     std::ranges::stable_sort(list_, {}, &UnitNodes::first);
     for (size_t k = 0; k < list_.size(); ++k) {

@@ -69,6 +69,7 @@ Status Trainer::run() {
   for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
     if (step == total_) {
+      OFSDP_RETURN_IF_ERROR(state_.fetch());
       OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
     }
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));

@@ -86,19 +86,21 @@ class HostLink {
            std::unique_ptr<PayloadEngine> engine, UniqueFd wake);
 
   enum class Question { kNone, kClaim, kWho };
+  static constexpr uint32_t kPlaces = 1 << 15;  // of requests, and of those deferred on a line
   void run();
   void take_orders();
   void wait_for_events();
   void flush_all();
   void read(LinkLine& line);
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
+
+  // Asking: host_link_request.cpp.
+  void send_request(const LinkRequest& request);
   bool take_answer(const LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
   void half_done(uint32_t id);
   void finish_exchange(const LinkRequest& request);
-  void send_request(const LinkRequest& request);
   void progress_engine();
-  void engine_failed(const Status& status);
 
   // Serving: host_link_serve.cpp.
   bool valid(const LinkHeader& header) const;
@@ -115,6 +117,7 @@ class HostLink {
   const std::byte* segment(int rank) const;
 
   // Failure: host_link_failure.cpp.
+  void engine_failed(const Status& status);
   void lost(LinkLine& line, int error);
   void relay_failure();
   void ask();

@@ -25,6 +25,7 @@ Region& Region::operator=(Region&& other) noexcept {
   ledger_ = std::exchange(other.ledger_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  entered_ = std::exchange(other.entered_, 0);
   fd_ = std::exchange(other.fd_, -1);
   return *this;
 }
@@ -34,15 +35,46 @@ Region::~Region() { release(); }
 void Region::release() {
   if (data_ != nullptr) {
     munmap(data_, bytes_);
-    ledger_->remove(bytes_);
+    ledger_->remove(entered_);
     data_ = nullptr;
   }
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
 }
 
+void Region::enter(MemoryLedger& ledger, size_t bytes) {
+  ledger_ = &ledger;
+  entered_ = bytes;
+  ledger.add(bytes);
+}
+
+Result<Region> Region::map_common(MemoryLedger& ledger, size_t bytes, size_t part,
+                                  const std::string& name) {
+  return make(ledger, bytes, region_bytes(part), Sharing::kShared, name);
+}
+
+Result<Region> Region::attach(MemoryLedger& ledger, int fd, size_t bytes, size_t part,
+                              const std::string& name) {
+  Region region;
+  const size_t whole = region_bytes(bytes);
+  // Populated: whoever made it has touched these pages, and no step is to pay for page faults.
+  void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) {
+    return fault("cannot map {}: {} bytes ({})", name, whole, std::strerror(errno));
+  }
+  region.data_ = static_cast<std::byte*>(data);
+  region.bytes_ = whole;
+  region.enter(ledger, region_bytes(part));
+  return region;
+}
+
 Result<Region> Region::map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
                            const std::string& name) {
+  return make(ledger, bytes, region_bytes(bytes), sharing, name);
+}
+
+Result<Region> Region::make(MemoryLedger& ledger, size_t bytes, size_t entered, Sharing sharing,
+                            const std::string& name) {
   Region region;
   if (bytes == 0) return region;
   const size_t whole = region_bytes(bytes);
@@ -63,10 +95,9 @@ Result<Region> Region::map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
   }
   void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags, region.fd_, 0);
   if (data == MAP_FAILED) return no_memory("mmap");
-  region.ledger_ = &ledger;
   region.data_ = static_cast<std::byte*>(data);
   region.bytes_ = whole;
-  ledger.add(whole);
+  region.enter(ledger, entered);
   madvise(data, whole, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the kernel allows it
   std::memset(data, 0, whole);
   return region;

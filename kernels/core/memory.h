@@ -1,8 +1,9 @@
 // The memory that holds tensors, and the ledger that counts it.
 //
 // A Region is page-aligned memory mapped at once and touched at once (so that no step pays for a
-// page fault), either private to this process or a memfd that peers on this host may map. Every
-// Region is entered in a MemoryLedger; the ledger's peak is what the metrics call peak_bytes, and
+// page fault), either private to this process or a memfd that peers on this host may map. One that
+// several processes have in common is made by one of them and attached by the others, and each
+// enters its part. Every Region is entered in a MemoryLedger; the ledger's peak is what the metrics call peak_bytes, and
 // the plan computes the same figure beforehand with `region_bytes`.
 //
 // Ownership: a Region owns its mapping (and its file descriptor) and unmaps it; views never own.
@@ -52,17 +53,26 @@ class Region {
   // Zero-filled. 0 bytes give an empty Region. The ledger must outlive the Region.
   static Result<Region> map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
                             const std::string& name);
+  // In common with other processes: entered with the bytes of this one's part.
+  static Result<Region> map_common(MemoryLedger& ledger, size_t bytes, size_t part,
+                                   const std::string& name);
+  static Result<Region> attach(MemoryLedger& ledger, int fd, size_t bytes, size_t part,
+                               const std::string& name);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }  // as mapped: whole pages
   int fd() const { return fd_; }           // the memfd of a shared one, else -1
 
  private:
+  static Result<Region> make(MemoryLedger& ledger, size_t bytes, size_t entered, Sharing sharing,
+                             const std::string& name);
   void release();
+  void enter(MemoryLedger& ledger, size_t bytes);
 
   MemoryLedger* ledger_ = nullptr;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  size_t entered_ = 0;  // in the ledger
   int fd_ = -1;
 };
 

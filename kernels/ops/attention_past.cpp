@@ -4,6 +4,22 @@
 
 namespace ofsdp::ops {
 
+Status check_past(const InferContext& c, const AttentionInputs& in) {
+  if (c.has(4) != c.has(5)) return input_error("past_key and past_value must come together");
+  if (c.has(4) && c.has(6)) return input_error("nonpad_kv_seqlen cannot go with past_key");
+  for (size_t i = 4; i < 6 && c.has(i); ++i) {
+    Shape expected = joined_shape(c.inputs[i - 3], 0, c.attributes);
+    expected[2] = in.past;
+    if (c.inputs[i].shape == expected) continue;
+    return input_error("expected a past of shape {}, found {}", expected.text(),
+                       c.inputs[i].text());
+  }
+  if (c.has(6) && c.inputs[6].shape != Shape{in.q.shape[0]}) {
+    return input_error("expected {} lengths, found {}", in.q.shape[0], c.inputs[6].text());
+  }
+  return ok_status();
+}
+
 Shape joined_shape(const TensorDesc& x, int64_t past, const Attributes& attributes) {
   if (x.shape.rank() == 4) return {x.shape[0], x.shape[1], x.shape[2] + past, x.shape[3]};
   const int64_t heads = attributes.i("kv_num_heads", 1);

@@ -2,7 +2,7 @@
 // width] beside the new ones, [B, heads, new, width] or packed [B, new, heads width], and works on
 // both joined.
 //
-// Ownership: values. Threads: any. Errors: none; infer has checked the shapes.
+// Ownership: values. Threads: any. Errors: kInput of check_past; the rest follows it.
 #pragma once
 
 #include <array>
@@ -12,6 +12,9 @@
 #include "kernels/ops/attention_shape.h"
 
 namespace ofsdp::ops {
+
+// Of Attention's inputs 4 to 6, the past and the lengths, after check_attention.
+Status check_past(const InferContext& c, const AttentionInputs& in);
 
 // [B, heads, past + new, width] of K or V.
 Shape joined_shape(const TensorDesc& x, int64_t past, const Attributes& attributes);

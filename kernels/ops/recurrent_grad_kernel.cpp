@@ -3,6 +3,8 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/recurrent_kernel.h"
+#include "kernels/ops/recurrent_operands.h"
+#include "kernels/ops/recurrent_parameter_grad.h"
 #include "kernels/ops/recurrent_product.h"
 #include "kernels/ops/recurrent_rows.h"
 
@@ -12,10 +14,16 @@ namespace {
 template <typename T>
 class Backward final : public Kernel {
  public:
-  Backward(const RecurrentShape& s, const Problem& p) : s_(s) {
-    for (size_t i = 0; i < wanted_.size(); ++i) wanted_[i] = p.has_out(i) && p.out(i).numel() > 0;
-    reset_first_ = s.is_gru() && !s.linear_before_reset;
-    make_products();
+  Backward(const RecurrentShape& s, const Problem& p)
+      : s_(s),
+        diff_x_wanted_(is_wanted(p, kDiffX)),
+        diff_h0_wanted_(is_wanted(p, kDiffH0)),
+        diff_c0_wanted_(is_wanted(p, kDiffC0)),
+        parameters_(s, p) {
+    const DType dtype = dtype_of<T>();
+    const int64_t h = s.hidden;
+    back_ = RecurrentProduct<T>(plain_product(dtype, s.batch, s.recurrent_width(), h));
+    if (s.resets_first()) to_reset_ = RecurrentProduct<T>(plain_product(dtype, s.batch, h, h));
     lay_out();
   }
 
@@ -23,7 +31,7 @@ class Backward final : public Kernel {
 
   Status run(const KernelArgs& a) override {
     x_ = a.in<T>(kX);
-    diff_x_ = wanted_[kDiffX] ? a.out<T>(kDiffX) : nullptr;
+    diff_x_ = diff_x_wanted_ ? a.out<T>(kDiffX) : nullptr;
     if (s_.batch_first) {
       for (int64_t r = 0; r < s_.steps * s_.batch; ++r) {
         std::copy_n(x_ + s_.x_at(r / s_.batch, r % s_.batch), s_.in, at(a, x_copy_) + r * s_.in);
@@ -42,30 +50,6 @@ class Backward final : public Kernel {
   }
 
  private:
-  int64_t width() const { return s_.gates() * s_.hidden; }
-  // Gates in the product of a step's states with R.
-  int64_t recurrent_width() const { return reset_first_ ? 2 * s_.hidden : width(); }
-
-  void make_products() {
-    const DType dtype = dtype_of<T>();
-    const int64_t rows = s_.steps * s_.batch, h = s_.hidden;
-    const auto made = [](MatrixProduct p, bool transpose_a, MatrixProduct::Addend addend) {
-      p.transpose_a = transpose_a;
-      p.addend = addend;
-      return RecurrentProduct<T>(p);
-    };
-    using Addend = MatrixProduct::Addend;
-    back_ = made(plain_product(dtype, s_.batch, recurrent_width(), h), false, Addend::kNone);
-    const MatrixProduct x = plain_product(dtype, rows, width(), s_.in);
-    to_x_ = made(x, false, Addend::kNone);
-    add_to_x_ = made(x, false, Addend::kAccumulate);
-    to_w_ = made(plain_product(dtype, width(), rows, s_.in), true, Addend::kNone);
-    to_r_ = made(plain_product(dtype, recurrent_width(), rows, h), true, Addend::kNone);
-    if (!reset_first_) return;
-    to_reset_ = made(plain_product(dtype, s_.batch, h, h), false, Addend::kNone);
-    to_r_n_ = made(plain_product(dtype, h, rows, h), true, Addend::kNone);
-  }
-
   void lay_out() {
     const int64_t rows = s_.steps * s_.batch, h = s_.hidden, states = s_.batch * h;
     const auto array = [this](int64_t n) {
@@ -73,9 +57,9 @@ class Backward final : public Kernel {
     };
     if (s_.batch_first) x_copy_ = array(rows * s_.in);
     if (s_.batch_first) diff_x_copy_ = array(rows * s_.in);
-    gates_ = array(rows * width());
-    recurrent_ = s_.is_gru() ? array(rows * recurrent_width()) : gates_;
-    if (reset_first_) {
+    gates_ = array(rows * s_.width());
+    recurrent_ = s_.is_gru() ? array(rows * s_.recurrent_width()) : gates_;
+    if (s_.resets_first()) {
       last_ = array(rows * h);
       reset_ = array(rows * h);
     }
@@ -86,24 +70,12 @@ class Backward final : public Kernel {
     product_ = array(states);
     row_ = array(states);
     zeros_ = array(h);
-    scratch_ = places_.add(
-        std::max({back_.workspace_bytes(), to_x_.workspace_bytes(), add_to_x_.workspace_bytes(),
-                  to_w_.workspace_bytes(), to_r_.workspace_bytes(), to_reset_.workspace_bytes(),
-                  to_r_n_.workspace_bytes()}));
+    scratch_ = places_.add(std::max(
+        {back_.workspace_bytes(), to_reset_.workspace_bytes(), parameters_.workspace_bytes()}));
   }
 
   static T* at(const KernelArgs& a, size_t place) {
     return reinterpret_cast<T*>(a.workspace + place);
-  }
-  static bool given(const KernelArgs& a, size_t i) {
-    return i < a.inputs.size() && a.inputs[i].data != nullptr && a.inputs[i].desc.present();
-  }
-  bool active(const KernelArgs& a, int64_t t, int64_t b) const {
-    return t >= 0 && t < s_.steps && (!given(a, kLens) || t < a.in<int32_t>(kLens)[b]);
-  }
-  // The time before t in direction d; outside of 0 .. steps-1 at the beginning.
-  int64_t time_before(int64_t d, int64_t t) const {
-    return d == 1 || s_.first_reversed ? t + 1 : t - 1;
   }
 
   Status run_direction(const KernelArgs& a, int64_t d) {
@@ -114,12 +86,12 @@ class Backward final : public Kernel {
     for (int64_t step = s_.steps; step-- > 0;) {
       OFSDP_RETURN_IF_ERROR(back_step(a, d, s_.time(d, step)));
     }
-    finish(a, d, kDiffH0, at(a, state_));
-    finish(a, d, kDiffC0, at(a, cell_));
-    OFSDP_RETURN_IF_ERROR(weights(a, d));
-    if (wanted_[kDiffB]) bias(a, d);
-    if (wanted_[kDiffP]) peepholes(a, d);
-    return ok_status();
+    if (diff_h0_wanted_) finish(a, d, kDiffH0, at(a, state_));
+    if (diff_c0_wanted_) finish(a, d, kDiffC0, at(a, cell_));
+    return parameters_.run(a, d,
+                           {x_, at(a, gates_), at(a, recurrent_), at(a, last_), at(a, reset_),
+                            at(a, before_), at(a, zeros_)},
+                           diff_x_, a.workspace + scratch_);
   }
 
   void start(const KernelArgs& a, size_t input, int64_t d, T* to) const {
@@ -129,7 +101,7 @@ class Backward final : public Kernel {
     }
   }
   void finish(const KernelArgs& a, int64_t d, size_t output, const T* from) const {
-    for (int64_t b = 0; wanted_[output] && b < s_.batch; ++b) {
+    for (int64_t b = 0; b < s_.batch; ++b) {
       std::copy_n(from + b * s_.hidden, s_.hidden, a.out<T>(output) + s_.state_at(d, b));
     }
   }
@@ -138,23 +110,17 @@ class Backward final : public Kernel {
   void lay_states(const KernelArgs& a, int64_t d) const {
     for (int64_t t = 0; t < s_.steps; ++t) {
       for (int64_t b = 0; b < s_.batch; ++b) {
-        const int64_t before = time_before(d, t);
+        const int64_t before = s_.time_before(d, t);
         const T* from = at(a, zeros_);
-        if (active(a, before, b)) {
+        if (is_active(s_, a, before, b)) {
           from = a.in<T>(kY) + s_.y_at(before, d, b);
         } else if (given(a, kInitialH)) {
           from = a.in<T>(kInitialH) + s_.state_at(d, b);
         }
-        if (!active(a, t, b)) from = at(a, zeros_);
+        if (!is_active(s_, a, t, b)) from = at(a, zeros_);
         std::copy_n(from, s_.hidden, at(a, before_) + (t * s_.batch + b) * s_.hidden);
       }
     }
-  }
-
-  const T* cell_before(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
-    const int64_t before = time_before(d, t);
-    if (active(a, before, b)) return a.in<T>(kSaved) + s_.saved_at(before, d, b) + 4 * s_.hidden;
-    return given(a, kInitialC) ? a.in<T>(kInitialC) + s_.state_at(d, b) : at(a, zeros_);
   }
 
   BackwardRow<T> row_of(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
@@ -167,13 +133,13 @@ class Backward final : public Kernel {
     made.h = functions + 2;
     made.saved = a.in<T>(kSaved) + s_.saved_at(t, d, b);
     made.before = at(a, before_) + row * h;
-    made.cell_before = s_.is_lstm() ? cell_before(a, d, t, b) : nullptr;
+    made.cell_before = s_.is_lstm() ? cell_before<T>(s_, a, d, t, b, at(a, zeros_)) : nullptr;
     made.peep = s_.is_lstm() && given(a, kP) ? a.in<T>(kP) + d * 3 * h : nullptr;
     made.diff_state = at(a, current_) + b * h;
     made.diff_cell = at(a, cell_) + b * h;
-    made.diff_gates = at(a, gates_) + row * width();
+    made.diff_gates = at(a, gates_) + row * s_.width();
     made.diff_recurrent =
-        reset_first_ ? at(a, product_) + b * h : at(a, recurrent_) + row * width();
+        s_.resets_first() ? at(a, product_) + b * h : at(a, recurrent_) + row * s_.width();
     made.scratch = at(a, row_) + b * h;
     made.input_forget = s_.input_forget;
     return made;
@@ -182,7 +148,7 @@ class Backward final : public Kernel {
   // f(b) for every sample, dealt to the threads.
   template <typename F>
   void each_sample(const F& f) const {
-    parallel_for(s_.batch, kRowGrain / std::max<int64_t>(width(), 1) + 1,
+    parallel_for(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,
                  [&](int64_t begin, int64_t end) {
                    for (int64_t b = begin; b < end; ++b) f(b);
                  });
@@ -190,18 +156,18 @@ class Backward final : public Kernel {
 
   Status back_step(const KernelArgs& a, int64_t d, int64_t t) {
     const int64_t h = s_.hidden, first = t * s_.batch;
-    const T* r = a.in<T>(kR) + d * width() * h;
+    const T* r = a.in<T>(kR) + d * s_.width() * h;
     std::byte* scratch = a.workspace + scratch_;
     each_sample([&](int64_t b) { sample_step(a, d, t, b); });
-    if (reset_first_) {
+    if (s_.resets_first()) {
       OFSDP_RETURN_IF_ERROR(to_reset_.run(at(a, last_) + first * h, r + 2 * h * h, nullptr,
                                           at(a, product_), scratch));
       each_sample([&](int64_t b) { reset_step(a, d, t, b); });
     }
-    OFSDP_RETURN_IF_ERROR(back_.run(at(a, recurrent_) + first * recurrent_width(), r, nullptr,
+    OFSDP_RETURN_IF_ERROR(back_.run(at(a, recurrent_) + first * s_.recurrent_width(), r, nullptr,
                                     at(a, product_), scratch));
     for (int64_t b = 0; b < s_.batch; ++b) {
-      if (!active(a, t, b)) continue;
+      if (!is_active(s_, a, t, b)) continue;
       const T *past = at(a, current_) + b * h, *back = at(a, product_) + b * h;
       T* state = at(a, state_) + b * h;
       for (int64_t k = 0; k < h; ++k) state[k] = past[k] + back[k];
@@ -211,11 +177,11 @@ class Backward final : public Kernel {
 
   void sample_step(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
     const int64_t h = s_.hidden, row = t * s_.batch + b;
-    if (!active(a, t, b)) {
-      std::fill_n(at(a, gates_) + row * width(), width(), T{0});
-      std::fill_n(at(a, recurrent_) + row * recurrent_width(), recurrent_width(), T{0});
-      if (reset_first_) std::fill_n(at(a, last_) + row * h, h, T{0});
-      if (reset_first_) std::fill_n(at(a, reset_) + row * h, h, T{0});
+    if (!is_active(s_, a, t, b)) {
+      std::fill_n(at(a, gates_) + row * s_.width(), s_.width(), T{0});
+      std::fill_n(at(a, recurrent_) + row * s_.recurrent_width(), s_.recurrent_width(), T{0});
+      if (s_.resets_first()) std::fill_n(at(a, last_) + row * h, h, T{0});
+      if (s_.resets_first()) std::fill_n(at(a, reset_) + row * h, h, T{0});
       return;
     }
     T* current = at(a, current_) + b * h;
@@ -227,7 +193,7 @@ class Backward final : public Kernel {
     const BackwardRow<T> made = row_of(a, d, t, b);
     if (s_.is_lstm()) return lstm_grad_row(made);
     if (!s_.is_gru()) return rnn_grad_row(made);
-    if (!reset_first_) return gru_grad_row(made);
+    if (!s_.resets_first()) return gru_grad_row(made);
     gru_first_grad_row(made);
     std::copy_n(made.diff_gates + 2 * h, h, at(a, last_) + row * h);
     T* reset = at(a, reset_) + row * h;
@@ -235,70 +201,19 @@ class Backward final : public Kernel {
   }
 
   void reset_step(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
-    if (!active(a, t, b)) return;
+    if (!is_active(s_, a, t, b)) return;
     const int64_t h = s_.hidden;
     const BackwardRow<T> made = row_of(a, d, t, b);
     gru_reset_grad_row(made);
     std::copy_n(made.diff_gates, 2 * h, at(a, recurrent_) + (t * s_.batch + b) * 2 * h);
   }
 
-  Status weights(const KernelArgs& a, int64_t d) {
-    const int64_t h = s_.hidden;
-    std::byte* scratch = a.workspace + scratch_;
-    const T* gates = at(a, gates_);
-    if (diff_x_ != nullptr) {
-      OFSDP_RETURN_IF_ERROR(
-          (d == 0 ? to_x_ : add_to_x_)
-              .run(gates, a.in<T>(kW) + d * width() * s_.in, nullptr, diff_x_, scratch));
-    }
-    if (wanted_[kDiffW]) {
-      OFSDP_RETURN_IF_ERROR(
-          to_w_.run(gates, x_, nullptr, a.out<T>(kDiffW) + d * width() * s_.in, scratch));
-    }
-    if (!wanted_[kDiffR]) return ok_status();
-    T* dr = a.out<T>(kDiffR) + d * width() * h;
-    OFSDP_RETURN_IF_ERROR(to_r_.run(at(a, recurrent_), at(a, before_), nullptr, dr, scratch));
-    if (!reset_first_) return ok_status();
-    return to_r_n_.run(at(a, last_), at(a, reset_), nullptr, dr + 2 * h * h, scratch);
-  }
-
-  void bias(const KernelArgs& a, int64_t d) const {
-    T* db = a.out<T>(kDiffB) + d * 2 * width();
-    std::fill_n(db, 2 * width(), T{0});
-    const T* recurrent = at(a, s_.linear_before_reset ? recurrent_ : gates_);
-    for (int64_t row = 0; row < s_.steps * s_.batch; ++row) {
-      for (int64_t k = 0; k < width(); ++k) {
-        db[k] += at(a, gates_)[row * width() + k];
-        db[width() + k] += recurrent[row * width() + k];
-      }
-    }
-  }
-
-  void peepholes(const KernelArgs& a, int64_t d) const {
-    const int64_t h = s_.hidden;
-    T* dp = a.out<T>(kDiffP) + d * 3 * h;
-    std::fill_n(dp, 3 * h, T{0});
-    for (int64_t t = 0; t < s_.steps; ++t) {
-      for (int64_t b = 0; b < s_.batch; ++b) {
-        if (!active(a, t, b)) continue;
-        const T* before = cell_before(a, d, t, b);
-        const T* cell = a.in<T>(kSaved) + s_.saved_at(t, d, b) + 4 * h;
-        const T* gates = at(a, gates_) + (t * s_.batch + b) * width();
-        for (int64_t k = 0; k < h; ++k) {
-          dp[k] += gates[k] * before[k];
-          dp[h + k] += gates[h + k] * cell[k];
-          dp[2 * h + k] += gates[2 * h + k] * before[k];
-        }
-      }
-    }
-  }
-
   static constexpr int64_t kRowGrain = 4096;  // gate values worth a thread
 
   RecurrentShape s_;
-  std::array<bool, 7> wanted_{};
-  bool reset_first_ = false;
-  RecurrentProduct<T> back_, to_x_, add_to_x_, to_w_, to_r_, to_reset_, to_r_n_;
+  bool diff_x_wanted_, diff_h0_wanted_, diff_c0_wanted_;
+  RecurrentProduct<T> back_, to_reset_;
+  RecurrentParameterGrad<T> parameters_;
   Places places_;
   // Gradients of the gates [T B, G H] and of h R^T; of a GRU with the reset first the latter has
   // only z and r, and there is that of n in `last` and r h in `reset`.

@@ -4,6 +4,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/ops/recurrent_operands.h"
 #include "kernels/ops/recurrent_product.h"
 #include "kernels/ops/recurrent_rows.h"
 
@@ -14,8 +15,8 @@ template <typename T>
 class Forward final : public Kernel {
  public:
   Forward(const RecurrentShape& s, const Problem& p) : s_(s), saves_(p.has_out(s.outputs())) {
-    const int64_t rows = s.steps * s.batch, width = s.gates() * s.hidden;
-    const bool reset_first = s.is_gru() && !s.linear_before_reset;
+    const int64_t rows = s.steps * s.batch, width = s.width();
+    const bool reset_first = s.resets_first();
     const DType dtype = dtype_of<T>();
     MatrixProduct input = plain_product(dtype, rows, s.in, width);
     input.transpose_b = true;
@@ -63,12 +64,9 @@ class Forward final : public Kernel {
   static T* at(const KernelArgs& a, size_t place) {
     return reinterpret_cast<T*>(a.workspace + place);
   }
-  static bool given(const KernelArgs& a, size_t i) {
-    return i < a.inputs.size() && a.inputs[i].data != nullptr && a.inputs[i].desc.present();
-  }
 
   Status run_direction(const KernelArgs& a, int64_t d, const T* x) {
-    const int64_t h = s_.hidden, width = s_.gates() * h;
+    const int64_t h = s_.hidden, width = s_.width();
     const T* r = a.in<T>(kR) + d * width * h;
     lay_bias(a, d);
     start_states(a, d);
@@ -78,7 +76,7 @@ class Forward final : public Kernel {
       const int64_t t = s_.time(d, step);
       OFSDP_RETURN_IF_ERROR(
           hidden_.run(at(a, state_), r, nullptr, at(a, recurrent_), a.workspace + scratch_));
-      if (s_.is_gru() && !s_.linear_before_reset) {
+      if (s_.resets_first()) {
         OFSDP_RETURN_IF_ERROR(reset_first(a, d, t, r));
       } else {
         rows(a, d, t);
@@ -91,7 +89,7 @@ class Forward final : public Kernel {
 
   // W's bias and R's, except that of a GRU's n where it belongs inside of the reset.
   void lay_bias(const KernelArgs& a, int64_t d) const {
-    const int64_t width = s_.gates() * s_.hidden;
+    const int64_t width = s_.width();
     T* bias = at(a, bias_);
     if (!given(a, kB)) {
       std::fill_n(bias, width, T{0});
@@ -116,14 +114,10 @@ class Forward final : public Kernel {
     }
   }
 
-  bool active(const KernelArgs& a, int64_t t, int64_t b) const {
-    return !given(a, kLens) || t < a.in<int32_t>(kLens)[b];
-  }
-
   // f(row) for the samples that are still running.
   template <typename F>
   void each_row(const KernelArgs& a, int64_t d, int64_t t, int64_t recurrent, const F& f) const {
-    const int64_t h = s_.hidden, width = s_.gates() * h;
+    const int64_t h = s_.hidden, width = s_.width();
     const T* bias = s_.linear_before_reset && given(a, kB)
                         ? a.in<T>(kB) + (2 * d + 1) * width + 2 * h
                         : nullptr;
@@ -132,7 +126,7 @@ class Forward final : public Kernel {
     parallel_for(s_.batch, kRowGrain / std::max<int64_t>(width, 1) + 1,
                  [&](int64_t begin, int64_t end) {
                    for (int64_t b = begin; b < end; ++b) {
-                     if (!active(a, t, b)) continue;
+                     if (!is_active(s_, a, t, b)) continue;
                      f(ForwardRow<T>{h, functions, functions + 1, functions + 2,
                                      at(a, gates_) + (t * s_.batch + b) * width,
                                      at(a, recurrent_) + b * recurrent, at(a, state_) + b * h,
@@ -142,7 +136,7 @@ class Forward final : public Kernel {
   }
 
   void rows(const KernelArgs& a, int64_t d, int64_t t) const {
-    const int64_t width = s_.gates() * s_.hidden;
+    const int64_t width = s_.width();
     if (s_.is_lstm()) return each_row(a, d, t, width, [](const auto& row) { lstm_row(row); });
     if (s_.is_gru()) return each_row(a, d, t, width, [](const auto& row) { gru_row(row); });
     each_row(a, d, t, width, [](const auto& row) { rnn_row(row); });
@@ -162,11 +156,11 @@ class Forward final : public Kernel {
   }
 
   void store(const KernelArgs& a, int64_t d, int64_t t) const {
-    const int64_t h = s_.hidden, width = s_.gates() * h;
+    const int64_t h = s_.hidden, width = s_.width();
     T* y = a.outputs[0].data != nullptr ? a.out<T>(0) : nullptr;
     T* saved = saves_ ? a.out<T>(s_.outputs()) : nullptr;
     for (int64_t b = 0; b < s_.batch; ++b) {
-      const bool runs = active(a, t, b);
+      const bool runs = is_active(s_, a, t, b);
       const T* state = at(a, state_) + b * h;
       if (y != nullptr) put(runs, state, h, y + s_.y_at(t, d, b));
       if (saved == nullptr) continue;

@@ -36,8 +36,12 @@ struct RecurrentShape {
   int64_t saved() const {
     return is_gru() ? (linear_before_reset ? 4 : 3) : kind == RecurrentKind::kRnn ? 1 : 5;
   }
+  int64_t width() const { return gates() * hidden; }
+  // Gates in the product of a step's states with R; backward.
+  int64_t recurrent_width() const { return resets_first() ? 2 * hidden : width(); }
   bool is_gru() const { return kind == RecurrentKind::kGru; }
   bool is_lstm() const { return kind == RecurrentKind::kLstm; }
+  bool resets_first() const { return is_gru() && !linear_before_reset; }
   size_t outputs() const { return is_lstm() ? 3 : 2; }  // of ONNX
   // Which function of direction d: 0 f, 1 g, 2 h.
   const GateActivation& activation(int64_t d, size_t which) const {
@@ -47,6 +51,11 @@ struct RecurrentShape {
   // Step number `step` of direction d handles this time.
   int64_t time(int64_t d, int64_t step) const {
     return (d == 1 || first_reversed) ? steps - 1 - step : step;
+  }
+
+  // The time before t in direction d; outside of 0 .. steps-1 at the beginning.
+  int64_t time_before(int64_t d, int64_t t) const {
+    return d == 1 || first_reversed ? t + 1 : t - 1;
   }
 
   // Where rows begin, in elements.

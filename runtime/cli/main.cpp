@@ -85,7 +85,9 @@ int run_plan(const Options& options, const std::optional<RankIdentity>& identity
   const int here = options.report.topology.empty() ? world : 1;
   set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
   MemoryLedger ledger;
-  const auto communicator = make_absent_ranks(world);
+  const bool several = identity ? identity->several_hosts() : options.launch.nnodes > 1;
+  const bool one_host = options.report.topology.empty() && (options.report.world || !several);
+  const auto communicator = make_absent_ranks(world, one_host);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Status status =

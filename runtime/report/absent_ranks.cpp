@@ -7,11 +7,13 @@ namespace {
 
 class AbsentRanks final : public Communicator {
  public:
-  explicit AbsentRanks(int world) : world_(world), self_(make_self_communicator()) {}
+  AbsentRanks(int world, bool one_host)
+      : world_(world), one_host_(one_host), self_(make_self_communicator()) {}
 
   int rank() const override { return 0; }
   int size() const override { return world_; }
   std::string name() const override { return "absent"; }
+  bool has_common_memory() const override { return one_host_; }
 
   Result<std::byte*> allocate_shared(MemoryLedger&, size_t) override { return refuse(); }
   Status all_gather(const RankGroup&, const ShardSource&, std::byte*, DType,
@@ -48,13 +50,14 @@ class AbsentRanks final : public Communicator {
   static Status refuse() { return fault("the other ranks of a plan are not there"); }
 
   int world_;
+  bool one_host_;
   std::unique_ptr<Communicator> self_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_absent_ranks(int world) {
-  return std::make_unique<AbsentRanks>(world);
+std::unique_ptr<Communicator> make_absent_ranks(int world, bool one_host) {
+  return std::make_unique<AbsentRanks>(world, one_host);
 }
 
 }  // namespace ofsdp

@@ -13,6 +13,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/registry.h"
 #include "tests/support/op_check.h"
+#include "tests/support/operator_names.h"
 
 namespace ofsdp {
 namespace {
@@ -131,13 +132,8 @@ class Travelling final : public Kernel {
   std::unique_ptr<Kernel> kernel_;
 };
 
-std::vector<std::string> operator_names() {
-  std::vector<std::string> names;
-  const Registry registry = make_registry();
-  for (const auto& [key, op] : registry.all()) {
-    if (!op.view) names.push_back(op.full_name());
-  }
-  return names;
+std::vector<std::string> computing_operators() {
+  return operator_names([](const OpDef& op) { return !op.view; });
 }
 
 // One device for all tests: a GPU takes its time to open.
@@ -225,12 +221,8 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
       << " samples; the list above says which operators have one";
 }
 
-INSTANTIATE_TEST_SUITE_P(Operators, DeviceOperators, ::testing::ValuesIn(operator_names()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '.' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Operators, DeviceOperators, ::testing::ValuesIn(computing_operators()),
+                         operator_test_name);
 
 }  // namespace
 }  // namespace ofsdp

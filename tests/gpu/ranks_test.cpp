@@ -5,11 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
 #include "kernels/core/device.h"
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -37,11 +35,7 @@ TrainingRun train(const Words& command, const Words& more) {
   TrainingRun run{Program::run(command + more + Words{"--metrics", metrics, "--timeout", "60"},
                                with_libraries(240)),
                   {}};
-  std::ifstream lines(metrics);
-  for (std::string line; std::getline(lines, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] == "step") run.losses.push_back(row["loss"]);
-  }
+  run.losses = losses_of(metrics);
   return run;
 }
 

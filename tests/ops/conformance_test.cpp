@@ -5,17 +5,15 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/op_check.h"
+#include "tests/support/operator_names.h"
 
 namespace ofsdp {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> operator_names() {
-  std::vector<std::string> names;
-  const Registry registry = make_registry();
-  for (const auto& [key, op] : registry.all()) names.push_back(op.full_name());
-  return names;
+std::vector<std::string> all_operators() {
+  return operator_names([](const OpDef&) { return true; });
 }
 
 class Conformance : public ::testing::TestWithParam<std::string> {
@@ -42,12 +40,8 @@ TEST_P(Conformance, GradientAgreesWithFiniteDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Operators, Conformance, ::testing::ValuesIn(operator_names()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '.' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Operators, Conformance, ::testing::ValuesIn(all_operators()),
+                         operator_test_name);
 
 // --- the checks themselves, on a Relu with one thing wrong ---
 

@@ -10,17 +10,13 @@
 
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
+#include "tests/support/operator_names.h"
 
 namespace ofsdp {
 namespace {
 
 std::vector<std::string> differentiable() {
-  std::vector<std::string> names;
-  const Registry registry = make_registry();
-  for (const auto& [key, op] : registry.all()) {
-    if (op.grad != nullptr) names.push_back(op.full_name());
-  }
-  return names;
+  return operator_names([](const OpDef& op) { return op.grad != nullptr; });
 }
 
 // Integers that are data (labels, indices, positions) fit the sizes of their own sample alone.
@@ -114,11 +110,7 @@ TEST_P(SampleCases, OfNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Operators, SampleCases, ::testing::ValuesIn(differentiable()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '.' ? '_' : c;
-                           return name;
-                         });
+                         operator_test_name);
 
 }  // namespace
 }  // namespace ofsdp

@@ -3,8 +3,8 @@
 // second run goes on from, and one line for what is wrong in one.
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "tests/support/metrics_rows.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -24,16 +24,6 @@ std::vector<double> recorded(const std::string& name) {
   std::vector<double> losses;
   std::ifstream file(artifacts(name) + "/losses.txt");
   for (double loss = 0; file >> loss;) losses.push_back(loss);
-  return losses;
-}
-
-std::vector<double> losses_of(const std::string& metrics, const std::string& kind) {
-  std::vector<double> losses;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] == kind) losses.push_back(row["loss"]);
-  }
   return losses;
 }
 
@@ -80,7 +70,7 @@ TEST_P(ArtifactsTest, LossesAreThoseOfOnnxRuntime) {
   const Finished run =
       Program::run(train(artifacts(name), world, 20) + Words{"--metrics", metrics});
   ASSERT_EQ(run.status, 0) << run.err;
-  expect_near(losses_of(metrics, "step"), expected);
+  expect_near(losses_of(metrics), expected);
 }
 
 // Nine steps, then the others from what they left: weights, moments and the count of steps.
@@ -97,7 +87,7 @@ TEST_P(ArtifactsTest, AFolderOfOutputGoesOn) {
       Program::run(train(between, 4 - world, 10) +
                    Words{"--data", artifacts(name) + "/data", "--metrics", metrics});
   ASSERT_EQ(second.status, 0) << second.err;
-  expect_near(losses_of(metrics, "step"), {expected.begin() + 10, expected.begin() + 20});
+  expect_near(losses_of(metrics), {expected.begin() + 10, expected.begin() + 20});
 }
 
 TEST(ArtifactsFolderTest, HasTheFilesOfTheInputAndReplacesOneOfItsOwn) {
@@ -257,10 +247,7 @@ TEST(ArtifactsFolderTest, FlagsChangeTheNumbersOfTheirOptimizer) {
   const Finished run =
       Program::run(train(artifacts("mlp_sgd"), 1, 2) + Words{"--lr", "0.25", "--metrics", metrics});
   ASSERT_EQ(run.status, 0) << run.err;
-  std::ifstream file(metrics);
-  std::string line;
-  std::getline(file, line);
-  EXPECT_EQ(nlohmann::json::parse(line)["lr"], 0.25);
+  EXPECT_EQ(rows_of(metrics).at(0)["lr"], 0.25);
 }
 
 }  // namespace

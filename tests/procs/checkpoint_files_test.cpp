@@ -73,9 +73,8 @@ TEST(CheckpointFilesTest, TheBestStaysAndIsFound) {
                      "loss", "--metrics", metrics});
   double best = HUGE_VAL;
   int step = 0;
-  for (const std::string& line : lines_of(onnx_bytes::content(metrics))) {
-    const auto row = nlohmann::json::parse(line);
-    if (row.at("kind") != "eval" || row.at("loss").get<double>() >= best) continue;
+  for (const auto& row : rows_of(metrics, "eval")) {
+    if (row.at("loss").get<double>() >= best) continue;
     best = row.at("loss").get<double>();
     step = row.at("step").get<int>();
   }
@@ -214,10 +213,10 @@ TEST(CheckpointMemoryTest, ThePlanHasTheCopy) {
     const std::string metrics = runs / "m.jsonl";
     runs.trained(run_of(6) + runs.saving() + how +
                  Words{"--checkpoint-interval", "2step", "--metrics", metrics});
-    const auto rows = lines_of(onnx_bytes::content(metrics));
-    const auto end = nlohmann::json::parse(rows.back());
+    const auto rows = rows_of(metrics);
+    const auto& end = rows.back();
     EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes"));
-    EXPECT_EQ(nlohmann::json::parse(rows.front()).at("peak_bytes"), end.at("peak_bytes")[0]);
+    EXPECT_EQ(rows.front().at("peak_bytes"), end.at("peak_bytes")[0]);
     peaks.push_back(end.at("peak_bytes")[0].get<double>());
   }
   const double shard = 3.0 * 4 * 4757 / 2;  // parameters and two states of each

@@ -12,24 +12,13 @@
 namespace ofsdp {
 namespace {
 
-struct Case {
-  const char* name;
-  Words command;
-};
-
-Words small_mlp(int world) {
-  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
-                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")}) +
-         ranks(world);
-}
-
 Words of_fixture(const char* model, int world) {
   return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
                    "none", "--batch-size", "2", "--steps", "3"}) +
          ranks(world);
 }
 
-std::vector<Case> cases() {
+std::vector<NamedRun> runs() {
   const Words bfloat16{"--param-dtype", "bfloat16"}, rounded{"--reduce-dtype", "bfloat16"};
   const Words hybrid{"--strategy", "hybrid_shard", "--shard-size", "2"};
   return {{"full_shard", small_mlp(2)},
@@ -58,54 +47,33 @@ std::vector<Case> cases() {
            of_fixture("gpt2_tiny/model.onnx", 2) + Words{"--activation-checkpointing", "unit"}}};
 }
 
-Trained on_device(const Words& command, const Words& more = {}, int seed = 1) {
-  return run_on_device(OFSDP_COUNTING_DEVICE, command, more, seed);
-}
+class DeviceRanksTest : public testing::TestWithParam<NamedRun> {};
 
-void expect_same(const Trained& cpu, const Trained& device) {
-  ASSERT_EQ(cpu.run.status, 0) << cpu.run.err;
-  ASSERT_EQ(device.run.status, 0) << device.run.err;
-  EXPECT_EQ(device.violations, std::vector<std::string>{});
-  EXPECT_EQ(cpu.rows, device.rows);
-  EXPECT_FALSE(cpu.file.empty());
-  EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
-}
-
-class DeviceRanksTest : public testing::TestWithParam<Case> {};
-
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), name_of);
 
 TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);
   for (const int seed : {1, 2}) {
     SCOPED_TRACE(seed);
-    Trained device = on_device(GetParam().command, {}, seed);
-    expect_same(cpu, device);
+    Trained device = on_counting_device(GetParam().command, {}, seed);
+    expect_same_bits(cpu, device);
     EXPECT_GT(device.counts["captured_collectives"], 0);
   }
-  expect_same(cpu, on_device(GetParam().command, {"--cuda-graph", "off"}));
+  expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
 }
 
 // With the operators of the CUDA library, on the CUDA of tests/emulator: within 5e-5 of the CPU's.
 TEST(DeviceRanksOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
   for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
     SCOPED_TRACE(model);
-    const Trained cpu = on_cpu(of_fixture(model, 2));
-    const Trained device = run_on_device(OFSDP_EMULATED_DEVICE, of_fixture(model, 2));
-    ASSERT_EQ(device.run.status, 0) << device.run.err;
-    EXPECT_EQ(device.violations, std::vector<std::string>{});
-    ASSERT_EQ(cpu.rows.size(), device.rows.size());
-    for (size_t i = 0; i < cpu.rows.size(); ++i) {
-      const double expected = cpu.rows[i]["loss"];
-      EXPECT_NEAR(device.rows[i]["loss"], expected, 5e-5 * expected) << i;
-    }
+    expect_near_losses(on_cpu(of_fixture(model, 2)),
+                       run_on_device(OFSDP_EMULATED_DEVICE, of_fixture(model, 2)), 5e-5);
   }
 }
 
 TEST(DeviceRanksCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   const auto counts = [](const char* steps) {
-    Trained run = on_device(
+    Trained run = on_counting_device(
         fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
                   "--eval-data", "none", "--steps", steps, "--clip-grad-norm", "1"}) +
         ranks(2));
@@ -133,7 +101,7 @@ TEST(DeviceRanksChoiceTest, RanksThatCannotBeJoinedAreRefusedOrLeftToTheCpu) {
   EXPECT_NE(chosen.run.out.find("device: the CPU, since 2 ranks: they need NCCL: not found\n"),
             std::string::npos)
       << chosen.run.out;
-  expect_same(on_cpu(small_mlp(2)), chosen);
+  expect_same_bits(on_cpu(small_mlp(2)), chosen);
   EXPECT_EQ(train(small_mlp(1), {"--device", "cuda"}, environment).run.status, 0);
 }
 
@@ -180,8 +148,8 @@ TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
           fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "7", "--epochs", "4",
                     "--min-params", "1", "--strategy", strategy, "--clip-grad-norm", "0.1"}) +
           ranks(2);
-      Trained device = on_device(command);
-      expect_same(on_cpu(command), device);
+      Trained device = on_counting_device(command);
+      expect_same_bits(on_cpu(command), device);
       EXPECT_GT(device.counts["captured_collectives"], 0);
     }
   }

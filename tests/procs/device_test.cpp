@@ -11,24 +11,12 @@ namespace {
 
 using testing_data::TempFolder;
 
-struct Case {
-  const char* name;
-  Words command;
-};
-
-std::string sample(const char* name) { return OFSDP_SOURCE_DIR "/samples/" + std::string(name); }
-
-Words small_mlp() {
-  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
-                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")});
-}
-
 Words of_sample(const char* model) {
-  return fsdp_run({sample(model), "--steps", "3", "--batch-size", "2", "--eval-data", "none",
+  return fsdp_run({sample_model(model), "--steps", "3", "--batch-size", "2", "--eval-data", "none",
                    "--nproc-per-node", "1"});
 }
 
-std::vector<Case> cases() {
+std::vector<NamedRun> runs() {
   const Words mlp = small_mlp();
   return {{"plain", mlp},
           {"no_shard", mlp + Words{"--strategy", "no_shard"}},
@@ -48,41 +36,27 @@ std::vector<Case> cases() {
                                 "synthetic", "--steps", "9", "--batch-size", "5"})}};
 }
 
-Trained on_device(const Words& command, const Words& more = {}, int seed = 1) {
-  return run_on_device(OFSDP_COUNTING_DEVICE, command, more, seed);
-}
+class DeviceTest : public testing::TestWithParam<NamedRun> {};
 
-void expect_same(const Trained& cpu, const Trained& device) {
-  ASSERT_EQ(cpu.run.status, 0) << cpu.run.err;
-  ASSERT_EQ(device.run.status, 0) << device.run.err;
-  EXPECT_EQ(device.violations, std::vector<std::string>{});
-  EXPECT_EQ(cpu.rows, device.rows);
-  EXPECT_FALSE(cpu.file.empty());
-  EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
-}
-
-class DeviceTest : public testing::TestWithParam<Case> {};
-
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), name_of);
 
 TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);
   for (const int seed : {1, 2}) {
     SCOPED_TRACE(seed);
-    const Trained device = on_device(GetParam().command, {}, seed);
-    expect_same(cpu, device);
+    const Trained device = on_counting_device(GetParam().command, {}, seed);
+    expect_same_bits(cpu, device);
     EXPECT_GT(device.counts.at("graph_launches"), 0);
   }
-  expect_same(cpu, on_device(GetParam().command, {"--cuda-graph", "off"}));
+  expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
 }
 
 // Updates more cost copies, launches and waits for the update before, and nothing else.
 TEST(DeviceCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   const auto counts = [](const Words& more) {
-    Trained run = on_device(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy",
-                                      "--min-params", "1000", "--eval-data", "none"}) +
-                            more);
+    Trained run = on_counting_device(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy",
+                                               "--min-params", "1000", "--eval-data", "none"}) +
+                                     more);
     EXPECT_EQ(run.run.status, 0) << run.run.err;
     EXPECT_EQ(run.violations, std::vector<std::string>{});
     return run.counts;
@@ -110,7 +84,7 @@ TEST(DeviceChoiceTest, WithoutADriverAutoTakesTheCpuAndSaysSo) {
   EXPECT_EQ(chosen.run.status, 0) << chosen.run.err;
   EXPECT_NE(chosen.run.out.find("device: the CPU, since no NVIDIA driver\n"), std::string::npos)
       << chosen.run.out;
-  expect_same(on_cpu(small_mlp()), chosen);
+  expect_same_bits(on_cpu(small_mlp()), chosen);
   const Trained demanded = train(small_mlp(), {"--device", "cuda"}, environment);
   EXPECT_EQ(demanded.run.status, 2);
   EXPECT_EQ(demanded.run.err, "fsdp-run: --device cuda: no NVIDIA driver\n");
@@ -131,7 +105,7 @@ TEST(DeviceChoiceTest, AnOperatorWithoutAKernelIsNamedOrLeftToTheCpu) {
       << demanded.run.err;
   const Trained chosen = train(small_mlp(), {}, environment);
   EXPECT_NE(chosen.run.out.find("device: the CPU, since"), std::string::npos) << chosen.run.out;
-  expect_same(on_cpu(small_mlp()), chosen);
+  expect_same_bits(on_cpu(small_mlp()), chosen);
 }
 
 // The device has a kernel of that name, but it is not the plug-in's.
@@ -148,7 +122,7 @@ TEST(DeviceChoiceTest, AnOperatorThatAPlugInReplacesIsNotTheDevices) {
 TEST(DeviceFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
   const Words command = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--lr",
                                   "1e38", "--optimizer", "sgd", "--steps", "50"});
-  const Trained cpu = on_cpu(command), device = on_device(command);
+  const Trained cpu = on_cpu(command), device = on_counting_device(command);
   EXPECT_EQ(cpu.run.status, 1);
   EXPECT_EQ(device.run.status, 1);
   EXPECT_NE(cpu.run.err.find("NaN"), std::string::npos);

@@ -3,28 +3,17 @@
 // checker and reference evaluator look at the graph.)
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "importer/onnx_import.h"
 #include "importer/specialize.h"
 #include "runtime/forward.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
 namespace {
 
 using testing_data::TempFolder;
-
-std::vector<double> losses_of(const std::string& metrics) {
-  std::vector<double> losses;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] == "step") losses.push_back(row["loss"]);
-  }
-  return losses;
-}
 
 Words model_words(const std::string& name) {
   return {fixture(name + "/model.onnx"), "--data", fixture(name + "/data")};
@@ -85,7 +74,7 @@ TEST(MakeTrainingTest, TheFileTrainsAsTheCommand) {
   // Beside the sample's model are settings of its own; a copy has none.
   const TempFolder folder;
   const std::string copy = folder.path() + "/mnist.onnx";
-  std::filesystem::copy_file(OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", copy);
+  std::filesystem::copy_file(sample_model("mnist/mnist.onnx"), copy);
   expect_same_training({copy, "synthetic"}, {"--steps", "3", "--global-batch-size", "8"},
                        {"--loss", "nll", "--optimizer", "adamw"});
 }

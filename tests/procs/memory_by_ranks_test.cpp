@@ -2,11 +2,12 @@
 // `fsdp-run plan` prints, and against what a run holds.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -54,7 +55,8 @@ class MemoryByRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryByRanks, testing::Values(1, 2, 4, 8),
                          [](const auto& info) { return std::to_string(info.param) + "_ranks"; });
 
-TEST_P(MemoryByRanks, FullShardHoldsItsPartAndTwoUnits) {
+// Ranks of one host read each other's shards where they lie.
+TEST_P(MemoryByRanks, FullShardHoldsItsPart) {
   const int64_t n = GetParam();
   auto rows = planned(GetParam(), "full_shard");
   const int64_t whole = (kBlocks * kBlock + kRoot) * kFloat;
@@ -63,7 +65,20 @@ TEST_P(MemoryByRanks, FullShardHoldsItsPartAndTwoUnits) {
   // Slots of two units at a time: while one is reduced, the next is written.
   EXPECT_LE(rows["gradients (slots, shards)"], 2 * kBlock * kFloat + kRoot * kFloat);
   const Finished plan = Program::run(blocks("plan", GetParam(), "full_shard"));
-  const int64_t gathered = n == 1 ? 0 : 2 * kBlock * kFloat;
+  EXPECT_NE(plan.out.find("gathered 0"), std::string::npos) << plan.out;
+}
+
+TEST_P(MemoryByRanks, FullShardOfSeveralHostsHoldsItsPartAndTwoUnits) {
+  const TempFolder folder;
+  const std::string hosts = folder.path() + "/hosts.yaml";
+  std::ofstream(hosts) << fmt::format(
+      "hosts: {}\nranks_per_host: 1\ninside: {{alpha_us: 1, beta_gbs: 9}}\n"
+      "between: {{alpha_us: 9, beta_gbs: 1}}\n",
+      GetParam());
+  const Finished plan =
+      Program::run(blocks("plan", GetParam(), "full_shard") +
+                   Words{"--world", std::to_string(GetParam()), "--topology", hosts});
+  const int64_t gathered = GetParam() == 1 ? 0 : 2 * kBlock * kFloat;
   EXPECT_NE(plan.out.find(fmt::format("gathered {}", gathered)), std::string::npos) << plan.out;
 }
 
@@ -89,10 +104,7 @@ TEST_P(MemoryByRanks, ARunHoldsWhatWasPlanned) {
     const Finished run =
         Program::run(blocks("", GetParam(), strategy) + Words{"--metrics", metrics});
     ASSERT_EQ(run.status, 0) << run.err;
-    std::istringstream lines(onnx_bytes::content(metrics));
-    std::string line, last;
-    while (std::getline(lines, line)) last = line;
-    const auto end = nlohmann::json::parse(last);
+    const auto end = rows_of(metrics).back();
     const std::vector<int64_t> peak = end["peak_bytes"];
     EXPECT_EQ(peak, end["planned_peak_bytes"].get<std::vector<int64_t>>()) << strategy;
     EXPECT_EQ(peak[0], planned(GetParam(), strategy)["peak, in whole pages"]) << strategy;

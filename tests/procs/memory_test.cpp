@@ -5,9 +5,9 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -35,28 +35,25 @@ std::vector<double> pss_in_the_loop(const Words& command) {
 }
 
 Words mnist(int batch, int steps) {
-  return fsdp_run({OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", "--data", "synthetic",
-                   "--log-interval", "1", "--nproc-per-node", "2", "--threads", "1", "--batch-size",
-                   std::to_string(batch), "--steps", std::to_string(steps)});
+  return fsdp_run({sample_model("mnist/mnist.onnx"), "--data", "synthetic", "--log-interval", "1",
+                   "--nproc-per-node", "2", "--threads", "1", "--batch-size", std::to_string(batch),
+                   "--steps", std::to_string(steps)});
 }
 
-std::vector<nlohmann::json> rows_of(const Words& command) {
+std::vector<nlohmann::json> metrics_of(const Words& command) {
   const testing_data::TempFolder folder;
   const Finished run = Program::run(command + Words{"--metrics", folder.path() + "/m.jsonl"});
   EXPECT_EQ(run.status, 0) << run.err;
-  std::vector<nlohmann::json> rows;
-  std::ifstream file(folder.path() + "/m.jsonl");
-  for (std::string line; std::getline(file, line);) rows.push_back(nlohmann::json::parse(line));
-  return rows;
+  return rows_of(folder.path() + "/m.jsonl");
 }
 
 TEST(Memory, PeakIsThePlanToTheByteUnderEveryStrategy) {
   for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
     for (const char* accum : {"1", "2"}) {
-      const auto rows = rows_of(mlp() + ranks(3) +
-                                Words{"--strategy", strategy, "--grad-accum", accum, "--batch-size",
-                                      "5", "--epochs", "2", "--min-params", "1000", "--eval-data",
-                                      fixture("mlp/data")});
+      const auto rows = metrics_of(mlp() + ranks(3) +
+                                   Words{"--strategy", strategy, "--grad-accum", accum,
+                                         "--batch-size", "5", "--epochs", "2", "--min-params",
+                                         "1000", "--eval-data", fixture("mlp/data")});
       ASSERT_FALSE(rows.empty());
       const auto& end = rows.back();
       EXPECT_EQ(end.at("peak_bytes").size(), 3u);
@@ -70,10 +67,10 @@ TEST(Memory, PeakIsThePlanToTheByteUnderEveryStrategy) {
 TEST(Memory, ShardedStatesFallWithTheNumberOfRanks) {
   double last = HUGE_VAL;
   for (int world : {1, 2, 4}) {
-    const Words run = fsdp_run({OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", "--data", "synthetic",
-                                "--batch-size", "1", "--steps", "1", "--threads", "1",
-                                "--nproc-per-node", std::to_string(world)});
-    const double peak = rows_of(run).back().at("peak_bytes")[0].get<double>();
+    const Words run =
+        fsdp_run({sample_model("mnist/mnist.onnx"), "--data", "synthetic", "--batch-size", "1",
+                  "--steps", "1", "--threads", "1", "--nproc-per-node", std::to_string(world)});
+    const double peak = metrics_of(run).back().at("peak_bytes")[0].get<double>();
     EXPECT_LT(peak, last) << world;
     last = peak;
   }
@@ -83,11 +80,11 @@ TEST(Memory, ProportionalSetSizeGrowsByThePlan) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers' shadow memory counts too";
 #endif
-  const double planned = rows_of(mnist(384, 1)).back().at("planned_peak_bytes")[0].get<double>();
+  const double planned = metrics_of(mnist(384, 1)).back().at("planned_peak_bytes")[0].get<double>();
   ASSERT_GT(planned, 150e6) << "large against the room below";
   const auto small = pss_in_the_loop(mnist(1, 100000));
   const double small_planned =
-      rows_of(mnist(1, 1)).back().at("planned_peak_bytes")[0].get<double>();
+      metrics_of(mnist(1, 1)).back().at("planned_peak_bytes")[0].get<double>();
   const auto large = pss_in_the_loop(mnist(384, 100000));
   ASSERT_EQ(small.size(), 2u);
   ASSERT_EQ(large.size(), 2u);

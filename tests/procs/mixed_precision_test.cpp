@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -32,9 +31,7 @@ Outcome trained(const Words& words) {
   Outcome run;
   if (done.status != 0) return run;
   run.file = onnx_bytes::content(output);
-  std::istringstream lines(onnx_bytes::content(metrics));
-  for (std::string line; std::getline(lines, line);) {
-    const auto row = nlohmann::json::parse(line);
+  for (const auto& row : rows_of(metrics)) {
     if (row["kind"] == "step") run.losses.push_back(row["loss"]);
     if (row["kind"] == "step") run.finite_norms.push_back(!row["grad_norm"].is_null());
     if (row["kind"] == "end") run.used_as_planned = row["peak_bytes"] == row["planned_peak_bytes"];

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -31,13 +31,7 @@ std::vector<double> trained_losses(const std::string& name, const std::string& g
                 "--lr", "1e-3", "--global-batch-size", "8", "--no-shuffle", "--metrics", metrics}) +
       ranks(world));
   EXPECT_EQ(run.status, 0) << name << " " << graph << ": " << run.err;
-  std::vector<double> losses;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row.at("kind") == "step") losses.push_back(row.at("loss").get<double>());
-  }
-  return losses;
+  return losses_of(metrics);
 }
 
 std::vector<std::string> graphs_of(const std::string& name) {

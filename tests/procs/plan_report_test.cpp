@@ -120,7 +120,7 @@ TEST(PlanReport, AutoTakesWhatFitsTheLimitAndIsPredictedToBeTheFastest) {
     return Json::parse(run.out);
   };
   const size_t least = bytes(planned_blocks(blocks("full_shard")));
-  for (const char* more : {"zero1", "shard_grad_op", "no_shard"}) {
+  for (const char* more : {"zero1", "no_shard"}) {
     ASSERT_LT(least, bytes(planned_blocks(blocks(more)))) << more;
   }
   const Words limit{"--memory-limit", std::to_string(least)};

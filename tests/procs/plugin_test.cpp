@@ -1,10 +1,9 @@
 // Plug-ins in the real command: the examples against PyTorch's trajectories, and plug-ins that are
 // wrong. The models are those of tests/fixtures/plugins (make.py says how they were made).
-#include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/refused_run.h"
+#include "tests/support/trajectory.h"
 
 namespace ofsdp {
 namespace {
@@ -42,28 +41,6 @@ Words sharded() {
              "unit"};
 }
 
-std::vector<nlohmann::json> steps_of(const std::string& metrics) {
-  std::vector<nlohmann::json> rows;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] == "step") rows.push_back(row);
-  }
-  return rows;
-}
-
-void expect_trajectory(const std::string& metrics, const std::string& name) {
-  const auto expected =
-      nlohmann::json::parse(std::ifstream(fixture("plugins/" + name + "/expected.json")));
-  const std::vector<double> losses = expected["losses"], norms = expected["grad_norms"];
-  const auto rows = steps_of(metrics);
-  ASSERT_EQ(rows.size(), losses.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_NEAR(rows[i]["loss"], losses[i], 2e-5 * losses[i]) << "loss of step " << i + 1;
-    EXPECT_NEAR(rows[i]["grad_norm"], norms[i], 1e-4 * norms[i]) << "norm of step " << i + 1;
-  }
-}
-
 struct Example {
   std::string model;
   std::string optimizer;
@@ -97,14 +74,14 @@ TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
                                     Words{"--output", trained, "--metrics", metrics});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(run.err, "");
-  expect_trajectory(metrics, e.model);
+  expect_near(steps_of(metrics), reference("plugins/" + e.model));
 
   const std::string again = folder / "again.jsonl";
   const Finished next = Program::run(fsdp_run({trained}) + common +
                                      Words{"--data", fixture("plugins/" + e.model + "/data"),
                                            "--batch-size", "12", "--metrics", again});
   ASSERT_EQ(next.status, 0) << next.err;
-  EXPECT_LT(steps_of(again).front()["loss"], steps_of(metrics).front()["loss"]);
+  EXPECT_LT(losses_of(again).front(), losses_of(metrics).front());
   EXPECT_NE(Program::run(fsdp_run({trained}) + settings(e.optimizer, e.loss)).status, 0)
       << "without the plug-in";
 }
@@ -120,7 +97,7 @@ TEST(PluginTest, OneRankAndThreeAgree) {
   const std::string one = folder / "one.jsonl";
   const Finished run = Program::run(common + Words{"--global-batch-size", "12", "--metrics", one});
   ASSERT_EQ(run.status, 0) << run.err;
-  expect_trajectory(one, "all");
+  expect_near(steps_of(one), reference("plugins/all"));
 }
 
 // Norms of whole parameters over shards that cut them anywhere: an optimizer of a plug-in too.
@@ -152,10 +129,9 @@ TEST(PluginTest, TrainsInBfloat16) {
       plugins({"rms_norm", "fused_swiglu", "scaled_tanh"}) +
       Words{"--global-batch-size", "12", "--param-dtype", "bfloat16", "--metrics", metrics});
   ASSERT_EQ(run.status, 0) << run.err;
-  const auto rows = steps_of(metrics);
-  const auto expected = nlohmann::json::parse(std::ifstream(fixture("plugins/all/expected.json")));
-  EXPECT_NEAR(rows.front()["loss"], expected["losses"][0], 0.02);
-  EXPECT_LT(rows.back()["loss"], rows.front()["loss"]);
+  const auto losses = losses_of(metrics);
+  EXPECT_NEAR(losses.front(), reference("plugins/all").losses[0], 0.02);
+  EXPECT_LT(losses.back(), losses.front());
 }
 
 TEST(PluginTest, IsFoundInTheSearchPath) {
@@ -396,7 +372,7 @@ TEST(PluginOverrideTest, ReplacesTheKernel) {
       0);
   const Finished run = Program::run(common + Words{other}, bad("built_in"));
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_NE(steps_of(plain)[0]["loss"], steps_of(other)[0]["loss"]) << "tanh in place of relu";
+  EXPECT_NE(losses_of(plain)[0], losses_of(other)[0]) << "tanh in place of relu";
 }
 
 }  // namespace

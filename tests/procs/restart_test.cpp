@@ -46,7 +46,7 @@ TEST(RestartTest, GoesOnFromItsCheckpointAndAppendsToItsMetrics) {
   EXPECT_THAT(run.err, HasSubstr("restart 1 of 1: from the latest checkpoint in " + runs.dir()));
   EXPECT_THAT(run.out, HasSubstr("resuming from " + runs.dir() + "/step-"));
   EXPECT_TRUE(output_of(runs) == expected);
-  const auto losses = losses_of(runs / "metrics.jsonl");
+  const auto losses = losses_by_step(runs / "metrics.jsonl");
   EXPECT_EQ(losses.front().first, 1);
   EXPECT_EQ(losses.back().first, 200);
   EXPECT_GE(losses.size(), 200u);

@@ -74,7 +74,7 @@ TEST(ResumeElsewhereTest, LossesGoOn) {
   const CheckpointRuns plain;
   const std::string metrics = plain / "m.jsonl";
   plain.trained(checkpointed_model() + batch(12) + steps(24) + Words{"--metrics", metrics});
-  const auto expected = losses_of(metrics);
+  const auto expected = losses_by_step(metrics);
   ASSERT_EQ(expected.size(), 24u);
   const std::vector<std::pair<int, std::string>> shapes = {
       {1, "full_shard"}, {2, "full_shard"}, {3, "no_shard"}, {4, "shard_grad_op"}};
@@ -88,7 +88,7 @@ TEST(ResumeElsewhereTest, LossesGoOn) {
                    runs.saving() + Words{"--strategy", first});
       runs.trained(checkpointed_model() + batch(12 / to) + ranks(to) + steps(24) + part +
                    runs.resuming() + Words{"--strategy", then, "--wrap", "none"});
-      const auto losses = losses_of(found);
+      const auto losses = losses_by_step(found);
       ASSERT_EQ(losses.size(), expected.size());
       for (size_t i = 0; i < losses.size(); ++i) {
         EXPECT_EQ(losses[i].first, expected[i].first);

@@ -7,6 +7,7 @@
 
 #include "importer/onnx_file.h"
 #include "importer/update_rules.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -25,16 +26,6 @@ std::string data() { return fixture("training_info/data"); }
 
 nlohmann::json parsed(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path));
-}
-
-std::vector<double> losses_of(const std::string& metrics) {
-  std::vector<double> losses;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] == "step") losses.push_back(row["loss"]);
-  }
-  return losses;
 }
 
 void expect_close(const std::vector<double>& found, const std::vector<double>& expected,

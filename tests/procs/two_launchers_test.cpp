@@ -1,5 +1,6 @@
-// The real command started once a host, both hosts being this one: same bits as on one host, a
-// signal to one launcher, and a host that does not come back.
+// The real command started once a host, both hosts being this one: same bits as on one host, where
+// units lie in place while here they are gathered into slots; a signal to one launcher, and a host
+// that does not come back.
 #include <signal.h>
 
 #include "tests/support/await_meeting.h"
@@ -41,6 +42,31 @@ TEST(TwoLaunchersTest, TrainTheBitsOfOneHost) {
   EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
   EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
   EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected);
+}
+
+// Whatever is gathered, when, and in which type.
+TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
+  const std::vector<Words> all = {
+      {"--strategy", "shard_grad_op"},
+      {"--strategy", "zero1"},
+      {"--freeze", "*weight"},
+      {"--grad-accum", "2", "--clip-grad-norm", "0.1"},
+      {"--optimizer", "lamb"},
+      {"--param-dtype", "bfloat16"},
+      {"--param-dtype", "float16", "--freeze", "*bias"},
+      {"--activation-checkpointing", "unit", "--param-dtype", "bfloat16"},
+      {"--backward-prefetch", "post"},
+      {"--backward-prefetch", "none", "--forward-prefetch", "off"},
+      {"--backward-prefetch", "post", "--forward-prefetch", "off", "--prefetch-depth", "3"}};
+  for (const Words& more : all) {
+    const CheckpointRuns runs;
+    const std::string expected = runs.trained(train("8") + more + ranks(2));
+    TwoLaunchers both(train("8") + more + Words{"--output", runs / "two.onnx"}, 1);
+    EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
+    EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
+    EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected)
+        << fmt::format("{}", fmt::join(more, " "));
+  }
 }
 
 TEST(TwoLaunchersTest, ASignalToOneStopsAllAfterTheSameUpdate) {
@@ -85,8 +111,8 @@ TEST(TwoLaunchersTest, FewerRanksKeepTheGlobalBatch) {
   const Finished run = without_second(runs, 1);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("restart 1 of 1: from the latest checkpoint in " + runs.dir()));
-  const auto expected = losses_of(runs / "whole.jsonl");
-  for (const auto& [step, loss] : losses_of(runs / "metrics.jsonl")) {
+  const auto expected = losses_by_step(runs / "whole.jsonl");
+  for (const auto& [step, loss] : losses_by_step(runs / "metrics.jsonl")) {
     EXPECT_NEAR(loss, expected[static_cast<size_t>(step - 1)].second, 1e-5 * loss) << step;
   }
 }

@@ -36,7 +36,7 @@ struct Trained {
 
 Trained trained(const CheckpointRuns& runs, const Words& words) {
   runs.trained(words + Words{"--metrics", runs / "metrics.jsonl"});
-  Trained found{losses_of(runs / "metrics.jsonl"), {}};
+  Trained found{losses_by_step(runs / "metrics.jsonl"), {}};
   const auto file = OnnxFile::open(runs / "trained.onnx");
   for (const Initializer& weight : file->initializers()) {
     std::vector<float> values(static_cast<size_t>(weight.shape.numel()));

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -29,13 +28,7 @@ Trained train(const Words& words) {
                 "--global-batch-size", "8", "--clip-grad-norm", "1", "--metrics", metrics}) +
       words);
   EXPECT_EQ(run.status, 0) << run.err;
-  Trained result{{}, run.out};
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row.at("kind") == "step") result.losses.push_back(row.at("loss").get<double>());
-  }
-  return result;
+  return {losses_of(metrics), run.out};
 }
 
 class WrapTest : public ::testing::TestWithParam<int> {};

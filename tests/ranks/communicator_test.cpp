@@ -175,6 +175,31 @@ TEST_P(Collectives, SumsHaveTheBitsOfAPlainLoop) {
   ranks.expect_success();
 }
 
+TEST_P(Collectives, MemoryInCommonIsSeenByAllAndCountedOnce) {
+  RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
+    if (!c.has_common_memory()) return {};
+    constexpr size_t kBytes = 5000;  // two pages each
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_common(ledger, kBytes));
+    if (ledger.current() != region_bytes(kBytes) || ledger.peak() != ledger.current()) {
+      return fault("ledger {}, at most {}", ledger.current(), ledger.peak());
+    }
+    auto* const values = reinterpret_cast<float*>(base);
+    const auto mine = static_cast<int64_t>(region_bytes(kBytes) / sizeof(float));
+    for (int round = 0; round < 20; ++round) {
+      fill_slot(values + c.rank() * mine, mine, c.rank(), round);
+      OFSDP_RETURN_IF_ERROR(c.barrier({"written", -1, round}));
+      for (int r = 0; r < c.size(); ++r) {
+        for (int64_t i = 0; i < mine; ++i) {
+          if (values[r * mine + i] != value(r, round, i)) return fault("rank {} at {}", r, i);
+        }
+      }
+      OFSDP_RETURN_IF_ERROR(c.barrier({"read", -1, round}));
+    }
+    return {};
+  });
+  ranks.expect_success();
+}
+
 TEST_P(Collectives, SumsOntoWhatWasThereBefore) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
     if (c.name() != "self" && c.name() != "local") return {};  // hosts add partial sums

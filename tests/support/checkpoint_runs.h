@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -55,12 +56,11 @@ class CheckpointRuns {
   mutable Finished last_;
 };
 
-// Losses of a metrics file by step.
-inline std::vector<std::pair<int64_t, double>> losses_of(const std::string& metrics) {
+// Of a metrics file.
+inline std::vector<std::pair<int64_t, double>> losses_by_step(const std::string& metrics) {
   std::vector<std::pair<int64_t, double>> losses;
-  for (const std::string& line : lines_of(onnx_bytes::content(metrics))) {
-    const auto row = nlohmann::json::parse(line);
-    if (row.at("kind") == "step") losses.emplace_back(row.at("step"), row.at("loss"));
+  for (const auto& row : rows_of(metrics, "step")) {
+    losses.emplace_back(row.at("step"), row.at("loss"));
   }
   return losses;
 }

@@ -1,16 +1,18 @@
 // Training runs of the real program on a device that lives in host memory (tests/device), and what
-// they left behind: rows of metrics without times, the trained file, what the device counted.
+// they left behind: rows of metrics without times, the trained file, what the device counted. With
+// the comparisons of a device's run with the CPU's.
 //
 // Ownership: values. Threads: any. Errors: test failures.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -54,15 +56,13 @@ inline Trained train(const Words& command, const Words& more, const Words& envir
       Program::run(
           command + more + Words{"--threads", "1", "--metrics", metrics, "--output", output},
           start)};
-  std::ifstream lines(metrics);
-  for (std::string line; std::getline(lines, line);) {
-    auto row = nlohmann::json::parse(line);
+  for (nlohmann::json& row : rows_of(metrics)) {
     if (row["kind"] == "end") {
       EXPECT_EQ(row["peak_bytes"], row["planned_peak_bytes"]);
       continue;
     }
     for (const char* time : {"step_ms", "samples_per_s", "peak_bytes"}) row.erase(time);
-    trained.rows.push_back(row);
+    trained.rows.push_back(std::move(row));
   }
   trained.file = onnx_bytes::content(output);
   add_report(report, trained);
@@ -80,6 +80,50 @@ inline Trained run_on_device(const char* library, const Words& command, const Wo
   return train(command, Words{"--device", "cuda"} + more,
                {std::string("OFSDP_CUDA_LIBRARY=") + library,
                 "COUNTING_DEVICE_SEED=" + std::to_string(seed)});
+}
+
+inline Trained on_counting_device(const Words& command, const Words& more = {}, int seed = 1) {
+  return run_on_device(OFSDP_COUNTING_DEVICE, command, more, seed);
+}
+
+struct NamedRun {
+  const char* name;
+  Words command;
+};
+
+inline std::string name_of(const testing::TestParamInfo<NamedRun>& info) { return info.param.name; }
+
+inline Words small_mlp() {
+  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")});
+}
+inline Words small_mlp(int world) { return small_mlp() + ranks(world); }
+
+inline void expect_both_ran(const Trained& cpu, const Trained& device) {
+  EXPECT_EQ(cpu.run.status, 0) << cpu.run.err;
+  EXPECT_EQ(device.run.status, 0) << device.run.err;
+  EXPECT_EQ(device.violations, std::vector<std::string>{});
+}
+
+inline void expect_same_bits(const Trained& cpu, const Trained& device) {
+  expect_both_ran(cpu, device);
+  EXPECT_EQ(cpu.rows, device.rows);
+  EXPECT_FALSE(cpu.file.empty());
+  EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
+}
+
+// `allowed`: times the loss.
+inline void expect_near_losses(const Trained& cpu, const Trained& device, double allowed) {
+  expect_both_ran(cpu, device);
+  ASSERT_EQ(cpu.rows.size(), device.rows.size());
+  int losses = 0;
+  for (size_t i = 0; i < cpu.rows.size(); ++i) {
+    if (!cpu.rows[i].contains("loss")) continue;
+    const double expected = cpu.rows[i]["loss"], found = device.rows[i]["loss"];
+    EXPECT_NEAR(found, expected, allowed * std::abs(expected)) << i;
+    ++losses;
+  }
+  EXPECT_GE(losses, 2);
 }
 
 }  // namespace ofsdp

@@ -28,6 +28,10 @@ inline std::string fixture(const std::string& name) {
   return OFSDP_SOURCE_DIR "/tests/fixtures/" + name;
 }
 
+inline std::string sample_model(const std::string& name) {
+  return OFSDP_SOURCE_DIR "/samples/" + name;
+}
+
 // The program of this build, or the one that the environment names in its place.
 inline Words fsdp_run(const Words& words) {
   const char* other = std::getenv("OFSDP_FSDP_RUN");

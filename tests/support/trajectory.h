@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/metrics_rows.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -29,10 +30,7 @@ inline Trajectory reference(const std::string& name) {
 
 inline Trajectory steps_of(const std::string& metrics) {
   Trajectory found;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
-    if (row["kind"] != "step") continue;
+  for (const auto& row : rows_of(metrics, "step")) {
     EXPECT_EQ(row["step"], found.losses.size() + 1);
     found.losses.push_back(row["loss"].is_null() ? std::nan("") : row["loss"].get<double>());
     found.grad_norms.push_back(row["grad_norm"].is_null() ? std::nan("")

@@ -101,6 +101,14 @@ TEST(Schedule, ShardGradOpGathersOnceAndNoShardNever) {
   EXPECT_EQ(collectives(ddp->schedule), "A3 P3 A2 P2 AR3 U3 A1 P1 AR2 U2 A0 P0 AR1 U1 AR0 U0");
 }
 
+// Units that lie in place: and still no update begins before the last use.
+TEST(Schedule, RanksWithMemoryInCommonGatherNothing) {
+  const auto c = compiled(Strategy::kFullShard, 2, {});
+  Plan plan = c->plan;
+  plan.common_memory = true;
+  EXPECT_EQ(collectives(compile(c->graph, plan, {})), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0");
+}
+
 TEST(Schedule, OneRankGathersNothing) {
   const auto c = compiled(Strategy::kFullShard, 1, {});
   EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0");

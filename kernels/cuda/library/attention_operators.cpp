@@ -1,9 +1,8 @@
 // Attention and its gradient without cuDNN: kernels/cuda/attention.h. Cached keys and the outputs of
 // scores are not here.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/library/attention_extent.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
-#include "kernels/ops/attention_shape.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -16,40 +15,13 @@ ops::AttentionInputs inputs_of(const Problem& p, size_t first, size_t lengths, i
   return {at(first), at(first + 1), at(first + 2), at(first + 3), p.has_in(lengths), past};
 }
 
-HeadStrides in_elements(const ofsdp::HeadStrides& s) { return {s.batch, s.head, s.row}; }
-
-AttentionExtent extent_of(const Problem& p, const ops::AttentionInputs& in) {
-  const AttentionShape s = ops::attention_shape(in, p.attributes);
-  AttentionExtent e;
-  e.dtype = in.q.dtype;
-  e.batch = s.batch;
-  e.heads = s.heads;
-  e.kv_heads = s.kv_heads;
-  e.queries = s.queries;
-  e.keys = s.keys;
-  e.width = s.width;
-  e.v_width = s.v_width;
-  e.q = in_elements(s.q);
-  e.k = in_elements(s.k);
-  e.v = in_elements(s.v);
-  e.y = in_elements(s.y);
-  e.scale = static_cast<float>(s.scale);
-  e.softcap = static_cast<float>(s.softcap);
-  e.causal = s.causal;
-  e.left = s.left;
-  e.right = s.right;
-  e.offset = s.offset;
-  e.mask_kind = s.mask == ofsdp::MaskKind::kNone   ? MaskKind::kNone
-                : s.mask == ofsdp::MaskKind::kBool ? MaskKind::kBool
-                                                   : MaskKind::kFloat;
-  std::copy(std::begin(s.mask_strides), std::end(s.mask_strides), std::begin(e.mask_strides));
-  e.mask_keys = s.mask_keys;
-  return e;
+AttentionExtent operands_extent(const Problem& p, const ops::AttentionInputs& in) {
+  return extent_of(ops::attention_shape(in, p.attributes), in.q.dtype);
 }
 
 bool accepts_operands(const Problem& p, const ops::AttentionInputs& in) {
   const DType dtype = in.q.dtype;
-  const AttentionExtent e = extent_of(p, in);
+  const AttentionExtent e = operands_extent(p, in);
   const bool mask = !in.mask.present() || in.mask.dtype == dtype || in.mask.dtype == DType::kBool;
   return p.all_plain() && is_float(dtype) && in.k.dtype == dtype && in.v.dtype == dtype && mask &&
          e.width <= kWidest && e.v_width <= kWidest && e.keys > 0 && e.width > 0 && e.v_width > 0;
@@ -66,7 +38,7 @@ bool accepts(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
-  const AttentionExtent e = extent_of(p, inputs_of(p, 0, 6, 0));
+  const AttentionExtent e = operands_extent(p, inputs_of(p, 0, 6, 0));
   const bool mask = p.has_in(3), lengths = p.has_in(6);
   return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
     AttentionExtent call = e;
@@ -87,7 +59,7 @@ bool accepts_grad(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
-  const AttentionExtent e = extent_of(p, gradient_inputs(p));
+  const AttentionExtent e = operands_extent(p, gradient_inputs(p));
   const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
   return make_cuda_kernel(
       [=](cudaStream_t stream, const ofsdp_launch& l) {

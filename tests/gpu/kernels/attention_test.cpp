@@ -1,9 +1,7 @@
 // Attention, pooling and im2col against the references of the operators, over the operators' own sample cases.
-#include "kernels/cuda/attention.h"
-
 #include "kernels/core/registry.h"
-#include "kernels/cuda/window.h"
-#include "kernels/ops/attention_shape.h"
+#include "kernels/cuda/library/attention_extent.h"
+#include "kernels/cuda/library/window_extent.h"
 #include "kernels/ops/pool_shape.h"
 #include "tests/gpu/kernels/device.h"
 
@@ -43,34 +41,9 @@ struct Filled {
   }
 };
 
-HeadStrides strides_of(const ofsdp::HeadStrides& s) { return {s.batch, s.head, s.row}; }
-
-AttentionExtent extent_of(const AttentionShape& s, DType dtype, const void* mask,
-                          const int64_t* lengths) {
-  AttentionExtent e;
-  e.dtype = dtype;
-  e.batch = s.batch;
-  e.heads = s.heads;
-  e.kv_heads = s.kv_heads;
-  e.queries = s.queries;
-  e.keys = s.keys;
-  e.width = s.width;
-  e.v_width = s.v_width;
-  e.q = strides_of(s.q);
-  e.k = strides_of(s.k);
-  e.v = strides_of(s.v);
-  e.y = strides_of(s.y);
-  e.scale = static_cast<float>(s.scale);
-  e.softcap = static_cast<float>(s.softcap);
-  e.causal = s.causal;
-  e.left = s.left;
-  e.right = s.right;
-  e.offset = s.offset;
-  e.lengths = lengths;
-  e.mask_kind = static_cast<MaskKind>(s.mask);
+AttentionExtent with_memory(AttentionExtent e, const void* mask, const void* lengths) {
   e.mask = mask;
-  std::copy(std::begin(s.mask_strides), std::end(s.mask_strides), e.mask_strides);
-  e.mask_keys = s.mask_keys;
+  e.lengths = static_cast<const int64_t*>(lengths);
   return e;
 }
 
@@ -102,8 +75,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
       const TensorDesc out{dtype, in.desc(0).shape.rank() == 3
                                       ? Shape{s.batch, s.queries, s.heads * s.v_width}
                                       : Shape{s.batch, s.heads, s.queries, s.v_width}};
-      const AttentionExtent e =
-          extent_of(s, dtype, in.data(3), static_cast<const int64_t*>(in.data(6)));
+      const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
       Tensor y(dtype, Tensor::blank(out.numel()));
       same_twice({&y}, [&] {
         return attention(e, in.data(0), in.data(1), in.data(2), y.data(), nullptr);
@@ -126,8 +98,7 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
           ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), in.desc(4),
                                 in.desc(5).present(), sample.attributes.i("past_length", 0)},
                                sample.attributes);
-      const AttentionExtent e =
-          extent_of(s, dtype, in.data(4), static_cast<const int64_t*>(in.data(5)));
+      const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(4), in.data(5));
       std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
       if (sample.num_outputs > 3)
         descs.push_back({dtype, {s.batch, s.heads, s.queries, s.mask_keys}});
@@ -151,24 +122,6 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
 }
 
 // --- windows ---
-
-WindowExtent window_of(const ops::Window& w, const Shape& x, DType dtype, bool last) {
-  WindowExtent e;
-  e.dtype = dtype;
-  e.images = x[0];
-  e.channels = x[1];
-  e.channels_last = last;
-  for (size_t a = 0; a < 3; ++a) {
-    e.in[a] = w.in[a];
-    e.out[a] = w.out[a];
-    e.kernel[a] = w.kernel[a];
-    e.strides[a] = w.strides[a];
-    e.dilations[a] = w.dilations[a];
-    e.pads_begin[a] = w.pads_begin[a];
-    e.pads_end[a] = w.pads_end[a];
-  }
-  return e;
-}
 
 // Plain values of [images, channels, positions] as they lie channels last, and back.
 Doubles turned(const Doubles& values, int64_t images, int64_t from, int64_t to) {
@@ -195,7 +148,7 @@ TEST_F(CudaAttention, MaxPoolAndItsGradient) {
       const Shape& x = in.desc(0).shape;
       const ops::Window w = ops::known_pool(sample.attributes, x);
       const Shape out = ops::pool_output(w, x);
-      const WindowExtent e = window_of(w, x, DType::kFloat32, last);
+      const WindowExtent e = window_extent(w, x[0], x[1], DType::kFloat32, last);
       const DType winner = ops::winner_dtype(w.taps());
       const bool relu = sample.attributes.has("ofsdp_activation");
       auto laid = [&](const Doubles& v, int64_t size) {
@@ -250,7 +203,7 @@ TEST_F(CudaAttention, AveragePoolAndItsGradient) {
       const Shape& x = in.desc(0).shape;
       const ops::Window w = ops::known_pool(sample.attributes, x);
       const Shape out = ops::pool_output(w, x);
-      const WindowExtent e = window_of(w, x, dtype, last);
+      const WindowExtent e = window_extent(w, x[0], x[1], dtype, last);
       const bool count_pad = sample.attributes.i("count_include_pad", 0) != 0;
       auto laid = [&](const Doubles& v, int64_t size) {
         return last ? turned(v, x[0], x[1], size) : v;
@@ -282,7 +235,7 @@ TEST_F(CudaAttention, Im2ColAndCol2Im) {
   const Shape x{2, 6, 7, 9};
   const ops::Window w = ops::known_pool(attributes, x);
   for (DType dtype : kFloats) {
-    WindowExtent e = window_of(w, x, dtype, false);
+    WindowExtent e = window_extent(w, x[0], x[1], dtype, false);
     e.channels = 3;  // the second group of two
     const int64_t step = 6 * w.in_size(), first = 3 * w.in_size(), rows = 3 * w.taps();
     Tensor src(dtype, numbers(x.numel(), 1)),
