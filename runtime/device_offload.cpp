@@ -8,6 +8,7 @@ std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload wh
   for (size_t u = 0; u < units.size(); ++u) {
     const OffloadedUnit& from = offload.units[u];
     units[u].owned = floats(from.owned);
+    if (from.rest != from.owned) units[u].rounded = pinned + from.rest;
     units[u].optimizer.clear();
     for (const size_t offset : from.optimizer) units[u].optimizer.push_back(floats(offset));
     if (what == CpuOffload::kParams) units[u].frozen = pinned + from.frozen;
@@ -16,7 +17,7 @@ std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload wh
 }
 
 Result<std::unique_ptr<DeviceOffload>> DeviceOffload::make(const OffloadContext& context,
-                                                           const HostUpdate& host) {
+                                                           HostUpdate host) {
   std::unique_ptr<DeviceOffload> made(new DeviceOffload(context, host));
   OFSDP_RETURN_IF_ERROR(made->open());
   return made;
@@ -67,7 +68,7 @@ Status DeviceOffload::fetch(int unit, std::byte* owned, std::byte* frozen) {
   const auto frozen_numel =
       static_cast<size_t>(of_plan.frozen_padded_numel / context_.plan.shards(of_plan));
   OFSDP_RETURN_IF_ERROR(begin_up());
-  OFSDP_RETURN_IF_ERROR(copy(up_, owned, host_.rest(unit), host_.rest_bytes(unit)));
+  OFSDP_RETURN_IF_ERROR(copy(up_, owned, rest(unit), rest_bytes(unit)));
   OFSDP_RETURN_IF_ERROR(copy(up_, frozen, context_.pinned + of(unit).frozen,
                              frozen_numel * dtype_size(context_.plan.param_dtype)));
   return order(went_up_, up_, device_.communication());
@@ -136,10 +137,7 @@ Status DeviceOffload::join() {
 }
 
 Status DeviceOffload::publish() {
-  for (const Unit& unit : context_.plan.units) {
-    host_.publish(unit.id, 0, context_.units[static_cast<size_t>(unit.id)].owned_numel);
-    OFSDP_RETURN_IF_ERROR(send_up(unit.id));
-  }
+  for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
   return device_.call("what is offloaded", device_.table().synchronize);
 }
 
@@ -147,8 +145,8 @@ Status DeviceOffload::publish() {
 Status DeviceOffload::send_up(int unit) {
   if (fetches()) return {};
   sending_ = true;
-  return copy(up_, context_.device_units[static_cast<size_t>(unit)].owned, host_.rest(unit),
-              host_.rest_bytes(unit));
+  return copy(up_, context_.device_units[static_cast<size_t>(unit)].owned, rest(unit),
+              rest_bytes(unit));
 }
 
 Status DeviceOffload::begin() {

@@ -32,7 +32,8 @@
 
 namespace ofsdp {
 
-// With masters, states and what else rests in pinned memory there; the rest as in `units`.
+// With masters, states, what the device takes and what else rests in pinned memory there; all else as
+// in `units`.
 std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload what,
                                        std::byte* pinned, std::vector<UnitState> units);
 
@@ -51,11 +52,11 @@ class DeviceOffload {
   using Wait = std::function<Status(ofsdp_event*)>;
 
   static Result<std::unique_ptr<DeviceOffload>> make(const OffloadContext& context,
-                                                     const HostUpdate& host);
+                                                     HostUpdate host);
   DeviceOffload(const DeviceOffload&) = delete;
   ~DeviceOffload();
 
-  // What has been loaded, to where the device takes it from. Waits.
+  // What has been loaded and rounded, to where the device takes it from. Waits.
   Status publish();
   // Before a program: what was sent up has to be there.
   Status begin();
@@ -79,9 +80,14 @@ class DeviceOffload {
   ofsdp_stream* download() const { return download_; }
 
  private:
-  DeviceOffload(const OffloadContext& context, const HostUpdate& host)
+  DeviceOffload(const OffloadContext& context, HostUpdate host)
       : context_(context), device_(context.device), host_(host) {}
   Status open();
+  const std::byte* rest(int unit) const { return context_.pinned + of(unit).rest; }
+  size_t rest_bytes(int unit) const {
+    return static_cast<size_t>(context_.units[static_cast<size_t>(unit)].owned_numel) *
+           dtype_size(context_.plan.rest_dtype());
+  }
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
   Status order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then);
   Status begin_up();
@@ -94,7 +100,7 @@ class DeviceOffload {
 
   OffloadContext context_;
   Device& device_;
-  const HostUpdate& host_;
+  HostUpdate host_;
   ofsdp_stream* up_ = nullptr;
   ofsdp_stream* download_ = nullptr;
   std::vector<DeviceEvent> arrived_;  // the decision, then the units

@@ -8,26 +8,21 @@
 
 namespace ofsdp {
 
-void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) const {
+void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) {
   constexpr int64_t kBlocksWorthAThread = 4;
-  int64_t at = 0;
-  for (const OptimizerStep::Segment& segment : segments_[static_cast<size_t>(unit)]) {
-    const int64_t numel = segment.end - at;
-    const int64_t blocks = (numel + kReduceBlock - 1) / kReduceBlock;
-    parallel_for(blocks, kBlocksWorthAThread, [&](int64_t first, int64_t last) {
-      for (int64_t b = first; b < last; ++b) {
-        const int64_t begin = b * kReduceBlock, count = std::min(kReduceBlock, numel - begin);
-        run_block(unit, at + begin, count, segment.weight_decay, numbers, factor);
-      }
-    });
-    at = std::max(at, segment.end);
-  }
+  const int64_t numel = units_[static_cast<size_t>(unit)].owned_numel;
+  const int64_t blocks = (numel + kReduceBlock - 1) / kReduceBlock;
+  parallel_for(blocks, kBlocksWorthAThread, [&](int64_t first, int64_t last) {
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t begin = b * kReduceBlock;
+      run_block(unit, begin, std::min(kReduceBlock, numel - begin), numbers, factor);
+    }
+  });
 }
 
-void HostUpdate::run_block(int unit, int64_t begin, int64_t count, double weight_decay,
-                           const UpdateNumbers& numbers, const float* factor) const {
-  const OffloadedUnit& from = offloaded(unit);
-  const UnitState& to = state(unit);
+void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
+                           const float* factor) {
+  const OffloadedUnit& from = offload_.units[static_cast<size_t>(unit)];
   alignas(kTensorAlignment) std::array<float, kReduceBlock> gradient;
   convert_elements(pinned_ + from.gradient + static_cast<size_t>(begin) * dtype_size(from.landed),
                    from.landed, reinterpret_cast<std::byte*>(gradient.data()), DType::kFloat32,
@@ -36,17 +31,8 @@ void HostUpdate::run_block(int unit, int64_t begin, int64_t count, double weight
   for (int64_t i = 0; factor != nullptr && i < count; ++i) {
     gradient[static_cast<size_t>(i)] *= *factor;
   }
-  std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> states{};
-  for (size_t i = 0; i < to.optimizer.size(); ++i) states[i] = to.optimizer[i] + begin;
-  optimizer_.update(settings_, {to.owned + begin, gradient.data(), states.data(), count, numbers.lr,
-                                weight_decay, numbers.optimizer_step});
-  publish(unit, begin, count);
-}
-
-void HostUpdate::publish(int unit, int64_t begin, int64_t count) const {
-  convert_elements(reinterpret_cast<const std::byte*>(state(unit).owned + begin), DType::kFloat32,
-                   rest(unit) + static_cast<size_t>(begin) * dtype_size(rest_dtype_), rest_dtype_,
-                   count);
+  std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> scratch{};
+  step_.update(unit, begin, {gradient.data(), static_cast<size_t>(count)}, numbers, scratch);
 }
 
 }  // namespace ofsdp

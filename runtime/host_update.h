@@ -3,7 +3,7 @@
 //
 // A gradient is taken as it has landed, block by block: widened, rounded to what ranks reduce in,
 // scaled. Blocks go to all threads of the rank; optimizers are elementwise, so neither blocks nor
-// threads change a bit. A block of new parameters is converted while it is in the cache.
+// threads change a bit.
 //
 // Ownership: views. Threads: the one that runs the schedule; it uses the pool. No allocation in `run`.
 #pragma once
@@ -14,43 +14,22 @@ namespace ofsdp {
 
 class HostUpdate {
  public:
-  // `units`: of the host; `pinned`: what the offsets of `offload` count from.
-  HostUpdate(const OptimizerDef& optimizer, const OptimizerSettings& settings,
-             const OptimizerStep& step, const std::vector<UnitState>& units,
-             const OffloadPlan& offload, DType rest_dtype, std::byte* pinned)
-      : optimizer_(optimizer),
-        settings_(settings),
-        segments_(step.segments()),
-        units_(units),
-        offload_(offload),
-        rest_dtype_(rest_dtype),
-        pinned_(pinned) {}
+  // `step`: of the units of the host; `pinned`: what the offsets of `offload` count from.
+  HostUpdate(OptimizerStep& step, const std::vector<UnitState>& units, const OffloadPlan& offload,
+             const std::byte* pinned)
+      : step_(step), units_(units), offload_(offload), pinned_(pinned) {}
 
   // `factor`: what gradients are multiplied with, or null.
-  void run(int unit, const UpdateNumbers& numbers, const float* factor) const;
-  // From the masters what the device takes.
-  void publish(int unit, int64_t begin, int64_t count) const;
-
-  std::byte* rest(int unit) const { return pinned_ + offloaded(unit).rest; }
-  size_t rest_bytes(int unit) const {
-    return static_cast<size_t>(state(unit).owned_numel) * dtype_size(rest_dtype_);
-  }
+  void run(int unit, const UpdateNumbers& numbers, const float* factor);
 
  private:
-  const OffloadedUnit& offloaded(int unit) const {
-    return offload_.units[static_cast<size_t>(unit)];
-  }
-  const UnitState& state(int unit) const { return units_[static_cast<size_t>(unit)]; }
-  void run_block(int unit, int64_t begin, int64_t count, double weight_decay,
-                 const UpdateNumbers& numbers, const float* factor) const;
+  void run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
+                 const float* factor);
 
-  const OptimizerDef& optimizer_;
-  OptimizerSettings settings_;
-  const std::vector<std::vector<OptimizerStep::Segment>>& segments_;
+  OptimizerStep& step_;
   const std::vector<UnitState>& units_;
   const OffloadPlan& offload_;
-  DType rest_dtype_;
-  std::byte* pinned_;
+  const std::byte* pinned_;
 };
 
 }  // namespace ofsdp

@@ -117,21 +117,21 @@ OptimizerStep::OptimizerStep(const OptimizerDef& optimizer, const OptimizerSetti
 }
 
 void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradient,
-                           const UpdateNumbers& numbers) {
+                           const UpdateNumbers& numbers, std::span<float*> scratch) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
   const int64_t end = begin + static_cast<int64_t>(gradient.size());
   int64_t at = begin;
   for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
     const int64_t stop = std::min(segment.end, end);
     if (stop <= at) continue;
-    for (size_t i = 0; i < state.optimizer.size(); ++i) state_[i] = state.optimizer[i] + at;
+    for (size_t i = 0; i < state.optimizer.size(); ++i) scratch[i] = state.optimizer[i] + at;
     if (program_ != nullptr) {
       run_program(state, segment, at, stop - at, gradient.data() + (at - begin), numbers);
       at = stop;
       continue;
     }
     optimizer_.update(settings_,
-                      {state.owned + at, gradient.data() + (at - begin), state_.data(), stop - at,
+                      {state.owned + at, gradient.data() + (at - begin), scratch.data(), stop - at,
                        numbers.lr, segment.weight_decay, numbers.optimizer_step});
     at = stop;
   }

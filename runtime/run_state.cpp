@@ -130,10 +130,10 @@ Status RunState::make_device_executor(const ExecutorOptions& options) {
   OFSDP_RETURN_IF_ERROR(device_memory_.upload(memory_, shared_image_.bytes()));
   device_units_ =
       unit_states(plan_.plan, communicator_.rank(), plan_.memory, device_memory_.bases());
-  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan,
-                                               device_units_, plan_.decays);
-  DeviceOptimizer optimizer;
   const bool offloads = plan_.plan.offload != CpuOffload::kNone;
+  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan,
+                                               offloads ? units_ : device_units_, plan_.decays);
+  DeviceOptimizer optimizer;
   if (!offloads) optimizer = make_device_optimizer(device, plan_.optimizer->name, plan_.settings);
   if (!offloads && optimizer == nullptr) {
     return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
@@ -155,13 +155,12 @@ Status RunState::make_device_executor(const ExecutorOptions& options) {
 Result<std::unique_ptr<DeviceOffload>> RunState::make_offload() {
   const OffloadPlan& offload = plan_.memory.offload;
   if (offload.bytes == 0) return std::unique_ptr<DeviceOffload>();
-  host_update_ = std::make_unique<HostUpdate>(*plan_.optimizer, plan_.settings, *optimizer_, units_,
-                                              offload, plan_.plan.rest_dtype(), offloaded_.data());
+  for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
   std::byte* const slots = device_memory_.bases().state + plan_.memory.offload_slots;
   OFSDP_ASSIGN_OR_RETURN(
       auto made, DeviceOffload::make({*plan_.device, plan_.plan, plan_.memory, offloaded_.data(),
                                       slots, units_, device_units_},
-                                     *host_update_));
+                                     HostUpdate(*optimizer_, units_, offload, offloaded_.data())));
   OFSDP_RETURN_IF_ERROR(made->publish());
   return made;
 }

@@ -92,8 +92,7 @@ class RunState {
   std::vector<UnitState> device_units_;
   std::unique_ptr<UpdateProgram> update_program_;  // of a model with a training_info
   std::unique_ptr<OptimizerStep> optimizer_;
-  std::unique_ptr<HostUpdate> host_update_;  // of an offload
-  std::unique_ptr<TraceRecorder> trace_;     // null: nothing is recorded
+  std::unique_ptr<TraceRecorder> trace_;  // null: nothing is recorded
   std::map<ProgramKey, BoundProgram> programs_;
   std::unique_ptr<UpdateRunner> executor_;
 };

@@ -315,6 +315,44 @@ void write_deep_model(const RunFolder& folder, int layers, int64_t width) {
   folder.write("model.onnx", model.bytes());
 }
 
+// Blocks of an update go to all threads; the device that counts has one of its own.
+TEST(DeviceOffloadThreadsTest, TheNumberOfThreadsChangesNoBit) {
+  const RunFolder folder;
+  write_deep_model(folder, 2, 384);
+  const auto trained = [&](const char* threads) {
+    const Finished run =
+        Program::run(fsdp_run({folder.model(),
+                               "--loss",
+                               "cross_entropy",
+                               "--data",
+                               "synthetic",
+                               "--eval-data",
+                               "none",
+                               "--steps",
+                               "3",
+                               "--batch-size",
+                               "4",
+                               "--param-dtype",
+                               "bfloat16",
+                               "--no-decay",
+                               "w1",
+                               "--device",
+                               "cuda",
+                               "--cpu-offload",
+                               "params",
+                               "--threads",
+                               threads,
+                               "--output",
+                               folder.output()}),
+                     {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
+    EXPECT_EQ(run.status, 0) << run.err;
+    return onnx_bytes::content(folder.output());
+  };
+  const std::string one = trained("1");
+  EXPECT_NE(one, onnx_bytes::content(folder.model()));
+  EXPECT_TRUE(one == trained("3"));
+}
+
 // Parameters and AdamW's two states, of twice the limit.
 TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
   const RunFolder folder;
