@@ -96,7 +96,8 @@ bool Plan::keeps_gathered(const Unit& unit) const {
 
 bool Plan::reshards_after_forward(const Unit& unit) const {
   const bool frees = strategy == Strategy::kFullShard || strategy == Strategy::kHybridShard;
-  return frees && shards(unit) > 1 && unit.id != root;
+  const bool costs = shards(unit) > 1 || offload == CpuOffload::kParams;
+  return frees && costs && unit.id != root;
 }
 
 RankGroup Plan::shard_group(const Unit& unit, int rank) const {
@@ -146,6 +147,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
             .reduce_dtype = options.reduce_dtype,
             .across_ranks = options.across_ranks,
             .wide_slots = options.wide_slots,
+            .offload = options.offload,
             .common_ranks = options.common_ranks,
             .units = {},
             .notice = std::move(parts.notice)};

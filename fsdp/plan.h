@@ -19,8 +19,11 @@
 // summing partial sums, and nothing is all-reduced.
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
-// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or those of
-// a hybrid's copy on each) put its shards side by side in it, in the type that nodes compute in: what they read is there already, gathered by nobody.
+// With an offload the masters are in host memory, and what gathers start from has param_dtype: with
+// kOptimizer it is on the device, with kParams on the host, so that every unit is "gathered".
+// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or those
+// of a hybrid's copy on each) put its shards side by side in it, in the type that nodes compute in:
+// what they read is there already, gathered by nobody.
 // An owner may write its shard once all ranks have posted the unit's gradients, behind their last use
 // of it (runtime/schedule_reductions.cpp), and they read it again after the exchange that ends the
 // update. Float32 masters are the shards themselves; of fewer bits the update writes them anew.
@@ -47,6 +50,10 @@ enum class Strategy {
   kAuto  // chosen before planning
 };
 
+// What rests in host memory while a device computes: nothing; masters and optimizer state; the
+// parameters that nodes gather from as well.
+enum class CpuOffload { kNone, kOptimizer, kParams };
+
 struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
   WrapPolicy wrap = WrapPolicy::kTransformer;
@@ -59,6 +66,7 @@ struct PlanOptions {
   DType reduce_dtype = DType::kFloat32;
   bool across_ranks = false;
   bool wide_slots = false;
+  CpuOffload offload = CpuOffload::kNone;  // of a device
   int common_ranks = 1;
 };
 
@@ -77,6 +85,7 @@ struct Plan {
   bool across_ranks = false;             // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
+  CpuOffload offload = CpuOffload::kNone;
   int common_ranks = 1;     // so many neighbouring ranks have memory in common; 1: none
   std::vector<Unit> units;  // the root, when there is one, is the last
   int root = -1;            // its id
@@ -87,8 +96,12 @@ struct Plan {
   int shards(const Unit& unit) const;
   // Gradients are reduced to the shard after every micro-batch, not once an update.
   bool shards_gradients(const Unit& unit) const;
-  // Nodes read a gathered (or converted) copy, not what the rank owns.
-  bool gathers(const Unit& unit) const { return shards(unit) > 1 || low_precision(); }
+  // The type of what the rank owns, where its gathers take it from.
+  DType rest_dtype() const { return offload == CpuOffload::kNone ? DType::kFloat32 : param_dtype; }
+  // Nodes read a gathered (or converted, or fetched) copy, not what the rank owns.
+  bool gathers(const Unit& unit) const {
+    return shards(unit) > 1 || rest_dtype() != param_dtype || offload == CpuOffload::kParams;
+  }
   // Nobody gathers it: the shards lie side by side where all ranks see them, see above.
   bool in_place(const Unit& unit) const {
     return shards(unit) > 1 && common_ranks % shards(unit) == 0 && !keeps_gathered(unit);

@@ -18,13 +18,15 @@ DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
 }
 
 DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks)
+                               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+                               std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
       table_(context.device.table()),
       optimizer_(std::move(optimizer)),
       options_(options),
       ranks_(std::move(ranks)),
+      offload_(std::move(offload)),
       exposed_(context.plan.units.size()) {
   for (const Unit& unit : context.plan.units) {
     gaps_.push_back(gaps(unit));
@@ -32,12 +34,11 @@ DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer opt
   }
 }
 
-Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(const DeviceContext& context,
-                                                             DeviceOptimizer optimizer,
-                                                             const ExecutorOptions& options,
-                                                             std::unique_ptr<DeviceRanks> ranks) {
-  std::unique_ptr<DeviceExecutor> made(
-      new DeviceExecutor(context, std::move(optimizer), options, std::move(ranks)));
+Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
+    const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
+    std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload) {
+  std::unique_ptr<DeviceExecutor> made(new DeviceExecutor(context, std::move(optimizer), options,
+                                                          std::move(ranks), std::move(offload)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
@@ -88,6 +89,7 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
   slots_[slot].pending = true;
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->begin());
   OFSDP_RETURN_IF_ERROR(play(program, slot, batch.alike));
   Slot& under_way = slots_[slot];
   OFSDP_RETURN_IF_ERROR(
@@ -102,7 +104,8 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.program = &program;
   next_ = (slot + 1) % kMicroSlots;
   // The staging of the loader is its own again; the device has work all the while.
-  return device_.call("the upload", table_.await, under_way.uploaded.get());
+  OFSDP_RETURN_IF_ERROR(device_.call("the upload", table_.await, under_way.uploaded.get()));
+  return offload_ == nullptr ? Status{} : update_on_host(program);
 }
 
 Status DeviceExecutor::upload(BoundProgram& program, const MicroBatch& batch, size_t slot) {
@@ -187,14 +190,22 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
                                      options_.scale_loss ? 1 : 0));
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const StreamStep& streams = prepared.streams.steps[s];
-    if (streams.forks >= 0) OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
-    if (streams.waits >= 0) OFSDP_RETURN_IF_ERROR(order(streams.waits, nullptr, compute));
+    const bool here = streams.stream == StreamOf::kCompute;
+    if (streams.forks >= 0) {
+      OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
+      if (offload_ != nullptr) offload_->forked(event(streams.forks));
+    }
+    for (const int e : streams.waits) {
+      OFSDP_RETURN_IF_ERROR(order(e, nullptr, here ? compute : communication));
+    }
     OFSDP_RETURN_IF_ERROR(execute(program, program.steps[s]));
-    if (streams.records >= 0) OFSDP_RETURN_IF_ERROR(order(streams.records, communication, nullptr));
+    if (streams.records < 0) continue;
+    const bool lands = streams.stream == StreamOf::kDownload;
+    OFSDP_RETURN_IF_ERROR(
+        order(streams.records, lands ? offload_->download() : communication, nullptr));
   }
-  if (prepared.streams.join >= 0) {
-    OFSDP_RETURN_IF_ERROR(order(prepared.streams.join, nullptr, compute));
-  }
+  for (const int e : prepared.streams.joins) OFSDP_RETURN_IF_ERROR(order(e, nullptr, compute));
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->join());
   return finish_micro_batch(program, slot);
 }
 

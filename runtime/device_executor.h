@@ -20,14 +20,18 @@
 // nothing. Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples
 // on some is launched step by step on all.
 //
+// With an offload the device has no optimizer: `run` ends, behind the last micro-batch of an update,
+// with the update on the host ([Note: an update on the host] in device_offload.h).
+//
 // Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device, no
-// synchronization with it and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
+// synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
 #pragma once
 
 #include <map>
 
 #include "fsdp/communicator.h"
 #include "runtime/device_memory.h"
+#include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
@@ -58,10 +62,10 @@ struct DeviceContext {  // what outlives the executor
 
 class DeviceExecutor final : public UpdateRunner {
  public:
-  static Result<std::unique_ptr<DeviceExecutor>> make(const DeviceContext& context,
-                                                      DeviceOptimizer optimizer,
-                                                      const ExecutorOptions& options,
-                                                      std::unique_ptr<DeviceRanks> ranks);
+  // `optimizer` is null with an offload, which is null without one.
+  static Result<std::unique_ptr<DeviceExecutor>> make(
+      const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
+      std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
   ~DeviceExecutor() override;
 
   // While planning: before its first run.
@@ -97,7 +101,8 @@ class DeviceExecutor final : public UpdateRunner {
   };
 
   DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                 const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks);
+                 const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+                 std::unique_ptr<DeviceOffload> offload);
   Status start();
 
   // A micro-batch.
@@ -123,10 +128,18 @@ class DeviceExecutor final : public UpdateRunner {
   Status acquire(const BoundProgram& program, int unit);
   Status accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
-  Status all_reduce(int unit);
+  Status all_reduce(const BoundProgram& program, int unit);
   Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
   ofsdp_reduce reduction(int unit, const ofsdp_gradient& gradient, bool norm) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
+
+  // Of an offload (device_executor_offload.cpp).
+  Status update_on_host(const BoundProgram& program);
+  Status send_reduced(const BoundProgram& program, int unit, const void* gradient, bool update);
+  Status send_update(const BoundProgram& program, int unit, const void* gradient);
+  bool waits_for_decision(const BoundProgram& program) const {
+    return offload_ != nullptr && program.plan->options.clip;
+  }
 
   // What a step touches, for StreamPlan.
   std::vector<StepAccess> accesses(const BoundProgram& program) const;
@@ -143,14 +156,15 @@ class DeviceExecutor final : public UpdateRunner {
                                                context_.io.pinned_results[slot]);
   }
   // Every step that other ranks take part in is on the stream of the collectives.
-  bool communicates_here(StepKind kind) const;
+  StreamOf stream_of(const BoundProgram& program, const BoundStep& step) const;
 
   DeviceContext context_;
   Device& device_;
   const ofsdp_device_table& table_;
   DeviceOptimizer optimizer_;
   ExecutorOptions options_;
-  std::unique_ptr<DeviceRanks> ranks_;                          // outlives the graphs
+  std::unique_ptr<DeviceRanks> ranks_;                          // outlives the graphs, as does
+  std::unique_ptr<DeviceOffload> offload_;                      // null: none
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
   std::vector<Span> represented_;
   std::vector<DeviceEvent> events_;

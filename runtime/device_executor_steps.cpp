@@ -27,8 +27,14 @@ bool communicates_on_device(StepKind kind) {
 
 }  // namespace
 
-bool DeviceExecutor::communicates_here(StepKind kind) const {
-  return communicates_on_device(kind) || (kind == StepKind::kCheckLoss && ranks_->several());
+StreamOf DeviceExecutor::stream_of(const BoundProgram& program, const BoundStep& step) const {
+  if (offload_ != nullptr && lands(context_.plan, context_.offsets.offload, program.plan->options,
+                                   {step.kind, step.index})) {
+    return StreamOf::kDownload;
+  }
+  const bool agrees = step.kind == StepKind::kCheckLoss && ranks_->several();
+  return agrees || communicates_on_device(step.kind) ? StreamOf::kCommunication
+                                                     : StreamOf::kCompute;
 }
 
 Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
@@ -51,10 +57,13 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kReduceUpdate:
       return reduce(program, step.index, true);
     case StepKind::kAllReduce:
-      return all_reduce(step.index);
+      return all_reduce(program, step.index);
     case StepKind::kClip:
       return clip();
     case StepKind::kUpdate:
+      if (offload_ != nullptr) {
+        return send_update(program, step.index, context_.units[u].gradient);
+      }
       return update(
           step.index,
           {context_.units[u].gradient, number(DType::kFloat32), number(DType::kFloat32), nullptr},
@@ -91,11 +100,14 @@ Status DeviceExecutor::check_loss(const BoundProgram& program) {
 
 Status DeviceExecutor::clip() {
   OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
-  return device_.call("the norm", table_.clip, device_.communication(), run_state(),
-                      options_.clip_norm, options_.scale_loss ? 1 : 0);
+  OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.clip, device_.communication(), run_state(),
+                                     options_.clip_norm, options_.scale_loss ? 1 : 0));
+  if (offload_ == nullptr) return {};
+  OFSDP_RETURN_IF_ERROR(offload_->decide(run_state()));
+  return offload_->signal(-1);
 }
 
-// Each rank converts its part to where the gathered one lies.
+// Each rank converts its part to where the gathered one lies, or has it sent there.
 Status DeviceExecutor::gather(const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
   const UnitState& state = context_.units[u];
@@ -103,19 +115,29 @@ Status DeviceExecutor::gather(const BoundStep& step) {
   const DType dtype = context_.plan.param_dtype;
   const RankGroup shards = context_.plan.shard_group(unit, ranks_->rank());
   const auto place = static_cast<size_t>(shards.index_of(ranks_->rank()));
+  const int64_t frozen = unit.frozen_padded_numel / shards.count;
+  std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
+  const auto own = [&](std::byte* all, int64_t count) {
+    return all + place * static_cast<size_t>(count) * dtype_size(dtype);
+  };
+  const bool fetches = offload_ != nullptr && offload_->fetches();
+  if (fetches) {
+    OFSDP_RETURN_IF_ERROR(
+        offload_->fetch(step.index, own(step.slot, state.owned_numel), own(behind, frozen)));
+  }
   const auto part = [&](const void* src, DType from, std::byte* all, int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * dtype_size(dtype);
-    std::byte* const dst = all + place * bytes;
-    if (src != dst && count > 0) {
+    std::byte* const dst = own(all, count);
+    if (src != dst && count > 0 && !fetches) {
       OFSDP_RETURN_IF_ERROR(device_.call("all-gather", table_.convert, device_.communication(), src,
                                          number(from), static_cast<void*>(dst), number(dtype),
                                          count));
     }
     return ranks_->all_gather(step.index, shards, all, bytes);
   };
-  OFSDP_RETURN_IF_ERROR(part(state.owned, DType::kFloat32, step.slot, state.owned_numel));
-  std::byte* behind = step.slot + static_cast<size_t>(unit.padded_numel) * dtype_size(dtype);
-  return part(state.frozen, dtype, behind, unit.frozen_padded_numel / shards.count);
+  OFSDP_RETURN_IF_ERROR(
+      part(state.owned, context_.plan.rest_dtype(), step.slot, state.owned_numel));
+  return part(state.frozen, dtype, behind, frozen);
 }
 
 Status DeviceExecutor::carry(const BoundStep& step) {
@@ -183,18 +205,29 @@ Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update
   const bool more = !options.first_micro && context_.plan.shards_gradients(of);
   OFSDP_RETURN_IF_ERROR(ranks_->reduce_scatter(
       unit, context_.plan.summing_group(of, ranks_->rank()), state.slot, dtype, state.owned_numel));
+  float* kept = state.gradient;
+  bool keeps = !update_now;
+  if (offload_ != nullptr) {
+    keeps = offload_->of(unit).summed;
+    if (offload_->of(unit).passes_slots) {
+      OFSDP_ASSIGN_OR_RETURN(kept, offload_->take_slot(unit, more));
+    }
+  }
   const ofsdp_gradient gradient{
       state.slot + static_cast<size_t>(state.owned_begin) * dtype_size(dtype), number(dtype),
-      number(context_.plan.reduce_dtype), more ? state.gradient : nullptr};
+      number(context_.plan.reduce_dtype), more ? kept : nullptr};
   ofsdp_reduce reduce =
       reduction(unit, gradient, options.last_micro && !context_.plan.sums_copies(of));
-  if (!update_now) reduce.dst = state.gradient;
+  if (keeps) reduce.dst = kept;
   OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.reduce, device_.communication(),
                                      static_cast<const ofsdp_reduce*>(&reduce)));
+  if (offload_ != nullptr) {
+    return send_reduced(program, unit, keeps ? kept : gradient.src, update_now);
+  }
   return update_now ? update(unit, gradient, false) : Status{};
 }
 
-Status DeviceExecutor::all_reduce(int unit) {
+Status DeviceExecutor::all_reduce(const BoundProgram& program, int unit) {
   const auto u = static_cast<size_t>(unit);
   const UnitState& state = context_.units[u];
   const DType rounded = context_.plan.reduce_dtype;
@@ -208,7 +241,9 @@ Status DeviceExecutor::all_reduce(int unit) {
   const ofsdp_gradient gradient{state.gradient, number(DType::kFloat32), number(DType::kFloat32),
                                 nullptr};
   const ofsdp_reduce reduce = reduction(unit, gradient, true);
-  return device_.call("all-reduce", table_.reduce, device_.communication(), &reduce);
+  OFSDP_RETURN_IF_ERROR(
+      device_.call("all-reduce", table_.reduce, device_.communication(), &reduce));
+  return waits_for_decision(program) ? offload_->land(unit, state.gradient) : Status{};
 }
 
 // One call for each stretch of parameters with the same weight decay.
@@ -330,10 +365,10 @@ StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& 
       touches.write(context_.memory.io() + context_.io.state, 1);
       break;
     default:
-      return {communicates_here(step.kind),
-              unit_touches(context_, program, step, ranks_->several())};
+      if (step.kind == StepKind::kUpdate && waits_for_decision(program)) break;
+      return {stream_of(program, step), unit_touches(context_, program, step, ranks_->several())};
   }
-  return {communicates_here(step.kind), touches.take()};
+  return {stream_of(program, step), touches.take()};
 }
 
 }  // namespace ofsdp

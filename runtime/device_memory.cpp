@@ -92,10 +92,11 @@ Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes) {
   return {};
 }
 
-Status DeviceRankMemory::download(const RankMemory& images, size_t shared_bytes) {
+Status DeviceRankMemory::download(const RankMemory& images, size_t shared_bytes, bool kept_alone) {
   OFSDP_RETURN_IF_ERROR(device_->call("the device", device_->table().synchronize));
   for (const Pair& pair : pairs(images, shared_bytes)) {
     OFSDP_RETURN_IF_ERROR(move(pair.host, pair.device, pair.bytes, false));
+    if (kept_alone) break;  // the first
   }
   return {};
 }

@@ -53,7 +53,7 @@ class DeviceRankMemory {
 
   // Kept, state and shared, to and from their images. They wait for the device.
   Status upload(const RankMemory& images, size_t shared_bytes);
-  Status download(const RankMemory& images, size_t shared_bytes);
+  Status download(const RankMemory& images, size_t shared_bytes, bool kept_alone = false);
 
  private:
   struct Pair {

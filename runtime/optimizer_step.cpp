@@ -32,14 +32,17 @@ void point_into_common(const Plan& plan, const Unit& unit, int rank, const UnitO
 void point_at_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                          const MemoryBases& memory, UnitState& state) {
   const auto place = static_cast<size_t>(rank % plan.shards(unit));
-  state.owned =
-      floats(o.owned_in_shared ? memory.shared : memory.state, o.owned + place * o.owned_stride);
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  if (rests_here) {
+    state.owned =
+        floats(o.owned_in_shared ? memory.shared : memory.state, o.owned + place * o.owned_stride);
+  }
   if (o.whole >= 0) {
     state.whole = (o.owned_stride > 0 ? memory.shared : memory.state) + o.whole;
   } else if (!plan.gathers(unit)) {
     state.whole = reinterpret_cast<std::byte*>(state.owned);
   }
-  state.frozen = memory.shared + o.frozen;
+  if (rests_here) state.frozen = memory.shared + o.frozen;
 }
 
 UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
@@ -114,21 +117,21 @@ OptimizerStep::OptimizerStep(const OptimizerDef& optimizer, const OptimizerSetti
 }
 
 void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradient,
-                           const UpdateNumbers& numbers) {
+                           const UpdateNumbers& numbers, std::span<float*> scratch) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
   const int64_t end = begin + static_cast<int64_t>(gradient.size());
   int64_t at = begin;
   for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
     const int64_t stop = std::min(segment.end, end);
     if (stop <= at) continue;
-    for (size_t i = 0; i < state.optimizer.size(); ++i) state_[i] = state.optimizer[i] + at;
+    for (size_t i = 0; i < state.optimizer.size(); ++i) scratch[i] = state.optimizer[i] + at;
     if (program_ != nullptr) {
       run_program(state, segment, at, stop - at, gradient.data() + (at - begin), numbers);
       at = stop;
       continue;
     }
     optimizer_.update(settings_,
-                      {state.owned + at, gradient.data() + (at - begin), state_.data(), stop - at,
+                      {state.owned + at, gradient.data() + (at - begin), scratch.data(), stop - at,
                        numbers.lr, segment.weight_decay, numbers.optimizer_step});
     at = stop;
   }

@@ -27,7 +27,8 @@ namespace ofsdp {
 
 // What the rank holds of one unit.
 struct UnitState {
-  float* owned = nullptr;         // parameters: the shard, or the whole
+  float* owned = nullptr;         // parameters: the shard, or the whole; with an offload of the
+                                  // device, in Plan::rest_dtype, or null
   std::vector<float*> optimizer;  // like owned
   std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
   std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
@@ -70,7 +71,12 @@ class OptimizerStep {
 
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
-              const UpdateNumbers& numbers);
+              const UpdateNumbers& numbers) {
+    update(unit, begin, gradient, numbers, state_);
+  }
+  // Of several threads at once, where no program updates: `scratch` for a pointer to each state.
+  void update(int unit, int64_t begin, std::span<const float> gradient,
+              const UpdateNumbers& numbers, std::span<float*> scratch);
   // Writes all that is owned where nodes read it, if they read it rounded.
   void round(int unit) const;
 

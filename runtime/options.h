@@ -32,7 +32,6 @@ enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLio
 enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
 enum class ScheduleUnit { kEpoch, kStep };
 enum class Recompute { kNone, kUnit, kAuto };
-enum class CpuOffload { kNone, kParams, kOptimizer };
 enum class CheckpointType { kSharded, kFull, kLocal };
 enum class Determinism { kOn, kOff, kAcrossRanks };
 

@@ -139,6 +139,17 @@ class PlanChooser {
         plan.memory.largest_bytes(), plan.memory.arena, options_.batch.batch_size, advice());
   }
 
+  // Slower, and only of a device; the lesser one if it is enough.
+  template <typename Offer>
+  void offer_offload(const Offer& offer) const {
+    if (kernels_->device() == nullptr) return;
+    const auto optimizer = [](Options& o) { o.sharding.cpu_offload = CpuOffload::kOptimizer; };
+    const auto params = [](Options& o) { o.sharding.cpu_offload = CpuOffload::kParams; };
+    const CpuOffload now = options_.sharding.cpu_offload;
+    if (now == CpuOffload::kNone && offer("--cpu-offload optimizer", optimizer)) return;
+    if (now != CpuOffload::kParams) offer("--cpu-offload params", params);
+  }
+
   // Each way alone; if none fits, together; and the largest batch that fits.
   std::string advice() const {
     std::string list;
@@ -155,10 +166,19 @@ class PlanChooser {
     auto shard = [](Options& o) { o.sharding.strategy = Strategy::kFullShard; };
     offer("--activation-checkpointing unit", recompute);
     offer("--strategy full_shard", shard);
+    offer_offload(offer);
     if (list.empty()) {
       offer("--strategy full_shard --activation-checkpointing unit", [&](Options& o) {
         recompute(o);
         shard(o);
+      });
+    }
+    if (list.empty() && kernels_->device() != nullptr) {
+      const std::string flags = "--strategy full_shard --activation-checkpointing unit";
+      offer(flags + " --cpu-offload params", [&](Options& o) {
+        recompute(o);
+        shard(o);
+        o.sharding.cpu_offload = CpuOffload::kParams;
       });
     }
     for (int64_t batch = options_.batch.batch_size / 2; batch > 0; batch /= 2) {

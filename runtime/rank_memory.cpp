@@ -25,29 +25,35 @@ void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, s
 // The parameters: what the rank owns, and where it is kept gathered, the whole.
 void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
                       RankMemoryPlan& memory) {
-  const auto whole = static_cast<size_t>(unit.padded_numel);
-  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  const auto whole = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.param_dtype);
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * dtype_size(plan.rest_dtype());
   offsets.owned_in_shared = plan.gathers(unit);
-  if (plan.keeps_gathered(unit) && !plan.low_precision()) {
-    offsets.whole = static_cast<int64_t>(take(memory.shared, whole * sizeof(float)));
+  if (rests_here && plan.keeps_gathered(unit) && plan.rest_dtype() == plan.param_dtype) {
+    offsets.whole = static_cast<int64_t>(take(memory.shared, whole));
     offsets.owned = static_cast<size_t>(offsets.whole);
     offsets.owned_stride = owned;
-    memory.parameter_bytes += whole * sizeof(float);
+    memory.parameter_bytes += whole;
     return;
   }
-  offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
-  memory.parameter_bytes += owned;
+  if (rests_here) {
+    offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
+    memory.parameter_bytes += owned;
+  }
   if (!plan.keeps_gathered(unit)) return;
-  const size_t bytes = whole * dtype_size(plan.param_dtype);
-  offsets.whole = static_cast<int64_t>(take(memory.state, bytes));
-  memory.parameter_bytes += bytes;
+  offsets.whole = static_cast<int64_t>(take(memory.state, whole));
+  memory.parameter_bytes += whole;
 }
 
 // A reduced gradient waits for the update in a place of its own where slots are used in turns, and
-// where it is summed once more over copies, in shared memory.
-void place_gradient(const Plan& plan, const Unit& unit, bool accumulate, UnitOffsets& offsets,
-                    RankMemoryPlan& memory) {
+// where it is summed once more over copies, in shared memory. With an offload it waits on the host
+// for the norm, and with that of parameters for the next micro-batch as well.
+void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
+                    UnitOffsets& offsets, RankMemoryPlan& memory) {
   const bool summed_again = plan.sums_copies(unit);
+  const bool accumulate = plan.offload == CpuOffload::kNone
+                              ? needs.accumulate || needs.norm
+                              : needs.accumulate && plan.offload != CpuOffload::kParams;
   if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
   const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   offsets.gradient_in_shared = summed_again;
@@ -70,14 +76,15 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
     place_in_common(plan, unit, offsets, common, memory);
   } else {
     place_parameters(plan, unit, offsets, memory);
-    place_frozen(plan, unit, offsets, memory);
+    if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
   }
   const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
-  for (int i = 0; i < needs.optimizer_states; ++i) {
+  const bool states_here = plan.offload == CpuOffload::kNone;
+  for (int i = 0; i < needs.optimizer_states && states_here; ++i) {
     offsets.optimizer.push_back(take(memory.state, owned));
     memory.optimizer_bytes += owned;
   }
-  place_gradient(plan, unit, needs.accumulate, offsets, memory);
+  place_gradient(plan, unit, needs, offsets, memory);
   return offsets;
 }
 
@@ -108,6 +115,10 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   }
   const auto ranks = static_cast<size_t>(plan.common_ranks);
   memory.common = (common + ranks - 1) / ranks;
+  memory.offload =
+      plan_offload(plan, needs.optimizer_states, needs.accumulate, needs.prefetch_depth);
+  memory.offload_slots =
+      take(memory.state, static_cast<size_t>(memory.offload.slots) * memory.offload.slot_bytes);
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
   memory.device_io = needs.device_io;

@@ -18,11 +18,13 @@
 #include "fsdp/communicator.h"
 #include "kernels/core/memory.h"
 #include "runtime/memory_plan.h"
+#include "runtime/offload_plan.h"
 
 namespace ofsdp {
 
 struct UnitOffsets {
-  size_t owned = 0;               // what the rank owns of the parameters: in shared or in state
+  size_t owned = 0;  // what the rank owns of the parameters: in shared or in state; of a
+                     // device with an offload in Plan::rest_dtype, or not there at all
   bool owned_in_shared = false;   // where peers, or the rank itself, gather from
   size_t owned_stride = 0;        // times the rank's place in its shard group: added to `owned`
   int64_t whole = -1;             // the gathered copy, where it is kept: in shared, with the owned
@@ -51,6 +53,8 @@ struct RankMemoryPlan {
   size_t data_elsewhere = 0;  // those that another rank owns
   size_t device_io = 0;       // of a device: inputs, numbers, results (runtime/device_memory.h)
   size_t pinned_io = 0;       // its other end on the host
+  OffloadPlan offload;        // pinned on the host, and in no sum of this table
+  size_t offload_slots = 0;   // offload's slots on the device, in state
   std::vector<UnitOffsets> units;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
@@ -68,7 +72,9 @@ struct RankMemoryPlan {
 
 struct RankMemoryNeeds {
   int optimizer_states = 0;  // tensors
-  bool accumulate = false;   // gradients are kept over micro-batches or until the norm is known
+  bool accumulate = false;   // gradients are kept over micro-batches
+  bool norm = false;         // and until the norm is known
+  int prefetch_depth = 1;
   size_t arena = 0;
   size_t kept = 0;
   size_t staging = 0;

@@ -56,6 +56,7 @@ class RunPlanner {
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = options_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
+            .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
             .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
   }
 
@@ -183,7 +184,9 @@ class RunPlanner {
   void plan_bytes() {
     RankMemoryNeeds needs;
     needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
-    needs.accumulate = options_.batch.grad_accum > 1 || needs_norm();
+    needs.accumulate = options_.batch.grad_accum > 1;
+    needs.norm = needs_norm();
+    needs.prefetch_depth = static_cast<int>(options_.sharding.prefetch_depth.value_or(1));
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);
       run_->kept.add(program, run_->plan);

@@ -6,6 +6,7 @@
 
 #include "importer/state_places.h"
 #include "kernels/cpu/float_width.h"
+#include "kernels/cpu/parallel.h"
 #include "runtime/artifact_state.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
@@ -27,6 +28,16 @@ Overlap overlap(const UnitParam& p, int64_t begin, int64_t end) {
   return {first - p.offset, first - begin, last - first};
 }
 
+// States begin at 0, and gaps between parameters stay so.
+void clear_pages(const DeviceMemory& memory) {
+  constexpr int64_t kPagesWorthAThread = 256;
+  const auto pages = static_cast<int64_t>(memory.bytes() / kPageBytes);
+  parallel_for(pages, kPagesWorthAThread, [&](int64_t first, int64_t last) {
+    std::memset(memory.data() + static_cast<size_t>(first) * kPageBytes, 0,
+                static_cast<size_t>(last - first) * kPageBytes);
+  });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
@@ -36,6 +47,10 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
   std::unique_ptr<RunState> state(new RunState(plan, setup, communicator));
   OFSDP_RETURN_IF_ERROR(state->map(ledger));
   state->units_ = unit_states(plan.plan, communicator.rank(), plan.memory, state->memory_.bases());
+  if (plan.memory.offload.bytes > 0) {
+    state->units_ = offloaded_units(plan.memory.offload, plan.plan.offload,
+                                    state->offloaded_.data(), std::move(state->units_));
+  }
   OFSDP_RETURN_IF_ERROR(state->load(checkpoint));
   OFSDP_RETURN_IF_ERROR(plan.device == nullptr ? state->make_executor(options)
                                                : state->make_device_executor(options));
@@ -68,6 +83,11 @@ Status RunState::map_images(MemoryLedger& ledger) {
   OFSDP_ASSIGN_OR_RETURN(device_memory_,
                          DeviceRankMemory::allocate(*plan_.device, ledger, plan_.memory,
                                                     plan_.device_io, communicator_.size() > 1));
+  OFSDP_ASSIGN_OR_RETURN(
+      offloaded_,
+      DeviceMemory::allocate(*plan_.device, offload_ledger_, plan_.memory.offload.bytes,
+                             DeviceMemory::Place::kPinned, "what --cpu-offload keeps on the host"));
+  clear_pages(offloaded_);
   OFSDP_ASSIGN_OR_RETURN(memory_.kept,
                          Region::map(image_ledger_, plan_.memory.kept, kPrivate, "constants"));
   OFSDP_ASSIGN_OR_RETURN(
@@ -110,23 +130,39 @@ Status RunState::make_device_executor(const ExecutorOptions& options) {
   OFSDP_RETURN_IF_ERROR(device_memory_.upload(memory_, shared_image_.bytes()));
   device_units_ =
       unit_states(plan_.plan, communicator_.rank(), plan_.memory, device_memory_.bases());
+  const bool offloads = plan_.plan.offload != CpuOffload::kNone;
   optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan,
-                                               device_units_, plan_.decays);
-  DeviceOptimizer optimizer = make_device_optimizer(device, plan_.optimizer->name, plan_.settings);
-  if (optimizer == nullptr) {
+                                               offloads ? units_ : device_units_, plan_.decays);
+  DeviceOptimizer optimizer;
+  if (!offloads) optimizer = make_device_optimizer(device, plan_.optimizer->name, plan_.settings);
+  if (!offloads && optimizer == nullptr) {
     return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
                        plan_.optimizer->name);
   }
   const DeviceContext context{device,         plan_.plan,    plan_.memory, plan_.device_io,
                               device_memory_, device_units_, *optimizer_};
   OFSDP_ASSIGN_OR_RETURN(auto ranks, join_devices(options.timeout_seconds));
+  OFSDP_ASSIGN_OR_RETURN(auto offload, make_offload());
   OFSDP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::make(context, std::move(optimizer), options,
-                                                             std::move(ranks)));
+                                                             std::move(ranks), std::move(offload)));
   loss_weight_ = executor->loss_weight();
   bind_programs(device_memory_.bases(), device_units_);
   for (auto& [key, program] : programs_) OFSDP_RETURN_IF_ERROR(executor->prepare(program));
   executor_ = std::move(executor);
   return {};
+}
+
+Result<std::unique_ptr<DeviceOffload>> RunState::make_offload() {
+  const OffloadPlan& offload = plan_.memory.offload;
+  if (offload.bytes == 0) return std::unique_ptr<DeviceOffload>();
+  for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
+  std::byte* const slots = device_memory_.bases().state + plan_.memory.offload_slots;
+  OFSDP_ASSIGN_OR_RETURN(
+      auto made, DeviceOffload::make({*plan_.device, plan_.plan, plan_.memory, offloaded_.data(),
+                                      slots, units_, device_units_},
+                                     HostUpdate(*optimizer_, units_, offload, offloaded_.data())));
+  OFSDP_RETURN_IF_ERROR(made->publish());
+  return made;
 }
 
 Result<std::unique_ptr<DeviceRanks>> RunState::join_devices(double timeout_seconds) {
@@ -142,7 +178,8 @@ Result<std::unique_ptr<DeviceRanks>> RunState::join_devices(double timeout_secon
 
 Status RunState::fetch() {
   if (plan_.device == nullptr) return {};
-  return device_memory_.download(memory_, shared_image_.bytes());
+  const bool offloaded = plan_.plan.offload != CpuOffload::kNone;  // the host has it
+  return device_memory_.download(memory_, shared_image_.bytes(), offloaded);
 }
 
 BoundProgram& RunState::program(const ProgramKey& key) {

@@ -5,7 +5,8 @@
 // to the trained file; the model is never gathered on one rank.
 //
 // On a device the host keeps an image of what is loaded and saved: `make` fills it, `fetch` brings it
-// up to date, what reads the state (held, kept, write_output) reads the image.
+// up to date, what reads the state (held, kept, write_output) reads the image. What --cpu-offload
+// keeps in pinned memory is itself what is loaded and saved.
 //
 // Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
 // and `write_output` are collective. Errors: kFault (memory, disk); kInput (a weight that cannot be
@@ -58,6 +59,7 @@ class RunState {
   Status load(CheckpointReader* checkpoint);
   Status make_executor(const ExecutorOptions& options);
   Status make_device_executor(const ExecutorOptions& options);
+  Result<std::unique_ptr<DeviceOffload>> make_offload();
   Result<std::unique_ptr<DeviceRanks>> join_devices(double timeout_seconds);
   Status load_weights();
   Status load_states(const Unit& unit);
@@ -81,6 +83,8 @@ class RunState {
   Region shared_image_;
   RankMemory memory_;  // with a device: images, and the checkpoint's copy
   DeviceRankMemory device_memory_;
+  MemoryLedger offload_ledger_;  // of what --cpu-offload pins, which is no memory of a device
+  DeviceMemory offloaded_;
   std::span<std::byte> staging_;
   size_t eval_staging_ = 0;  // offset
   float* loss_weight_ = nullptr;

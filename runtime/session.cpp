@@ -8,6 +8,7 @@
 #include "runtime/agreement.h"
 #include "runtime/artifact_state.h"
 #include "runtime/device_choice.h"
+#include "runtime/offload_line.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/resume.h"
@@ -130,6 +131,7 @@ class Session {
               : fmt::format("loss: {} over samples\n", mean));
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
+    print(offload_line(plan, options_));
     print(dtypes_line());
     print(slices_line());
     print(plan.choice);

@@ -1,5 +1,7 @@
 #include "runtime/stream_plan.h"
 
+#include <algorithm>
+
 namespace ofsdp {
 namespace {
 
@@ -26,31 +28,50 @@ class StreamPlanner {
   StreamPlan run() {
     for (size_t s = 0; s < accesses_.size(); ++s) {
       if (accesses_[s].touches.empty()) continue;
-      accesses_[s].communication ? communicate(s) : compute(s);
+      accesses_[s].stream == StreamOf::kCompute ? compute(s) : communicate(s);
     }
-    if (!communication_.empty()) plan_.join = recorded(communication_.back());
+    for (const auto* steps : {&communication_, &download_}) {
+      if (!steps->empty()) plan_.joins.push_back(recorded(steps->back()));
+    }
     return std::move(plan_);
   }
 
  private:
+  // How many steps of the two other streams a stream has waited for.
+  struct Waited {
+    size_t communication = 0, download = 0;
+  };
+
   void communicate(size_t s) {
     StreamStep& step = plan_.steps[s];
-    step.communication = true;
-    if (computed_ || communication_.empty()) step.forks = plan_.events++;
+    step.stream = accesses_[s].stream;
+    if (computed_ || (communication_.empty() && download_.empty())) step.forks = plan_.events++;
     computed_ = false;
-    communication_.push_back(s);
+    wait(s, download_, of_communication_.download);
+    (step.stream == StreamOf::kDownload ? download_ : communication_).push_back(s);
+  }
+
+  // An end on the download stream is behind all that the communication stream had before it.
+  void compute(size_t s) {
+    computed_ = true;
+    if (wait(s, download_, of_compute_.download)) {
+      const size_t last = download_[of_compute_.download - 1];
+      const auto before = std::ranges::lower_bound(communication_, last) - communication_.begin();
+      of_compute_.communication = std::max(of_compute_.communication, static_cast<size_t>(before));
+    }
+    wait(s, communication_, of_compute_.communication);
   }
 
   // Waiting for one step of a stream is waiting for all before it.
-  void compute(size_t s) {
-    computed_ = true;
-    for (size_t i = communication_.size(); i > waited_; --i) {
-      const size_t other = communication_[i - 1];
+  bool wait(size_t s, const std::vector<size_t>& others, size_t& waited) {
+    for (size_t i = others.size(); i > waited; --i) {
+      const size_t other = others[i - 1];
       if (!conflict(accesses_[s], accesses_[other])) continue;
-      plan_.steps[s].waits = recorded(other);
-      waited_ = i;
-      return;
+      plan_.steps[s].waits.push_back(recorded(other));
+      waited = i;
+      return true;
     }
+    return false;
   }
 
   int recorded(size_t s) {
@@ -61,9 +82,9 @@ class StreamPlanner {
 
   const std::vector<StepAccess>& accesses_;
   StreamPlan plan_;
-  std::vector<size_t> communication_;  // steps so far
-  size_t waited_ = 0;                  // of these, how many the compute stream has waited for
-  bool computed_ = false;              // since the last fork
+  std::vector<size_t> communication_, download_;  // steps so far
+  Waited of_compute_, of_communication_;
+  bool computed_ = false;  // since the last fork
 };
 
 }  // namespace

@@ -238,6 +238,9 @@ typedef struct ofsdp_device_table {
   /* For who waits without blocking. */
   int32_t (*reached)(ofsdp_device*, ofsdp_event*); /* 1: yes, 0: not yet, -1: failed */
   int32_t (*mark)(ofsdp_device*, ofsdp_stream*, int64_t* pinned, int64_t value);
+  /* As record, for the host to wait for; in a capture it is of the graph: each launch records it
+   * anew, and no stream may wait for it. */
+  int32_t (*signal)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

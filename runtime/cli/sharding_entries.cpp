@@ -21,8 +21,8 @@ constexpr Choice<DType> kDTypes[] = {
 constexpr Choice<Recompute> kRecomputes[] = {
     {"none", Recompute::kNone}, {"unit", Recompute::kUnit}, {"auto", Recompute::kAuto}};
 constexpr Choice<CpuOffload> kOffloads[] = {{"none", CpuOffload::kNone},
-                                            {"params", CpuOffload::kParams, false},
-                                            {"optimizer", CpuOffload::kOptimizer, false}};
+                                            {"params", CpuOffload::kParams},
+                                            {"optimizer", CpuOffload::kOptimizer}};
 constexpr Choice<BackwardPrefetch> kBackwardPrefetches[] = {{"pre", BackwardPrefetch::kPre},
                                                             {"post", BackwardPrefetch::kPost},
                                                             {"none", BackwardPrefetch::kNone}};

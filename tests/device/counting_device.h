@@ -45,7 +45,8 @@ namespace ofsdp::counting {
 class GraphRun;
 
 struct Operation {
-  enum class Kind { kWork, kRecord, kWait, kGraph };
+  // kSignal: a record in a graph for the host, of another generation in each launch.
+  enum class Kind { kWork, kRecord, kWait, kGraph, kSignal };
   Kind kind = Kind::kWork;
   std::function<Status()> work;
   ofsdp_event* event = nullptr;
@@ -54,7 +55,8 @@ struct Operation {
   std::shared_ptr<GraphRun> graph;
 };
 
-// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own.
+// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own, but
+// for signals.
 class GraphRun {
  public:
   explicit GraphRun(const ofsdp_device_graph& graph);
@@ -72,6 +74,7 @@ class GraphRun {
   std::vector<Line> lines_;
   size_t left_ = 0;
   std::set<std::pair<ofsdp_event*, uint64_t>> reached_;
+  std::map<const Operation*, uint64_t> signals_;  // generations
 };
 
 struct Allocation {
@@ -86,6 +89,7 @@ struct ofsdp_event {
   uint64_t reached = 0;
   ofsdp_device_graph* capture = nullptr;  // in which it was last recorded, or null
   ofsdp_stream* stream = nullptr;
+  bool signals = false;  // recorded by a graph, for the host alone
 };
 
 struct ofsdp_stream {
@@ -117,6 +121,7 @@ struct ofsdp_device {
   int32_t violation(const std::string& text);
   // Whether [data, data + bytes) is in an allocation; `where` is for the message.
   bool holds(const void* data, size_t bytes, bool pinned_too, const char* where);
+  bool pinned(const void* data) const;
   bool capturing() const { return !captures.empty(); }
 
   // Runs what may run until `reached`. With other ranks it may have to wait for them; unless it

@@ -93,6 +93,9 @@ GraphRun::GraphRun(const ofsdp_device_graph& graph) {
   for (const auto& [stream, operations] : graph.streams) {
     lines_.push_back({&operations});
     left_ += operations.size();
+    for (const Operation& operation : operations) {
+      if (operation.kind == Kind::kSignal) signals_[&operation] = ++operation.event->recorded;
+    }
   }
 }
 
@@ -116,7 +119,11 @@ Status GraphRun::run_one(ofsdp_device& device) {
   Line& line = *able_lines[device.draw(able_lines.size())];
   const Operation& operation = (*line.operations)[line.next++];
   --left_;
-  if (operation.kind == Kind::kRecord) reached_.insert({operation.event, operation.generation});
+  if (operation.kind == Kind::kSignal) {
+    operation.event->reached = std::max(operation.event->reached, signals_.at(&operation));
+  } else if (operation.kind == Kind::kRecord) {
+    reached_.insert({operation.event, operation.generation});
+  }
   return operation.kind == Kind::kWork ? operation.work() : Status{};
 }
 
@@ -148,11 +155,21 @@ void drop_event(ofsdp_device*, ofsdp_event* event) { delete event; }
 int32_t record(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
   event->capture = stream->capture;
   event->stream = stream;
+  event->signals = false;
   return device->push(stream, {Kind::kRecord, nullptr, event, ++event->recorded, nullptr, nullptr});
+}
+
+int32_t signal(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
+  if (stream->capture == nullptr) return record(device, event, stream);
+  event->capture = nullptr;
+  event->stream = stream;
+  event->signals = true;
+  return device->push(stream, {Kind::kSignal, nullptr, event, 0, nullptr, nullptr});
 }
 
 // Also how a stream joins a capture.
 int32_t wait(ofsdp_device* device, ofsdp_stream* stream, ofsdp_event* event) {
+  if (event->signals) return device->violation("a stream waits for a graph's signal to the host");
   if (event->recorded == 0) return device->violation("a stream waits for an event never recorded");
   if (stream->capture != event->capture) {
     if (stream->capture != nullptr) {
@@ -202,7 +219,10 @@ int32_t synchronize(ofsdp_device* device) {
 int32_t copy(ofsdp_device* device, ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
   if (!device->holds(dst, bytes, true, "copy to") || !device->holds(src, bytes, true, "copy from"))
     return 1;
+  const bool from_host = device->pinned(src), to_host = device->pinned(dst);
+  const char* way = from_host == to_host ? "bytes_inside" : from_host ? "bytes_up" : "bytes_down";
   return device->put(stream, [=] {
+    device->counts[way] += static_cast<long>(bytes);
     std::memmove(dst, src, bytes);
     return Status{};
   });
@@ -279,6 +299,7 @@ void add_order(ofsdp_device_table& table) {
   table.make_event = Locked<make_event>::call;
   table.drop_event = Locked<drop_event>::call;
   table.record = Locked<record>::call;
+  table.signal = Locked<signal>::call;
   table.wait = Locked<wait>::call;
   table.await = Locked<await>::call;
   table.synchronize = Locked<synchronize>::call;

@@ -122,6 +122,11 @@ bool ofsdp_device::holds(const void* data, size_t bytes, bool pinned_too, const 
   return false;
 }
 
+bool ofsdp_device::pinned(const void* data) const {
+  const auto it = allocations.upper_bound(static_cast<const std::byte*>(data));
+  return it != allocations.begin() && std::prev(it)->second.pinned;
+}
+
 void ofsdp_device::protect(bool open) {
   for (const auto& [data, allocation] : allocations) {
     if (allocation.pinned) continue;

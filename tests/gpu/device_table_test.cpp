@@ -232,5 +232,45 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
   EXPECT_EQ(sum[1], a[1] + a[1] + a[1]);
 }
 
+// The host waits for a copy inside a graph while the graph may go on, in each launch anew.
+TEST_F(DeviceTableTest, ASignalInAGraphReachesTheHostWithEachLaunch) {
+  const auto a = values();
+  on_both([&](Bench& d) {
+    d.put(0, a);
+    d.put(1, std::vector<float>(kCount));
+    constexpr size_t kBytes = kCount * sizeof(float);
+    MemoryLedger ledger;
+    const auto pinned =
+        *DeviceMemory::allocate(d.device(), ledger, kBytes, DeviceMemory::Place::kPinned, "");
+    const auto fork = *DeviceEvent::make(d.device()), join = *DeviceEvent::make(d.device()),
+               arrived = *DeviceEvent::make(d.device());
+    ofsdp_stream* const first = d.device().compute();
+    ofsdp_stream* const second = d.device().upload();
+    d.call(d.table().capture_begin, first);
+    d.call(d.table().add, first, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
+           kCount);
+    d.call(d.table().record, fork.get(), first);
+    d.call(d.table().wait, second, fork.get());
+    d.call(d.table().copy, second, static_cast<void*>(pinned.data()),
+           static_cast<const void*>(d.at<float>(1)), kBytes);
+    d.call(d.table().signal, arrived.get(), second);
+    d.call(d.table().record, join.get(), second);
+    d.call(d.table().wait, first, join.get());
+    ofsdp_device_graph* graph = d.table().capture_end(d.device().handle(), first);
+    ASSERT_NE(graph, nullptr) << d.table().error(d.device().handle());
+    float sum = 0;
+    for (int i = 0; i < 3; ++i) {
+      d.call(d.table().launch, graph, first);
+      d.call(d.table().await, arrived.get());
+      sum += a[1];
+      EXPECT_EQ(reinterpret_cast<const float*>(pinned.data())[1], sum) << i;
+    }
+    d.call(d.table().signal, arrived.get(), second);  // outside of a capture a record
+    d.call(d.table().await, arrived.get());
+    d.call(d.table().synchronize);
+    d.table().drop_graph(d.device().handle(), graph);
+  });
+}
+
 }  // namespace
 }  // namespace ofsdp

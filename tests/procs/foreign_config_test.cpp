@@ -65,10 +65,10 @@ INSTANTIATE_TEST_SUITE_P(
         Given{"accelerate/multi_cpu.yaml", 0, "no_shard, 4 ranks"},
         Given{"accelerate/unknown_key.yaml", 2, "did you mean 'mixed_precision'?"},
         Given{"accelerate/deepspeed_stage_2.yaml", 0, "shard_grad_op, 2 ranks"},
-        Given{"accelerate/deepspeed_stage_3.yaml", 2, "offload_param_device"},
+        Given{"accelerate/deepspeed_stage_3.yaml", 0, "--cpu-offload params: no effect"},
         Given{"accelerate/deepspeed_file.yaml", 0, "shard_grad_op, 2 ranks", 2},
         Given{"deepspeed/stage_2.json", 0, "parameters and computation float16"},
-        Given{"deepspeed/stage_3_offload.json", 2, "zero_optimization.offload_param.device"}),
+        Given{"deepspeed/stage_3_offload.json", 0, "--cpu-offload params: no effect"}),
     [](const auto& info) {
       std::string name = info.param.file;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';

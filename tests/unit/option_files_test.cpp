@@ -118,8 +118,8 @@ TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
   EXPECT_EQ(config_refused("lr: 1\n---\nlr: 2\n"), "c.yaml: expected one YAML document, found 2");
   EXPECT_EQ(config_refused("- a\n"), "c.yaml: expected a mapping of options");
   EXPECT_EQ(config_refused("a: [1\n").find("c.yaml line 2: expected YAML: "), 0u);
-  EXPECT_EQ(config_refused("cpu_offload: params\n"),
-            "c.yaml line 1: cpu_offload: not built yet (found 'params')");
+  EXPECT_EQ(config_refused("cpu_offload: disk\n"),
+            "c.yaml line 1: cpu_offload: expected one of none, params, optimizer, found 'disk'");
   EXPECT_EQ(config_refused("optimizer: adam\nmomentum: 0.9\n"),
             "c.yaml line 2: momentum has no effect with --optimizer adam");
 }

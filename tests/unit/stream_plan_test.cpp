@@ -1,4 +1,4 @@
-// Two streams: what touches the same bytes is ordered as in the schedule, by a search through the
+// Streams of a device: what touches the same bytes is ordered as in the schedule, by a search through the
 // events that knows nothing of how they were placed; what does not may run side by side.
 #include "runtime/stream_plan.h"
 
@@ -11,33 +11,56 @@ namespace {
 
 std::byte memory[64];
 
-StepAccess step(bool communication, int begin, int bytes, bool writes) {
-  return {communication, {{memory + begin, static_cast<size_t>(bytes), writes}}};
+constexpr StreamOf kCompute = StreamOf::kCompute, kCommunication = StreamOf::kCommunication,
+                   kDownload = StreamOf::kDownload;
+
+StepAccess step(StreamOf stream, int begin, int bytes, bool writes) {
+  return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}};
 }
 
-// before[a][b]: a has ended when b begins.
-std::vector<std::vector<bool>> order_of(const StreamPlan& plan) {
-  const size_t n = plan.steps.size();
-  std::vector<std::vector<bool>> before(n, std::vector<bool>(n, false));
-  std::vector<int> recorder(static_cast<size_t>(plan.events), -1);
-  int last[2] = {-1, -1};
-  const auto after = [&](int a, size_t b) {
-    if (a < 0) return;
-    before[static_cast<size_t>(a)][b] = true;
-    for (size_t i = 0; i < n; ++i) {
-      if (before[i][static_cast<size_t>(a)]) before[i][b] = true;
+// What has ended at a point of a stream: steps, each with a begin (on the communication stream, if it
+// is not the compute stream's) and an end. Points are 2 s and 2 s + 1.
+class Order {
+ public:
+  explicit Order(const StreamPlan& plan)
+      : before_(2 * plan.steps.size(), std::vector<bool>(2 * plan.steps.size(), false)) {
+    std::vector<int> recorder(static_cast<size_t>(plan.events), -1);
+    int last[3] = {-1, -1, -1};
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const StreamStep& step = plan.steps[s];
+      const int begin = static_cast<int>(2 * s), end = begin + 1;
+      int& first = last[step.stream == kCompute ? 0 : 1];
+      after(first, begin);
+      if (step.forks >= 0) after(last[0], begin);
+      for (const int event : step.waits) after(recorder[static_cast<size_t>(event)], begin);
+      after(begin, end);
+      first = step.stream == kDownload ? begin : end;
+      if (step.stream == kDownload) {
+        after(last[2], end);
+        last[2] = end;
+      }
+      if (step.records >= 0) recorder[static_cast<size_t>(step.records)] = end;
     }
-  };
-  for (size_t s = 0; s < n; ++s) {
-    const StreamStep& step = plan.steps[s];
-    const int stream = step.communication ? 1 : 0;
-    after(last[stream], s);
-    if (step.forks >= 0) after(last[0], s);
-    if (step.waits >= 0) after(recorder[static_cast<size_t>(step.waits)], s);
-    if (step.records >= 0) recorder[static_cast<size_t>(step.records)] = static_cast<int>(s);
-    last[stream] = static_cast<int>(s);
   }
-  return before;
+
+  // a has ended when b begins.
+  bool before(size_t a, size_t b) const { return before_[2 * a + 1][2 * b]; }
+
+ private:
+  void after(int a, int b) {
+    if (a < 0) return;
+    for (std::vector<bool>& point : before_) {
+      if (point[static_cast<size_t>(a)]) point[static_cast<size_t>(b)] = true;
+    }
+    before_[static_cast<size_t>(a)][static_cast<size_t>(b)] = true;
+  }
+
+  std::vector<std::vector<bool>> before_;
+};
+
+StreamOf drawn(std::mt19937& random) {
+  const auto number = random() % 6;
+  return number == 0 ? kDownload : number < 3 ? kCommunication : kCompute;
 }
 
 TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
@@ -46,38 +69,48 @@ TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
   for (int round = 0; round < 200; ++round) {
     std::vector<StepAccess> steps;
     for (int s = 0; s < 30; ++s) {
-      steps.push_back(step(random() % 3 == 0, static_cast<int>(random() % 56),
+      steps.push_back(step(drawn(random), static_cast<int>(random() % 56),
                            1 + static_cast<int>(random() % 8), random() % 2 == 0));
     }
-    const StreamPlan plan = plan_streams(steps);
-    const auto before = order_of(plan);
+    const Order order(plan_streams(steps));
     for (size_t a = 0; a < steps.size(); ++a) {
       for (size_t b = a + 1; b < steps.size(); ++b) {
         const MemoryAccess &x = steps[a].touches[0], &y = steps[b].touches[0];
         const bool same = x.data < y.data + y.bytes && y.data < x.data + x.bytes;
         if (same && (x.writes || y.writes)) {
-          EXPECT_TRUE(before[a][b]) << round << " " << a << " " << b;
+          EXPECT_TRUE(order.before(a, b)) << round << " " << a << " " << b;
         }
-        if (!before[a][b]) ++beside;
+        if (!order.before(a, b)) ++beside;
       }
     }
   }
-  EXPECT_GT(beside, 1000) << "two streams that are one";
+  EXPECT_GT(beside, 1000) << "streams that are one";
 }
 
 TEST(StreamPlan, AGatherRunsBesideTheNodesBeforeItsFirstUse) {
-  const StreamPlan plan = plan_streams({step(true, 0, 8, true), step(false, 16, 8, true),
-                                        step(false, 32, 8, true), step(false, 0, 4, false)});
-  EXPECT_EQ(plan.steps[1].waits, -1);
-  EXPECT_EQ(plan.steps[2].waits, -1);
-  EXPECT_EQ(plan.steps[3].waits, plan.steps[0].records);
-  EXPECT_EQ(plan.join, plan.steps[0].records);
+  const StreamPlan plan =
+      plan_streams({step(kCommunication, 0, 8, true), step(kCompute, 16, 8, true),
+                    step(kCompute, 32, 8, true), step(kCompute, 0, 4, false)});
+  EXPECT_TRUE(plan.steps[1].waits.empty());
+  EXPECT_TRUE(plan.steps[2].waits.empty());
+  EXPECT_EQ(plan.steps[3].waits, std::vector<int>{plan.steps[0].records});
+  EXPECT_EQ(plan.joins, std::vector<int>{plan.steps[0].records});
+}
+
+TEST(StreamPlan, AGatherDoesNotWaitForTheDownloadBeforeIt) {
+  const StreamPlan plan = plan_streams({step(kCompute, 0, 8, true), step(kDownload, 0, 8, false),
+                                        step(kCommunication, 16, 8, true),
+                                        step(kCompute, 16, 8, false), step(kCompute, 0, 8, true)});
+  EXPECT_TRUE(plan.steps[2].waits.empty());
+  EXPECT_EQ(plan.steps[3].waits, std::vector<int>{plan.steps[2].records});
+  EXPECT_EQ(plan.steps[4].waits, std::vector<int>{plan.steps[1].records});
+  EXPECT_EQ(plan.joins.size(), 2u);
 }
 
 TEST(StreamPlan, OneStreamNeedsNoEvent) {
-  const StreamPlan plan = plan_streams({step(false, 0, 8, true), step(false, 0, 8, true)});
+  const StreamPlan plan = plan_streams({step(kCompute, 0, 8, true), step(kCompute, 0, 8, true)});
   EXPECT_EQ(plan.events, 0);
-  EXPECT_EQ(plan.join, -1);
+  EXPECT_TRUE(plan.joins.empty());
 }
 
 }  // namespace

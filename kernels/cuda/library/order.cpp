@@ -33,6 +33,18 @@ int32_t record(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
   return failed(device, cudaEventRecord(raw(event), raw(stream)), "cudaEventRecord");
 }
 
+// An event that is external to a graph; to ask for one outside of a capture is an error.
+int32_t signal(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (failed(device, cudaStreamIsCapturing(raw(stream), &status), "cudaStreamIsCapturing") != 0) {
+    return 1;
+  }
+  const unsigned flags =
+      status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+  return failed(device, cudaEventRecordWithFlags(raw(event), raw(stream), flags),
+                "cudaEventRecordWithFlags");
+}
+
 int32_t wait(ofsdp_device* device, ofsdp_stream* stream, ofsdp_event* event) {
   return failed(device, cudaStreamWaitEvent(raw(stream), raw(event), 0), "cudaStreamWaitEvent");
 }
@@ -96,6 +108,7 @@ void add_order(ofsdp_device_table& table) {
   table.make_event = make_event;
   table.drop_event = drop_event;
   table.record = record;
+  table.signal = signal;
   table.wait = wait;
   table.await = await;
   table.reached = reached;

@@ -1,0 +1,38 @@
+#include "runtime/host_update.h"
+
+#include <array>
+
+#include "fsdp/rank_sum.h"
+#include "kernels/core/device_table.h"
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp {
+
+void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) {
+  constexpr int64_t kBlocksWorthAThread = 4;
+  const int64_t numel = units_[static_cast<size_t>(unit)].owned_numel;
+  const int64_t blocks = (numel + kReduceBlock - 1) / kReduceBlock;
+  parallel_for(blocks, kBlocksWorthAThread, [&](int64_t first, int64_t last) {
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t begin = b * kReduceBlock;
+      run_block(unit, begin, std::min(kReduceBlock, numel - begin), numbers, factor);
+    }
+  });
+}
+
+void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
+                           const float* factor) {
+  const OffloadedUnit& from = offload_.units[static_cast<size_t>(unit)];
+  alignas(kTensorAlignment) std::array<float, kReduceBlock> gradient;
+  convert_elements(pinned_ + from.gradient + static_cast<size_t>(begin) * dtype_size(from.landed),
+                   from.landed, reinterpret_cast<std::byte*>(gradient.data()), DType::kFloat32,
+                   count);
+  round_elements(gradient.data(), from.rounded_to, count);
+  for (int64_t i = 0; factor != nullptr && i < count; ++i) {
+    gradient[static_cast<size_t>(i)] *= *factor;
+  }
+  std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> scratch{};
+  step_.update(unit, begin, {gradient.data(), static_cast<size_t>(count)}, numbers, scratch);
+}
+
+}  // namespace ofsdp
