@@ -105,6 +105,23 @@ __device__ inline T group_fold(T v, F f, T* spare) {
   return v;
 }
 
+// --- data out of range ---
+__device__ inline void note(Fault fault, int64_t value, int64_t extent) {
+  if (fault.record == nullptr) return;
+  auto* node = reinterpret_cast<unsigned long long*>(&fault.record->node);
+  if (*static_cast<volatile unsigned long long*>(node) != 0) return;
+  if (atomicCAS(node, 0ull, static_cast<unsigned long long>(fault.node)) != 0) return;
+  fault.record->value = value;
+  fault.record->extent = extent;
+}
+// An index of 0 .. n - 1, from one that counts from the end where it is negative.
+__device__ inline int64_t wrapped(int64_t given, int64_t n, Fault fault) {
+  const int64_t at = given < 0 ? given + n : given;
+  if (at >= 0 && at < n) return at;
+  note(fault, given, n);
+  return 0;
+}
+
 // --- launches ---
 inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
 

@@ -18,12 +18,7 @@ struct View {
   __device__ int64_t index(int64_t i) const {
     const int64_t given =
         wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-    const int64_t at = given < 0 ? given + n : given;
-    if (at >= 0 && at < n) return at;
-    if (fault != nullptr) {
-      atomicMax(fault, given < 0 ? 1ull : static_cast<unsigned long long>(given) + 1);
-    }
-    return 0;
+    return wrapped(given, n, fault);
   }
 };
 
@@ -59,15 +54,7 @@ __global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t*
   if (i >= e.tuples) return;
   int64_t row = i / e.per_batch;
   for (int a = 0; a < e.depth; ++a) {
-    const int64_t given = e.indices[i * e.depth + a];
-    int64_t at = given < 0 ? given + e.sizes[a] : given;
-    if (at < 0 || at >= e.sizes[a]) {
-      if (e.fault != nullptr) {
-        atomicMax(e.fault, given < 0 ? 1ull : static_cast<unsigned long long>(given) + 1);
-      }
-      at = 0;
-    }
-    row = row * e.sizes[a] + at;
+    row = row * e.sizes[a] + wrapped(e.indices[i * e.depth + a], e.sizes[a], e.fault);
   }
   rows[i] = row;
 }

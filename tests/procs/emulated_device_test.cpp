@@ -3,6 +3,7 @@
 // CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
 // run and is named.
 #include "tests/support/device_runs.h"
+#include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
 namespace {
@@ -86,6 +87,20 @@ TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
     ++losses;
   }
   EXPECT_GE(losses, 2);
+}
+
+TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
+  for (const Spoiled& spoiled : spoiled_data()) {
+    const testing_data::TempFolder folder;
+    const Words command = train_spoiled(folder, spoiled) + Words{"--nproc-per-node", "1"};
+    const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+    const Finished device =
+        Program::run(command + Words{"--device", "cuda"},
+                     {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE}});
+    EXPECT_EQ(device.status, 2);
+    EXPECT_EQ(cpu.err, device.err) << spoiled.name;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out.onnx"));
+  }
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
