@@ -94,6 +94,11 @@ T atomicCAS(T* at, T expected, T v) {
   if (old == expected) *at = v;
   return old;
 }
+inline unsigned __float_as_uint(float v) {
+  unsigned bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
+}
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 

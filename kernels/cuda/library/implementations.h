@@ -38,5 +38,9 @@ void add_attention(CudaImplementations& list);
 void add_rotary(CudaImplementations& list);
 void add_pools(CudaImplementations& list);
 void add_convolutions(CudaImplementations& list);
+void add_scatters(CudaImplementations& list);
+void add_triangles(CudaImplementations& list);
+void add_top_k(CudaImplementations& list);
+void add_group_norm(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

@@ -1,0 +1,207 @@
+#include <type_traits>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/scatter.h"
+#include "kernels/cuda/sort.h"
+#include "kernels/cuda/walk.cuh"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+
+template <typename Index>
+__device__ inline int64_t element_of(const ElementExtent& e, int64_t i) {
+  int64_t at[1];
+  places<1>(e.walk, i, at);
+  return at[0] + wrapped(static_cast<const Index*>(e.indices)[i], e.n, e.fault) * e.step;
+}
+
+template <typename Index, typename T>
+__global__ void __launch_bounds__(kThreads) gather_kernel(ElementExtent e, const T* data, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < e.walk.numel) y[i] = data[element_of<Index>(e, i)];
+}
+
+template <typename Index>
+__global__ void __launch_bounds__(kThreads) rows_kernel(ElementExtent e, int64_t* rows) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < e.walk.numel) rows[i] = element_of<Index>(e, i);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) keys[i] = static_cast<uint32_t>(rows[i]);
+}
+
+template <typename C>
+__device__ inline C combined(ScatterKind kind, C a, C b) {
+  switch (kind) {
+    case ScatterKind::kAdd:
+      return a + b;
+    case ScatterKind::kMul:
+      return a * b;
+    case ScatterKind::kMax:
+      return b > a || b != b ? b : a;
+    default:
+      return b < a || b != b ? b : a;
+  }
+}
+
+// What elements are combined in: whole numbers wrap, but for comparisons.
+template <typename T>
+struct Combine {
+  using Type = Compute<T>;
+  __device__ static Type next(ScatterKind kind, Type a, T b) {
+    return combined(kind, a, static_cast<Type>(to_float(b)));
+  }
+  __device__ static Type begin(T v) { return static_cast<Type>(to_float(v)); }
+  __device__ static T end(Type v) { return Stored<T>::from(v); }
+};
+template <typename T>
+struct WrappingCombine {
+  using Type = T;
+  using Bits = std::make_unsigned_t<T>;
+  __device__ static T next(ScatterKind kind, T a, T b) {
+    if (kind == ScatterKind::kMax || kind == ScatterKind::kMin) return combined(kind, a, b);
+    return static_cast<T>(combined(kind, static_cast<Bits>(a), static_cast<Bits>(b)));
+  }
+  __device__ static T begin(T v) { return v; }
+  __device__ static T end(T v) { return v; }
+};
+template <>
+struct Combine<int32_t> : WrappingCombine<int32_t> {};
+template <>
+struct Combine<int64_t> : WrappingCombine<int64_t> {};
+
+// Thread (sorted place, column): the first of a row's run has the row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(ScatterKind kind, int64_t count, int64_t inner, const uint32_t* keys,
+                   const uint32_t* from, const T* updates, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t first = i / inner, column = i - first * inner;
+  const uint32_t key = keys[first];
+  if (first > 0 && keys[first - 1] == key) return;
+  T* const to = y + static_cast<int64_t>(key) * inner + column;
+  auto value = Combine<T>::begin(*to);
+  for (int64_t k = first; k < count && keys[k] == key; ++k) {
+    value = Combine<T>::next(kind, value, updates[static_cast<int64_t>(from[k]) * inner + column]);
+  }
+  *to = Combine<T>::end(value);
+}
+
+// The last of a row's run has the row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    put_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
+               const T* updates, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t last = i / inner, column = i - last * inner;
+  const uint32_t key = keys[last];
+  if (last + 1 < count && keys[last + 1] == key) return;
+  y[static_cast<int64_t>(key) * inner + column] =
+      updates[static_cast<int64_t>(from[last]) * inner + column];
+}
+
+template <typename F>
+cudaError_t with_index(DType dtype, const F& f) {
+  return dtype == DType::kInt32 ? f(int32_t{}) : f(int64_t{});
+}
+
+template <typename F>
+cudaError_t with_size(size_t size, const F& f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    default:
+      return f(Sixteen{});
+  }
+}
+
+template <typename F>
+cudaError_t with_combined(DType dtype, const F& f) {
+  if (dtype == DType::kInt32) return f(int32_t{});
+  if (dtype == DType::kInt64) return f(int64_t{});
+  if (dtype == DType::kFloat64) return f(double{});
+  return with_float(dtype, f);
+}
+
+// As wide as rows and addresses allow.
+cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* updates, void* y,
+                cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(e.inner) * dtype_size(e.dtype);
+  const uintptr_t both =
+      reinterpret_cast<uintptr_t>(updates) | reinterpret_cast<uintptr_t>(y) | bytes;
+  size_t size = 16;
+  while (both % size != 0) size /= 2;
+  return with_size(size, [&](auto t) {
+    using T = decltype(t);
+    const auto inner = static_cast<int64_t>(bytes / sizeof(T));
+    return launch_blocks(stream, blocks_for(e.count * inner, kThreads), kThreads, put_kernel<T>,
+                         e.count, inner, s.sorted, s.moved, static_cast<const T*>(updates),
+                         static_cast<T*>(y));
+  });
+}
+
+}  // namespace
+
+cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* data, void* y,
+                            cudaStream_t stream) {
+  return with_index(e.index_dtype, [&](auto index) {
+    return with_size(size, [&](auto t) {
+      using T = decltype(t);
+      return launch_blocks(stream, blocks_for(e.walk.numel, kThreads), kThreads,
+                           gather_kernel<decltype(index), T>, e, static_cast<const T*>(data),
+                           static_cast<T*>(y));
+    });
+  });
+}
+
+cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t stream) {
+  return with_index(e.index_dtype, [&](auto index) {
+    return launch_blocks(stream, blocks_for(e.walk.numel, kThreads), kThreads,
+                         rows_kernel<decltype(index)>, e, rows);
+  });
+}
+
+bool can_scatter(const ScatterExtent& e) {
+  const bool sorts = e.rows <= int64_t{1} << 32 && e.count < int64_t{1} << 31;
+  return sorts && (e.kind == ScatterKind::kNone ||
+                   with_combined(e.dtype, [](auto) { return cudaSuccess; }) == cudaSuccess);
+}
+
+size_t scatter_scratch(const ScatterExtent& e) {
+  return sorting_of<uint32_t>(e.count, bits_of(e.rows), nullptr).total;
+}
+
+cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* updates, void* y,
+                    void* scratch, cudaStream_t stream) {
+  if (e.count * e.inner == 0) return cudaSuccess;
+  const auto s = sorting_of<uint32_t>(e.count, bits_of(e.rows), scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count, kThreads), kThreads, keys_kernel,
+                               e.count, rows, s.keys));
+  OFSDP_CUDA_TRY(sort(s, stream));
+  if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
+  return with_combined(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
+                         combine_kernel<T>, e.kind, e.count, e.inner, s.sorted, s.moved,
+                         static_cast<const T*>(updates), static_cast<T*>(y));
+  });
+}
+
+}  // namespace ofsdp::cuda
