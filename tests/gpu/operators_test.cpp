@@ -182,7 +182,7 @@ constexpr std::string_view kOperators =
     " LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min"
     " Mish Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow"
     " RMSNormalization Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceMax ReduceMean"
-    " ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu RotaryEmbedding Round"
+    " ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Resize RotaryEmbedding Round"
     " ScatterElements ScatterND Selu Shrink Sigmoid Sign SimplifiedLayerNormalization Sin"
     " Sinh Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split Sqrt"
     " Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Where Xor"
@@ -199,10 +199,10 @@ constexpr std::string_view kOperators =
     " ofsdp.LayerNormalizationGrad ofsdp.LeakyReluGrad ofsdp.LogSoftmaxGrad ofsdp.MatMul"
     " ofsdp.MaxPoolGrad ofsdp.MishGrad ofsdp.MseLoss ofsdp.MseLossGrad"
     " ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad ofsdp.NllLossGrad"
-    " ofsdp.ReluGrad ofsdp.Reorder ofsdp.SeluGrad ofsdp.ShrinkGrad ofsdp.SigmoidGrad"
-    " ofsdp.SliceGrad ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxGrad"
-    " ofsdp.SoftplusGrad ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad"
-    " ofsdp.ThresholdedReluGrad"
+    " ofsdp.PadGrad ofsdp.ReluGrad ofsdp.Reorder ofsdp.ResizeGrad ofsdp.SeluGrad"
+    " ofsdp.ShrinkGrad ofsdp.SigmoidGrad ofsdp.SliceGrad ofsdp.SoftmaxCrossEntropyLossGrad"
+    " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad"
+    " ofsdp.TanhGrad ofsdp.ThresholdedReluGrad"
     " ";
 
 // Problems that the library has no kernel for are no failure here: tests/procs/emulated_device_test.cpp

@@ -42,5 +42,6 @@ void add_scatters(CudaImplementations& list);
 void add_triangles(CudaImplementations& list);
 void add_top_k(CudaImplementations& list);
 void add_group_norm(CudaImplementations& list);
+void add_axis_maps(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda
