@@ -19,7 +19,8 @@ const CudaImplementations& implementations() {
          {add_products, add_pointwise,  add_chains,  add_movement,   add_reductions,
           add_norms,    add_batch_norm, add_softmax, add_losses,     add_dropout,
           add_gathers,  add_attention,  add_rotary,  add_pools,      add_convolutions,
-          add_scatters, add_triangles,  add_top_k,   add_group_norm, add_axis_maps}) {
+          add_scatters, add_triangles,  add_top_k,   add_group_norm, add_axis_maps,
+          add_recurrent}) {
       add(list);
     }
     return list;

@@ -43,5 +43,6 @@ void add_triangles(CudaImplementations& list);
 void add_top_k(CudaImplementations& list);
 void add_group_norm(CudaImplementations& list);
 void add_axis_maps(CudaImplementations& list);
+void add_recurrent(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda
