@@ -44,5 +44,8 @@ void add_top_k(CudaImplementations& list);
 void add_group_norm(CudaImplementations& list);
 void add_axis_maps(CudaImplementations& list);
 void add_recurrent(CudaImplementations& list);
+void add_folds(CudaImplementations& list);
+void add_einsum(CudaImplementations& list);
+void add_conv_transpose(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

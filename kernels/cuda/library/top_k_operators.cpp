@@ -1,5 +1,4 @@
 // TopK, ArgMax, ArgMin and Hardmax: kernels/cuda/top_k.h.
-#include "kernels/cpu/lines.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/top_k.h"

@@ -1,7 +1,6 @@
 // Trilu, OneHot, ConstantOfShape and ofsdp.KeepCounted: kernels/cuda/triangle.h.
 #include <algorithm>
 
-#include "kernels/cpu/lines.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/movement.h"
