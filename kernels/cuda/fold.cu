@@ -52,6 +52,13 @@ __device__ inline V times(V a, V b) {
   }
 }
 
+template <typename V>
+struct Ends {
+  using L = std::numeric_limits<V>;
+  static constexpr V kLeast = std::is_integral_v<V> ? L::lowest() : -L::infinity();
+  static constexpr V kMost = std::is_integral_v<V> ? L::max() : L::infinity();
+};
+
 struct Joined {
   FoldKind kind;
   template <typename V>
@@ -69,16 +76,13 @@ struct Joined {
   }
   template <typename V>
   __device__ V start() const {
-    using L = std::numeric_limits<V>;
-    constexpr V kLeast = std::is_integral_v<V> ? L::lowest() : -L::infinity();
-    constexpr V kMost = std::is_integral_v<V> ? L::max() : L::infinity();
     switch (kind) {
       case FoldKind::kProduct:
         return V(1);
       case FoldKind::kMax:
-        return kLeast;
+        return Ends<V>::kLeast;
       case FoldKind::kMin:
-        return kMost;
+        return Ends<V>::kMost;
       default:
         return V(0);
     }

@@ -158,6 +158,8 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
       return x > T(0) ? x : a * std::expm1(x / a);
     case Pointwise::kSelu:
       return x > T(0) ? b * x : b * (a * std::expm1(x));
+    case Pointwise::kScale:
+      return x * a;
     case Pointwise::kHardSigmoid:
       return hard_sigmoid_of(x, a, b);
     case Pointwise::kHardSwish:
@@ -258,9 +260,9 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Two's complement: what does not fit wraps.
+// Two's complement: what does not fit wraps. left: of BitShift.
 template <typename T>
-__host__ __device__ inline T integer_of(Pointwise op, T x, T y) {
+__host__ __device__ inline T integer_of(Pointwise op, T x, T y, bool left) {
   using U = std::make_unsigned_t<T>;
   const U u = static_cast<U>(x), v = static_cast<U>(y);
   switch (op) {
@@ -284,13 +286,26 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y) {
       return x > y ? x : y;
     case Pointwise::kMin:
       return x < y ? x : y;
+    case Pointwise::kBitwiseNot:
+      return static_cast<T>(~u);
+    case Pointwise::kBitwiseAnd:
+      return static_cast<T>(u & v);
+    case Pointwise::kBitwiseOr:
+      return static_cast<T>(u | v);
+    case Pointwise::kBitwiseXor:
+      return static_cast<T>(u ^ v);
+    case Pointwise::kBitShift: {
+      const bool all = y < 0 || y >= T(8 * sizeof(T));
+      if (left) return all ? T(0) : static_cast<T>(u << v);
+      return static_cast<T>(x >> (all ? T(8 * sizeof(T) - 1) : y));
+    }
     default:
       return x;
   }
 }
 
 template <typename T>
-__host__ __device__ inline bool test_of(Pointwise op, T x, T y) {
+__host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   switch (op) {
     case Pointwise::kEqual:
       return x == y;
@@ -310,6 +325,8 @@ __host__ __device__ inline bool test_of(Pointwise op, T x, T y) {
       return (x != T(0)) != (y != T(0));
     case Pointwise::kNot:
       return x == T(0);
+    case Pointwise::kIsInf:  // nothing else is left of itself alone
+      return x == x && x - x != T(0) && (x > T(0) ? numbers.a != 0 : numbers.b != 0);
     default:
       return x != x;
   }

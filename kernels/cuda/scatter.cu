@@ -34,6 +34,17 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(ElementExtent e, int64_t
 }
 
 __global__ void __launch_bounds__(kThreads)
+    moved_kernel(Walk walk, const int64_t* indices, int64_t count, Fault fault, int64_t* rows) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int64_t index = indices[i], most = walk.numel;
+  if (index < 0 || index >= most) note(fault, index, most);
+  int64_t at[1];
+  places<1>(walk, index < 0 || index >= most ? 0 : index, at);
+  rows[i] = at[0];
+}
+
+__global__ void __launch_bounds__(kThreads)
     keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) keys[i] = static_cast<uint32_t>(rows[i]);
@@ -176,6 +187,12 @@ cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t str
     return launch_blocks(stream, blocks_for(e.walk.numel, kThreads), kThreads,
                          rows_kernel<decltype(index)>, e, rows);
   });
+}
+
+cudaError_t moved_rows(const Walk& walk, const int64_t* indices, int64_t count, Fault fault,
+                       int64_t* rows, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(count, kThreads), kThreads, moved_kernel, walk, indices,
+                       count, fault, rows);
 }
 
 bool can_scatter(const ScatterExtent& e) {

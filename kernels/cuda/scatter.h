@@ -24,6 +24,10 @@ cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* dat
 // Its elements of the data, as rows of one element.
 cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t stream);
 
+// rows[i] is where element indices[i] of a tensor, over which the walk goes, lies in another (its operand 0).
+cudaError_t moved_rows(const Walk& walk, const int64_t* indices, int64_t count, Fault fault,
+                       int64_t* rows, cudaStream_t stream);
+
 enum class ScatterKind { kNone, kAdd, kMul, kMax, kMin };
 
 struct ScatterExtent {

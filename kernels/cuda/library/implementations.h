@@ -47,5 +47,9 @@ void add_recurrent(CudaImplementations& list);
 void add_folds(CudaImplementations& list);
 void add_einsum(CudaImplementations& list);
 void add_conv_transpose(CudaImplementations& list);
+void add_random(CudaImplementations& list);
+void add_found(CudaImplementations& list);
+void add_sequences(CudaImplementations& list);
+void add_unpools(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

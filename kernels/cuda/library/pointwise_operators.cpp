@@ -28,6 +28,11 @@ PointwiseNumbers numbers_of(const std::string& op, const std::string& name, cons
   if (is("HardSigmoid")) return {a.f("alpha", 0.2f), a.f("beta", 0.5f)};
   if (is("Shrink")) return {a.f("lambd", 0.5f), a.f("bias", 0.0f)};
   if (is("Mod")) return {static_cast<double>(a.i("fmod", 0)), 0};
+  if (is("IsInf")) {
+    return {static_cast<double>(a.i("detect_positive", 1)),
+            static_cast<double>(a.i("detect_negative", 1))};
+  }
+  if (is("BitShift")) return {a.s("direction", "") == "LEFT" ? 1.0 : 0.0, 0};
   if (is("Clip")) {
     constexpr double kOpen = std::numeric_limits<double>::infinity();
     const size_t first = name == "Clip" ? 1 : 2;
@@ -136,6 +141,24 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
       });
 }
 
+// Of 16 bits a sum would be rounded before it is divided.
+bool accepts_mean(const Problem& p) {
+  return accepts_variadic(Pointwise::kAdd, p) &&
+         (p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64);
+}
+
+std::unique_ptr<CudaKernel> create_mean(ofsdp_device&, const Problem& p) {
+  std::shared_ptr<CudaKernel> sum = create_variadic(Pointwise::kAdd, p);
+  if (sum == nullptr) return nullptr;
+  return make_cuda_kernel([sum, dtype = p.in(0).dtype, n = p.out(0).numel(),
+                           share = 1.0 / static_cast<double>(p.inputs.size())](
+                              cudaStream_t stream, const ofsdp_launch& l) {
+    OFSDP_CUDA_TRY(sum->run(stream, l));
+    return pointwise(Pointwise::kScale, dtype, l.outputs[0], nullptr, l.outputs[0], n, {share, 0},
+                     stream);
+  });
+}
+
 CudaImplementation variadic(const char* name, Pointwise op) {
   return {name, "own", [op](const Problem& p) { return accepts_variadic(op, p); },
           [op](ofsdp_device&, const Problem& p) { return create_variadic(op, p); }};
@@ -178,6 +201,7 @@ void add_pointwise(CudaImplementations& list) {
   }
   list.push_back(implementation_of("com.microsoft.QuickGelu"));
   list.push_back(variadic("Sum", Pointwise::kAdd));
+  list.push_back({"Mean", "own", accepts_mean, create_mean});
   list.push_back(variadic("Max", Pointwise::kMax));
   list.push_back(variadic("Min", Pointwise::kMin));
   list.push_back({"Where", "own", accepts_where, create_where});
