@@ -269,7 +269,8 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
 TEST_F(CudaMovement, AnIndexOutOfRangeIsNoted) {
   Tensor indices(DType::kInt64, {1, 9}), data(DType::kFloat32, counted(6)),
       y(DType::kFloat32, {0, 0, 0, 0}), fault(DType::kInt64, {0, 0, 0});
-  const GatherExtent e{1, 3, 2, 2, DType::kInt64, indices.data(), {fault.as<ofsdp_data_fault>(), 4}};
+  const GatherExtent e{
+      1, 3, 2, 2, DType::kInt64, indices.data(), {fault.as<ofsdp_data_fault>(), 4}};
   EXPECT_CUDA(gather(e, 4, data.data(), y.data(), nullptr));
   EXPECT_EQ(fault.values(), (Doubles{4, 9, 3}));
   EXPECT_EQ(y.values(), (Doubles{2, 3, 0, 1}));
