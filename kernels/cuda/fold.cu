@@ -202,11 +202,12 @@ __global__ void __launch_bounds__(kThreads)
 template <typename F>
 cudaError_t with_folded(FoldKind kind, DType dtype, const F& f) {
   if (dtype == DType::kFloat64) return f(double{});
-  const bool whole = kind != FoldKind::kMean && kind != FoldKind::kNorm &&
-                     kind != FoldKind::kLogSum && kind != FoldKind::kLogSumExp;
+  const bool function = kind == FoldKind::kNorm || kind == FoldKind::kLogSum ||
+                        kind == FoldKind::kLogSumExp;  // rounded once, behind it
+  const bool whole = !function && kind != FoldKind::kMean;
   if (dtype == DType::kInt32 && whole) return f(int32_t{});
   if (dtype == DType::kInt64 && whole) return f(int64_t{});
-  return kind == FoldKind::kLogSumExp ? with_float(dtype, f) : cudaErrorNotSupported;
+  return function ? with_float(dtype, f) : cudaErrorNotSupported;
 }
 
 template <typename... P, typename... A>

@@ -30,7 +30,7 @@ enum class FoldKind {
   kLogSum,
   kLogSumExp
 };
-// float64 all, int32 and int64 what stays whole, float32, float16 and bfloat16 kLogSumExp.
+// float64 all, int32 and int64 what stays whole, float32, float16 and bfloat16 kNorm and the logarithms.
 bool has_fold(FoldKind kind, DType dtype);
 cudaError_t fold(FoldKind kind, const FoldExtent& e, const void* x, void* y, cudaStream_t stream);
 
