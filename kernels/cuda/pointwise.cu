@@ -60,12 +60,14 @@ __global__ void __launch_bounds__(kThreads) real_kernel(View<T, T> v) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) integer_kernel(View<T, T> v) {
+__global__ void __launch_bounds__(kThreads) integer_kernel(View<T, T> v, Fault fault) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= v.walk.numel) return;
   int64_t at[2];
   places<2>(v.walk, i, at);
-  v.y[i] = integer_of(v.op, v.a[at[0]], v.b == nullptr ? T(0) : v.b[at[1]], v.numbers.a != 0);
+  const T a = v.a[at[0]], b = v.b == nullptr ? T(0) : v.b[at[1]];
+  if (b == 0 && (v.op == Pointwise::kDiv || v.op == Pointwise::kMod)) note(fault, a, 0);
+  v.y[i] = integer_of(v.op, a, b, v.numbers);
 }
 
 // As it is, 16-bit floats as float.
@@ -152,17 +154,17 @@ bool is_of_integers_alone(Pointwise op) {
 
 bool is_of_integers(Pointwise op) {
   if (is_of_integers_alone(op)) return true;
-  constexpr Pointwise kKnown[] = {Pointwise::kNeg,  Pointwise::kAbs,     Pointwise::kSign,
-                                  Pointwise::kRelu, Pointwise::kAdd,     Pointwise::kSub,
-                                  Pointwise::kMul,  Pointwise::kDiv,     Pointwise::kMax,
-                                  Pointwise::kMin,  Pointwise::kIdentity};
+  constexpr Pointwise kKnown[] = {
+      Pointwise::kNeg,      Pointwise::kAbs, Pointwise::kSign, Pointwise::kRelu, Pointwise::kAdd,
+      Pointwise::kSub,      Pointwise::kMul, Pointwise::kDiv,  Pointwise::kMax,  Pointwise::kMin,
+      Pointwise::kIdentity, Pointwise::kMod, Pointwise::kClip};
   return std::find(std::begin(kKnown), std::end(kKnown), op) != std::end(kKnown);
 }
 
 template <typename T>
 cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
   return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads, integer_kernel<T>,
-                       view_of<T, T>(c));
+                       view_of<T, T>(c), c.fault);
 }
 
 cudaError_t test(const PointwiseCall& c, cudaStream_t stream) {

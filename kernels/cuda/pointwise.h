@@ -1,7 +1,7 @@
 // Pointwise operators with broadcasting: y = f(a) or f(a, b), in the order and with the formulas of the operators of the
 // same name (kernels/ops); gradients are those of ofsdp.NAMEGrad and take dy and x (or y: Relu, Sigmoid, Tanh).
 //
-// Of float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign and the comparisons, Bitwise* and BitShift also
+// Of float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign, Mod, Clip, the comparisons, Bitwise* and BitShift also
 // of int32 and int64; Equal, And, Or, Xor and Not of bool. Comparisons give bool. y is dense and may be a or b where
 // shapes agree. Memory: each operand once; a broadcast one comes from the cache.
 #pragma once
@@ -58,6 +58,7 @@ struct PointwiseCall {
   Walk walk;  // operands a and (arity 2) b; y is dense over it
   const void *a = nullptr, *b = nullptr;
   void* y = nullptr;
+  Fault fault = {};  // of a whole number that is divided by 0
 };
 cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream);
 // One dense operand, or two of the same shape.

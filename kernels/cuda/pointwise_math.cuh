@@ -260,9 +260,23 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Two's complement: what does not fit wraps. left: of BitShift.
+// Of integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.
 template <typename T>
-__host__ __device__ inline T integer_of(Pointwise op, T x, T y, bool left) {
+__host__ __device__ inline T integer_rest(T x, T y, bool truncated) {
+  if (y == 0 || y == -1) return 0;
+  const T rest = x % y;
+  return truncated || rest == 0 || (rest < 0) == (y < 0) ? rest : rest + y;
+}
+// Bounds are rounded to whole numbers by who gives them; infinite ones are none.
+template <typename T>
+__host__ __device__ inline T integer_clip(T x, double low, double high) {
+  const T raised = static_cast<double>(x) < low ? static_cast<T>(low) : x;
+  return static_cast<double>(raised) > high ? static_cast<T>(high) : raised;
+}
+
+// Two's complement: what does not fit wraps.
+template <typename T>
+__host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   using U = std::make_unsigned_t<T>;
   const U u = static_cast<U>(x), v = static_cast<U>(y);
   switch (op) {
@@ -286,6 +300,10 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, bool left) {
       return x > y ? x : y;
     case Pointwise::kMin:
       return x < y ? x : y;
+    case Pointwise::kMod:
+      return integer_rest(x, y, numbers.a != 0);
+    case Pointwise::kClip:
+      return integer_clip(x, numbers.a, numbers.b);
     case Pointwise::kBitwiseNot:
       return static_cast<T>(~u);
     case Pointwise::kBitwiseAnd:
@@ -296,7 +314,7 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, bool left) {
       return static_cast<T>(u ^ v);
     case Pointwise::kBitShift: {
       const bool all = y < 0 || y >= T(8 * sizeof(T));
-      if (left) return all ? T(0) : static_cast<T>(u << v);
+      if (numbers.a != 0) return all ? T(0) : static_cast<T>(u << v);
       return static_cast<T>(x >> (all ? T(8 * sizeof(T) - 1) : y));
     }
     default:

@@ -51,5 +51,6 @@ void add_random(CudaImplementations& list);
 void add_found(CudaImplementations& list);
 void add_sequences(CudaImplementations& list);
 void add_unpools(CudaImplementations& list);
+void add_lp_pools(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

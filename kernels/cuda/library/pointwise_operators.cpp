@@ -10,9 +10,11 @@ namespace ofsdp::cuda {
 namespace {
 
 // "GeluTanhGrad" of ofsdp.GeluGrad with approximate = tanh.
-std::string name_of(const std::string& op, const Attributes& attributes) {
+std::string name_of(const std::string& op, const Problem& p) {
+  const Attributes& attributes = p.attributes;
   const std::string name = op.substr(op.rfind('.') + 1);  // npos + 1 is 0
   if (name == "QuickGelu") return "Swish";
+  if (name == "FastGelu" && !p.has_in(1)) return "GeluTanh";
   if (attributes.s("approximate", "none") != "tanh") return name;
   return name == "Gelu" ? "GeluTanh" : name == "GeluGrad" ? "GeluTanhGrad" : name;
 }
@@ -54,7 +56,7 @@ bool has_operands(const Problem& p, const std::string& name, int arity) {
 
 // Layouts: elementwise operators take any, the same for all but single elements.
 bool accepts(const std::string& op, const Problem& p) {
-  const std::string name = name_of(op, p.attributes);
+  const std::string name = name_of(op, p);
   const Pointwise known = pointwise_of(name);
   if (known == Pointwise::kUnknown || !p.has_in(0) || !has_kernel(known, p.in(0).dtype)) {
     return false;
@@ -87,7 +89,7 @@ Walk walk_of(const Problem& p, int arity) {
 }
 
 std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
-  const std::string name = name_of(op, p.attributes);
+  const std::string name = name_of(op, p);
   PointwiseCall call;
   call.op = pointwise_of(name);
   const bool second = pointwise_arity(call.op) > 1;
@@ -100,6 +102,7 @@ std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
     c.a = l.inputs[0];
     c.b = second ? l.inputs[1] : nullptr;
     c.y = l.outputs[0];
+    c.fault = fault_of(l);
     return pointwise(c, stream);
   });
 }
@@ -113,7 +116,9 @@ CudaImplementation implementation_of(const std::string& op) {
 // place, then one after the other onto the output.
 bool accepts_variadic(Pointwise op, const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  return p.all_plain() && has_kernel(op, dtype) && p.all_dtype(dtype);
+  const bool alike =
+      std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return in == p.out(0); });
+  return (p.all_plain() || alike) && has_kernel(op, dtype) && p.all_dtype(dtype);
 }
 
 std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
@@ -141,10 +146,9 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
       });
 }
 
-// Of 16 bits a sum would be rounded before it is divided.
 bool accepts_mean(const Problem& p) {
   return accepts_variadic(Pointwise::kAdd, p) &&
-         (p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64);
+         (is_float(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64);
 }
 
 std::unique_ptr<CudaKernel> create_mean(ofsdp_device&, const Problem& p) {
