@@ -9,6 +9,7 @@ namespace ofsdp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kRun = 256;
 
 struct alignas(16) Sixteen {
   uint64_t low, high;
@@ -108,6 +109,53 @@ __global__ void __launch_bounds__(kThreads)
   *to = Combine<T>::end(value);
 }
 
+// Sums of floats in chunks: the first of a run in a chunk of kRun sorted places adds up what is in the chunk: onto the row,
+// if the run begins here, else for join_kernel. `partial` [chunks][2][inner]: of the run that came in, of the one that goes on.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
+               const T* updates, T* y, Compute<T>* partial) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t place = i / inner, column = i - place * inner, chunk = place / kRun;
+  const uint32_t key = keys[place];
+  const bool before = place > 0 && keys[place - 1] == key;
+  if (before && place % kRun != 0) return;
+  const int64_t end = (chunk + 1) * kRun < count ? (chunk + 1) * kRun : count;
+  T* const to = y + static_cast<int64_t>(key) * inner + column;
+  Compute<T> sum = before ? Compute<T>(0) : to_float(*to);
+  int64_t k = place;
+  for (; k < end && keys[k] == key; ++k) {
+    sum += to_float(updates[static_cast<int64_t>(from[k]) * inner + column]);
+  }
+  if (before) {
+    partial[chunk * 2 * inner + column] = sum;
+  } else if (k < count && keys[k] == key) {
+    partial[(chunk * 2 + 1) * inner + column] = sum;
+  } else {
+    *to = Stored<T>::from(sum);
+  }
+}
+
+// The chunk in which a run begins that goes on adds what the chunks behind it have.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    join_kernel(int64_t count, int64_t inner, const uint32_t* keys, T* y,
+                const Compute<T>* partial) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t chunk = i / inner, column = i - chunk * inner, end = (chunk + 1) * kRun;
+  if (end >= count) return;
+  const uint32_t key = keys[end - 1];
+  const int64_t first = end - kRun;
+  if (keys[end] != key) return;
+  if (keys[first] == key && first > 0 && keys[first - 1] == key) return;  // it began before
+  Compute<T> sum = partial[(chunk * 2 + 1) * inner + column];
+  for (int64_t next = chunk + 1; next * kRun < count && keys[next * kRun] == key; ++next) {
+    sum += partial[next * 2 * inner + column];
+  }
+  y[static_cast<int64_t>(key) * inner + column] = Stored<T>::from(sum);
+}
+
 // The last of a row's run has the row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -168,6 +216,23 @@ cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* 
   });
 }
 
+bool adds_floats(const ScatterExtent& e) {
+  return e.kind == ScatterKind::kAdd && e.dtype != DType::kInt32 && e.dtype != DType::kInt64;
+}
+
+int64_t chunks_of(const ScatterExtent& e) { return blocks_for(e.count, kRun); }
+
+template <typename T>
+cudaError_t add(const ScatterExtent& e, const Sorting<uint32_t>& s, const T* updates, T* y,
+                void* scratch, cudaStream_t stream) {
+  auto* const partial = static_cast<Compute<T>*>(scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
+                               add_kernel<T>, e.count, e.inner, s.sorted, s.moved, updates, y,
+                               partial));
+  return launch_blocks(stream, blocks_for(chunks_of(e) * e.inner, kThreads), kThreads,
+                       join_kernel<T>, e.count, e.inner, s.sorted, y, partial);
+}
+
 }  // namespace
 
 cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* data, void* y,
@@ -202,7 +267,9 @@ bool can_scatter(const ScatterExtent& e) {
 }
 
 size_t scatter_scratch(const ScatterExtent& e) {
-  return sorting_of<uint32_t>(e.count, bits_of(e.rows), nullptr).total;
+  const size_t partial =
+      adds_floats(e) ? static_cast<size_t>(chunks_of(e) * 2 * e.inner) * sizeof(double) : 0;
+  return sorting_of<uint32_t>(e.count, bits_of(e.rows), nullptr).total + partial;
 }
 
 cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* updates, void* y,
@@ -213,6 +280,14 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
                                e.count, rows, s.keys));
   OFSDP_CUDA_TRY(sort(s, stream));
   if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
+  if (adds_floats(e)) {
+    const auto run = [&](auto t) {
+      using T = decltype(t);
+      return add<T>(e, s, static_cast<const T*>(updates), static_cast<T*>(y),
+                    static_cast<char*>(scratch) + s.total, stream);
+    };
+    return e.dtype == DType::kFloat64 ? run(double{}) : with_float(e.dtype, run);
+  }
   return with_combined(e.dtype, [&](auto t) {
     using T = decltype(t);
     return launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,

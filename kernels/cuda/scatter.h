@@ -1,6 +1,8 @@
 // GatherElements; ScatterElements and ScatterND: data with updates put on the rows that indices name, in the order of the
 // indices, without atomics: rows are sorted (stable, sort.h), then one thread an element walks the updates of its row. So
-// the bits are those of a loop over the indices, as on the CPU; an index that comes thousands of times is a long walk.
+// the bits are those of a loop over the indices, as on the CPU, but for floats that are added onto a row by updates of more
+// than one chunk of 256 sorted places: chunks are summed first. Of other reductions an index that comes thousands of times
+// is a long walk.
 //
 // Of every type; combined (add, mul, max, min) are float32, float16, bfloat16 (in float32, rounded once a row), float64,
 // int32 and int64 (which wrap). NaN on either side of max and min stays. Memory: gather reads an index and an element and

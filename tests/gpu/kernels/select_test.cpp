@@ -102,8 +102,11 @@ double combined(ScatterKind kind, double a, double b) {
 
 TEST_F(CudaSelect, Scatter) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt64}) {
-    for (const auto& [rows, inner, count] :
-         {std::array<int64_t, 3>{500, 1, 4097}, {7, 8, 300}, {40, 3, 1023}}) {
+    for (const auto& [rows, inner, count] : {std::array<int64_t, 3>{500, 1, 4097},
+                                             {7, 8, 300},
+                                             {40, 3, 1023},
+                                             {3, 2, 4097},
+                                             {1, 1, 1024}}) {
       for (const ScatterKind kind : {ScatterKind::kNone, ScatterKind::kAdd, ScatterKind::kMul,
                                      ScatterKind::kMax, ScatterKind::kMin}) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(count));
