@@ -154,7 +154,7 @@ cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dty
 
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream) {
-  const auto run = [&](auto t) {
+  return with_bits(size, [&](auto t) {
     using T = decltype(t);
     return in_turn(passes, between(passes, false, size), x, y, scratch,
                    [&](const AxisPass& p, bool, bool, const void* from, void* to) {
@@ -162,19 +162,7 @@ cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const vo
                                           move_kernel<T>, p, static_cast<const T*>(from),
                                           static_cast<T*>(to));
                    });
-  };
-  switch (size) {
-    case 1:
-      return run(uint8_t{});
-    case 2:
-      return run(uint16_t{});
-    case 4:
-      return run(uint32_t{});
-    case 8:
-      return run(uint64_t{});
-    default:
-      return cudaErrorNotSupported;
-  }
+  });
 }
 
 }  // namespace ofsdp::cuda

@@ -159,6 +159,35 @@ cudaError_t with_float(DType dtype, const F& f) {
   }
 }
 
+// f(T{}) with a T of `size` bytes, for kernels that only move elements.
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+template <typename F>
+cudaError_t with_bits(size_t size, const F& f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    case 16:
+      return f(Sixteen{});
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+// The widest size, up to 16 bytes, that rows of `bytes` bytes at these addresses can go in.
+inline size_t widest(size_t bytes, const void* a, const void* b) {
+  const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | bytes;
+  size_t size = 16;
+  while (all % size != 0) size /= 2;
+  return size;
+}
+
 inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }
 
 }  // namespace ofsdp::cuda

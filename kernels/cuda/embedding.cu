@@ -26,10 +26,6 @@ View view_of(const GatherExtent& e) {
   return {e.outer, e.n, e.inner, e.count, e.indices, e.index_dtype == DType::kInt64, e.fault};
 }
 
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
-
 // `width` elements of T a row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -238,12 +234,8 @@ cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, 
 cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y,
                    cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * size;
-  const uintptr_t both = reinterpret_cast<uintptr_t>(data) | reinterpret_cast<uintptr_t>(y) | bytes;
-  if (both % 16 == 0) return gather_as<Sixteen>(e, bytes, data, y, stream);
-  if (both % 8 == 0) return gather_as<uint64_t>(e, bytes, data, y, stream);
-  if (both % 4 == 0) return gather_as<uint32_t>(e, bytes, data, y, stream);
-  if (both % 2 == 0) return gather_as<uint16_t>(e, bytes, data, y, stream);
-  return gather_as<uint8_t>(e, bytes, data, y, stream);
+  return with_bits(widest(bytes, data, y),
+                   [&](auto t) { return gather_as<decltype(t)>(e, bytes, data, y, stream); });
 }
 
 size_t gather_grad_scratch(const GatherExtent& e) { return scratch_of(e, nullptr).total; }

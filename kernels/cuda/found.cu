@@ -118,7 +118,7 @@ __global__ void require_kernel(const int64_t* count, int64_t factor, int64_t exp
 }
 
 template <typename F>
-cudaError_t with_bits(size_t size, const F& f) {
+cudaError_t with_whole(size_t size, const F& f) {
   switch (size) {
     case 1:
       return f(uint8_t{});
@@ -143,7 +143,7 @@ cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positi
                             void* scratch, cudaStream_t stream) {
   const int64_t chunks = blocks_for(e.n, kChunk);
   auto* const counts = static_cast<int64_t*>(scratch);
-  return with_bits(e.size, [&](auto t) {
+  return with_whole(e.size, [&](auto t) {
     using T = decltype(t);
     const T* const from = static_cast<const T*>(x);
     OFSDP_CUDA_TRY(launch_blocks(stream, chunks, kThreads, count_kernel<T>, e, from, counts));

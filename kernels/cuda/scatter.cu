@@ -3,47 +3,12 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scatter.h"
 #include "kernels/cuda/sort.h"
-#include "kernels/cuda/walk.cuh"
 
 namespace ofsdp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kRun = 256;
-
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
-
-template <typename Index>
-__device__ inline int64_t element_of(const ElementExtent& e, int64_t i) {
-  int64_t at[1];
-  places<1>(e.walk, i, at);
-  return at[0] + wrapped(static_cast<const Index*>(e.indices)[i], e.n, e.fault) * e.step;
-}
-
-template <typename Index, typename T>
-__global__ void __launch_bounds__(kThreads) gather_kernel(ElementExtent e, const T* data, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < e.walk.numel) y[i] = data[element_of<Index>(e, i)];
-}
-
-template <typename Index>
-__global__ void __launch_bounds__(kThreads) rows_kernel(ElementExtent e, int64_t* rows) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < e.walk.numel) rows[i] = element_of<Index>(e, i);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    moved_kernel(Walk walk, const int64_t* indices, int64_t count, Fault fault, int64_t* rows) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count) return;
-  const int64_t index = indices[i], most = walk.numel;
-  if (index < 0 || index >= most) note(fault, index, most);
-  int64_t at[1];
-  places<1>(walk, index < 0 || index >= most ? 0 : index, at);
-  rows[i] = at[0];
-}
 
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
@@ -171,27 +136,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename F>
-cudaError_t with_index(DType dtype, const F& f) {
-  return dtype == DType::kInt32 ? f(int32_t{}) : f(int64_t{});
-}
-
-template <typename F>
-cudaError_t with_size(size_t size, const F& f) {
-  switch (size) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
-    default:
-      return f(Sixteen{});
-  }
-}
-
-template <typename F>
 cudaError_t with_combined(DType dtype, const F& f) {
   if (dtype == DType::kInt32) return f(int32_t{});
   if (dtype == DType::kInt64) return f(int64_t{});
@@ -203,11 +147,7 @@ cudaError_t with_combined(DType dtype, const F& f) {
 cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* updates, void* y,
                 cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * dtype_size(e.dtype);
-  const uintptr_t both =
-      reinterpret_cast<uintptr_t>(updates) | reinterpret_cast<uintptr_t>(y) | bytes;
-  size_t size = 16;
-  while (both % size != 0) size /= 2;
-  return with_size(size, [&](auto t) {
+  return with_bits(widest(bytes, updates, y), [&](auto t) {
     using T = decltype(t);
     const auto inner = static_cast<int64_t>(bytes / sizeof(T));
     return launch_blocks(stream, blocks_for(e.count * inner, kThreads), kThreads, put_kernel<T>,
@@ -234,31 +174,6 @@ cudaError_t add(const ScatterExtent& e, const Sorting<uint32_t>& s, const T* upd
 }
 
 }  // namespace
-
-cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* data, void* y,
-                            cudaStream_t stream) {
-  return with_index(e.index_dtype, [&](auto index) {
-    return with_size(size, [&](auto t) {
-      using T = decltype(t);
-      return launch_blocks(stream, blocks_for(e.walk.numel, kThreads), kThreads,
-                           gather_kernel<decltype(index), T>, e, static_cast<const T*>(data),
-                           static_cast<T*>(y));
-    });
-  });
-}
-
-cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t stream) {
-  return with_index(e.index_dtype, [&](auto index) {
-    return launch_blocks(stream, blocks_for(e.walk.numel, kThreads), kThreads,
-                         rows_kernel<decltype(index)>, e, rows);
-  });
-}
-
-cudaError_t moved_rows(const Walk& walk, const int64_t* indices, int64_t count, Fault fault,
-                       int64_t* rows, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(count, kThreads), kThreads, moved_kernel, walk, indices,
-                       count, fault, rows);
-}
 
 bool can_scatter(const ScatterExtent& e) {
   const bool sorts = e.rows <= int64_t{1} << 32 && e.count < int64_t{1} << 31;

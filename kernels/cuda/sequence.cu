@@ -6,10 +6,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
-
 __device__ inline int64_t checked(int64_t value, int64_t most, Fault fault) {
   if (value >= 0 && value <= most) return value;
   note(fault, value, most);
@@ -44,21 +40,10 @@ __global__ void __launch_bounds__(kThreads)
   cache[(o * e.size + to) * width + (i - row * width)] = update[i];
 }
 
-// f(T{}) with the widest type that rows and addresses allow.
-template <typename F>
-cudaError_t with_width(int64_t bytes, const void* a, const void* b, const F& f) {
-  const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
-                        static_cast<uintptr_t>(bytes);
-  if (all % 16 == 0) return f(Sixteen{});
-  if (all % 8 == 0) return f(uint64_t{});
-  if (all % 4 == 0) return f(uint32_t{});
-  return all % 2 == 0 ? f(uint16_t{}) : f(uint8_t{});
-}
-
 }  // namespace
 
 cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cudaStream_t stream) {
-  return with_width(e.bytes, x, y, [&](auto t) {
+  return with_bits(widest(static_cast<size_t>(e.bytes), x, y), [&](auto t) {
     using T = decltype(t);
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
     return launch_blocks(stream, blocks_for(e.steps * e.batch * width, kThreads), kThreads,
@@ -68,7 +53,7 @@ cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cud
 
 cudaError_t write_cache(const CacheExtent& e, const void* update, void* cache,
                         cudaStream_t stream) {
-  return with_width(e.bytes, update, cache, [&](auto t) {
+  return with_bits(widest(static_cast<size_t>(e.bytes), update, cache), [&](auto t) {
     using T = decltype(t);
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
     return launch_blocks(stream, blocks_for(e.outer * e.n * width, kThreads), kThreads,

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) triangle_kernel(TriangleExtent e, co
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const int64_t column = first + v;
-    if (e.upper ? column < edge : column > edge) pack.v[v] = T{0};
+    if (e.upper ? column < edge : column > edge) pack.v[v] = T{};
   }
   reinterpret_cast<Pack<T, V>*>(y)[i] = pack;
 }
@@ -47,30 +47,14 @@ __global__ void __launch_bounds__(kThreads)
     keep_kernel(int64_t n, int64_t inner, int64_t all, int64_t factor, const int64_t* count,
                 const T* x, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < all) y[i] = i / inner % n < factor * *count ? x[i] : T{0};
-}
-
-template <typename F>
-cudaError_t with_size(size_t size, const F& f) {
-  switch (size) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
-    default:
-      return cudaErrorNotSupported;
-  }
+  if (i < all) y[i] = i / inner % n < factor * *count ? x[i] : T{};
 }
 
 }  // namespace
 
 cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
                      cudaStream_t stream) {
-  return with_size(size, [&](auto t) {
+  return with_bits(size, [&](auto t) {
     using T = decltype(t);
     return aligned16(e.columns, size, x, y) ? triangle_as<T, kPack<T>>(e, x, y, stream)
                                             : triangle_as<T, 1>(e, x, y, stream);
@@ -86,7 +70,7 @@ cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, con
                     void* y, cudaStream_t stream) {
   const auto run = [&](auto index) {
     using Index = decltype(index);
-    return with_size(size, [&](auto t) {
+    return with_bits(size, [&](auto t) {
       using T = decltype(t);
       return launch_blocks(stream, blocks_for(e.outer * e.depth * e.inner, kThreads), kThreads,
                            one_hot_kernel<Index, T>, e, static_cast<const Index*>(indices),
@@ -101,7 +85,7 @@ cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor
                          const int64_t* count, size_t size, const void* x, void* y,
                          cudaStream_t stream) {
   const int64_t all = outer * n * inner;
-  return with_size(size, [&](auto t) {
+  return with_bits(size, [&](auto t) {
     using T = decltype(t);
     return launch_blocks(stream, blocks_for(all, kThreads), kThreads, keep_kernel<T>, n, inner, all,
                          factor, count, static_cast<const T*>(x), static_cast<T*>(y));
