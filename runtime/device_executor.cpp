@@ -86,6 +86,7 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   OFSDP_RETURN_IF_ERROR(collect(slot));
   empty_ = batch.sample_index.empty();
   step_.numbers = device_numbers(slot);
+  step_.fault = &run_state()->fault;
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
   slots_[slot].pending = true;
@@ -232,7 +233,8 @@ Status DeviceExecutor::collect(size_t slot) {
   OFSDP_RETURN_IF_ERROR(ranks_->wait(done.done.get(), done.step));
   done.pending = false;
   const ofsdp_run_state& state = pinned_result(slot);
-  if (done.training && state.stop != 0) return blame_nan(slot);
+  if (!done.training && state.fault.node != 0) return blame_evaluation(slot);
+  if (done.training && state.stop != 0) return blame(slot);
   result_ = {};
   if (!done.empty) result_.loss = state.loss;
   const bool matches = !done.empty && done.program->matches != nullptr;
@@ -276,15 +278,17 @@ Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
 // The run is over: this may be slow. Nothing has been updated since, and the slot still has the
 // inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
 // its gathers.
-Status DeviceExecutor::blame_nan(size_t slot) {
+Status DeviceExecutor::blame(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const int64_t step = slots_[slot].step;
-  const bool here = !slots_[slot].empty && std::isnan(pinned_result(slot).loss);
+  const ofsdp_data_fault data = pinned_result(slot).fault;
+  const bool here = !slots_[slot].empty && (data.node != 0 || std::isnan(pinned_result(slot).loss));
   empty_ = false;
   step_.numbers = device_numbers(slot);
   step_.samples = slots_[slot].samples;
   patch_inputs(program, slot);
   OFSDP_RETURN_IF_ERROR(settle());
+  if (data.node != 0) return blame_data(program, data, step);
   OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
   return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);

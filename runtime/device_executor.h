@@ -3,8 +3,8 @@
 // The same schedule as Executor's, with device addresses. Nodes and what writes gradients run on the
 // compute stream; gathers, reductions and updates on the communication stream, with the events of
 // StreamPlan. Every decision that depends on values is the device's own: the loss scale, whether an
-// update is skipped, the clip factor; after a loss that is NaN it updates nothing more, and the host,
-// which hears of it an update later, names the node. A micro-batch:
+// update is skipped, the clip factor; after a loss that is NaN, or an index out of range, it updates
+// nothing more, and the host, which hears of it an update later, names the node. A micro-batch:
 //
 //   host      wait for the micro-batch before last (its slot), take its numbers
 //   upload    inputs and ofsdp_step_numbers, pinned -> slot
@@ -113,7 +113,11 @@ class DeviceExecutor final : public UpdateRunner {
   Status enqueue(BoundProgram& program, const Prepared& prepared, size_t slot);
   Status finish_micro_batch(const BoundProgram& program, size_t slot);
   Status collect(size_t slot);
-  Status blame_nan(size_t slot);
+  Status blame(size_t slot);
+  Status blame_evaluation(size_t slot);
+  Status blame_data(BoundProgram& program, const ofsdp_data_fault& found, int64_t step);
+  Status ask_the_cpu(const Graph& graph, const BoundRun& run);
+  Status read_back(const TensorView& view, std::byte* to);
   Result<std::string> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<bool> has_nan(const TensorView& view);

@@ -80,6 +80,7 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
 }
 
 Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {
+  step_.node = static_cast<uint64_t>(&run - program.runs.data()) + 1;
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &step_});
   if (status.ok()) return status;
   return std::move(status).with_prefix(fmt::format("{}, step {}, rank {}",

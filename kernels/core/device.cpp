@@ -26,7 +26,7 @@ class DeviceKernel final : public Kernel {
     for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i] = args.inputs[i].data;
     for (size_t i = 0; i < outputs_.size(); ++i) outputs_[i] = args.outputs[i].data;
     const ofsdp_launch launch{inputs_.data(), outputs_.data(), args.workspace, step.numbers,
-                              step.samples};
+                              step.samples,   step.fault,      step.node};
     return device_.call("a kernel", device_.table().run, kernel_, device_.compute(), &launch);
   }
 

@@ -24,6 +24,8 @@ namespace ofsdp {
 struct DeviceStepContext : StepContext {
   const ofsdp_step_numbers* numbers = nullptr;
   int64_t samples = 0;
+  ofsdp_data_fault* fault = nullptr;  // device memory
+  uint64_t node = 0;                  // what the kernel that runs is called there
 };
 
 class Device {

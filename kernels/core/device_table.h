@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define OFSDP_DEVICE_VERSION 1
+#define OFSDP_DEVICE_VERSION 2
 #define OFSDP_DEVICE_ENTRY "ofsdp_device_table_get"
 #define OFSDP_MOST_OPTIMIZER_STATES 4
 
@@ -84,6 +84,14 @@ typedef struct ofsdp_step_numbers {
   uint32_t reserved;
 } ofsdp_step_numbers;
 
+/* The first node that found values in its data that it cannot go on with: an index out of range, a
+ * length. The node takes 0 instead; `note_loss` sees to it that nothing is updated behind it. */
+typedef struct ofsdp_data_fault {
+  uint64_t node;  /* as it was launched; 0: none */
+  int64_t value;  /* one of them */
+  int64_t extent; /* of what it was for; 0: not known */
+} ofsdp_data_fault;
+
 /* What the device itself keeps from update to update; the host gets copies of it, a step late. */
 typedef struct ofsdp_run_state {
   float loss_weight; /* loss_share times the loss scale: what backward starts from */
@@ -95,8 +103,9 @@ typedef struct ofsdp_run_state {
   int64_t good_updates, skipped_updates, optimizer_step;
   float gradient_factor;
   int32_t skip; /* this update's gradients are not finite */
-  int32_t stop; /* a loss was NaN: nothing is updated any more */
+  int32_t stop; /* a loss was NaN, or data were at fault: nothing is updated any more */
   uint32_t reserved;
+  ofsdp_data_fault fault;
 } ofsdp_run_state;
 
 typedef struct ofsdp_launch {
@@ -105,6 +114,8 @@ typedef struct ofsdp_launch {
   void* workspace;
   const ofsdp_step_numbers* numbers; /* device memory */
   int64_t samples;                   /* of the micro-batch: known when launched */
+  ofsdp_data_fault* fault;           /* device memory; or null */
+  uint64_t node;                     /* what it is called there, from 1 on */
 } ofsdp_launch;
 
 /* A gradient on its way: from a slot, rounded to what ranks reduce in, onto what was before. */

@@ -27,7 +27,10 @@ __device__ inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 __device__ inline Range range_of(const AttentionExtent& e, int64_t b, int64_t query) {
   const int64_t at = query + (e.lengths != nullptr ? e.lengths[b] - e.queries : e.offset);
   Range r{0, e.keys};
-  if (e.lengths != nullptr) r.high = least(r.high, e.lengths[b]);
+  if (e.lengths != nullptr) {
+    if (e.lengths[b] < 0 || e.lengths[b] > e.keys) note(e.fault, e.lengths[b], e.keys);
+    r.high = least(r.high, e.lengths[b]);
+  }
   if (e.mask_kind != MaskKind::kNone) r.high = least(r.high, e.mask_keys);
   if (e.causal) r.high = least(r.high, at + 1);
   if (e.right >= 0) r.high = least(r.high, at + e.right + 1);

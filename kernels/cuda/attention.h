@@ -29,6 +29,7 @@ struct AttentionExtent {
   const void* mask = nullptr;
   int64_t mask_strides[4] = {};  // of sample, head, query, key
   int64_t mask_keys = 0;         // keys from there on are masked
+  Fault fault = {};              // of lengths
 };
 
 cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,

@@ -53,9 +53,10 @@ struct Squares {
     sums[0] += static_cast<double>(d) * static_cast<double>(d);
   }
 };
-template <typename T>
+template <typename T, typename S>
 struct Slopes {
-  const T *dy, *x, *mean, *variance;
+  const T *dy, *x;
+  const S *mean, *variance;
   float epsilon;
   __device__ void add(int64_t channel, int64_t at, double* sums) const {
     const float d = to_float(dy[at]);
@@ -135,18 +136,18 @@ cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, double scale
 }
 
 // Means and variances that y is made from, and what is kept of them.
-template <typename T>
+template <typename S>
 __global__ void __launch_bounds__(kThreads) settle_kernel(ChannelNorm n, Scratch s) {
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (c >= n.extent.channels) return;
-  const float mean = to_float(static_cast<const T*>(n.mean)[c]);
-  const float variance = to_float(static_cast<const T*>(n.variance)[c]);
+  const float mean = to_float(static_cast<const S*>(n.mean)[c]);
+  const float variance = to_float(static_cast<const S*>(n.variance)[c]);
   if (!n.training) {
     s.mean[c] = mean;
     s.variance[c] = variance;
   }
   const auto put = [&](void* to, float value) {
-    if (to != nullptr) static_cast<T*>(to)[c] = Stored<T>::from(value);
+    if (to != nullptr) static_cast<S*>(to)[c] = Stored<S>::from(value);
   };
   put(n.running_mean, mean * n.momentum + s.mean[c] * (1.0f - n.momentum));
   put(n.running_variance, variance * n.momentum + s.variance[c] * (1.0f - n.momentum));
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch 
       Stored<T>::from((x - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]));
 }
 
-template <typename T>
+template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient n, Scratch s) {
   const ChannelExtent& e = n.extent;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -180,17 +181,18 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient 
   const auto of = [&](const void* values, int64_t at) {
     return to_float(static_cast<const T*>(values)[at]);
   };
-  const float inv = 1.0f / sqrtf(of(n.variance, c) + n.epsilon);
+  const auto stat = [&](const void* values) { return to_float(static_cast<const S*>(values)[c]); };
+  const float inv = 1.0f / sqrtf(stat(n.variance) + n.epsilon);
   float through = 0;
   if (n.training) {
     const float share = 1.0f / static_cast<float>(e.samples * e.inner);
-    const float h = (of(n.x, i) - of(n.mean, c)) * inv;
+    const float h = (of(n.x, i) - stat(n.mean)) * inv;
     through = (s.shift[c] + h * s.slope[c]) * share;
   }
   static_cast<T*>(n.dx)[i] = Stored<T>::from(of(n.scale, c) * inv * (of(n.dy, i) - through));
 }
 
-template <typename T>
+template <typename T, typename S>
 cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   const ChannelExtent& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
@@ -203,24 +205,33 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
     OFSDP_CUDA_TRY(finish<T>(e, s, 0, share, s.variance, nullptr, stream));
   }
   OFSDP_CUDA_TRY(
-      launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<T>, n, s));
+      launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<S>, n, s));
   return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
                        apply_kernel<T>, n, s);
 }
 
-template <typename T>
+template <typename T, typename S>
 cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
   const ChannelExtent& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
-  const Slopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
-                         static_cast<const T*>(n.mean), static_cast<const T*>(n.variance),
-                         n.epsilon};
+  const Slopes<T, S> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
+                            static_cast<const S*>(n.mean), static_cast<const S*>(n.variance),
+                            n.epsilon};
   OFSDP_CUDA_TRY(sum_terms(e, slopes, s.sums, stream));
   OFSDP_CUDA_TRY(finish<T>(e, s, 0, 1.0, s.shift, n.dbias, stream));
   OFSDP_CUDA_TRY(finish<T>(e, s, 1, 1.0, s.slope, n.dscale, stream));
   if (n.dx == nullptr) return cudaSuccess;
   return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
-                       gradient_kernel<T>, n, s);
+                       gradient_kernel<T, S>, n, s);
+}
+
+// f(T{}, S{}): the types of elements and of statistics.
+template <typename F>
+cudaError_t with_types(const ChannelExtent& e, const F& f) {
+  return with_float(e.dtype, [&](auto t) {
+    if (e.stats == e.dtype) return f(t, t);
+    return e.stats == DType::kFloat32 ? f(t, float{}) : cudaErrorNotSupported;
+  });
 }
 
 }  // namespace
@@ -230,11 +241,15 @@ size_t channel_norm_scratch(const ChannelExtent& e) {
 }
 
 cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream) {
-  return with_float(n.extent.dtype, [&](auto t) { return norm_as<decltype(t)>(n, stream); });
+  return with_types(n.extent, [&](auto t, auto stats) {
+    return norm_as<decltype(t), decltype(stats)>(n, stream);
+  });
 }
 
 cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream) {
-  return with_float(n.extent.dtype, [&](auto t) { return grad_as<decltype(t)>(n, stream); });
+  return with_types(n.extent, [&](auto t, auto stats) {
+    return grad_as<decltype(t), decltype(stats)>(n, stream);
+  });
 }
 
 }  // namespace ofsdp::cuda

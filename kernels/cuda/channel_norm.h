@@ -1,8 +1,8 @@
 // Batch normalization: statistics per channel over samples and positions, and its gradient; kernels/ops/
 // batch_normalization.cpp and batch_normalization_grad.cpp have the formulas.
 //
-// x, y, dy, dx: [samples, channels, inner], or channels last, of `dtype` (float32, float16, bfloat16), as everything that
-// has an element a channel; arithmetic in float32, sums in double. Variances by two passes over x. Sums run over chunks of
+// x, y, dy, dx: [samples, channels, inner], or channels last, of `dtype` (float32, float16, bfloat16), as scale, bias
+// and their gradients; statistics, running and of the batch, of `stats`, that or float32; arithmetic in float32, sums in double. Variances by two passes over x. Sums run over chunks of
 // 4096 elements of a channel and then over the chunks, in one order. y may be x; dx may be dy or x. Memory: in training x
 // three times and y once; the gradient dy and x twice and dx once.
 #pragma once
@@ -12,7 +12,7 @@
 namespace ofsdp::cuda {
 
 struct ChannelExtent {
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32, stats = DType::kFloat32;
   int64_t samples = 0, channels = 0, inner = 1;
   bool last = false;  // channels last
 };

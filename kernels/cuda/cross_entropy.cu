@@ -25,9 +25,7 @@ struct View {
                                       : static_cast<const int32_t*>(labels)[i];
     if (ignores && label == ignore_index) return -1;
     if (label >= 0 && label < classes) return label;
-    if (fault != nullptr) {
-      atomicMax(fault, label < 0 ? 1ull : static_cast<unsigned long long>(label) + 1);
-    }
+    note(fault, label, classes);
     return 0;
   }
 };

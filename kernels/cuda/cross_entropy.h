@@ -26,7 +26,7 @@ struct CrossEntropy {
   DType label_dtype = DType::kInt64;
   const void* labels = nullptr;
   const void* weights = nullptr;  // null: 1
-  Fault fault = nullptr;          // of labels outside of 0 .. classes - 1 that are not ignored
+  Fault fault = {};               // of labels outside of 0 .. classes - 1 that are not ignored
 };
 
 size_t cross_entropy_scratch(const CrossEntropy& c);  // of either

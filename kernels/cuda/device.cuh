@@ -105,6 +105,23 @@ __device__ inline T group_fold(T v, F f, T* spare) {
   return v;
 }
 
+// --- data out of range ---
+__device__ inline void note(Fault fault, int64_t value, int64_t extent) {
+  if (fault.record == nullptr) return;
+  auto* node = reinterpret_cast<unsigned long long*>(&fault.record->node);
+  if (*static_cast<volatile unsigned long long*>(node) != 0) return;
+  if (atomicCAS(node, 0ull, static_cast<unsigned long long>(fault.node)) != 0) return;
+  fault.record->value = value;
+  fault.record->extent = extent;
+}
+// An index of 0 .. n - 1, from one that counts from the end where it is negative.
+__device__ inline int64_t wrapped(int64_t given, int64_t n, Fault fault) {
+  const int64_t at = given < 0 ? given + n : given;
+  if (at >= 0 && at < n) return at;
+  note(fault, given, n);
+  return 0;
+}
+
 // --- launches ---
 inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
 
@@ -140,6 +157,35 @@ cudaError_t with_float(DType dtype, const F& f) {
     default:
       return cudaErrorNotSupported;
   }
+}
+
+// f(T{}) with a T of `size` bytes, for kernels that only move elements.
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+template <typename F>
+cudaError_t with_bits(size_t size, const F& f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    case 16:
+      return f(Sixteen{});
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+// The widest size, up to 16 bytes, that rows of `bytes` bytes at these addresses can go in.
+inline size_t widest(size_t bytes, const void* a, const void* b) {
+  const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | bytes;
+  size_t size = 16;
+  while (all % size != 0) size /= 2;
+  return size;
 }
 
 inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }

@@ -18,22 +18,13 @@ struct View {
   __device__ int64_t index(int64_t i) const {
     const int64_t given =
         wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-    const int64_t at = given < 0 ? given + n : given;
-    if (at >= 0 && at < n) return at;
-    if (fault != nullptr) {
-      atomicMax(fault, given < 0 ? 1ull : static_cast<unsigned long long>(given) + 1);
-    }
-    return 0;
+    return wrapped(given, n, fault);
   }
 };
 
 View view_of(const GatherExtent& e) {
   return {e.outer, e.n, e.inner, e.count, e.indices, e.index_dtype == DType::kInt64, e.fault};
 }
-
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
 
 // `width` elements of T a row.
 template <typename T>
@@ -59,15 +50,7 @@ __global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t*
   if (i >= e.tuples) return;
   int64_t row = i / e.per_batch;
   for (int a = 0; a < e.depth; ++a) {
-    const int64_t given = e.indices[i * e.depth + a];
-    int64_t at = given < 0 ? given + e.sizes[a] : given;
-    if (at < 0 || at >= e.sizes[a]) {
-      if (e.fault != nullptr) {
-        atomicMax(e.fault, given < 0 ? 1ull : static_cast<unsigned long long>(given) + 1);
-      }
-      at = 0;
-    }
-    row = row * e.sizes[a] + at;
+    row = row * e.sizes[a] + wrapped(e.indices[i * e.depth + a], e.sizes[a], e.fault);
   }
   rows[i] = row;
 }
@@ -251,12 +234,8 @@ cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, 
 cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y,
                    cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * size;
-  const uintptr_t both = reinterpret_cast<uintptr_t>(data) | reinterpret_cast<uintptr_t>(y) | bytes;
-  if (both % 16 == 0) return gather_as<Sixteen>(e, bytes, data, y, stream);
-  if (both % 8 == 0) return gather_as<uint64_t>(e, bytes, data, y, stream);
-  if (both % 4 == 0) return gather_as<uint32_t>(e, bytes, data, y, stream);
-  if (both % 2 == 0) return gather_as<uint16_t>(e, bytes, data, y, stream);
-  return gather_as<uint8_t>(e, bytes, data, y, stream);
+  return with_bits(widest(bytes, data, y),
+                   [&](auto t) { return gather_as<decltype(t)>(e, bytes, data, y, stream); });
 }
 
 size_t gather_grad_scratch(const GatherExtent& e) { return scratch_of(e, nullptr).total; }

@@ -14,7 +14,7 @@ struct GatherExtent {
   int64_t outer = 1, n = 0, inner = 1, count = 0;
   DType index_dtype = DType::kInt64;
   const void* indices = nullptr;
-  Fault fault = nullptr;
+  Fault fault = {};
 };
 
 cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y,
@@ -34,7 +34,7 @@ struct TupleExtent {
   int depth = 0;
   int64_t sizes[kMostAxes] = {};
   const int64_t* indices = nullptr;
-  Fault fault = nullptr;
+  Fault fault = {};
 };
 cudaError_t tuple_rows(const TupleExtent& e, int64_t* rows, cudaStream_t stream);
 

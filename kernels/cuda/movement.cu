@@ -11,10 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTile = 32, kTileRows = 8;
 
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads) copy_kernel(Walk walk, const T* src, T* dst) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -97,25 +93,6 @@ cudaError_t fill_as(const void* value, void* dst, int64_t n, cudaStream_t stream
                        static_cast<T*>(dst), n);
 }
 
-// f(T{}) with a type of `size` bytes.
-template <typename F>
-cudaError_t with_size(size_t size, const F& f) {
-  switch (size) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
-    case 16:
-      return f(Sixteen{});
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
 // Twice the element size while runs, strides and addresses allow it.
 void widen(CopyPlan& p, const void* src, const void* dst) {
   Walk& w = p.walk;
@@ -171,11 +148,11 @@ cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
   const CopyPlan p = plan_copy(size, shape, src_strides, dst_strides, src, dst);
   if (p.walk.rank < 0) return cudaErrorNotSupported;
   if (p.walk.numel == 0) return cudaSuccess;
-  return with_size(p.size, [&](auto t) { return copy_as<decltype(t)>(p, src, dst, stream); });
+  return with_bits(p.size, [&](auto t) { return copy_as<decltype(t)>(p, src, dst, stream); });
 }
 
 cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream) {
-  return with_size(size, [&](auto t) { return fill_as<decltype(t)>(value, dst, numel, stream); });
+  return with_bits(size, [&](auto t) { return fill_as<decltype(t)>(value, dst, numel, stream); });
 }
 
 }  // namespace ofsdp::cuda

@@ -60,12 +60,14 @@ __global__ void __launch_bounds__(kThreads) real_kernel(View<T, T> v) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) integer_kernel(View<T, T> v) {
+__global__ void __launch_bounds__(kThreads) integer_kernel(View<T, T> v, Fault fault) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= v.walk.numel) return;
   int64_t at[2];
   places<2>(v.walk, i, at);
-  v.y[i] = integer_of(v.op, v.a[at[0]], v.b == nullptr ? T(0) : v.b[at[1]]);
+  const T a = v.a[at[0]], b = v.b == nullptr ? T(0) : v.b[at[1]];
+  if (b == 0 && (v.op == Pointwise::kDiv || v.op == Pointwise::kMod)) note(fault, a, 0);
+  v.y[i] = integer_of(v.op, a, b, v.numbers);
 }
 
 // As it is, 16-bit floats as float.
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) test_kernel(View<T, bool> v) {
   int64_t at[2];
   places<2>(v.walk, i, at);
   const auto x = to_compared(v.a[at[0]]);
-  v.y[i] = test_of(v.op, x, v.b == nullptr ? x : to_compared(v.b[at[1]]));
+  v.y[i] = test_of(v.op, x, v.b == nullptr ? x : to_compared(v.b[at[1]]), v.numbers);
 }
 
 template <typename T, typename Y>
@@ -146,18 +148,23 @@ cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
                        real_kernel_of<T, V>(c.op), view);
 }
 
+bool is_of_integers_alone(Pointwise op) {
+  return op >= Pointwise::kBitwiseNot && op <= Pointwise::kBitShift;
+}
+
 bool is_of_integers(Pointwise op) {
-  constexpr Pointwise kKnown[] = {Pointwise::kNeg,  Pointwise::kAbs,     Pointwise::kSign,
-                                  Pointwise::kRelu, Pointwise::kAdd,     Pointwise::kSub,
-                                  Pointwise::kMul,  Pointwise::kDiv,     Pointwise::kMax,
-                                  Pointwise::kMin,  Pointwise::kIdentity};
+  if (is_of_integers_alone(op)) return true;
+  constexpr Pointwise kKnown[] = {
+      Pointwise::kNeg,      Pointwise::kAbs, Pointwise::kSign, Pointwise::kRelu, Pointwise::kAdd,
+      Pointwise::kSub,      Pointwise::kMul, Pointwise::kDiv,  Pointwise::kMax,  Pointwise::kMin,
+      Pointwise::kIdentity, Pointwise::kMod, Pointwise::kClip};
   return std::find(std::begin(kKnown), std::end(kKnown), op) != std::end(kKnown);
 }
 
 template <typename T>
 cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
   return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads, integer_kernel<T>,
-                       view_of<T, T>(c));
+                       view_of<T, T>(c), c.fault);
 }
 
 cudaError_t test(const PointwiseCall& c, cudaStream_t stream) {
@@ -236,7 +243,7 @@ int pointwise_arity(Pointwise op) {
 }
 
 bool gives_bool(Pointwise op) {
-  return op == Pointwise::kNot || op == Pointwise::kIsNaN ||
+  return op == Pointwise::kNot || op == Pointwise::kIsNaN || op == Pointwise::kIsInf ||
          (op >= Pointwise::kEqual && op <= Pointwise::kXor);
 }
 
@@ -248,10 +255,10 @@ bool has_kernel(Pointwise op, DType dtype) {
     case DType::kBFloat16:
     case DType::kFloat32:
     case DType::kFloat64:
-      return op != Pointwise::kUnknown;
+      return op != Pointwise::kUnknown && !is_of_integers_alone(op);
     case DType::kInt32:
     case DType::kInt64:
-      return gives_bool(op) || is_of_integers(op);
+      return (gives_bool(op) && op != Pointwise::kIsInf) || is_of_integers(op);
     case DType::kBool:
       return logical;
     default:

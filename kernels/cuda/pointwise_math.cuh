@@ -158,6 +158,8 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
       return x > T(0) ? x : a * std::expm1(x / a);
     case Pointwise::kSelu:
       return x > T(0) ? b * x : b * (a * std::expm1(x));
+    case Pointwise::kScale:
+      return x * a;
     case Pointwise::kHardSigmoid:
       return hard_sigmoid_of(x, a, b);
     case Pointwise::kHardSwish:
@@ -258,9 +260,23 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
+// Of integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.
+template <typename T>
+__host__ __device__ inline T integer_rest(T x, T y, bool truncated) {
+  if (y == 0 || y == -1) return 0;
+  const T rest = x % y;
+  return truncated || rest == 0 || (rest < 0) == (y < 0) ? rest : rest + y;
+}
+// Bounds are rounded to whole numbers by who gives them; infinite ones are none.
+template <typename T>
+__host__ __device__ inline T integer_clip(T x, double low, double high) {
+  const T raised = static_cast<double>(x) < low ? static_cast<T>(low) : x;
+  return static_cast<double>(raised) > high ? static_cast<T>(high) : raised;
+}
+
 // Two's complement: what does not fit wraps.
 template <typename T>
-__host__ __device__ inline T integer_of(Pointwise op, T x, T y) {
+__host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   using U = std::make_unsigned_t<T>;
   const U u = static_cast<U>(x), v = static_cast<U>(y);
   switch (op) {
@@ -284,13 +300,30 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y) {
       return x > y ? x : y;
     case Pointwise::kMin:
       return x < y ? x : y;
+    case Pointwise::kMod:
+      return integer_rest(x, y, numbers.a != 0);
+    case Pointwise::kClip:
+      return integer_clip(x, numbers.a, numbers.b);
+    case Pointwise::kBitwiseNot:
+      return static_cast<T>(~u);
+    case Pointwise::kBitwiseAnd:
+      return static_cast<T>(u & v);
+    case Pointwise::kBitwiseOr:
+      return static_cast<T>(u | v);
+    case Pointwise::kBitwiseXor:
+      return static_cast<T>(u ^ v);
+    case Pointwise::kBitShift: {
+      const bool all = y < 0 || y >= T(8 * sizeof(T));
+      if (numbers.a != 0) return all ? T(0) : static_cast<T>(u << v);
+      return static_cast<T>(x >> (all ? T(8 * sizeof(T) - 1) : y));
+    }
     default:
       return x;
   }
 }
 
 template <typename T>
-__host__ __device__ inline bool test_of(Pointwise op, T x, T y) {
+__host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   switch (op) {
     case Pointwise::kEqual:
       return x == y;
@@ -310,6 +343,8 @@ __host__ __device__ inline bool test_of(Pointwise op, T x, T y) {
       return (x != T(0)) != (y != T(0));
     case Pointwise::kNot:
       return x == T(0);
+    case Pointwise::kIsInf:  // nothing else is left of itself alone
+      return x == x && x - x != T(0) && (x > T(0) ? numbers.a != 0 : numbers.b != 0);
     default:
       return x != x;
   }

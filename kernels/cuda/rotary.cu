@@ -13,9 +13,7 @@ __device__ inline int64_t cache_row(const RotaryExtent& e, int64_t row) {
   int64_t at = sample * e.steps + step;
   if (e.positions != nullptr) at = e.count == 1 ? e.positions[0] + step : e.positions[at];
   if (at >= 0 && at < e.cache_rows) return at;
-  if (e.fault != nullptr) {
-    atomicMax(e.fault, at < 0 ? 1ull : static_cast<unsigned long long>(at) + 1);
-  }
+  note(e.fault, at, e.cache_rows);
   return 0;
 }
 

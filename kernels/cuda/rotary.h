@@ -17,7 +17,7 @@ struct RotaryExtent {
   int64_t cache_rows = 0;
   const int64_t* positions = nullptr;  // device memory; null: row b * steps + s of the caches
   int64_t count = 0;                   // of positions: batch * steps, or 1, an offset
-  Fault fault = nullptr;               // of a position without a row of the caches
+  Fault fault = {};                    // of a position without a row of the caches
 };
 cudaError_t rotate(const RotaryExtent& e, const void* x, const void* cos, const void* sin, void* y,
                    cudaStream_t stream);

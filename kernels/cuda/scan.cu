@@ -31,10 +31,11 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(ScanExtent e, const T* x,
   const int64_t line = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (line >= e.outer * e.inner) return;
   const int64_t first = line / e.inner * e.n * e.inner + line % e.inner;
-  typename Running<T>::Type sum = 0;
+  typename Running<T>::Type sum = e.product ? 1 : 0;
   for (int64_t k = 0; k < e.n; ++k) {
     const int64_t at = first + (e.reverse ? e.n - 1 - k : k) * e.inner;
-    const auto next = sum + Running<T>::read(x[at]);
+    const typename Running<T>::Type read = Running<T>::read(x[at]);
+    const auto next = e.product ? sum * read : sum + read;
     y[at] = Running<T>::write(e.exclusive ? sum : next);
     sum = next;
   }

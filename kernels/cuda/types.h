@@ -15,15 +15,19 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/device_table.h"
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::cuda {
 
 inline constexpr int kMostAxes = 8;
 
-// Where a launcher's data may be wrong: an index out of range is noted here (index + 1, or 1 for negative ones; the
-// largest wins), and the kernel goes on with index 0. May be null.
-using Fault = unsigned long long*;
+// Where a launcher's data may be wrong: the first value out of range is noted in `record`, which may be null, under the
+// name of `node`, if nothing has been noted there yet; the kernel goes on with 0 instead.
+struct Fault {
+  ofsdp_data_fault* record = nullptr;
+  uint64_t node = 1;
+};
 
 }  // namespace ofsdp::cuda
 

@@ -11,15 +11,9 @@
 #pragma once
 
 #include "kernels/cpu/onednn.h"
-#include "kernels/ops/window.h"
+#include "kernels/ops/conv_problem.h"
 
 namespace ofsdp::ops {
-
-struct ConvShape {
-  Shape x, w, y;
-  int64_t group = 1;
-  Window window;
-};
 
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);

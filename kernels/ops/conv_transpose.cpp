@@ -8,6 +8,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv_kernels.h"
+#include "kernels/ops/conv_shape.h"
 #include "kernels/ops/conv_transpose_shape.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"

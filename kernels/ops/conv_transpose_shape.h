@@ -5,7 +5,7 @@
 // defines them. Owns: values. Threads: any. Errors: kInput that names the attribute.
 #pragma once
 
-#include "kernels/ops/conv_shape.h"
+#include "kernels/ops/conv_problem.h"
 
 namespace ofsdp::ops {
 

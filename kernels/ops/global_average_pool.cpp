@@ -1,6 +1,7 @@
 // GlobalAveragePool: [N, C, spatial...] -> [N, C, 1...], the mean over the spatial axes.
 // dx = dy / n stretched over the n elements of each mean.
 // https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/list.h"
 #include "kernels/ops/support.h"
@@ -57,6 +58,10 @@ std::vector<SampleCase> samples() {
   return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
           {.name = "wide", .inputs = {{f, {2, 130, 7, 7}}}},
           {.name = "line", .inputs = {{f, {2, 3, 11}}}},
+          {.name = "float16",
+           .inputs = {{DType::kFloat16, {2, 3, 5, 7}}},
+           .check_grad = false,
+           .tolerance = 2e-3},
           {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
 }
 
@@ -67,7 +72,7 @@ void add_global_average_pool(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"blocks", accepts, create}},
+                .cpu = {{"blocks", accepts, create}, in_float32<accepts, create>()},
                 .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0}});

@@ -229,6 +229,9 @@ Result<ResizeMaps> resolve_resize(const Attributes& attributes, const Shape& x,
     y.push_back(a.out);
     AxisMap map{.in = a.in, .out = a.out, .first = {0}};
     for (int64_t o = 0; o < a.out; ++o) add_row(attributes, a, o, map);
+    map.scale = a.scale;
+    map.roi_begin = a.roi_begin;
+    map.roi_end = a.roi_end;
     made.axes.push_back(std::move(map));
   }
   made.y = Shape(std::move(y));

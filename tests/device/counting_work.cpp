@@ -2,12 +2,15 @@
 // runtime/executor_gradients.cpp, so that the bits must be the CPU path's.
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "fsdp/communicator.h"
 #include "fsdp/rank_sum.h"
+#include "kernels/core/device.h"
 #include "kernels/core/device_problem.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/loss_scale.h"
@@ -48,6 +51,17 @@ bool views_of(ofsdp_device* device, const std::vector<TensorDesc>& descs, void* 
   return true;
 }
 
+// What the CPU's kernel says in words about its data is noted as a kernel of a GPU would.
+Status note_fault(const ofsdp_launch& launch, const Status& status) {
+  if (launch.fault == nullptr) return fault("{}", status.message());
+  if (launch.fault->node != 0) return {};
+  launch.fault->node = launch.node;
+  const std::string text = status.message();
+  std::sscanf(text.c_str(), "index %" SCNd64 " at element %*d is outside -%" SCNd64,
+              &launch.fault->value, &launch.fault->extent);
+  return {};
+}
+
 // The values of a StepContext are in device memory, so they are read when the operator runs.
 int32_t run(ofsdp_device* device, ofsdp_kernel* kernel, ofsdp_stream* stream,
             const ofsdp_launch* launch) {
@@ -61,7 +75,9 @@ int32_t run(ofsdp_device* device, ofsdp_kernel* kernel, ofsdp_stream* stream,
   const size_t numbers =
       sizeof(ofsdp_step_numbers) + static_cast<size_t>(launch->samples) * sizeof(int64_t);
   if (!device->holds(launch->workspace, needed, false, "workspace") ||
-      !device->holds(launch->numbers, numbers, false, "step numbers")) {
+      !device->holds(launch->numbers, numbers, false, "step numbers") ||
+      !device->holds(launch->fault, launch->fault == nullptr ? 0 : sizeof(ofsdp_data_fault), false,
+                     "the fault")) {
     return 1;
   }
   return device->put(stream, [=, launch = *launch]() -> Status {
@@ -70,9 +86,15 @@ int32_t run(ofsdp_device* device, ofsdp_kernel* kernel, ofsdp_stream* stream,
       return fault("{}: launched for {} samples, runs with {}", kernel->op, launch.samples,
                    launch.numbers->samples);
     }
-    const StepContext step{
+    DeviceStepContext step;
+    static_cast<StepContext&>(step) = {
         launch.numbers->seed, launch.numbers->step, {index, static_cast<size_t>(launch.samples)}};
-    return kernel->kernel->run({inputs, outputs, static_cast<std::byte*>(launch.workspace), &step});
+    step.fault = launch.fault;
+    step.node = launch.node;
+    Status status =
+        kernel->kernel->run({inputs, outputs, static_cast<std::byte*>(launch.workspace), &step});
+    return !status.ok() && status.kind() == ErrorKind::kInput ? note_fault(launch, status)
+                                                              : std::move(status);
   });
 }
 
@@ -99,7 +121,7 @@ int32_t note_loss(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* s
   if (!device->holds(loss, sizeof(float), false, "the loss")) return 1;
   return device->put(stream, [=] {
     s->loss = *loss;
-    if (stops != 0 && std::isnan(*loss)) s->stop = 1;
+    if (stops != 0 && (std::isnan(*loss) || s->fault.node != 0)) s->stop = 1;
     return Status{};
   });
 }

@@ -88,6 +88,17 @@ T atomicMax(T* at, T v) {
   if (v > old) *at = v;
   return old;
 }
+template <typename T>
+T atomicCAS(T* at, T expected, T v) {
+  const T old = *at;
+  if (old == expected) *at = v;
+  return old;
+}
+inline unsigned __float_as_uint(float v) {
+  unsigned bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
+}
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 

@@ -8,6 +8,7 @@
 #include "tests/support/device_runs.h"
 #include "tests/support/mnist_images.h"
 #include "tests/support/refused_run.h"
+#include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
 namespace {
@@ -166,6 +167,22 @@ std::string with_infinity(size_t number) {
 
 // The line names the node that makes it: parameters updated with it would be named before, also those
 // that the rank gathers from the other.
+TEST(DeviceRanksFaultTest, DataOutOfRangeOnOneRankEndAllBeforeAnUpdate) {
+  for (const Spoiled& spoiled : spoiled_data()) {
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      const testing_data::TempFolder folder;
+      const Words command = train_spoiled(folder, spoiled) + ranks(2) +
+                            Words{"--strategy", strategy, "--timeout", "20"};
+      const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+      const Finished device =
+          Program::run(command + Words{"--device", "cuda"},
+                       {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
+      EXPECT_EQ(device.status, 2) << spoiled.name;
+      EXPECT_EQ(cpu.err, device.err);
+    }
+  }
+}
+
 TEST(DeviceRanksFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
   for (const size_t sample : {5u, 6u}) {
     for (const auto& [accumulated, strategy] :

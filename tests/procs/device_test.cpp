@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/device_runs.h"
+#include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
 namespace {
@@ -127,6 +128,42 @@ TEST(DeviceFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
   EXPECT_EQ(device.run.status, 1);
   EXPECT_NE(cpu.run.err.find("NaN"), std::string::npos);
   EXPECT_EQ(cpu.run.err, device.run.err);
+}
+
+class DeviceData : public testing::TestWithParam<Spoiled> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, DeviceData, testing::ValuesIn(spoiled_data()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
+  for (const Words& more :
+       {Words{}, Words{"--grad-accum", "2"}, Words{"--param-dtype", "bfloat16"}}) {
+    const TempFolder folder;
+    const Words command = train_spoiled(folder, GetParam()) + more;
+    const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+    const Finished device =
+        Program::run(command + Words{"--device", "cuda"},
+                     {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
+    EXPECT_EQ(cpu.status, 2);
+    EXPECT_EQ(device.status, 2);
+    EXPECT_NE(cpu.err.find(std::to_string(GetParam().value)), std::string::npos) << cpu.err;
+    EXPECT_EQ(cpu.err, device.err);
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out.onnx"));
+  }
+}
+
+TEST(DeviceDataTest, OutOfRangeEndAnEvaluation) {
+  const TempFolder folder;
+  const Words command =
+      train_spoiled(folder, spoiled_data()[0]) +
+      Words{"--data", fixture("bert_tiny/data"), "--eval-data", folder.path() + "/data"};
+  const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+  const Finished device =
+      Program::run(command + Words{"--device", "cuda"},
+                   {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
+  EXPECT_EQ(device.status, 2);
+  EXPECT_NE(cpu.err.find("index 30000 at element"), std::string::npos) << cpu.err;
+  EXPECT_EQ(cpu.err, device.err);
 }
 
 TEST(DeviceCheckpointTest, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {

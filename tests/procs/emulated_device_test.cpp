@@ -3,6 +3,7 @@
 // CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
 // run and is named.
 #include "tests/support/device_runs.h"
+#include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
 namespace {
@@ -43,6 +44,19 @@ std::vector<Case> cases() {
            gpt + two,
            {"Attention", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad", "Split"}},
           {"gpt2_tiny_bfloat16", gpt + two + bfloat16, {"ofsdp.AttentionGrad"}},
+          {"images",
+           with_loss(fixture("variety/images.onnx")) + two,
+           {"ofsdp.PadGrad", "ofsdp.GroupNormalizationGrad", "ofsdp.LRNGrad", "ConvTranspose",
+            "InstanceNormalization", "ofsdp.ResizeGrad", "MeanVarianceNormalization",
+            "ReduceLogSumExp", "LpNormalization"}},
+          {"images_bfloat16", with_loss(fixture("variety/images.onnx")) + two + bfloat16, {}},
+          {"sequences",
+           with_loss(fixture("variety/sequences.onnx")) + two,
+           {"ofsdp.LSTMGrad", "ofsdp.GRUGrad", "ofsdp.RNNGrad", "Einsum", "Trilu", "TopK",
+            "GatherElements", "ScatterElements", "ScatterND", "ofsdp.ReduceProdGrad"}},
+          {"masks",
+           with_loss(fixture("variety/masks.onnx")) + two,
+           {"ofsdp.FoundIndices", "ofsdp.ScatterIndices", "RandomNormalLike"}},
           {"bert_tiny",
            with_loss(fixture("bert_tiny/model.onnx")) + two,
            {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad"}}};
@@ -72,6 +86,20 @@ TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
   // 16-bit products are rounded where sums are in another order.
   const bool narrow = std::string(GetParam().name).ends_with("bfloat16");
   expect_near_losses(cpu, device, narrow ? 5e-3 : 5e-5);
+}
+
+TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
+  for (const Spoiled& spoiled : spoiled_data()) {
+    const testing_data::TempFolder folder;
+    const Words command = train_spoiled(folder, spoiled) + Words{"--nproc-per-node", "1"};
+    const Finished cpu = Program::run(command + Words{"--device", "cpu"});
+    const Finished device =
+        Program::run(command + Words{"--device", "cuda"},
+                     {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE}});
+    EXPECT_EQ(device.status, 2);
+    EXPECT_EQ(cpu.err, device.err) << spoiled.name;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out.onnx"));
+  }
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {

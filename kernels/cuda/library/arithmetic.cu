@@ -35,7 +35,7 @@ __global__ void begin_kernel(ofsdp_run_state* s, const ofsdp_step_numbers* n, bo
 
 __global__ void note_loss_kernel(ofsdp_run_state* s, const float* loss, bool stops) {
   s->loss = *loss;
-  if (stops && isnan(*loss)) s->stop = 1;
+  if (stops && (isnan(*loss) || s->fault.node != 0)) s->stop = 1;
 }
 
 template <typename From, typename To>

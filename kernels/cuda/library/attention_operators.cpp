@@ -44,6 +44,7 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
     AttentionExtent call = e;
     call.mask = mask ? l.inputs[3] : nullptr;
     call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[6]) : nullptr;
+    call.fault = fault_of(l);
     return attention(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], stream);
   });
 }
@@ -66,6 +67,7 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
         AttentionExtent call = e;
         call.mask = mask ? l.inputs[4] : nullptr;
         call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[5]) : nullptr;
+        call.fault = fault_of(l);
         AttentionGradient g;
         g.dy = l.inputs[0];
         g.q = l.inputs[1];

@@ -7,9 +7,10 @@ namespace ofsdp::cuda {
 namespace {
 
 // [N, C, d...]; a vector is N samples of one channel.
-ChannelExtent extent_of(const TensorDesc& x) {
+ChannelExtent extent_of(const TensorDesc& x, DType stats) {
   ChannelExtent e;
   e.dtype = x.dtype;
+  e.stats = stats;
   e.samples = x.shape.rank() < 2 ? x.shape.numel() : x.shape[0];
   e.channels = x.shape.rank() < 2 ? 1 : x.shape[1];
   e.inner = x.shape.rank() < 2 ? 1 : x.shape.numel(2, x.shape.rank());
@@ -19,13 +20,21 @@ ChannelExtent extent_of(const TensorDesc& x) {
 
 bool trains(const Problem& p) { return p.attributes.i("training_mode", 0) != 0; }
 
+// Inputs 3 and 4: statistics of the type of x, or float32 beside 16 bits.
+bool has_types(const Problem& p, DType dtype) {
+  const DType stats = p.in(3).dtype;
+  return is_float(dtype) && p.in(0).dtype == dtype && p.in(1).dtype == dtype &&
+         p.in(2).dtype == dtype && p.in(4).dtype == stats &&
+         (stats == dtype || stats == DType::kFloat32);
+}
+
 bool accepts(const Problem& p) {
-  return is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype) && p.in(0).layout == p.out(0).layout;
+  return has_types(p, p.in(0).dtype) && p.in(0).layout == p.out(0).layout;
 }
 
 std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
   ChannelNorm n;
-  n.extent = extent_of(p.in(0));
+  n.extent = extent_of(p.in(0), p.in(3).dtype);
   n.epsilon = p.attributes.f("epsilon", 1e-5f);
   n.momentum = p.attributes.f("momentum", 0.9f);
   n.training = trains(p);
@@ -47,14 +56,13 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
 
 // (dy, x, scale, mean, variance) -> dx, dscale, dbias
 bool accepts_grad(const Problem& p) {
-  return is_float(p.in(1).dtype) && p.all_dtype(p.in(1).dtype) &&
-         p.in(0).layout == p.in(1).layout && (!p.has_out(0) || p.out(0).layout == p.in(1).layout) &&
-         p.in(1).numel() > 0;
+  return has_types(p, p.in(1).dtype) && p.in(0).layout == p.in(1).layout &&
+         (!p.has_out(0) || p.out(0).layout == p.in(1).layout) && p.in(1).numel() > 0;
 }
 
 std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
   ChannelNormGradient n;
-  n.extent = extent_of(p.in(1));
+  n.extent = extent_of(p.in(1), p.in(3).dtype);
   n.epsilon = p.attributes.f("epsilon", 1e-5f);
   n.training = trains(p);
   std::vector<bool> wanted;

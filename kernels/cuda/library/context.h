@@ -9,6 +9,7 @@
 
 #include "kernels/core/kernel.h"
 #include "kernels/cuda/library/handles.h"
+#include "kernels/cuda/types.h"
 
 namespace ofsdp::cuda {
 
@@ -20,6 +21,9 @@ class CudaKernel {
   virtual size_t workspace_bytes() const { return 0; }
   virtual cudaError_t run(cudaStream_t stream, const ofsdp_launch& launch) = 0;
 };
+
+// Where a launcher notes data out of range.
+inline Fault fault_of(const ofsdp_launch& launch) { return {launch.fault, launch.node}; }
 
 struct CudaImplementation {
   std::string op;    // "Relu", "ofsdp.ReluGrad"

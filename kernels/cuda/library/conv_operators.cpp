@@ -93,17 +93,21 @@ bool accepts_grad(const Problem& p) {
 class InputGradient final : public CudaKernel {
  public:
   static std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
-    auto made = std::make_unique<InputGradient>(p);
+    return make_conv_grad_input(device, conv_extent(p, x_shape(p), w_shape(p)), p.in(0), p.out(0));
+  }
+  static std::unique_ptr<CudaKernel> make(ofsdp_device& device, const ConvExtent& e,
+                                          const TensorDesc& dy, const TensorDesc& dx) {
+    auto made = std::make_unique<InputGradient>(e, dy, dx);
     made->product_ = make_product(
         device, conv_product(made->e_, made->e_.rows(), made->e_.outputs, made->e_.columns()));
     if (made->product_ == nullptr) return nullptr;
     made->scratch_ = made->places_.take(made->product_->workspace_bytes());
     return made;
   }
-  explicit InputGradient(const Problem& p)
-      : e_(conv_extent(p, x_shape(p), w_shape(p))),
-        dy_(p.in(0), e_.group, e_.out_positions(), places_),
-        dx_(p.out(0), e_.group, e_.in_positions(), places_),
+  InputGradient(const ConvExtent& e, const TensorDesc& dy, const TensorDesc& dx)
+      : e_(e),
+        dy_(dy, e_.group, e_.out_positions(), places_),
+        dx_(dx, e_.group, e_.in_positions(), places_),
         rows_(places_.take(e_.rows() * e_.columns(), e_.size)),
         weights_(places_.take(e_.weights(), e_.size)) {}
 
@@ -199,6 +203,11 @@ class WeightsGradient final : public CudaKernel {
 };
 
 }  // namespace
+
+std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const ConvExtent& e,
+                                                 const TensorDesc& dy, const TensorDesc& dx) {
+  return InputGradient::make(device, e, dy, dx);
+}
 
 void add_convolutions(CudaImplementations& list) {
   list.push_back({"Conv", "im2row", accepts, Forward::create});

@@ -26,6 +26,10 @@ struct ConvExtent {
 
 ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w);
 
+// (dy, w) -> dx of a convolution; null: no product. conv_operators.cpp has it.
+std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const ConvExtent& e,
+                                                 const TensorDesc& dy, const TensorDesc& dx);
+
 class Places {
  public:
   size_t take(int64_t elements, size_t size) { return take(static_cast<size_t>(elements) * size); }

@@ -1,5 +1,4 @@
-// Gather, GatherND and their gradients: kernels/cuda/embedding.h. An index out of range counts as 0: the table has
-// no way back for it.
+// Gather, GatherND and their gradients: kernels/cuda/embedding.h.
 #include <algorithm>
 
 #include "kernels/cuda/embedding.h"
@@ -27,6 +26,7 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
                               cudaStream_t stream, const ofsdp_launch& l) {
     GatherExtent call = e;
     call.indices = l.inputs[1];
+    call.fault = fault_of(l);
     return gather(call, size, l.inputs[0], l.outputs[0], stream);
   });
 }
@@ -48,6 +48,7 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
         if (!any) return base ? cudaSuccess : cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
         GatherExtent call = e;
         call.indices = l.inputs[1];
+        call.fault = fault_of(l);
         return gather_grad(call, dtype, l.inputs[0], l.outputs[0], base, l.workspace, stream);
       },
       any ? gather_grad_scratch(e) : 0);
@@ -86,6 +87,7 @@ bool accepts_tuples(const Problem& p) {
 // The rows that tuples name, at the beginning of the workspace.
 cudaError_t find_rows(Tuples& t, cudaStream_t stream, const ofsdp_launch& l) {
   t.tuples.indices = static_cast<const int64_t*>(l.inputs[1]);
+  t.tuples.fault = fault_of(l);
   t.rows.indices = l.workspace;
   return tuple_rows(t.tuples, static_cast<int64_t*>(l.workspace), stream);
 }

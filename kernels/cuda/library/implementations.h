@@ -38,5 +38,19 @@ void add_attention(CudaImplementations& list);
 void add_rotary(CudaImplementations& list);
 void add_pools(CudaImplementations& list);
 void add_convolutions(CudaImplementations& list);
+void add_scatters(CudaImplementations& list);
+void add_triangles(CudaImplementations& list);
+void add_top_k(CudaImplementations& list);
+void add_group_norm(CudaImplementations& list);
+void add_axis_maps(CudaImplementations& list);
+void add_recurrent(CudaImplementations& list);
+void add_folds(CudaImplementations& list);
+void add_einsum(CudaImplementations& list);
+void add_conv_transpose(CudaImplementations& list);
+void add_random(CudaImplementations& list);
+void add_found(CudaImplementations& list);
+void add_sequences(CudaImplementations& list);
+void add_unpools(CudaImplementations& list);
+void add_lp_pools(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

@@ -53,6 +53,7 @@ std::unique_ptr<CudaKernel> create_forward(const Problem& p, bool through_softma
       [=](cudaStream_t stream, const ofsdp_launch& l) {
         CrossEntropy c = loss;
         c.labels = l.inputs[1];
+        c.fault = fault_of(l);
         c.weights = weights ? l.inputs[2] : nullptr;
         CrossEntropyForward f;
         f.scores = l.inputs[0];
@@ -78,6 +79,7 @@ std::unique_ptr<CudaKernel> create_backward(const Problem& p, const CrossEntropy
       [=](cudaStream_t stream, const ofsdp_launch& l) {
         CrossEntropy c = loss;
         c.labels = l.inputs[at.labels];
+        c.fault = fault_of(l);
         c.weights = weights ? l.inputs[at.weights] : nullptr;
         CrossEntropyBackward b;
         // Of log-probabilities the gradient does not need them: any address with room will do.

@@ -207,7 +207,8 @@ std::unique_ptr<CudaKernel> make_placed(Copy inner, size_t size, size_t bytes, b
   return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
     const cudaError_t error = cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
     if (error != cudaSuccess || !any) return error;
-    return strided_copy(size, inner.shape, inner.from, inner.to, l.inputs[0],
+    return strided_copy(size, inner.shape, inner.from, inner.to,
+                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
                         static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
   });
 }
@@ -270,6 +271,22 @@ std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
   });
 }
 
+// What x and y have in common lies in the middle of both, zeros around it.
+std::unique_ptr<CudaKernel> create_centre(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
+  const size_t size = dtype_size(p.in(0).dtype);
+  Copy inner{{}, dense_strides(y), dense_strides(x)};  // out of y, which make_placed turns round
+  bool any = true;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    const int64_t more = y[axis] - x[axis], cut = std::abs(more) / 2;
+    inner.shape.push_back(std::min(x[axis], y[axis]));
+    any = any && inner.shape.back() > 0;
+    int64_t& offset = more < 0 ? inner.to_offset : inner.from_offset;
+    offset += cut * (more < 0 ? inner.to : inner.from)[axis] * static_cast<int64_t>(size);
+  }
+  return make_placed(inner, size, p.out(0).bytes(), any);
+}
+
 }  // namespace
 
 void add_movement(CudaImplementations& list) {
@@ -282,6 +299,7 @@ void add_movement(CudaImplementations& list) {
   list.push_back({"Tile", "own", accepts_plain, create_tile});
   list.push_back({"DepthToSpace", "own", accepts_plain, create_depth_to_space});
   list.push_back({"SpaceToDepth", "own", accepts_plain, create_space_to_depth});
+  list.push_back({"CenterCropPad", "own", accepts_plain, create_centre});
   list.push_back({"Pad", "own", accepts_pad, create_pad});
   list.push_back({"ofsdp.Reorder", "own", accepts_reorder, create_reorder});
   list.push_back({"ofsdp.Copy", "cudart", accepts_copy, create_copy});

@@ -112,7 +112,7 @@ bool accepts_skip(const Problem& p, SkipNorm s) {
     inner *= size;
   }
   return p.all_plain() && is_float(dtype) && p.in(1).dtype == dtype && trailing && row(2) &&
-         row(s.norm_bias()) && row(s.sum_bias()) && (s.centred || !p.has_out(1));
+         row(s.norm_bias()) && row(s.sum_bias());
 }
 
 std::unique_ptr<CudaKernel> create_skip(const Problem& p, SkipNorm s) {
@@ -128,13 +128,18 @@ std::unique_ptr<CudaKernel> create_skip(const Problem& p, SkipNorm s) {
   const bool mean = p.has_out(1), inv = p.has_out(2), sum = p.has_out(3);
   return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
     NormForward call = n;
+    // What is not centred has a mean of 0.
+    if (mean && !s.centred) {
+      const auto bytes = static_cast<size_t>(n.rows) * sizeof(float);
+      OFSDP_CUDA_TRY(cudaMemsetAsync(l.outputs[1], 0, bytes, stream));
+    }
     call.x = l.inputs[0];
     call.residual = l.inputs[1];
     call.scale = l.inputs[2];
     call.bias = norm_bias ? l.inputs[s.norm_bias()] : nullptr;
     call.residual_bias = sum_bias ? l.inputs[s.sum_bias()] : nullptr;
     call.y = l.outputs[0];
-    call.mean = mean ? static_cast<float*>(l.outputs[1]) : nullptr;
+    call.mean = mean && s.centred ? static_cast<float*>(l.outputs[1]) : nullptr;
     call.inv = inv ? static_cast<float*>(l.outputs[2]) : nullptr;
     call.sum = sum ? l.outputs[3] : nullptr;
     return norm_forward(call, stream);

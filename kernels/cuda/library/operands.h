@@ -21,6 +21,15 @@ inline int axis_of(const Attributes& attributes, const char* name, int64_t other
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+// A tensor seen along one axis: [outer, n, inner].
+struct Lines {
+  int64_t outer = 1, n = 1, inner = 1;
+};
+inline Lines lines_along(const Shape& shape, int64_t given) {
+  const int axis = static_cast<int>(given < 0 ? given + shape.rank() : given);
+  return {shape.numel(0, axis), shape[axis], shape.numel(axis + 1, shape.rank())};
+}
+
 // The values of an integer input that is known while planning; empty where it is absent.
 std::vector<int64_t> known_ints(const Problem& p, size_t input);
 

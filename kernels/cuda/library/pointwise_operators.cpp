@@ -10,9 +10,11 @@ namespace ofsdp::cuda {
 namespace {
 
 // "GeluTanhGrad" of ofsdp.GeluGrad with approximate = tanh.
-std::string name_of(const std::string& op, const Attributes& attributes) {
+std::string name_of(const std::string& op, const Problem& p) {
+  const Attributes& attributes = p.attributes;
   const std::string name = op.substr(op.rfind('.') + 1);  // npos + 1 is 0
   if (name == "QuickGelu") return "Swish";
+  if (name == "FastGelu" && !p.has_in(1)) return "GeluTanh";
   if (attributes.s("approximate", "none") != "tanh") return name;
   return name == "Gelu" ? "GeluTanh" : name == "GeluGrad" ? "GeluTanhGrad" : name;
 }
@@ -28,6 +30,11 @@ PointwiseNumbers numbers_of(const std::string& op, const std::string& name, cons
   if (is("HardSigmoid")) return {a.f("alpha", 0.2f), a.f("beta", 0.5f)};
   if (is("Shrink")) return {a.f("lambd", 0.5f), a.f("bias", 0.0f)};
   if (is("Mod")) return {static_cast<double>(a.i("fmod", 0)), 0};
+  if (is("IsInf")) {
+    return {static_cast<double>(a.i("detect_positive", 1)),
+            static_cast<double>(a.i("detect_negative", 1))};
+  }
+  if (is("BitShift")) return {a.s("direction", "") == "LEFT" ? 1.0 : 0.0, 0};
   if (is("Clip")) {
     constexpr double kOpen = std::numeric_limits<double>::infinity();
     const size_t first = name == "Clip" ? 1 : 2;
@@ -49,7 +56,7 @@ bool has_operands(const Problem& p, const std::string& name, int arity) {
 
 // Layouts: elementwise operators take any, the same for all but single elements.
 bool accepts(const std::string& op, const Problem& p) {
-  const std::string name = name_of(op, p.attributes);
+  const std::string name = name_of(op, p);
   const Pointwise known = pointwise_of(name);
   if (known == Pointwise::kUnknown || !p.has_in(0) || !has_kernel(known, p.in(0).dtype)) {
     return false;
@@ -82,7 +89,7 @@ Walk walk_of(const Problem& p, int arity) {
 }
 
 std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
-  const std::string name = name_of(op, p.attributes);
+  const std::string name = name_of(op, p);
   PointwiseCall call;
   call.op = pointwise_of(name);
   const bool second = pointwise_arity(call.op) > 1;
@@ -95,6 +102,7 @@ std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
     c.a = l.inputs[0];
     c.b = second ? l.inputs[1] : nullptr;
     c.y = l.outputs[0];
+    c.fault = fault_of(l);
     return pointwise(c, stream);
   });
 }
@@ -108,7 +116,9 @@ CudaImplementation implementation_of(const std::string& op) {
 // place, then one after the other onto the output.
 bool accepts_variadic(Pointwise op, const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  return p.all_plain() && has_kernel(op, dtype) && p.all_dtype(dtype);
+  const bool alike =
+      std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return in == p.out(0); });
+  return (p.all_plain() || alike) && has_kernel(op, dtype) && p.all_dtype(dtype);
 }
 
 std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
@@ -134,6 +144,23 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
         }
         return cudaSuccess;
       });
+}
+
+bool accepts_mean(const Problem& p) {
+  return accepts_variadic(Pointwise::kAdd, p) &&
+         (is_float(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64);
+}
+
+std::unique_ptr<CudaKernel> create_mean(ofsdp_device&, const Problem& p) {
+  std::shared_ptr<CudaKernel> sum = create_variadic(Pointwise::kAdd, p);
+  if (sum == nullptr) return nullptr;
+  return make_cuda_kernel([sum, dtype = p.in(0).dtype, n = p.out(0).numel(),
+                           share = 1.0 / static_cast<double>(p.inputs.size())](
+                              cudaStream_t stream, const ofsdp_launch& l) {
+    OFSDP_CUDA_TRY(sum->run(stream, l));
+    return pointwise(Pointwise::kScale, dtype, l.outputs[0], nullptr, l.outputs[0], n, {share, 0},
+                     stream);
+  });
 }
 
 CudaImplementation variadic(const char* name, Pointwise op) {
@@ -178,6 +205,7 @@ void add_pointwise(CudaImplementations& list) {
   }
   list.push_back(implementation_of("com.microsoft.QuickGelu"));
   list.push_back(variadic("Sum", Pointwise::kAdd));
+  list.push_back({"Mean", "own", accepts_mean, create_mean});
   list.push_back(variadic("Max", Pointwise::kMax));
   list.push_back(variadic("Min", Pointwise::kMin));
   list.push_back({"Where", "own", accepts_where, create_where});

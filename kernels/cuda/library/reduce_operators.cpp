@@ -80,7 +80,7 @@ bool accepts_scan(const Problem& p) {
   return p.all_plain() && has_running_sum(p.in(0).dtype) && p.constant(1) != nullptr;
 }
 
-std::unique_ptr<CudaKernel> create_scan(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_scan(const Problem& p, bool product) {
   const Shape& x = p.in(0).shape;
   const int64_t given = known_ints(p, 1)[0];
   const int axis = static_cast<int>(given < 0 ? given + x.rank() : given);
@@ -91,6 +91,7 @@ std::unique_ptr<CudaKernel> create_scan(ofsdp_device&, const Problem& p) {
   e.inner = x.numel(axis + 1, x.rank());
   e.exclusive = p.attributes.i("exclusive", 0) != 0;
   e.reverse = p.attributes.i("reverse", 0) != 0;
+  e.product = product;
   return make_cuda_kernel([e](cudaStream_t stream, const ofsdp_launch& l) {
     return running_sum(e, l.inputs[0], l.outputs[0], stream);
   });
@@ -119,7 +120,10 @@ void add_reductions(CudaImplementations& list) {
   list.push_back(reduction("ReduceProd", ReduceKind::kProduct));
   list.push_back(reduction("ReduceMax", ReduceKind::kMax));
   list.push_back(reduction("ReduceMin", ReduceKind::kMin));
-  list.push_back({"CumSum", "own", accepts_scan, create_scan});
+  for (const bool product : {false, true}) {
+    list.push_back({product ? "CumProd" : "CumSum", "own", accepts_scan,
+                    [=](ofsdp_device&, const Problem& p) { return create_scan(p, product); }});
+  }
   list.push_back(function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt));
   list.push_back(function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog));
   list.push_back({"GlobalAveragePool", "own", accepts_global, create_global_average});

@@ -48,6 +48,7 @@ CudaImplementation implementation_of(const char* op, Places at) {
                                         cudaStream_t stream, const ofsdp_launch& l) {
               RotaryExtent call = e;
               if (has) call.positions = static_cast<const int64_t*>(l.inputs[at.positions]);
+              call.fault = fault_of(l);
               return rotate(call, l.inputs[0], l.inputs[at.cos], l.inputs[at.sin], l.outputs[0],
                             stream);
             });

@@ -2,6 +2,7 @@
 // same sources as in libofsdp_cuda.so but for the matrix product (product.cpp).
 #include <cstring>
 
+#include "kernels/core/device.h"
 #include "kernels/cuda/library/implementations.h"
 #include "tests/device/counting_device.h"
 
@@ -18,9 +19,14 @@ class EmulatedKernel final : public Kernel {
     for (const TensorView& view : args.inputs) inputs.push_back(view.data);
     for (const TensorView& view : args.outputs) outputs.push_back(view.data);
     const std::vector<std::byte> numbers = numbers_of(*args.step);
-    const ofsdp_launch launch{inputs.data(), outputs.data(), args.workspace,
+    const auto& step = static_cast<const DeviceStepContext&>(*args.step);
+    const ofsdp_launch launch{inputs.data(),
+                              outputs.data(),
+                              args.workspace,
                               reinterpret_cast<const ofsdp_step_numbers*>(numbers.data()),
-                              static_cast<int64_t>(args.step->sample_index.size())};
+                              static_cast<int64_t>(args.step->sample_index.size()),
+                              step.fault,
+                              step.node};
     const cudaError_t error = kernel_->run(nullptr, launch);
     return error == cudaSuccess ? Status{} : fault("CUDA error {}", static_cast<int>(error));
   }

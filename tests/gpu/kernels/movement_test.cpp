@@ -233,9 +233,9 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
         }
         e.index_dtype = wide ? DType::kInt64 : DType::kInt32;
         Tensor indices(e.index_dtype, index), data(dtype, numbers(e.outer * e.n * e.inner, 1)),
-            y(dtype, Tensor::blank(e.outer * e.count * e.inner)), fault(DType::kUInt64, {0});
+            y(dtype, Tensor::blank(e.outer * e.count * e.inner)), fault(DType::kInt64, {0, 0, 0});
         e.indices = indices.data();
-        e.fault = fault.as<unsigned long long>();
+        e.fault = {fault.as<ofsdp_data_fault>(), 1};
         same_twice({&y},
                    [&] { return gather(e, dtype_size(dtype), data.data(), y.data(), nullptr); });
         Tensor dy(dtype, numbers(e.outer * e.count * e.inner, 2)),
@@ -260,7 +260,7 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
           return gather_grad(e, dtype, dy.data(), dx.data(), wide, scratch.data(), nullptr);
         });
         expect_close(dx.values(), sums, rounding(dtype), "dx");
-        EXPECT_EQ(fault.values(), Doubles{0});
+        EXPECT_EQ(fault.values(), (Doubles{0, 0, 0}));
       }
     }
   }
@@ -268,10 +268,11 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
 
 TEST_F(CudaMovement, AnIndexOutOfRangeIsNoted) {
   Tensor indices(DType::kInt64, {1, 9}), data(DType::kFloat32, counted(6)),
-      y(DType::kFloat32, {0, 0, 0, 0}), fault(DType::kUInt64, {0});
-  const GatherExtent e{1, 3, 2, 2, DType::kInt64, indices.data(), fault.as<unsigned long long>()};
+      y(DType::kFloat32, {0, 0, 0, 0}), fault(DType::kInt64, {0, 0, 0});
+  const GatherExtent e{
+      1, 3, 2, 2, DType::kInt64, indices.data(), {fault.as<ofsdp_data_fault>(), 4}};
   EXPECT_CUDA(gather(e, 4, data.data(), y.data(), nullptr));
-  EXPECT_EQ(fault.values(), Doubles{10});
+  EXPECT_EQ(fault.values(), (Doubles{4, 9, 3}));
   EXPECT_EQ(y.values(), (Doubles{2, 3, 0, 1}));
 }
 

@@ -181,15 +181,15 @@ TEST_F(CudaSoftmax, CrossEntropy) {
 
 TEST_F(CudaSoftmax, LabelsOutOfRangeAreNoted) {
   Tensor scores(DType::kFloat32, numbers(30, 1)), labels(DType::kInt64, {1, 12, 3}),
-      loss(DType::kFloat32, {0}), fault(DType::kUInt64, {0});
+      loss(DType::kFloat32, {0}), fault(DType::kInt64, {0, 0, 0});
   CrossEntropy c{.samples = 3,
                  .classes = 10,
                  .labels = labels.data(),
-                 .fault = fault.as<unsigned long long>()};
+                 .fault = {fault.as<ofsdp_data_fault>(), 7}};
   Tensor scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(cross_entropy_scratch(c))));
   EXPECT_CUDA(cross_entropy_forward(
       c, {.scores = scores.data(), .loss = loss.data(), .scratch = scratch.data()}, nullptr));
-  EXPECT_EQ(fault.values(), Doubles{13});
+  EXPECT_EQ(fault.values(), (Doubles{7, 12, 10}));
 }
 
 }  // namespace

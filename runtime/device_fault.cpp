@@ -1,0 +1,108 @@
+// What ends a run whose data are at fault on a device: the message that the CPU's kernel has for them.
+#include <cstring>
+
+#include "kernels/core/registry.h"
+#include "runtime/device_executor.h"
+#include "runtime/program.h"
+
+namespace ofsdp {
+namespace {
+
+// Without running the node on the host: what the device has said.
+Status in_words(const ofsdp_data_fault& found) {
+  if (found.extent == 0) return input_error("a value in its data is out of range");
+  return input_error("{} is out of range for {}", found.value, found.extent);
+}
+
+std::string subject(const BoundProgram& program, const ofsdp_data_fault& found, int64_t step,
+                    int rank) {
+  const bool known = found.node <= program.runs.size();
+  const std::string node = known ? program.plan->graph.describe(*program.runs[found.node - 1].node)
+                                 : program.plan->graph.file;
+  return fmt::format("{}, step {}, rank {}", node, step, rank);
+}
+
+// Bytes at an address that kernels like.
+struct HostBytes {
+  explicit HostBytes(size_t size) : bytes(size + kTensorAlignment) {
+    data = bytes.data();
+    const size_t behind = reinterpret_cast<uintptr_t>(data) % kTensorAlignment;
+    if (behind != 0) data += kTensorAlignment - behind;
+  }
+  std::vector<std::byte> bytes;
+  std::byte* data;
+};
+
+}  // namespace
+
+// The run is over: this may be slow. The forward pass again up to the node, then the node on the host.
+// The other ranks, which have nothing to find, take part in the gathers (find_nan), so these go on.
+Status DeviceExecutor::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
+                                  int64_t step) {
+  Status culprit;
+  bool met = false;
+  for (const BoundStep& s : program.steps) {
+    if (s.kind == StepKind::kCheckLoss) break;
+    const bool run = s.kind == StepKind::kRun;
+    if (run ? met : s.kind != StepKind::kGather) continue;
+    met = run && static_cast<uint64_t>(s.index) + 1 == found.node;
+    if (met) {
+      culprit = ask_the_cpu(program.plan->graph, program.runs[static_cast<size_t>(s.index)]);
+      continue;
+    }
+    OFSDP_RETURN_IF_ERROR(execute(program, s));
+    OFSDP_RETURN_IF_ERROR(settle());
+  }
+  if (culprit.ok()) culprit = in_words(found);
+  return std::move(culprit).with_prefix(subject(program, found, step, ranks_->rank()));
+}
+
+// Each rank evaluates on its own, and the others go on: with several none can be asked for gathers.
+Status DeviceExecutor::blame_evaluation(size_t slot) {
+  BoundProgram& program = *slots_[slot].program;
+  const ofsdp_data_fault found = pinned_result(slot).fault;
+  const int64_t step = slots_[slot].step;
+  if (ranks_->several()) {
+    return in_words(found).with_prefix(subject(program, found, step, ranks_->rank()));
+  }
+  step_.numbers = device_numbers(slot);
+  step_.samples = slots_[slot].samples;
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(settle());
+  return blame_data(program, found, step);
+}
+
+// Ok: the CPU finds nothing wrong.
+Status DeviceExecutor::ask_the_cpu(const Graph& graph, const BoundRun& run) {
+  OFSDP_ASSIGN_OR_RETURN(const auto kernel,
+                         create_kernel(*run.node->op, problem_of(graph, *run.node)));
+  std::vector<HostBytes> memory;
+  const auto on_host = [&](const std::vector<TensorView>& views) {
+    std::vector<TensorView> made = views;
+    for (TensorView& view : made) {
+      if (view.data != nullptr) view.data = memory.emplace_back(view.desc.bytes()).data;
+    }
+    return made;
+  };
+  const std::vector<TensorView> inputs = on_host(run.inputs), outputs = on_host(run.outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].data != nullptr) OFSDP_RETURN_IF_ERROR(read_back(run.inputs[i], inputs[i].data));
+  }
+  const HostBytes workspace(kernel->workspace_bytes());
+  return kernel->run({inputs, outputs, workspace.data, &step_});
+}
+
+Status DeviceExecutor::read_back(const TensorView& view, std::byte* to) {
+  std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
+  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
+    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.copy, device_.compute(),
+                                       static_cast<void*>(bounce),
+                                       static_cast<const void*>(view.data + done), piece));
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
+    std::memcpy(to + done, bounce, piece);
+  }
+  return {};
+}
+
+}  // namespace ofsdp
