@@ -43,4 +43,6 @@ roots = {sysconfig.get_path("purelib"), *site.getsitepackages()}
 print(":".join(p for r in sorted(roots) for p in sorted(glob.glob(r + "/nvidia/*/lib"))))' 2>/dev/null || true)
 export LD_LIBRARY_PATH=$paths${wheels:+:$wheels}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export PATH=$PATH:/usr/local/cuda/bin OMP_WAIT_POLICY=passive
+# Tests do not lie beside the library.
+[ ! -f "$OFSDP_BUILD/libofsdp_cuda.so" ] || export OFSDP_CUDA_LIBRARY=${OFSDP_CUDA_LIBRARY:-$PWD/$OFSDP_BUILD/libofsdp_cuda.so}
 exec python3 tests/gpu/host/run.py "$@"
