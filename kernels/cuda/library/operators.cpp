@@ -1,6 +1,6 @@
 // The table's operators: a kernel is made by the best implementation that accepts its problem.
 //
-// [Note: workspaces] Plans place them at cache lines, which is what the CPU wants. cuBLASLt takes only
+// [Note: workspaces] Plans place them at cache lines, which is what the CPU wants. cuBLASLt asks for
 // multiples of 256 bytes, and scratch of our own is cut from there on, so each has room to begin later.
 #include <cstdint>
 #include <string>
