@@ -159,37 +159,65 @@ __device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
   return e.last ? i % e.channels : i / e.inner % e.channels;
 }
 
-template <typename T>
+// V elements that lie side by side: of one channel, or of V channels where these are last.
+template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch s) {
   const ChannelExtent& e = n.extent;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
-  const int64_t c = channel_of(e, i);
-  const float factor =
-      to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
-  const float x = to_float(static_cast<const T*>(n.x)[i]);
-  static_cast<T*>(n.y)[i] =
-      Stored<T>::from((x - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]));
+  const int64_t first = channel_of(e, i);
+  float v[V];
+  load<V>(static_cast<const T*>(n.x) + i, v);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const int64_t c = e.last ? first + k : first;
+    const float factor =
+        to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
+    v[k] = (v[k] - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]);
+  }
+  store<V>(static_cast<T*>(n.y) + i, v);
 }
 
-template <typename T, typename S>
+template <typename T, typename S, int V>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient n, Scratch s) {
   const ChannelExtent& e = n.extent;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
-  const int64_t c = channel_of(e, i);
+  const int64_t first = channel_of(e, i);
   const auto of = [&](const void* values, int64_t at) {
     return to_float(static_cast<const T*>(values)[at]);
   };
-  const auto stat = [&](const void* values) { return to_float(static_cast<const S*>(values)[c]); };
-  const float inv = 1.0f / sqrtf(stat(n.variance) + n.epsilon);
-  float through = 0;
-  if (n.training) {
-    const float share = 1.0f / static_cast<float>(e.samples * e.inner);
-    const float h = (of(n.x, i) - stat(n.mean)) * inv;
-    through = (s.shift[c] + h * s.slope[c]) * share;
+  const auto stat = [](const void* values, int64_t c) {
+    return to_float(static_cast<const S*>(values)[c]);
+  };
+  float d[V], v[V];
+  load<V>(static_cast<const T*>(n.dy) + i, d);
+  if (n.training) load<V>(static_cast<const T*>(n.x) + i, v);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const int64_t c = e.last ? first + k : first;
+    const float inv = 1.0f / sqrtf(stat(n.variance, c) + n.epsilon);
+    float through = 0;
+    if (n.training) {
+      const float share = 1.0f / static_cast<float>(e.samples * e.inner);
+      const float h = (v[k] - stat(n.mean, c)) * inv;
+      through = (s.shift[c] + h * s.slope[c]) * share;
+    }
+    d[k] = of(n.scale, c) * inv * (d[k] - through);
   }
-  static_cast<T*>(n.dx)[i] = Stored<T>::from(of(n.scale, c) * inv * (of(n.dy, i) - through));
+  store<V>(static_cast<T*>(n.dx) + i, d);
+}
+
+// Over all elements, in packs where channels or what lies behind one have whole ones.
+template <typename T, typename N, typename... P>
+cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch), const N& n,
+                          const Scratch& s, cudaStream_t stream, const P*... pointers) {
+  const ChannelExtent& e = n.extent;
+  const int64_t elements = e.samples * e.channels * e.inner;
+  return aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...)
+             ? launch_blocks(stream, blocks_for(elements, kThreads * kPack<T>), kThreads, packs, n,
+                             s)
+             : launch_blocks(stream, blocks_for(elements, kThreads), kThreads, singly, n, s);
 }
 
 template <typename T, typename S>
@@ -206,8 +234,7 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   }
   OFSDP_CUDA_TRY(
       launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<S>, n, s));
-  return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
-                       apply_kernel<T>, n, s);
+  return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
 }
 
 template <typename T, typename S>
@@ -221,8 +248,8 @@ cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
   OFSDP_CUDA_TRY(finish<T>(e, s, 0, 1.0, s.shift, n.dbias, stream));
   OFSDP_CUDA_TRY(finish<T>(e, s, 1, 1.0, s.slope, n.dscale, stream));
   if (n.dx == nullptr) return cudaSuccess;
-  return launch_blocks(stream, blocks_for(e.samples * e.channels * e.inner, kThreads), kThreads,
-                       gradient_kernel<T, S>, n, s);
+  return over_elements<T>(gradient_kernel<T, S, kPack<T>>, gradient_kernel<T, S, 1>, n, s, stream,
+                          n.dy, n.x, n.dx);
 }
 
 // f(T{}, S{}): the types of elements and of statistics.

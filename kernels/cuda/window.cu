@@ -1,4 +1,5 @@
-// A thread an element of what is written. Taps and outputs are walked in row-major order.
+// A thread an element of what is written, of rows of taps a 16-byte pack of channels where they fit. Taps and outputs are
+// walked in row-major order.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/window.h"
 
@@ -193,34 +194,43 @@ __global__ void __launch_bounds__(kThreads)
   dx[plane / w.channels * image_step + plane % w.channels * in + i % in] = Stored<T>::from(sum);
 }
 
-template <typename T>
+// V channels of a row.
+template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) im2row_kernel(WindowExtent w, const T* x, T* columns) {
   const int64_t out = volume(w.out), taps = volume(w.kernel), in = volume(w.in);
+  const int64_t packs = w.channels / V;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= w.images * out * taps * w.channels) return;
-  const int64_t row = i / w.channels, output = row / taps, channel = i - row * w.channels;
+  if (i >= w.images * out * taps * packs) return;
+  const int64_t row = i / packs, output = row / taps, channel = (i - row * packs) * V;
   int64_t o[3];
   unravel(w.out, output % out, o);
   const int64_t at = seen(w, o, row % taps);
+  Pack<T, V> made;
+#pragma unroll
+  for (int k = 0; k < V; ++k) made.v[k] = Stored<T>::from(0.0f);
   const int64_t from = (output / out * in + at) * w.channels + channel;
-  columns[i] = at < 0 ? Stored<T>::from(0.0f) : x[from];
+  if (at >= 0) made = *reinterpret_cast<const Pack<T, V>*>(x + from);
+  *reinterpret_cast<Pack<T, V>*>(columns + i * V) = made;
 }
 
-template <typename T>
+template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) row2im_kernel(WindowExtent w, const T* columns, T* dx) {
   const int64_t out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
+  const int64_t packs = w.channels / V;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= w.images * in * w.channels) return;
-  const int64_t position = i / w.channels, channel = i - position * w.channels;
+  if (i >= w.images * in * packs) return;
+  const int64_t position = i / packs, channel = (i - position * packs) * V;
   int64_t at[3];
   unravel(w.in, position % in, at);
-  float sum = 0;
+  float sum[V] = {}, more[V];
   for (int64_t tap = 0; tap < taps; ++tap) {
     const int64_t o = seer(w, at, tap);
     if (o < 0) continue;
-    sum += to_float(columns[((position / in * out + o) * taps + tap) * w.channels + channel]);
+    load<V>(columns + ((position / in * out + o) * taps + tap) * w.channels + channel, more);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += more[k];
   }
-  dx[i] = Stored<T>::from(sum);
+  store<V>(dx + i * V, sum);
 }
 
 // kernel(blocks of n elements, arguments...)
@@ -298,18 +308,28 @@ cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* column
 }
 
 cudaError_t im2row(const WindowExtent& w, const void* x, void* columns, cudaStream_t stream) {
+  const int64_t n = w.images * volume(w.out) * volume(w.kernel) * w.channels;
   return with_float(w.dtype, [&](auto t) {
     using T = decltype(t);
-    return over(w.images * volume(w.out) * volume(w.kernel) * w.channels, stream, im2row_kernel<T>,
-                w, static_cast<const T*>(x), static_cast<T*>(columns));
+    constexpr int V = kPack<T>;
+    const T* from = static_cast<const T*>(x);
+    T* to = static_cast<T*>(columns);
+    return aligned16(w.channels, sizeof(T), from, to)
+               ? over(n / V, stream, im2row_kernel<T, V>, w, from, to)
+               : over(n, stream, im2row_kernel<T, 1>, w, from, to);
   });
 }
 
 cudaError_t row2im(const WindowExtent& w, const void* columns, void* dx, cudaStream_t stream) {
+  const int64_t n = w.images * volume(w.in) * w.channels;
   return with_float(w.dtype, [&](auto t) {
     using T = decltype(t);
-    return over(w.images * volume(w.in) * w.channels, stream, row2im_kernel<T>, w,
-                static_cast<const T*>(columns), static_cast<T*>(dx));
+    constexpr int V = kPack<T>;
+    const T* from = static_cast<const T*>(columns);
+    T* to = static_cast<T*>(dx);
+    return aligned16(w.channels, sizeof(T), from, to)
+               ? over(n / V, stream, row2im_kernel<T, V>, w, from, to)
+               : over(n, stream, row2im_kernel<T, 1>, w, from, to);
   });
 }
 

@@ -6,6 +6,8 @@
 // Everything is channels last on the way; plain operands, and the channels of one of several groups,
 // are copied into the workspace first. Nothing is cut into pieces: the workspace has the rows of the
 // whole batch. relu is a pass of its own: an epilogue's would hide NaN.
+#include <utility>
+
 #include "kernels/cuda/library/conv_parts.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
@@ -46,7 +48,9 @@ class Forward final : public CudaKernel {
         weights_(places_.take(e_.weights(), e_.size)),
         bias_(p.has_in(2)),
         relu_(is_relu(p)),
-        numel_(p.out(0).numel()) {}
+        numel_(p.out(0).numel()) {
+    if (bias_ && e_.group > 1) moved_bias_ = places_.take(e_.outputs, e_.size);
+  }
 
   size_t workspace_bytes() const override { return places_.bytes(); }
 
@@ -67,16 +71,24 @@ class Forward final : public CudaKernel {
     OFSDP_CUDA_TRY(im2row(e_.window, x, rows, stream));
     OFSDP_CUDA_TRY(turn_weights(e_, at(l.inputs[1], part * static_cast<size_t>(e_.weights())),
                                 weights, false, stream));
-    void* const bias = bias_ ? at(l.inputs[2], part * static_cast<size_t>(e_.outputs)) : nullptr;
+    void* bias = bias_ ? at(l.inputs[2], part * static_cast<size_t>(e_.outputs)) : nullptr;
+    if (bias_ && e_.group > 1) OFSDP_CUDA_TRY(move_bias(stream, bias, l.workspace));
     OFSDP_CUDA_TRY(product_->run(stream, rows, weights, bias, y_.place(l.outputs[0], l.workspace),
                                  at(l.workspace, scratch_)));
     return y_.write(l.outputs[0], g, l.workspace, stream);
   }
 
+  // cuBLASLt reads the bias in 16 bytes, which that of a group need not begin at, and is not told.
+  cudaError_t move_bias(cudaStream_t stream, void*& bias, void* workspace) const {
+    const size_t bytes = static_cast<size_t>(e_.outputs) * e_.size;
+    void* const from = std::exchange(bias, at(workspace, moved_bias_));
+    return cudaMemcpyAsync(bias, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+
   Places places_;
   ConvExtent e_;
   GroupPart x_, y_;
-  size_t rows_, weights_, scratch_ = 0;
+  size_t rows_, weights_, scratch_ = 0, moved_bias_ = 0;
   bool bias_, relu_;
   int64_t numel_;
   std::unique_ptr<MatrixProduct> product_;

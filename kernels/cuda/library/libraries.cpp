@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <initializer_list>
+#include <vector>
 
 namespace ofsdp::cuda {
 namespace {
@@ -27,14 +28,14 @@ constexpr std::array<Description, 3> kLibraries{{
      "cublasLtGetVersion",
      120400,
      "12.4",
-     "matrix products run as plain kernels, many times slower"},
+     "there are no matrix products"},
     {"cuDNN",
      "OFSDP_CUDNN_LIBRARY",
      {"libcudnn.so.9", nullptr, nullptr},
      "cudnnGetVersion",
      90000,
      "9.0",
-     "attention and convolutions run as own kernels, slower"},
+     "nothing is slower yet: attention and convolutions are our own kernels"},
     {"NCCL",
      "OFSDP_NCCL_LIBRARY",
      {"libnccl.so.2", nullptr, nullptr},
@@ -61,13 +62,25 @@ long version_of(const Description& d, void* handle) {
   return static_cast<long>(reinterpret_cast<size_t (*)()>(function)());
 }
 
-Opened open(const Description& d) {
+// The file that the environment names; else by name, and where the toolkit installs what the loader
+// need not know of.
+std::vector<std::string> candidates(const Description& d) {
   const char* named = std::getenv(d.variable);
+  if (named != nullptr && *named != 0) return {named};
+  std::vector<std::string> files;
+  for (const char* folder : {"", "/usr/local/cuda/lib64/"}) {
+    for (const char* file : d.files) {
+      if (file != nullptr) files.push_back(std::string(folder) + file);
+    }
+  }
+  return files;
+}
+
+Opened open(const Description& d) {
   Opened opened;
-  for (const char* file : d.files) {
-    if (named != nullptr && *named != 0) file = named;
-    if (file == nullptr || opened.handle != nullptr) break;
-    opened.handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  for (const std::string& file : candidates(d)) {
+    if (opened.handle != nullptr) break;
+    opened.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (opened.handle == nullptr && opened.why.empty()) opened.why = dlerror();
   }
   if (opened.handle == nullptr) return opened;

@@ -65,12 +65,15 @@ int32_t synchronize(ofsdp_device* device) {
   return failed(device, cudaDeviceSynchronize(), "the GPU");
 }
 
+// A capture has no node of 0 bytes.
 int32_t copy(ofsdp_device* device, ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
+  if (bytes == 0) return 0;
   return failed(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, raw(stream)),
                 "cudaMemcpyAsync");
 }
 
 int32_t clear(ofsdp_device* device, ofsdp_stream* stream, void* dst, size_t bytes) {
+  if (bytes == 0) return 0;
   return failed(device, cudaMemsetAsync(dst, 0, bytes, raw(stream)), "cudaMemsetAsync");
 }
 

@@ -1,7 +1,9 @@
 // In place of cuBLASLt: kernels/cuda/library/product.h by plain loops, in float32, rounded once. What
-// it asks for as workspace it fills with garbage.
+// it asks for as workspace it fills with garbage. It refuses addresses that are less aligned than
+// product.cpp promises cuBLASLt, and a bias that is not at a multiple of 16 bytes.
 #include "kernels/cuda/library/product.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/core/tensor.h"
@@ -27,6 +29,8 @@ void store(void* to, DType dtype, int64_t i, float value) {
   }
 }
 
+bool is_aligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
+
 class Loops final : public MatrixProduct {
  public:
   explicit Loops(const ProductShape& shape) : s_(shape) {}
@@ -36,6 +40,9 @@ class Loops final : public MatrixProduct {
                   void* workspace) override {
     std::memset(workspace, 0xFF, kWorkspace);
     if ((bias != nullptr) != s_.bias) return cudaErrorInvalidValue;
+    if (!is_aligned(a, 32) || !is_aligned(b, 32) || !is_aligned(d, 32) || !is_aligned(bias, 16)) {
+      return cudaErrorInvalidValue;
+    }
     std::vector<float> row(static_cast<size_t>(s_.columns));
     for (int64_t m = 0; m < s_.batch; ++m) {
       for (int64_t i = 0; i < s_.rows; ++i) {

@@ -1,0 +1,266 @@
+"""What run.sh runs, and the table of it. Standard library alone."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = ROOT / os.environ["OFSDP_BUILD"]
+OUT = pathlib.Path(os.environ.get("OUT") or ROOT / "build/gpu/out")
+PROGRAM = str(BUILD / "fsdp-run")
+FIXTURES = ROOT / "tests/fixtures"
+SAMPLES = ROOT / "samples"
+PATIENCE = {"checks": 240, "training": 120, "sanitizer": 170, "speed": 170}  # seconds a command
+rows = []
+
+
+def say(part, name, verdict, seconds, note=""):
+    rows.append((part, name, verdict, f"{seconds:.1f}", note))
+    print(f"{part:9} {name:34} {verdict:5} {seconds:6.1f} s  {note}", flush=True)
+
+
+def run(part, name, command, environment=None):
+    """Status, both outputs, seconds; None: out of time. The log has all of it."""
+    began = time.monotonic()
+    log = OUT / f"{part}.log"
+    try:
+        done = subprocess.run(command, cwd=ROOT, text=True, errors="replace", stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=PATIENCE[part],
+                              env={**os.environ, **(environment or {})})
+        status, text = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as late:
+        status, text = None, (late.stdout or b"").decode(errors="replace")
+    with open(log, "a") as file:
+        file.write(f"\n==== {name}: {' '.join(map(str, command))}\n{text}\n==== status {status}\n")
+    return status, text, time.monotonic() - began
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:150] if lines else ""
+
+
+# --- checks: GoogleTest programs ---
+
+FIRST = ["test_gpu_device_table", "test_gpu_cuda_movement", "test_gpu_cuda_pointwise"]
+
+
+def checks():
+    found = {p.name: p for p in BUILD.rglob("test_gpu_*") if p.is_file() and os.access(p, os.X_OK)}
+    order = [n for n in FIRST if n in found] + sorted(n for n in found if n not in FIRST)
+    for name in filter(is_wanted, order):
+        status, text, seconds = run("checks", name, [str(found[name])])
+        passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
+        skipped = len(set(re.findall(r"\[  SKIPPED \] (\S+)", text)))
+        failed = sorted(set(re.findall(r"\[  FAILED  \] ([^\s,]+/[^\s,]+|\w+\.\w+)", text)))
+        verdict = "ok" if status == 0 and not skipped else "skip" if status == 0 else "FAIL"
+        note = f"{passed} passed"
+        if skipped:
+            why = re.search(r"Skipped\n(.*)|no CUDA device", text)
+            note += f", {skipped} skipped: {(why.group(1) or why.group(0))[:110] if why else ''}"
+        if failed:
+            note += f", {len(failed)} failed: " + " ".join(f.split("/")[-1] for f in failed[:12])
+        if status is None:
+            note += ", out of time"
+        elif status not in (0, 1):
+            note += f", status {status}: {last_line(text)}"
+        say("checks", name, verdict, seconds, note)
+
+
+# --- training ---
+
+
+def words(text):
+    return [w.replace("FIXTURES", str(FIXTURES)).replace("SAMPLES", str(SAMPLES)) for w in text.split()]
+
+
+MLP = ("FIXTURES/mlp/model.onnx --loss cross_entropy --no-shuffle --optimizer sgd --lr 0.05 --momentum 0.9 "
+       "--weight-decay 1e-4 --lr-schedule step --step-size 16 --gamma 0.5 --schedule-unit step "
+       "--global-batch-size 24 --steps 32 --min-params 1000")
+BERT = ("FIXTURES/bert_tiny/model.onnx --loss cross_entropy --optimizer adamw --lr 0.001 --weight-decay 0.01 "
+        "--lr-schedule linear --warmup-steps 4 --total-steps 24 --clip-grad-norm 1 "
+        "--freeze bert.embeddings.position_ids --freeze bert.embeddings.token_type_ids --no-shuffle "
+        "--global-batch-size 12 --epochs 1000000 --steps 24")
+MADE = "--loss cross_entropy --data synthetic --eval-data none"
+
+# name, command, PyTorch's losses or none, tolerance
+CASES = [
+    ("mlp", MLP, "mlp", 2e-5),
+    ("mlp, 2 forwards", MLP + " --grad-accum 2", "mlp", 2e-5),
+    ("bert_tiny", BERT, "bert_tiny", 2e-5),
+    ("gpt2_tiny", f"FIXTURES/gpt2_tiny/model.onnx {MADE} --batch-size 4 --steps 8 --clip-grad-norm 1", None, 5e-5),
+    ("dropout", f"FIXTURES/dropout/model.onnx {MADE} --batch-size 5 --steps 9", None, 5e-5),
+    ("norms", "FIXTURES/norms/model.onnx --loss cross_entropy --eval-data none --steps 6", None, 5e-5),
+    ("blocks", f"FIXTURES/blocks/model.onnx {MADE} --batch-size 4 --steps 6", None, 5e-5),
+    ("mnist", "SAMPLES/mnist/mnist.onnx --data synthetic --eval-data none --batch-size 16 --steps 10", None, 2e-4),
+    ("bert sample", "SAMPLES/bert/bert.onnx --data synthetic --eval-data none --global-batch-size 8 --steps 6", None, 5e-5),
+    ("gpt sample", "SAMPLES/gpt/gpt.onnx --eval-data none --global-batch-size 4 --steps 6", None, 5e-5),
+    ("mlp bfloat16", MLP + " --param-dtype bfloat16", None, 5e-3),
+    ("mlp float16", MLP + " --param-dtype float16", None, 5e-3),
+    ("bert_tiny bfloat16", BERT + " --param-dtype bfloat16", None, 5e-3),
+    ("gpt sample bfloat16",
+     "SAMPLES/gpt/gpt.onnx --eval-data none --global-batch-size 4 --steps 6 --param-dtype bfloat16", None, 5e-3),
+    ("mnist bfloat16",
+     "SAMPLES/mnist/mnist.onnx --data synthetic --eval-data none --batch-size 16 --steps 10 --param-dtype bfloat16",
+     None, 1e-2),
+]
+
+
+def train(case, name, command, folder, more):
+    """(rows of metrics, hash of the trained file, seconds), or what went wrong."""
+    metrics, trained = folder / f"{name}.jsonl", folder / f"{name}.onnx"
+    status, text, seconds = run(
+        "training", f"{case} {name}",
+        [PROGRAM, *words(command), "--nproc-per-node", "1", "--log-interval", "1", "--metrics", str(metrics),
+         "--output", str(trained), *more])
+    if status != 0:
+        return f"{name}: {'out of time' if status is None else last_line(text)}"
+    found = [json.loads(line) for line in open(metrics)]
+    return found, hashlib.sha256(trained.read_bytes()).hexdigest(), seconds
+
+
+def losses(found):
+    return [row["loss"] for row in found if row["kind"] == "step"]
+
+
+def farthest(found, expected):
+    if len(found) != len(expected) or len(found) < 2:
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(found, expected):
+        if a is None or b is None:
+            return float("inf")
+        worst = max(worst, abs(a - b) / max(abs(b), 1e-30))
+    return worst
+
+
+def is_wanted(name):
+    return re.search(os.environ.get("OFSDP_ONLY", ""), name) is not None
+
+
+def training():
+    for case, command, torch, allowed in CASES:
+        if not is_wanted(case):
+            continue
+        with tempfile.TemporaryDirectory(dir=OUT) as name:
+            one_case(case, command, torch, allowed, pathlib.Path(name))
+
+
+def one_case(case, command, torch, allowed, folder):
+    cuda = ["--device", "cuda"]
+    got = {}
+    for name, more in (("cuda", cuda), ("again", cuda), ("launched", [*cuda, "--cuda-graph", "off"]),
+                       ("cpu", ["--device", "cpu"])):
+        if name == "cpu" and torch:
+            continue
+        got[name] = train(case, name, command, folder, more)
+        if isinstance(got[name], str):
+            return say("training", case, "skip" if "has no CUDA kernel" in got[name] else "FAIL", 0, got[name])
+    found, trained, seconds = got["cuda"]
+    expected = json.load(open(FIXTURES / torch / "expected.json"))["losses"] if torch else losses(got["cpu"][0])
+    error = farthest(losses(found), expected)
+    notes = [f"error {error:.1e} of {allowed:.0e} against {'PyTorch' if torch else 'the CPU'}"]
+    good = error <= allowed
+    for name in ("again", "launched"):
+        same = trained == got[name][1] and losses(found) == losses(got[name][0])
+        good = good and same
+        notes.append(f"{name}: {'same bits' if same else 'OTHER BITS'}")
+    end = found[-1]
+    if end["peak_bytes"] != end["planned_peak_bytes"]:
+        good = False
+        notes.append(f"peak {end['peak_bytes']} of planned {end['planned_peak_bytes']}")
+    say("training", case, "ok" if good else "FAIL", seconds, ", ".join(notes))
+    return None
+
+
+# --- sanitizer ---
+
+SMALL = [
+    ("mlp", MLP.replace("--steps 32", "--steps 3")),
+    ("bert_tiny", BERT.replace("--steps 24", "--steps 2")),
+    ("gpt2_tiny bfloat16",
+     f"FIXTURES/gpt2_tiny/model.onnx {MADE} --batch-size 2 --steps 2 --clip-grad-norm 1 --param-dtype bfloat16"),
+    ("mnist", "SAMPLES/mnist/mnist.onnx --data synthetic --eval-data none --batch-size 2 --steps 2"),
+    ("dropout", f"FIXTURES/dropout/model.onnx {MADE} --batch-size 5 --steps 2"),
+]
+
+
+def sanitizer():
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        return say("sanitizer", "all", "skip", 0, "no compute-sanitizer")
+    for kind in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        for name, command in SMALL:
+            if not is_wanted(name):
+                continue
+            status, text, seconds = run(
+                "sanitizer", f"{kind} {name}",
+                [tool, "--tool", kind, "--error-exitcode", "9", PROGRAM, *words(command), "--nproc-per-node", "1",
+                 "--device", "cuda", "--cuda-graph", "off"])
+            summary = re.search(r"(ERROR|RACECHECK) SUMMARY: (.*)", text)
+            first = re.search(r"========= (?!COMPUTE|ERROR|RACECHECK)(\S.*)", text)
+            note = summary.group(2) if summary else last_line(text)
+            if status != 0 and first:
+                note += "; " + first.group(1)[:110]
+            say("sanitizer", f"{kind} {name}", "ok" if status == 0 else "FAIL", seconds, note)
+    return None
+
+
+# --- speed ---
+
+
+def speed():
+    bench = BUILD / "bench/cuda_kernels"
+    if bench.exists():
+        status, text, seconds = run("speed", "cuda_kernels", [str(bench)])
+        print(text)
+        say("speed", "cuda_kernels", "ok" if status == 0 else "FAIL", seconds, "shares are above")
+    for name, command in (("mnist", "SAMPLES/mnist/mnist.onnx --data synthetic --eval-data none --batch-size 256"),
+                          ("bert sample", "SAMPLES/bert/bert.onnx --data synthetic --eval-data none --global-batch-size 64"),
+                          ("gpt sample", "SAMPLES/gpt/gpt.onnx --eval-data none --global-batch-size 64")):
+        for dtype in ("float32", "bfloat16"):
+            with tempfile.TemporaryDirectory(dir=OUT) as folder:
+                metrics = folder + "/metrics.jsonl"
+                status, text, seconds = run(
+                    "speed", f"{name} {dtype}",
+                    [PROGRAM, *words(command), "--nproc-per-node", "1", "--device", "cuda", "--steps", "200",
+                     "--param-dtype", dtype, "--metrics", metrics, "--output", folder + "/out.onnx"])
+                note = last_line(text)
+                if status == 0:
+                    end = [json.loads(line) for line in open(metrics)][-1]
+                    note = f"median step {end['median_step_ms']} ms"
+                say("speed", f"{name} {dtype}", "ok" if status == 0 else "FAIL", seconds, note)
+
+
+PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "speed": speed}
+
+
+def main():
+    wanted = sys.argv[1:] or ["checks", "training"]
+    for part in wanted:
+        if part not in PARTS:
+            sys.exit(f"no part {part}; there are {', '.join(PARTS)}")
+    OUT.mkdir(parents=True, exist_ok=True)
+    smi = shutil.which("nvidia-smi")
+    if smi:
+        print(subprocess.run([smi, "-L"], text=True, stdout=subprocess.PIPE, check=False).stdout, end="")
+    for part in wanted:
+        (OUT / f"{part}.log").unlink(missing_ok=True)
+        PARTS[part]()
+    print("\n| part | what | | s | |\n| --- | --- | --- | --- | --- |")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    failed = [row for row in rows if row[2] == "FAIL"]
+    print(f"\n{len(rows)} lines, {len(failed)} of them FAIL; logs in {OUT}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

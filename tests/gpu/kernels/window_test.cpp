@@ -1,0 +1,54 @@
+// Rows of windows and the way back: 16-byte packs of channels against single elements, which operands
+// that are less aligned take. Convolutions compare both with their reference
+// (tests/gpu/operators_test.cpp).
+#include "kernels/cuda/window.h"
+
+#include "tests/gpu/kernels/device.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+class WindowTest : public DeviceTest {};
+
+// 3 images of 7 x 6 positions, windows of 3 x 2 that overlap, leave gaps and begin outside.
+WindowExtent extent(DType dtype, int64_t channels) {
+  WindowExtent w;
+  w.dtype = dtype;
+  w.images = 3;
+  w.channels = channels;
+  w.channels_last = true;
+  const int64_t in[] = {1, 7, 6}, kernel[] = {1, 3, 2}, strides[] = {1, 2, 3};
+  const int64_t pads[] = {0, 1, 1}, out[] = {1, 4, 3};
+  for (int a = 0; a < 3; ++a) {
+    w.in[a] = in[a];
+    w.out[a] = out[a];
+    w.kernel[a] = kernel[a];
+    w.strides[a] = strides[a];
+    w.pads_begin[a] = w.pads_end[a] = pads[a];
+    w.dilations[a] = 1;
+  }
+  return w;
+}
+
+TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t channels : {8, 24}) {
+      const WindowExtent w = extent(dtype, channels);
+      const int64_t positions = 3 * 7 * 6 * channels, columns = 3 * 4 * 3 * 3 * 2 * channels;
+      const Tensor x(dtype, numbers(positions, 1)), moved(dtype, numbers(positions, 1), 1);
+      Tensor rows(dtype, Tensor::blank(columns)), singly(dtype, Tensor::blank(columns), 1);
+      same_twice({&rows}, [&] { return im2row(w, x.data(), rows.data(), nullptr); });
+      EXPECT_CUDA(im2row(w, moved.data(), singly.data(), nullptr));
+      EXPECT_TRUE(rows.bytes() == singly.bytes()) << channels;
+
+      Tensor back(dtype, Tensor::blank(positions)), one(dtype, Tensor::blank(positions), 1);
+      same_twice({&back}, [&] { return row2im(w, rows.data(), back.data(), nullptr); });
+      EXPECT_CUDA(row2im(w, singly.data(), one.data(), nullptr));
+      EXPECT_TRUE(back.bytes() == one.bytes()) << channels;
+      EXPECT_NE(back.values(), Tensor::blank(positions));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp::cuda
