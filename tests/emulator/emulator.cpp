@@ -42,16 +42,23 @@ emulator_switch:
 .size emulator_switch, .-emulator_switch
 )");
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 struct Fiber {
   void* place = nullptr;  // its stack pointer while it waits
   std::unique_ptr<char[]> stack;
   uint3 thread{};
   State state = State::kReady;
   int64_t shuffles = 0;
+  std::vector<Copy> copies;
 };
 
 struct Warp {
-  unsigned char slots[2][kWarp][8];
+  Slot slots[2][kWarp];
 };
 
 struct Block {
@@ -110,6 +117,7 @@ void start(Block& b, size_t i, const dim3& size) {
   f.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
   f.state = State::kReady;
   f.shuffles = 0;
+  f.copies.clear();
   // As if `enter` had been called with nothing to return to, and had been left at once.
   auto* top = reinterpret_cast<void**>(f.stack.get() + kStack) - 1;
   top[0] = nullptr;
@@ -148,15 +156,32 @@ void set_backwards(bool backwards) { block().backwards = backwards; }
 int lane() { return static_cast<int>(block().current % kWarp); }
 void sync_threads() { wait(State::kBarrier); }
 
-void exchange(const void* mine, size_t bytes, int from, void* theirs) {
+const Slot* meet(const void* mine, size_t bytes) {
   Block& b = block();
   Warp& w = b.warps[b.current / kWarp];
   Fiber& f = b.fibers[b.current];
-  auto& slots = w.slots[f.shuffles & 1];
-  std::memcpy(slots[b.current % kWarp], mine, bytes);
+  Slot* slots = w.slots[f.shuffles & 1];
+  std::memcpy(slots[b.current % kWarp].bytes, mine, bytes);
   ++f.shuffles;
   wait(State::kShuffle);
-  std::memcpy(theirs, slots[from], bytes);
+  return slots;
+}
+
+void copy_later(void* to, const void* from, size_t bytes) {
+  Block& b = block();
+  std::vector<Copy>& copies = b.fibers[b.current].copies;
+  copies.push_back({to, from, bytes});
+  if (b.backwards) finish_copies();
+}
+
+void finish_copies() {
+  Block& b = block();
+  std::vector<Copy>& copies = b.fibers[b.current].copies;
+  for (const Copy& copy : copies) {
+    std::memset(copy.to, 0, 16);
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+  copies.clear();
 }
 
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {

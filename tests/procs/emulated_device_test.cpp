@@ -43,6 +43,9 @@ std::vector<Case> cases() {
            gpt + two,
            {"Attention", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad", "Split"}},
           {"gpt2_tiny_bfloat16", gpt + two + bfloat16, {"ofsdp.AttentionGrad"}},
+          {"bert_tiny_bfloat16",
+           with_loss(fixture("bert_tiny/model.onnx")) + two + bfloat16,
+           {"Attention", "ofsdp.AttentionGrad"}},
           {"bert_tiny",
            with_loss(fixture("bert_tiny/model.onnx")) + two,
            {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad"}}};
