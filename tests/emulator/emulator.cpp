@@ -59,6 +59,15 @@ struct Fiber {
 
 struct Warp {
   Slot slots[2][kWarp];
+  int64_t complete = 0;  // shuffles that all lanes have come to
+  int left = 0;          // lanes that have not ended
+  int arrived = 0;       // of these, at the next shuffle
+
+  void count() {
+    if (left == 0 || arrived < left) return;
+    ++complete;
+    arrived = 0;
+  }
 };
 
 struct Block {
@@ -79,6 +88,9 @@ void enter() {
   Block& b = block();
   (*b.body)();
   b.fibers[b.current].state = State::kDone;
+  Warp& w = b.warps[b.current / kWarp];
+  --w.left;
+  w.count();
   emulator_switch(&b.fibers[b.current].place, b.scheduler);
 }
 
@@ -89,20 +101,10 @@ void wait(State state) {
   emulator_switch(&f.place, b.scheduler);
 }
 
-// All lanes that are left have come as far as this one.
-bool shuffle_complete(const Block& b, size_t i) {
-  const size_t first = i / kWarp * kWarp, last = std::min(first + kWarp, b.threads);
-  for (size_t k = first; k < last; ++k) {
-    const Fiber& f = b.fibers[k];
-    if (f.state != State::kDone && f.shuffles < b.fibers[i].shuffles) return false;
-  }
-  return true;
-}
-
 bool resume(Block& b, size_t i) {
   Fiber& f = b.fibers[i];
   if (f.state == State::kDone || f.state == State::kBarrier) return false;
-  if (f.state == State::kShuffle && !shuffle_complete(b, i)) return false;
+  if (f.state == State::kShuffle && f.shuffles > b.warps[i / kWarp].complete) return false;
   f.state = State::kReady;
   b.current = i;
   threadIdx = f.thread;
@@ -123,6 +125,13 @@ void start(Block& b, size_t i, const dim3& size) {
   top[0] = nullptr;
   *--top = reinterpret_cast<void*>(&enter);
   f.place = std::fill_n(top - 6, 6, nullptr) - 6;
+}
+
+void start_warp(Block& b, size_t i) {
+  Warp& w = b.warps[i];
+  w.complete = 0;
+  w.arrived = 0;
+  w.left = static_cast<int>(std::min(b.threads - i * kWarp, size_t{kWarp}));
 }
 
 void run_block(Block& b) {
@@ -163,6 +172,8 @@ const Slot* meet(const void* mine, size_t bytes) {
   Slot* slots = w.slots[f.shuffles & 1];
   std::memcpy(slots[b.current % kWarp].bytes, mine, bytes);
   ++f.shuffles;
+  ++w.arrived;
+  w.count();
   wait(State::kShuffle);
   return slots;
 }
@@ -198,6 +209,7 @@ void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) 
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
         for (size_t i = 0; i < b.threads; ++i) start(b, i, size);
+        for (size_t i = 0; i < b.warps.size(); ++i) start_warp(b, i);
         run_block(b);
       }
     }

@@ -78,13 +78,17 @@ TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
-  const Words command = with_loss(fixture("gpt2_tiny/model.onnx")) + Words{"--steps", "3"};
-  const Trained first = run_on_device(OFSDP_EMULATED_DEVICE, command);
-  const Trained again =
-      run_on_device(OFSDP_EMULATED_DEVICE, command, {"--cuda-graph", "off"}, /*seed=*/2);
-  ASSERT_EQ(first.run.status, 0) << first.run.err;
-  EXPECT_EQ(first.rows, again.rows);
-  EXPECT_TRUE(first.file == again.file) << "the trained files differ";
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const Words command =
+        with_loss(fixture("gpt2_tiny/model.onnx")) + Words{"--steps", "3", "--param-dtype", dtype};
+    const Trained first = run_on_device(OFSDP_EMULATED_DEVICE, command);
+    const Trained again =
+        run_on_device(OFSDP_EMULATED_DEVICE, command, {"--cuda-graph", "off"}, /*seed=*/2);
+    ASSERT_EQ(first.run.status, 0) << first.run.err;
+    EXPECT_EQ(first.rows, again.rows);
+    EXPECT_TRUE(first.file == again.file) << "the trained files differ";
+  }
 }
 
 }  // namespace
