@@ -54,19 +54,34 @@ namespace emulator {
 void set_backwards(bool backwards);  // the order in which threads take turns
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
 void sync_threads();
-// Every lane of the warp gives 8 bytes; then `read` may be asked for those of any lane.
-void exchange(const void* mine, size_t bytes, int from, void* theirs);
+// Every lane of the warp gives up to 48 bytes and gets those of all lanes, to be read before it meets them again.
+struct alignas(16) Slot {
+  unsigned char bytes[48];
+};
+const Slot* meet(const void* mine, size_t bytes);
 int lane();
+// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread finishes its copies, or with
+// threads that run backwards at once.
+void copy_later(void* to, const void* from, size_t bytes);
+void finish_copies();
 
 template <typename T>
 T shuffled(T mine, int from) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Slot));
   T theirs;
-  exchange(&mine, sizeof(T), from, &theirs);
+  std::memcpy(&theirs, meet(&mine, sizeof(T))[from].bytes, sizeof(T));
   return theirs;
 }
 
 }  // namespace emulator
+
+#define OFSDP_EMULATOR_EXPECT(condition)                          \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      std::fprintf(stderr, "emulator: not so: %s\n", #condition); \
+      std::abort();                                               \
+    }                                                             \
+  } while (false)
 
 extern uint3 threadIdx, blockIdx;  // of the thread that runs
 extern dim3 blockDim, gridDim;

@@ -42,16 +42,32 @@ emulator_switch:
 .size emulator_switch, .-emulator_switch
 )");
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 struct Fiber {
   void* place = nullptr;  // its stack pointer while it waits
   std::unique_ptr<char[]> stack;
   uint3 thread{};
   State state = State::kReady;
   int64_t shuffles = 0;
+  std::vector<Copy> copies;
 };
 
 struct Warp {
-  unsigned char slots[2][kWarp][8];
+  Slot slots[2][kWarp];
+  int64_t complete = 0;  // shuffles that all lanes have come to
+  int left = 0;          // lanes that have not ended
+  int arrived = 0;       // of these, at the next shuffle
+
+  void count() {
+    if (left == 0 || arrived < left) return;
+    ++complete;
+    arrived = 0;
+  }
 };
 
 struct Block {
@@ -72,6 +88,9 @@ void enter() {
   Block& b = block();
   (*b.body)();
   b.fibers[b.current].state = State::kDone;
+  Warp& w = b.warps[b.current / kWarp];
+  --w.left;
+  w.count();
   emulator_switch(&b.fibers[b.current].place, b.scheduler);
 }
 
@@ -82,20 +101,10 @@ void wait(State state) {
   emulator_switch(&f.place, b.scheduler);
 }
 
-// All lanes that are left have come as far as this one.
-bool shuffle_complete(const Block& b, size_t i) {
-  const size_t first = i / kWarp * kWarp, last = std::min(first + kWarp, b.threads);
-  for (size_t k = first; k < last; ++k) {
-    const Fiber& f = b.fibers[k];
-    if (f.state != State::kDone && f.shuffles < b.fibers[i].shuffles) return false;
-  }
-  return true;
-}
-
 bool resume(Block& b, size_t i) {
   Fiber& f = b.fibers[i];
   if (f.state == State::kDone || f.state == State::kBarrier) return false;
-  if (f.state == State::kShuffle && !shuffle_complete(b, i)) return false;
+  if (f.state == State::kShuffle && f.shuffles > b.warps[i / kWarp].complete) return false;
   f.state = State::kReady;
   b.current = i;
   threadIdx = f.thread;
@@ -110,11 +119,19 @@ void start(Block& b, size_t i, const dim3& size) {
   f.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
   f.state = State::kReady;
   f.shuffles = 0;
+  f.copies.clear();
   // As if `enter` had been called with nothing to return to, and had been left at once.
   auto* top = reinterpret_cast<void**>(f.stack.get() + kStack) - 1;
   top[0] = nullptr;
   *--top = reinterpret_cast<void*>(&enter);
   f.place = std::fill_n(top - 6, 6, nullptr) - 6;
+}
+
+void start_warp(Block& b, size_t i) {
+  Warp& w = b.warps[i];
+  w.complete = 0;
+  w.arrived = 0;
+  w.left = static_cast<int>(std::min(b.threads - i * kWarp, size_t{kWarp}));
 }
 
 void run_block(Block& b) {
@@ -148,15 +165,34 @@ void set_backwards(bool backwards) { block().backwards = backwards; }
 int lane() { return static_cast<int>(block().current % kWarp); }
 void sync_threads() { wait(State::kBarrier); }
 
-void exchange(const void* mine, size_t bytes, int from, void* theirs) {
+const Slot* meet(const void* mine, size_t bytes) {
   Block& b = block();
   Warp& w = b.warps[b.current / kWarp];
   Fiber& f = b.fibers[b.current];
-  auto& slots = w.slots[f.shuffles & 1];
-  std::memcpy(slots[b.current % kWarp], mine, bytes);
+  Slot* slots = w.slots[f.shuffles & 1];
+  std::memcpy(slots[b.current % kWarp].bytes, mine, bytes);
   ++f.shuffles;
+  ++w.arrived;
+  w.count();
   wait(State::kShuffle);
-  std::memcpy(theirs, slots[from], bytes);
+  return slots;
+}
+
+void copy_later(void* to, const void* from, size_t bytes) {
+  Block& b = block();
+  std::vector<Copy>& copies = b.fibers[b.current].copies;
+  copies.push_back({to, from, bytes});
+  if (b.backwards) finish_copies();
+}
+
+void finish_copies() {
+  Block& b = block();
+  std::vector<Copy>& copies = b.fibers[b.current].copies;
+  for (const Copy& copy : copies) {
+    std::memset(copy.to, 0, 16);
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+  copies.clear();
 }
 
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
@@ -173,6 +209,7 @@ void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) 
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
         for (size_t i = 0; i < b.threads; ++i) start(b, i, size);
+        for (size_t i = 0; i < b.warps.size(); ++i) start_warp(b, i);
         run_block(b);
       }
     }

@@ -57,6 +57,9 @@ std::vector<Case> cases() {
           {"masks",
            with_loss(fixture("variety/masks.onnx")) + two,
            {"ofsdp.FoundIndices", "ofsdp.ScatterIndices", "RandomNormalLike"}},
+          {"bert_tiny_bfloat16",
+           with_loss(fixture("bert_tiny/model.onnx")) + two + bfloat16,
+           {"Attention", "ofsdp.AttentionGrad"}},
           {"bert_tiny",
            with_loss(fixture("bert_tiny/model.onnx")) + two,
            {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad"}}};
@@ -103,13 +106,17 @@ TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
-  const Words command = with_loss(fixture("gpt2_tiny/model.onnx")) + Words{"--steps", "3"};
-  const Trained first = run_on_device(OFSDP_EMULATED_DEVICE, command);
-  const Trained again =
-      run_on_device(OFSDP_EMULATED_DEVICE, command, {"--cuda-graph", "off"}, /*seed=*/2);
-  ASSERT_EQ(first.run.status, 0) << first.run.err;
-  EXPECT_EQ(first.rows, again.rows);
-  EXPECT_TRUE(first.file == again.file) << "the trained files differ";
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const Words command =
+        with_loss(fixture("gpt2_tiny/model.onnx")) + Words{"--steps", "3", "--param-dtype", dtype};
+    const Trained first = run_on_device(OFSDP_EMULATED_DEVICE, command);
+    const Trained again =
+        run_on_device(OFSDP_EMULATED_DEVICE, command, {"--cuda-graph", "off"}, /*seed=*/2);
+    ASSERT_EQ(first.run.status, 0) << first.run.err;
+    EXPECT_EQ(first.rows, again.rows);
+    EXPECT_TRUE(first.file == again.file) << "the trained files differ";
+  }
 }
 
 }  // namespace

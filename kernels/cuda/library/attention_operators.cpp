@@ -1,8 +1,9 @@
-// Attention and its gradient without cuDNN: kernels/cuda/attention.h. Cached keys and the outputs of
-// scores are not here.
+// Attention and its gradient without cuDNN: on tensor cores (kernels/cuda/tensor_attention.h), else
+// on CUDA cores (kernels/cuda/attention.h). Cached keys and the outputs of scores are not here.
 #include "kernels/cuda/library/attention_extent.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
+#include "kernels/cuda/tensor_attention.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -37,6 +38,11 @@ bool accepts(const Problem& p) {
   return accepts_operands(p, inputs_of(p, 0, 6, 0));
 }
 
+bool accepts_narrow(const Problem& p) {
+  return accepts(p) && takes_tensor_attention(operands_extent(p, inputs_of(p, 0, 6, 0)));
+}
+
+template <auto kLaunch>
 std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
   const AttentionExtent e = operands_extent(p, inputs_of(p, 0, 6, 0));
   const bool mask = p.has_in(3), lengths = p.has_in(6);
@@ -45,7 +51,7 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
     call.mask = mask ? l.inputs[3] : nullptr;
     call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[6]) : nullptr;
     call.fault = fault_of(l);
-    return attention(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], stream);
+    return kLaunch(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], stream);
   });
 }
 
@@ -59,6 +65,11 @@ bool accepts_grad(const Problem& p) {
          accepts_operands(p, gradient_inputs(p));
 }
 
+bool accepts_narrow_grad(const Problem& p) {
+  return accepts_grad(p) && takes_tensor_attention(operands_extent(p, gradient_inputs(p)));
+}
+
+template <auto kLaunch, auto kScratch>
 std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
   const AttentionExtent e = operands_extent(p, gradient_inputs(p));
   const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
@@ -78,16 +89,20 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
         g.dv = l.outputs[2];
         g.dmask = dmask ? l.outputs[3] : nullptr;
         g.scratch = l.workspace;
-        return attention_grad(call, g, stream);
+        return kLaunch(call, g, stream);
       },
-      attention_grad_scratch(e));
+      kScratch(e));
 }
 
 }  // namespace
 
 void add_attention(CudaImplementations& list) {
-  list.push_back({"Attention", "own", accepts, create});
-  list.push_back({"ofsdp.AttentionGrad", "own", accepts_grad, create_grad});
+  constexpr auto kGrad = "ofsdp.AttentionGrad";
+  list.push_back({"Attention", "tensor cores", accepts_narrow, create<tensor_attention>});
+  list.push_back({"Attention", "own", accepts, create<attention>});
+  list.push_back({kGrad, "tensor cores", accepts_narrow_grad,
+                  create_grad<tensor_attention_grad, tensor_attention_grad_scratch>});
+  list.push_back({kGrad, "own", accepts_grad, create_grad<attention_grad, attention_grad_scratch>});
 }
 
 }  // namespace ofsdp::cuda

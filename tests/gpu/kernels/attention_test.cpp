@@ -2,6 +2,7 @@
 #include "kernels/core/registry.h"
 #include "kernels/cuda/library/attention_extent.h"
 #include "kernels/cuda/library/window_extent.h"
+#include "kernels/cuda/tensor_attention.h"
 #include "kernels/ops/pool_shape.h"
 #include "tests/gpu/kernels/device.h"
 
@@ -47,27 +48,71 @@ AttentionExtent with_memory(AttentionExtent e, const void* mask, const void* len
   return e;
 }
 
-// Wider than the samples of the operator, and with more keys than a tile.
+// Wider than the samples of the operator, and with more keys than a tile: each width of the tensor cores' kernels, 8 that
+// are none of them, causal with fewer and with more queries than keys, masks of keys and of queries, windows.
 std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
-  for (int64_t width : {64, 80, 200}) {
-    const DType f = DType::kFloat32;
-    const TensorDesc q{f, {1, 2, 35, width}}, k{f, {1, 1, 41, width}};
-    SampleCase made{.name = "wide" + std::to_string(width),
-                    .attributes = {{"is_causal", int64_t{width == 80}}}};
+  const DType f = DType::kFloat32, b = DType::kBool;
+  const Attributes causal{{"is_causal", int64_t{1}}},
+      window{{"left_window_size", int64_t{20}}, {"right_window_size", int64_t{9}}};
+  const auto add = [&](const std::string& name, int64_t queries, int64_t keys, int64_t width,
+                       const Attributes& attributes, const TensorDesc& mask = {},
+                       const std::vector<double>& lengths = {}) {
+    const int64_t samples = mask.present() || !lengths.empty() ? 2 : 1;
+    const TensorDesc q{f, {samples, 2, queries, width}}, k{f, {samples, 1, keys, width}};
+    SampleCase made{.name = name, .attributes = attributes};
     made.inputs = gradient ? std::vector{q, q, k, k} : std::vector{q, k, k};
-    made.num_outputs = gradient ? 3 : 1;
+    made.num_outputs = gradient ? (mask.dtype == f && mask.present() ? 4 : 3) : 1;
+    if (mask.present()) made.inputs.push_back(mask);
+    if (!lengths.empty()) {
+      made.inputs.resize(gradient ? 5 : 6);
+      made.inputs.push_back({DType::kInt64, {2}});
+      made.fill = ops::fill_with(gradient ? 5 : 6, lengths);
+    }
     list.push_back(made);
-  }
+  };
+  for (int64_t width : {64, 80, 200})
+    add("wide" + std::to_string(width), 35, 41, width, width == 80 ? causal : Attributes{});
+  for (int64_t width : {32, 96, 128})
+    add("tensor_causal" + std::to_string(width), 139, 139, width, causal);
+  add("tensor_plain", 64, 128, 64, {});
+  add("tensor_ragged", 131, 77, 100, {});
+  add("tensor_late", 70, 150, 64, causal);
+  add("tensor_window", 150, 150, 32, window);
+  add("tensor_padding", 67, 90, 64, {}, {b, {2, 1, 1, 90}});
+  add("tensor_bias", 67, 90, 64, causal, {f, {2, 1, 1, 90}});
+  add("tensor_scores", 67, 90, 32, {}, {f, {2, 67, 90}});
+  add("tensor_lengths", 67, 90, 32, causal, {}, {30, 90});
+  add("tensor_none", 67, 90, 64, {}, {}, {0, 65});
   return list;
 }
+
+// Enough for the kernels on CUDA cores, whose tiles are smaller; all of them would take minutes.
+bool small(const SampleCase& sample) { return !sample.name.starts_with("tensor_"); }
+
+// Elements that results lie behind an aligned address.
+std::vector<int> shifts(const SampleCase& sample) {
+  return small(sample) || sample.name == "tensor_bias" ? std::vector{0, 1} : std::vector{0};
+}
+
+// The two launchers of each direction; those of the tensor cores say which problems they take.
+constexpr std::pair<const char*, decltype(&attention)> kForward[] = {
+    {"cuda cores", attention}, {"tensor cores", tensor_attention}};
+struct Backward {
+  const char* name;
+  decltype(&attention_grad) launch;
+  decltype(&attention_grad_scratch) scratch;
+};
+constexpr Backward kBackward[] = {
+    {"cuda cores", attention_grad, attention_grad_scratch},
+    {"tensor cores", tensor_attention_grad, tensor_attention_grad_scratch}};
 
 TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("Attention");
+  int narrow = 0;
   for (const SampleCase& sample : with_wide(op.samples(), false)) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.num_outputs > 1) continue;
     for (DType dtype : kFloats) {
-      SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)));
       const Filled in(sample, dtype);
       const AttentionShape s = ops::attention_shape(
           {in.desc(0), in.desc(1), in.desc(2), in.desc(3), in.desc(6).present(), 0},
@@ -76,23 +121,43 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
                                       ? Shape{s.batch, s.queries, s.heads * s.v_width}
                                       : Shape{s.batch, s.heads, s.queries, s.v_width}};
       const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
-      Tensor y(dtype, Tensor::blank(out.numel()));
-      same_twice({&y}, [&] {
-        return attention(e, in.data(0), in.data(1), in.data(2), y.data(), nullptr);
-      });
-      expect_close(y.values(), op.reference({sample.attributes, in.refs, {out}, 0, {}})[0].values,
-                   rounding(dtype), "y");
+      const auto expected = op.reference({sample.attributes, in.refs, {out}, 0, {}})[0].values;
+      for (const auto& [name, launch] : kForward) {
+        const bool tensor = launch == tensor_attention;
+        if (!(tensor ? takes_tensor_attention(e) : small(sample))) continue;
+        narrow += tensor;
+        for (int shift : shifts(sample)) {
+          SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + name);
+          Tensor y(dtype, Tensor::blank(out.numel()), shift);
+          same_twice({&y}, [&] {
+            return launch(e, in.data(0), in.data(1), in.data(2), y.data(), nullptr);
+          });
+          expect_close(y.values(), expected, rounding(dtype), "y");
+        }
+      }
     }
   }
+  EXPECT_GE(narrow, 48);
 }
+
+// Memory that a gradient writes.
+struct Slopes {
+  Tensor dq, dk, dv, dmask, scratch;
+  Slopes(DType dtype, const std::vector<TensorDesc>& d, size_t bytes, int shift)
+      : dq(dtype, Tensor::blank(d[0].numel()), shift),
+        dk(dtype, Tensor::blank(d[1].numel()), shift),
+        dv(dtype, Tensor::blank(d[2].numel()), shift),
+        dmask(dtype, Tensor::blank(d.size() > 3 ? d[3].numel() : 0), shift),
+        scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(bytes))) {}
+};
 
 TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("ofsdp.AttentionGrad");
+  int narrow = 0;
   for (const SampleCase& sample : with_wide(op.samples(), true)) {
     if (!is_16_or_32(sample.inputs[0].dtype)) continue;
     for (DType dtype : kFloats) {
-      SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)));
       const Filled in(sample, dtype);
       const AttentionShape s =
           ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), in.desc(4),
@@ -102,23 +167,30 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
       std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
       if (sample.num_outputs > 3)
         descs.push_back({dtype, {s.batch, s.heads, s.queries, s.mask_keys}});
-      Tensor dq(dtype, Tensor::blank(descs[0].numel())), dk(dtype, Tensor::blank(descs[1].numel())),
-          dv(dtype, Tensor::blank(descs[2].numel())),
-          dmask(dtype, Tensor::blank(descs.size() > 3 ? descs[3].numel() : 0)),
-          scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(attention_grad_scratch(e))));
-      const AttentionGradient g{
-          in.data(0),    in.data(1), in.data(2), in.data(3),
-          dq.data(),     dk.data(),  dv.data(),  descs.size() > 3 ? dmask.data() : nullptr,
-          scratch.data()};
-      same_twice({&dq, &dk, &dv, &dmask}, [&] { return attention_grad(e, g, nullptr); });
       const auto expected = op.reference({sample.attributes, in.refs, descs, 0, {}});
-      expect_close(dq.values(), expected[0].values, 2 * rounding(dtype), "dq");
-      expect_close(dk.values(), expected[1].values, 2 * rounding(dtype), "dk");
-      expect_close(dv.values(), expected[2].values, 2 * rounding(dtype), "dv");
-      if (descs.size() > 3)
-        expect_close(dmask.values(), expected[3].values, 2 * rounding(dtype), "dmask");
+      for (const Backward& kernel : kBackward) {
+        const bool tensor = kernel.launch == tensor_attention_grad;
+        if (!(tensor ? takes_tensor_attention(e) : small(sample))) continue;
+        narrow += tensor;
+        for (int shift : shifts(sample)) {
+          SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + kernel.name);
+          Slopes d(dtype, descs, kernel.scratch(e), shift);
+          const AttentionGradient g{in.data(0),      in.data(1),
+                                    in.data(2),      in.data(3),
+                                    d.dq.data(),     d.dk.data(),
+                                    d.dv.data(),     descs.size() > 3 ? d.dmask.data() : nullptr,
+                                    d.scratch.data()};
+          same_twice({&d.dq, &d.dk, &d.dv, &d.dmask}, [&] { return kernel.launch(e, g, nullptr); });
+          expect_close(d.dq.values(), expected[0].values, 2 * rounding(dtype), "dq");
+          expect_close(d.dk.values(), expected[1].values, 2 * rounding(dtype), "dk");
+          expect_close(d.dv.values(), expected[2].values, 2 * rounding(dtype), "dv");
+          if (descs.size() > 3)
+            expect_close(d.dmask.values(), expected[3].values, 2 * rounding(dtype), "dmask");
+        }
+      }
     }
   }
+  EXPECT_GE(narrow, 48);
 }
 
 // --- windows ---

@@ -1,0 +1,85 @@
+// kernels/cuda/ptx/tensor_core.cuh, whose comment says what each function does, on the emulator's warps. Fragments have the
+// layout of the PTX ISA. Copies arrive as late as they may or, when threads run backwards, at once: a kernel that reads too
+// early, or writes over what is still read, gives other bits in one of two runs. A product adds its 16 terms to c one by
+// one in rising order; the hardware's order is its own.
+#pragma once
+
+#include "kernels/cuda/device.cuh"
+
+namespace ofsdp::cuda {
+
+struct alignas(16) Chunk {
+  uint32_t word[4];
+};
+
+inline void copy_async(Chunk* to, const void* from, bool there) {
+  OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(to) % 16 == 0);
+  OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(from) % 16 == 0);
+  emulator::copy_later(to, from, there ? 16 : 0);
+}
+inline void wait_for_copies() { emulator::finish_copies(); }
+
+namespace emulated {
+
+inline uint32_t element(const Chunk& row, int i) {
+  return row.word[i / 2] >> (i % 2 * 16) & 0xffff;
+}
+template <typename T>
+float number(uint32_t word, int i) {
+  return to_float(T{static_cast<uint16_t>(word >> (i % 2 * 16))});
+}
+
+// Rows that the lanes name: of matrix m row r is given by lane 8 m + r.
+template <typename F>
+Chunk matrices(const Chunk* row, const F& word_of) {
+  OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(row) % 16 == 0);
+  const emulator::Slot* lanes = emulator::meet(&row, sizeof(row));
+  Chunk made;
+  for (int m = 0; m < 4; ++m) {
+    made.word[m] = word_of([&](int r, int column) {
+      const Chunk* at;
+      std::memcpy(&at, lanes[8 * m + r].bytes, sizeof(at));
+      return element(*at, column);
+    });
+  }
+  return made;
+}
+
+}  // namespace emulated
+
+inline Chunk load_matrices(const Chunk* row) {
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+  return emulated::matrices(row,
+                            [&](const auto& at) { return at(g, 2 * t) | at(g, 2 * t + 1) << 16; });
+}
+inline Chunk load_turned_matrices(const Chunk* row) {
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+  return emulated::matrices(row,
+                            [&](const auto& at) { return at(2 * t, g) | at(2 * t + 1, g) << 16; });
+}
+
+template <typename T>
+struct TensorCore {
+  static void multiply(float (&c)[4], const Chunk& a, uint32_t b0, uint32_t b1) {
+    const uint32_t words[6] = {a.word[0], a.word[1], a.word[2], a.word[3], b0, b1};
+    float mine[12];  // once, and not by each lane that reads them
+    for (int i = 0; i < 12; ++i) mine[i] = emulated::number<T>(words[i / 2], i);
+    const emulator::Slot* lanes = emulator::meet(mine, sizeof(mine));
+    const auto of = [&](int lane) { return reinterpret_cast<const float*>(lanes[lane].bytes); };
+    const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+    for (int k = 0; k < 16; ++k) {
+      const int from = k % 8 / 2, at = k / 8 * 4 + k % 2;  // the lane of a quad, and its element
+      const float *row = of(4 * g + from) + at, low = row[0], high = row[2];
+      for (int j = 0; j < 2; ++j) {
+        const float b = of(4 * (2 * t + j) + from)[8 + k / 8 * 2 + k % 2];
+        c[j] += low * b;
+        c[2 + j] += high * b;
+      }
+    }
+  }
+  static uint32_t two(float first, float second) {
+    return Stored<T>::from(first).bits | uint32_t{Stored<T>::from(second).bits} << 16;
+  }
+};
+
+}  // namespace ofsdp::cuda
