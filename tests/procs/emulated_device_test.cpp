@@ -29,23 +29,25 @@ std::vector<Case> cases() {
                 "--eval-data", fixture("mlp/data"), "--nproc-per-node", "1", "--steps", "20"});
   const Words gpt = with_loss(fixture("gpt2_tiny/model.onnx")), two{"--steps", "2"};
   const Words bfloat16{"--param-dtype", "bfloat16"};
-  return {{"mlp", mlp, {"Gemm", "ofsdp.ReluGrad", "ofsdp.SumTo", "ofsdp.ArgmaxMatches"}},
-          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
-          {"dropout",
-           fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
-                     "synthetic", "--steps", "9", "--batch-size", "5"}),
-           {"Dropout", "ofsdp.DropoutGrad"}},
-          {"mnist_cnn",
-           of_sample("mnist/mnist.onnx", "2") + two,
-           {"Conv", "ofsdp.ConvGradInput", "ofsdp.ConvGradWeights", "ofsdp.MaxPoolGrad",
-            "ofsdp.Reorder"}},
-          {"gpt2_tiny",
-           gpt + two,
-           {"Attention", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad", "Split"}},
-          {"gpt2_tiny_bfloat16", gpt + two + bfloat16, {"ofsdp.AttentionGrad"}},
-          {"bert_tiny",
-           with_loss(fixture("bert_tiny/model.onnx")) + two,
-           {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad"}}};
+  return {
+      {"mlp", mlp, {"Gemm", "ofsdp.GemmEpilogue", "ofsdp.ReluGrad", "ofsdp.ArgmaxMatches"}},
+      {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+      {"dropout",
+       fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data", "synthetic",
+                 "--steps", "9", "--batch-size", "5"}),
+       {"Dropout", "ofsdp.DropoutGrad"}},
+      {"mnist_cnn",
+       of_sample("mnist/mnist.onnx", "2") + two,
+       {"Conv", "ofsdp.ConvGradInput", "ofsdp.ConvGradWeights", "ofsdp.MaxPoolGrad",
+        "ofsdp.Reorder"}},
+      {"gpt2_tiny",
+       gpt + two,
+       {"Attention", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad", "Split"}},
+      {"gpt2_tiny_bfloat16", gpt + two + bfloat16, {"ofsdp.AttentionGrad", "ofsdp.GemmEpilogue"}},
+      {"bert_tiny",
+       with_loss(fixture("bert_tiny/model.onnx")) + two,
+       {"LayerNormalization", "ofsdp.LayerNormalizationGrad", "Where", "ofsdp.GeluGrad",
+        "ofsdp.GemmEpilogue"}}};
 }
 
 class EmulatedDevice : public testing::TestWithParam<Case> {};
