@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "importer/epilogues.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
 #include "runtime/run_optimizer.h"
@@ -136,6 +137,11 @@ class RunPlanner {
     if (key.training && run_->recompute_level > 0) {
       const auto parts = segments(graph, run_->plan);
       graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
+    }
+    if (run_->device != nullptr) {
+      graph = join_epilogues(graph, [this](const Graph& g, const Node& node) {
+        return run_->kernels->get(*node.op, problem_of(g, node)).ok();
+      });
     }
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{key.training,

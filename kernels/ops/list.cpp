@@ -45,6 +45,7 @@ Registry make_registry() {
   ops::add_dropout(registry);
   ops::add_dropout_grad(registry);
   ops::add_gemm(registry);
+  ops::add_gemm_epilogue(registry);
   ops::add_matmul(registry);
   ops::add_conv(registry);
   ops::add_conv_grad_input(registry);

@@ -46,6 +46,7 @@ void add_argmax_matches(Registry& registry);
 void add_dropout(Registry& registry);
 void add_dropout_grad(Registry& registry);
 void add_gemm(Registry& registry);
+void add_gemm_epilogue(Registry& registry);
 void add_matmul(Registry& registry);
 void add_conv(Registry& registry);
 void add_conv_grad_input(Registry& registry);

@@ -1,7 +1,5 @@
 #include "kernels/cuda/library/product.h"
 
-#include <cublasLt.h>
-
 #include <array>
 #include <cstdlib>
 #include <limits>
@@ -9,7 +7,7 @@
 #include <mutex>
 
 #include "kernels/cuda/library/device_state.h"
-#include "kernels/cuda/library/libraries.h"
+#include "kernels/cuda/library/lt.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -19,37 +17,8 @@ constexpr size_t kMostWorkspace = size_t{32} << 20;
 constexpr uint32_t kAlignment = 32;
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
-
-// The functions used, by their own types.
-struct Library {
-#define OFSDP_LT(name) \
-  decltype(&name) name##_ = function_of<decltype(name)>(Nvidia::kCublasLt, #name)
-  OFSDP_LT(cublasLtCreate);
-  OFSDP_LT(cublasLtMatmul);
-  OFSDP_LT(cublasLtMatmulAlgoGetHeuristic);
-  OFSDP_LT(cublasLtMatmulDescCreate);
-  OFSDP_LT(cublasLtMatmulDescDestroy);
-  OFSDP_LT(cublasLtMatmulDescSetAttribute);
-  OFSDP_LT(cublasLtMatmulPreferenceCreate);
-  OFSDP_LT(cublasLtMatmulPreferenceDestroy);
-  OFSDP_LT(cublasLtMatmulPreferenceSetAttribute);
-  OFSDP_LT(cublasLtMatrixLayoutCreate);
-  OFSDP_LT(cublasLtMatrixLayoutDestroy);
-  OFSDP_LT(cublasLtMatrixLayoutSetAttribute);
-#undef OFSDP_LT
-  cublasLtHandle_t handle = nullptr;
-
-  Library() {
-    if (cublasLtCreate_ != nullptr && cublasLtCreate_(&handle) != CUBLAS_STATUS_SUCCESS) {
-      handle = nullptr;
-    }
-  }
-};
-
-const Library& lt() {
-  static const Library library;
-  return library;
-}
+// Where a vector or an aux could lie: the heuristic never reads it but asks for its alignment.
+constexpr uintptr_t kSomewhere = (uintptr_t{1} << 20) + kAlignment;
 
 cudaDataType_t type_of(DType dtype) {
   if (dtype == DType::kFloat16) return CUDA_R_16F;
@@ -69,6 +38,20 @@ bool timed() {
   return wish != nullptr && wish[0] == '1';
 }
 
+// A is cuBLASLt's B: its sums are BGRADB's.
+cublasLtEpilogue_t epilogue_of(const ProductShape& s) {
+  if (s.bias_grad == BiasGrad::kOfA) return CUBLASLT_EPILOGUE_BGRADB;
+  if (s.bias_grad == BiasGrad::kOfB) return CUBLASLT_EPILOGUE_BGRADA;
+  if (s.activation == Activation::kGeluGrad) {
+    return s.bias_grad == BiasGrad::kOfD ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+  }
+  if (s.activation == Activation::kGelu) {
+    if (s.aux) return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return s.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  }
+  return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 class LtProduct final : public MatrixProduct {
  public:
   ~LtProduct() override {
@@ -85,14 +68,10 @@ class LtProduct final : public MatrixProduct {
 
   size_t workspace_bytes() const override { return chosen_.workspaceSize; }
 
-  cudaError_t run(cudaStream_t stream, const void* a, const void* b, const void* bias, void* d,
-                  void* workspace) override {
-    if (shape_.bias && !set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias))) {
-      return cudaErrorInvalidValue;
-    }
-    return matmul(chosen_.algo, stream, a, b, d, workspace, chosen_.workspaceSize)
-               ? cudaSuccess
-               : cudaErrorLaunchFailure;
+  cudaError_t run(cudaStream_t stream, const ProductOperands& o) override {
+    if (!point_to(o)) return cudaErrorInvalidValue;
+    return matmul(chosen_.algo, stream, o, chosen_.workspaceSize) ? cudaSuccess
+                                                                  : cudaErrorLaunchFailure;
   }
 
  private:
@@ -101,11 +80,20 @@ class LtProduct final : public MatrixProduct {
            CUBLAS_STATUS_SUCCESS;
   }
 
-  bool matmul(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
-              const void* b, void* d, void* workspace, size_t bytes) {
-    return lt().cublasLtMatmul_(lt().handle, operation_, &shape_.alpha, b, left_, a, right_,
-                                &shape_.beta, d, result_, d, result_, &algorithm, workspace, bytes,
-                                stream) == CUBLAS_STATUS_SUCCESS;
+  // One attribute holds the bias or its gradient: an epilogue has one of them.
+  bool point_to(const ProductOperands& o) {
+    const void* vector = shape_.bias ? o.bias : o.bias_grad;
+    const bool has_vector = shape_.bias || shape_.bias_grad != BiasGrad::kNone;
+    return (!has_vector || set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector))) &&
+           (!shape_.aux || set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o.aux, sizeof(o.aux)));
+  }
+
+  bool matmul(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const ProductOperands& o,
+              size_t bytes) {
+    const void* c = o.c != nullptr ? o.c : o.d;
+    return lt().cublasLtMatmul_(lt().handle, operation_, &shape_.alpha, o.b, left_, o.a, right_,
+                                &shape_.beta, c, result_, o.d, result_, &algorithm, o.workspace,
+                                bytes, stream) == CUBLAS_STATUS_SUCCESS;
   }
 
   // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `columns`.
@@ -132,17 +120,24 @@ class LtProduct final : public MatrixProduct {
     }
     const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
-    const cublasLtEpilogue_t epilogue = s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
                                int64_t columns, int64_t stride) {
       return transposed ? layout(made, columns, rows, stride) : layout(made, rows, columns, stride);
     };
     return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
-           set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) &&
-           set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
+           set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) && describe_epilogue() &&
            layout_of(left_, s.transpose_b, s.inner, s.columns, s.stride_b) &&
            layout_of(right_, s.transpose_a, s.rows, s.inner, s.stride_a) &&
            layout(result_, s.rows, s.columns, s.stride_d);
+  }
+
+  bool describe_epilogue() {
+    const cublasLtEpilogue_t epilogue = epilogue_of(shape_);
+    void* const somewhere = reinterpret_cast<void*>(kSomewhere);
+    return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
+           (!shape_.aux ||
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &shape_.columns, sizeof(shape_.columns))) &&
+           point_to({.bias = somewhere, .aux = somewhere, .bias_grad = somewhere});
   }
 
   // One answer for each shape: the same product is the same algorithm wherever it stands, and the
@@ -186,19 +181,27 @@ class LtProduct final : public MatrixProduct {
   // On operands of zeros, which cost what others do; the first where memory for them is short.
   int fastest(const std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found, int count) {
     const ProductShape& s = shape_;
-    const std::array<size_t, 5> sizes{
-        bytes_of(s.rows, s.inner, s.stride_a), bytes_of(s.inner, s.columns, s.stride_b),
-        bytes_of(s.rows, s.columns, s.stride_d), bytes_of(1, s.columns, 0), kMostWorkspace};
-    std::array<void*, 5> data{};
+    const std::array<size_t, 6> sizes{
+        bytes_of(s.rows, s.inner, s.stride_a),      bytes_of(s.inner, s.columns, s.stride_b),
+        bytes_of(s.rows, s.columns, s.stride_d),    bytes_of(1, std::max(s.rows, s.columns), 0),
+        s.aux ? bytes_of(s.rows, s.columns, 0) : 0, kMostWorkspace};
+    std::array<void*, 6> data{};
     bool there = true;
     for (size_t i = 0; i < sizes.size(); ++i) {
       there = there && cudaMalloc(&data[i], sizes[i] + 256) == cudaSuccess &&
               cudaMemset(data[i], 0, sizes[i] + 256) == cudaSuccess;
     }
+    const ProductOperands operands{.a = data[0],
+                                   .b = data[1],
+                                   .bias = data[3],
+                                   .aux = data[4],
+                                   .d = data[2],
+                                   .bias_grad = data[3],
+                                   .workspace = data[5]};
     int best = 0;
     float least = std::numeric_limits<float>::max();
     for (int i = 0; there && i < count; ++i) {
-      const float time = time_of(found[static_cast<size_t>(i)], data);
+      const float time = time_of(found[static_cast<size_t>(i)], operands);
       if (time < least) best = i;
       least = std::min(least, time);
     }
@@ -207,17 +210,15 @@ class LtProduct final : public MatrixProduct {
     return best;
   }
 
-  float time_of(const cublasLtMatmulHeuristicResult_t& candidate, std::array<void*, 5>& data) {
+  float time_of(const cublasLtMatmulHeuristicResult_t& candidate, const ProductOperands& operands) {
     float milliseconds = std::numeric_limits<float>::max();
-    if (shape_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data[3], sizeof(void*));
     cudaEvent_t began = nullptr, ended = nullptr;
     cudaEventCreate(&began);
     cudaEventCreate(&ended);
-    bool good = true;
+    bool good = point_to(operands);
     for (int i = 0; i <= kTimings && good; ++i) {
       if (i == 1) cudaEventRecord(began, nullptr);  // the first warms up
-      good = matmul(candidate.algo, nullptr, data[0], data[1], data[2], data[4],
-                    candidate.workspaceSize);
+      good = matmul(candidate.algo, nullptr, operands, candidate.workspaceSize);
     }
     cudaEventRecord(ended, nullptr);
     if (good && cudaEventSynchronize(ended) == cudaSuccess) {
@@ -237,7 +238,7 @@ class LtProduct final : public MatrixProduct {
 }  // namespace
 
 std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, const ProductShape& shape) {
-  if (lt().handle == nullptr) return nullptr;
+  if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
   auto product = std::make_unique<LtProduct>();
   if (!product->settle(device, shape)) return nullptr;
   return product;

@@ -1,4 +1,4 @@
-// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul and Gemm as products of cuBLASLt; kernels/ops/ has
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of cuBLASLt; kernels/ops/ has
 // their formulas. Leading axes that both operands have, or that one lacks, become a batch with
 // strides; a right operand of one matrix under rows that follow each other is one large product.
 #include "kernels/cuda/library/implementations.h"
@@ -90,14 +90,15 @@ bool accepts_gemm(const Problem& p) {
          (!p.has_in(2) || p.in(2).dtype == p.in(0).dtype);
 }
 
-// relu is a pass of its own: an epilogue's would hide NaN.
+// relu is a pass of its own: an epilogue's would hide NaN. A C like D is read where it lies.
 std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) {
   ProductShape shape = shape_of(p);
   const float beta = p.attributes.f("beta", 1.0f);
   const bool relu = p.attributes.s("ofsdp_activation", "") == "relu";
   shape.bias = p.has_in(2) && beta == 1.0f && is_row(p.in(2).shape, shape.columns);
-  const bool starts = p.has_in(2) && !shape.bias;
-  if (starts) shape.beta = beta;
+  const bool adds = p.has_in(2) && !shape.bias;
+  const bool starts = adds && p.in(2) != p.out(0);
+  if (adds) shape.beta = beta;
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);
   if (product == nullptr) return nullptr;
   const std::vector<int64_t> y = p.out(0).shape.axes();
@@ -112,11 +113,54 @@ std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) 
           if (error != cudaSuccess) return error;
         }
         const cudaError_t error =
-            product->run(stream, l.inputs[0], l.inputs[1], bias ? l.inputs[2] : nullptr,
-                         l.outputs[0], l.workspace);
+            product->run(stream, {.a = l.inputs[0],
+                                  .b = l.inputs[1],
+                                  .c = adds && !starts ? l.inputs[2] : nullptr,
+                                  .bias = bias ? l.inputs[2] : nullptr,
+                                  .d = l.outputs[0],
+                                  .workspace = l.workspace});
         if (error != cudaSuccess || !relu) return error;
         return pointwise(Pointwise::kRelu, dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
                          stream);
+      },
+      bytes);
+}
+
+ProductShape epilogue_shape(const Problem& p) {
+  ProductShape s = shape_of(p);
+  const std::string activation = p.attributes.s("activation", "");
+  const std::string bias_grad = p.attributes.s("bias_grad", "");
+  s.bias = p.has_in(2);
+  s.beta = p.has_in(3) ? 1.0f : 0.0f;
+  if (activation == "gelu_tanh") s.activation = Activation::kGelu;
+  if (activation == "gelu_tanh_grad") s.activation = Activation::kGeluGrad;
+  if (bias_grad == "a") s.bias_grad = BiasGrad::kOfA;
+  if (bias_grad == "b") s.bias_grad = BiasGrad::kOfB;
+  if (bias_grad == "y") s.bias_grad = BiasGrad::kOfD;
+  s.aux = p.has_in(4) || (bias_grad.empty() && p.has_out(1));
+  return s;
+}
+
+bool accepts_epilogue(const Problem& p) {
+  return simple(p) && p.has_out(0) && product_has_epilogue(epilogue_shape(p));
+}
+
+// Null where the library has no algorithm for it: the parts then stay apart (importer/epilogues.h).
+std::unique_ptr<CudaKernel> create_epilogue(ofsdp_device& device, const Problem& p) {
+  const ProductShape shape = epilogue_shape(p);
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape);
+  if (product == nullptr) return nullptr;
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [product, shape](cudaStream_t stream, const ofsdp_launch& l) {
+        const bool sums = shape.bias_grad != BiasGrad::kNone;
+        ProductOperands o{.a = l.inputs[0], .b = l.inputs[1], .workspace = l.workspace};
+        o.d = l.outputs[0];
+        if (shape.bias) o.bias = l.inputs[2];
+        if (shape.beta != 0) o.c = l.inputs[3];
+        if (shape.aux) o.aux = shape.activation == Activation::kGelu ? l.outputs[1] : l.inputs[4];
+        if (sums) o.bias_grad = l.outputs[1];
+        return product->run(stream, o);
       },
       bytes);
 }
@@ -128,6 +172,7 @@ void add_products(CudaImplementations& list) {
   list.push_back({"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul});
   list.push_back({"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul});
   list.push_back({"Gemm", "cublaslt", accepts_gemm, create_gemm});
+  list.push_back({"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue});
 }
 
 }  // namespace ofsdp::cuda

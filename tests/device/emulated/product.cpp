@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cuda/pointwise_math.cuh"
 
 namespace ofsdp::cuda {
 namespace {
@@ -36,30 +37,71 @@ class Loops final : public MatrixProduct {
   explicit Loops(const ProductShape& shape) : s_(shape) {}
   size_t workspace_bytes() const override { return kWorkspace; }
 
-  cudaError_t run(cudaStream_t, const void* a, const void* b, const void* bias, void* d,
-                  void* workspace) override {
-    std::memset(workspace, 0xFF, kWorkspace);
-    if ((bias != nullptr) != s_.bias) return cudaErrorInvalidValue;
-    if (!is_aligned(a, 32) || !is_aligned(b, 32) || !is_aligned(d, 32) || !is_aligned(bias, 16)) {
+  cudaError_t run(cudaStream_t, const ProductOperands& o) override {
+    std::memset(o.workspace, 0xFF, kWorkspace);
+    const bool sums = s_.bias_grad != BiasGrad::kNone;
+    if (!is_aligned(o.a, 32) || !is_aligned(o.b, 32) || !is_aligned(o.d, 32) ||
+        !is_aligned(o.bias, 16)) {
+      return cudaErrorInvalidValue;
+    }
+    if ((o.bias != nullptr) != s_.bias || (o.aux != nullptr) != s_.aux ||
+        (o.bias_grad != nullptr) != sums) {
       return cudaErrorInvalidValue;
     }
     std::vector<float> row(static_cast<size_t>(s_.columns));
+    std::vector<float> of_d(row.size());
     for (int64_t m = 0; m < s_.batch; ++m) {
       for (int64_t i = 0; i < s_.rows; ++i) {
-        add_row(a, b, m, i, row.data());
+        add_row(o.a, o.b, m, i, row.data());
         for (int64_t j = 0; j < s_.columns; ++j) {
-          const int64_t at = m * s_.stride_d + i * s_.columns + j;
-          float value = s_.alpha * row[static_cast<size_t>(j)];
-          if (s_.beta != 0) value += s_.beta * load(d, s_.dtype, at);
-          if (s_.bias) value += load(bias, s_.dtype, j);
-          store(d, s_.dtype, at, value);
+          const float value = finished(o, row[static_cast<size_t>(j)], m, i, j);
+          store(o.d, s_.dtype, m * s_.stride_d + i * s_.columns + j, value);
+          of_d[static_cast<size_t>(j)] += value;
         }
       }
+    }
+    if (s_.bias_grad == BiasGrad::kOfD) {
+      for (int64_t j = 0; j < s_.columns; ++j) {
+        store(o.bias_grad, s_.dtype, j, of_d[static_cast<size_t>(j)]);
+      }
+    } else if (sums) {
+      sum_operand(o);
     }
     return cudaSuccess;
   }
 
  private:
+  // From the bare product to the element of D.
+  float finished(const ProductOperands& o, float product, int64_t m, int64_t i, int64_t j) const {
+    const int64_t at = m * s_.stride_d + i * s_.columns + j;
+    float z = s_.alpha * product;
+    if (s_.beta != 0) z += s_.beta * load(o.c != nullptr ? o.c : o.d, s_.dtype, at);
+    if (s_.bias) z += load(o.bias, s_.dtype, j);
+    if (s_.activation == Activation::kGelu) {
+      if (s_.aux) store(o.aux, s_.dtype, at, z);
+      return gelu_tanh_of(z);
+    }
+    if (s_.activation == Activation::kGeluGrad) {
+      return z * gelu_tanh_slope(load(o.aux, s_.dtype, at));
+    }
+    return z;
+  }
+
+  // op(A) over its columns, or op(B) over its rows: both over `inner`.
+  void sum_operand(const ProductOperands& o) const {
+    const bool of_a = s_.bias_grad == BiasGrad::kOfA;
+    const int64_t count = of_a ? s_.rows : s_.columns;
+    const bool inner_first = of_a ? s_.transpose_a : !s_.transpose_b;
+    for (int64_t i = 0; i < count; ++i) {
+      float total = 0;
+      for (int64_t k = 0; k < s_.inner; ++k) {
+        const int64_t at = inner_first ? k * count + i : i * s_.inner + k;
+        total += load(of_a ? o.a : o.b, s_.dtype, at);
+      }
+      store(o.bias_grad, s_.dtype, i, total);
+    }
+  }
+
   void add_row(const void* a, const void* b, int64_t m, int64_t i, float* row) const {
     std::fill_n(row, s_.columns, 0.0f);
     for (int64_t k = 0; k < s_.inner; ++k) {
@@ -77,6 +119,7 @@ class Loops final : public MatrixProduct {
 }  // namespace
 
 std::unique_ptr<MatrixProduct> make_product(ofsdp_device&, const ProductShape& shape) {
+  if (!product_has_epilogue(shape)) return nullptr;
   return std::make_unique<Loops>(shape);
 }
 
