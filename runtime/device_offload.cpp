@@ -1,6 +1,16 @@
 #include "runtime/device_offload.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 namespace ofsdp {
+namespace {
+
+constexpr std::chrono::microseconds kMarkPause{20};
+
+}  // namespace
 
 std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload what,
                                        std::byte* pinned, std::vector<UnitState> units) {
@@ -117,6 +127,8 @@ Status DeviceOffload::decide(const ofsdp_run_state* state) {
 }
 
 Status DeviceOffload::signal(int unit) {
+  OFSDP_RETURN_IF_ERROR(
+      device_.call("a mark", device_.table().mark, download_, arrival(unit), int64_t{1}));
   return device_.call("an event", device_.table().signal, arrived(unit).get(), download_);
 }
 
@@ -150,18 +162,27 @@ Status DeviceOffload::send_up(int unit) {
 }
 
 Status DeviceOffload::begin() {
+  std::fill_n(arrival(-1), context_.plan.units.size() + 1, 0);
   if (!sending_) return {};
   sending_ = false;
   return order(sent_, up_, device_.compute());
 }
 
+Status DeviceOffload::await(int unit, const Wait& wait) const {
+  for (;;) {
+    OFSDP_RETURN_IF_ERROR(wait(arrived(unit).get()));
+    if (std::atomic_ref(*arrival(unit)).load(std::memory_order_acquire) != 0) return {};
+    std::this_thread::sleep_for(kMarkPause);
+  }
+}
+
 Status DeviceOffload::update(const BoundProgram& program, const UpdateNumbers& numbers, bool scaled,
                              const Wait& wait) {
   const bool clip = program.plan->options.clip;
-  if (clip) OFSDP_RETURN_IF_ERROR(wait(arrived(-1).get()));
+  if (clip) OFSDP_RETURN_IF_ERROR(await(-1, wait));
   for (const BoundStep& step : program.steps) {
     if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) continue;
-    if (!clip) OFSDP_RETURN_IF_ERROR(wait(arrived(step.index).get()));
+    if (!clip) OFSDP_RETURN_IF_ERROR(await(step.index, wait));
     const ofsdp_run_state& decided = decision();
     if (decided.stop != 0 || decided.skip != 0) return {};
     UpdateNumbers mine = numbers;

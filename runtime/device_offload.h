@@ -12,7 +12,9 @@
 // landed before the decision, which comes behind them on the same stream. The next micro-batch, which
 // reads the parameters, is given to the device when all are updated. So an update lies between two
 // graphs and nothing of it is captured; the events that the host waits for are nodes of the graph
-// (`signal` of the table).
+// (`signal` of the table). CUDA does not say whether such an event, waited for right behind a launch,
+// may still stand for the launch before. So the device also marks each arrival in pinned memory, which
+// the host has cleared, and the mark decides.
 //
 // The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so the
 // host does what the device would have done.
@@ -90,11 +92,16 @@ class DeviceOffload {
   }
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
   Status order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then);
+  Status await(int unit, const Wait& wait) const;
   Status begin_up();
   Status send_up(int unit);
   const ofsdp_run_state& decision() const {
     return *reinterpret_cast<const ofsdp_run_state*>(context_.pinned +
                                                      context_.memory.offload.decision);
+  }
+  int64_t* arrival(int unit) const {
+    return reinterpret_cast<int64_t*>(context_.pinned + context_.memory.offload.arrivals) + unit +
+           1;
   }
   const DeviceEvent& arrived(int unit) const { return arrived_[static_cast<size_t>(unit + 1)]; }
 

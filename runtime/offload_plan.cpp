@@ -57,6 +57,7 @@ OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulate
   OffloadPlan offload;
   if (plan.offload == CpuOffload::kNone) return offload;
   offload.decision = take(offload.bytes, sizeof(ofsdp_run_state));
+  offload.arrivals = take(offload.bytes, (plan.units.size() + 1) * sizeof(int64_t));
   for (const Unit& unit : plan.units) {
     offload.units.push_back(offload_unit(plan, unit, optimizer_states, accumulates, offload));
     if (!offload.units.back().passes_slots) continue;

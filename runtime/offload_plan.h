@@ -42,6 +42,7 @@ struct OffloadPlan {
   size_t optimizer_bytes = 0;
   size_t gradient_bytes = 0;
   size_t decision = 0;  // ofsdp_run_state as of the update that is due
+  size_t arrivals = 0;  // int64: of the decision, then of each unit; 1 when it has arrived
   std::vector<OffloadedUnit> units;
 
   size_t slot_bytes = 0;  // of a slot on the device

@@ -59,7 +59,7 @@ TEST_F(ChannelNormTest, PacksAreTheSameAsSingleElements) {
   for (const DType dtype : kFloats) {
     for (const bool last : {false, true}) {
       for (const bool training : {false, true}) {
-        const ChannelExtent extent{dtype, 3, 16, 40, last};
+        const ChannelExtent extent{dtype, dtype, 3, 16, 40, last};
         Operands packs(extent, 0), singly(extent, 1);
         packs.run(training);
         singly.run(training);
