@@ -134,11 +134,24 @@ void start_warp(Block& b, size_t i) {
   w.left = static_cast<int>(std::min(b.threads - i * kWarp, size_t{kWarp}));
 }
 
+// Each warp as far as it gets alone, so that it is ahead of the others where nothing makes it wait for them.
+bool run_warp(Block& b, size_t i) {
+  const size_t first = i * kWarp, count = std::min(b.threads - first, size_t{kWarp});
+  bool any = false;
+  for (bool moved = true; moved; any |= moved) {
+    moved = false;
+    for (size_t k = 0; k < count; ++k) {
+      moved |= resume(b, first + (b.backwards ? count - 1 - k : k));
+    }
+  }
+  return any;
+}
+
 void run_block(Block& b) {
   for (;;) {
     bool moved = false;
-    for (size_t k = 0; k < b.threads; ++k) {
-      moved |= resume(b, b.backwards ? b.threads - 1 - k : k);
+    for (size_t k = 0; k < b.warps.size(); ++k) {
+      moved |= run_warp(b, b.backwards ? b.warps.size() - 1 - k : k);
     }
     size_t done = 0, waiting = 0;
     for (size_t k = 0; k < b.threads; ++k) {

@@ -13,12 +13,11 @@ namespace ofsdp::cuda {
 namespace {
 
 constexpr size_t kMostWorkspace = size_t{32} << 20;
-// Parameters of a unit begin at multiples of 16 elements, which are 32 bytes of the 16-bit floats.
-constexpr uint32_t kAlignment = 32;
+constexpr uint32_t kLeastOfVectors = 16;  // below it a bias is at fault on some cards
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
 // Where a vector or an aux could lie: the heuristic never reads it but asks for its alignment.
-constexpr uintptr_t kSomewhere = (uintptr_t{1} << 20) + kAlignment;
+constexpr uintptr_t kSomewhere = uintptr_t{1} << 20;
 
 cudaDataType_t type_of(DType dtype) {
   if (dtype == DType::kFloat16) return CUDA_R_16F;
@@ -133,7 +132,8 @@ class LtProduct final : public MatrixProduct {
 
   bool describe_epilogue() {
     const cublasLtEpilogue_t epilogue = epilogue_of(shape_);
-    void* const somewhere = reinterpret_cast<void*>(kSomewhere);
+    void* const somewhere =
+        reinterpret_cast<void*>(kSomewhere + std::max(shape_.alignment, kLeastOfVectors));
     return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
            (!shape_.aux ||
             set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &shape_.columns, sizeof(shape_.columns))) &&
@@ -160,8 +160,8 @@ class LtProduct final : public MatrixProduct {
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &kAlignment,
-                                                 sizeof(kAlignment));
+      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &shape_.alignment,
+                                                 sizeof(shape_.alignment));
     }
     const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
         lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,

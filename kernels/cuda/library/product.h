@@ -34,6 +34,10 @@ enum class Activation : uint8_t {
 // A bias gradient beside D: op(A) summed over its columns, op(B) or D over their rows.
 enum class BiasGrad : uint8_t { kNone, kOfA, kOfB, kOfD };
 
+// Bytes: of tensors, and of parameters of a unit, which begin at multiples of 16 elements of at least
+// 16 bits. Of parts of them it is that of an element.
+inline constexpr uint32_t kProductAlignment = 32;
+
 struct ProductShape {
   DType dtype = DType::kFloat32;
   int64_t rows = 0, columns = 0, inner = 0;
@@ -45,6 +49,7 @@ struct ProductShape {
   Activation activation = Activation::kNone;         // and what follows: of one matrix
   bool aux = false;                                  // [rows, columns] as D
   BiasGrad bias_grad = BiasGrad::kNone;              // not with bias
+  uint32_t alignment = kProductAlignment;            // of every matrix; of a bias 16 or more
   auto operator<=>(const ProductShape&) const = default;
 };
 

@@ -116,6 +116,9 @@ void FloatProduct::make(ofsdp_device& device, int64_t rows, int64_t inner, int64
   s.transpose_b = transpose_b;
   s.bias = bias;
   s.beta = beta;
+  // Of a direction, a step, a gate: whole rows from the start of a tensor.
+  const bool packs = rows % 8 == 0 && inner % 8 == 0 && columns % 8 == 0;
+  if (!packs) s.alignment = sizeof(float);
   product_ = make_product(device, s);
   made = made && product_ != nullptr;
 }

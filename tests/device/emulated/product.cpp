@@ -40,8 +40,8 @@ class Loops final : public MatrixProduct {
   cudaError_t run(cudaStream_t, const ProductOperands& o) override {
     std::memset(o.workspace, 0xFF, kWorkspace);
     const bool sums = s_.bias_grad != BiasGrad::kNone;
-    if (!is_aligned(o.a, 32) || !is_aligned(o.b, 32) || !is_aligned(o.d, 32) ||
-        !is_aligned(o.bias, 16)) {
+    if (!is_aligned(o.a, s_.alignment) || !is_aligned(o.b, s_.alignment) ||
+        !is_aligned(o.d, s_.alignment) || !is_aligned(o.bias, 16)) {
       return cudaErrorInvalidValue;
     }
     if ((o.bias != nullptr) != s_.bias || (o.aux != nullptr) != s_.aux ||
