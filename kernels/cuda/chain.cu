@@ -1,6 +1,6 @@
 #include "kernels/cuda/chain.h"
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/pointwise_math.cuh"
+#include "kernels/cuda/formulas.cuh"
 
 namespace ofsdp::cuda {
 namespace {
@@ -18,7 +18,7 @@ __device__ inline float unary_step(ChainOp op, float a) {
     case ChainOp::kNeg:
       return -a;
     case ChainOp::kRelu:
-      return unary_of(Pointwise::kRelu, a, 0.0f, 0.0f);
+      return relu_of(a);
     case ChainOp::kSigmoid:
       return sigmoid_of(a);
     case ChainOp::kTanh:
@@ -34,7 +34,7 @@ __device__ inline float unary_step(ChainOp op, float a) {
     case ChainOp::kErf:
       return erff(a);
     case ChainOp::kSoftplus:
-      return unary_of(Pointwise::kSoftplus, a, 0.0f, 0.0f);
+      return softplus_of(a);
     case ChainOp::kGelu:
       return gelu_of(a);
     default:
@@ -53,15 +53,15 @@ __device__ inline float binary_step(ChainOp op, float a, float b) {
     case ChainOp::kDiv:
       return a / b;
     case ChainOp::kReluGrad:
-      return b > 0 ? a : 0.0f;
+      return relu_grad(a, b);
     case ChainOp::kSigmoidGrad:
-      return gradient_of(Pointwise::kSigmoidGrad, a, b, 0.0f, 0.0f);
+      return sigmoid_grad(a, b);
     case ChainOp::kTanhGrad:
-      return gradient_of(Pointwise::kTanhGrad, a, b, 0.0f, 0.0f);
+      return tanh_grad(a, b);
     case ChainOp::kErfGrad:
-      return gradient_of(Pointwise::kErfGrad, a, b, 0.0f, 0.0f);
+      return erf_grad(a, b);
     case ChainOp::kSoftplusGrad:
-      return gradient_of(Pointwise::kSoftplusGrad, a, b, 0.0f, 0.0f);
+      return softplus_grad(a, b);
     case ChainOp::kGeluGrad:
       return a * gelu_slope(b);
     default:

@@ -3,38 +3,11 @@
 
 #include <cmath>
 
+#include "kernels/cuda/formulas.cuh"
 #include "kernels/cuda/pointwise.h"
 
 namespace ofsdp::cuda {
 
-template <typename T>
-__host__ __device__ inline T sigmoid_of(T x) {
-  return T(1) / (T(1) + std::exp(-x));
-}
-template <typename T>
-__host__ __device__ inline T gelu_of(T x) {
-  return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752440)));
-}
-template <typename T>
-__host__ __device__ inline T gelu_slope(T x) {
-  const T below = T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440)));
-  return below + x * (T(0.39894228040143267794) * std::exp(T(-0.5) * x * x));
-}
-template <typename T>
-__host__ __device__ inline T gelu_tanh_power(T x) {
-  return std::exp(T(-1.59576912160573071175) * x * (T(1) + T(0.044715) * x * x));
-}
-template <typename T>
-__host__ __device__ inline T gelu_tanh_of(T x) {
-  return x / (T(1) + gelu_tanh_power(x));
-}
-template <typename T>
-__host__ __device__ inline T gelu_tanh_slope(T x) {
-  T v = x > T(12) ? T(12) : x;
-  v = v < T(-12) ? T(-12) : v;
-  const T s = T(1) / (T(1) + gelu_tanh_power(v));
-  return s + v * s * (T(1) - s) * (T(1.59576912160573071175) * (T(1) + T(0.134145) * v * v));
-}
 template <typename T>
 __host__ __device__ inline T mish_slope(T x) {
   const T v = x > T(20) ? T(20) : x;
@@ -109,7 +82,7 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
     case Pointwise::kSigmoid:
       return sigmoid_of(x);
     case Pointwise::kRelu:
-      return x < T(0) ? T(0) : x;
+      return relu_of(x);
     case Pointwise::kGelu:
       return gelu_of(x);
     case Pointwise::kGeluTanh:
@@ -149,7 +122,7 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
     case Pointwise::kSign:
       return sign_of(x);
     case Pointwise::kSoftplus:
-      return (x < T(0) ? T(0) : x) + std::log1p(std::exp(-std::fabs(x)));
+      return softplus_of(x);
     case Pointwise::kSoftsign:
       return x / (T(1) + std::fabs(x));
     case Pointwise::kElu:
@@ -186,13 +159,13 @@ __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
     case Pointwise::kAbsGrad:
       return x > T(0) ? d : x < T(0) ? -d : T(0);
     case Pointwise::kErfGrad:
-      return d * (T(1.12837916709551257390) * std::exp(-x * x));
+      return erf_grad(d, x);
     case Pointwise::kTanhGrad:
-      return d * (T(1) - x * x);
+      return tanh_grad(d, x);
     case Pointwise::kSigmoidGrad:
-      return d * x * (T(1) - x);
+      return sigmoid_grad(d, x);
     case Pointwise::kReluGrad:
-      return x > T(0) ? d : T(0);
+      return relu_grad(d, x);
     case Pointwise::kGeluGrad:
       return d * gelu_slope(x);
     case Pointwise::kGeluTanhGrad:
@@ -202,7 +175,7 @@ __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
       return d * (s + a * x * s * (T(1) - s));
     }
     case Pointwise::kSoftplusGrad:
-      return d * sigmoid_of(x);
+      return softplus_grad(d, x);
     case Pointwise::kSoftsignGrad:
       return d / ((T(1) + std::fabs(x)) * (T(1) + std::fabs(x)));
     case Pointwise::kEluGrad:

@@ -1,8 +1,10 @@
-// ofsdp.Chain and ofsdp.ChainGrad: kernels/cuda/chain.h.
+// ofsdp.Chain and ofsdp.ChainGrad: compiled (compiled_chain.h), else interpreted
+// (kernels/cuda/chain.h).
 #include <algorithm>
 
 #include "kernels/core/chain.h"
-#include "kernels/cuda/chain.h"
+#include "kernels/cuda/library/chain_source.h"
+#include "kernels/cuda/library/compiled_chain.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
 
@@ -26,32 +28,16 @@ bool accepts(const Problem& p) {
          std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return fits(in, *out); });
 }
 
-std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
-  const Chain source = *Chain::parse(p.attributes, p.inputs.size());
-  const auto out = std::ranges::find_if(p.outputs, &TensorDesc::present);
-  ChainProgram program;
-  program.dtype = p.in(0).dtype;
-  program.numel = out->numel();
-  program.inputs = source.inputs;
-  program.steps = static_cast<int>(source.steps.size());
-  program.results = static_cast<int>(p.outputs.size());
-  for (size_t i = 0; i < p.inputs.size(); ++i) program.periods[i] = p.in(i).numel();
-  for (size_t s = 0; s < source.steps.size(); ++s) {
-    const ChainStep& step = source.steps[s];
-    program.ops[s] = step.op;
-    program.a[s] = static_cast<uint8_t>(std::max(step.a, 0));
-    program.b[s] = static_cast<uint8_t>(std::max(step.b, 0));
-    program.numbers[s] = step.number;
-  }
-  for (size_t i = 0; i < p.outputs.size(); ++i) {
-    program.values[i] = static_cast<uint8_t>(source.results[i]);
-  }
+std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+  const ChainProgram program = chain_program(p);
   std::vector<bool> wanted;
   for (size_t i = 0; i < p.outputs.size(); ++i) wanted.push_back(p.has_out(i));
-  return make_cuda_kernel([program, wanted](cudaStream_t stream, const ofsdp_launch& l) {
+  const std::shared_ptr<CompiledChain> compiled = compile_chain(device, program, wanted);
+  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
     void* y[kMostChainResults] = {};
     for (size_t i = 0; i < wanted.size(); ++i) y[i] = wanted[i] ? l.outputs[i] : nullptr;
-    return chain(program, l.inputs, y, stream);
+    return compiled != nullptr ? compiled->run(l.inputs, y, stream)
+                               : chain(program, l.inputs, y, stream);
   });
 }
 

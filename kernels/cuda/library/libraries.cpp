@@ -21,7 +21,7 @@ struct Description {
   const char* without;
 };
 
-constexpr std::array<Description, 3> kLibraries{{
+constexpr std::array<Description, 4> kLibraries{{
     {"cuBLASLt",
      "OFSDP_CUBLASLT_LIBRARY",
      {"libcublasLt.so.13", "libcublasLt.so.12", nullptr},
@@ -43,6 +43,13 @@ constexpr std::array<Description, 3> kLibraries{{
      21800,
      "2.18",
      "one rank alone can run"},
+    {"NVRTC",
+     "OFSDP_NVRTC_LIBRARY",
+     {"libnvrtc.so.13", "libnvrtc.so.12", nullptr},
+     "nvrtcVersion",
+     120400,
+     "12.4",
+     "chains of elementwise operators are interpreted, slower"},
 }};
 
 struct Opened {
@@ -50,11 +57,20 @@ struct Opened {
   std::string why;  // it is absent
 };
 
-// ncclGetVersion writes its answer, the others return it.
+bool is(const Description& d, Nvidia which) {
+  return d.version_function == kLibraries[static_cast<size_t>(which)].version_function;
+}
+
+// ncclGetVersion writes its answer, nvrtcVersion in two parts; the others return it.
 long version_of(const Description& d, void* handle) {
   void* function = dlsym(handle, d.version_function);
   if (function == nullptr) return 0;
-  if (d.version_function == kLibraries[static_cast<size_t>(Nvidia::kNccl)].version_function) {
+  if (is(d, Nvidia::kNvrtc)) {
+    int major = 0, minor = 0;
+    reinterpret_cast<int (*)(int*, int*)>(function)(&major, &minor);
+    return 10000L * major + 100L * minor;
+  }
+  if (is(d, Nvidia::kNccl)) {
     int version = 0;
     reinterpret_cast<int (*)(int*)>(function)(&version);
     return version;
@@ -91,8 +107,8 @@ Opened open(const Description& d) {
 }
 
 const Opened& library(Nvidia which) {
-  static const std::array<Opened, 3> opened{open(kLibraries[0]), open(kLibraries[1]),
-                                            open(kLibraries[2])};
+  static const std::array<Opened, 4> opened{open(kLibraries[0]), open(kLibraries[1]),
+                                            open(kLibraries[2]), open(kLibraries[3])};
   return opened[static_cast<size_t>(which)];
 }
 
@@ -110,7 +126,7 @@ std::string why_missing(Nvidia which) {
 
 std::string missing_libraries() {
   std::string text;
-  for (const Nvidia which : {Nvidia::kCublasLt, Nvidia::kCudnn, Nvidia::kNccl}) {
+  for (const Nvidia which : {Nvidia::kCublasLt, Nvidia::kCudnn, Nvidia::kNccl, Nvidia::kNvrtc}) {
     const Opened& opened = library(which);
     const Description& d = kLibraries[static_cast<size_t>(which)];
     if (opened.handle != nullptr) continue;

@@ -1,6 +1,7 @@
 // The NVIDIA libraries that this one opens by name, so that it loads without them: cuBLASLt for
-// matrix products, cuDNN for attention and convolutions, NCCL for several ranks. Each is taken from
-// a version on. OFSDP_CUBLASLT_LIBRARY, OFSDP_CUDNN_LIBRARY, OFSDP_NCCL_LIBRARY name another file.
+// matrix products, cuDNN for attention and convolutions, NCCL for several ranks, NVRTC for chains of
+// elementwise operators. Each is taken from a version on. OFSDP_CUBLASLT_LIBRARY, _CUDNN_, _NCCL_ and
+// _NVRTC_ name another file.
 //
 // Ownership: opened once a process and never closed. Threads: any, after the first call. Errors: a
 // library that is missing or too old is absent; `missing_libraries` says which, why, and what is
@@ -11,7 +12,7 @@
 
 namespace ofsdp::cuda {
 
-enum class Nvidia { kCublasLt, kCudnn, kNccl };
+enum class Nvidia { kCublasLt, kCudnn, kNccl, kNvrtc };
 
 // A function of the library, or null where the library or the function is absent.
 void* find_function(Nvidia library, const char* name);

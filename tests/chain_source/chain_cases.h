@@ -1,0 +1,30 @@
+// The chains that are written out: every sample case of ofsdp.Chain and ofsdp.ChainGrad in float32,
+// float16 and bfloat16, and those of several results once more without their second.
+// Ownership: values. Threads: any. Errors: none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/library/chain_source.h"
+
+namespace ofsdp::testing {
+
+struct ChainCase {
+  std::string name;
+  Problem problem;
+  cuda::ChainProgram program;
+  std::vector<bool> wanted;
+};
+
+std::vector<ChainCase> chain_cases();
+
+// What the written sources offer of each: one of its two kernels, launched on the emulator.
+struct WrittenChain {
+  const char* name;
+  int (*run)(const cuda::ChainArguments& arguments, bool wide);
+};
+
+extern const std::vector<WrittenChain> kWrittenChains;
+
+}  // namespace ofsdp::testing

@@ -1,0 +1,11 @@
+// No NVRTC on the emulator: chains are interpreted. tests/chain_source compiles their text instead.
+#include "kernels/cuda/library/compiled_chain.h"
+
+namespace ofsdp::cuda {
+
+std::unique_ptr<CompiledChain> compile_chain(ofsdp_device&, const ChainProgram&,
+                                             const std::vector<bool>&) {
+  return nullptr;
+}
+
+}  // namespace ofsdp::cuda
