@@ -325,6 +325,17 @@ Status DeviceExecutor::settle() {
 }
 
 Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
+  bool found = false;
+  OFSDP_RETURN_IF_ERROR(in_pieces(view, [&](std::span<const std::byte> piece) {
+    const auto* values = reinterpret_cast<const float*>(piece.data());
+    found = any_nan({values, piece.size() / sizeof(float)});
+    return !found;
+  }));
+  return found;
+}
+
+Status DeviceExecutor::in_pieces(const TensorView& view,
+                                 const std::function<bool(std::span<const std::byte>)>& see) {
   std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
   for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
     const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
@@ -332,9 +343,9 @@ Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
                                        static_cast<void*>(bounce),
                                        static_cast<const void*>(view.data + done), piece));
     OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
-    if (any_nan({reinterpret_cast<const float*>(bounce), piece / sizeof(float)})) return true;
+    if (!see({bounce, piece})) return {};
   }
-  return false;
+  return {};
 }
 
 }  // namespace ofsdp

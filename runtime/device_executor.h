@@ -27,6 +27,7 @@
 // synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "fsdp/communicator.h"
@@ -121,6 +122,9 @@ class DeviceExecutor final : public UpdateRunner {
   Result<std::string> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<bool> has_nan(const TensorView& view);
+  // Of device memory, in order, until `see` has seen enough. Slow: for runs that end.
+  Status in_pieces(const TensorView& view,
+                   const std::function<bool(std::span<const std::byte>)>& see);
 
   // Steps.
   Status execute(BoundProgram& program, const BoundStep& step);

@@ -93,16 +93,11 @@ Status DeviceExecutor::ask_the_cpu(const Graph& graph, const BoundRun& run) {
 }
 
 Status DeviceExecutor::read_back(const TensorView& view, std::byte* to) {
-  std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
-  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
-    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.copy, device_.compute(),
-                                       static_cast<void*>(bounce),
-                                       static_cast<const void*>(view.data + done), piece));
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
-    std::memcpy(to + done, bounce, piece);
-  }
-  return {};
+  return in_pieces(view, [&](std::span<const std::byte> piece) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+    return true;
+  });
 }
 
 }  // namespace ofsdp

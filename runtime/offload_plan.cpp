@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "kernels/core/device_table.h"
+#include "runtime/placement.h"
 
 namespace ofsdp {
 namespace {
-
-size_t take(size_t& end, size_t bytes) {
-  const size_t offset = end;
-  end += align_up(bytes, kTensorAlignment);
-  return offset;
-}
 
 // How the gradient arrives: device_executor_offload.cpp sends it so.
 void settle_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {

@@ -6,7 +6,16 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/core/memory.h"
+
 namespace ofsdp {
+
+// Places `bytes` behind what is there: the offset, a multiple of kTensorAlignment as `end` is.
+inline size_t take(size_t& end, size_t bytes) {
+  const size_t offset = end;
+  end += align_up(bytes, kTensorAlignment);
+  return offset;
+}
 
 struct MemoryPiece {
   size_t bytes = 0;

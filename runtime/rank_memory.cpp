@@ -1,13 +1,9 @@
 #include "runtime/rank_memory.h"
 
+#include "runtime/placement.h"
+
 namespace ofsdp {
 namespace {
-
-size_t take(size_t& end, size_t bytes) {
-  const size_t offset = end;
-  end += align_up(bytes, kTensorAlignment);
-  return offset;
-}
 
 // `common` counts the bytes of all ranks of the host.
 void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,

@@ -200,25 +200,12 @@ class Backward final : public CudaKernel {
   size_t state_ = 0, cell_ = 0, past_ = 0, product_ = 0, sum_scratch_ = 0, scratch_ = 0;
 };
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && is_float(p.in(0).dtype) && p.in(0).numel() > 0 && p.in(1).numel() > 0 &&
-         p.in(2).numel() > 0;
-}
-
-CudaImplementation implementation_of(const char* op, RecurrentKind kind) {
-  return {op, "products", accepts,
-          [kind](ofsdp_device& device, const Problem& p) -> std::unique_ptr<CudaKernel> {
-            auto made = std::make_unique<Backward>(device, recurrent_shape(kind, p), p);
-            return made->made() ? std::move(made) : nullptr;
-          }};
-}
-
 }  // namespace
 
 void add_recurrent_gradients(CudaImplementations& list) {
-  list.push_back(implementation_of("ofsdp.RNNGrad", RecurrentKind::kRnn));
-  list.push_back(implementation_of("ofsdp.GRUGrad", RecurrentKind::kGru));
-  list.push_back(implementation_of("ofsdp.LSTMGrad", RecurrentKind::kLstm));
+  list.push_back(recurrent_products<Backward>("ofsdp.RNNGrad", RecurrentKind::kRnn));
+  list.push_back(recurrent_products<Backward>("ofsdp.GRUGrad", RecurrentKind::kGru));
+  list.push_back(recurrent_products<Backward>("ofsdp.LSTMGrad", RecurrentKind::kLstm));
 }
 
 }  // namespace ofsdp::cuda

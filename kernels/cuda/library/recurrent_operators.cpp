@@ -113,25 +113,12 @@ class Forward final : public CudaKernel {
   size_t gates_, recurrent_, bias_, state_, cell_, reset_, scratch_;
 };
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && is_float(p.in(0).dtype) && p.in(0).numel() > 0 && p.in(1).numel() > 0 &&
-         p.in(2).numel() > 0;
-}
-
-CudaImplementation implementation_of(const char* op, RecurrentKind kind) {
-  return {op, "products", accepts,
-          [kind](ofsdp_device& device, const Problem& p) -> std::unique_ptr<CudaKernel> {
-            auto made = std::make_unique<Forward>(device, recurrent_shape(kind, p), p);
-            return made->made() ? std::move(made) : nullptr;
-          }};
-}
-
 }  // namespace
 
 void add_recurrent_forward(CudaImplementations& list) {
-  list.push_back(implementation_of("RNN", RecurrentKind::kRnn));
-  list.push_back(implementation_of("GRU", RecurrentKind::kGru));
-  list.push_back(implementation_of("LSTM", RecurrentKind::kLstm));
+  list.push_back(recurrent_products<Forward>("RNN", RecurrentKind::kRnn));
+  list.push_back(recurrent_products<Forward>("GRU", RecurrentKind::kGru));
+  list.push_back(recurrent_products<Forward>("LSTM", RecurrentKind::kLstm));
 }
 
 }  // namespace ofsdp::cuda

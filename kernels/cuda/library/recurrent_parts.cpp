@@ -123,6 +123,11 @@ void FloatProduct::make(ofsdp_device& device, int64_t rows, int64_t inner, int64
   made = made && product_ != nullptr;
 }
 
+bool accepts_recurrent(const Problem& p) {
+  return p.all_plain() && is_float(p.in(0).dtype) && p.in(0).numel() > 0 && p.in(1).numel() > 0 &&
+         p.in(2).numel() > 0;
+}
+
 void add_recurrent(CudaImplementations& list) {
   add_recurrent_forward(list);
   add_recurrent_gradients(list);

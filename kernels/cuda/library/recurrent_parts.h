@@ -58,6 +58,18 @@ class FloatProduct {
   std::unique_ptr<MatrixProduct> product_;
 };
 
+bool accepts_recurrent(const Problem& p);
+
+// An operator whose kernel is a K of device, shape and problem, if `made()` says that it is.
+template <typename K>
+CudaImplementation recurrent_products(const char* op, ops::RecurrentKind kind) {
+  return {op, "products", accepts_recurrent,
+          [kind](ofsdp_device& device, const Problem& p) -> std::unique_ptr<CudaKernel> {
+            auto made = std::make_unique<K>(device, recurrent_shape(kind, p), p);
+            return made->made() ? std::move(made) : nullptr;
+          }};
+}
+
 void add_recurrent_forward(std::vector<CudaImplementation>& list);
 void add_recurrent_gradients(std::vector<CudaImplementation>& list);
 
