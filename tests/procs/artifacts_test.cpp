@@ -137,10 +137,12 @@ int count_steps(const std::string& plan, const std::string& step) {
 }
 
 // Their backward reads the parameters unit by unit, as that of autodiff does: a block is gathered
-// once in forward and once in backward, and its gradient is complete once.
+// once in forward and once in backward, and its gradient is complete once. (On one host nothing is
+// gathered.)
 TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
-  const Finished plan = Program::run(fsdp_run({"plan", artifacts("bert_cls"), "--strategy",
-                                               "full_shard", "--batch-size", "6", "--world", "2"}));
+  const Finished plan =
+      Program::run(fsdp_run({"plan", artifacts("bert_cls"), "--strategy", "full_shard",
+                             "--batch-size", "6", "--nnodes", "2"}));
   ASSERT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, testing::HasSubstr("layer.1"));
   for (const char* unit : {"u0", "u1", "u2"}) {
