@@ -11,7 +11,9 @@ set(CMAKE_CXX_FLAGS_DEBUG "-Og -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS
 find_program(OFSDP_CCACHE ccache)
 mark_as_advanced(OFSDP_CCACHE)
 if(OFSDP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${OFSDP_CCACHE})
+  # A second clone on this machine finds the objects of the first: paths below the source folder count as relative.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    ${OFSDP_CCACHE})
 endif()
 
 # [Note: the same bits everywhere] The vector body and the scalar tail of a loop must round alike, so products are not
