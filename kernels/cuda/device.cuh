@@ -159,12 +159,9 @@ cudaError_t with_float(DType dtype, const F& f) {
   }
 }
 
-// f(T{}) with a T of `size` bytes, for kernels that only move elements.
-struct alignas(16) Sixteen {
-  uint64_t low, high;
-};
+// f(T{}) with a whole number T of `size` bytes.
 template <typename F>
-cudaError_t with_bits(size_t size, const F& f) {
+cudaError_t with_whole(size_t size, const F& f) {
   switch (size) {
     case 1:
       return f(uint8_t{});
@@ -174,12 +171,20 @@ cudaError_t with_bits(size_t size, const F& f) {
       return f(uint32_t{});
     case 8:
       return f(uint64_t{});
-    case 16:
-      return f(Sixteen{});
     default:
       return cudaErrorNotSupported;
   }
 }
+
+// f(T{}) with a T of `size` bytes, for kernels that only move elements.
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+template <typename F>
+cudaError_t with_bits(size_t size, const F& f) {
+  return size == sizeof(Sixteen) ? f(Sixteen{}) : with_whole(size, f);
+}
+
 // The widest size, up to 16 bytes, that rows of `bytes` bytes at these addresses can go in.
 inline size_t widest(size_t bytes, const void* a, const void* b) {
   const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | bytes;

@@ -117,22 +117,6 @@ __global__ void require_kernel(const int64_t* count, int64_t factor, int64_t exp
   if (*count * factor != expected) note(fault, *count * factor, expected);
 }
 
-template <typename F>
-cudaError_t with_whole(size_t size, const F& f) {
-  switch (size) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
 }  // namespace
 
 size_t found_scratch(const FoundExtent& e) {

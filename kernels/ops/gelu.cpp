@@ -55,33 +55,22 @@ struct Erf {
   }
 };
 
-struct Tanh {
-  template <typename T>
-  OFSDP_INLINE T operator()(T x) const {
-    return gelu_tanh(x);
-  }
-  template <typename T>
-  OFSDP_INLINE T operator()(T d, T x) const {
-    return d * gelu_tanh_slope(x);
-  }
-};
-
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return is_tanh(p.attributes) ? create_unary_of<Tanh, kFloatTypes>(p)
+  return is_tanh(p.attributes) ? create_unary_of<GeluTanh, kFloatTypes>(p)
                                : create_unary_of<Erf, kFloatTypes>(p);
 }
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return is_tanh(p.attributes) ? create_binary_of<Tanh, kFloatTypes>(p)
+  return is_tanh(p.attributes) ? create_binary_of<GeluTanh, kFloatTypes>(p)
                                : create_binary_of<Erf, kFloatTypes>(p);
 }
 
 std::unique_ptr<Kernel> create_16(const Problem& p) {
-  return is_tanh(p.attributes) ? create_unary_16<Tanh>(p) : create_unary_16<Erf>(p);
+  return is_tanh(p.attributes) ? create_unary_16<GeluTanh>(p) : create_unary_16<Erf>(p);
 }
 
 std::unique_ptr<Kernel> create_grad_16(const Problem& p) {
-  return is_tanh(p.attributes) ? create_binary_16<Tanh>(p) : create_binary_16<Erf>(p);
+  return is_tanh(p.attributes) ? create_binary_16<GeluTanh>(p) : create_binary_16<Erf>(p);
 }
 
 std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {

@@ -65,18 +65,6 @@ void grad(GradBuilder& b) {
   }
 }
 
-MatrixProduct product_of(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y) {
-  MatrixProduct p;
-  p.dtype = a.dtype;
-  p.rows = y.shape[0];
-  p.columns = y.shape[1];
-  p.transpose_a = attributes.i("transA", 0) != 0;
-  p.transpose_b = attributes.i("transB", 0) != 0;
-  p.inner = a.shape[p.transpose_a ? 0 : 1];
-  p.alpha = attributes.f("alpha", 1.0f);
-  return p;
-}
-
 // Distance in C of neighbours along the two axes of Y; 0 where C is broadcast.
 std::pair<int64_t, int64_t> strides_of(const Shape& c) {
   const int64_t columns = c.rank() > 0 ? c[c.rank() - 1] : 1;
@@ -86,7 +74,7 @@ std::pair<int64_t, int64_t> strides_of(const Shape& c) {
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
-  reference_product(product_of(c.attributes, c.inputs[0].desc, y.desc), c.inputs[0].values,
+  reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[0].values,
                     c.inputs[1].values, y.values);
   if (c.inputs.size() > 2 && c.inputs[2].desc.present()) {
     const auto [row, column] = strides_of(c.inputs[2].desc.shape);
@@ -110,7 +98,7 @@ bool is_bias(const Problem& p) {
 }
 
 MatrixProduct planned(const Problem& p) {
-  MatrixProduct made = product_of(p.attributes, p.in(0), p.out(0));
+  MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   using Addend = MatrixProduct::Addend;
   if (p.has_in(2)) made.addend = is_bias(p) ? Addend::kBias : Addend::kAccumulate;
   return made;
@@ -158,7 +146,7 @@ bool accepts_loops(const Problem& p) {
 
 // The product alone, then alpha and beta C in double.
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
-  MatrixProduct made = product_of(p.attributes, p.in(0), p.out(0));
+  MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   made.alpha = 1;
   const bool has_c = p.has_in(2);
   const auto steps = has_c ? strides_of(p.in(2).shape) : std::pair<int64_t, int64_t>{};

@@ -51,18 +51,6 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return made;
 }
 
-MatrixProduct product_of(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y) {
-  MatrixProduct p;
-  p.dtype = a.dtype;
-  p.rows = y.shape[0];
-  p.columns = y.shape[1];
-  p.transpose_a = attributes.i("transA", 0) != 0;
-  p.transpose_b = attributes.i("transB", 0) != 0;
-  p.inner = a.shape[p.transpose_a ? 0 : 1];
-  p.alpha = attributes.f("alpha", 1.0f);
-  return p;
-}
-
 // Sums of a [rows, columns]: of each column, or of each row.
 std::vector<double> sums(const std::vector<double>& values, const Shape& shape, bool of_columns) {
   std::vector<double> made(static_cast<size_t>(shape[of_columns ? 1 : 0]));
@@ -81,7 +69,7 @@ std::pair<size_t, bool> summed_operand(const Attributes& attributes) {
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
-  reference_product(product_of(c.attributes, c.inputs[0].desc, y.desc), c.inputs[kA].values,
+  reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[kA].values,
                     c.inputs[kB].values, y.values);
   const auto operand = [&](size_t i) -> const RefTensor* {
     return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
@@ -111,17 +99,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 // The CPU gains nothing by it: the kernels that the parts have, one behind the other, so that a
 // device of the tests gives the bits of the parts.
-struct Gelu {
-  template <typename T>
-  OFSDP_INLINE T operator()(T x) const {
-    return gelu_tanh(x);
-  }
-  template <typename T>
-  OFSDP_INLINE T operator()(T d, T x) const {
-    return d * gelu_tanh_slope(x);
-  }
-};
-
 struct Plus {
   template <typename T>
   OFSDP_INLINE T operator()(T a, T b) const {
@@ -130,7 +107,7 @@ struct Plus {
 };
 
 MatrixProduct planned(const Problem& p) {
-  MatrixProduct made = product_of(p.attributes, p.in(0), p.out(0));
+  MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   if (p.has_in(kBias)) made.addend = MatrixProduct::Addend::kBias;
   return made;
 }
@@ -150,8 +127,8 @@ class Parts final : public Kernel {
         y_(p.out(0)) {
     const Problem two{{}, {y_, y_}, {y_}, {}}, one{{}, {y_}, {y_}, {}};
     if (p.has_in(kAddend)) add_ = create_binary_of<Plus, kFloatTypes>(two);
-    if (activation_ == "gelu_tanh") gelu_ = create_unary_of<Gelu, kFloatTypes>(one);
-    if (activation_ == "gelu_tanh_grad") gelu_ = create_binary_of<Gelu, kFloatTypes>(two);
+    if (activation_ == "gelu_tanh") gelu_ = create_unary_of<GeluTanh, kFloatTypes>(one);
+    if (activation_ == "gelu_tanh_grad") gelu_ = create_binary_of<GeluTanh, kFloatTypes>(two);
     if (bias_grad_.empty() || !p.has_out(1)) return;
     const auto [i, of_columns] = summed_operand(p.attributes);
     summed_ = bias_grad_ == "y" ? -1 : static_cast<int>(i);

@@ -114,6 +114,18 @@ std::vector<int64_t> MatrixProduct::batch() const {
   return axes;
 }
 
+MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y) {
+  MatrixProduct p;
+  p.dtype = a.dtype;
+  p.rows = y.shape[0];
+  p.columns = y.shape[1];
+  p.transpose_a = attributes.i("transA", 0) != 0;
+  p.transpose_b = attributes.i("transB", 0) != 0;
+  p.inner = a.shape[p.transpose_a ? 0 : 1];
+  p.alpha = attributes.f("alpha", 1.0f);
+  return p;
+}
+
 bool onednn_accepts(const MatrixProduct& product) {
   if (onednn::data_type(product.dtype) == dnnl::memory::data_type::undef) return false;
   // oneDNN's bias comes before its post-ops, so alpha would scale it too.

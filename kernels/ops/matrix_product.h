@@ -30,6 +30,9 @@ struct MatrixProduct {
   std::vector<int64_t> batch() const;  // of dst
 };
 
+// Of a Gemm with these attributes, A and Y; without what it adds.
+MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y);
+
 bool onednn_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
