@@ -35,7 +35,7 @@ constexpr std::array<Description, 4> kLibraries{{
      "cudnnGetVersion",
      90000,
      "9.0",
-     "nothing is slower yet: attention and convolutions are our own kernels"},
+     "attention and convolutions are our own kernels, slower"},
     {"NCCL",
      "OFSDP_NCCL_LIBRARY",
      {"libnccl.so.2", nullptr, nullptr},
