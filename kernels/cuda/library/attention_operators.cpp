@@ -1,5 +1,6 @@
 // Attention and its gradient without cuDNN: on tensor cores (kernels/cuda/tensor_attention.h), else
 // on CUDA cores (kernels/cuda/attention.h). Cached keys and the outputs of scores are not here.
+// ofsdp.AttentionWithStatistics keeps what its gradient reads then instead of finding it.
 #include "kernels/cuda/library/attention_extent.h"
 #include "kernels/cuda/library/implementations.h"
 #include "kernels/cuda/library/operands.h"
@@ -42,27 +43,39 @@ bool accepts_narrow(const Problem& p) {
   return accepts(p) && takes_tensor_attention(operands_extent(p, inputs_of(p, 0, 6, 0)));
 }
 
-template <auto kLaunch>
+// (q, k, v, mask, lengths) -> y, statistics
+bool accepts_keeping(const Problem& p) {
+  return p.has_out(1) && accepts_operands(p, inputs_of(p, 0, 4, 0));
+}
+
+bool accepts_narrow_keeping(const Problem& p) {
+  return accepts_keeping(p) && takes_tensor_attention(operands_extent(p, inputs_of(p, 0, 4, 0)));
+}
+
+// kLengths: which input. Attention has no statistics.
+template <auto kLaunch, size_t kLengths, bool kKeeps>
 std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
-  const AttentionExtent e = operands_extent(p, inputs_of(p, 0, 6, 0));
-  const bool mask = p.has_in(3), lengths = p.has_in(6);
+  const AttentionExtent e = operands_extent(p, inputs_of(p, 0, kLengths, 0));
+  const bool mask = p.has_in(3), lengths = p.has_in(kLengths);
   return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
     AttentionExtent call = e;
     call.mask = mask ? l.inputs[3] : nullptr;
-    call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[6]) : nullptr;
+    call.lengths = lengths ? static_cast<const int64_t*>(l.inputs[kLengths]) : nullptr;
     call.fault = fault_of(l);
-    return kLaunch(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], stream);
+    float* statistics = kKeeps ? static_cast<float*>(l.outputs[1]) : nullptr;
+    return kLaunch(call, l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0], statistics, stream);
   });
 }
 
-// (dy, q, k, v, mask, lengths) -> dq, dk, dv, dmask; keys hold the past already.
+// (dy, q, k, v, mask, lengths, y, statistics) -> dq, dk, dv, dmask; keys hold the past already.
 ops::AttentionInputs gradient_inputs(const Problem& p) {
   return inputs_of(p, 1, 5, p.attributes.i("past_length", 0));
 }
 
 bool accepts_grad(const Problem& p) {
-  return p.in(0).dtype == p.in(1).dtype && p.has_out(0) && p.has_out(1) && p.has_out(2) &&
-         accepts_operands(p, gradient_inputs(p));
+  const bool kept = !p.has_in(6) || p.in(6).dtype == p.in(0).dtype;
+  return p.in(0).dtype == p.in(1).dtype && kept && p.has_in(6) == p.has_in(7) && p.has_out(0) &&
+         p.has_out(1) && p.has_out(2) && accepts_operands(p, gradient_inputs(p));
 }
 
 bool accepts_narrow_grad(const Problem& p) {
@@ -72,7 +85,9 @@ bool accepts_narrow_grad(const Problem& p) {
 template <auto kLaunch, auto kScratch>
 std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
   const AttentionExtent e = operands_extent(p, gradient_inputs(p));
-  const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
+  const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3), kept = p.has_in(7);
+  const HeadStrides y = in_elements(
+      ops::kept_strides(ops::attention_shape(gradient_inputs(p), p.attributes), p.attributes));
   return make_cuda_kernel(
       [=](cudaStream_t stream, const ofsdp_launch& l) {
         AttentionExtent call = e;
@@ -89,17 +104,23 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
         g.dv = l.outputs[2];
         g.dmask = dmask ? l.outputs[3] : nullptr;
         g.scratch = l.workspace;
+        g.y = kept ? l.inputs[6] : nullptr;
+        g.y_strides = y;
+        g.statistics = kept ? static_cast<const float*>(l.inputs[7]) : nullptr;
         return kLaunch(call, g, stream);
       },
-      kScratch(e));
+      kScratch(e, kept));
 }
 
 }  // namespace
 
 void add_attention(CudaImplementations& list) {
-  constexpr auto kGrad = "ofsdp.AttentionGrad";
-  list.push_back({"Attention", "tensor cores", accepts_narrow, create<tensor_attention>});
-  list.push_back({"Attention", "own", accepts, create<attention>});
+  constexpr auto kKeeping = "ofsdp.AttentionWithStatistics", kGrad = "ofsdp.AttentionGrad";
+  list.push_back({"Attention", "tensor cores", accepts_narrow, create<tensor_attention, 6, false>});
+  list.push_back({"Attention", "own", accepts, create<attention, 6, false>});
+  list.push_back(
+      {kKeeping, "tensor cores", accepts_narrow_keeping, create<tensor_attention, 4, true>});
+  list.push_back({kKeeping, "own", accepts_keeping, create<attention, 4, true>});
   list.push_back({kGrad, "tensor cores", accepts_narrow_grad,
                   create_grad<tensor_attention_grad, tensor_attention_grad_scratch>});
   list.push_back({kGrad, "own", accepts_grad, create_grad<attention_grad, attention_grad_scratch>});
