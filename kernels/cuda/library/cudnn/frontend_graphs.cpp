@@ -148,7 +148,7 @@ void fill_attention(GraphBuilder& b, const AttentionExtent& e, bool statistics) 
       ->set_data_type(fe::DataType_t::FLOAT);
 }
 
-void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e) {
+void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e, const HeadStrides& y) {
   const AttentionShapes s(e);
   auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(e);
   attributes.set_deterministic_algorithm(true);
@@ -156,7 +156,7 @@ void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e) {
   kept->set_data_type(fe::DataType_t::FLOAT);
   auto [dq, dk, dv] =
       b.graph().sdpa_backward(b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
-                              b.input(3, s.v, strides_of(e.v)), b.input(4, s.y, strides_of(e.y)),
+                              b.input(3, s.v, strides_of(e.v)), b.input(4, s.y, strides_of(y)),
                               b.input(5, s.y, strides_of(e.y)), kept, attributes);
   GraphBuilder::output(dq, 7, s.q, strides_of(e.q));
   GraphBuilder::output(dk, 8, s.k, strides_of(e.k));
@@ -232,9 +232,9 @@ std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const Atten
   return plan(target, e.dtype, [&](GraphBuilder& b) { fill_attention(b, e, statistics); });
 }
 
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target,
-                                               const AttentionExtent& e) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_attention_grad(b, e); });
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e,
+                                               const HeadStrides& y_strides) {
+  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_attention_grad(b, e, y_strides); });
 }
 
 std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionExtent& e,

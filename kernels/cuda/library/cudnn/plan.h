@@ -46,8 +46,9 @@ class CudnnPlan {
 std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionExtent& e,
                                           bool statistics);
 
-// q, k, v, y, dy, statistics, dq, dk, dv
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e);
+// q, k, v, y, dy, statistics, dq, dk, dv; y_strides: of y, which may lie otherwise than dy.
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e,
+                                               const HeadStrides& y_strides);
 
 struct ConvolutionExtent {
   DType dtype = DType::kFloat32;
