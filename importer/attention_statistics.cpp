@@ -56,8 +56,8 @@ class Keeper {
   // What a gradient reads in place of the forward node's Y.
   struct Kept {
     ValueId y = 0;
-    bool packed = false;
-    size_t last = 0;  // node of backward that reads it anyway
+    std::vector<int64_t> perm;  // of a Transpose between; empty: none
+    size_t last = 0;            // node of backward that reads it anyway
   };
 
   const Node& node(size_t i) const { return graph_.nodes[i]; }
@@ -80,7 +80,7 @@ class Keeper {
     reading.inputs.resize(kStatistics + 1, 0);
     reading.inputs[kY] = kept->y;
     reading.inputs[kStatistics] = statistics;
-    if (kept->packed) reading.attributes.set("y_packed", int64_t{1});
+    if (!kept->perm.empty()) reading.attributes.set("y_perm", kept->perm);
     if (!takes_(graph_, keeping) || !takes_(graph_, reading)) return graph_.values.pop_back();
     graph_.nodes[*forward] = std::move(keeping);
     graph_.nodes[gradient] = std::move(reading);
@@ -143,7 +143,7 @@ class Keeper {
   // Y, or Y behind Transpose: which of them backward has the longest without this.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
-    add_kept(gradient, y, false, found);
+    add_kept(gradient, y, {}, found);
     add_transposed(gradient, y, y, found);
     if (found.empty()) return std::nullopt;
     return *std::ranges::max_element(found, {}, &Kept::last);
@@ -154,18 +154,19 @@ class Keeper {
       const Node& reader = node(i);
       if (i >= gradient) continue;
       if (reader.op->view) add_transposed(gradient, y, reader.outputs[0], found);
-      const bool swaps = is(reader, "Transpose") &&
-                         reader.attributes.ints("perm") == std::vector<int64_t>{0, 2, 1, 3};
-      if (swaps && graph_.value(view).desc == graph_.value(y).desc) {
-        add_kept(gradient, reader.outputs[0], true, found);
+      const std::vector<int64_t> perm = reader.attributes.ints("perm");
+      const bool moves = is(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
+      if (moves && graph_.value(view).desc == graph_.value(y).desc) {
+        add_kept(gradient, reader.outputs[0], perm, found);
       }
     }
   }
 
-  void add_kept(size_t gradient, ValueId id, bool packed, std::vector<Kept>& found) const {
+  void add_kept(size_t gradient, ValueId id, const std::vector<int64_t>& perm,
+                std::vector<Kept>& found) const {
     if (graph_.value(id).desc.layout != Layout::kPlain) return;
     const auto last = last_backward_reader(gradient, id);
-    if (last) found.push_back({id, packed, *last});
+    if (last) found.push_back({id, perm, *last});
   }
 
   // That reads the bytes for their own sake.

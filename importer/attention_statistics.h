@@ -10,8 +10,8 @@
 // and an operand that is computed again is the operand. Attention without a gradient keeps nothing.
 //
 // Nothing big lives for this alone: Y must be there for another backward node that does not compute it
-// again, as the gradient of the projection behind it. Exporters put Transpose [0, 2, 1, 3] between the
-// two; where that is what is kept, the gradient reads it, and has y_packed = 1. Else the nodes stay as
+// again, as the gradient of the projection behind it. Exporters put a Transpose between the two; where
+// what that makes is kept, the gradient reads it, and has its perm as y_perm. Else the nodes stay as
 // they are, as where `takes` refuses one of the two. Graph::fused counts, as "statistics".
 //
 // Ownership: values. Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.

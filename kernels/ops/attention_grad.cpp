@@ -7,8 +7,9 @@
 //
 //   P = exp(masked scores - statistics), rowsum(P dP) = rowsum(dY Y)
 //
-// or find both again. Y has the places of dY; with y_packed = 1 it is [B, queries, heads, width],
-// what stands behind the Transpose that exporters put after attention.
+// or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
+// what a Transpose made of [B, heads, queries, width]: exporters put one behind attention.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/in_float32.h"
@@ -19,6 +20,7 @@ namespace ofsdp::ops {
 namespace {
 
 enum Kept : size_t { kY = 6, kStatistics = 7 };
+constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
 template <typename Inputs>
 AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
@@ -29,6 +31,10 @@ AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
 
 Status check_kept(const InferContext& c, const AttentionShape& s) {
   if (!c.has(kY) && !c.has(kStatistics)) return {};
+  std::vector<int64_t> perm = c.attributes.ints("y_perm");
+  if (!perm.empty() && (perm.back() != 3 || !std::ranges::is_permutation(perm, kAxes))) {
+    return input_error("attribute 'y_perm': expected the axes 0 to 3, the last 3");
+  }
   const TensorDesc statistics{DType::kFloat32, {s.batch, s.heads, s.queries}};
   const bool fits = c.has(kY) && c.has(kStatistics) && c.inputs[kY].dtype == c.inputs[1].dtype &&
                     c.inputs[kY].numel() == c.inputs[0].numel() &&
@@ -230,13 +236,17 @@ std::vector<SampleCase> samples() {
   for (size_t i = 0; i < plain; ++i) {
     if (list[i].attributes.i("past_length", 0) == 0) list.push_back(with_kept(list[i]));
   }
-  for (DType dtype : {f, DType::kFloat16, DType::kBFloat16}) {
-    const double tolerance = dtype == f ? 3e-5 : dtype == DType::kFloat16 ? 3e-3 : 1e-2;
-    list.push_back(with_kept(made(dtype == f                 ? "packed_y"
-                                  : dtype == DType::kFloat16 ? "packed_y_float16"
-                                                             : "packed_y_bfloat16",
-                                  {long_q, long_q, long_k, long_k}, {{"y_packed", int64_t{1}}}, 3,
-                                  dtype, tolerance)));
+  // Y as it lies behind a Transpose.
+  const TensorDesc twice{f, {2, 4, 35, 8}}, keys{f, {2, 2, 35, 8}};
+  for (const std::vector<int64_t>& perm : {std::vector<int64_t>{0, 2, 1, 3}, {2, 0, 1, 3}}) {
+    const std::string name = perm[0] == 0 ? "rows_of_heads" : "rows_of_samples";
+    for (DType dtype : {f, DType::kFloat16, DType::kBFloat16}) {
+      const double tolerance = dtype == f ? 3e-5 : dtype == DType::kFloat16 ? 3e-3 : 1e-2;
+      SampleCase behind =
+          made("", {twice, twice, keys, keys}, {{"y_perm", perm}}, 3, dtype, tolerance);
+      behind.name = fmt::format("{}_{}", name, dtype_name(dtype));
+      list.push_back(with_kept(behind));
+    }
   }
   return list;
 }

@@ -102,8 +102,16 @@ Status check_lengths(const AttentionShape& s, const int64_t* lengths) {
 }
 
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes) {
-  if (attributes.i("y_packed", 0) == 0) return s.y;
-  return head_strides(s.heads, s.queries, s.v_width, true);
+  const std::vector<int64_t> perm = attributes.ints("y_perm");
+  if (perm.empty()) return s.y;
+  const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
+  int64_t steps[4] = {}, step = 1;
+  for (size_t i = perm.size(); i-- > 0;) {
+    const auto axis = static_cast<size_t>(perm[i]);
+    steps[axis] = step;
+    step *= sizes[axis];
+  }
+  return {steps[0], steps[1], steps[2]};
 }
 
 void reference_attention(const AttentionShape& s, const std::vector<double>& q,

@@ -21,8 +21,8 @@ AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attr
 
 Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
 
-// Where the heads of the Y lie that ofsdp.AttentionGrad reads: with y_packed as [B, queries, heads,
-// width], else as in dY.
+// Where the heads of the Y lie that ofsdp.AttentionGrad reads: as in dY, or with y_perm as Transpose
+// lays [B, heads, queries, width].
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 
 // Plain loops in double. Probabilities and what leads to them, for all [batch, heads, queries]:

@@ -99,9 +99,23 @@ TEST_F(AttentionStatistics, TheGradientReadsThemAndWhatIsKeptForTheProjection) {
   EXPECT_EQ(graph.value(keeping.outputs[1]).desc, (TensorDesc{DType::kFloat32, {2, 2, 3}}));
   EXPECT_EQ(gradient.inputs[7], keeping.outputs[1]);
   EXPECT_EQ(gradient.inputs[6], graph.find("yt")) << "the transposed Y is what backward has";
-  EXPECT_EQ(gradient.attributes.i("y_packed", 0), 1);
+  EXPECT_EQ(gradient.attributes.ints("y_perm"), (std::vector<int64_t>{0, 2, 1, 3}));
   EXPECT_EQ(graph.values.size(), before.values.size() + 1);
   EXPECT_EQ(graph.fused.at("statistics"), 1);
+}
+
+// As torch.nn.MultiheadAttention, whose rows are [queries, batch].
+TEST_F(AttentionStatistics, AnyTransposeThatLeavesTheColumnsWillDo) {
+  const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});
+  const Attributes perm{{"perm", std::vector<int64_t>{2, 0, 1, 3}}};
+  const ValueId rows =
+      maker.node("Reshape", "y2", {maker.node("Transpose", "yt", {y}, perm), maker.ints({6, 8})});
+  const ValueId o = maker.node("Gemm", "o", {rows, maker.parameter("wo", {8, 8})});
+  const Graph graph = keep_attention_statistics(trained(o), always);
+  expect_sound(graph);
+  const Node& gradient = *nodes(graph, kGradient).at(0);
+  EXPECT_EQ(gradient.inputs.at(6), graph.find("yt"));
+  EXPECT_EQ(gradient.attributes.ints("y_perm"), (std::vector<int64_t>{2, 0, 1, 3}));
 }
 
 TEST_F(AttentionStatistics, AYThatBackwardReadsItselfIsReadAsItIs) {
@@ -115,7 +129,7 @@ TEST_F(AttentionStatistics, AYThatBackwardReadsItselfIsReadAsItIs) {
   const Node &keeping = *nodes(graph, kKeeping).at(0), &gradient = *nodes(graph, kGradient).at(0);
   EXPECT_EQ(keeping.inputs.at(3), mask);
   EXPECT_EQ(gradient.inputs.at(6), y);
-  EXPECT_FALSE(gradient.attributes.has("y_packed"));
+  EXPECT_FALSE(gradient.attributes.has("y_perm"));
 }
 
 TEST_F(AttentionStatistics, LengthsComeBehindTheMask) {

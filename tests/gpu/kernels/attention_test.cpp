@@ -149,7 +149,7 @@ struct Slopes {
         scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(bytes))) {}
 };
 
-// What the gradient of a sample reads of its forward pass: kept by `launch`, Y packed or not.
+// What the gradient of a sample reads of its forward pass: kept by `launch`.
 struct Saved {
   Tensor y, statistics;
   Saved(const AttentionExtent& e, const Filled& in, int64_t elements, decltype(&attention) launch)
