@@ -93,6 +93,9 @@ std::vector<std::string> candidates(const Description& d) {
 }
 
 Opened open(const Description& d) {
+#ifdef OFSDP_WITHOUT_CUDNN
+  if (is(d, Nvidia::kCudnn)) return {nullptr, "its headers were not there when this was built"};
+#endif
   Opened opened;
   for (const std::string& file : candidates(d)) {
     if (opened.handle != nullptr) break;
