@@ -66,6 +66,8 @@ class Chooser {
     const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
     ChosenDevice chosen;
     OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % *devices));
+    const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
+    OFSDP_RETURN_IF_ERROR(chosen.device->allow_tf32(tf32));
     chosen.notice = "device: " + chosen.device->description();
     if (several) {
       std::string engine;

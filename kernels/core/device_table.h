@@ -252,6 +252,9 @@ typedef struct ofsdp_device_table {
   /* As record, for the host to wait for; in a capture it is of the graph: each launch records it
    * anew, and no stream may wait for it. */
   int32_t (*signal)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
+
+  /* Of operators made from then on: whether products of float32 may round their operands to TF32. */
+  int32_t (*allow_tf32)(ofsdp_device*, int32_t may);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

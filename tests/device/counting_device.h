@@ -140,6 +140,7 @@ struct ofsdp_device {
   std::thread server;
   bool closing = false;
   int place = -1;  // of several ranks
+  bool tf32 = false;
 
   std::string error;
   ofsdp::Status fault;  // of work that failed: what every later await says

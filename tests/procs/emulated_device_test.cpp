@@ -107,6 +107,28 @@ TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
   }
 }
 
+// TF32 has ten bits of fraction: losses move, but no further than its rounding; of 16 bits none does.
+TEST(EmulatedDevicePrecision, HighRoundsOperandsOfFloat32Products) {
+  const Words high{"--matmul-precision", "high"};
+  const Words mlp = small_mlp(1) + Words{"--steps", "9"};
+  const Trained exact = run_on_device(OFSDP_EMULATED_DEVICE, mlp);
+  const Trained rounded = run_on_device(OFSDP_EMULATED_DEVICE, mlp, high);
+  expect_near_losses(exact, rounded, 2e-3);
+  EXPECT_NE(exact.rows, rounded.rows);
+  EXPECT_NE(rounded.run.out.find("loss float32; products of float32 in TF32"), std::string::npos);
+  const Words narrow{"--param-dtype", "bfloat16"};
+  expect_same_bits(run_on_device(OFSDP_EMULATED_DEVICE, mlp, narrow),
+                   run_on_device(OFSDP_EMULATED_DEVICE, mlp, narrow + high));
+}
+
+TEST(EmulatedDevicePrecision, HasNoEffectOnTheCpuWhichOneLineSays) {
+  const Words mlp = small_mlp(1) + Words{"--steps", "3"};
+  const Trained plain = on_cpu(mlp), high = on_cpu(mlp + Words{"--matmul-precision", "high"});
+  expect_same_bits(plain, high);
+  EXPECT_NE(high.run.out.find("--matmul-precision high: no effect, since the run is on the CPU\n"),
+            std::string::npos);
+}
+
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     SCOPED_TRACE(dtype);
