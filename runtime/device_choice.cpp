@@ -16,9 +16,6 @@ std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
   if (options.optimizer.kind == OptimizerKind::kPlugin) {
     return "optimizers of plug-ins run on the CPU alone so far";
   }
-  if (options.optimizer.kind == OptimizerKind::kLamb) {
-    return "--optimizer lamb needs norms of parameters, which the CPU alone has so far";
-  }
   if (setup.rules) return "the model's own training_info is run on the CPU alone so far";
   if (setup.artifacts != nullptr) return "training artifacts run on the CPU alone so far";
   return "";

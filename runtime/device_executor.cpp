@@ -43,6 +43,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
+  if (made->offload_ == nullptr) OFSDP_RETURN_IF_ERROR(made->make_step_lengths());
   return made;
 }
 

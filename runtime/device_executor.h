@@ -34,6 +34,7 @@
 #include "runtime/device_memory.h"
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
+#include "runtime/device_step_lengths.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
@@ -105,6 +106,7 @@ class DeviceExecutor final : public UpdateRunner {
                  const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                  std::unique_ptr<DeviceOffload> offload);
   Status start();
+  Status make_step_lengths();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
@@ -175,6 +177,7 @@ class DeviceExecutor final : public UpdateRunner {
   std::unique_ptr<DeviceOffload> offload_;                      // null: none
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
   std::vector<Span> represented_;
+  std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 

@@ -188,8 +188,17 @@ Status DeviceOffload::update(const BoundProgram& program, const UpdateNumbers& n
     UpdateNumbers mine = numbers;
     mine.optimizer_step = decided.optimizer_step;
     host_.run(step.index, mine, scaled ? &decided.gradient_factor : nullptr);
-    OFSDP_RETURN_IF_ERROR(send_up(step.index));
+    if (!host_.takes_steps()) OFSDP_RETURN_IF_ERROR(send_up(step.index));
   }
+  return host_.takes_steps() ? take_steps(numbers) : Status{};
+}
+
+// All units have been updated, so the decision is there.
+Status DeviceOffload::take_steps(const UpdateNumbers& numbers) {
+  UpdateNumbers mine = numbers;
+  mine.optimizer_step = decision().optimizer_step;
+  OFSDP_RETURN_IF_ERROR(host_.take_steps(mine));
+  for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
   return {};
 }
 

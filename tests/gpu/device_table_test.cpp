@@ -143,7 +143,7 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
 // Three updates, the second skipped: moments, corrections and the count of skipped updates.
 TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, 0};
-  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta"}) {
+  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta", "lamb"}) {
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
       ofsdp_device_optimizer* optimizer =
@@ -187,6 +187,50 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
       EXPECT_EQ(gpu_->get<float>(place, kCount), other_->get<float>(place, kCount))
           << name << " " << place;
     }
+  }
+}
+
+// The sums are in another order, so lengths and parameters are the same to rounding.
+TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
+  const ofsdp_optimizer_settings settings{0, 0.9, 0.999, 1e-6, 0, 0, 0};
+  const auto param = values(), average = values(0.1f);
+  auto square = values();
+  for (float& v : square) v *= v;
+  const std::vector<ofsdp_parameter_part> parts{{0, 5000, 1, 0.1}, {5000, kCount - 5000, 0, 0.0}};
+  on_both([&](Bench& d) {
+    ofsdp_device_optimizer* optimizer =
+        d.table().make_optimizer(d.device().handle(), "lamb", &settings);
+    ASSERT_NE(optimizer, nullptr);
+    d.put(0, param);
+    d.put(1, average);
+    d.put(2, square);
+    d.put(3, std::vector<double>(4));
+    ofsdp_run_state state{};
+    state.optimizer_step = 3;
+    d.put(5, std::vector{state});
+    ofsdp_step_numbers numbers{};
+    numbers.lr = 0.01;
+    d.put(6, std::vector{numbers});
+    const ofsdp_parameter_parts p{d.at<float>(0),
+                                  {d.at<float>(1), d.at<float>(2)},
+                                  parts.data(),
+                                  2,
+                                  d.at<double>(3),
+                                  d.at<double>(4),
+                                  d.at<ofsdp_run_state>(5),
+                                  d.at<ofsdp_step_numbers>(6)};
+    ofsdp_stream* stream = d.device().communication();
+    d.call(d.table().add_squares, stream, optimizer, &p);
+    d.call(d.table().take_step, stream, optimizer, &p);
+    d.call(d.table().synchronize);
+    d.table().drop_optimizer(d.device().handle(), optimizer);
+  });
+  const auto squares = gpu_->get<double>(3, 4), expected = other_->get<double>(3, 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(squares[i], expected[i], 1e-12 * expected[i]) << i;
+  const auto moved = gpu_->get<float>(0, kCount), wanted = other_->get<float>(0, kCount);
+  EXPECT_NE(moved, param);
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_NEAR(moved[i], wanted[i], 1e-6f * (1 + std::abs(wanted[i]))) << i;
   }
 }
 

@@ -33,6 +33,7 @@ std::vector<Case> cases() {
   return {
       {"mlp", mlp, {"Gemm", "ofsdp.GemmEpilogue", "ofsdp.ReluGrad", "ofsdp.ArgmaxMatches"}},
       {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+      {"mlp_lamb", mlp + Words{"--optimizer", "lamb"}, {"Gemm"}},
       {"dropout",
        fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data", "synthetic",
                  "--steps", "9", "--batch-size", "5"}),
