@@ -10,7 +10,6 @@ namespace {
 // What a run asks for that only the CPU path has so far; empty: nothing.
 std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
   if (options.command == Command::kPlan) return "the command plan measures on the CPU alone so far";
-  if (!options.files.trace.empty()) return "--trace is not built yet for it";
   if (options.launch.deterministic == Determinism::kAcrossRanks)
     return "--deterministic across_ranks is the CPU's alone so far";
   if (options.optimizer.kind == OptimizerKind::kPlugin) {

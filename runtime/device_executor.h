@@ -35,6 +35,7 @@
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
 #include "runtime/device_step_lengths.h"
+#include "runtime/device_trace.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
@@ -110,6 +111,7 @@ class DeviceExecutor final : public UpdateRunner {
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  Status copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
   Status play(BoundProgram& program, size_t slot, bool alike);
   Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
@@ -130,6 +132,8 @@ class DeviceExecutor final : public UpdateRunner {
 
   // Steps.
   Status execute(BoundProgram& program, const BoundStep& step);
+  Status execute_traced(BoundProgram& program, size_t step, StreamOf stream);
+  bool tracing() const { return trace_ != nullptr && trace_->active(); }
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(const BoundProgram& program);
   Status gather(const BoundStep& step);
@@ -178,6 +182,7 @@ class DeviceExecutor final : public UpdateRunner {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
   std::vector<Span> represented_;
   std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
+  std::unique_ptr<DeviceTrace> trace_;               // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 

@@ -39,8 +39,14 @@ Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const Mode
                                     state->offloaded_.data(), std::move(state->units_));
   }
   OFSDP_RETURN_IF_ERROR(state->load(checkpoint));
-  OFSDP_RETURN_IF_ERROR(plan.device == nullptr ? state->make_executor(options)
-                                               : state->make_device_executor(options));
+  ExecutorOptions traced = options;
+  if (plan.memory.trace > 0) {
+    const Region& events = state->memory_.trace;
+    state->trace_ = std::make_unique<TraceRecorder>(std::span(events.data(), events.bytes()));
+    traced.trace = state->trace_.get();
+  }
+  OFSDP_RETURN_IF_ERROR(plan.device == nullptr ? state->make_executor(traced)
+                                               : state->make_device_executor(traced));
   if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
     const SavedLossScale& saved = *checkpoint->manifest().loss_scale;
     state->executor_->loss_scale() = {saved.scale, saved.good_updates, saved.skipped_updates};
@@ -84,6 +90,8 @@ Status RunState::map_images(MemoryLedger& ledger) {
   memory_.shared = shared_image_.data();
   OFSDP_ASSIGN_OR_RETURN(memory_.checkpoint, Region::map(ledger, plan_.memory.checkpoint, kPrivate,
                                                          "the checkpoint's copy"));
+  OFSDP_ASSIGN_OR_RETURN(memory_.trace,
+                         Region::map(ledger, plan_.memory.trace, kPrivate, "the trace"));
   return {};
 }
 
@@ -100,14 +108,8 @@ Status RunState::make_executor(const ExecutorOptions& options) {
   loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
   OFSDP_RETURN_IF_ERROR(make_optimizer());
   for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
-  ExecutorOptions traced = options;
-  if (plan_.memory.trace > 0) {
-    trace_ =
-        std::make_unique<TraceRecorder>(std::span(memory_.trace.data(), memory_.trace.bytes()));
-    traced.trace = trace_.get();
-  }
   executor_ = std::make_unique<Executor>(plan_.plan, plan_.memory, memory_, units_, plan_.slots,
-                                         *optimizer_, communicator_, loss_weight_, traced);
+                                         *optimizer_, communicator_, loss_weight_, options);
   bind_programs(memory_.bases(), units_);
   return {};
 }

@@ -95,7 +95,7 @@ class DeviceMemory {
 class DeviceEvent {
  public:
   DeviceEvent() = default;
-  static Result<DeviceEvent> make(Device& device);
+  static Result<DeviceEvent> make(Device& device, bool timed = false);
   DeviceEvent(DeviceEvent&& other) noexcept;
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent();

@@ -280,6 +280,10 @@ typedef struct ofsdp_device_table {
                          const ofsdp_parameter_parts*);
   int32_t (*take_step)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
                        const ofsdp_parameter_parts*);
+
+  /* An event that also says when; not of a capture. Both must have been reached. */
+  ofsdp_event* (*make_timed_event)(ofsdp_device*);
+  int32_t (*elapsed)(ofsdp_device*, ofsdp_event* first, ofsdp_event* then, double* microseconds);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

@@ -276,6 +276,28 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
   EXPECT_EQ(sum[1], a[1] + a[1] + a[1]);
 }
 
+TEST_F(DeviceTableTest, ATimedEventSaysWhen) {
+  on_both([&](Bench& d) {
+    d.put(0, values());
+    d.put(1, std::vector<float>(kCount));
+    const auto before = *DeviceEvent::make(d.device(), true),
+               behind = *DeviceEvent::make(d.device(), true);
+    ofsdp_stream* const stream = d.device().compute();
+    d.call(d.table().record, before.get(), stream);
+    for (int i = 0; i < 100; ++i) {
+      d.call(d.table().add, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
+             d.at<float>(1), kCount);
+    }
+    d.call(d.table().record, behind.get(), stream);
+    d.call(d.table().await, behind.get());
+    double took = 0, back = 0;
+    d.call(d.table().elapsed, before.get(), behind.get(), &took);
+    d.call(d.table().elapsed, behind.get(), before.get(), &back);
+    EXPECT_GT(took, 10);  // microseconds; a launch is one or two
+    EXPECT_NEAR(back, -took, 1e-3 * took);
+  });
+}
+
 // The host waits for a copy inside a graph while the graph may go on, in each launch anew.
 TEST_F(DeviceTableTest, ASignalInAGraphReachesTheHostWithEachLaunch) {
   const auto a = values();
