@@ -10,14 +10,10 @@ namespace {
 // What a run asks for that only the CPU path has so far; empty: nothing.
 std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
   if (options.command == Command::kPlan) return "the command plan measures on the CPU alone so far";
-  if (!options.files.trace.empty()) return "--trace is not built yet for it";
   if (options.launch.deterministic == Determinism::kAcrossRanks)
     return "--deterministic across_ranks is the CPU's alone so far";
   if (options.optimizer.kind == OptimizerKind::kPlugin) {
     return "optimizers of plug-ins run on the CPU alone so far";
-  }
-  if (options.optimizer.kind == OptimizerKind::kLamb) {
-    return "--optimizer lamb needs norms of parameters, which the CPU alone has so far";
   }
   if (setup.rules) return "the model's own training_info is run on the CPU alone so far";
   if (setup.artifacts != nullptr) return "training artifacts run on the CPU alone so far";
@@ -66,6 +62,8 @@ class Chooser {
     const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
     ChosenDevice chosen;
     OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % *devices));
+    const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
+    OFSDP_RETURN_IF_ERROR(chosen.device->allow_tf32(tf32));
     chosen.notice = "device: " + chosen.device->description();
     if (several) {
       std::string engine;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "runtime/nan_search.h"
 
@@ -43,6 +42,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
+  if (made->offload_ == nullptr) OFSDP_RETURN_IF_ERROR(made->make_step_lengths());
+  OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
+  if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;
 }
 
@@ -60,7 +62,8 @@ Status DeviceExecutor::prepare(BoundProgram& program) {
     OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));
     events_.push_back(std::move(event));
   }
-  return {};
+  if (trace_ == nullptr) return {};
+  return trace_->reserve(program.plan->schedule, context_.plan.units.size());
 }
 
 // The state begins with the loss scale that the run begins or goes on with.
@@ -77,7 +80,8 @@ Status DeviceExecutor::start() {
   OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
                                      static_cast<void*>(run_state()),
                                      static_cast<const void*>(&first), sizeof(first)));
-  return device_.call("the run's state", table_.synchronize);
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.synchronize));
+  return trace_ == nullptr ? Status{} : trace_->start();
 }
 
 Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
@@ -106,47 +110,9 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   next_ = (slot + 1) % kMicroSlots;
   // The staging of the loader is its own again; the device has work all the while.
   OFSDP_RETURN_IF_ERROR(device_.call("the upload", table_.await, under_way.uploaded.get()));
-  return offload_ == nullptr ? Status{} : update_on_host(program);
-}
-
-Status DeviceExecutor::upload(BoundProgram& program, const MicroBatch& batch, size_t slot) {
-  auto* numbers = reinterpret_cast<ofsdp_step_numbers*>(context_.memory.pinned() +
-                                                        context_.io.pinned_numbers[slot]);
-  *numbers = {options_.seed,
-              numbers_.step - 1,
-              step_.samples,
-              numbers_.lr,
-              static_cast<float>(batch.loss_weight),
-              0};
-  const size_t indexes = batch.sample_index.size_bytes();
-  if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
-  const auto copy = [&](void* to, const void* from, size_t bytes) {
-    return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
-  };
-  OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
-  const Graph& graph = program.plan->graph;
-  std::byte* to = context_.memory.io() + context_.io.inputs[slot];
-  for (size_t c = 0; c < graph.inputs.size() && !empty_; ++c) {
-    const size_t bytes = graph.value(graph.inputs[c]).desc.bytes();
-    if (bytes > 0) OFSDP_RETURN_IF_ERROR(copy(to, batch.columns[c], bytes));
-    to += align_up(bytes, kTensorAlignment);
-  }
-  ofsdp_event* uploaded = slots_[slot].uploaded.get();
-  OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, uploaded, device_.upload()));
-  return device_.call("an event", table_.wait, device_.compute(), uploaded);
-}
-
-void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {
-  const Graph& graph = program.plan->graph;
-  for (const InputPatch& patch : program.inputs) {
-    std::byte* data = context_.memory.io() + context_.io.inputs[slot];
-    for (int c = 0; c < patch.column; ++c) {
-      const ValueId input = graph.inputs[static_cast<size_t>(c)];
-      data += align_up(graph.value(input).desc.bytes(), kTensorAlignment);
-    }
-    program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
-        data;
-  }
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(update_on_host(program));
+  if (trace_ != nullptr) trace_->finish();
+  return {};
 }
 
 Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
@@ -154,7 +120,7 @@ Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
   OFSDP_CHECK(it != prepared_.end(), "a program that was not prepared");
   Prepared& prepared = it->second;
   const bool may_replay = alike && !empty_;
-  if (!options_.graphs || !prepared.ran || !may_replay) {
+  if (!options_.graphs || !prepared.ran || !may_replay || tracing()) {
     prepared.ran = prepared.ran || may_replay;
     patch_inputs(program, slot);
     return enqueue(program, prepared, slot);
@@ -185,6 +151,7 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
     return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, event(e));
   };
   const CompileOptions& options = program.plan->options;
+  if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
   OFSDP_RETURN_IF_ERROR(device_.call("begin", table_.begin, compute, run_state(),
                                      static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
                                      options.first_micro || !options.training ? 1 : 0,
@@ -199,7 +166,7 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
     for (const int e : streams.waits) {
       OFSDP_RETURN_IF_ERROR(order(e, nullptr, here ? compute : communication));
     }
-    OFSDP_RETURN_IF_ERROR(execute(program, program.steps[s]));
+    OFSDP_RETURN_IF_ERROR(execute_traced(program, s, streams.stream));
     if (streams.records < 0) continue;
     const bool lands = streams.stream == StreamOf::kDownload;
     OFSDP_RETURN_IF_ERROR(
@@ -207,7 +174,8 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
   }
   for (const int e : prepared.streams.joins) OFSDP_RETURN_IF_ERROR(order(e, nullptr, compute));
   if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->join());
-  return finish_micro_batch(program, slot);
+  OFSDP_RETURN_IF_ERROR(finish_micro_batch(program, slot));
+  return tracing() ? trace_->end(compute) : Status{};
 }
 
 // Evaluation has no CheckLoss.
@@ -232,6 +200,7 @@ Status DeviceExecutor::collect(size_t slot) {
   if (!done.pending) return {};
   OFSDP_RETURN_IF_ERROR(ranks_->wait(done.done.get(), done.step));
   done.pending = false;
+  if (trace_ != nullptr) OFSDP_RETURN_IF_ERROR(trace_->collect(slot));
   const ofsdp_run_state& state = pinned_result(slot);
   if (!done.training && state.fault.node != 0) return blame_evaluation(slot);
   if (done.training && state.stop != 0) return blame(slot);

@@ -34,6 +34,8 @@
 #include "runtime/device_memory.h"
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
+#include "runtime/device_step_lengths.h"
+#include "runtime/device_trace.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
@@ -105,9 +107,11 @@ class DeviceExecutor final : public UpdateRunner {
                  const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                  std::unique_ptr<DeviceOffload> offload);
   Status start();
+  Status make_step_lengths();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  Status copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
   Status play(BoundProgram& program, size_t slot, bool alike);
   Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
@@ -128,6 +132,8 @@ class DeviceExecutor final : public UpdateRunner {
 
   // Steps.
   Status execute(BoundProgram& program, const BoundStep& step);
+  Status execute_traced(BoundProgram& program, size_t step, StreamOf stream);
+  bool tracing() const { return trace_ != nullptr && trace_->active(); }
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(const BoundProgram& program);
   Status gather(const BoundStep& step);
@@ -175,6 +181,8 @@ class DeviceExecutor final : public UpdateRunner {
   std::unique_ptr<DeviceOffload> offload_;                      // null: none
   std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
   std::vector<Span> represented_;
+  std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
+  std::unique_ptr<DeviceTrace> trace_;               // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 

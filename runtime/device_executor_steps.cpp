@@ -9,8 +9,6 @@ namespace {
 
 int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
-std::byte* bytes_of(float* values) { return reinterpret_cast<std::byte*>(values); }
-
 bool communicates_on_device(StepKind kind) {
   switch (kind) {
     case StepKind::kGather:
@@ -19,6 +17,8 @@ bool communicates_on_device(StepKind kind) {
     case StepKind::kAllReduce:
     case StepKind::kClip:
     case StepKind::kUpdate:
+    case StepKind::kTrust:
+    case StepKind::kApply:
       return true;
     default:
       return false;
@@ -73,10 +73,23 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kPostShard:
       return {};
     case StepKind::kTrust:
+      return step_lengths_ == nullptr ? Status{} : step_lengths_->agree(step_.numbers);
     case StepKind::kApply:
-      break;
+      return step_lengths_ == nullptr ? Status{} : step_lengths_->apply(step.index, step_.numbers);
   }
-  OFSDP_CHECK(false, "a step of an optimizer that the device does not have");
+  return {};
+}
+
+// With an offload the host takes the steps.
+Status DeviceExecutor::make_step_lengths() {
+  std::byte* const io = context_.memory.io();
+  OFSDP_ASSIGN_OR_RETURN(step_lengths_,
+                         DeviceStepLengths::make(
+                             {device_, context_.plan, context_.units, context_.optimizer,
+                              optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
+                              reinterpret_cast<double*>(io + context_.io.partials), run_state()},
+                             *ranks_));
+  return {};
 }
 
 Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {
@@ -247,14 +260,19 @@ Status DeviceExecutor::all_reduce(const BoundProgram& program, int unit) {
   return waits_for_decision(program) ? offload_->land(unit, state.gradient) : Status{};
 }
 
-// One call for each stretch of parameters with the same weight decay.
+// One call for each stretch of parameters with the same weight decay; where steps need norms of
+// parameters it only advances the states.
 Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool scaled) {
   const auto u = static_cast<size_t>(unit);
   const UnitState& state = context_.units[u];
   const size_t width = dtype_size(static_cast<DType>(gradient.dtype));
+  const auto& segments = context_.optimizer.segments()[u];
   int64_t at = 0;
-  for (const OptimizerStep::Segment& segment : context_.optimizer.segments()[u]) {
-    if (segment.end <= at) continue;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const OptimizerStep::Segment& segment = segments[s];
+    const bool goes_on =
+        s + 1 < segments.size() && segments[s + 1].weight_decay == segment.weight_decay;
+    if (segment.end <= at || goes_on) continue;
     ofsdp_device_update update{};
     update.gradient = gradient;
     update.gradient.src =
@@ -273,103 +291,6 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
     at = segment.end;
   }
   return {};
-}
-
-std::vector<StepAccess> DeviceExecutor::accesses(const BoundProgram& program) const {
-  std::vector<StepAccess> list;
-  for (const BoundStep& step : program.steps) list.push_back(access(program, step));
-  return list;
-}
-
-namespace {
-
-// gcc 12 takes an address inside the device's block, which it saw made of null, for no memory.
-#pragma GCC diagnostic ignored "-Wstringop-overflow"
-
-class Touches {
- public:
-  Touches() { list_.reserve(8); }
-  void read(const void* data, size_t bytes) { add(data, bytes, false); }
-  void write(const void* data, size_t bytes) { add(data, bytes, true); }
-  void add(const void* data, size_t bytes, bool writes) {
-    if (data == nullptr || bytes == 0) return;
-    list_.push_back({static_cast<const std::byte*>(data), bytes, writes});
-  }
-  std::vector<MemoryAccess> take() { return std::move(list_); }
-
- private:
-  std::vector<MemoryAccess> list_;
-};
-
-std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const BoundProgram& program,
-                                       const BoundStep& step, bool several) {
-  const auto u = static_cast<size_t>(step.index);
-  const Unit& unit = context.plan.units[u];
-  const UnitState& state = context.units[u];
-  const auto numel = static_cast<size_t>(unit.padded_numel);
-  const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
-  const size_t width = dtype_size(context.plan.param_dtype);
-  const size_t slot = numel * dtype_size(context.plan.slot_dtype(unit));
-  std::byte* const own = program.accumulate[u];
-  Touches touches;
-  switch (step.kind) {
-    case StepKind::kGather:
-      touches.read(state.owned, owned);
-      touches.add(step.slot, (numel + static_cast<size_t>(unit.frozen_padded_numel)) * width,
-                  several || bytes_of(state.owned) != step.slot);
-      break;
-    case StepKind::kAcquire:
-      touches.write(own != nullptr ? own : state.slot, own != nullptr ? numel * width : slot);
-      break;
-    case StepKind::kAccumulate:
-      touches.read(own, numel * width);
-      touches.write(state.slot, slot);
-      break;
-    default:
-      touches.add(state.slot, slot, several || step.kind == StepKind::kAllReduce);
-      touches.write(state.gradient, owned);
-      if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) break;
-      touches.write(state.owned, owned);
-      for (float* values : state.optimizer) touches.write(values, owned);
-  }
-  return touches.take();
-}
-
-}  // namespace
-
-// Inputs have no address yet; only uploads write them. What lies in the run's state is used by one
-// stream alone, or is written before the other forks; the loss, `stop`, before what reads it: on the
-// compute stream, or with several ranks on that of the updates.
-StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& step) const {
-  Touches touches;
-  switch (step.kind) {
-    case StepKind::kFree:
-    case StepKind::kPost:
-    case StepKind::kPostShard:
-      break;
-    case StepKind::kRun: {
-      const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
-      for (const TensorView& view : run.inputs) touches.read(view.data, view.desc.bytes());
-      for (const TensorView& view : run.outputs) touches.write(view.data, view.desc.bytes());
-      touches.write(run.workspace, run.kernel->workspace_bytes());
-      break;
-    }
-    case StepKind::kCheckLoss:
-      touches.read(program.loss, sizeof(float));
-      touches.write(context_.memory.io() + context_.io.state, 1);
-      break;
-    case StepKind::kCarry:
-      touches.read(step.source, step.bytes);
-      touches.write(step.slot, step.bytes);
-      break;
-    case StepKind::kClip:
-      touches.write(context_.memory.io() + context_.io.state, 1);
-      break;
-    default:
-      if (step.kind == StepKind::kUpdate && waits_for_decision(program)) break;
-      return {stream_of(program, step), unit_touches(context_, program, step, ranks_->several())};
-  }
-  return {stream_of(program, step), touches.take()};
 }
 
 }  // namespace ofsdp

@@ -19,15 +19,30 @@ size_t take(size_t& end, size_t bytes) {
 
 }  // namespace
 
-DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned) {
+DeviceNormsPlan plan_device_norms(const Plan& plan) {
+  DeviceNormsPlan norms;
+  for (const Unit& unit : plan.units) {
+    norms.most_parts = std::max(norms.most_parts, static_cast<int64_t>(unit.params.size()));
+    for (const UnitParam& p : unit.params) {
+      norms.parameters = std::max<int64_t>(norms.parameters, p.parameter + 1);
+    }
+  }
+  return norms;
+}
+
+DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
+                            const DeviceNormsPlan& norms) {
   const size_t numbers =
       sizeof(ofsdp_step_numbers) + static_cast<size_t>(batch_size) * sizeof(int64_t);
   DeviceIoPlan io;
   io.state = take(io.device_bytes, sizeof(ofsdp_run_state));
   for (size_t& offset : io.numbers) offset = take(io.device_bytes, numbers);
   for (size_t& offset : io.inputs) offset = take(io.device_bytes, inputs);
-  const auto partials = static_cast<size_t>(most_owned / kReduceBlock + 2);
-  io.partials = take(io.device_bytes, partials * sizeof(double));
+  const int64_t blocks = most_owned / kReduceBlock;
+  const int64_t partials =
+      std::max(blocks + 2, norms.parameters > 0 ? 2 * (blocks + norms.most_parts) : 0);
+  io.partials = take(io.device_bytes, static_cast<size_t>(partials) * sizeof(double));
+  io.squares = take(io.device_bytes, 2 * static_cast<size_t>(norms.parameters) * sizeof(double));
   for (size_t& offset : io.pinned_numbers) offset = take(io.pinned_bytes, numbers);
   for (size_t& offset : io.pinned_results) {
     offset = take(io.pinned_bytes, sizeof(ofsdp_run_state));

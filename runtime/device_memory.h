@@ -24,7 +24,8 @@ struct DeviceIoPlan {
   size_t state = 0;  // ofsdp_run_state
   std::array<size_t, kMicroSlots> numbers{};
   std::array<size_t, kMicroSlots> inputs{};
-  size_t partials = 0;  // of the norm
+  size_t partials = 0;  // of the norm, or of norms of parameters
+  size_t squares = 0;   // of parameters
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};
@@ -36,8 +37,16 @@ struct DeviceIoPlan {
 
 inline constexpr size_t kBounceBytes = size_t{4} << 20;
 
+// Of the run's optimizer; no numbers where it needs no norms.
+struct DeviceNormsPlan {
+  int64_t parameters = 0;  // two squares each
+  int64_t most_parts = 0;  // of a unit
+};
+DeviceNormsPlan plan_device_norms(const Plan& plan);
+
 // `inputs`: bytes of the columns of the largest micro-batch, each aligned; `most_owned`: elements.
-DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned);
+DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
+                            const DeviceNormsPlan& norms);
 
 class DeviceRankMemory {
  public:

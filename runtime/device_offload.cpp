@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/exposed_time.h"
+
 namespace ofsdp {
 namespace {
 
@@ -62,6 +64,16 @@ Status DeviceOffload::copy(ofsdp_stream* stream, void* dst, const void* src, siz
   return device_.call("a copy of what is offloaded", device_.table().copy, stream, dst, src, bytes);
 }
 
+template <typename Copies>
+Status DeviceOffload::traced(ofsdp_stream* stream, int unit, const Copies& copies) {
+  if (trace_ == nullptr || !trace_->active()) return copies();
+  OFSDP_ASSIGN_OR_RETURN(
+      const size_t stretch,
+      trace_->open(stream, stream == up_ ? TraceRow::kUp : TraceRow::kDown, unit));
+  OFSDP_RETURN_IF_ERROR(copies());
+  return trace_->close(stretch, stream);
+}
+
 Status DeviceOffload::order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then) {
   OFSDP_RETURN_IF_ERROR(device_.call("an event", device_.table().record, event.get(), first));
   return device_.call("an event", device_.table().wait, then, event.get());
@@ -78,9 +90,11 @@ Status DeviceOffload::fetch(int unit, std::byte* owned, std::byte* frozen) {
   const auto frozen_numel =
       static_cast<size_t>(of_plan.frozen_padded_numel / context_.plan.shards(of_plan));
   OFSDP_RETURN_IF_ERROR(begin_up());
-  OFSDP_RETURN_IF_ERROR(copy(up_, owned, rest(unit), rest_bytes(unit)));
-  OFSDP_RETURN_IF_ERROR(copy(up_, frozen, context_.pinned + of(unit).frozen,
-                             frozen_numel * dtype_size(context_.plan.param_dtype)));
+  OFSDP_RETURN_IF_ERROR(traced(up_, unit, [&] {
+    OFSDP_RETURN_IF_ERROR(copy(up_, owned, rest(unit), rest_bytes(unit)));
+    return copy(up_, frozen, context_.pinned + of(unit).frozen,
+                frozen_numel * dtype_size(context_.plan.param_dtype));
+  }));
   return order(went_up_, up_, device_.communication());
 }
 
@@ -96,8 +110,10 @@ Result<float*> DeviceOffload::take_slot(int unit, bool with_sum) {
   }
   if (with_sum) {
     const auto numel = context_.units[static_cast<size_t>(unit)].owned_numel;
-    OFSDP_RETURN_IF_ERROR(copy(up_, data, context_.pinned + of(unit).gradient,
-                               static_cast<size_t>(numel) * sizeof(float)));
+    OFSDP_RETURN_IF_ERROR(traced(up_, unit, [&] {
+      return copy(up_, data, context_.pinned + of(unit).gradient,
+                  static_cast<size_t>(numel) * sizeof(float));
+    }));
     OFSDP_RETURN_IF_ERROR(order(went_up_, up_, device_.communication()));
   }
   return reinterpret_cast<float*>(data);
@@ -112,8 +128,10 @@ Status DeviceOffload::land(int unit, const void* gradient) {
   const auto numel = context_.units[static_cast<size_t>(unit)].owned_numel;
   download_used_ = true;
   OFSDP_RETURN_IF_ERROR(order(complete_, device_.communication(), download_));
-  return copy(download_, context_.pinned + of(unit).gradient, gradient,
-              static_cast<size_t>(numel) * dtype_size(of(unit).landed));
+  return traced(download_, unit, [&] {
+    return copy(download_, context_.pinned + of(unit).gradient, gradient,
+                static_cast<size_t>(numel) * dtype_size(of(unit).landed));
+  });
 }
 
 // On the communication stream, which alone writes what is decided.
@@ -157,8 +175,10 @@ Status DeviceOffload::publish() {
 Status DeviceOffload::send_up(int unit) {
   if (fetches()) return {};
   sending_ = true;
-  return copy(up_, context_.device_units[static_cast<size_t>(unit)].owned, rest(unit),
-              rest_bytes(unit));
+  return traced(up_, unit, [&] {
+    return copy(up_, context_.device_units[static_cast<size_t>(unit)].owned, rest(unit),
+                rest_bytes(unit));
+  });
 }
 
 Status DeviceOffload::begin() {
@@ -187,9 +207,20 @@ Status DeviceOffload::update(const BoundProgram& program, const UpdateNumbers& n
     if (decided.stop != 0 || decided.skip != 0) return {};
     UpdateNumbers mine = numbers;
     mine.optimizer_step = decided.optimizer_step;
+    const int64_t began = nanoseconds_now();
     host_.run(step.index, mine, scaled ? &decided.gradient_factor : nullptr);
-    OFSDP_RETURN_IF_ERROR(send_up(step.index));
+    if (trace_ != nullptr) trace_->add_host(step.index, began);
+    if (!host_.takes_steps()) OFSDP_RETURN_IF_ERROR(send_up(step.index));
   }
+  return host_.takes_steps() ? take_steps(numbers) : Status{};
+}
+
+// All units have been updated, so the decision is there.
+Status DeviceOffload::take_steps(const UpdateNumbers& numbers) {
+  UpdateNumbers mine = numbers;
+  mine.optimizer_step = decision().optimizer_step;
+  OFSDP_RETURN_IF_ERROR(host_.take_steps(mine));
+  for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
   return {};
 }
 

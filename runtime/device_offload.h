@@ -30,6 +30,7 @@
 
 #include "kernels/core/device.h"
 #include "runtime/binding.h"
+#include "runtime/device_trace.h"
 #include "runtime/host_update.h"
 
 namespace ofsdp {
@@ -60,6 +61,7 @@ class DeviceOffload {
 
   // What has been loaded and rounded, to where the device takes it from. Waits.
   Status publish();
+  void set_trace(DeviceTrace* trace) { trace_ = trace; }  // which outlives it, or null
   // Before a program: what was sent up has to be there.
   Status begin();
   // Behind a training program that ends an update. `wait` until an event is reached.
@@ -91,10 +93,14 @@ class DeviceOffload {
            dtype_size(context_.plan.rest_dtype());
   }
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
+  // As a copy of a unit in the trace, if there is one.
+  template <typename Copies>
+  Status traced(ofsdp_stream* stream, int unit, const Copies& copies);
   Status order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then);
   Status await(int unit, const Wait& wait) const;
   Status begin_up();
   Status send_up(int unit);
+  Status take_steps(const UpdateNumbers& numbers);
   const ofsdp_run_state& decision() const {
     return *reinterpret_cast<const ofsdp_run_state*>(context_.pinned +
                                                      context_.memory.offload.decision);
@@ -119,6 +125,7 @@ class DeviceOffload {
   bool up_used_ = false, download_used_ = false, decided_ = false;
   int slots_taken_ = 0;
   bool sending_ = false;  // new parameters, since `begin`
+  DeviceTrace* trace_ = nullptr;
 };
 
 }  // namespace ofsdp

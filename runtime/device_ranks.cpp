@@ -15,8 +15,13 @@ constexpr std::chrono::seconds kLeaving{5};       // the others may have failed
 constexpr std::chrono::seconds kHearsay{2};       // how long a death takes to be known
 constexpr int kKinds = 8;
 
-constexpr const char* kNames[kKinds] = {"joining the devices", "all-gather",    "reduce-scatter",
-                                        "all-reduce",          "norm exchange", "loss exchange"};
+constexpr const char* kNames[kKinds] = {"joining the devices",
+                                        "all-gather",
+                                        "reduce-scatter",
+                                        "all-reduce",
+                                        "norm exchange",
+                                        "loss exchange",
+                                        "exchange of parameters' norms"};
 
 }  // namespace
 
@@ -126,6 +131,11 @@ Status DeviceRanks::all_reduce(int unit, const RankGroup& ranks, void* values, D
 
 Status DeviceRanks::sum_norm(double* squares) {
   return reduce(Collective::kNorm, -1, world(), squares, DType::kFloat64, 1, OFSDP_SUM);
+}
+
+Status DeviceRanks::sum_parameter_norms(double* squares, int64_t count) {
+  return reduce(Collective::kParameterNorms, -1, world(), squares, DType::kFloat64, count,
+                OFSDP_SUM);
 }
 
 Status DeviceRanks::agree_to_stop(int32_t* stop) {

@@ -50,6 +50,7 @@ class DeviceRanks {
                         int64_t count_each);
   Status all_reduce(int unit, const RankGroup& group, void* values, DType dtype, int64_t count);
   Status sum_norm(double* squares);
+  Status sum_parameter_norms(double* squares, int64_t count);
   Status agree_to_stop(int32_t* stop);  // on the largest
 
   // Until the event is reached; `step` is for the message.
@@ -65,7 +66,15 @@ class DeviceRanks {
     RankGroup ranks;
     ofsdp_group* handle;
   };
-  enum class Collective { kNone, kAllGather, kReduceScatter, kAllReduce, kNorm, kLoss };
+  enum class Collective {
+    kNone,
+    kAllGather,
+    kReduceScatter,
+    kAllReduce,
+    kNorm,
+    kLoss,
+    kParameterNorms
+  };
 
   DeviceRanks(Device& device, Communicator& communicator, int64_t* mark, double timeout_seconds)
       : device_(device),

@@ -59,8 +59,10 @@ void Executor::end_update(int64_t exchange_began) {
   exposed_.add(-1, now - exchange_began);
   exposed_.end_update();
   if (options_.trace == nullptr) return;
-  options_.trace->add({nullptr, exchange_began, now, kTraceExchange, numbers_.step});
-  options_.trace->add({nullptr, update_began_, now, kTraceUpdate, numbers_.step});
+  options_.trace->add(
+      {nullptr, exchange_began, now, kTraceExchange, TraceRow::kOfStep, numbers_.step});
+  options_.trace->add(
+      {nullptr, update_began_, now, kTraceUpdate, TraceRow::kOfStep, numbers_.step});
 }
 
 Status Executor::run(BoundProgram& program, const MicroBatch& batch) {
@@ -91,8 +93,8 @@ Status Executor::run_traced(BoundProgram& program) {
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const int64_t began = nanoseconds_now();
     OFSDP_RETURN_IF_ERROR(execute(program, program.steps[s]));
-    options_.trace->add(
-        {program.plan, began, nanoseconds_now(), static_cast<int32_t>(s), numbers_.step});
+    options_.trace->add({program.plan, began, nanoseconds_now(), static_cast<int32_t>(s),
+                         TraceRow::kOfStep, numbers_.step});
   }
   return {};
 }

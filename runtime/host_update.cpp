@@ -8,6 +8,21 @@
 
 namespace ofsdp {
 
+HostUpdate::HostUpdate(OptimizerStep& step, const std::vector<UnitState>& units,
+                       const OffloadPlan& offload, const std::byte* pinned, const Plan& plan,
+                       Communicator& communicator)
+    : step_(step), units_(units), offload_(offload), pinned_(pinned), communicator_(communicator) {
+  if (step.needs_norms()) lengths_.emplace(plan, units, communicator.rank());
+}
+
+Status HostUpdate::take_steps(const UpdateNumbers& numbers) {
+  OFSDP_RETURN_IF_ERROR(lengths_->agree(step_, numbers, communicator_));
+  for (size_t u = 0; u < units_.size(); ++u) {
+    step_.apply(static_cast<int>(u), numbers, lengths_->lengths());
+  }
+  return {};
+}
+
 void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) {
   constexpr int64_t kBlocksWorthAThread = 4;
   const int64_t numel = units_[static_cast<size_t>(unit)].owned_numel;

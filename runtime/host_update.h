@@ -5,10 +5,16 @@
 // scaled. Blocks go to all threads of the rank; optimizers are elementwise, so neither blocks nor
 // threads change a bit.
 //
-// Ownership: views. Threads: the one that runs the schedule; it uses the pool. No allocation in `run`.
+// Where steps need norms of parameters `run` advances the states, and once all units have been run the
+// ranks agree on the norms, as on CPUs, and `take_steps` follows.
+//
+// Ownership: views. Threads: the one that runs the schedule; it uses the pool. No allocation in `run`
+// and `take_steps`; the latter is collective then. Errors: those of the exchange.
 #pragma once
 
-#include "runtime/optimizer_step.h"
+#include <optional>
+
+#include "runtime/step_lengths.h"
 
 namespace ofsdp {
 
@@ -16,11 +22,12 @@ class HostUpdate {
  public:
   // `step`: of the units of the host; `pinned`: what the offsets of `offload` count from.
   HostUpdate(OptimizerStep& step, const std::vector<UnitState>& units, const OffloadPlan& offload,
-             const std::byte* pinned)
-      : step_(step), units_(units), offload_(offload), pinned_(pinned) {}
+             const std::byte* pinned, const Plan& plan, Communicator& communicator);
 
   // `factor`: what gradients are multiplied with, or null.
   void run(int unit, const UpdateNumbers& numbers, const float* factor);
+  bool takes_steps() const { return lengths_.has_value(); }
+  Status take_steps(const UpdateNumbers& numbers);
 
  private:
   void run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
@@ -30,6 +37,8 @@ class HostUpdate {
   const std::vector<UnitState>& units_;
   const OffloadPlan& offload_;
   const std::byte* pinned_;
+  Communicator& communicator_;
+  std::optional<StepLengths> lengths_;
 };
 
 }  // namespace ofsdp

@@ -34,6 +34,7 @@ enum class ScheduleUnit { kEpoch, kStep };
 enum class Recompute { kNone, kUnit, kAuto };
 enum class CheckpointType { kSharded, kFull, kLocal };
 enum class Determinism { kOn, kOff, kAcrossRanks };
+enum class MatmulPrecision { kHighest, kHigh };  // of float32 on CUDA: float32, TF32
 
 // Where a value was said, weakest first: a stronger source overrules a weaker one.
 enum class Source { kDefault, kModelYaml, kConfigFile, kFlag };
@@ -48,6 +49,7 @@ struct ShardingOptions {
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
   DType buffer_dtype = DType::kFloat32;
+  MatmulPrecision matmul_precision = MatmulPrecision::kHighest;
   Recompute activation_checkpointing = Recompute::kNone;
   CpuOffload cpu_offload = CpuOffload::kNone;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;

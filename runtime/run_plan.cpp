@@ -241,7 +241,10 @@ class RunPlanner {
     for (const Unit& unit : run_->plan.units) {
       owned = std::max(owned, run_->plan.owned_numel(unit));
     }
-    return plan_device_io(most, options_.batch.batch_size, owned);
+    const bool norms =
+        run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
+    return plan_device_io(most, options_.batch.batch_size, owned,
+                          norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
   }
 
   const Options& options_;

@@ -8,6 +8,7 @@
 #include "runtime/agreement.h"
 #include "runtime/artifact_state.h"
 #include "runtime/device_choice.h"
+#include "runtime/dtypes_lines.h"
 #include "runtime/offload_line.h"
 #include "runtime/plan_choice.h"
 #include "runtime/report/plan_report.h"
@@ -132,7 +133,7 @@ class Session {
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
     print(offload_line(plan, options_));
-    print(dtypes_line());
+    print(dtypes_lines(options_, plan.device != nullptr));
     print(slices_line());
     print(plan.choice);
     if (options_.command != Command::kPlan) {
@@ -159,15 +160,6 @@ class Session {
     print_plan(setup, plan);
     std::fputs(("\n" + text(report)).c_str(), stdout);
     return {};
-  }
-
-  std::string dtypes_line() const {
-    const ShardingOptions& s = options_.sharding;
-    return fmt::format(
-        "parameters and computation {}, reduction {}, buffers {}; masters, optimizer state, loss "
-        "float32{}\n",
-        dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
-        s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "");
   }
 
   std::string slices_line() const {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,10 +15,13 @@ namespace ofsdp {
 namespace {
 
 constexpr size_t kLineBytes = 192;  // about a line
+// From kCompute on.
+constexpr std::array kRowNames{"compute",   "communication", "inputs up",
+                               "copies up", "copies down",   "update on the host"};
 
-enum Row { kCompute, kCommunication };
+int number(TraceRow row) { return static_cast<int>(row) - static_cast<int>(TraceRow::kCompute); }
 
-Row row_of(StepKind kind) {
+TraceRow row_of(StepKind kind) {
   switch (kind) {
     case StepKind::kGather:
     case StepKind::kAcquire:
@@ -26,16 +30,10 @@ Row row_of(StepKind kind) {
     case StepKind::kAllReduce:
     case StepKind::kClip:
     case StepKind::kTrust:
-      return kCommunication;
+      return TraceRow::kCommunication;
     default:
-      return kCompute;
+      return TraceRow::kCompute;
   }
-}
-
-// Steps that take no time would only hide the others.
-bool is_shown(StepKind kind) {
-  return kind != StepKind::kFree && kind != StepKind::kPost && kind != StepKind::kPostShard &&
-         kind != StepKind::kCheckLoss;
 }
 
 std::string quoted(const std::string& text) {
@@ -45,7 +43,7 @@ std::string quoted(const std::string& text) {
 // What does not change from event to event of one step.
 struct StepText {
   bool shown = true;
-  Row row = kCompute;
+  TraceRow row = TraceRow::kCompute;
   std::string name, category;  // quoted
 };
 
@@ -68,46 +66,69 @@ class LineWriter {
   LineWriter(const Plan& plan, int rank, int64_t base) : plan_(plan), rank_(rank), base_(base) {}
 
   std::string write(const TraceRecorder& recorder) {
-    out_.reserve((recorder.size() + 8) * kLineBytes);
-    name_rows();
+    out_.reserve((recorder.size() + 16) * kLineBytes);
+    name_rows(recorder);
     for (size_t i = 0; i < recorder.size(); ++i) add(recorder.event(i));
     return std::move(out_);
   }
 
  private:
-  void name_rows() {
+  // The first two, and further ones that have events.
+  void name_rows(const TraceRecorder& recorder) {
     constexpr auto kName = R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})";
+    constexpr auto kOrder =
+        R"({{"name":"thread_sort_index","ph":"M","pid":{},"tid":{},"args":{{"sort_index":{}}}}})";
+    std::array<bool, kRowNames.size()> used{true, true};
+    for (size_t i = 0; i < recorder.size(); ++i) {
+      const TraceRow row = recorder.event(i).row;
+      if (row != TraceRow::kOfStep) used[static_cast<size_t>(number(row))] = true;
+    }
     out_ += fmt::format(kName, "process_name", rank_, 0, fmt::format("rank {}", rank_));
-    out_ += ",\n" + fmt::format(kName, "thread_name", rank_, +kCompute, "compute");
-    out_ += ",\n" + fmt::format(kName, "thread_name", rank_, +kCommunication, "communication");
-    for (const Row row : {kCompute, kCommunication}) {
-      out_ += fmt::format(
-          ",\n{{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{"
-          "\"sort_index\":{}}}}}",
-          rank_, +row, +row);
+    for (size_t row = 0; row < used.size(); ++row) {
+      if (!used[row]) continue;
+      out_ += ",\n" + fmt::format(kName, "thread_name", rank_, row, kRowNames[row]);
+      out_ += ",\n" + fmt::format(kOrder, rank_, row, row);
     }
   }
 
   void add(const TraceEvent& event) {
+    if (event.row > TraceRow::kCommunication) return add_unit(event);
     if (event.program == nullptr) {
       const bool whole = event.step == kTraceUpdate;
       char name[40];
       const auto end = whole ? fmt::format_to_n(name, sizeof name, "\"update {}\"", event.update)
                              : fmt::format_to_n(name, sizeof name, "\"end of the update\"");
-      line({name, end.size}, "\"update\"", whole ? kCompute : kCommunication, event);
+      line({name, end.size}, "\"update\"", whole ? TraceRow::kCompute : TraceRow::kCommunication,
+           event);
       return;
     }
     const StepText& text = texts(*event.program)[static_cast<size_t>(event.step)];
-    if (text.shown) line(text.name, text.category, text.row, event);
+    const bool on_cpu = event.row == TraceRow::kOfStep;
+    if (on_cpu && !text.shown) return;
+    line(text.name, text.category, on_cpu ? text.row : event.row, event);
+  }
+
+  std::string of_unit(const TraceEvent& event) const {
+    const Unit& unit = plan_.units[static_cast<size_t>(event.step)];
+    const char* what = event.row == TraceRow::kHost ? "Update" : "copy";
+    return fmt::format("{} u{} {}", what, unit.id, unit.name);
+  }
+
+  // A copy, or what the host does for a unit.
+  void add_unit(const TraceEvent& event) {
+    const bool host = event.row == TraceRow::kHost;
+    const std::string name = event.row == TraceRow::kInputs ? "inputs" : of_unit(event);
+    line(quoted(name), host ? "\"Update\"" : "\"copy\"", event.row, event);
   }
 
   // Perfetto wants the begin of an event in the microsecond, the digits behind it are nanoseconds.
-  void line(std::string_view name, std::string_view category, Row row, const TraceEvent& event) {
+  void line(std::string_view name, std::string_view category, TraceRow row,
+            const TraceEvent& event) {
     const int64_t begin = event.begin - base_, took = event.end - event.begin;
     fmt::format_to(std::back_inserter(out_),
                    ",\n{{\"name\":{},\"cat\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},"
                    "\"ts\":{}.{:03},\"dur\":{}.{:03},\"args\":{{\"update\":{}}}}}",
-                   name, category, rank_, +row, begin / 1000, begin % 1000, took / 1000,
+                   name, category, rank_, number(row), begin / 1000, begin % 1000, took / 1000,
                    took % 1000, event.update);
   }
 
@@ -150,6 +171,11 @@ Result<int64_t> common_base(const TraceRecorder& recorder, Communicator& communi
 }
 
 }  // namespace
+
+bool is_shown(StepKind kind) {
+  return kind != StepKind::kFree && kind != StepKind::kPost && kind != StepKind::kPostShard &&
+         kind != StepKind::kCheckLoss;
+}
 
 std::string trace_lines(const TraceRecorder& recorder, const Plan& plan, int rank, int64_t base) {
   return LineWriter(plan, rank, base).write(recorder);

@@ -3,7 +3,8 @@
 //
 // TraceRecorder keeps the last kTraceEvents events in memory that the plan counts; older ones are
 // overwritten. TraceFile turns them into one file of all ranks at the end of the run: a process a
-// rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions.
+// rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions. On a
+// device (runtime/device_trace.h) rows are streams, and those of copies come behind these two.
 // Times are microseconds since the first event of any rank (one host: one clock). The file appears
 // by rename, whole or not at all; until then each rank writes a part of its own beside it.
 //
@@ -24,13 +25,28 @@ namespace ofsdp {
 inline constexpr int32_t kTraceExchange = -1;  // the exchange that ends an update
 inline constexpr int32_t kTraceUpdate = -2;    // the whole update
 
+// Where an event is shown: where its kind of step belongs on a CPU, or on which stream it was.
+enum class TraceRow : int32_t {
+  kOfStep,
+  kCompute,
+  kCommunication,
+  kInputs,
+  kUp,  // of --cpu-offload, like the next two
+  kDown,
+  kHost
+};
+
 struct TraceEvent {
   const ProgramPlan* program;  // null: no step of one
   int64_t begin;               // nanoseconds of the steady clock
   int64_t end;
-  int32_t step;    // of the program's schedule, or kTrace...
+  int32_t step;  // of the program's schedule; kTrace...; on the last four rows the unit
+  TraceRow row;
   int64_t update;  // from 1
 };
+
+// Steps that take no time would only hide the others.
+bool is_shown(StepKind kind);
 
 inline constexpr size_t kTraceEvents = size_t{1} << 18;
 inline constexpr size_t kTraceBytes = kTraceEvents * sizeof(TraceEvent);

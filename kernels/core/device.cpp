@@ -138,10 +138,11 @@ DeviceEvent::~DeviceEvent() {
   if (event_ != nullptr) device_->table().drop_event(device_->handle(), event_);
 }
 
-Result<DeviceEvent> DeviceEvent::make(Device& device) {
+Result<DeviceEvent> DeviceEvent::make(Device& device, bool timed) {
   DeviceEvent made;
   made.device_ = &device;
-  made.event_ = device.table().make_event(device.handle());
+  const ofsdp_device_table& table = device.table();
+  made.event_ = (timed ? table.make_timed_event : table.make_event)(device.handle());
   if (made.event_ == nullptr) {
     return fault("an event: {}", device.table().error(device.handle()));
   }

@@ -51,6 +51,8 @@ class Device {
     return check(function(device_, args...), what);
   }
 
+  // Of kernels made from then on.
+  Status allow_tf32(bool may) { return call("TF32", table_.allow_tf32, may ? 1 : 0); }
   // Null: the library has no kernel that accepts the problem.
   std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem);
 
@@ -93,7 +95,7 @@ class DeviceMemory {
 class DeviceEvent {
  public:
   DeviceEvent() = default;
-  static Result<DeviceEvent> make(Device& device);
+  static Result<DeviceEvent> make(Device& device, bool timed = false);
   DeviceEvent(DeviceEvent&& other) noexcept;
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent();

@@ -153,6 +153,24 @@ typedef struct ofsdp_device_update {
   const ofsdp_step_numbers* numbers;
 } ofsdp_device_update;
 
+/* Of a shard whose optimizer needs norms of whole parameters: a stretch that is of one of them. */
+typedef struct ofsdp_parameter_part {
+  int64_t begin, count; /* elements of the shard */
+  int64_t parameter;    /* its squares are the two numbers from squares + 2 parameter on */
+  double weight_decay;
+} ofsdp_parameter_part;
+
+typedef struct ofsdp_parameter_parts {
+  float* param; /* of the shard, as the states */
+  float* states[OFSDP_MOST_OPTIMIZER_STATES];
+  const ofsdp_parameter_part* parts; /* host memory, read by the call; in order, apart */
+  int64_t num_parts;
+  double* squares;              /* of each parameter, and of what its step is the direction of */
+  double* partials;             /* 2 (count / 4096 + 1) of each part */
+  const ofsdp_run_state* state; /* neither `skip` nor `stop` */
+  const ofsdp_step_numbers* numbers;
+} ofsdp_parameter_parts;
+
 /* What a call that has to wait for other ranks asks again and again; 0: it gives up. */
 typedef struct ofsdp_patience {
   int32_t (*goes_on)(void* context);
@@ -252,6 +270,20 @@ typedef struct ofsdp_device_table {
   /* As record, for the host to wait for; in a capture it is of the graph: each launch records it
    * anew, and no stream may wait for it. */
   int32_t (*signal)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
+
+  /* Of operators made from then on: whether products of float32 may round their operands to TF32. */
+  int32_t (*allow_tf32)(ofsdp_device*, int32_t may);
+
+  /* Behind `update` of all units, by an optimizer whose steps need norms of whole parameters: the
+   * parts' squares are added to `squares`; then, once ranks have added them up, the step. */
+  int32_t (*add_squares)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
+                         const ofsdp_parameter_parts*);
+  int32_t (*take_step)(ofsdp_device*, ofsdp_stream*, ofsdp_device_optimizer*,
+                       const ofsdp_parameter_parts*);
+
+  /* An event that also says when; not of a capture. Both must have been reached. */
+  ofsdp_event* (*make_timed_event)(ofsdp_device*);
+  int32_t (*elapsed)(ofsdp_device*, ofsdp_event* first, ofsdp_event* then, double* microseconds);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

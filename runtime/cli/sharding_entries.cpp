@@ -18,6 +18,8 @@ constexpr Choice<WrapPolicy> kWraps[] = {{"transformer", WrapPolicy::kTransforme
                                          {"none", WrapPolicy::kNone}};
 constexpr Choice<DType> kDTypes[] = {
     {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}};
+constexpr Choice<MatmulPrecision> kPrecisions[] = {{"highest", MatmulPrecision::kHighest},
+                                                   {"high", MatmulPrecision::kHigh}};
 constexpr Choice<Recompute> kRecomputes[] = {
     {"none", Recompute::kNone}, {"unit", Recompute::kUnit}, {"auto", Recompute::kAuto}};
 constexpr Choice<CpuOffload> kOffloads[] = {{"none", CpuOffload::kNone},
@@ -146,6 +148,9 @@ std::vector<OptionEntry> sharding_entries() {
              OFSDP_FIELD(sharding.reduce_dtype)),
       choice("buffer-dtype", kDTypes, "of buffers such as running statistics",
              OFSDP_FIELD(sharding.buffer_dtype)),
+      choice("matmul-precision", kPrecisions,
+             "CUDA: products of float32, as PyTorch names it; high rounds operands to TF32",
+             OFSDP_FIELD(sharding.matmul_precision)),
       choice("activation-checkpointing", kRecomputes, "what is computed again in backward",
              OFSDP_FIELD(sharding.activation_checkpointing)),
       choice("cpu-offload", kOffloads, "CUDA: where shards rest",

@@ -90,6 +90,8 @@ struct ofsdp_event {
   ofsdp_device_graph* capture = nullptr;  // in which it was last recorded, or null
   ofsdp_stream* stream = nullptr;
   bool signals = false;  // recorded by a graph, for the host alone
+  bool timed = false;
+  uint64_t at = 0;  // of the device's clock, when it was last reached
 };
 
 struct ofsdp_stream {
@@ -140,6 +142,8 @@ struct ofsdp_device {
   std::thread server;
   bool closing = false;
   int place = -1;  // of several ranks
+  bool tf32 = false;
+  uint64_t clock = 0;  // operations run so far: a microsecond each
 
   std::string error;
   ofsdp::Status fault;  // of work that failed: what every later await says
@@ -157,6 +161,10 @@ namespace ofsdp::counting {
 
 void add_order(ofsdp_device_table& table);
 void add_work(ofsdp_device_table& table);
+void add_norms(ofsdp_device_table& table);
+void add_clock(ofsdp_device_table& table);
+// [Note: the norm's blocks] of runtime/optimizer_step.h: sixteen sums in turn, added in order.
+double squares(const float* values, int64_t count);
 void add_groups(ofsdp_device_table& table);
 
 // A function of the table, called with the device locked.

@@ -29,8 +29,10 @@ int32_t ofsdp_device::put(ofsdp_stream* stream, std::function<Status()> work) {
 }
 
 Status ofsdp_device::run_one(Operation& operation) {
+  ++clock;
   if (operation.kind == Kind::kRecord) {
     operation.event->reached = std::max(operation.event->reached, operation.generation);
+    operation.event->at = clock;
   }
   if (operation.kind == Kind::kGraph) return operation.graph->run_one(*this);
   return operation.kind == Kind::kWork ? operation.work() : Status{};
@@ -310,6 +312,7 @@ void add_order(ofsdp_device_table& table) {
   table.reached = Locked<reached>::call;
   table.launch = Locked<launch>::call;
   table.drop_graph = Locked<drop_graph>::call;
+  add_clock(table);
 }
 
 }  // namespace ofsdp::counting

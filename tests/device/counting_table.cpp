@@ -81,6 +81,11 @@ void release(ofsdp_device* device, void* data) {
   device->allocations.erase(it);
 }
 
+int32_t allow_tf32(ofsdp_device* device, int32_t may) {
+  device->tf32 = may != 0;
+  return 0;
+}
+
 ofsdp_device_table make_table() {
   ofsdp_device_table table{};
   table.version = OFSDP_DEVICE_VERSION;
@@ -91,6 +96,7 @@ ofsdp_device_table make_table() {
   table.close = close;
   table.describe = describe;
   table.error = error_text;
+  table.allow_tf32 = allow_tf32;
   table.allocate = table.allocate_shared = ofsdp::counting::Locked<allocate>::call;
   table.release = table.release_host = ofsdp::counting::Locked<release>::call;
   table.allocate_host = ofsdp::counting::Locked<allocate_host>::call;

@@ -171,18 +171,6 @@ void take(const ofsdp_gradient& g, int64_t begin, int64_t count, float* to) {
   add_elements(bytes_at(g.onto + begin), DType::kFloat32, to, count);
 }
 
-// [Note: the norm's blocks] of runtime/optimizer_step.h: sixteen sums in turn, added in order.
-double squares(const float* values, int64_t count) {
-  std::array<double, 16> lanes{};
-  for (int64_t i = 0; i < count; ++i) {
-    const double value = values[i];
-    lanes[static_cast<size_t>(i % 16)] += value * value;
-  }
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
 bool holds_gradient(ofsdp_device* device, const ofsdp_gradient& g, int64_t count) {
   return device->holds(g.src, static_cast<size_t>(count) * width(g.dtype), false, "a gradient") &&
          device->holds(g.onto, g.onto == nullptr ? 0 : floats(count), false, "a gradient's sum");
@@ -285,6 +273,17 @@ int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimize
 
 }  // namespace
 
+double squares(const float* values, int64_t count) {
+  std::array<double, 16> lanes{};
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = values[i];
+    lanes[static_cast<size_t>(i % 16)] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
 void add_work(ofsdp_device_table& table) {
   table.make_kernel = Locked<make_kernel>::call;
   table.drop_kernel = Locked<drop_kernel>::call;
@@ -299,6 +298,7 @@ void add_work(ofsdp_device_table& table) {
   table.make_optimizer = Locked<make_optimizer>::call;
   table.drop_optimizer = Locked<drop_optimizer>::call;
   table.update = Locked<update>::call;
+  add_norms(table);
 }
 
 }  // namespace ofsdp::counting

@@ -143,7 +143,7 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
 // Three updates, the second skipped: moments, corrections and the count of skipped updates.
 TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, 0};
-  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta"}) {
+  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta", "lamb"}) {
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
       ofsdp_device_optimizer* optimizer =
@@ -190,6 +190,50 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   }
 }
 
+// The sums are in another order, so lengths and parameters are the same to rounding.
+TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
+  const ofsdp_optimizer_settings settings{0, 0.9, 0.999, 1e-6, 0, 0, 0};
+  const auto param = values(), average = values(0.1f);
+  auto square = values();
+  for (float& v : square) v *= v;
+  const std::vector<ofsdp_parameter_part> parts{{0, 5000, 1, 0.1}, {5000, kCount - 5000, 0, 0.0}};
+  on_both([&](Bench& d) {
+    ofsdp_device_optimizer* optimizer =
+        d.table().make_optimizer(d.device().handle(), "lamb", &settings);
+    ASSERT_NE(optimizer, nullptr);
+    d.put(0, param);
+    d.put(1, average);
+    d.put(2, square);
+    d.put(3, std::vector<double>(4));
+    ofsdp_run_state state{};
+    state.optimizer_step = 3;
+    d.put(5, std::vector{state});
+    ofsdp_step_numbers numbers{};
+    numbers.lr = 0.01;
+    d.put(6, std::vector{numbers});
+    const ofsdp_parameter_parts p{d.at<float>(0),
+                                  {d.at<float>(1), d.at<float>(2)},
+                                  parts.data(),
+                                  2,
+                                  d.at<double>(3),
+                                  d.at<double>(4),
+                                  d.at<ofsdp_run_state>(5),
+                                  d.at<ofsdp_step_numbers>(6)};
+    ofsdp_stream* stream = d.device().communication();
+    d.call(d.table().add_squares, stream, optimizer, &p);
+    d.call(d.table().take_step, stream, optimizer, &p);
+    d.call(d.table().synchronize);
+    d.table().drop_optimizer(d.device().handle(), optimizer);
+  });
+  const auto squares = gpu_->get<double>(3, 4), expected = other_->get<double>(3, 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(squares[i], expected[i], 1e-12 * expected[i]) << i;
+  const auto moved = gpu_->get<float>(0, kCount), wanted = other_->get<float>(0, kCount);
+  EXPECT_NE(moved, param);
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_NEAR(moved[i], wanted[i], 1e-6f * (1 + std::abs(wanted[i]))) << i;
+  }
+}
+
 TEST_F(DeviceTableTest, ClipsAndScalesAsOnTheCpu) {
   for (const double squared : {4.0, 1e-6, HUGE_VAL}) {
     ofsdp_run_state state{};
@@ -230,6 +274,28 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
   const auto sum = gpu_->get<float>(1, kCount);
   EXPECT_EQ(sum, other_->get<float>(1, kCount));
   EXPECT_EQ(sum[1], a[1] + a[1] + a[1]);
+}
+
+TEST_F(DeviceTableTest, ATimedEventSaysWhen) {
+  on_both([&](Bench& d) {
+    d.put(0, values());
+    d.put(1, std::vector<float>(kCount));
+    const auto before = *DeviceEvent::make(d.device(), true),
+               behind = *DeviceEvent::make(d.device(), true);
+    ofsdp_stream* const stream = d.device().compute();
+    d.call(d.table().record, before.get(), stream);
+    for (int i = 0; i < 100; ++i) {
+      d.call(d.table().add, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
+             d.at<float>(1), kCount);
+    }
+    d.call(d.table().record, behind.get(), stream);
+    d.call(d.table().await, behind.get());
+    double took = 0, back = 0;
+    d.call(d.table().elapsed, before.get(), behind.get(), &took);
+    d.call(d.table().elapsed, behind.get(), before.get(), &back);
+    EXPECT_GT(took, 10);  // microseconds; a launch is one or two
+    EXPECT_NEAR(back, -took, 1e-3 * took);
+  });
 }
 
 // The host waits for a copy inside a graph while the graph may go on, in each launch anew.

@@ -45,6 +45,8 @@ std::vector<Case> cases() {
       {"one_whole", small_mlp(1) + whole + twice},
       {"one_zero1", small_mlp(1) + zero1 + bfloat16 + twice},
       {"one_float16", small_mlp(1) + float16 + twice},
+      {"one_lamb", small_mlp(1) + bfloat16 + Words{"--optimizer", "lamb", "--no-decay", "auto"}},
+      {"two_lamb", small_mlp(2) + clip + Words{"--optimizer", "lamb", "--grad-accum", "2"}},
       {"two", small_mlp(2) + Words{"--prefetch-depth", "2"}},
       {"two_bfloat16", small_mlp(2) + bfloat16 + thrice},
       {"two_whole", small_mlp(2) + whole + bfloat16 + clip},

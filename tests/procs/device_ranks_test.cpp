@@ -22,30 +22,35 @@ Words of_fixture(const char* model, int world) {
 std::vector<NamedRun> runs() {
   const Words bfloat16{"--param-dtype", "bfloat16"}, rounded{"--reduce-dtype", "bfloat16"};
   const Words hybrid{"--strategy", "hybrid_shard", "--shard-size", "2"};
-  return {{"full_shard", small_mlp(2)},
-          {"full_shard_3", small_mlp(3)},
-          {"shard_grad_op", small_mlp(3) + Words{"--strategy", "shard_grad_op"}},
-          {"no_shard", small_mlp(3) + Words{"--strategy", "no_shard"} + rounded},
-          {"zero1", small_mlp(2) + Words{"--strategy", "zero1", "--optimizer", "lion"}},
-          {"hybrid", small_mlp(4) + hybrid + Words{"--grad-accum", "2"}},
-          {"hybrid_zero2", small_mlp(4) + Words{"--strategy", "hybrid_shard_zero2", "--shard-size",
-                                                "2", "--clip-grad-norm", "0.1"}},
-          {"ignored", small_mlp(2) + Words{"--ignore", "head.*", "--backward-prefetch", "post"}},
-          {"clip", small_mlp(3) +
-                       Words{"--clip-grad-norm", "0.1", "--optimizer", "sgd", "--momentum", "0.9"}},
-          {"accumulate", small_mlp(2) + Words{"--grad-accum", "3", "--prefetch-depth", "2"}},
-          {"accumulate_whole", small_mlp(2) + Words{"--grad-accum", "2", "--strategy", "zero1",
-                                                    "--clip-grad-norm", "0.5"}},
-          {"bfloat16", small_mlp(3) + bfloat16 + Words{"--grad-accum", "2"}},
-          {"bfloat16_rounded", small_mlp(3) + bfloat16 + rounded},
-          {"bfloat16_whole", small_mlp(2) + bfloat16 + Words{"--strategy", "no_shard"}},
-          {"bfloat16_hybrid", small_mlp(4) + bfloat16 + hybrid},
-          {"float16", small_mlp(3) + Words{"--param-dtype", "float16", "--grad-accum", "2"}},
-          {"frozen", small_mlp(3) + Words{"--freeze", "fc2.weight"}},
-          {"rank_means", small_mlp(3) + Words{"--loss-mean", "per_rank"}},
-          {"bert_tiny", of_fixture("bert_tiny/model.onnx", 2) + bfloat16},
-          {"gpt2_tiny",
-           of_fixture("gpt2_tiny/model.onnx", 2) + Words{"--activation-checkpointing", "unit"}}};
+  return {
+      {"full_shard", small_mlp(2)},
+      {"full_shard_3", small_mlp(3)},
+      {"shard_grad_op", small_mlp(3) + Words{"--strategy", "shard_grad_op"}},
+      {"no_shard", small_mlp(3) + Words{"--strategy", "no_shard"} + rounded},
+      {"zero1", small_mlp(2) + Words{"--strategy", "zero1", "--optimizer", "lion"}},
+      {"hybrid", small_mlp(4) + hybrid + Words{"--grad-accum", "2"}},
+      {"hybrid_zero2", small_mlp(4) + Words{"--strategy", "hybrid_shard_zero2", "--shard-size", "2",
+                                            "--clip-grad-norm", "0.1"}},
+      {"ignored", small_mlp(2) + Words{"--ignore", "head.*", "--backward-prefetch", "post"}},
+      {"clip",
+       small_mlp(3) + Words{"--clip-grad-norm", "0.1", "--optimizer", "sgd", "--momentum", "0.9"}},
+      {"accumulate", small_mlp(2) + Words{"--grad-accum", "3", "--prefetch-depth", "2"}},
+      {"accumulate_whole",
+       small_mlp(2) + Words{"--grad-accum", "2", "--strategy", "zero1", "--clip-grad-norm", "0.5"}},
+      {"bfloat16", small_mlp(3) + bfloat16 + Words{"--grad-accum", "2"}},
+      {"bfloat16_rounded", small_mlp(3) + bfloat16 + rounded},
+      {"bfloat16_whole", small_mlp(2) + bfloat16 + Words{"--strategy", "no_shard"}},
+      {"bfloat16_hybrid", small_mlp(4) + bfloat16 + hybrid},
+      {"float16", small_mlp(3) + Words{"--param-dtype", "float16", "--grad-accum", "2"}},
+      {"frozen", small_mlp(3) + Words{"--freeze", "fc2.weight"}},
+      {"lamb", small_mlp(3) + Words{"--optimizer", "lamb", "--clip-grad-norm", "0.1"}},
+      {"lamb_whole", small_mlp(2) + bfloat16 +
+                         Words{"--optimizer", "lamb", "--strategy", "zero1", "--grad-accum", "2"}},
+      {"lamb_hybrid", small_mlp(4) + hybrid + Words{"--optimizer", "lamb", "--lr", "0.02"}},
+      {"rank_means", small_mlp(3) + Words{"--loss-mean", "per_rank"}},
+      {"bert_tiny", of_fixture("bert_tiny/model.onnx", 2) + bfloat16},
+      {"gpt2_tiny",
+       of_fixture("gpt2_tiny/model.onnx", 2) + Words{"--activation-checkpointing", "unit"}}};
 }
 
 class DeviceRanksTest : public testing::TestWithParam<NamedRun> {};

@@ -32,6 +32,7 @@ std::vector<Case> cases() {
   const Words bfloat16{"--param-dtype", "bfloat16"};
   return {{"mlp", mlp, {"Gemm", "ofsdp.GemmEpilogue", "ofsdp.ReluGrad", "ofsdp.ArgmaxMatches"}},
           {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+          {"mlp_lamb", mlp + Words{"--optimizer", "lamb"}, {"Gemm"}},
           {"dropout",
            fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
                      "synthetic", "--steps", "9", "--batch-size", "5"}),
@@ -110,6 +111,28 @@ TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
     EXPECT_EQ(cpu.err, device.err) << spoiled.name;
     EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out.onnx"));
   }
+}
+
+// TF32 has ten bits of fraction: losses move, but no further than its rounding; of 16 bits none does.
+TEST(EmulatedDevicePrecision, HighRoundsOperandsOfFloat32Products) {
+  const Words high{"--matmul-precision", "high"};
+  const Words mlp = small_mlp(1) + Words{"--steps", "9"};
+  const Trained exact = run_on_device(OFSDP_EMULATED_DEVICE, mlp);
+  const Trained rounded = run_on_device(OFSDP_EMULATED_DEVICE, mlp, high);
+  expect_near_losses(exact, rounded, 2e-3);
+  EXPECT_NE(exact.rows, rounded.rows);
+  EXPECT_NE(rounded.run.out.find("loss float32; products of float32 in TF32"), std::string::npos);
+  const Words narrow{"--param-dtype", "bfloat16"};
+  expect_same_bits(run_on_device(OFSDP_EMULATED_DEVICE, mlp, narrow),
+                   run_on_device(OFSDP_EMULATED_DEVICE, mlp, narrow + high));
+}
+
+TEST(EmulatedDevicePrecision, HasNoEffectOnTheCpuWhichOneLineSays) {
+  const Words mlp = small_mlp(1) + Words{"--steps", "3"};
+  const Trained plain = on_cpu(mlp), high = on_cpu(mlp + Words{"--matmul-precision", "high"});
+  expect_same_bits(plain, high);
+  EXPECT_NE(high.run.out.find("--matmul-precision high: no effect, since the run is on the CPU\n"),
+            std::string::npos);
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {

@@ -42,7 +42,7 @@ TEST(Trace, TheRingKeepsTheLastEvents) {
   TraceRecorder recorder(std::as_writable_bytes(std::span(memory)));
   EXPECT_EQ(recorder.size(), 0u);
   for (int64_t i = 1; i <= 6; ++i)
-    recorder.add({nullptr, i * 1000, i * 1000 + 500, kTraceUpdate, i});
+    recorder.add({nullptr, i * 1000, i * 1000 + 500, kTraceUpdate, TraceRow::kOfStep, i});
   ASSERT_EQ(recorder.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(recorder.event(i).update, static_cast<int64_t>(i) + 3);
   const std::string lines = trace_lines(recorder, Plan(), 1, 1000);

@@ -97,6 +97,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "param-dtype",
                            "reduce-dtype",
                            "buffer-dtype",
+                           "matmul-precision",
                            "activation-checkpointing",
                            "cpu-offload",
                            "backward-prefetch",

@@ -13,6 +13,7 @@
 struct ofsdp_device {
   int ordinal = 0;
   int multiprocessors = 0;
+  bool tf32 = false;      // in products of float32 that are made from now on
   uint64_t identity = 0;  // of its UUID
   std::string name;
   std::string error;

@@ -6,13 +6,15 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cuda/lamb.h"
 #include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/elements.cuh"
 
 namespace ofsdp::cuda {
 namespace {
 
-enum class Kind { kAdam, kAdamW, kSgd, kLion, kAdagrad, kAdadelta };
+// Of LAMB the averages alone: lamb.h has what follows.
+enum class Kind { kAdam, kAdamW, kSgd, kLion, kAdagrad, kAdadelta, kLamb };
 
 struct Factors {
   float a, b, c, d, e, f, g;
@@ -46,6 +48,7 @@ __device__ Factors factors(const ofsdp_optimizer_settings& s, double lr, double 
   f.flag = step == 1;
   f.a = f32(kind == Kind::kLion ? lr : -lr);
   if (kind == Kind::kSgd) f.b = f32(s.momentum);
+  if (kind == Kind::kLamb) f = {f32(s.beta1), f32(1 - s.beta1), f32(s.beta2), f32(1 - s.beta2)};
   if (kind == Kind::kLion) {
     f.b = f32(1 - lr * decay);
     f.c = f32(s.beta1);
@@ -83,6 +86,11 @@ __device__ void step(Cell& x, float g, const Factors& f, const ofsdp_optimizer_s
     x.s0 = f.e * x.s0 + f.f * g;
     return;
   }
+  if (kind == Kind::kLamb) {
+    x.s0 = f.a * x.s0 + f.b * g;
+    x.s1 = f.c * x.s1 + f.d * g * g;
+    return;
+  }
   if (f.decay) g = g + decay * x.p;
   if (kind == Kind::kSgd) {
     if (momentum) {
@@ -113,10 +121,10 @@ __global__ void update_kernel(ofsdp_device_update u, ofsdp_optimizer_settings s)
   OFSDP_CUDA_LOOP(i, u.count) {
     float g = gradient_at<From>(u.gradient, i);
     if (u.scaled != 0) g = g * scale;
-    Cell x{u.param[i], u.states[0] == nullptr ? 0 : u.states[0][i],
+    Cell x{kind == Kind::kLamb ? 0 : u.param[i], u.states[0] == nullptr ? 0 : u.states[0][i],
            u.states[1] == nullptr ? 0 : u.states[1][i]};
     step<kind>(x, g, f, s, f32(u.weight_decay), u.states[0] != nullptr);
-    u.param[i] = x.p;
+    if (kind != Kind::kLamb) u.param[i] = x.p;
     if (u.states[0] != nullptr) u.states[0][i] = x.s0;
     if (u.states[1] != nullptr) u.states[1][i] = x.s1;
   }
@@ -139,7 +147,8 @@ struct Named {
 constexpr Named kOptimizers[] = {
     {"adamw", start<Kind::kAdamW>},     {"adam", start<Kind::kAdam>},
     {"sgd", start<Kind::kSgd>},         {"lion", start<Kind::kLion>},
-    {"adagrad", start<Kind::kAdagrad>}, {"adadelta", start<Kind::kAdadelta>}};
+    {"adagrad", start<Kind::kAdagrad>}, {"adadelta", start<Kind::kAdadelta>},
+    {"lamb", start<Kind::kLamb>}};
 
 }  // namespace
 }  // namespace ofsdp::cuda
@@ -169,12 +178,26 @@ int32_t update(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimize
   return optimizer->kind->start(device, raw(stream), optimizer->settings, *u);
 }
 
+// LAMB is the one optimizer whose steps need norms of parameters.
+int32_t add_squares(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                    const ofsdp_parameter_parts* parts) {
+  return failed(device, add_lamb_squares(optimizer->settings, *parts, raw(stream)),
+                "norms of parameters");
+}
+
+int32_t take_step(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                  const ofsdp_parameter_parts* parts) {
+  return failed(device, take_lamb_step(optimizer->settings, *parts, raw(stream)), "a step");
+}
+
 }  // namespace
 
 void add_optimizers(ofsdp_device_table& table) {
   table.make_optimizer = make_optimizer;
   table.drop_optimizer = drop_optimizer;
   table.update = update;
+  table.add_squares = add_squares;
+  table.take_step = take_step;
 }
 
 }  // namespace ofsdp::cuda

@@ -27,6 +27,20 @@ ofsdp_event* make_event(ofsdp_device* device) {
   return reinterpret_cast<ofsdp_event*>(event);
 }
 
+ofsdp_event* make_timed_event(ofsdp_device* device) {
+  cudaEvent_t event = nullptr;
+  const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventBlockingSync);
+  if (failed(device, error, "cudaEventCreate") != 0) return nullptr;
+  return reinterpret_cast<ofsdp_event*>(event);
+}
+
+int32_t elapsed(ofsdp_device* device, ofsdp_event* first, ofsdp_event* then, double* microseconds) {
+  float milliseconds = 0;
+  const cudaError_t error = cudaEventElapsedTime(&milliseconds, raw(first), raw(then));
+  *microseconds = static_cast<double>(milliseconds) * 1e3;
+  return failed(device, error, "cudaEventElapsedTime");
+}
+
 void drop_event(ofsdp_device*, ofsdp_event* event) { cudaEventDestroy(raw(event)); }
 
 int32_t record(ofsdp_device* device, ofsdp_event* event, ofsdp_stream* stream) {
@@ -110,6 +124,8 @@ void add_order(ofsdp_device_table& table) {
   table.drop_stream = drop_stream;
   table.make_event = make_event;
   table.drop_event = drop_event;
+  table.make_timed_event = make_timed_event;
+  table.elapsed = elapsed;
   table.record = record;
   table.signal = signal;
   table.wait = wait;

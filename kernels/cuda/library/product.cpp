@@ -24,11 +24,8 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// OFSDP_TF32=1: products of float32 round their operands to TF32.
-cublasComputeType_t compute_type(DType dtype) {
-  const char* tf32 = std::getenv("OFSDP_TF32");
-  const bool fast = dtype == DType::kFloat32 && tf32 != nullptr && tf32[0] == '1';
-  return fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+cublasComputeType_t compute_type(const ProductShape& s) {
+  return s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 // A choice by time may differ from run to run, and with it the bits: only where that is asked for.
@@ -113,7 +110,7 @@ class LtProduct final : public MatrixProduct {
 
   bool describe() {
     const ProductShape& s = shape_;
-    if (lt().cublasLtMatmulDescCreate_(&operation_, compute_type(s.dtype), CUDA_R_32F) !=
+    if (lt().cublasLtMatmulDescCreate_(&operation_, compute_type(s), CUDA_R_32F) !=
         CUBLAS_STATUS_SUCCESS) {
       return false;
     }
@@ -237,8 +234,9 @@ class LtProduct final : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, const ProductShape& shape) {
+std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape) {
   if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
+  shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
   auto product = std::make_unique<LtProduct>();
   if (!product->settle(device, shape)) return nullptr;
   return product;

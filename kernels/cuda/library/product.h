@@ -50,6 +50,7 @@ struct ProductShape {
   bool aux = false;                                  // [rows, columns] as D
   BiasGrad bias_grad = BiasGrad::kNone;              // not with bias
   uint32_t alignment = kProductAlignment;            // of every matrix; of a bias 16 or more
+  bool tf32 = false;  // operands of float32 are rounded to TF32; make_product sets it
   auto operator<=>(const ProductShape&) const = default;
 };
 
@@ -78,6 +79,6 @@ class MatrixProduct {
 // Where there can be one, of these alone: leading dimensions, and what stands together.
 bool product_has_epilogue(const ProductShape& shape);
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, const ProductShape& shape);
+std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape);
 
 }  // namespace ofsdp::cuda

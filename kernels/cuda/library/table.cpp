@@ -90,6 +90,11 @@ void describe(ofsdp_device* device, char* text, size_t bytes) {
 
 const char* error_text(ofsdp_device* device) { return device->error.c_str(); }
 
+int32_t allow_tf32(ofsdp_device* device, int32_t may) {
+  device->tf32 = may != 0;
+  return 0;
+}
+
 ofsdp_device_table make_table() {
   ofsdp_device_table table{};
   table.version = OFSDP_DEVICE_VERSION;
@@ -100,6 +105,7 @@ ofsdp_device_table make_table() {
   table.close = close;
   table.describe = describe;
   table.error = error_text;
+  table.allow_tf32 = allow_tf32;
   add_memory(table);
   add_order(table);
   add_operators(table);

@@ -8,6 +8,7 @@
 
 #include "kernels/core/tensor.h"
 #include "kernels/cuda/pointwise_math.cuh"
+#include "tests/device/counting_device.h"
 
 namespace ofsdp::cuda {
 namespace {
@@ -28,6 +29,16 @@ void store(void* to, DType dtype, int64_t i, float value) {
   } else {
     static_cast<float*>(to)[i] = value;
   }
+}
+
+// Eight bits of exponent and ten of fraction, to the nearest.
+float to_tf32(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
+  std::memcpy(&value, &bits, sizeof(bits));
+  return value;
 }
 
 bool is_aligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
@@ -106,11 +117,16 @@ class Loops final : public MatrixProduct {
     std::fill_n(row, s_.columns, 0.0f);
     for (int64_t k = 0; k < s_.inner; ++k) {
       const int64_t at_a = m * s_.stride_a + (s_.transpose_a ? k * s_.rows + i : i * s_.inner + k);
-      const float x = load(a, s_.dtype, at_a);
+      const float x = operand(a, at_a);
       const int64_t first = m * s_.stride_b + (s_.transpose_b ? k : k * s_.columns);
       const int64_t step = s_.transpose_b ? s_.inner : 1;
-      for (int64_t j = 0; j < s_.columns; ++j) row[j] += x * load(b, s_.dtype, first + j * step);
+      for (int64_t j = 0; j < s_.columns; ++j) row[j] += x * operand(b, first + j * step);
     }
+  }
+
+  float operand(const void* from, int64_t i) const {
+    const float value = load(from, s_.dtype, i);
+    return s_.tf32 ? to_tf32(value) : value;
   }
 
   ProductShape s_;
@@ -118,8 +134,9 @@ class Loops final : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device&, const ProductShape& shape) {
+std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape) {
   if (!product_has_epilogue(shape)) return nullptr;
+  shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
   return std::make_unique<Loops>(shape);
 }
 

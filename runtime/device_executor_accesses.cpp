@@ -1,0 +1,116 @@
+// What memory each step of a program touches on a device, for StreamPlan.
+#include "runtime/device_executor.h"
+
+namespace ofsdp {
+
+std::vector<StepAccess> DeviceExecutor::accesses(const BoundProgram& program) const {
+  std::vector<StepAccess> list;
+  for (const BoundStep& step : program.steps) list.push_back(access(program, step));
+  return list;
+}
+
+namespace {
+
+// gcc 12 takes an address inside the device's block, which it saw made of null, for no memory.
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
+
+class Touches {
+ public:
+  Touches() { list_.reserve(8); }
+  void read(const void* data, size_t bytes) { add(data, bytes, false); }
+  void write(const void* data, size_t bytes) { add(data, bytes, true); }
+  void add(const void* data, size_t bytes, bool writes) {
+    if (data == nullptr || bytes == 0) return;
+    list_.push_back({static_cast<const std::byte*>(data), bytes, writes});
+  }
+  std::vector<MemoryAccess> take() { return std::move(list_); }
+
+ private:
+  std::vector<MemoryAccess> list_;
+};
+
+std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const BoundProgram& program,
+                                       const BoundStep& step, bool several) {
+  const auto u = static_cast<size_t>(step.index);
+  const Unit& unit = context.plan.units[u];
+  const UnitState& state = context.units[u];
+  const auto numel = static_cast<size_t>(unit.padded_numel);
+  const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
+  const size_t width = dtype_size(context.plan.param_dtype);
+  const size_t slot = numel * dtype_size(context.plan.slot_dtype(unit));
+  std::byte* const own = program.accumulate[u];
+  Touches touches;
+  switch (step.kind) {
+    case StepKind::kGather:
+      touches.read(state.owned, owned);
+      touches.add(step.slot, (numel + static_cast<size_t>(unit.frozen_padded_numel)) * width,
+                  several || reinterpret_cast<std::byte*>(state.owned) != step.slot);
+      break;
+    case StepKind::kApply:
+      touches.write(state.owned, owned);
+      for (const float* values : state.optimizer) touches.read(values, owned);
+      break;
+    case StepKind::kAcquire:
+      touches.write(own != nullptr ? own : state.slot, own != nullptr ? numel * width : slot);
+      break;
+    case StepKind::kAccumulate:
+      touches.read(own, numel * width);
+      touches.write(state.slot, slot);
+      break;
+    default:
+      touches.add(state.slot, slot, several || step.kind == StepKind::kAllReduce);
+      touches.write(state.gradient, owned);
+      if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) break;
+      touches.write(state.owned, owned);
+      for (float* values : state.optimizer) touches.write(values, owned);
+  }
+  return touches.take();
+}
+
+}  // namespace
+
+// Inputs have no address yet; only uploads write them. What lies in the run's state is used by one
+// stream alone, or is written before the other forks; the loss, `stop`, before what reads it: on the
+// compute stream, or with several ranks on that of the updates.
+StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& step) const {
+  Touches touches;
+  switch (step.kind) {
+    case StepKind::kFree:
+    case StepKind::kPost:
+    case StepKind::kPostShard:
+      break;
+    case StepKind::kRun: {
+      const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+      for (const TensorView& view : run.inputs) touches.read(view.data, view.desc.bytes());
+      for (const TensorView& view : run.outputs) touches.write(view.data, view.desc.bytes());
+      touches.write(run.workspace, run.kernel->workspace_bytes());
+      break;
+    }
+    case StepKind::kCheckLoss:
+      touches.read(program.loss, sizeof(float));
+      touches.write(context_.memory.io() + context_.io.state, 1);
+      break;
+    case StepKind::kCarry:
+      touches.read(step.source, step.bytes);
+      touches.write(step.slot, step.bytes);
+      break;
+    case StepKind::kClip:
+      touches.write(context_.memory.io() + context_.io.state, 1);
+      break;
+    case StepKind::kTrust:
+      for (size_t u = 0; step_lengths_ != nullptr && u < context_.units.size(); ++u) {
+        const UnitState& state = context_.units[u];
+        const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
+        touches.read(state.owned, owned);
+        for (const float* values : state.optimizer) touches.read(values, owned);
+      }
+      break;
+    default:
+      if (step.kind == StepKind::kUpdate && waits_for_decision(program)) break;
+      if (step.kind == StepKind::kApply && step_lengths_ == nullptr) break;
+      return {stream_of(program, step), unit_touches(context_, program, step, ranks_->several())};
+  }
+  return {stream_of(program, step), touches.take()};
+}
+
+}  // namespace ofsdp
