@@ -62,8 +62,7 @@ class Chooser {
     const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
     ChosenDevice chosen;
     OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % *devices));
-    const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
-    OFSDP_RETURN_IF_ERROR(chosen.device->allow_tf32(tf32));
+    OFSDP_RETURN_IF_ERROR(chosen.device->allow(permissions()));
     chosen.notice = "device: " + chosen.device->description();
     if (several) {
       std::string engine;
@@ -105,6 +104,15 @@ class Chooser {
   }
 
  private:
+  uint32_t permissions() const {
+    const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
+    const bool vary = options_.launch.deterministic == Determinism::kOff;
+    uint32_t what = 0;
+    if (tf32) what |= OFSDP_MAY_ROUND_TO_TF32;
+    if (vary) what |= OFSDP_MAY_VARY;
+    return what;
+  }
+
   std::string ranks_text() const { return fmt::format("{} ranks: ", communicator_.size()); }
 
   // A program without the library never promised a device.

@@ -52,7 +52,7 @@ class Device {
   }
 
   // Of kernels made from then on.
-  Status allow_tf32(bool may) { return call("TF32", table_.allow_tf32, may ? 1 : 0); }
+  Status allow(uint32_t what) { return call("a permission", table_.allow, what); }
   // Null: the library has no kernel that accepts the problem.
   std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem);
 

@@ -181,6 +181,11 @@ typedef struct ofsdp_patience {
 
 typedef enum { OFSDP_SUM, OFSDP_LARGEST } ofsdp_reduction;
 
+enum {
+  OFSDP_MAY_ROUND_TO_TF32 = 1, /* operands of products of float32 */
+  OFSDP_MAY_VARY = 2           /* other bits from run to run: choices by time, sums in any order */
+};
+
 typedef struct ofsdp_device_table {
   uint32_t version;
   uint32_t size; /* sizeof(ofsdp_device_table) of the library */
@@ -271,8 +276,8 @@ typedef struct ofsdp_device_table {
    * anew, and no stream may wait for it. */
   int32_t (*signal)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
 
-  /* Of operators made from then on: whether products of float32 may round their operands to TF32. */
-  int32_t (*allow_tf32)(ofsdp_device*, int32_t may);
+  /* Of operators made from then on: what they may do to be faster, of OFSDP_MAY_*. */
+  int32_t (*allow)(ofsdp_device*, uint32_t what);
 
   /* Behind `update` of all units, by an optimizer whose steps need norms of whole parameters: the
    * parts' squares are added to `squares`; then, once ranks have added them up, the step. */

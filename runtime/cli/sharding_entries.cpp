@@ -121,7 +121,8 @@ std::vector<OptionEntry> launch_entries() {
       number("timeout", "300", "seconds a collective may take before the run stops", kAboveZero,
              OFSDP_FIELD(launch.timeout_seconds)),
       choice("deterministic", kDeterminisms,
-             "same command, same kind of machine, same bits; off changes nothing on CPUs",
+             "same command, same kind of machine, same bits; off: on GPUs algorithms are chosen by "
+             "time",
              OFSDP_FIELD(launch.deterministic)),
   };
 }

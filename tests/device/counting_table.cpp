@@ -81,8 +81,9 @@ void release(ofsdp_device* device, void* data) {
   device->allocations.erase(it);
 }
 
-int32_t allow_tf32(ofsdp_device* device, int32_t may) {
-  device->tf32 = may != 0;
+int32_t allow(ofsdp_device* device, uint32_t what) {
+  device->tf32 = (what & OFSDP_MAY_ROUND_TO_TF32) != 0;
+  device->counts["may_vary"] = (what & OFSDP_MAY_VARY) != 0 ? 1 : 0;
   return 0;
 }
 
@@ -96,7 +97,7 @@ ofsdp_device_table make_table() {
   table.close = close;
   table.describe = describe;
   table.error = error_text;
-  table.allow_tf32 = allow_tf32;
+  table.allow = allow;
   table.allocate = table.allocate_shared = ofsdp::counting::Locked<allocate>::call;
   table.release = table.release_host = ofsdp::counting::Locked<release>::call;
   table.allocate_host = ofsdp::counting::Locked<allocate_host>::call;

@@ -82,6 +82,12 @@ TEST(DeviceCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   EXPECT_EQ(many["operations"] - few["operations"], 400);
 }
 
+TEST(DeviceChoiceTest, OperatorsMayVaryFromRunToRunWhereThatIsAskedFor) {
+  EXPECT_EQ(on_counting_device(small_mlp()).counts.at("may_vary"), 0);
+  const Words off{"--deterministic", "off"};
+  EXPECT_EQ(on_counting_device(small_mlp(), off).counts.at("may_vary"), 1);
+}
+
 TEST(DeviceChoiceTest, WithoutADriverAutoTakesTheCpuAndSaysSo) {
   const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE,
                           "COUNTING_DEVICE_PROBE=no NVIDIA driver"};

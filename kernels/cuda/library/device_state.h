@@ -13,8 +13,8 @@
 struct ofsdp_device {
   int ordinal = 0;
   int multiprocessors = 0;
-  bool tf32 = false;      // in products of float32 that are made from now on
-  uint64_t identity = 0;  // of its UUID
+  bool tf32 = false, may_vary = false;  // operators made from now on (`allow`)
+  uint64_t identity = 0;                // of its UUID
   std::string name;
   std::string error;
   std::set<void*> of_nccl;      // memory that is NCCL's to free

@@ -1,10 +1,11 @@
 #include "kernels/cuda/library/product.h"
 
+#include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/lt.h"
@@ -26,12 +27,6 @@ cudaDataType_t type_of(DType dtype) {
 
 cublasComputeType_t compute_type(const ProductShape& s) {
   return s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
-// A choice by time may differ from run to run, and with it the bits: only where that is asked for.
-bool timed() {
-  const char* wish = std::getenv("OFSDP_CUDA_TIMED");
-  return wish != nullptr && wish[0] == '1';
 }
 
 // A is cuBLASLt's B: its sums are BGRADB's.
@@ -141,9 +136,10 @@ class LtProduct final : public MatrixProduct {
   // same bits.
   bool choose(ofsdp_device& device) {
     static std::mutex mutex;
-    static std::map<std::pair<int, ProductShape>, cublasLtMatmulHeuristicResult_t> known;
+    using Key = std::tuple<int, bool, ProductShape>;
+    static std::map<Key, cublasLtMatmulHeuristicResult_t> known;
     const std::scoped_lock lock(mutex);
-    const std::pair key{device.ordinal, shape_};
+    const Key key{device.ordinal, device.may_vary, shape_};
     if (const auto it = known.find(key); it != known.end()) {
       chosen_ = it->second;
       return true;
@@ -165,7 +161,12 @@ class LtProduct final : public MatrixProduct {
         found.data(), &count);
     lt().cublasLtMatmulPreferenceDestroy_(preference);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
-    chosen_ = found[static_cast<size_t>(timed() ? fastest(found, count) : 0)];
+    chosen_ = found[static_cast<size_t>(device.may_vary ? fastest(found, count) : 0)];
+    // Ranks may choose differently, but plan alike.
+    for (int i = 0; device.may_vary && i < count; ++i) {
+      chosen_.workspaceSize =
+          std::max(chosen_.workspaceSize, found[static_cast<size_t>(i)].workspaceSize);
+    }
     known.emplace(key, chosen_);
     return true;
   }

@@ -1,6 +1,6 @@
 // MatrixProduct: D = epilogue(alpha op(A) op(B) + beta C) in row-major convention by cuBLASLt, batched
 // over leading axes with a stride each; settled while planning: the heuristic's first algorithm or,
-// with OFSDP_CUDA_TIMED=1, the fastest of its first eight; kept by shape, type and epilogue.
+// where bits may vary from run to run, the fastest of its first eight; kept by shape, type and epilogue.
 //
 // cuBLASLt is column-major: a row-major matrix is its transpose there, so B goes first and A second.
 // The bias of an epilogue runs along columns of D, of which each row here is one.

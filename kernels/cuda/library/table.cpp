@@ -90,8 +90,9 @@ void describe(ofsdp_device* device, char* text, size_t bytes) {
 
 const char* error_text(ofsdp_device* device) { return device->error.c_str(); }
 
-int32_t allow_tf32(ofsdp_device* device, int32_t may) {
-  device->tf32 = may != 0;
+int32_t allow(ofsdp_device* device, uint32_t what) {
+  device->tf32 = (what & OFSDP_MAY_ROUND_TO_TF32) != 0;
+  device->may_vary = (what & OFSDP_MAY_VARY) != 0;
   return 0;
 }
 
@@ -105,7 +106,7 @@ ofsdp_device_table make_table() {
   table.close = close;
   table.describe = describe;
   table.error = error_text;
-  table.allow_tf32 = allow_tf32;
+  table.allow = allow;
   add_memory(table);
   add_order(table);
   add_operators(table);

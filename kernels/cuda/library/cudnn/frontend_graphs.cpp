@@ -57,21 +57,26 @@ class GraphBuilder {
   std::shared_ptr<Graph> graph_;
 };
 
+std::vector<fe::NumericalNote_t> unwanted(const CudnnTarget& target, DType dtype) {
+  using Note = fe::NumericalNote_t;
+  std::vector<Note> notes;
+  if (!target.may_vary) notes.push_back(Note::NONDETERMINISTIC);
+  if (dtype != DType::kFloat32) return notes;
+  notes.insert(notes.end(), {Note::WINOGRAD, Note::FFT});
+  if (!target.tf32) notes.insert(notes.end(), {Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS});
+  return notes;
+}
+
 class FrontendPlan final : public CudnnPlan {
  public:
   FrontendPlan(std::shared_ptr<Graph> graph, const CudnnTarget& target)
       : graph_(std::move(graph)), handle_(static_cast<cudnnHandle_t>(target.handle)) {}
 
-  bool settle(DType dtype) {
+  bool settle(const CudnnTarget& target, DType dtype) {
     if (graph_->validate().is_bad() || build().is_bad()) return false;
     const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
     if (graph_->create_execution_plans(modes).is_bad()) return false;
-    graph_->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-    if (dtype == DType::kFloat32) {
-      graph_->deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE,
-                                      fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
-                                      fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::FFT});
-    }
+    graph_->deselect_numeric_notes(unwanted(target, dtype));
     graph_->deselect_workspace_greater_than(kMostWorkspace);
     if (graph_->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
     return graph_->get_workspace_size(workspace_).is_good() && workspace_ <= kMostWorkspace;
@@ -104,7 +109,7 @@ std::unique_ptr<CudnnPlan> plan(const CudnnTarget& target, DType dtype, Fill fil
     GraphBuilder builder(target, dtype);
     fill(builder);
     auto made = std::make_unique<FrontendPlan>(builder.take(), target);
-    if (!made->settle(dtype)) return nullptr;
+    if (!made->settle(target, dtype)) return nullptr;
     return made;
   } catch (const std::exception&) {
     return nullptr;
@@ -148,10 +153,11 @@ void fill_attention(GraphBuilder& b, const AttentionExtent& e, bool statistics) 
       ->set_data_type(fe::DataType_t::FLOAT);
 }
 
-void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e, const HeadStrides& y) {
+void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e, const HeadStrides& y,
+                         bool may_vary) {
   const AttentionShapes s(e);
   auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(e);
-  attributes.set_deterministic_algorithm(true);
+  attributes.set_deterministic_algorithm(!may_vary);
   const Tensor kept = b.input(6, s.statistics, s.statistics_strides);
   kept->set_data_type(fe::DataType_t::FLOAT);
   auto [dq, dk, dv] =
@@ -234,7 +240,8 @@ std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const Atten
 
 std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e,
                                                const HeadStrides& y_strides) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_attention_grad(b, e, y_strides); });
+  return plan(target, e.dtype,
+              [&](GraphBuilder& b) { fill_attention_grad(b, e, y_strides, target.may_vary); });
 }
 
 std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionExtent& e,
