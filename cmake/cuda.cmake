@@ -26,4 +26,18 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know it of ev
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
+
+# cuDNN is used through cudnn-frontend, whose headers setup.sh brings. Without either set of headers the library is built
+# without cuDNN.
+find_path(OFSDP_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(OFSDP_CUDNN_INCLUDE)
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/setup.sh --cudnn-frontend RESULT_VARIABLE failed)
+  find_path(OFSDP_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/third_party/cudnn_frontend/include)
+endif()
+if(OFSDP_CUDNN_INCLUDE AND OFSDP_CUDNN_FRONTEND_INCLUDE)
+  set(OFSDP_CUDNN_INCLUDES ${OFSDP_CUDNN_FRONTEND_INCLUDE} ${OFSDP_CUDNN_INCLUDE})
+else()
+  message(STATUS "libofsdp_cuda.so: without cuDNN: cudnn_graph.h '${OFSDP_CUDNN_INCLUDE}', "
+    "cudnn_frontend.h '${OFSDP_CUDNN_FRONTEND_INCLUDE}'")
+endif()
 message(STATUS "libofsdp_cuda.so: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${OFSDP_CUDA_ARCHITECTURES}")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "importer/attention_statistics.h"
 #include "importer/epilogues.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
@@ -139,9 +140,10 @@ class RunPlanner {
       graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
     }
     if (run_->device != nullptr) {
-      graph = join_epilogues(graph, [this](const Graph& g, const Node& node) {
+      const TakesNode takes = [this](const Graph& g, const Node& node) {
         return run_->kernels->get(*node.op, problem_of(g, node)).ok();
-      });
+      };
+      graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
     }
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{key.training,

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh                 Debian packages, then the third-party part
 #   scripts/setup.sh --third-party   the third-party part alone: no root needed (CMake calls this when it is missing)
+#   scripts/setup.sh --cudnn-frontend  what the CUDA library takes of cuDNN's headers (CMake calls this for OFSDP_CUDA=ON)
 #
 # The third-party part is pinned by hash in third_party/requirements.txt: downloads go to third_party/dist; oneDNN is
 # unpacked and ONNX is built, once for all presets, into third_party/prefix.
@@ -97,5 +98,27 @@ third_party() {
   echo "$want" >"$stamp"
 }
 
+# Headers alone, of the wheel's include folder; where it cannot be had the CUDA library is built without cuDNN.
+cudnn_frontend() {
+  local folder=$tp/cudnn_frontend stamp=$tp/cudnn_frontend/.stamp want
+  exec 8<"$tp/cudnn_frontend.txt"
+  flock 8
+  want=$(sha256sum <"$tp/cudnn_frontend.txt")
+  [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
+  say "downloading cudnn-frontend (12 MB)"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  "$python" -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+    --python-version 3.11 --platform manylinux_2_28_x86_64 -r "$tp/cudnn_frontend.txt" -d "$folder" >&2 || return
+  "$python" -m zipfile -e "$folder"/*.whl "$folder/wheel"
+  mv "$folder/wheel/include" "$folder/include"
+  rm -rf "$folder/wheel" "$folder"/*.whl
+  echo "$want" >"$stamp"
+}
+
+if [ "${1:-}" = --cudnn-frontend ]; then
+  cudnn_frontend
+  exit
+fi
 [ "${1:-}" = --third-party ] || install_packages
 third_party

@@ -36,9 +36,11 @@ run_tests release -LE '^long$' "$@"
 nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
 if [ -n "$nvcc" ] && [ $# = 0 ]; then
   export OFSDP_CUDA_ARCHITECTURES=${OFSDP_CUDA_ARCHITECTURES:-90-real}
-  build cuda --target ofsdp_cuda
+  build cuda --target ofsdp_cuda tests_cuda
   step "test gpu: skipped by name where there is none"
   OFSDP_CUDA_LIBRARY=$PWD/build/cuda/libofsdp_cuda.so run_tests release -L '^gpu$'
+  step "test cuda: plans of cuDNN"
+  run_tests cuda -R '^unit[.]cudnn_plans$' --no-tests=ignore # cuDNN's headers may be missing
 fi
 
 build dev --target tests_in_process

@@ -1,5 +1,7 @@
 #include "kernels/cpu/attention.h"
 
+#include <cmath>
+
 #include "kernels/cpu/attention_plan.h"
 
 namespace ofsdp {
@@ -27,11 +29,22 @@ class BlockRun {
     T* wanted = o_.scores == nullptr
                     ? nullptr
                     : o_.scores + ((b * s_.heads + h) * s_.queries + block_.first) * s_.keys;
+    float* statistics = o_.statistics == nullptr
+                            ? nullptr
+                            : o_.statistics + (b * s_.heads + h) * s_.queries + block_.first;
     softmax(b, h, scores, [&](int64_t i, const Real* row, ScoresOutput stage, const Range& r) {
+      if (statistics != nullptr && stage == ScoresOutput::kMasked) {
+        statistics[i] = static_cast<float>(largest(row + r.low, r.high - r.low));
+      }
       if (wanted == nullptr || stage != mode) return;
       put_row(row, wanted + i * s_.keys, s_.keys);
       if (stage == ScoresOutput::kMasked) fill_outside(wanted + i * s_.keys, r, s_.keys, kNone);
     });
+    for (int64_t i = 0; statistics != nullptr && i < block_.rows; ++i) {
+      const Real sum = reals(plan_.buffers.sums)[i];
+      statistics[i] = sum == Real{0} ? -static_cast<float>(kNone)
+                                     : statistics[i] + std::log(static_cast<float>(sum));
+    }
     block_.products->values.run(slot_, plan_.as_factor(scores, block_, base_), v, out, scratch());
     T* y = o_.y + b * s_.y.batch + h * s_.y.head + block_.first * s_.y.row;
     for (int64_t i = 0; i < block_.rows; ++i) {
@@ -85,6 +98,12 @@ class BlockRun {
   Real share(int64_t i) const {
     const Real sum = reals(plan_.buffers.sums)[i];
     return sum == Real{0} ? Real{0} : Real{1} / sum;
+  }
+
+  static Real largest(const Real* row, int64_t n) {
+    Real most = kNone;
+    for (int64_t i = 0; i < n; ++i) most = std::max(most, row[i]);
+    return most;
   }
 
   // Outside of what the query may see: `value`.

@@ -61,6 +61,9 @@ struct AttentionOperands {
   const int64_t* lengths;
   T* y;
   T* scores;  // [batch, heads, queries, keys]; null: not wanted
+  // [batch, heads, queries]: max + log(sum e^(score - max)) of the masked scores, infinity of a query
+  // that sees no key; null: not wanted. The gradient here has no use for it.
+  float* statistics;
   // of the gradient
   const T* dy;
   T *dq, *dk, *dv;

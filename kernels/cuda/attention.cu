@@ -2,6 +2,7 @@
 // are added up. The tiles of K, V, Q or dY take turns in one piece of shared memory.
 #include <cmath>
 
+#include "kernels/cuda/attention_delta.h"
 #include "kernels/cuda/attention_score.cuh"
 
 namespace ofsdp::cuda {
@@ -13,7 +14,8 @@ template <typename T>
 struct Operands {
   const T *q, *k, *v, *dy;
   T *y, *dq, *dk, *dv, *dmask;
-  float* stats;  // [3][batch, heads, queries]: maximum, 1 / sum, sum of p dp
+  const float* statistics;          // [batch, heads, queries], read
+  float *statistics_found, *delta;  // as many, written: log-sum-exp (null: not wanted), sum of p dp
 };
 
 // Rows first .. first + kTile - 1 of a head, zeros behind `rows`, times `scale`. Begins and ends with a barrier.
@@ -120,9 +122,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(AttentionExtent 
   if (!p.there) return;
   T* y = o.y + p.head.b * e.y.batch + p.head.h * e.y.head + p.query * e.y.row;
   store_row<kWidth>(y, acc, e.v_width, sum == 0 ? 0.0f : 1.0f / sum);
+  if (o.statistics_found != nullptr && lane == 0)
+    o.statistics_found[p.item] = log_sum_exp(max, sum);
 }
 
-// Maximum, 1 / sum and sum of p dp of each query.
+// Log-sum-exp and sum of p dp of each query, where the forward pass kept nothing.
 template <typename T, int kWidth, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp) stats_kernel(AttentionExtent e, Operands<T> o) {
   constexpr int kThreads = kWarps * kWarp;
@@ -155,23 +159,19 @@ __global__ void __launch_bounds__(kWarps* kWarp) stats_kernel(AttentionExtent e,
     max = grown;
   }
   if (!p.there || lane != 0) return;
-  const int64_t all = e.batch * e.heads * e.queries;
-  const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
-  o.stats[p.item] = sum == 0 ? 0.0f : max;
-  o.stats[all + p.item] = inverse;
-  o.stats[2 * all + p.item] = delta * inverse;
+  o.statistics_found[p.item] = log_sum_exp(max, sum);
+  o.delta[p.item] = sum == 0 ? 0.0f : delta / sum;
 }
 
-// p and the gradient of a score (before softcap), from the statistics of the query.
+// p and the gradient of a score (before softcap), from the two numbers of its query.
 struct Slope {
   float p, ds;
 };
-__device__ inline Slope slope_of(const AttentionExtent& e, const float* stats, int64_t item,
-                                 float score, float dp) {
-  const int64_t all = e.batch * e.heads * e.queries;
+template <typename T>
+__device__ inline Slope slope_of(const Operands<T>& o, int64_t item, float score, float dp) {
   if (score == -INFINITY) return {0, 0};
-  const float p = expf(score - stats[item]) * stats[all + item];
-  return {p, p * (dp - stats[2 * all + item])};
+  const float p = expf(score - o.statistics[item]);
+  return {p, p * (dp - o.delta[item])};
 }
 __device__ inline float through_cap(const AttentionExtent& e, float ds, float cap_score) {
   if (!(e.softcap > 0)) return ds;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) queries_kernel(AttentionExtent 
     load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
     const float cap_score = capped(e, dot(row, tile[lane], e.width));
     const float score = masked<T>(e, p.head, p.query, key, p.range, cap_score);
-    const float ds = p.there ? slope_of(e, o.stats, p.item, score, dp).ds : 0.0f;
+    const float ds = p.there ? slope_of(o, p.item, score, dp).ds : 0.0f;
     if (o.dmask != nullptr && p.there && key < e.mask_keys) {
       o.dmask[p.item * e.mask_keys + key] = Stored<T>::from(ds);
     }
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) keys_kernel(AttentionExtent e, 
       Slope s{0, 0};
       if (asks) {
         const float score = masked<T>(e, head, query, key, range_of(e, b, query), cap_score);
-        s = slope_of(e, o.stats, (b * e.heads + h) * e.queries + query, score, dp);
+        s = slope_of(o, (b * e.heads + h) * e.queries + query, score, dp);
       }
       add_rows<kWidth>(dk, through_cap(e, s.ds, cap_score), tile, e.width);
       load_tile<kWidth, kThreads>(tile, dy, e.y.row, first, e.queries, e.v_width, 1.0f);
@@ -262,11 +262,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) keys_kernel(AttentionExtent e, 
 }
 
 template <typename T, int kWidth, int kWarps>
-cudaError_t backward_of(const AttentionExtent& e, const Operands<T>& o, cudaStream_t stream) {
+cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g, const Operands<T>& o,
+                        cudaStream_t stream) {
   constexpr int kThreads = kWarps * kWarp;
   const int64_t by_query = e.batch * e.heads * blocks_for(e.queries, kWarps);
   const int64_t by_key = e.batch * e.kv_heads * blocks_for(e.keys, kWarps);
-  OFSDP_CUDA_TRY(launch_blocks(stream, by_query, kThreads, stats_kernel<T, kWidth, kWarps>, e, o));
+  OFSDP_CUDA_TRY(g.statistics != nullptr ? attention_delta(e, g, o.delta, stream)
+                                         : launch_blocks(stream, by_query, kThreads,
+                                                         stats_kernel<T, kWidth, kWarps>, e, o));
   OFSDP_CUDA_TRY(
       launch_blocks(stream, by_query, kThreads, queries_kernel<T, kWidth, kWarps>, e, o));
   return launch_blocks(stream, by_key, kThreads, keys_kernel<T, kWidth, kWarps>, e, o);
@@ -281,7 +284,7 @@ cudaError_t forward_of(const AttentionExtent& e, const Operands<T>& o, cudaStrea
 }  // namespace
 
 cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
-                      void* y, cudaStream_t stream) {
+                      void* y, float* statistics, cudaStream_t stream) {
   const int64_t width = std::max(e.width, e.v_width);
   if (width > 256) return cudaErrorNotSupported;
   return with_float(e.dtype, [&](auto t) {
@@ -291,13 +294,15 @@ cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, co
     o.k = static_cast<const T*>(k);
     o.v = static_cast<const T*>(v);
     o.y = static_cast<T*>(y);
+    o.statistics_found = statistics;
     if (width <= 64) return forward_of<T, 64, 8>(e, o, stream);
     return width <= 128 ? forward_of<T, 128, 8>(e, o, stream) : forward_of<T, 256, 4>(e, o, stream);
   });
 }
 
-size_t attention_grad_scratch(const AttentionExtent& e) {
-  return round_up(static_cast<size_t>(3 * e.batch * e.heads * e.queries) * sizeof(float));
+size_t attention_grad_scratch(const AttentionExtent& e, bool kept) {
+  const int64_t numbers = e.batch * e.heads * e.queries;
+  return round_up(static_cast<size_t>(kept ? numbers : 2 * numbers) * sizeof(float));
 }
 
 cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
@@ -306,6 +311,8 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
   if (width > 256) return cudaErrorNotSupported;
   return with_float(e.dtype, [&](auto t) {
     using T = decltype(t);
+    float* delta = static_cast<float*>(g.scratch);
+    float* found = g.statistics != nullptr ? nullptr : delta + e.batch * e.heads * e.queries;
     const Operands<T> o{static_cast<const T*>(g.q),
                         static_cast<const T*>(g.k),
                         static_cast<const T*>(g.v),
@@ -315,12 +322,14 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
                         static_cast<T*>(g.dk),
                         static_cast<T*>(g.dv),
                         static_cast<T*>(g.dmask),
-                        static_cast<float*>(g.scratch)};
+                        found != nullptr ? found : g.statistics,
+                        found,
+                        delta};
     const auto masks = static_cast<size_t>(e.batch * e.heads * e.queries * e.mask_keys) * sizeof(T);
     if (g.dmask != nullptr && masks > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(g.dmask, 0, masks, stream));
-    if (width <= 64) return backward_of<T, 64, 8>(e, o, stream);
-    return width <= 128 ? backward_of<T, 128, 8>(e, o, stream)
-                        : backward_of<T, 256, 4>(e, o, stream);
+    if (width <= 64) return backward_of<T, 64, 8>(e, g, o, stream);
+    return width <= 128 ? backward_of<T, 128, 8>(e, g, o, stream)
+                        : backward_of<T, 256, 4>(e, g, o, stream);
   });
 }
 

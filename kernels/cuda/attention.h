@@ -3,8 +3,12 @@
 //
 // q, k, v, y of `dtype` (float32, float16, bfloat16) by strides; heads of up to 256 wide (width and v_width), else
 // cudaErrorNotSupported. Scores are never in memory: keys are walked in tiles of 32 with a running maximum (Dao et al.,
-// "FlashAttention", 2022), the gradient makes them again from two statistics a query that it finds itself. dk and dv of a key
-// head are summed over its query heads and queries in their order. A query that sees no key gets zeros.
+// "FlashAttention", 2022), the gradient makes them again from two numbers a query: the log-sum-exp of its masked scores, in the
+// natural base, which the forward pass may keep, and delta, the sum of p dp. With what was kept (y and statistics) delta is the
+// sum of dy y, one pass over both (attention_delta.h); without, both are found by walking the keys once more. dk and dv of a
+// key head are summed over its query heads and queries in their order.
+//
+// A query that sees no key gets zeros and statistics of +infinity, and gives none whatever its statistics are.
 #pragma once
 
 #include "kernels/cuda/types.h"
@@ -32,16 +36,21 @@ struct AttentionExtent {
   Fault fault = {};              // of lengths
 };
 
+// statistics: float [batch, heads, queries]; null: not wanted.
 cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
-                      void* y, cudaStream_t stream);
+                      void* y, float* statistics, cudaStream_t stream);
 
 struct AttentionGradient {
   const void *dy = nullptr, *q = nullptr, *k = nullptr, *v = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void* dmask = nullptr;  // [batch, heads, queries, mask_keys] of dtype; null: not wanted
   void* scratch = nullptr;
+  // What the forward pass kept: both, or null.
+  const void* y = nullptr;
+  HeadStrides y_strides = {};
+  const float* statistics = nullptr;
 };
-size_t attention_grad_scratch(const AttentionExtent& e);
+size_t attention_grad_scratch(const AttentionExtent& e, bool kept);
 cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
                            cudaStream_t stream);
 

@@ -58,4 +58,9 @@ __device__ inline float masked(const AttentionExtent& e, const Head& head, int64
   return m == -INFINITY ? -INFINITY : score + m;
 }
 
+// The log-sum-exp of a query whose maximum and sum of e^(score - maximum) these are.
+__device__ inline float log_sum_exp(float max, float sum) {
+  return sum == 0 ? INFINITY : max + logf(sum);
+}
+
 }  // namespace ofsdp::cuda

@@ -90,6 +90,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int r = 0; r < 2; ++r) {
       const float sum = row_fold(rows.sum[m][r], Add{});
       factor[r] = sum == 0 ? 0.0f : 1.0f / sum;
+      const int at = query + 16 * m + 8 * r;
+      if (o.statistics_found == nullptr || p.t != 0 || at >= e.queries) continue;
+      o.statistics_found[stats_row(e, b.head, at)] = natural_log_sum(rows.max[m][r], sum);
     }
     const int first = b.first + row + 16 * m;
     store_sums(o.y + b.head.b * e.y.batch + b.head.h * e.y.head + first * e.y.row, e.y.row,
@@ -108,7 +111,7 @@ bool takes_tensor_attention(const AttentionExtent& e) {
 }
 
 cudaError_t tensor_attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
-                             void* y, cudaStream_t stream) {
+                             void* y, float* statistics, cudaStream_t stream) {
   return with_tensor_width(e, [&](auto t, auto width) {
     using T = decltype(t);
     constexpr int W = decltype(width)::value, M = W <= 64 ? 2 : 1;
@@ -117,6 +120,7 @@ cudaError_t tensor_attention(const AttentionExtent& e, const void* q, const void
     o.k = static_cast<const T*>(k);
     o.v = static_cast<const T*>(v);
     o.y = static_cast<T*>(y);
+    o.statistics_found = statistics;
     o.packs = whole_chunks(e, q, k, v, y);
     const int64_t blocks = e.batch * e.heads * blocks_for(e.queries, 64 * M);
     return launch_blocks(stream, blocks, kAttentionThreads, forward_kernel<T, W, M>, e, o);

@@ -9,14 +9,15 @@
 namespace ofsdp::cuda {
 
 inline constexpr int kAttentionThreads = 128;
-inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 template <typename T>
 struct TensorOperands {
   const T *q, *k, *v, *dy;
   T *y, *dq, *dk, *dv, *dmask;
-  float *log_sum, *delta;  // [batch, heads, queries]
-  bool packs;              // everything can be read and written in whole chunks
+  const float* statistics;  // [batch, heads, queries], read: log-sum-exp, in the natural base
+  float *statistics_found, *delta;  // as many, written; null: not wanted
+  bool packs;                       // everything can be read and written in whole chunks
 
   __device__ RowsOf<T> queries(const AttentionExtent& e, const Head& h) const {
     return {q + h.b * e.q.batch + h.h * e.q.head, e.q.row, int(e.queries), int(e.width), packs};
@@ -60,6 +61,15 @@ struct Place {
   int warp = static_cast<int>(threadIdx.x / kWarp);
   int g = static_cast<int>(threadIdx.x % kWarp) / 4, t = static_cast<int>(threadIdx.x) % 4;
 };
+
+// Of what there is one number a query of.
+__device__ inline int64_t stats_row(const AttentionExtent& e, const Head& head, int query) {
+  return (head.b * e.heads + head.h) * e.queries + query;
+}
+// From a maximum in base 2 and the sum of 2^(score - maximum).
+__device__ inline float natural_log_sum(float max, float sum) {
+  return sum == 0 ? INFINITY : (max + log2f(sum)) * kLn2;
+}
 
 struct Span {
   int low, high;

@@ -1,7 +1,7 @@
-// What tensor_attention_queries.cu and tensor_attention_keys.cu share: the gradient, in three kernels: log_sum and delta of
-// each query, then dq by queries, then dk and dv by keys. A block has 64 rows of one side, 16 a warp, and walks tiles of the
+// What tensor_attention_queries.cu and tensor_attention_keys.cu share: the gradient, in three kernels: delta of each query
+// (where the forward pass kept nothing, its statistics too), then dq by queries, then dk and dv by keys. A block has 64 rows of one side, 16 a warp, and walks tiles of the
 // other side; what follows of a tile is loaded as soon as no warp reads it. The four tiles are at most 48 KiB. A score's
-// probability is p = 2^(score - log_sum), its slope ds = p (dp - delta).
+// probability is p = 2^(score - log_sum), log_sum the statistics in base 2, its slope ds = p (dp - delta).
 #pragma once
 
 #include "kernels/cuda/tensor_attention.cuh"
@@ -15,7 +15,7 @@ inline constexpr int kGradStep = W <= 64 ? 64 : 32;  // rows of a tile that is w
 template <int W>
 using Sums = float[1][W / 8][4];
 
-// log_sum and delta into the scratch, and dq.
+// What is not there of the two numbers of each query into the scratch, and dq.
 cudaError_t tensor_query_gradient(const AttentionExtent& e, const AttentionGradient& g,
                                   cudaStream_t stream);
 
@@ -30,14 +30,11 @@ TensorOperands<T> gradient_operands(const AttentionExtent& e, const AttentionGra
   o.dk = static_cast<T*>(g.dk);
   o.dv = static_cast<T*>(g.dv);
   o.dmask = static_cast<T*>(g.dmask);
-  o.log_sum = static_cast<float*>(g.scratch);
-  o.delta = o.log_sum + e.batch * e.heads * e.queries;
+  o.delta = static_cast<float*>(g.scratch);
+  if (g.statistics == nullptr) o.statistics_found = o.delta + e.batch * e.heads * e.queries;
+  o.statistics = g.statistics != nullptr ? g.statistics : o.statistics_found;
   o.packs = whole_chunks(e, g.q, g.k, g.v, g.dy, g.dq, g.dk, g.dv);
   return o;
-}
-
-__device__ inline int64_t stats_row(const AttentionExtent& e, const Head& head, int query) {
-  return (head.b * e.heads + head.h) * e.queries + query;
 }
 
 // From a score and dp to p and ds, in their places. A key that is not seen has none, whatever dp is.

@@ -50,7 +50,7 @@ __device__ inline void to_slopes(float (&s)[N][4], float (&dp)[N][4], const Atte
       const int at = query + 8 * n + j;
       const bool there = at < e.queries;
       const Span span = all ? Span{} : span_of(e, head.b, at);
-      const float log_sum = there ? o.log_sum[stats_row(e, head, at)] : 0.0f;
+      const float log_sum = there ? o.statistics[stats_row(e, head, at)] * kLog2E : 0.0f;
       const float delta = there ? o.delta[stats_row(e, head, at)] : 0.0f;
 #pragma unroll
       for (int i = j; i < 4; i += 2) {
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 }  // namespace
 
-size_t tensor_attention_grad_scratch(const AttentionExtent& e) {
-  return round_up(static_cast<size_t>(2 * e.batch * e.heads * e.queries) * sizeof(float));
+size_t tensor_attention_grad_scratch(const AttentionExtent& e, bool kept) {
+  return attention_grad_scratch(e, kept);
 }
 
 cudaError_t tensor_attention_grad(const AttentionExtent& e, const AttentionGradient& g,

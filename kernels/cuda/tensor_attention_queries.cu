@@ -1,4 +1,5 @@
-// Of the gradient: the two numbers of each query, and dq. Both walk the keys of a block of queries.
+// Of the gradient: the two numbers of each query where none were kept, and dq. Both walk the keys of a block of queries.
+#include "kernels/cuda/attention_delta.h"
 #include "kernels/cuda/tensor_attention_grad.cuh"
 
 namespace ofsdp::cuda {
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     const float whole = row_fold(sum[r], Add{}), slope = row_fold(delta[r], Add{});
     if (p.t != 0 || query >= e.queries) continue;
     const int64_t at = stats_row(e, b.head, query);
-    o.log_sum[at] = whole == 0 ? 0.0f : max[r] + log2f(whole);
+    o.statistics_found[at] = natural_log_sum(max[r], whole);
     o.delta[at] = whole == 0 ? 0.0f : slope / whole;
   }
 }
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (int r = 0; r < 2; ++r) {
     at[r] = row + p.g + 8 * r < e.queries ? stats_row(e, b.head, row + p.g + 8 * r) : -1;
     if (at[r] < 0) continue;
-    log_sum[r] = o.log_sum[at[r]];
+    log_sum[r] = o.statistics[at[r]] * kLog2E;
     delta[r] = o.delta[at[r]];
   }
   Sums<W> dq = {};
@@ -125,7 +126,9 @@ cudaError_t tensor_query_gradient(const AttentionExtent& e, const AttentionGradi
     constexpr int W = decltype(width)::value, kThreads = kAttentionThreads;
     const TensorOperands<T> o = gradient_operands<T>(e, g);
     const int64_t blocks = e.batch * e.heads * blocks_for(e.queries, kGradRows);
-    OFSDP_CUDA_TRY(launch_blocks(stream, blocks, kThreads, stats_kernel<T, W>, e, o));
+    OFSDP_CUDA_TRY(g.statistics != nullptr
+                       ? attention_delta(e, g, o.delta, stream)
+                       : launch_blocks(stream, blocks, kThreads, stats_kernel<T, W>, e, o));
     return launch_blocks(stream, blocks, kThreads, queries_kernel<T, W>, e, o);
   });
 }

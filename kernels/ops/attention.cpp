@@ -129,11 +129,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         o.lengths = lengths ? a.in<int64_t>(6) : nullptr;
         o.y = a.out<T>(0);
         o.scores = scores ? a.out<T>(3) : nullptr;
-        for (int64_t b = 0; lengths && b < s.batch; ++b) {
-          if (o.lengths[b] >= 0 && o.lengths[b] <= s.keys) continue;
-          return input_error("nonpad_kv_seqlen {} of sample {} is outside 0..{}", o.lengths[b], b,
-                             s.keys);
-        }
+        if (lengths) OFSDP_RETURN_IF_ERROR(check_lengths(s, o.lengths));
         kernel.forward(o, mode, a.workspace + workspace);
         return ok_status();
       },

@@ -1,6 +1,15 @@
-// ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths), attributes of Attention and past_length: dQ, dK,
-// dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V hold the past already.
-// Formulas in kernels/cpu/attention.h.
+// ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths, Y, statistics), attributes of Attention and
+// past_length: dQ, dK, dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V hold
+// the past already. Formulas in kernels/cpu/attention.h.
+//
+// Y and statistics are both there or both absent: what ofsdp.AttentionWithStatistics gave for the same
+// operands. A kernel may read them,
+//
+//   P = exp(masked scores - statistics), rowsum(P dP) = rowsum(dY Y)
+//
+// or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
+// what a Transpose made of [B, heads, queries, width]: exporters put one behind attention.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/in_float32.h"
@@ -10,6 +19,9 @@
 namespace ofsdp::ops {
 namespace {
 
+enum Kept : size_t { kY = 6, kStatistics = 7 };
+constexpr int64_t kAxes[] = {0, 1, 2, 3};
+
 template <typename Inputs>
 AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
   auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
@@ -17,8 +29,25 @@ AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
       {at(1), at(2), at(3), at(4), at(5).present(), attributes.i("past_length", 0)}, attributes);
 }
 
+Status check_kept(const InferContext& c, const AttentionShape& s) {
+  if (!c.has(kY) && !c.has(kStatistics)) return {};
+  std::vector<int64_t> perm = c.attributes.ints("y_perm");
+  if (!perm.empty() && (perm.back() != 3 || !std::ranges::is_permutation(perm, kAxes))) {
+    return input_error("attribute 'y_perm': expected the axes 0 to 3, the last 3");
+  }
+  const TensorDesc statistics{DType::kFloat32, {s.batch, s.heads, s.queries}};
+  const bool fits = c.has(kY) && c.has(kStatistics) && c.inputs[kY].dtype == c.inputs[1].dtype &&
+                    c.inputs[kY].numel() == c.inputs[0].numel() &&
+                    c.inputs[kStatistics] == statistics;
+  if (fits) return {};
+  return input_error("expected Y of as many elements as dY and statistics {}, found {} and {}",
+                     statistics.text(), c.has(kY) ? c.inputs[kY].text() : "none",
+                     c.has(kStatistics) ? c.inputs[kStatistics].text() : "none");
+}
+
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const AttentionShape s = shape_of(c.inputs, c.attributes);
+  OFSDP_RETURN_IF_ERROR(check_kept(c, s));
   return std::vector{c.inputs[1], c.inputs[2], c.inputs[3],
                      TensorDesc{c.inputs[1].dtype, {s.batch, s.heads, s.queries, s.mask_keys}}};
 }
@@ -74,10 +103,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return all;
 }
 
+// Y and statistics are not read: probabilities are computed again with the same bits.
 template <typename T>
 bool accepts(const Problem& p) {
   const DType dtype = stored_type<T>();
-  for (size_t i = 0; i < p.inputs.size(); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(p.inputs.size(), kY); ++i) {
     const DType found = p.in(i).dtype;
     if (!p.has_in(i) || found == dtype) continue;
     if (!(i == 4 && found == DType::kBool) && !(i == 5 && found == DType::kInt64)) return false;
@@ -108,6 +138,56 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       kernel.workspace_bytes());
 }
 
+// Of the operands of a sample: Y by its places in memory, and the statistics.
+struct Found {
+  std::vector<double> y, statistics;
+};
+Found found_of(const std::vector<RefTensor>& inputs, const Attributes& attributes) {
+  std::vector<TensorDesc> descs;
+  for (const RefTensor& input : inputs) descs.push_back(input.desc);
+  const AttentionShape s = shape_of(descs, attributes);
+  const HeadStrides at = kept_strides(s, attributes);
+  Found found{std::vector<double>(static_cast<size_t>(inputs[0].desc.numel())), {}};
+  const auto given = [&](size_t i) {
+    return i < inputs.size() && inputs[i].desc.present() ? &inputs[i] : nullptr;
+  };
+  reference_attention(
+      s, inputs[1].values, inputs[2].values, given(4), given(5), [&](const AttentionRow& r) {
+        found.statistics.push_back(log_sum_exp(r.masked));
+        const int64_t row = r.b * at.batch + r.h * at.head + r.query * at.row;
+        for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
+          found.y[static_cast<size_t>(row + i % s.v_width)] +=
+              r.probability[static_cast<size_t>(i / s.v_width)] *
+              inputs[3].values[static_cast<size_t>(r.b * s.v.batch + r.kv * s.v.head +
+                                                   i / s.v_width * s.v.row + i % s.v_width)];
+        }
+      });
+  return found;
+}
+
+// The sample with what its forward pass would have kept.
+SampleCase with_kept(SampleCase sample) {
+  const AttentionShape s = shape_of(sample.inputs, sample.attributes);
+  sample.name += "_kept";
+  const auto before = std::make_shared<std::vector<RefTensor>>();
+  for (const TensorDesc& desc : sample.inputs) before->push_back({desc, {}});
+  sample.inputs.resize(kY);
+  sample.inputs.push_back(sample.inputs[0]);
+  sample.inputs.push_back({DType::kFloat32, {s.batch, s.heads, s.queries}});
+  sample.fill = [fill = sample.fill, before, attributes = sample.attributes](
+                    size_t i, std::vector<double>& values) {
+    if (fill) fill(i, values);
+    if (i == kY) values = found_of(*before, attributes).y;
+    if (i == kStatistics) values = found_of(*before, attributes).statistics;
+    if (i >= before->size()) return;
+    const TensorDesc& desc = (*before)[i].desc;
+    std::vector<std::byte> bytes(desc.bytes());
+    from_doubles(values, desc, bytes.data());
+    (*before)[i].values = to_doubles(desc, bytes.data());
+  };
+  return sample;
+}
+
 std::vector<SampleCase> samples() {
   auto made = [](const char* name, std::vector<TensorDesc> inputs, Attributes attributes,
                  size_t outputs, DType dtype = DType::kFloat32, double tolerance = 3e-5) {
@@ -124,7 +204,7 @@ std::vector<SampleCase> samples() {
       v{f, {2, 2, 7, 3}}, long_q{f, {1, 4, 150, 4}}, long_k{f, {1, 2, 150, 4}};
   const Attributes causal{{"is_causal", int64_t{1}}};
   const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
-  return {
+  std::vector<SampleCase> list = {
       made("grouped", {y, q, k, v}, {{"scale", 0.3f}}, 3),
       made("packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed,
            3),
@@ -143,6 +223,32 @@ std::vector<SampleCase> samples() {
            packed, 3, DType::kBFloat16, 1e-2),
       made("bfloat16_mask", {y, q, k, v, {DType::kBFloat16, {5, 7}}}, {{"softcap", 0.7f}}, 4,
            DType::kBFloat16, 1e-2)};
+  // Rows that see nothing, by a mask and by their length.
+  SampleCase unseen = made("unseen", {y, q, k, v, {DType::kBool, {2, 1, 5, 7}}}, {}, 3);
+  unseen.fill = [](size_t i, std::vector<double>& values) {
+    if (i == 4) std::fill_n(values.begin() + 7, 21, 0.0);
+  };
+  SampleCase no_length =
+      made("no_length", {y, q, k, v, none, {DType::kInt64, {2}}}, {}, 3, DType::kBFloat16, 1e-2);
+  no_length.fill = fill_with(5, {0, 4});
+  list.insert(list.end(), {unseen, no_length});
+  const size_t plain = list.size();
+  for (size_t i = 0; i < plain; ++i) {
+    if (list[i].attributes.i("past_length", 0) == 0) list.push_back(with_kept(list[i]));
+  }
+  // Y as it lies behind a Transpose.
+  const TensorDesc twice{f, {2, 4, 35, 8}}, keys{f, {2, 2, 35, 8}};
+  for (const std::vector<int64_t>& perm : {std::vector<int64_t>{0, 2, 1, 3}, {2, 0, 1, 3}}) {
+    const std::string name = perm[0] == 0 ? "rows_of_heads" : "rows_of_samples";
+    for (DType dtype : {f, DType::kFloat16, DType::kBFloat16}) {
+      const double tolerance = dtype == f ? 3e-5 : dtype == DType::kFloat16 ? 3e-3 : 1e-2;
+      SampleCase behind =
+          made("", {twice, twice, keys, keys}, {{"y_perm", perm}}, 3, dtype, tolerance);
+      behind.name = fmt::format("{}_{}", name, dtype_name(dtype));
+      list.push_back(with_kept(behind));
+    }
+  }
+  return list;
 }
 
 }  // namespace

@@ -93,6 +93,27 @@ AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attr
   return s;
 }
 
+Status check_lengths(const AttentionShape& s, const int64_t* lengths) {
+  for (int64_t b = 0; b < s.batch; ++b) {
+    if (lengths[b] >= 0 && lengths[b] <= s.keys) continue;
+    return input_error("nonpad_kv_seqlen {} of sample {} is outside 0..{}", lengths[b], b, s.keys);
+  }
+  return {};
+}
+
+HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes) {
+  const std::vector<int64_t> perm = attributes.ints("y_perm");
+  if (perm.empty()) return s.y;
+  const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
+  int64_t steps[4] = {}, step = 1;
+  for (size_t i = perm.size(); i-- > 0;) {
+    const auto axis = static_cast<size_t>(perm[i]);
+    steps[axis] = step;
+    step *= sizes[axis];
+  }
+  return {steps[0], steps[1], steps[2]};
+}
+
 void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
@@ -143,6 +164,13 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
     for (double& p : row.probability) p = sum == 0 ? 0 : p / sum;
     f(row);
   }
+}
+
+double log_sum_exp(const std::vector<double>& masked) {
+  double max = -INFINITY, sum = 0;
+  for (double m : masked) max = std::max(max, m);
+  for (double m : masked) sum += m == -INFINITY ? 0 : std::exp(m - max);
+  return sum == 0 ? INFINITY : max + std::log(sum);
 }
 
 }  // namespace ofsdp::ops

@@ -19,6 +19,12 @@ Status check_attention(const AttentionInputs& in, const Attributes& attributes);
 // k and v hold all keys, those of the past included (their strides are those of `in`).
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes);
 
+Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
+
+// Where the heads of the Y lie that ofsdp.AttentionGrad reads: as in dY, or with y_perm as Transpose
+// lays [B, heads, queries, width].
+HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
+
 // Plain loops in double. Probabilities and what leads to them, for all [batch, heads, queries]:
 // f(b, h, query, raw scores, capped, masked, probabilities).
 struct AttentionRow {
@@ -29,5 +35,6 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
+double log_sum_exp(const std::vector<double>& masked);  // infinity where nothing is seen
 
 }  // namespace ofsdp::ops

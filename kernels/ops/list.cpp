@@ -137,6 +137,7 @@ Registry make_registry() {
   ops::add_skip_simplified_layer_normalization(registry);
   ops::add_attention(registry);
   ops::add_attention_grad(registry);
+  ops::add_attention_with_statistics(registry);
   ops::add_rotary_embedding(registry);
   ops::add_microsoft_rotary_embedding(registry);
   ops::add_lp_normalization(registry);

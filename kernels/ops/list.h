@@ -141,6 +141,7 @@ void add_skip_layer_normalization(Registry& registry);
 void add_skip_simplified_layer_normalization(Registry& registry);
 void add_attention(Registry& registry);
 void add_attention_grad(Registry& registry);
+void add_attention_with_statistics(Registry& registry);
 void add_rotary_embedding(Registry& registry);
 void add_microsoft_rotary_embedding(Registry& registry);
 void add_lp_normalization(Registry& registry);

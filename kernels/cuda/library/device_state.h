@@ -4,6 +4,7 @@
 // Ownership: as the table says. Threads: one.
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 
@@ -16,5 +17,6 @@ struct ofsdp_device {
   uint64_t identity = 0;  // of its UUID
   std::string name;
   std::string error;
-  std::set<void*> of_nccl;  // memory that is NCCL's to free
+  std::set<void*> of_nccl;      // memory that is NCCL's to free
+  std::shared_ptr<void> cudnn;  // its handle, made when first asked for
 };

@@ -16,12 +16,12 @@ const CudaImplementations& implementations() {
   static const CudaImplementations all = [] {
     CudaImplementations list;
     for (const auto add :
-         {add_products,  add_pointwise,  add_chains,  add_movement,       add_reductions,
-          add_norms,     add_batch_norm, add_softmax, add_losses,         add_dropout,
-          add_gathers,   add_attention,  add_rotary,  add_pools,          add_convolutions,
-          add_scatters,  add_triangles,  add_top_k,   add_group_norm,     add_axis_maps,
-          add_recurrent, add_folds,      add_einsum,  add_conv_transpose, add_random,
-          add_found,     add_sequences,  add_unpools, add_lp_pools}) {
+         {add_cudnn,        add_products,  add_pointwise,  add_chains,  add_movement,
+          add_reductions,   add_norms,     add_batch_norm, add_softmax, add_losses,
+          add_dropout,      add_gathers,   add_attention,  add_rotary,  add_pools,
+          add_convolutions, add_scatters,  add_triangles,  add_top_k,   add_group_norm,
+          add_axis_maps,    add_recurrent, add_folds,      add_einsum,  add_conv_transpose,
+          add_random,       add_found,     add_sequences,  add_unpools, add_lp_pools}) {
       add(list);
     }
     return list;

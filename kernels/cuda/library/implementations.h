@@ -23,6 +23,7 @@ const CudaImplementations& implementations();  // of one operator: best first
 std::unique_ptr<CudaKernel> make_operator(ofsdp_device& device, const std::string& op,
                                           const Problem& problem);
 
+void add_cudnn(CudaImplementations& list);  // before what it takes the place of
 void add_products(CudaImplementations& list);
 void add_pointwise(CudaImplementations& list);
 void add_chains(CudaImplementations& list);

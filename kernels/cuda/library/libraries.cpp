@@ -35,7 +35,7 @@ constexpr std::array<Description, 4> kLibraries{{
      "cudnnGetVersion",
      90000,
      "9.0",
-     "nothing is slower yet: attention and convolutions are our own kernels"},
+     "attention and convolutions are our own kernels, slower"},
     {"NCCL",
      "OFSDP_NCCL_LIBRARY",
      {"libnccl.so.2", nullptr, nullptr},
@@ -93,6 +93,9 @@ std::vector<std::string> candidates(const Description& d) {
 }
 
 Opened open(const Description& d) {
+#ifdef OFSDP_WITHOUT_CUDNN
+  if (is(d, Nvidia::kCudnn)) return {nullptr, "its headers were not there when this was built"};
+#endif
   Opened opened;
   for (const std::string& file : candidates(d)) {
     if (opened.handle != nullptr) break;

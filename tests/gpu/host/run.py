@@ -50,13 +50,19 @@ def last_line(text):
 # --- checks: GoogleTest programs ---
 
 FIRST = ["test_gpu_device_table", "test_gpu_cuda_movement", "test_gpu_cuda_pointwise"]
+WITHOUT_CUDNN = {"OFSDP_CUDNN_LIBRARY": "none"}  # our own kernels, which cuDNN else hides
 
 
 def checks():
     found = {p.name: p for p in BUILD.rglob("test_gpu_*") if p.is_file() and os.access(p, os.X_OK)}
     order = [n for n in FIRST if n in found] + sorted(n for n in found if n not in FIRST)
-    for name in filter(is_wanted, order):
-        status, text, seconds = run("checks", name, [str(found[name])])
+    commands = [(name, name, None) for name in order]
+    if "test_gpu_operators" in found:
+        commands.append(("test_gpu_operators without cuDNN", "test_gpu_operators", WITHOUT_CUDNN))
+    for name, program, environment in commands:
+        if not is_wanted(name):
+            continue
+        status, text, seconds = run("checks", name, [str(found[program])], environment)
         passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
         skipped = len(set(re.findall(r"\[  SKIPPED \] (\S+)", text)))
         failed = sorted(set(re.findall(r"\[  FAILED  \] ([^\s,]+/[^\s,]+|\w+\.\w+)", text)))

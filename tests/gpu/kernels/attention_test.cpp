@@ -1,5 +1,5 @@
 // Attention on CUDA cores and on tensor cores against the references of the operators, over the operators' own sample cases
-// and wider ones.
+// and wider ones: the statistics that the forward pass keeps, and the gradient with them and without.
 #include "kernels/cuda/library/attention_extent.h"
 #include "kernels/cuda/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
@@ -60,6 +60,18 @@ bool small(const SampleCase& sample) { return !sample.name.starts_with("tensor_"
 std::vector<int> shifts(const SampleCase& sample) {
   return small(sample) || sample.name == "tensor_bias" ? std::vector{0, 1} : std::vector{0};
 }
+// With these, of the gradient: whether it reads what the forward pass kept.
+std::vector<std::pair<int, bool>> variants(const SampleCase& sample) {
+  std::vector<std::pair<int, bool>> list;
+  for (int shift : shifts(sample)) list.insert(list.end(), {{shift, false}, {shift, true}});
+  return list;
+}
+
+// Infinity, of queries that see no key, as a number that nothing else is.
+std::vector<double> finite(std::vector<double> values) {
+  for (double& v : values) v = v == INFINITY ? 1e6 : v;
+  return values;
+}
 
 // The two launchers of each direction; those of the tensor cores say which problems they take.
 constexpr std::pair<const char*, decltype(&attention)> kForward[] = {
@@ -72,6 +84,17 @@ struct Backward {
 constexpr Backward kBackward[] = {
     {"cuda cores", attention_grad, attention_grad_scratch},
     {"tensor cores", tensor_attention_grad, tensor_attention_grad_scratch}};
+
+// Y and statistics in double, of the operands of Attention.
+std::vector<RefTensor> kept_by(const Registry& registry, const Attributes& attributes,
+                               const Filled& in, const TensorDesc& y, const AttentionShape& s) {
+  std::vector<RefTensor> operands = in.refs;
+  if (operands.size() > 6) operands[4] = operands[6];  // lengths, behind the cached keys
+  operands.resize(std::min<size_t>(operands.size(), 5));
+  const TensorDesc statistics{DType::kFloat32, {s.batch, s.heads, s.queries}};
+  const OpDef& op = registry.get("ofsdp.AttentionWithStatistics");
+  return op.reference({attributes, operands, {y, statistics}, 0, {}});
+}
 
 TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
@@ -88,18 +111,26 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
                                       ? Shape{s.batch, s.queries, s.heads * s.v_width}
                                       : Shape{s.batch, s.heads, s.queries, s.v_width}};
       const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
-      const auto expected = op.reference({sample.attributes, in.refs, {out}, 0, {}})[0].values;
+      const auto expected = kept_by(registry, sample.attributes, in, out, s);
       for (const auto& [name, launch] : kForward) {
         const bool tensor = launch == tensor_attention;
         if (!(tensor ? takes_tensor_attention(e) : small(sample))) continue;
         narrow += tensor;
         for (int shift : shifts(sample)) {
           SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + name);
-          Tensor y(dtype, Tensor::blank(out.numel()), shift);
-          same_twice({&y}, [&] {
-            return launch(e, in.data(0), in.data(1), in.data(2), y.data(), nullptr);
+          Tensor y(dtype, Tensor::blank(out.numel()), shift),
+              alone(dtype, Tensor::blank(out.numel()));
+          Tensor statistics(DType::kFloat32, Tensor::blank(s.batch * s.heads * s.queries));
+          same_twice({&y, &statistics}, [&] {
+            return launch(e, in.data(0), in.data(1), in.data(2), y.data(),
+                          static_cast<float*>(statistics.data()), nullptr);
           });
-          expect_close(y.values(), expected, rounding(dtype), "y");
+          expect_close(y.values(), expected[0].values, rounding(dtype), "y");
+          expect_close(finite(statistics.values()), finite(expected[1].values),
+                       rounding(DType::kFloat32), "statistics");
+          ASSERT_EQ(launch(e, in.data(0), in.data(1), in.data(2), alone.data(), nullptr, nullptr),
+                    cudaSuccess);
+          EXPECT_EQ(alone.values(), y.values()) << "what is kept changed the result";
         }
       }
     }
@@ -118,12 +149,29 @@ struct Slopes {
         scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(bytes))) {}
 };
 
+// What the gradient of a sample reads of its forward pass: kept by `launch`.
+struct Saved {
+  Tensor y, statistics;
+  Saved(const AttentionExtent& e, const Filled& in, int64_t elements, decltype(&attention) launch)
+      : y(e.dtype, Tensor::blank(elements)),
+        statistics(DType::kFloat32, Tensor::blank(e.batch * e.heads * e.queries)) {
+    EXPECT_EQ(launch(e, in.data(1), in.data(2), in.data(3), y.data(),
+                     static_cast<float*>(statistics.data()), nullptr),
+              cudaSuccess);
+  }
+  void put(AttentionGradient& g, const AttentionExtent& e) {
+    g.y = y.data();
+    g.y_strides = e.y;
+    g.statistics = static_cast<const float*>(statistics.data());
+  }
+};
+
 TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("ofsdp.AttentionGrad");
   int narrow = 0;
   for (const SampleCase& sample : with_wide(op.samples(), true)) {
-    if (!is_16_or_32(sample.inputs[0].dtype)) continue;
+    if (!is_16_or_32(sample.inputs[0].dtype) || sample.inputs.size() > 6) continue;
     for (DType dtype : kFloats) {
       const Filled in(sample, dtype);
       const AttentionShape s =
@@ -139,14 +187,17 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
         const bool tensor = kernel.launch == tensor_attention_grad;
         if (!(tensor ? takes_tensor_attention(e) : small(sample))) continue;
         narrow += tensor;
-        for (int shift : shifts(sample)) {
-          SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + kernel.name);
-          Slopes d(dtype, descs, kernel.scratch(e), shift);
-          const AttentionGradient g{in.data(0),      in.data(1),
-                                    in.data(2),      in.data(3),
-                                    d.dq.data(),     d.dk.data(),
-                                    d.dv.data(),     descs.size() > 3 ? d.dmask.data() : nullptr,
-                                    d.scratch.data()};
+        Saved saved(e, in, in.desc(0).numel(), tensor ? tensor_attention : attention);
+        for (const auto& [shift, kept] : variants(sample)) {
+          SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + kernel.name +
+                       (kept ? " kept" : ""));
+          Slopes d(dtype, descs, kernel.scratch(e, kept), shift);
+          AttentionGradient g{in.data(0),      in.data(1),
+                              in.data(2),      in.data(3),
+                              d.dq.data(),     d.dk.data(),
+                              d.dv.data(),     descs.size() > 3 ? d.dmask.data() : nullptr,
+                              d.scratch.data()};
+          if (kept) saved.put(g, e);
           same_twice({&d.dq, &d.dk, &d.dv, &d.dmask}, [&] { return kernel.launch(e, g, nullptr); });
           expect_close(d.dq.values(), expected[0].values, 2 * rounding(dtype), "dq");
           expect_close(d.dk.values(), expected[1].values, 2 * rounding(dtype), "dk");
@@ -158,6 +209,44 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
     }
   }
   EXPECT_GE(narrow, 48);
+}
+
+// With statistics that are log 2 too large every probability is half of what it was, so is dv; and dy times a Y of zeros takes
+// nothing off dp. So both are read, and nothing is found again.
+TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
+  const Registry registry = make_registry();
+  for (const SampleCase& sample : with_wide({}, true)) {
+    if (sample.name != "tensor_plain") continue;
+    for (const Backward& kernel : kBackward) {
+      const Filled in(sample, DType::kBFloat16);
+      const AttentionShape s =
+          ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), {}, false, 0}, {});
+      const AttentionExtent e = extent_of(s, DType::kBFloat16);
+      const std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
+      Saved saved(e, in, in.desc(0).numel(), attention);
+      const auto slopes = [&](Slopes& d) {
+        AttentionGradient g{in.data(0),  in.data(1),  in.data(2), in.data(3),      d.dq.data(),
+                            d.dk.data(), d.dv.data(), nullptr,    d.scratch.data()};
+        saved.put(g, e);
+        EXPECT_EQ(kernel.launch(e, g, nullptr), cudaSuccess);
+      };
+      Slopes before(DType::kBFloat16, descs, kernel.scratch(e, true), 0);
+      slopes(before);
+      std::vector<double> shifted = saved.statistics.values();
+      for (double& v : shifted) v += std::log(2.0);
+      saved.statistics.assign(Tensor(DType::kFloat32, shifted).bytes());
+      Slopes halved(DType::kBFloat16, descs, kernel.scratch(e, true), 0);
+      slopes(halved);
+      std::vector<double> expected = before.dv.values();
+      for (double& v : expected) v /= 2;
+      expect_close(halved.dv.values(), expected, rounding(DType::kBFloat16), kernel.name);
+      saved.y.assign(std::vector<std::byte>(saved.y.bytes().size()));
+      Slopes without(DType::kBFloat16, descs, kernel.scratch(e, true), 0);
+      slopes(without);
+      EXPECT_EQ(without.dv.values(), halved.dv.values());
+      EXPECT_NE(without.dq.values(), halved.dq.values());
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,9 @@
+// In place of the other files here in a library that was built without cuDNN's headers or
+// cudnn-frontend.
+#include "kernels/cuda/library/implementations.h"
+
+namespace ofsdp::cuda {
+
+void add_cudnn(CudaImplementations&) {}
+
+}  // namespace ofsdp::cuda

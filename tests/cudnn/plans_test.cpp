@@ -1,0 +1,155 @@
+// cuDNN plans attention and convolutions for an H200 that is only described: its own heuristics and
+// engines accept our graphs, and what is compiled for them compiles. Nothing is run; driver.cpp stands
+// where the driver would.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "kernels/cuda/library/cudnn/plan.h"
+#include "kernels/cuda/library/libraries.h"
+
+namespace ofsdp::cuda {
+namespace {
+
+constexpr const char* kH200 =
+    R"({"deviceName": "NVIDIA H200", "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
+"isTccDriver": 0, "l2CacheSize": 62914560, "maxCtasPerSM": 32, "maxRegistersPerSM": 65536,
+"maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+"maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "memClockRateKHz": 3201000,
+"multiProcessorCount": 132, "pciDeviceId": 0, "regsPerBlock": 65536,
+"reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000, "supportCoopLaunch": 1,
+"totalGlobalMem": 150000000000, "warpSize": 32, "maxBlockSize": [1024, 1024, 64],
+"maxGridSize": [2147483647, 65535, 65535]})";
+constexpr size_t kLeastVersion = 90800;
+
+CudnnTarget h200() { return {nullptr, kH200, 90}; }
+
+class CudnnPlans : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto* version = function_of<size_t()>(Nvidia::kCudnn, "cudnnGetVersion");
+    if (version == nullptr) GTEST_SKIP() << "cuDNN: " << why_missing(Nvidia::kCudnn);
+    if (version() < kLeastVersion) GTEST_SKIP() << "cuDNN " << version() << " needs a device";
+  }
+};
+
+struct AttentionCase {
+  const char* name;
+  int64_t batch, heads, kv_heads, queries, keys, width;
+  bool causal = false;
+  int64_t offset = 0;
+};
+
+// Rows of all heads side by side, as a product before it leaves them.
+HeadStrides side_by_side(int64_t heads, int64_t rows, int64_t width) {
+  return {heads * rows * width, width, heads * width};
+}
+
+AttentionExtent extent_of(const AttentionCase& c, DType dtype) {
+  AttentionExtent e;
+  e.dtype = dtype;
+  e.batch = c.batch;
+  e.heads = c.heads;
+  e.kv_heads = c.kv_heads;
+  e.queries = c.queries;
+  e.keys = c.keys;
+  e.width = e.v_width = c.width;
+  e.q = e.y = side_by_side(c.heads, c.queries, c.width);
+  e.k = e.v = side_by_side(c.kv_heads, c.keys, c.width);
+  e.scale = 0.125F;
+  e.causal = c.causal;
+  e.offset = c.offset;
+  return e;
+}
+
+const AttentionCase kAttentionCases[] = {
+    {"GPT-2 124M", 16, 12, 12, 1024, 1024, 64, true},
+    {"BERT-base 128", 64, 12, 12, 128, 128, 64},
+    {"BERT-base 512", 32, 12, 12, 512, 512, 64},
+    {"groups of heads", 4, 32, 8, 1024, 1024, 128, true},
+    {"one key head", 2, 8, 1, 512, 512, 64, true},
+    {"odd length", 2, 4, 4, 77, 77, 32, true},
+    {"other keys", 2, 4, 4, 64, 200, 64},
+    {"behind a past", 2, 4, 4, 64, 200, 64, true, 136},
+};
+
+TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
+  AttentionExtent e = extent_of(kAttentionCases[0], DType::kBFloat16);
+  const HeadStrides packed = e.y;
+  e.q = e.k = e.v = e.y = {e.heads * e.queries * e.width, e.queries * e.width, e.width};
+  EXPECT_NE(plan_attention(h200(), e, true), nullptr);
+  EXPECT_NE(plan_attention_grad(h200(), e, packed), nullptr);
+}
+
+TEST_F(CudnnPlans, AttentionOfSixteenBits) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const AttentionExtent e = extent_of(c, DType::kBFloat16);
+    EXPECT_NE(plan_attention(h200(), e, true), nullptr) << c.name;
+    EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr) << c.name;
+  }
+  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kFloat16);
+  EXPECT_NE(plan_attention(h200(), e, false), nullptr);
+  EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr);
+}
+
+TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {
+  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kFloat32);
+  EXPECT_EQ(plan_attention(h200(), e, true), nullptr);
+  EXPECT_EQ(plan_attention_grad(h200(), e, e.y), nullptr);
+}
+
+struct ConvolutionCase {
+  const char* name;
+  std::vector<int64_t> x, w, y, strides, dilations, pads;
+};
+
+const ConvolutionCase kConvolutionCases[] = {
+    {"3 x 3", {32, 64, 56, 56}, {64, 64, 3, 3}, {32, 64, 56, 56}, {1, 1}, {1, 1}, {1, 1}},
+    {"1 x 1", {8, 64, 28, 28}, {256, 64, 1, 1}, {8, 256, 28, 28}, {1, 1}, {1, 1}, {0, 0}},
+    {"first", {8, 3, 224, 224}, {64, 3, 7, 7}, {8, 64, 112, 112}, {2, 2}, {1, 1}, {3, 3}},
+    {"digits", {32, 1, 28, 28}, {8, 1, 3, 3}, {32, 8, 28, 28}, {1, 1}, {1, 1}, {1, 1}},
+    {"dilated", {4, 16, 32, 32}, {16, 16, 3, 3}, {4, 16, 32, 32}, {1, 1}, {2, 2}, {2, 2}},
+    {"grouped", {8, 64, 28, 28}, {64, 16, 3, 3}, {8, 64, 28, 28}, {1, 1}, {1, 1}, {1, 1}},
+    {"depthwise", {8, 64, 28, 28}, {64, 1, 3, 3}, {8, 64, 28, 28}, {1, 1}, {1, 1}, {1, 1}},
+    {"patches", {8, 3, 224, 224}, {192, 3, 16, 16}, {8, 192, 14, 14}, {16, 16}, {1, 1}, {0, 0}},
+    {"sound", {4, 80, 1, 3000}, {384, 80, 1, 3}, {4, 384, 1, 3000}, {1, 1}, {1, 1}, {0, 1}},
+    {"volume",
+     {2, 8, 16, 16, 16},
+     {16, 8, 3, 3, 3},
+     {2, 16, 16, 16, 16},
+     {1, 1, 1},
+     {1, 1, 1},
+     {1, 1, 1}},
+};
+
+ConvolutionExtent extent_of(const ConvolutionCase& c, DType dtype, bool channels_last) {
+  return {dtype, c.x, c.w, c.y, c.strides, c.dilations, c.pads, c.pads, channels_last};
+}
+
+TEST_F(CudnnPlans, Convolutions) {
+  for (const ConvolutionCase& c : kConvolutionCases) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      for (const bool channels_last : {false, true}) {
+        const ConvolutionExtent e = extent_of(c, dtype, channels_last);
+        const std::string name = std::string(c.name) + " " +
+                                 std::to_string(static_cast<int>(dtype)) +
+                                 (channels_last ? " channels last" : " plain");
+        EXPECT_NE(plan_convolution(h200(), e, false), nullptr) << name;
+        EXPECT_NE(plan_convolution(h200(), e, true), nullptr) << name << " with bias";
+        EXPECT_NE(plan_convolution_grad_input(h200(), e), nullptr) << name;
+        EXPECT_NE(plan_convolution_grad_weights(h200(), e), nullptr) << name;
+      }
+    }
+  }
+}
+
+TEST_F(CudnnPlans, WhatDoesNotFitTogetherIsDeclined) {
+  ConvolutionExtent e = extent_of(kConvolutionCases[0], DType::kBFloat16, true);
+  e.y[1] = 63;
+  EXPECT_EQ(plan_convolution(h200(), e, false), nullptr);
+  EXPECT_EQ(plan_convolution_grad_input(h200(), e), nullptr);
+}
+
+}  // namespace
+}  // namespace ofsdp::cuda
