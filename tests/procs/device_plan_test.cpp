@@ -124,6 +124,22 @@ TEST(DevicePlan, CountsJoinedProductsByProgram) {
   }
 }
 
+TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+  const Finished run =
+      Program::run(fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy",
+                             "--data", "synthetic", "--steps", "2", "--eval-data", "none",
+                             "--batch-size", "2", "--device", "cuda", "--json"}),
+                   {.environment = {kCounting}});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json plan = Json::parse(run.out), &program = plan.at("programs").at(0);
+  int keeping = 0;
+  for (const Json& step : program.at("schedule")) {
+    keeping += step.value("op", "") == "ofsdp.AttentionWithStatistics";
+  }
+  EXPECT_GT(keeping, 0);
+  EXPECT_EQ(program.at("joined").value("statistics", 0), keeping);
+}
+
 TEST(DevicePlan, WithoutAGpuItSaysWhatItDoesNotKnow) {
   const Json here = json_of(settings(2)), elsewhere = json_of(settings(2), kNone);
   EXPECT_EQ(elsewhere.at("machine").at("here"), false);

@@ -60,7 +60,9 @@ class GraphBuilder {
 class FrontendPlan final : public CudnnPlan {
  public:
   FrontendPlan(std::shared_ptr<Graph> graph, const CudnnTarget& target)
-      : graph_(std::move(graph)), handle_(static_cast<cudnnHandle_t>(target.handle)) {}
+      : graph_(std::move(graph)),
+        handle_(static_cast<cudnnHandle_t>(target.handle)),
+        tf32_(target.tf32) {}
 
   bool settle(DType dtype) {
     if (graph_->validate().is_bad() || build().is_bad()) return false;
@@ -68,9 +70,9 @@ class FrontendPlan final : public CudnnPlan {
     if (graph_->create_execution_plans(modes).is_bad()) return false;
     graph_->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     if (dtype == DType::kFloat32) {
-      graph_->deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE,
-                                      fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
+      graph_->deselect_numeric_notes({fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
                                       fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::FFT});
+      if (!tf32_) graph_->deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE});
     }
     graph_->deselect_workspace_greater_than(kMostWorkspace);
     if (graph_->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
@@ -94,6 +96,7 @@ class FrontendPlan final : public CudnnPlan {
 
   std::shared_ptr<Graph> graph_;
   cudnnHandle_t handle_;
+  bool tf32_;
   int64_t workspace_ = 0;
 };
 

@@ -121,7 +121,7 @@ std::shared_ptr<void> make_handle() {
 
 CudnnTarget cudnn_target(ofsdp_device& device) {
   if (device.cudnn == nullptr) device.cudnn = make_handle();
-  return {device.cudnn.get(), "", capability_of(device.ordinal)};
+  return {device.cudnn.get(), "", capability_of(device.ordinal), device.tf32};
 }
 
 }  // namespace ofsdp::cuda

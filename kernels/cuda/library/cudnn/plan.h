@@ -3,8 +3,8 @@
 //
 // Attention and convolutions are built by cudnn-frontend (NVIDIA's header-only C++ over the C API of
 // graphs), which frontend_graphs.cpp alone includes. Engines whose sums have no fixed order are never
-// taken; nor, for float32, are those that round operands to TF32 or that are of Winograd's or Fourier's kind, whose rounding is
-// not that of a sum of products. Operands begin at multiples of 16 bytes.
+// taken; nor, for float32, are those that round operands, but for TF32 where the device allows that, or that are of
+// Winograd's or Fourier's kind, whose rounding is not that of a sum of products. Operands begin at multiples of 16 bytes.
 //
 // [Note: a device that is only described] Since cuDNN 9.8 a plan can be made for the properties of a
 // device, without one. So tests plan for a GPU that is not there; such a plan is never run.
@@ -28,6 +28,7 @@ struct CudnnTarget {
       nullptr;  // cudnnHandle_t of a device that is there; null: `properties` describe it
   std::string properties;  // JSON, as cuDNN writes those of a device
   int capability = 0;      // 90 for sm_90
+  bool tf32 = false;       // float32 may go through tensor cores
 };
 
 // Of a device that is there; handle null: cuDNN is absent.
