@@ -4,12 +4,14 @@
 #include <array>
 #include <map>
 
+#include "runtime/planning_device.h"
+
 namespace ofsdp {
 namespace {
 
 // What a run asks for that only the CPU path has so far; empty: nothing.
 std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
-  if (options.command == Command::kPlan) return "the command plan measures on the CPU alone so far";
+  if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   if (options.launch.deterministic == Determinism::kAcrossRanks)
     return "--deterministic across_ranks is the CPU's alone so far";
   if (options.optimizer.kind == OptimizerKind::kPlugin) {
@@ -50,30 +52,17 @@ class Chooser {
         communicator_(communicator),
         must_(options.launch.device == DeviceChoice::kCuda) {}
 
-  // Of this rank.
+  // Of this rank. A plan takes the first GPU for any, and asks nothing about ranks that are not here.
   Result<ChosenDevice> run() const {
+    const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
-    if (!devices.ok()) return none(devices.error().message());
-    if (const std::string why = only_on_cpu(options_, setup_); !why.empty()) return none(why);
-    const bool several = communicator_.size() > 1;
-    if (several && communicator_.ranks_of_each_host() == 0) {
-      return none("several hosts have different numbers of ranks");
+    const std::string why = only_on_cpu(options_, setup_);
+    if (!devices.ok()) {
+      if (plans && must_ && why.empty()) return only_planned(devices.error().message());
+      return none(devices.error().message());
     }
-    const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
-    ChosenDevice chosen;
-    OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % *devices));
-    OFSDP_RETURN_IF_ERROR(chosen.device->allow(permissions()));
-    chosen.notice = "device: " + chosen.device->description();
-    if (several) {
-      std::string engine;
-      const std::string why = not_joined(*chosen.device, 1, engine);
-      if (!why.empty()) return none(ranks_text() + why);
-      chosen.notice += ", " + engine;
-    }
-    if (const std::string missing = missing_line(*chosen.device); !missing.empty()) {
-      chosen.notice += "\nwithout " + missing;
-    }
-    return chosen;
+    if (!why.empty()) return none(why);
+    return open(*devices, !plans && communicator_.size() > 1);
   }
 
   // A device for all ranks, or for none. They may see other devices than each other, so only the
@@ -111,6 +100,35 @@ class Chooser {
     if (tf32) what |= OFSDP_MAY_ROUND_TO_TF32;
     if (vary) what |= OFSDP_MAY_VARY;
     return what;
+  }
+
+  Result<ChosenDevice> open(int devices, bool several) const {
+    if (several && communicator_.ranks_of_each_host() == 0) {
+      return none("several hosts have different numbers of ranks");
+    }
+    const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
+    ChosenDevice chosen;
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % devices));
+    OFSDP_RETURN_IF_ERROR(chosen.device->allow(permissions()));
+    chosen.notice = "device: " + chosen.device->description();
+    if (several) {
+      std::string engine;
+      const std::string why = not_joined(*chosen.device, 1, engine);
+      if (!why.empty()) return none(ranks_text() + why);
+      chosen.notice += ", " + engine;
+    }
+    if (const std::string missing = missing_line(*chosen.device); !missing.empty()) {
+      chosen.notice += "\nwithout " + missing;
+    }
+    return chosen;
+  }
+
+  // For whoever plans on a host without a GPU.
+  static Result<ChosenDevice> only_planned(const std::string& why) {
+    ChosenDevice chosen;
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, make_planning_device());
+    chosen.notice = fmt::format("device: {}: {}", chosen.device->description(), why);
+    return chosen;
   }
 
   std::string ranks_text() const { return fmt::format("{} ranks: ", communicator_.size()); }

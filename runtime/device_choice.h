@@ -5,6 +5,9 @@
 // work, else the CPU: `notice` then says why, but for a program without the library, which never
 // promised a GPU.
 //
+// `plan --device cuda` needs no GPU: without one it plans for a GPU of which it knows no kernels
+// (planning_device.h).
+//
 // Several ranks all compute on GPUs or none does. The ranks of a host take its GPUs in turn, so that
 // more ranks than GPUs share them where the library can do that.
 //

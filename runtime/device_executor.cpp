@@ -56,7 +56,10 @@ DeviceExecutor::~DeviceExecutor() {
 
 Status DeviceExecutor::prepare(BoundProgram& program) {
   Prepared& prepared = prepared_[&program];
-  prepared.streams = plan_streams(accesses(program));
+  const AccessContext touched{context_.plan,     context_.offsets.offload,
+                              context_.units,    context_.memory.io() + context_.io.state,
+                              ranks_->several(), step_lengths_ != nullptr};
+  prepared.streams = plan_streams(step_accesses(touched, program));
   for (DeviceGraph& graph : prepared.graphs) graph = DeviceGraph(nullptr, {&device_});
   while (events_.size() < static_cast<size_t>(prepared.streams.events)) {
     OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));

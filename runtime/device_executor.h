@@ -31,6 +31,7 @@
 #include <map>
 
 #include "fsdp/communicator.h"
+#include "runtime/device_accesses.h"
 #include "runtime/device_memory.h"
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
@@ -155,10 +156,6 @@ class DeviceExecutor final : public UpdateRunner {
     return offload_ != nullptr && program.plan->options.clip;
   }
 
-  // What a step touches, for StreamPlan.
-  std::vector<StepAccess> accesses(const BoundProgram& program) const;
-  StepAccess access(const BoundProgram& program, const BoundStep& step) const;
-
   ofsdp_run_state* run_state() const {
     return reinterpret_cast<ofsdp_run_state*>(context_.memory.io() + context_.io.state);
   }
@@ -169,8 +166,6 @@ class DeviceExecutor final : public UpdateRunner {
     return *reinterpret_cast<ofsdp_run_state*>(context_.memory.pinned() +
                                                context_.io.pinned_results[slot]);
   }
-  // Every step that other ranks take part in is on the stream of the collectives.
-  StreamOf stream_of(const BoundProgram& program, const BoundStep& step) const;
 
   DeviceContext context_;
   Device& device_;

@@ -9,33 +9,7 @@ namespace {
 
 int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
-bool communicates_on_device(StepKind kind) {
-  switch (kind) {
-    case StepKind::kGather:
-    case StepKind::kReduce:
-    case StepKind::kReduceUpdate:
-    case StepKind::kAllReduce:
-    case StepKind::kClip:
-    case StepKind::kUpdate:
-    case StepKind::kTrust:
-    case StepKind::kApply:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
-
-StreamOf DeviceExecutor::stream_of(const BoundProgram& program, const BoundStep& step) const {
-  if (offload_ != nullptr && lands(context_.plan, context_.offsets.offload, program.plan->options,
-                                   {step.kind, step.index})) {
-    return StreamOf::kDownload;
-  }
-  const bool agrees = step.kind == StepKind::kCheckLoss && ranks_->several();
-  return agrees || communicates_on_device(step.kind) ? StreamOf::kCommunication
-                                                     : StreamOf::kCompute;
-}
 
 Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);

@@ -11,7 +11,16 @@ using Json = nlohmann::json;
 
 double ms(double seconds) { return seconds * 1e3; }
 
-Json machine_json(const Machine& machine) {
+Json machine_json(const PlanReport& report) {
+  if (report.device) {
+    const DevicePart& d = *report.device;
+    return {{"device", d.description},
+            {"here", d.here},
+            {"device_bytes", d.device_bytes},
+            {"pinned_bytes", d.pinned_bytes},
+            {"host_bytes", d.host_bytes}};
+  }
+  const Machine& machine = report.machine;
   Json out{{"threads", pool_threads()},
            {"copy_gbs", machine.rates.copy * 1e-9},
            {"kernels_measured", machine.kernels.measured},
@@ -30,36 +39,41 @@ Json units_json(const PlanReport& report) {
   Json list = Json::array();
   const Plan& plan = report.plan->plan;
   for (const Unit& unit : plan.units) {
-    list.push_back({{"id", unit.id},
-                    {"name", unit.name},
-                    {"parameters", unit.params.size()},
-                    {"numel", unit.numel},
-                    {"padded_numel", unit.padded_numel},
-                    {"owned_numel", plan.owned_numel(unit)},
-                    {"bytes", static_cast<size_t>(unit.numel) * sizeof(float)},
-                    {"nodes", unit.nodes},
-                    {"replicated", unit.replicated},
-                    {"exposed_ms", ms(report.exposed_of_unit[static_cast<size_t>(unit.id)])}});
+    Json one{{"id", unit.id},
+             {"name", unit.name},
+             {"parameters", unit.params.size()},
+             {"numel", unit.numel},
+             {"padded_numel", unit.padded_numel},
+             {"owned_numel", plan.owned_numel(unit)},
+             {"bytes", static_cast<size_t>(unit.numel) * sizeof(float)},
+             {"nodes", unit.nodes},
+             {"replicated", unit.replicated}};
+    if (!report.device) {
+      one["exposed_ms"] = ms(report.exposed_of_unit[static_cast<size_t>(unit.id)]);
+    }
+    list.push_back(std::move(one));
   }
   return list;
 }
 
 Json memory_json(const PlanReport& report) {
   const PeakShares& p = report.peak;
-  return {{"peak_bytes", report.plan->memory.planned_bytes()},
-          {"peak_node", p.node},
-          {"at_peak",
-           {{"parameters", p.parameters},
-            {"gradients", p.gradients},
-            {"optimizer_state", p.optimizer},
-            {"gathered_units", p.gathered},
-            {"activations", p.activations},
-            {"workspace", p.workspace},
-            {"constants", p.constants},
-            {"input", p.input},
-            {"checkpoint", p.checkpoint},
-            {"trace", p.trace},
-            {"unused", p.unused}}}};
+  Json out{{"peak_bytes", report.plan->memory.planned_bytes()},
+           {"peak_node", p.node},
+           {"at_peak",
+            {{"parameters", p.parameters},
+             {"gradients", p.gradients},
+             {"optimizer_state", p.optimizer},
+             {"gathered_units", p.gathered},
+             {"activations", p.activations},
+             {"workspace", p.workspace},
+             {"constants", p.constants},
+             {"input", p.input},
+             {"checkpoint", p.checkpoint},
+             {"trace", p.trace},
+             {"unused", p.unused}}}};
+  if (report.device) out["at_peak"]["in_out"] = p.in_out;
+  return out;
 }
 
 Json step_json(const ProgramPlan& program, const Step& step) {
@@ -78,12 +92,21 @@ Json step_json(const ProgramPlan& program, const Step& step) {
   return out;
 }
 
-Json schedule_json(const ProgramReport& entry) {
+// Of a device: its stream, and the events that are recorded and waited for.
+void add_stream(const StreamStep& step, Json& to) {
+  to["stream"] = stream_name(step.stream);
+  if (step.forks >= 0) to["forks"] = step.forks;
+  if (!step.waits.empty()) to["waits"] = step.waits;
+  if (step.records >= 0) to["event"] = step.records;
+}
+
+Json schedule_json(const PlanReport& report, const ProgramReport& entry) {
   Json list = Json::array();
   const ProgramPlan& program = *entry.program;
   for (size_t s = 0; s < program.schedule.steps.size(); ++s) {
     list.push_back(step_json(program, program.schedule.steps[s]));
     list.back()["arena_bytes"] = program.memory.live[s];
+    if (report.device) add_stream(report.device->streams.at(&program).steps[s], list.back());
   }
   for (const SimulatedStep& s : entry.simulation.steps) {
     const char* stream = s.stream == Stream::kCompute ? "compute" : "communication";
@@ -92,20 +115,26 @@ Json schedule_json(const ProgramReport& entry) {
   return list;
 }
 
-Json program_json(const ProgramReport& entry) {
+Json program_json(const PlanReport& report, const ProgramReport& entry) {
   const ProgramKey& key = *entry.key;
-  return {{"training", key.training},
-          {"batch", key.batch},
-          {"first_of_update", key.first_micro},
-          {"last_of_update", key.last_micro},
-          {"times_an_update", entry.times_an_update},
-          {"nodes", entry.program->graph.nodes.size()},
-          {"arena_bytes", entry.program->memory.arena_bytes},
-          {"ms", ms(entry.simulation.seconds)},
-          {"compute_ms", ms(entry.simulation.compute)},
-          {"communication_ms", ms(entry.simulation.communication)},
-          {"exposed_ms", ms(entry.simulation.exposed)},
-          {"schedule", schedule_json(entry)}};
+  Json out{{"training", key.training},
+           {"batch", key.batch},
+           {"first_of_update", key.first_micro},
+           {"last_of_update", key.last_micro},
+           {"times_an_update", entry.times_an_update},
+           {"nodes", entry.program->graph.nodes.size()},
+           {"joined", entry.program->graph.fused},
+           {"arena_bytes", entry.program->memory.arena_bytes},
+           {"schedule", schedule_json(report, entry)}};
+  if (report.device) {
+    out["events"] = report.device->streams.at(entry.program).events;
+    return out;
+  }
+  out["ms"] = ms(entry.simulation.seconds);
+  out["compute_ms"] = ms(entry.simulation.compute);
+  out["communication_ms"] = ms(entry.simulation.communication);
+  out["exposed_ms"] = ms(entry.simulation.exposed);
+  return out;
 }
 
 }  // namespace
@@ -113,27 +142,30 @@ Json program_json(const ProgramReport& entry) {
 std::string to_json(const PlanReport& report, const Options& options) {
   const Plan& plan = report.plan->plan;
   Json programs = Json::array();
-  for (const ProgramReport& entry : report.programs) programs.push_back(program_json(entry));
-  const Json all{{"model", options.model},
-                 {"strategy", strategy_name(plan.strategy)},
-                 {"world", plan.world},
-                 {"shard_size", plan.shard_size},
-                 {"batch_size", options.batch.batch_size},
-                 {"grad_accum", options.batch.grad_accum},
-                 {"dtypes",
-                  {{"param", dtype_name(plan.param_dtype)},
-                   {"reduce", dtype_name(plan.reduce_dtype)},
-                   {"buffer", dtype_name(options.sharding.buffer_dtype)},
-                   {"master", dtype_name(DType::kFloat32)}}},
-                 {"machine", machine_json(report.machine)},
-                 {"units", units_json(report)},
-                 {"memory", memory_json(report)},
-                 {"update",
-                  {{"ms", ms(report.update_seconds)},
-                   {"compute_ms", ms(report.update_compute)},
-                   {"communication_ms", ms(report.update_communication)},
-                   {"exposed_ms", ms(report.update_exposed)}}},
-                 {"programs", std::move(programs)}};
+  for (const ProgramReport& entry : report.programs) {
+    programs.push_back(program_json(report, entry));
+  }
+  Json all{{"model", options.model},
+           {"strategy", strategy_name(plan.strategy)},
+           {"world", plan.world},
+           {"shard_size", plan.shard_size},
+           {"batch_size", options.batch.batch_size},
+           {"grad_accum", options.batch.grad_accum},
+           {"dtypes",
+            {{"param", dtype_name(plan.param_dtype)},
+             {"reduce", dtype_name(plan.reduce_dtype)},
+             {"buffer", dtype_name(options.sharding.buffer_dtype)},
+             {"master", dtype_name(DType::kFloat32)}}},
+           {"machine", machine_json(report)},
+           {"units", units_json(report)},
+           {"memory", memory_json(report)},
+           {"programs", std::move(programs)}};
+  if (!report.device) {
+    all["update"] = {{"ms", ms(report.update_seconds)},
+                     {"compute_ms", ms(report.update_compute)},
+                     {"communication_ms", ms(report.update_communication)},
+                     {"exposed_ms", ms(report.update_exposed)}};
+  }
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -41,8 +41,12 @@ Status check_world(const Topology& topology, const RunPlan& plan, const Options&
 void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& program,
                  const Options& options) {
   const RunPlan& run = *report.plan;
-  ProgramReport entry{&key, &program, times_an_update(key, options.batch),
-                      simulate_program(run, program, report.machine)};
+  ProgramReport entry{&key, &program, times_an_update(key, options.batch), {}};
+  if (report.device) {
+    report.programs.push_back(std::move(entry));
+    return;
+  }
+  entry.simulation = simulate_program(run, program, report.machine);
   const auto times = static_cast<double>(entry.times_an_update);
   report.update_seconds += times * entry.simulation.seconds;
   report.update_exposed += times * entry.simulation.exposed;
@@ -69,10 +73,11 @@ PeakShares peak_shares(const RunPlan& plan) {
   shares.input = plan.memory.staging + plan.memory.data;
   shares.checkpoint = plan.memory.checkpoint;
   shares.trace = plan.memory.trace;
+  shares.in_out = plan.memory.device_io + plan.memory.pinned_io;
   size_t sum = 0;
-  for (const size_t bytes :
-       {shares.parameters, shares.optimizer, shares.gradients, shares.gathered, shares.activations,
-        shares.workspace, shares.constants, shares.input, shares.checkpoint, shares.trace}) {
+  for (const size_t bytes : {shares.parameters, shares.optimizer, shares.gradients, shares.gathered,
+                             shares.activations, shares.workspace, shares.constants, shares.input,
+                             shares.checkpoint, shares.trace, shares.in_out}) {
     sum += bytes;
   }
   OFSDP_CHECK(sum <= plan.memory.planned_bytes(), "{} bytes of {}", sum,
@@ -93,8 +98,12 @@ Result<PlanReport> make_report(const RunPlan& plan, const Options& options) {
     OFSDP_ASSIGN_OR_RETURN(report.machine.topology, read_topology(options.report.topology));
     OFSDP_RETURN_IF_ERROR(check_world(*report.machine.topology, plan, options));
   }
-  OFSDP_ASSIGN_OR_RETURN(report.machine.kernels, measure_kernels(plan, kMeasureFor));
-  OFSDP_ASSIGN_OR_RETURN(report.machine.rates, measure_rates(plan));
+  if (plan.device != nullptr) {
+    report.device = device_part(plan);
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(report.machine.kernels, measure_kernels(plan, kMeasureFor));
+    OFSDP_ASSIGN_OR_RETURN(report.machine.rates, measure_rates(plan));
+  }
   for (const auto& [key, program] : plan.programs) add_program(report, key, program, options);
   return report;
 }

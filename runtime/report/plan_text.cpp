@@ -31,6 +31,7 @@ std::string peak_text(const PlanReport& report) {
   row("input", p.input);
   row("checkpoint copy", p.checkpoint);
   row("trace", p.trace);
+  row("in and out of the device", p.in_out);
   row("not used then", p.unused);
   return out;
 }
@@ -69,33 +70,47 @@ std::string update_text(const PlanReport& report) {
   return out;
 }
 
-std::string head(const ProgramReport& entry) {
+std::string head(const PlanReport& report, const ProgramReport& entry) {
   const ProgramKey& key = *entry.key;
   const MemoryPlan& memory = entry.program->memory;
-  return fmt::format(
+  std::string out = fmt::format(
       "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
-      "{}, workspace {}), {:.4g} ms, exposed {:.4g} ms\n",
+      "{}, workspace {})",
       key.training ? "training" : "evaluation", key.batch,
       key.first_micro ? "" : ", not the first of an update", key.last_micro ? "" : ", not the last",
       entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
-      memory.peak_activations, memory.peak_gathered, memory.peak_workspace,
-      entry.simulation.seconds * 1e3, entry.simulation.exposed * 1e3);
+      memory.peak_activations, memory.peak_gathered, memory.peak_workspace);
+  if (report.device) return out + "\n" + streams_line(*report.device, *entry.program);
+  return out + fmt::format(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
+                           entry.simulation.exposed * 1e3);
 }
 
-// Each line of the schedule, with what its step takes behind it.
-std::string schedule_text(const ProgramReport& entry) {
-  std::vector<double> took(entry.program->schedule.steps.size(), 0);
+// What stands behind each line of the schedule: what its step takes, or of a device its stream.
+std::vector<std::string> remarks(const PlanReport& report, const ProgramReport& entry) {
+  std::vector<std::string> list(entry.program->schedule.steps.size());
+  if (report.device) {
+    const StreamPlan& streams = report.device->streams.at(entry.program);
+    for (size_t s = 0; s < list.size(); ++s) list[s] = stream_text(streams.steps[s]);
+    return list;
+  }
+  std::vector<double> took(list.size(), 0);
   for (const SimulatedStep& s : entry.simulation.steps) {
     took[static_cast<size_t>(s.step)] += s.end - s.begin;
   }
+  for (size_t s = 0; s < list.size(); ++s) {
+    if (took[s] > 0) list[s] = fmt::format("  {:.4f} ms", took[s] * 1e3);
+  }
+  return list;
+}
+
+std::string schedule_text(const PlanReport& report, const ProgramReport& entry) {
   const std::string plain = text(entry.program->schedule, entry.program->graph);
   std::string out;
   size_t begin = 0;
-  for (size_t s = 0; s < took.size(); ++s) {
+  for (const std::string& remark : remarks(report, entry)) {
     const size_t end = plain.find('\n', begin);
     out.append(plain, begin, end - begin);
-    if (took[s] > 0) out += fmt::format("  {:.4f} ms", took[s] * 1e3);
-    out += '\n';
+    out += remark + '\n';
     begin = end + 1;
   }
   return out;
@@ -105,9 +120,11 @@ std::string schedule_text(const ProgramReport& entry) {
 
 std::string text(const PlanReport& report) {
   std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +
-                    text(report.plan->memory) + peak_text(report) + machine_text(report) +
-                    update_text(report);
-  for (const ProgramReport& entry : report.programs) out += head(entry) + schedule_text(entry);
+                    text(report.plan->memory) + peak_text(report);
+  out += report.device ? text(*report.device) : machine_text(report) + update_text(report);
+  for (const ProgramReport& entry : report.programs) {
+    out += head(report, entry) + schedule_text(report, entry);
+  }
   return out;
 }
 

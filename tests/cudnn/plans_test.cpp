@@ -23,7 +23,7 @@ constexpr const char* kH200 =
 "maxGridSize": [2147483647, 65535, 65535]})";
 constexpr size_t kLeastVersion = 90800;
 
-CudnnTarget h200() { return {nullptr, kH200, 90}; }
+CudnnTarget h200(bool tf32 = false) { return {nullptr, kH200, 90, tf32}; }
 
 class CudnnPlans : public testing::Test {
  protected:
@@ -139,6 +139,9 @@ TEST_F(CudnnPlans, Convolutions) {
         EXPECT_NE(plan_convolution(h200(), e, true), nullptr) << name << " with bias";
         EXPECT_NE(plan_convolution_grad_input(h200(), e), nullptr) << name;
         EXPECT_NE(plan_convolution_grad_weights(h200(), e), nullptr) << name;
+        EXPECT_NE(plan_convolution(h200(true), e, true), nullptr) << name << " in TF32";
+        EXPECT_NE(plan_convolution_grad_input(h200(true), e), nullptr) << name << " in TF32";
+        EXPECT_NE(plan_convolution_grad_weights(h200(true), e), nullptr) << name << " in TF32";
       }
     }
   }

@@ -62,8 +62,8 @@ std::vector<fe::NumericalNote_t> unwanted(const CudnnTarget& target, DType dtype
   std::vector<Note> notes;
   if (!target.may_vary) notes.push_back(Note::NONDETERMINISTIC);
   if (dtype != DType::kFloat32) return notes;
-  notes.insert(notes.end(), {Note::WINOGRAD, Note::FFT});
-  if (!target.tf32) notes.insert(notes.end(), {Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS});
+  notes.insert(notes.end(), {Note::DOWN_CONVERT_INPUTS, Note::WINOGRAD, Note::FFT});
+  if (!target.tf32) notes.push_back(Note::TENSOR_CORE);
   return notes;
 }
 

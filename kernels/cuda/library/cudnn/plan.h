@@ -28,7 +28,7 @@ struct CudnnTarget {
       nullptr;  // cudnnHandle_t of a device that is there; null: `properties` describe it
   std::string properties;  // JSON, as cuDNN writes those of a device
   int capability = 0;      // 90 for sm_90
-  bool tf32 = false;       // operands of float32 may be rounded to it
+  bool tf32 = false;       // float32 may go through tensor cores
   bool may_vary = false;   // sums may have any order
 };
 

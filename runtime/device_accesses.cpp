@@ -1,18 +1,44 @@
-// What memory each step of a program touches on a device, for StreamPlan.
-#include "runtime/device_executor.h"
+#include "runtime/device_accesses.h"
+
+#include "runtime/offload_plan.h"
 
 namespace ofsdp {
+namespace {
 
-std::vector<StepAccess> DeviceExecutor::accesses(const BoundProgram& program) const {
-  std::vector<StepAccess> list;
-  for (const BoundStep& step : program.steps) list.push_back(access(program, step));
-  return list;
+bool communicates_on_device(StepKind kind) {
+  switch (kind) {
+    case StepKind::kGather:
+    case StepKind::kReduce:
+    case StepKind::kReduceUpdate:
+    case StepKind::kAllReduce:
+    case StepKind::kClip:
+    case StepKind::kUpdate:
+    case StepKind::kTrust:
+    case StepKind::kApply:
+      return true;
+    default:
+      return false;
+  }
 }
 
-namespace {
+StreamOf stream_of(const AccessContext& context, const BoundProgram& program,
+                   const BoundStep& step) {
+  if (context.offload.bytes > 0 &&
+      lands(context.plan, context.offload, program.plan->options, {step.kind, step.index})) {
+    return StreamOf::kDownload;
+  }
+  const bool agrees = step.kind == StepKind::kCheckLoss && context.several;
+  return agrees || communicates_on_device(step.kind) ? StreamOf::kCommunication
+                                                     : StreamOf::kCompute;
+}
 
 // gcc 12 takes an address inside the device's block, which it saw made of null, for no memory.
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
+
+// Gradients land for it as they are complete, so an update waits for nothing else.
+bool waits_for_decision(const AccessContext& context, const BoundProgram& program) {
+  return context.offload.bytes > 0 && program.plan->options.clip;
+}
 
 class Touches {
  public:
@@ -29,8 +55,8 @@ class Touches {
   std::vector<MemoryAccess> list_;
 };
 
-std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const BoundProgram& program,
-                                       const BoundStep& step, bool several) {
+std::vector<MemoryAccess> unit_touches(const AccessContext& context, const BoundProgram& program,
+                                       const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
   const Unit& unit = context.plan.units[u];
   const UnitState& state = context.units[u];
@@ -44,7 +70,7 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
     case StepKind::kGather:
       touches.read(state.owned, owned);
       touches.add(step.slot, (numel + static_cast<size_t>(unit.frozen_padded_numel)) * width,
-                  several || reinterpret_cast<std::byte*>(state.owned) != step.slot);
+                  context.several || reinterpret_cast<std::byte*>(state.owned) != step.slot);
       break;
     case StepKind::kApply:
       touches.write(state.owned, owned);
@@ -58,7 +84,7 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
       touches.write(state.slot, slot);
       break;
     default:
-      touches.add(state.slot, slot, several || step.kind == StepKind::kAllReduce);
+      touches.add(state.slot, slot, context.several || step.kind == StepKind::kAllReduce);
       touches.write(state.gradient, owned);
       if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) break;
       touches.write(state.owned, owned);
@@ -67,12 +93,8 @@ std::vector<MemoryAccess> unit_touches(const DeviceContext& context, const Bound
   return touches.take();
 }
 
-}  // namespace
-
-// Inputs have no address yet; only uploads write them. What lies in the run's state is used by one
-// stream alone, or is written before the other forks; the loss, `stop`, before what reads it: on the
-// compute stream, or with several ranks on that of the updates.
-StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& step) const {
+StepAccess access(const AccessContext& context, const BoundProgram& program,
+                  const BoundStep& step) {
   Touches touches;
   switch (step.kind) {
     case StepKind::kFree:
@@ -88,29 +110,37 @@ StepAccess DeviceExecutor::access(const BoundProgram& program, const BoundStep& 
     }
     case StepKind::kCheckLoss:
       touches.read(program.loss, sizeof(float));
-      touches.write(context_.memory.io() + context_.io.state, 1);
+      touches.write(context.state, 1);
       break;
     case StepKind::kCarry:
       touches.read(step.source, step.bytes);
       touches.write(step.slot, step.bytes);
       break;
     case StepKind::kClip:
-      touches.write(context_.memory.io() + context_.io.state, 1);
+      touches.write(context.state, 1);
       break;
     case StepKind::kTrust:
-      for (size_t u = 0; step_lengths_ != nullptr && u < context_.units.size(); ++u) {
-        const UnitState& state = context_.units[u];
+      for (size_t u = 0; context.measures && u < context.units.size(); ++u) {
+        const UnitState& state = context.units[u];
         const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
         touches.read(state.owned, owned);
         for (const float* values : state.optimizer) touches.read(values, owned);
       }
       break;
     default:
-      if (step.kind == StepKind::kUpdate && waits_for_decision(program)) break;
-      if (step.kind == StepKind::kApply && step_lengths_ == nullptr) break;
-      return {stream_of(program, step), unit_touches(context_, program, step, ranks_->several())};
+      if (step.kind == StepKind::kUpdate && waits_for_decision(context, program)) break;
+      if (step.kind == StepKind::kApply && !context.measures) break;
+      return {stream_of(context, program, step), unit_touches(context, program, step)};
   }
-  return {stream_of(program, step), touches.take()};
+  return {stream_of(context, program, step), touches.take()};
+}
+
+}  // namespace
+
+std::vector<StepAccess> step_accesses(const AccessContext& context, const BoundProgram& program) {
+  std::vector<StepAccess> list;
+  for (const BoundStep& step : program.steps) list.push_back(access(context, program, step));
+  return list;
 }
 
 }  // namespace ofsdp

@@ -1,0 +1,103 @@
+#include "runtime/report/device_part.h"
+
+#include <array>
+
+#include "runtime/device_accesses.h"
+#include "runtime/planning_device.h"
+
+namespace ofsdp {
+namespace {
+
+// Where the regions could lie: far apart, never looked at.
+MemoryBases made_up_bases() {
+  constexpr uintptr_t kApart = uintptr_t{1} << 42;
+  const auto at = [](uintptr_t place) { return reinterpret_cast<std::byte*>(place * kApart); };
+  return {at(1), at(2), at(3), at(4)};
+}
+
+std::map<const ProgramPlan*, StreamPlan> plan_all_streams(const RunPlan& run) {
+  const MemoryBases bases = made_up_bases();
+  const std::vector<UnitState> units = unit_states(run.plan, 0, run.memory, bases);
+  const std::byte* const state = bases.shared + region_bytes(run.memory.shared);
+  const bool measures =
+      run.optimizer->direction != nullptr && run.plan.offload == CpuOffload::kNone;
+  const AccessContext touched{run.plan, run.memory.offload, units,
+                              state,    run.plan.world > 1, measures};
+  const BindingContext context{run.plan, run.memory,
+                               bases,    units,
+                               run.kept, reinterpret_cast<float*>(bases.kept + run.kept.bytes())};
+  std::map<const ProgramPlan*, StreamPlan> streams;
+  for (const auto& [key, program] : run.programs) {
+    streams.emplace(&program, plan_streams(step_accesses(touched, bind(program, context))));
+  }
+  return streams;
+}
+
+bool puts_nothing(StepKind kind) {
+  return kind == StepKind::kFree || kind == StepKind::kPost || kind == StepKind::kPostShard;
+}
+
+}  // namespace
+
+DevicePart device_part(const RunPlan& run) {
+  const RankMemoryPlan& m = run.memory;
+  DevicePart part;
+  part.description = run.device->description();
+  part.here = !only_plans(*run.device);
+  part.device_bytes = region_bytes(m.arena) + region_bytes(m.kept) + region_bytes(m.state) +
+                      region_bytes(m.shared) + region_bytes(m.device_io);
+  part.pinned_bytes = region_bytes(m.staging) + region_bytes(m.pinned_io);
+  part.host_bytes = m.planned_bytes() - part.device_bytes - part.pinned_bytes;
+  part.streams = plan_all_streams(run);
+  return part;
+}
+
+std::string text(const DevicePart& part) {
+  std::string out = fmt::format("of these {} on the device, {} pinned on the host, {} elsewhere\n",
+                                part.device_bytes, part.pinned_bytes, part.host_bytes);
+  if (!part.here) {
+    out +=
+        "not known without a GPU: which operators have kernels, their workspaces (counted as 0) "
+        "and which nodes are joined (none here)\n";
+  }
+  return out + "no times: nothing measures GPUs yet; --device cpu predicts for this machine\n";
+}
+
+const char* stream_name(StreamOf stream) {
+  constexpr std::array kNames{"compute", "communication", "download"};
+  return kNames[static_cast<size_t>(stream)];
+}
+
+std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
+  const StreamPlan& plan = part.streams.at(&program);
+  std::array<int, 3> steps{};
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    if (puts_nothing(program.schedule.steps[s].kind)) continue;
+    ++steps[static_cast<size_t>(plan.steps[s].stream)];
+  }
+  std::string out = "streams:";
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i] == 0) continue;
+    out += fmt::format("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<StreamOf>(i)),
+                       steps[i], steps[i] == 1 ? "" : "s");
+  }
+  out += fmt::format("; {} event{}", plan.events, plan.events == 1 ? "" : "s");
+  std::string joined;
+  for (const auto& [rule, count] : program.graph.fused) {
+    joined += fmt::format("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
+  }
+  return out + joined + "\n";
+}
+
+std::string stream_text(const StreamStep& step) {
+  std::string out;
+  if (step.forks >= 0) out += fmt::format("; forks {}", step.forks);
+  for (size_t i = 0; i < step.waits.size(); ++i) {
+    out += fmt::format("{} {}", i == 0 ? "; waits" : ",", step.waits[i]);
+  }
+  if (step.records >= 0) out += fmt::format("; event {}", step.records);
+  if (out.empty() && step.stream == StreamOf::kCompute) return "";
+  return fmt::format("  [{}{}]", stream_name(step.stream), out);
+}
+
+}  // namespace ofsdp

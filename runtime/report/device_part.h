@@ -1,0 +1,34 @@
+// DevicePart: what `fsdp-run plan` says of a device beside units, bytes and schedule: where the bytes
+// lie, and for each program the stream of each step and the events between streams, which are the run's
+// (runtime/stream_plan.h). Nothing has measured devices, so there are no times.
+//
+// Pure. Ownership: values. Threads: any. Errors: none.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/run_plan.h"
+#include "runtime/stream_plan.h"
+
+namespace ofsdp {
+
+struct DevicePart {
+  std::string description;
+  bool here = true;  // else its kernels and their workspaces are not known
+  size_t device_bytes = 0, pinned_bytes = 0, host_bytes = 0;  // together planned_bytes()
+  std::map<const ProgramPlan*, StreamPlan> streams;
+};
+
+// Of rank 0.
+DevicePart device_part(const RunPlan& run);
+
+std::string text(const DevicePart& part);
+// "streams: compute 20 steps, communication 5; 4 events; joined: epilogue 3".
+std::string streams_line(const DevicePart& part, const ProgramPlan& program);
+// Behind a step's line of the schedule: "  [communication; forks 1; waits 0; event 2]", or nothing for
+// a step of the compute stream without events.
+std::string stream_text(const StreamStep& step);
+const char* stream_name(StreamOf stream);
+
+}  // namespace ofsdp

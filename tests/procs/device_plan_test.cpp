@@ -1,0 +1,184 @@
+// `fsdp-run plan` for a device: its bytes and events are those of a run on the device that counts
+// (tests/device), and without a GPU it says what it does not know.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/device_runs.h"
+
+namespace ofsdp {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+const char* const kCounting = "OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE;
+const char* const kNone = "OFSDP_CUDA_LIBRARY=/none.so";
+
+Words settings(int world) {
+  return Words{"--loss",       "cross_entropy",
+               "--min-params", "1000",
+               "--batch-size", "7",
+               "--epochs",     "1",
+               "--threads",    "1",
+               "--eval-data",  fixture("mlp/data")} +
+         ranks(world);
+}
+
+Finished planned(const Words& more, const char* environment) {
+  return Program::run(fsdp_run({"plan", fixture("mlp/model.onnx")}) + more,
+                      {.environment = {environment}});
+}
+
+Json json_of(const Words& more, const char* environment = kCounting) {
+  const Finished run = planned(more + Words{"--device", "cuda", "--json"}, environment);
+  EXPECT_EQ(run.status, 0) << run.err;
+  return Json::parse(run.out);
+}
+
+// Metrics of a run, its last row, and what the device counted.
+struct Ran {
+  size_t peak = 0;
+  std::map<std::string, long> counts;
+};
+
+Ran ran(const Words& more) {
+  const testing_data::TempFolder folder;
+  const std::string metrics = folder.path() + "/m", report = folder.path() + "/report";
+  const Finished run =
+      Program::run(fsdp_run({fixture("mlp/model.onnx")}) + more +
+                       Words{"--device", "cuda", "--metrics", metrics},
+                   {.environment = {kCounting, "COUNTING_DEVICE_REPORT=" + report}});
+  EXPECT_EQ(run.status, 0) << run.err;
+  Trained counted;
+  add_report(std::filesystem::exists(report) ? report : report + ".0", counted);
+  return {rows_of(metrics).back().at("peak_bytes")[0], counted.counts};
+}
+
+TEST(DevicePlan, ItsBytesAndEventsAreTheRuns) {
+  const std::vector<Words> cases{
+      settings(1), settings(1) + Words{"--grad-accum", "2", "--optimizer", "lamb"},
+      settings(2) + Words{"--param-dtype", "bfloat16"},
+      settings(3) + Words{"--strategy", "zero1", "--clip-grad-norm", "1"}};
+  for (const Words& command : cases) {
+    SCOPED_TRACE(testing::PrintToString(command));
+    const Json plan = json_of(command);
+    const Ran run = ran(command);
+    EXPECT_EQ(plan.at("memory").at("peak_bytes"), run.peak);
+    size_t sum = 0;
+    for (const auto& [kind, bytes] : plan.at("memory").at("at_peak").items()) {
+      sum += bytes.get<size_t>();
+    }
+    EXPECT_EQ(sum, run.peak);
+    const Json& machine = plan.at("machine");
+    EXPECT_EQ(machine.at("here"), true);
+    EXPECT_EQ(machine.at("device_bytes"), run.counts.at("bytes"));
+    EXPECT_EQ(machine.at("pinned_bytes"), run.counts.at("pinned_bytes"));
+    // Programs share events; each of two slots has two.
+    int most = 0;
+    for (const Json& program : plan.at("programs"))
+      most = std::max<int>(most, program.at("events"));
+    EXPECT_EQ(most, run.counts.at("events_made") - 4);
+  }
+}
+
+TEST(DevicePlan, AStepHasItsStreamAndAnEventIsWaitedForBehindItsRecord) {
+  const Json plan = json_of(settings(2));
+  for (const Json& program : plan.at("programs")) {
+    std::vector<int> recorded;
+    int gathers = 0;
+    for (const Json& step : program.at("schedule")) {
+      if (step.at("step") == "Gather") {
+        EXPECT_EQ(step.at("stream"), "communication");
+        ++gathers;
+      }
+      if (step.at("step") == "Run") {
+        EXPECT_EQ(step.at("stream"), "compute");
+      }
+      for (const int event : step.value("waits", std::vector<int>())) {
+        EXPECT_NE(std::ranges::find(recorded, event), recorded.end()) << step;
+      }
+      if (step.contains("event")) recorded.push_back(step.at("event"));
+    }
+    EXPECT_GT(gathers, 0);
+    EXPECT_GT(recorded.size(), 0u);
+    EXPECT_FALSE(program.contains("ms")) << "nothing has measured it";
+  }
+  EXPECT_FALSE(plan.contains("update"));
+  const Finished text = planned(settings(2) + Words{"--device", "cuda"}, kCounting);
+  EXPECT_THAT(text.out, HasSubstr("device: a device that counts, in host memory\n"));
+  EXPECT_THAT(text.out, HasSubstr("  [communication"));
+  EXPECT_THAT(text.out, HasSubstr("no times: nothing measures GPUs yet"));
+}
+
+TEST(DevicePlan, CountsJoinedProductsByProgram) {
+  for (const Json& program : json_of(settings(1)).at("programs")) {
+    int joined = 0;
+    for (const Json& step : program.at("schedule")) {
+      joined += step.value("op", "") == "ofsdp.GemmEpilogue";
+    }
+    EXPECT_EQ(program.at("joined").value("epilogue", 0) > 0, joined > 0);
+    if (program.at("training") == true) {
+      EXPECT_GT(joined, 0);
+    }
+  }
+}
+
+TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+  const Finished run =
+      Program::run(fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy",
+                             "--data", "synthetic", "--steps", "2", "--eval-data", "none",
+                             "--batch-size", "2", "--device", "cuda", "--json"}),
+                   {.environment = {kCounting}});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json plan = Json::parse(run.out), &program = plan.at("programs").at(0);
+  int keeping = 0;
+  for (const Json& step : program.at("schedule")) {
+    keeping += step.value("op", "") == "ofsdp.AttentionWithStatistics";
+  }
+  EXPECT_GT(keeping, 0);
+  EXPECT_EQ(program.at("joined").value("statistics", 0), keeping);
+}
+
+TEST(DevicePlan, WithoutAGpuItSaysWhatItDoesNotKnow) {
+  const Json here = json_of(settings(2)), elsewhere = json_of(settings(2), kNone);
+  EXPECT_EQ(elsewhere.at("machine").at("here"), false);
+  for (const char* kind : {"parameters", "gradients", "optimizer_state", "input", "in_out"}) {
+    EXPECT_EQ(elsewhere.at("memory").at("at_peak").at(kind),
+              here.at("memory").at("at_peak").at(kind))
+        << kind;
+  }
+  EXPECT_EQ(elsewhere.at("memory").at("at_peak").at("workspace"), 0);
+  const Finished text = planned(settings(2) + Words{"--device", "cuda"}, kNone);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("device: a GPU that is not here: no libofsdp_cuda.so"));
+  EXPECT_THAT(text.out, HasSubstr("not known without a GPU: which operators have kernels"));
+  const Json many = json_of(Words{"--loss", "cross_entropy", "--world", "64"}, kNone);
+  EXPECT_EQ(many.at("world"), 64);
+}
+
+TEST(DevicePlan, AutoPlansForWhatIsThere) {
+  const Finished cpu = planned(settings(1), kNone), device = planned(settings(1), kCounting);
+  EXPECT_THAT(cpu.out, HasSubstr("predicted for this machine"));
+  EXPECT_THAT(device.out, HasSubstr("no times: nothing measures GPUs yet"));
+  const testing_data::TempFolder folder;
+  const Words page{"--html", folder.path() + "/plan.html"};
+  EXPECT_THAT(planned(settings(1) + page, kCounting).out,
+              HasSubstr("device: the CPU, since --html draws times"));
+}
+
+TEST(DevicePlan, RefusesWhatDevicesDoNotHaveInOneLine) {
+  const testing_data::TempFolder folder;
+  const std::string page = folder.path() + "/plan.html";
+  for (const char* environment : {kCounting, kNone}) {
+    const Finished html =
+        planned(settings(1) + Words{"--device", "cuda", "--html", page}, environment);
+    EXPECT_EQ(html.status, 2);
+    EXPECT_THAT(html.err, HasSubstr("--device cuda: "));
+    EXPECT_EQ(std::ranges::count(html.err, '\n'), 1) << html.err;
+    EXPECT_FALSE(std::filesystem::exists(page));
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp
