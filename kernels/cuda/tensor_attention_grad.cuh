@@ -1,7 +1,8 @@
 // What tensor_attention_queries.cu and tensor_attention_keys.cu share: the gradient, in three kernels: delta of each query
-// (where the forward pass kept nothing, its statistics too), then dq by queries, then dk and dv by keys. A block has 64 rows of one side, 16 a warp, and walks tiles of the
-// other side; what follows of a tile is loaded as soon as no warp reads it. The four tiles are at most 48 KiB. A score's
-// probability is p = 2^(score - log_sum), log_sum the statistics in base 2, its slope ds = p (dp - delta).
+// (where the forward pass kept nothing, its statistics too), then dq by queries, then dk and dv by keys. A block has 64 rows of
+// one side, 16 a warp, and walks tiles of the other side; what follows of a tile is loaded as soon as no warp reads it. The four
+// tiles are at most 48 KiB. A score's probability is p = 2^(score - log_sum), log_sum the statistics in base 2, its slope
+// ds = p (dp - delta).
 #pragma once
 
 #include "kernels/cuda/tensor_attention.cuh"
