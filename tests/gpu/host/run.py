@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -245,7 +246,23 @@ def speed():
                 say("speed", f"{name} {dtype}", "ok" if status == 0 else "FAIL", seconds, note)
 
 
-PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "speed": speed}
+# --- throughput ---
+
+
+def throughput():
+    """The bench prints as it goes; here its lines come into the table."""
+    results = OUT / "throughput.jsonl"
+    results.unlink(missing_ok=True)
+    began = time.monotonic()
+    status = subprocess.run([str(ROOT / "bench/gpu_vs_pytorch.sh"), "--results", str(results), "--log", str(OUT / "throughput.log"),
+                             *shlex.split(os.environ.get("OFSDP_THROUGHPUT", ""))], cwd=ROOT, check=False).returncode
+    for row in map(json.loads, open(results) if results.exists() else []):
+        rows.append(("throughput", f"{row['setting']} {row['what']}", "FAIL" if row.get("failed") else "ok",
+                     f"{row.get('seconds', 0):.1f}", row["text"].strip()))
+    say("throughput", "all", "FAIL" if status else "ok", time.monotonic() - began, f"status {status}")
+
+
+PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "speed": speed, "throughput": throughput}
 
 
 def main():

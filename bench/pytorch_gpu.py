@@ -1,0 +1,240 @@
+"""The peer of bench/gpu_vs_pytorch.sh: BERT-base, GPT-2 124M and the MNIST sample's network in PyTorch, on one device.
+
+    pytorch_gpu.py --model bert --sequence 128 --export FILE    the model as ONNX, weights random; what it costs in FILE.json
+    pytorch_gpu.py --model bert --sequence 128 --batch 512      a JSON line: rate, memory
+        --kind eager     plain eager, float32 (MNIST)
+        --kind fsdp2     eager, fully_shard a block and the rest, parameters bfloat16, gradients reduced in float32
+        --kind compile   the same, with blocks, embeddings, head and loss compiled (blocks one by one, as torchtitan does)
+
+What is exported is what is trained: no dropout, SDPA without a mask tensor (is_causal for GPT-2), cross entropy over all
+positions. Left alone, transformers makes a mask tensor where it sees an exporter or a compiler, and else reads positions
+back from the device in every step to find out that it needs none; it is told here that it never does. Master weights and
+the states of the fused AdamW are float32; the loss is taken from the logits in the type that they have; float32 products
+are as PyTorch sets them. Batches are on the device before the first step. No step waits for the device: windows of steps
+are timed between two synchronizations, after warm-up.
+
+Needs torch, transformers (not for MNIST) and, to export, onnxscript.
+"""
+import argparse
+import datetime
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+
+SIZES = {  # vocabulary, width, layers, heads, inner width
+    "bert": (30522, 768, 12, 12, 3072),
+    "gpt2": (50257, 768, 12, 12, 3072),
+}
+TINY = (512, 64, 2, 2, 128)
+
+
+def without_mask_tensors(module, name):
+    """All positions are tokens of one text, so attention needs no mask but is_causal."""
+    if not hasattr(module, name):
+        raise SystemExit(f"{module.__name__} has no {name}: this version of transformers makes its masks elsewhere")
+    setattr(module, name, lambda *_, **__: None)
+
+
+class Bert(torch.nn.Module):
+    """Masked-language-model logits, flattened to [batch * tokens, vocabulary]."""
+
+    causal = False
+
+    def __init__(self, size, sequence):
+        super().__init__()
+        from transformers import BertConfig, BertForMaskedLM
+        from transformers.models.bert import modeling_bert
+        without_mask_tensors(modeling_bert, "create_bidirectional_mask")
+        vocabulary, width, layers, heads, inner = size
+        self.m = BertForMaskedLM(BertConfig(
+            vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+            intermediate_size=inner, max_position_embeddings=max(512, sequence), hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0, attn_implementation="sdpa"))
+
+    def forward(self, ids):
+        return self.m(input_ids=ids).logits.flatten(0, 1)
+
+    def blocks(self):
+        return self.m.bert.encoder.layer
+
+    def others(self):
+        """What is compiled beside the blocks: owner and name."""
+        return [(self.m.bert, "embeddings"), (self.m, "cls")]
+
+    def looked_up(self):
+        """Parameters that no product reads."""
+        e = self.m.bert.embeddings
+        return e.position_embeddings.weight.numel() + e.token_type_embeddings.weight.numel()
+
+
+class Gpt2(torch.nn.Module):
+    """Language-model logits, flattened to [batch * tokens, vocabulary]."""
+
+    causal = True
+
+    def __init__(self, size, sequence):
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers.models.gpt2 import modeling_gpt2
+        without_mask_tensors(modeling_gpt2, "create_causal_mask")
+        vocabulary, width, layers, heads, inner = size
+        self.m = GPT2LMHeadModel(GPT2Config(
+            vocab_size=vocabulary, n_embd=width, n_layer=layers, n_head=heads, n_inner=inner,
+            n_positions=max(1024, sequence), resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+            bos_token_id=0, eos_token_id=0, attn_implementation="sdpa"))
+
+    def forward(self, ids):
+        return self.m(input_ids=ids, use_cache=False).logits.flatten(0, 1)
+
+    def blocks(self):
+        return self.m.transformer.h
+
+    def others(self):
+        return [(self.m.transformer, "ln_f"), (self.m, "lm_head")]
+
+    def looked_up(self):
+        return self.m.transformer.wpe.weight.numel()
+
+
+def built(a):
+    torch.manual_seed(0)
+    if a.model == "mnist":
+        from pytorch_mnist import Net
+        return Net()
+    return {"bert": Bert, "gpt2": Gpt2}[a.model](TINY if a.tiny else SIZES[a.model], a.sequence)
+
+
+def export(a):
+    model = built(a).eval()
+    torch.onnx.export(model, (torch.zeros(2, a.sequence, dtype=torch.long),), a.export, input_names=["input"],
+                      output_names=["logits"], dynamo=True, optimize=False, external_data=False, opset_version=a.opset,
+                      dynamic_shapes=({0: torch.export.Dim("batch", min=1)},), verbose=False)
+    _, width, layers, _, _ = TINY if a.tiny else SIZES[a.model]
+    parameters = sum(p.numel() for p in model.parameters())
+    attention = 12 * layers * width * a.sequence // (2 if model.causal else 1)
+    cost = {"parameters": parameters, "flops_per_token": 6 * (parameters - model.looked_up()) + attention}
+    with open(a.export + ".json", "w", encoding="utf-8") as file:
+        json.dump(cost, file)
+
+
+def compiled(model):
+    """In place. A limit on compiled variants would leave the last blocks to eager."""
+    for name in ("recompile_limit", "cache_size_limit"):
+        if hasattr(torch._dynamo.config, name):
+            setattr(torch._dynamo.config, name, 64)
+    blocks = model.blocks()
+    for i, block in enumerate(blocks):
+        blocks[i] = torch.compile(block, dynamic=False)
+    for owner, name in model.others():
+        setattr(owner, name, torch.compile(getattr(owner, name), dynamic=False))
+
+
+def sharded(model, device):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = init_device_mesh(device.type, (1,))
+    for block in model.blocks():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def meet(device, folder):
+    """One rank; the store is a file, so that no port is needed."""
+    if device.type == "cuda":
+        torch.cuda.set_device(0)
+    torch.distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1,
+        timeout=datetime.timedelta(seconds=60))
+
+
+def batches(a, device):
+    """Four, used in turn: inputs and labels."""
+    if a.model == "mnist":
+        return [(torch.randn(a.batch, 1, 28, 28, device=device), torch.randint(0, 10, (a.batch,), device=device))
+                for _ in range(4)]
+    vocabulary = (TINY if a.tiny else SIZES[a.model])[0]
+    return [(torch.randint(0, vocabulary, (a.batch, a.sequence), device=device),
+             torch.randint(0, vocabulary, (a.batch * a.sequence,), device=device)) for _ in range(4)]
+
+
+def trainer(a, device, folder):
+    """A function of the step's number that does a step and returns its loss, on the device."""
+    model = built(a).to(device)
+    loss_of = F.nll_loss if a.model == "mnist" else F.cross_entropy
+    if a.kind == "compile":
+        compiled(model)
+        loss_of = torch.compile(loss_of, dynamic=False)
+    if a.kind != "eager":
+        meet(device, folder)
+        sharded(model, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    data = batches(a, device)
+
+    def step(i):
+        x, y = data[i % len(data)]
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def measure(a):
+    device = torch.device(a.device)
+    on_gpu = device.type == "cuda"
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        step = trainer(a, device, folder)
+        for i in range(a.warmup):
+            loss = step(i)
+        wait()
+        ready = time.perf_counter() - began
+        windows = []
+        for _ in range(a.windows):
+            wait()
+            start = time.perf_counter()
+            for i in range(a.steps):
+                loss = step(i)
+            wait()
+            windows.append((time.perf_counter() - start) / a.steps * 1e3)
+        row = {"median_ms": statistics.median(windows), "windows_ms": windows, "loss": loss.item(), "ready_s": ready,
+               "torch": torch.__version__}
+        if on_gpu:
+            row |= {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    print(json.dumps(row), flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", choices=["bert", "gpt2", "mnist"], required=True)
+    p.add_argument("--sequence", type=int, default=128)
+    p.add_argument("--tiny", action="store_true", help="two layers of 64, for a try without a GPU")
+    p.add_argument("--export", metavar="FILE")
+    p.add_argument("--opset", type=int, default=23, help="from 23 on attention is one node")
+    p.add_argument("--kind", choices=["eager", "fsdp2", "compile"], default="eager")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--batch", type=int, default=8)
+    p.add_argument("--warmup", type=int, default=8)
+    p.add_argument("--steps", type=int, default=10, help="of a timed window")
+    p.add_argument("--windows", type=int, default=3)
+    a = p.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if a.export:
+        export(a)
+    else:
+        measure(a)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+# What run.sh and bench/gpu_vs_pytorch.sh need of a host with a GPU; to be sourced in the root of the tree, with the
+# targets that are built where there is no build: it unpacks build/gpu/bundle.tar.xz (pack.sh), or builds, and lets the
+# loader look where the libraries lie.
+#
+# OFSDP_BUILD              the build, build/cuda; exported
+# OFSDP_CUDA_LIBRARY       the device library, that of the build; exported where there is one
+# OFSDP_HOST_LIBRARY_PATH  LD_LIBRARY_PATH as it was found, for programs that are not ours; exported
+export OFSDP_BUILD=${OFSDP_BUILD:-build/cuda}
+bundle=build/gpu/bundle.tar.xz
+
+if [ ! -x "$OFSDP_BUILD/fsdp-run" ] && [ -f "$bundle" ]; then
+  tar -xJf "$bundle" || python3 -c "import tarfile; tarfile.open('$bundle').extractall('.')"
+fi
+if [ ! -x "$OFSDP_BUILD/fsdp-run" ]; then
+  cmake --preset cuda -DOFSDP_CUDA_ARCHITECTURES="${OFSDP_CUDA_ARCHITECTURES:-90-real}"
+  cmake --build --preset cuda -j "$(nproc)" --target "$@"
+fi
+
+# The tree lies elsewhere than where the tests were built.
+if [ -f build/gpu/root ]; then
+  root=$(<build/gpu/root)
+  if [ ! -e "$root" ]; then
+    mkdir -p "$(dirname "$root")"
+    ln -s "$PWD" "$root"
+  fi
+fi
+
+# Ours that were packed, then NVIDIA's where the loader does not look: the toolkit's and those of Python's wheels. Once:
+# who sources this may be run by one who did.
+if [ -z "${OFSDP_HOST_LIBRARY_PATH+set}" ]; then
+  export OFSDP_HOST_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+  paths=$PWD/build/gpu/lib
+  [ ! -d /usr/local/cuda/lib64 ] || paths+=:/usr/local/cuda/lib64
+  wheels=$(python3 -c 'import glob, site, sysconfig
+roots = {sysconfig.get_path("purelib"), *site.getsitepackages()}
+print(":".join(p for r in sorted(roots) for p in sorted(glob.glob(r + "/nvidia/*/lib"))))' 2>/dev/null || true)
+  export LD_LIBRARY_PATH=$paths${wheels:+:$wheels}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export PATH=$PATH:/usr/local/cuda/bin
+fi
+# Tests do not lie beside the library.
+[ ! -f "$OFSDP_BUILD/libofsdp_cuda.so" ] || export OFSDP_CUDA_LIBRARY=${OFSDP_CUDA_LIBRARY:-$PWD/$OFSDP_BUILD/libofsdp_cuda.so}
