@@ -41,6 +41,7 @@ class Device {
   ofsdp_stream* compute() const { return compute_; }
   ofsdp_stream* communication() const { return communication_; }
   ofsdp_stream* upload() const { return upload_; }
+  void* native_compute() const { return table_.native_stream(device_, compute_); }
   std::string description() const;
   std::string missing() const;  // libraries that would make it faster: a line each
 

@@ -252,6 +252,10 @@ typedef struct ofsdp_device_table {
   /* As record, for the host to wait for; in a capture it is of the graph: each launch records it
    * anew, and no stream may wait for it. */
   int32_t (*signal)(ofsdp_device*, ofsdp_event*, ofsdp_stream*);
+
+  /* What others may put work onto the stream with, between calls of the table and under its rules: a
+   * cudaStream_t. It lives as long as the stream, in the context of the thread that opened the device. */
+  void* (*native_stream)(ofsdp_device*, ofsdp_stream*);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

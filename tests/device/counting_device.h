@@ -39,6 +39,7 @@
 #include "kernels/core/device_table.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
+#include "tests/device/native_stream.h"
 
 namespace ofsdp::counting {
 
@@ -77,6 +78,15 @@ class GraphRun {
   std::map<const Operation*, uint64_t> signals_;  // generations
 };
 
+// What plug-ins get of a stream.
+struct NativeStream : ofsdp_native_stream {
+  NativeStream();
+  static void enqueue(ofsdp_native_stream* native, void (*function)(void*), const void* arguments,
+                      size_t bytes);
+  ofsdp_device* device = nullptr;
+  ofsdp_stream* stream = nullptr;
+};
+
 struct Allocation {
   size_t bytes = 0;
   bool pinned = false;
@@ -96,6 +106,7 @@ struct ofsdp_stream {
   std::deque<ofsdp::counting::Operation> queue;
   ofsdp_device_graph* capture = nullptr;
   int index = 0;
+  ofsdp::counting::NativeStream native;
 };
 
 struct ofsdp_device_graph {
