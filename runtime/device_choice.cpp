@@ -8,19 +8,18 @@ namespace ofsdp {
 namespace {
 
 // What a run asks for that only the CPU path has so far; empty: nothing.
-std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
+std::string only_on_cpu(const Options& options) {
   if (options.command == Command::kPlan) return "the command plan measures on the CPU alone so far";
   if (!options.files.trace.empty()) return "--trace is not built yet for it";
   if (options.launch.deterministic == Determinism::kAcrossRanks)
     return "--deterministic across_ranks is the CPU's alone so far";
-  if (options.optimizer.kind == OptimizerKind::kPlugin) {
-    return "optimizers of plug-ins run on the CPU alone so far";
+  const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
+    return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
   }
   if (options.optimizer.kind == OptimizerKind::kLamb) {
     return "--optimizer lamb needs norms of parameters, which the CPU alone has so far";
   }
-  if (setup.rules) return "the model's own training_info is run on the CPU alone so far";
-  if (setup.artifacts != nullptr) return "training artifacts run on the CPU alone so far";
   return "";
 }
 
@@ -48,9 +47,8 @@ double identity_of(const Device& device) {
 
 class Chooser {
  public:
-  Chooser(const Options& options, const ModelSetup& setup, const Communicator& communicator)
+  Chooser(const Options& options, const Communicator& communicator)
       : options_(options),
-        setup_(setup),
         communicator_(communicator),
         must_(options.launch.device == DeviceChoice::kCuda) {}
 
@@ -58,7 +56,7 @@ class Chooser {
   Result<ChosenDevice> run() const {
     const auto devices = count_devices();
     if (!devices.ok()) return none(devices.error().message());
-    if (const std::string why = only_on_cpu(options_, setup_); !why.empty()) return none(why);
+    if (const std::string why = only_on_cpu(options_); !why.empty()) return none(why);
     const bool several = communicator_.size() > 1;
     if (several && communicator_.ranks_of_each_host() == 0) {
       return none("several hosts have different numbers of ranks");
@@ -118,17 +116,15 @@ class Chooser {
   }
 
   const Options& options_;
-  const ModelSetup& setup_;
   const Communicator& communicator_;
   bool must_;
 };
 
 }  // namespace
 
-Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
-                                   Communicator& communicator) {
+Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator) {
   if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};
-  const Chooser chooser(options, setup, communicator);
+  const Chooser chooser(options, communicator);
   OFSDP_ASSIGN_OR_RETURN(ChosenDevice chosen, chooser.run());
   if (communicator.size() == 1 || options.command == Command::kPlan) return chosen;
   return chooser.agree(std::move(chosen), communicator);

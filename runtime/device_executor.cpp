@@ -5,15 +5,6 @@
 
 namespace ofsdp {
 
-DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
-                                      const OptimizerSettings& s) {
-  const ofsdp_optimizer_settings settings{s.momentum,         s.beta1, s.beta2, s.eps, s.rho,
-                                          s.nesterov ? 1 : 0, 0};
-  ofsdp_device_optimizer* made =
-      device.table().make_optimizer(device.handle(), name.c_str(), &settings);
-  return DeviceOptimizer(made, {&device});
-}
-
 DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
                                const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                                std::unique_ptr<DeviceOffload> offload)
@@ -72,6 +63,7 @@ Status DeviceExecutor::start() {
   first.loss_scale = loss_scale_.scale;
   first.good_updates = loss_scale_.good_updates;
   first.skipped_updates = loss_scale_.skipped_updates;
+  first.steps_before = options_.steps_done;
   OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
                                      static_cast<void*>(run_state()),
                                      static_cast<const void*>(&first), sizeof(first)));
@@ -85,6 +77,7 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   empty_ = batch.sample_index.empty();
   step_.numbers = device_numbers(slot);
   step_.fault = &run_state()->fault;
+  scalars_ = context_.memory.io() + context_.io.scalars[slot];
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
   slots_[slot].pending = true;
@@ -122,6 +115,7 @@ Status DeviceExecutor::upload(BoundProgram& program, const MicroBatch& batch, si
     return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
   };
   OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
+  if (program.plan->options.training) OFSDP_RETURN_IF_ERROR(upload_scalars(slot));
   const Graph& graph = program.plan->graph;
   std::byte* to = context_.memory.io() + context_.io.inputs[slot];
   for (size_t c = 0; c < graph.inputs.size() && !empty_; ++c) {
@@ -132,6 +126,21 @@ Status DeviceExecutor::upload(BoundProgram& program, const MicroBatch& batch, si
   ofsdp_event* uploaded = slots_[slot].uploaded.get();
   OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, uploaded, device_.upload()));
   return device_.call("an event", table_.wait, device_.compute(), uploaded);
+}
+
+Status DeviceExecutor::upload_scalars(size_t slot) {
+  if (context_.rules == nullptr) return {};
+  std::byte* const from = context_.memory.pinned() + context_.io.pinned_scalars[slot];
+  const size_t bytes = context_.rules->write_scalars(numbers_.step, from);
+  std::byte* const to = context_.memory.io() + context_.io.scalars[slot];
+  return device_.call("the upload", table_.copy, device_.upload(), static_cast<void*>(to),
+                      static_cast<const void*>(from), bytes);
+}
+
+Status DeviceExecutor::apply(int rule, const ofsdp_device_update& update) {
+  if (context_.rules != nullptr) return context_.rules->update(rule, update, step_, scalars_);
+  return device_.call("the optimizer", table_.update, device_.communication(), optimizer_.get(),
+                      &update);
 }
 
 void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {
@@ -239,6 +248,7 @@ Status DeviceExecutor::collect(size_t slot) {
   if (matches) result_ = {result_.loss, state.matches[0], state.matches[1]};
   if (!done.training) return {};
   summed_.step = done.step;
+  summed_.optimizer_step = state.optimizer_step;
   summed_.loss += done.share * static_cast<double>(result_.loss);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};

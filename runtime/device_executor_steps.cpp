@@ -267,9 +267,7 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
     update.scaled = scaled ? 1 : 0;
     update.state = run_state();
     update.numbers = step_.numbers;
-    OFSDP_RETURN_IF_ERROR(device_.call("the optimizer", table_.update, device_.communication(),
-                                       optimizer_.get(),
-                                       static_cast<const ofsdp_device_update*>(&update)));
+    OFSDP_RETURN_IF_ERROR(apply(segment.rule, update));
     at = segment.end;
   }
   return {};

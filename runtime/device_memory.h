@@ -24,7 +24,9 @@ struct DeviceIoPlan {
   size_t state = 0;  // ofsdp_run_state
   std::array<size_t, kMicroSlots> numbers{};
   std::array<size_t, kMicroSlots> inputs{};
-  size_t partials = 0;  // of the norm
+  size_t partials = 0;                                          // of the norm
+  std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
+  size_t rules = 0;                                             // its scratch
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};

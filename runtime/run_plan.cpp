@@ -33,6 +33,7 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
+    OFSDP_RETURN_IF_ERROR(settle_device_rules(setup_, communicator_.rank(), *run_));
     OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
   }
@@ -239,7 +240,9 @@ class RunPlanner {
     for (const Unit& unit : run_->plan.units) {
       owned = std::max(owned, run_->plan.owned_numel(unit));
     }
-    return plan_device_io(most, options_.batch.batch_size, owned);
+    DeviceIoPlan io = plan_device_io(most, options_.batch.batch_size, owned);
+    if (run_->device_rules) run_->device_rules->add_to(io);
+    return io;
   }
 
   const Options& options_;

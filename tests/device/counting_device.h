@@ -45,6 +45,8 @@ namespace ofsdp::counting {
 
 class GraphRun;
 
+std::vector<OptimizerDef> optimizers();  // the CPU's, and "assign"
+
 struct Operation {
   // kSignal: a record in a graph for the host, of another generation in each launch.
   enum class Kind { kWork, kRecord, kWait, kGraph, kSignal };
@@ -161,7 +163,7 @@ struct ofsdp_device {
   std::set<ofsdp_device_graph*> captures;
   uint64_t random = 1;
   ofsdp::Registry registry = ofsdp::make_registry();
-  std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::optimizer_list();
+  std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::counting::optimizers();
 };
 
 namespace ofsdp::counting {
