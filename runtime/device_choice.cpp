@@ -11,9 +11,15 @@ namespace {
 std::string only_on_cpu(const Options& options) {
   if (options.command == Command::kPlan) return "the command plan measures on the CPU alone so far";
   if (!options.files.trace.empty()) return "--trace is not built yet for it";
-  if (options.launch.deterministic == Determinism::kAcrossRanks)
-    return "--deterministic across_ranks is the CPU's alone so far";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  if (options.launch.deterministic == Determinism::kAcrossRanks) {
+    const bool norm = options.optimizer.clip_grad_norm.has_value() ||
+                      options.sharding.param_dtype == DType::kFloat16;
+    if (norm || options.optimizer.kind == OptimizerKind::kLamb)
+      return "--deterministic across_ranks needs an exact norm with --clip-grad-norm, float16 and "
+             "lamb, which the CPU alone has so far";
+    if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
+  }
   if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
     return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
   }

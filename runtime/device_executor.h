@@ -35,6 +35,7 @@
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
 #include "runtime/device_rules.h"
+#include "runtime/device_slices.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
@@ -127,6 +128,8 @@ class DeviceExecutor final : public UpdateRunner {
   Status acquire(const BoundProgram& program, int unit);
   Status accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
+  Status reduce_slices(const BoundProgram& program, int unit, bool update);
+  Result<const std::byte*> parts_of_all_ranks(int unit, const SliceRoom& room, size_t bytes);
   Status all_reduce(const BoundProgram& program, int unit);
   Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
   Status apply(int rule, const ofsdp_device_update& update);

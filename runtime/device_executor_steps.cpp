@@ -53,9 +53,8 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAccumulate:
       return accumulate(program, step.index);
     case StepKind::kReduce:
-      return reduce(program, step.index, false);
     case StepKind::kReduceUpdate:
-      return reduce(program, step.index, true);
+      return reduce(program, step.index, step.kind == StepKind::kReduceUpdate);
     case StepKind::kAllReduce:
       return all_reduce(program, step.index);
     case StepKind::kClip:
@@ -198,6 +197,7 @@ ofsdp_reduce DeviceExecutor::reduction(int unit, const ofsdp_gradient& gradient,
 }
 
 Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update_now) {
+  if (context_.plan.across_ranks) return reduce_slices(program, unit, update_now);
   const auto u = static_cast<size_t>(unit);
   const Unit& of = context_.plan.units[u];
   const UnitState& state = context_.units[u];

@@ -5,6 +5,7 @@
 #include "importer/epilogues.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/device_slices.h"
 #include "runtime/run_optimizer.h"
 #include "runtime/run_samplers.h"
 #include "runtime/trace.h"
@@ -242,6 +243,7 @@ class RunPlanner {
     }
     DeviceIoPlan io = plan_device_io(most, options_.batch.batch_size, owned);
     if (run_->device_rules) run_->device_rules->add_to(io);
+    if (run_->plan.across_ranks) add_slices(io, run_->plan);
     return io;
   }
 

@@ -259,6 +259,11 @@ typedef struct ofsdp_device_table {
   /* What others may put work onto the stream with, between calls of the table and under its rules: a
    * cudaStream_t. It lives as long as the stream, in the context of the thread that opened the device. */
   void* (*native_stream)(ofsdp_device*, ofsdp_stream*);
+
+  /* Place p of all `places` is given `bytes_each` from src + offsets[p] (host memory, read by the
+   * call), and has them at its dst + this place * bytes_each. dst lies apart from src. */
+  int32_t (*exchange_parts)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src,
+                            const size_t* offsets, int32_t places, void* dst, size_t bytes_each);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */
