@@ -51,7 +51,7 @@ BackwardProblem unpacked(const PluginOperator& op, const Attributes& attributes)
   return made;
 }
 
-class BackwardKernel final : public Kernel {
+class BackwardKernel final : public PluginKernel {
  public:
   BackwardKernel(const PluginOperatorPtr& op, const Problem& p)
       : problem_(unpacked(*op, p.attributes)),
@@ -61,7 +61,21 @@ class BackwardKernel final : public Kernel {
 
   size_t workspace_bytes() const override { return bytes_; }
 
+  bool on_devices() const override { return node_.op().def.cuda_backward != nullptr; }
+
   Status run(const KernelArgs& args) override {
+    use(args);
+    return node_.call(ErrorKind::kFault, "backward",
+                      [&] { return node_.op().def.backward(&node_.node()); });
+  }
+  Status put(const KernelArgs& args, void* stream) override {
+    use(args);
+    return node_.call(ErrorKind::kFault, "cuda_backward",
+                      [&] { return node_.op().def.cuda_backward(&node_.node(), stream); });
+  }
+
+ private:
+  void use(const KernelArgs& args) {
     const size_t outputs = node_.op().outputs.size(), inputs = node_.op().inputs.size();
     for (size_t i = 0; i < args.inputs.size(); ++i) {
       void* data = args.inputs[i].data;
@@ -78,11 +92,8 @@ class BackwardKernel final : public Kernel {
     }
     node_.set_scratch(args.workspace, bytes_);
     node_.set_step(args.step);
-    return node_.call(ErrorKind::kFault, "backward",
-                      [&] { return node_.op().def.backward(&node_.node()); });
   }
 
- private:
   static std::vector<TensorDesc> grad_outputs(const PluginOperator& op, const Problem& p) {
     std::vector<TensorDesc> descs = p.inputs;
     descs.resize(op.outputs.size());

@@ -204,8 +204,12 @@ typedef struct ofsdp_operator {
   int32_t (*build_backward)(const ofsdp_graph*);
   const ofsdp_sample* const* samples;
   size_t num_samples;
-  /* As forward and backward, with data in device memory; they put their work onto `stream`, a
-   * cudaStream_t, and do not wait. Not called by a run yet. */
+  /* As forward and backward for --device cuda: every address is of device memory, those of known
+   * inputs and of scratch too. They put their work onto `stream`, a cudaStream_t, from the thread whose
+   * current device it is of, and neither wait, nor allocate, nor use another stream without joining it
+   * again: the call may be captured into a graph, which is replayed without another call, with the
+   * same addresses. So what they read of the node on the host goes into kernels by value, and `step` is
+   * -1. An error of theirs ends the run. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;

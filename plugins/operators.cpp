@@ -3,23 +3,34 @@
 namespace ofsdp {
 namespace {
 
-class ForwardKernel final : public Kernel {
+class ForwardKernel final : public PluginKernel {
  public:
   ForwardKernel(const PluginOperatorPtr& op, const Problem& p)
       : node_(op, p.attributes, p.inputs, p.outputs), bytes_(node_.scratch_bytes(OFSDP_FORWARD)) {}
 
   size_t workspace_bytes() const override { return bytes_; }
 
+  bool on_devices() const override { return node_.op().def.cuda_forward != nullptr; }
+
   Status run(const KernelArgs& args) override {
+    use(args);
+    return node_.call(ErrorKind::kFault, "forward",
+                      [&] { return node_.op().def.forward(&node_.node()); });
+  }
+  Status put(const KernelArgs& args, void* stream) override {
+    use(args);
+    return node_.call(ErrorKind::kFault, "cuda_forward",
+                      [&] { return node_.op().def.cuda_forward(&node_.node(), stream); });
+  }
+
+ private:
+  void use(const KernelArgs& args) {
     for (size_t i = 0; i < args.inputs.size(); ++i) node_.inputs().set(i, args.inputs[i].data);
     for (size_t i = 0; i < args.outputs.size(); ++i) node_.outputs().set(i, args.outputs[i].data);
     node_.set_scratch(args.workspace, bytes_);
     node_.set_step(args.step);
-    return node_.call(ErrorKind::kFault, "forward",
-                      [&] { return node_.op().def.forward(&node_.node()); });
   }
 
- private:
   PluginNode node_;
   size_t bytes_;
 };

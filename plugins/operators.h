@@ -19,6 +19,13 @@ inline constexpr const char* kBackwardDomain = "ofsdp.backward";
 std::string backward_domain(const PluginOperator& op);
 
 OpDef plugin_op_def(const PluginOperatorPtr& op);
+
+// A plug-in's kernel for the CPU, which its functions for CUDA put onto a stream of a device instead.
+class PluginKernel : public Kernel {
+ public:
+  virtual bool on_devices() const = 0;  // whether it has such a function
+  virtual Status put(const KernelArgs& args, void* stream) = 0;
+};
 bool has_backward_kernel(const PluginOperator& op);
 OpDef plugin_backward_def(const PluginOperatorPtr& op);
 void emit_backward(const PluginOperatorPtr& op, GradBuilder& builder);  // that node

@@ -88,6 +88,7 @@ OrtTrainedState trained_state(const Options& options, const ModelSetup& setup, i
 Status write_artifacts(const RunPlan& plan, const ModelSetup& setup, RunState& state,
                        Communicator& communicator, const OrtTrainedState& trained,
                        const std::string& path) {
+  OFSDP_RETURN_IF_ERROR(state.fetch());
   const OrtSource source{*setup.artifacts, setup.file};
   const int rank = communicator.rank();
   std::vector<OrtOutput> output;

@@ -10,15 +10,20 @@ namespace ofsdp {
 namespace {
 
 // What a run asks for that only the CPU path has so far; empty: nothing.
-std::string only_on_cpu(const Options& options, const ModelSetup& setup) {
+std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
-  if (options.launch.deterministic == Determinism::kAcrossRanks)
-    return "--deterministic across_ranks is the CPU's alone so far";
-  if (options.optimizer.kind == OptimizerKind::kPlugin) {
-    return "optimizers of plug-ins run on the CPU alone so far";
+  const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  if (options.launch.deterministic == Determinism::kAcrossRanks) {
+    const bool norm = options.optimizer.clip_grad_norm.has_value() ||
+                      options.sharding.param_dtype == DType::kFloat16;
+    if (norm || options.optimizer.kind == OptimizerKind::kLamb)
+      return "--deterministic across_ranks needs an exact norm with --clip-grad-norm, float16 and "
+             "lamb, which the CPU alone has so far";
+    if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
-  if (setup.rules) return "the model's own training_info is run on the CPU alone so far";
-  if (setup.artifacts != nullptr) return "training artifacts run on the CPU alone so far";
+  if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
+    return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
+  }
   return "";
 }
 
@@ -46,9 +51,8 @@ double identity_of(const Device& device) {
 
 class Chooser {
  public:
-  Chooser(const Options& options, const ModelSetup& setup, const Communicator& communicator)
+  Chooser(const Options& options, const Communicator& communicator)
       : options_(options),
-        setup_(setup),
         communicator_(communicator),
         must_(options.launch.device == DeviceChoice::kCuda) {}
 
@@ -56,7 +60,7 @@ class Chooser {
   Result<ChosenDevice> run() const {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
-    const std::string why = only_on_cpu(options_, setup_);
+    const std::string why = only_on_cpu(options_);
     if (!devices.ok()) {
       if (plans && must_ && why.empty()) return only_planned(devices.error().message());
       return none(devices.error().message());
@@ -142,17 +146,15 @@ class Chooser {
   }
 
   const Options& options_;
-  const ModelSetup& setup_;
   const Communicator& communicator_;
   bool must_;
 };
 
 }  // namespace
 
-Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
-                                   Communicator& communicator) {
+Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator) {
   if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};
-  const Chooser chooser(options, setup, communicator);
+  const Chooser chooser(options, communicator);
   OFSDP_ASSIGN_OR_RETURN(ChosenDevice chosen, chooser.run());
   if (communicator.size() == 1 || options.command == Command::kPlan) return chosen;
   return chooser.agree(std::move(chosen), communicator);

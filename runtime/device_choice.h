@@ -17,7 +17,7 @@
 
 #include "fsdp/communicator.h"
 #include "kernels/core/device.h"
-#include "runtime/model_setup.h"
+#include "runtime/options.h"
 
 namespace ofsdp {
 
@@ -26,7 +26,6 @@ struct ChosenDevice {
   std::string notice;              // a line, or empty
 };
 
-Result<ChosenDevice> choose_device(const Options& options, const ModelSetup& setup,
-                                   Communicator& communicator);
+Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator);
 
 }  // namespace ofsdp

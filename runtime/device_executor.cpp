@@ -3,18 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/nan_search.h"
-
 namespace ofsdp {
-
-DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
-                                      const OptimizerSettings& s) {
-  const ofsdp_optimizer_settings settings{s.momentum,         s.beta1, s.beta2, s.eps, s.rho,
-                                          s.nesterov ? 1 : 0, 0};
-  ofsdp_device_optimizer* made =
-      device.table().make_optimizer(device.handle(), name.c_str(), &settings);
-  return DeviceOptimizer(made, {&device});
-}
 
 DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
                                const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
@@ -27,6 +16,7 @@ DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer opt
       ranks_(std::move(ranks)),
       offload_(std::move(offload)),
       exposed_(context.plan.units.size()) {
+  step_.seed = options.seed;
   for (const Unit& unit : context.plan.units) {
     gaps_.push_back(gaps(unit));
     represented_.push_back(context.plan.represented(unit, ranks_->rank()));
@@ -80,6 +70,7 @@ Status DeviceExecutor::start() {
   first.loss_scale = loss_scale_.scale;
   first.good_updates = loss_scale_.good_updates;
   first.skipped_updates = loss_scale_.skipped_updates;
+  first.steps_before = options_.steps_done;
   OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
                                      static_cast<void*>(run_state()),
                                      static_cast<const void*>(&first), sizeof(first)));
@@ -94,6 +85,7 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   empty_ = batch.sample_index.empty();
   step_.numbers = device_numbers(slot);
   step_.fault = &run_state()->fault;
+  scalars_ = context_.memory.io() + context_.io.scalars[slot];
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
   slots_[slot].pending = true;
@@ -213,6 +205,7 @@ Status DeviceExecutor::collect(size_t slot) {
   if (matches) result_ = {result_.loss, state.matches[0], state.matches[1]};
   if (!done.training) return {};
   summed_.step = done.step;
+  summed_.optimizer_step = state.optimizer_step;
   summed_.loss += done.share * static_cast<double>(result_.loss);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
@@ -245,79 +238,6 @@ Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
   ready_[0] = ready_[1];
   ready_[1].reset();
   return oldest;
-}
-
-// The run is over: this may be slow. Nothing has been updated since, and the slot still has the
-// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
-// its gathers.
-Status DeviceExecutor::blame(size_t slot) {
-  BoundProgram& program = *slots_[slot].program;
-  const int64_t step = slots_[slot].step;
-  const ofsdp_data_fault data = pinned_result(slot).fault;
-  const bool here = !slots_[slot].empty && (data.node != 0 || std::isnan(pinned_result(slot).loss));
-  empty_ = false;
-  step_.numbers = device_numbers(slot);
-  step_.samples = slots_[slot].samples;
-  patch_inputs(program, slot);
-  OFSDP_RETURN_IF_ERROR(settle());
-  if (data.node != 0) return blame_data(program, data, step);
-  OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
-  if (!here) return ranks_->wait_for_failure(step);
-  return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
-}
-
-// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
-// asked to take part in running it again.
-Status DeviceExecutor::check_evaluation(BoundProgram& program) {
-  if (std::isfinite(result_.loss)) return {};
-  std::string first;
-  if (std::isnan(result_.loss) && !ranks_->several()) {
-    OFSDP_RETURN_IF_ERROR(settle());
-    OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
-  }
-  return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
-}
-
-Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
-  const auto again = [&](const BoundStep& step) {
-    OFSDP_RETURN_IF_ERROR(execute(program, step));
-    return settle();
-  };
-  const auto found = [&](const TensorView& view) { return has_nan(view); };
-  return first_nan(program, {.execute = again, .has_nan = found, .here = here, .together = true});
-}
-
-// Both streams are done.
-Status DeviceExecutor::settle() {
-  for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
-    OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, slots_[0].done.get(), stream));
-    OFSDP_RETURN_IF_ERROR(ranks_->wait(slots_[0].done.get(), numbers_.step));
-  }
-  return {};
-}
-
-Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
-  bool found = false;
-  OFSDP_RETURN_IF_ERROR(in_pieces(view, [&](std::span<const std::byte> piece) {
-    const auto* values = reinterpret_cast<const float*>(piece.data());
-    found = any_nan({values, piece.size() / sizeof(float)});
-    return !found;
-  }));
-  return found;
-}
-
-Status DeviceExecutor::in_pieces(const TensorView& view,
-                                 const std::function<bool(std::span<const std::byte>)>& see) {
-  std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
-  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
-    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.copy, device_.compute(),
-                                       static_cast<void*>(bounce),
-                                       static_cast<const void*>(view.data + done), piece));
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
-    if (!see({bounce, piece})) return {};
-  }
-  return {};
 }
 
 }  // namespace ofsdp

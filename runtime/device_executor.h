@@ -35,24 +35,14 @@
 #include "runtime/device_memory.h"
 #include "runtime/device_offload.h"
 #include "runtime/device_ranks.h"
+#include "runtime/device_rules.h"
+#include "runtime/device_slices.h"
 #include "runtime/device_step_lengths.h"
 #include "runtime/device_trace.h"
 #include "runtime/executor.h"
 #include "runtime/stream_plan.h"
 
 namespace ofsdp {
-
-struct DeviceOptimizerDrop {
-  Device* device = nullptr;
-  void operator()(ofsdp_device_optimizer* optimizer) const {
-    device->table().drop_optimizer(device->handle(), optimizer);
-  }
-};
-using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
-
-// Null: the device has no optimizer of that name.
-DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
-                                      const OptimizerSettings& settings);
 
 struct DeviceContext {  // what outlives the executor
   Device& device;
@@ -62,11 +52,12 @@ struct DeviceContext {  // what outlives the executor
   const DeviceRankMemory& memory;
   const std::vector<UnitState>& units;  // device addresses
   const OptimizerStep& optimizer;       // whose segments are used
+  DeviceRules* rules = nullptr;         // which update instead of an optimizer
 };
 
 class DeviceExecutor final : public UpdateRunner {
  public:
-  // `optimizer` is null with an offload, which is null without one.
+  // `optimizer` is null with an offload, which is null without one, and where there are rules.
   static Result<std::unique_ptr<DeviceExecutor>> make(
       const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
       std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
@@ -113,6 +104,7 @@ class DeviceExecutor final : public UpdateRunner {
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
   Status copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  Status upload_scalars(size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
   Status play(BoundProgram& program, size_t slot, bool alike);
   Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
@@ -143,8 +135,11 @@ class DeviceExecutor final : public UpdateRunner {
   Status acquire(const BoundProgram& program, int unit);
   Status accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
+  Status reduce_slices(const BoundProgram& program, int unit, bool update);
+  Result<const std::byte*> parts_of_all_ranks(int unit, const SliceRoom& room, size_t bytes);
   Status all_reduce(const BoundProgram& program, int unit);
   Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
+  Status apply(int rule, const ofsdp_device_update& update);
   ofsdp_reduce reduction(int unit, const ofsdp_gradient& gradient, bool norm) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
 
@@ -185,6 +180,7 @@ class DeviceExecutor final : public UpdateRunner {
   size_t next_ = 0;  // slot
   std::array<Slot, kMicroSlots> slots_;
   DeviceStepContext step_;
+  const std::byte* scalars_ = nullptr;  // of the rules, on the device
   UpdateNumbers numbers_;
   bool empty_ = false;
   MicroResult result_;

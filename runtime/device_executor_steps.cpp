@@ -27,9 +27,8 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
     case StepKind::kAccumulate:
       return accumulate(program, step.index);
     case StepKind::kReduce:
-      return reduce(program, step.index, false);
     case StepKind::kReduceUpdate:
-      return reduce(program, step.index, true);
+      return reduce(program, step.index, step.kind == StepKind::kReduceUpdate);
     case StepKind::kAllReduce:
       return all_reduce(program, step.index);
     case StepKind::kClip:
@@ -185,6 +184,7 @@ ofsdp_reduce DeviceExecutor::reduction(int unit, const ofsdp_gradient& gradient,
 }
 
 Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update_now) {
+  if (context_.plan.across_ranks) return reduce_slices(program, unit, update_now);
   const auto u = static_cast<size_t>(unit);
   const Unit& of = context_.plan.units[u];
   const UnitState& state = context_.units[u];
@@ -244,8 +244,8 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
   int64_t at = 0;
   for (size_t s = 0; s < segments.size(); ++s) {
     const OptimizerStep::Segment& segment = segments[s];
-    const bool goes_on =
-        s + 1 < segments.size() && segments[s + 1].weight_decay == segment.weight_decay;
+    const bool goes_on = s + 1 < segments.size() && segments[s + 1].rule == segment.rule &&
+                         segments[s + 1].weight_decay == segment.weight_decay;
     if (segment.end <= at || goes_on) continue;
     ofsdp_device_update update{};
     update.gradient = gradient;
@@ -259,12 +259,16 @@ Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool sca
     update.scaled = scaled ? 1 : 0;
     update.state = run_state();
     update.numbers = step_.numbers;
-    OFSDP_RETURN_IF_ERROR(device_.call("the optimizer", table_.update, device_.communication(),
-                                       optimizer_.get(),
-                                       static_cast<const ofsdp_device_update*>(&update)));
+    OFSDP_RETURN_IF_ERROR(apply(segment.rule, update));
     at = segment.end;
   }
   return {};
+}
+
+Status DeviceExecutor::apply(int rule, const ofsdp_device_update& update) {
+  if (context_.rules != nullptr) return context_.rules->update(rule, update, step_, scalars_);
+  return device_.call("the optimizer", table_.update, device_.communication(), optimizer_.get(),
+                      &update);
 }
 
 }  // namespace ofsdp

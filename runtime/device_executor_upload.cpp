@@ -36,6 +36,7 @@ Status DeviceExecutor::copy_inputs(BoundProgram& program, const MicroBatch& batc
     return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
   };
   OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
+  if (program.plan->options.training) OFSDP_RETURN_IF_ERROR(upload_scalars(slot));
   const Graph& graph = program.plan->graph;
   std::byte* to = context_.memory.io() + context_.io.inputs[slot];
   for (size_t c = 0; c < graph.inputs.size() && !empty_; ++c) {
@@ -44,6 +45,15 @@ Status DeviceExecutor::copy_inputs(BoundProgram& program, const MicroBatch& batc
     to += align_up(bytes, kTensorAlignment);
   }
   return {};
+}
+
+Status DeviceExecutor::upload_scalars(size_t slot) {
+  if (context_.rules == nullptr) return {};
+  std::byte* const from = context_.memory.pinned() + context_.io.pinned_scalars[slot];
+  const size_t bytes = context_.rules->write_scalars(numbers_.step, from);
+  std::byte* const to = context_.memory.io() + context_.io.scalars[slot];
+  return device_.call("the upload", table_.copy, device_.upload(), static_cast<void*>(to),
+                      static_cast<const void*>(from), bytes);
 }
 
 void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {

@@ -26,6 +26,9 @@ struct DeviceIoPlan {
   std::array<size_t, kMicroSlots> inputs{};
   size_t partials = 0;  // of the norm, or of norms of parameters
   size_t squares = 0;   // of parameters
+  std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
+  size_t rules = 0;                                             // its scratch
+  size_t slices = 0;  // of sums in the order of slices (runtime/device_slices.h)
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};

@@ -124,6 +124,15 @@ Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* 
                       static_cast<int32_t>(dtype), count_each);
 }
 
+Status DeviceRanks::exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
+                                   std::byte* parts, size_t bytes_each) {
+  if (bytes_each == 0) return {};
+  OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
+  return device_.call("reduce-scatter", device_.table().exchange_parts, device_.communication(),
+                      group(world()), static_cast<const void*>(all), offsets.data(),
+                      static_cast<int32_t>(offsets.size()), static_cast<void*>(parts), bytes_each);
+}
+
 Status DeviceRanks::all_reduce(int unit, const RankGroup& ranks, void* values, DType dtype,
                                int64_t count) {
   return reduce(Collective::kAllReduce, unit, ranks, values, dtype, count, OFSDP_SUM);

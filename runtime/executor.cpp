@@ -42,7 +42,7 @@ void Executor::begin_update(const UpdateNumbers& numbers) {
   exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
-  outcome_ = {.step = numbers.step};
+  outcome_ = {.step = numbers.step, .optimizer_step = numbers_.optimizer_step};
   outcome_given_ = false;
   update_began_ = nanoseconds_now();
 }

@@ -27,12 +27,14 @@ void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor
   constexpr int64_t kBlocksWorthAThread = 4;
   const int64_t numel = units_[static_cast<size_t>(unit)].owned_numel;
   const int64_t blocks = (numel + kReduceBlock - 1) / kReduceBlock;
-  parallel_for(blocks, kBlocksWorthAThread, [&](int64_t first, int64_t last) {
+  const auto run = [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
       const int64_t begin = b * kReduceBlock;
       run_block(unit, begin, std::min(kReduceBlock, numel - begin), numbers, factor);
     }
-  });
+  };
+  if (step_.of_one_thread()) return run(0, blocks);
+  parallel_for(blocks, kBlocksWorthAThread, run);
 }
 
 void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
@@ -46,8 +48,10 @@ void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateN
   for (int64_t i = 0; factor != nullptr && i < count; ++i) {
     gradient[static_cast<size_t>(i)] *= *factor;
   }
+  const std::span<const float> block(gradient.data(), static_cast<size_t>(count));
+  if (step_.of_one_thread()) return step_.update(unit, begin, block, numbers);
   std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> scratch{};
-  step_.update(unit, begin, {gradient.data(), static_cast<size_t>(count)}, numbers, scratch);
+  step_.update(unit, begin, block, numbers, scratch);
 }
 
 }  // namespace ofsdp

@@ -2,8 +2,8 @@
 // device computes, with the optimizers of the CPU path.
 //
 // A gradient is taken as it has landed, block by block: widened, rounded to what ranks reduce in,
-// scaled. Blocks go to all threads of the rank; optimizers are elementwise, so neither blocks nor
-// threads change a bit.
+// scaled. Blocks go to all threads of the rank, but for programs and plug-ins; optimizers are
+// elementwise, so neither blocks nor threads change a bit.
 //
 // Where steps need norms of parameters `run` advances the states, and once all units have been run the
 // ranks agree on the norms, as on CPUs, and `take_steps` follows.

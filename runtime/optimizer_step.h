@@ -59,6 +59,11 @@ class OptimizerStep {
 
   // Whether `update` only advances the states, and `apply` with norms of parameters must follow.
   bool needs_norms() const { return optimizer_.direction != nullptr; }
+  // Whether `update` may be called by one thread alone, the rank's: of a program, and of a plug-in,
+  // which fans out itself.
+  bool of_one_thread() const {
+    return program_ != nullptr || optimizer_.name.starts_with("plugin:");
+  }
 
   struct Segment {
     int64_t end = 0;  // of the owned span
@@ -74,7 +79,7 @@ class OptimizerStep {
               const UpdateNumbers& numbers) {
     update(unit, begin, gradient, numbers, state_);
   }
-  // Of several threads at once, where no program updates: `scratch` for a pointer to each state.
+  // Of several threads at once, unless of_one_thread: `scratch` for a pointer to each state.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers, std::span<float*> scratch);
   // Writes all that is owned where nodes read it, if they read it rounded.

@@ -2,7 +2,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
-#include "plugins/operators.h"
+#include "plugins/device_kernel.h"
 
 namespace ofsdp {
 namespace {
@@ -57,14 +57,16 @@ Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
 Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
   if (device_ == nullptr) return create_kernel(op, problem);
   // The device knows our operators alone, and a plug-in's may have the name of one of them.
-  auto kernel = of_plugin(op) ? nullptr : device_->make_kernel(op.full_name(), problem);
+  const bool plugins = plugin_takes(op, problem);
+  auto kernel = plugins ? make_plugin_kernel(*device_, op, problem)
+                        : device_->make_kernel(op.full_name(), problem);
   if (kernel != nullptr) return kernel;
   std::string inputs;
   for (const TensorDesc& desc : problem.inputs) {
     inputs += (inputs.empty() ? "" : ", ") + desc.text();
   }
   return input_error("operator {}{} has no CUDA kernel for ({})", op.full_name(),
-                     of_plugin(op) ? " of a plug-in" : "", inputs);
+                     plugins ? " of a plug-in" : "", inputs);
 }
 
 Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/optimizer_step.h"
+
 namespace ofsdp {
 namespace {
 
@@ -62,7 +64,54 @@ Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup
   if (run.optimizer == nullptr) {
     return input_error("--optimizer {}: no --plugin offers it", name);
   }
+  const bool norms = options.kind == OptimizerKind::kPlugin && run.optimizer->direction != nullptr;
+  if (run.device != nullptr && norms) {
+    return input_error("--optimizer {} needs norms of parameters: the CPU alone has them for it",
+                       name);
+  }
   OFSDP_ASSIGN_OR_RETURN(run.decays, weight_decays(options, setup.graph));
+  return {};
+}
+
+namespace {
+
+// As OptimizerStep cuts what the rank owns; of a program it sees only that there is one.
+Result<std::vector<std::pair<int, int64_t>>> stretches(const ModelSetup& setup, int rank,
+                                                       const RunPlan& run) {
+  std::vector<UnitState> units;
+  for (const Unit& unit : run.plan.units) {
+    const Span owned = run.plan.owned(unit, rank);
+    UnitState& state = units.emplace_back();
+    state.owned_begin = owned.begin;
+    state.owned_numel = owned.numel;
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto program, UpdateProgram::make(*setup.rules));
+  const OptimizerStep step(*run.optimizer, run.settings, run.plan, units, run.decays, program.get(),
+                           run.rules);
+  std::vector<std::pair<int, int64_t>> list;
+  for (const auto& segments : step.segments()) {
+    int64_t at = 0;
+    for (const OptimizerStep::Segment& segment : segments) {
+      list.emplace_back(segment.rule, segment.end - at);
+      at = segment.end;
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
+  const bool on_device = run.device != nullptr && run.plan.offload == CpuOffload::kNone;
+  if (!setup.rules || !on_device) return {};
+  if (run.plan.param_dtype == DType::kFloat16) {
+    return input_error(
+        "{}: its training_info counts updates, and the device alone knows which ones float16 "
+        "skips; --cpu-offload optimizer updates on the host",
+        setup.graph.file);
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto list, stretches(setup, rank, run));
+  OFSDP_ASSIGN_OR_RETURN(run.device_rules, DeviceRulesPlan::make(*setup.rules, list, *run.kernels));
   return {};
 }
 

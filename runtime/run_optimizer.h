@@ -12,6 +12,10 @@ namespace ofsdp {
 Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup,
                         const std::vector<OptimizerDef>& optimizers, RunPlan& run);
 
+// What a device needs to follow a training_info itself: `run` has its units. kInput for a node without
+// a kernel of the device.
+Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run);
+
 // Which parameters of the graph have weight decay. kInput for a pattern that matches none.
 Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
 

@@ -6,6 +6,7 @@
 #include "importer/epilogues.h"
 #include "runtime/checkpoint_state.h"
 #include "runtime/data/loader.h"
+#include "runtime/device_slices.h"
 #include "runtime/run_optimizer.h"
 #include "runtime/run_samplers.h"
 #include "runtime/trace.h"
@@ -34,6 +35,7 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
+    OFSDP_RETURN_IF_ERROR(settle_device_rules(setup_, communicator_.rank(), *run_));
     OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
   }
@@ -243,8 +245,11 @@ class RunPlanner {
     }
     const bool norms =
         run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
-    return plan_device_io(most, options_.batch.batch_size, owned,
-                          norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
+    DeviceIoPlan io = plan_device_io(most, options_.batch.batch_size, owned,
+                                     norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
+    if (run_->device_rules) run_->device_rules->add_to(io);
+    if (run_->plan.across_ranks) add_slices(io, run_->plan);
+    return io;
   }
 
   const Options& options_;

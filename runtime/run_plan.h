@@ -12,7 +12,7 @@
 #include "fsdp/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
-#include "runtime/device_memory.h"
+#include "runtime/device_rules.h"
 #include "runtime/model_setup.h"
 #include "runtime/program.h"
 #include "runtime/rank_memory.h"
@@ -43,6 +43,7 @@ struct RunPlan {
   KeptPlan kept;
   RankMemoryPlan memory;
   DeviceIoPlan device_io;
+  std::optional<DeviceRulesPlan> device_rules;  // where a device follows them itself
   std::string choice;  // why this one, where --strategy auto chose; a line or empty
   uint64_t hash = 0;   // of everything that communicates; equal on all ranks
 

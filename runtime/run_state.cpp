@@ -13,20 +13,6 @@
 #include "runtime/unit_overlap.h"
 
 namespace ofsdp {
-namespace {
-
-// States begin at 0, and gaps between parameters stay so.
-void clear_pages(const DeviceMemory& memory) {
-  constexpr int64_t kPagesWorthAThread = 256;
-  const auto pages = static_cast<int64_t>(memory.bytes() / kPageBytes);
-  parallel_for(pages, kPagesWorthAThread, [&](int64_t first, int64_t last) {
-    std::memset(memory.data() + static_cast<size_t>(first) * kPageBytes, 0,
-                static_cast<size_t>(last - first) * kPageBytes);
-  });
-}
-
-}  // namespace
-
 Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
                                                  const ExecutorOptions& options,
@@ -71,30 +57,6 @@ Status RunState::map(MemoryLedger& ledger) {
   return {};
 }
 
-Status RunState::map_images(MemoryLedger& ledger) {
-  constexpr auto kPrivate = Region::Sharing::kPrivate;
-  OFSDP_ASSIGN_OR_RETURN(device_memory_,
-                         DeviceRankMemory::allocate(*plan_.device, ledger, plan_.memory,
-                                                    plan_.device_io, communicator_.size() > 1));
-  OFSDP_ASSIGN_OR_RETURN(
-      offloaded_,
-      DeviceMemory::allocate(*plan_.device, offload_ledger_, plan_.memory.offload.bytes,
-                             DeviceMemory::Place::kPinned, "what --cpu-offload keeps on the host"));
-  clear_pages(offloaded_);
-  OFSDP_ASSIGN_OR_RETURN(memory_.kept,
-                         Region::map(image_ledger_, plan_.memory.kept, kPrivate, "constants"));
-  OFSDP_ASSIGN_OR_RETURN(
-      memory_.state, Region::map(image_ledger_, plan_.memory.state, kPrivate, "optimizer state"));
-  OFSDP_ASSIGN_OR_RETURN(shared_image_, Region::map(image_ledger_, plan_.memory.shared, kPrivate,
-                                                    "shards and gradients"));
-  memory_.shared = shared_image_.data();
-  OFSDP_ASSIGN_OR_RETURN(memory_.checkpoint, Region::map(ledger, plan_.memory.checkpoint, kPrivate,
-                                                         "the checkpoint's copy"));
-  OFSDP_ASSIGN_OR_RETURN(memory_.trace,
-                         Region::map(ledger, plan_.memory.trace, kPrivate, "the trace"));
-  return {};
-}
-
 Status RunState::load(CheckpointReader* checkpoint) {
   OFSDP_RETURN_IF_ERROR(load_kept());
   OFSDP_RETURN_IF_ERROR(load_frozen());
@@ -106,70 +68,12 @@ Status RunState::load(CheckpointReader* checkpoint) {
 
 Status RunState::make_executor(const ExecutorOptions& options) {
   loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
-  OFSDP_RETURN_IF_ERROR(make_optimizer());
+  OFSDP_RETURN_IF_ERROR(make_optimizer(units_));
   for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
   executor_ = std::make_unique<Executor>(plan_.plan, plan_.memory, memory_, units_, plan_.slots,
                                          *optimizer_, communicator_, loss_weight_, options);
   bind_programs(memory_.bases(), units_);
   return {};
-}
-
-Status RunState::make_device_executor(const ExecutorOptions& options) {
-  Device& device = *plan_.device;
-  OFSDP_RETURN_IF_ERROR(device_memory_.upload(memory_, shared_image_.bytes()));
-  device_units_ =
-      unit_states(plan_.plan, communicator_.rank(), plan_.memory, device_memory_.bases());
-  const bool offloads = plan_.plan.offload != CpuOffload::kNone;
-  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan,
-                                               offloads ? units_ : device_units_, plan_.decays);
-  DeviceOptimizer optimizer;
-  if (!offloads) optimizer = make_device_optimizer(device, plan_.optimizer->name, plan_.settings);
-  if (!offloads && optimizer == nullptr) {
-    return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
-                       plan_.optimizer->name);
-  }
-  const DeviceContext context{device,         plan_.plan,    plan_.memory, plan_.device_io,
-                              device_memory_, device_units_, *optimizer_};
-  OFSDP_ASSIGN_OR_RETURN(auto ranks, join_devices(options.timeout_seconds));
-  OFSDP_ASSIGN_OR_RETURN(auto offload, make_offload());
-  OFSDP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::make(context, std::move(optimizer), options,
-                                                             std::move(ranks), std::move(offload)));
-  loss_weight_ = executor->loss_weight();
-  bind_programs(device_memory_.bases(), device_units_);
-  for (auto& [key, program] : programs_) OFSDP_RETURN_IF_ERROR(executor->prepare(program));
-  executor_ = std::move(executor);
-  return {};
-}
-
-Result<std::unique_ptr<DeviceOffload>> RunState::make_offload() {
-  const OffloadPlan& offload = plan_.memory.offload;
-  if (offload.bytes == 0) return std::unique_ptr<DeviceOffload>();
-  for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
-  std::byte* const slots = device_memory_.bases().state + plan_.memory.offload_slots;
-  OFSDP_ASSIGN_OR_RETURN(
-      auto made, DeviceOffload::make({*plan_.device, plan_.plan, plan_.memory, offloaded_.data(),
-                                      slots, units_, device_units_},
-                                     HostUpdate(*optimizer_, units_, offload, offloaded_.data(),
-                                                plan_.plan, communicator_)));
-  OFSDP_RETURN_IF_ERROR(made->publish());
-  return made;
-}
-
-Result<std::unique_ptr<DeviceRanks>> RunState::join_devices(double timeout_seconds) {
-  auto* const mark = reinterpret_cast<int64_t*>(device_memory_.pinned() + plan_.device_io.mark);
-  OFSDP_ASSIGN_OR_RETURN(auto ranks, DeviceRanks::join(*plan_.device, plan_.plan, communicator_,
-                                                       mark, timeout_seconds));
-  // Gathered units lie elsewhere in the program of a shorter batch.
-  const MemoryBases bases = device_memory_.bases();
-  OFSDP_RETURN_IF_ERROR(ranks->make_known(bases.arena, plan_.memory.arena, false));
-  OFSDP_RETURN_IF_ERROR(ranks->make_known(bases.shared, plan_.memory.shared, true));
-  return ranks;
-}
-
-Status RunState::fetch() {
-  if (plan_.device == nullptr) return {};
-  const bool offloaded = plan_.plan.offload != CpuOffload::kNone;  // the host has it
-  return device_memory_.download(memory_, shared_image_.bytes(), offloaded);
 }
 
 BoundProgram& RunState::program(const ProgramKey& key) {
@@ -218,11 +122,11 @@ Status RunState::load_states(const Unit& unit) {
   return {};
 }
 
-Status RunState::make_optimizer() {
+Status RunState::make_optimizer(const std::vector<UnitState>& units) {
   if (setup_.rules) {
     OFSDP_ASSIGN_OR_RETURN(update_program_, UpdateProgram::make(*setup_.rules));
   }
-  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units_,
+  optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units,
                                                plan_.decays, update_program_.get(), plan_.rules);
   return {};
 }

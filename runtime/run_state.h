@@ -63,7 +63,8 @@ class RunState {
   Result<std::unique_ptr<DeviceRanks>> join_devices(double timeout_seconds);
   Status load_weights();
   Status load_states(const Unit& unit);
-  Status make_optimizer();
+  Status make_optimizer(const std::vector<UnitState>& units);
+  Result<DeviceOptimizer> make_optimizer_of(Device& device);
   Status load_kept();
   Status load_frozen();
   Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
@@ -91,6 +92,7 @@ class RunState {
   std::vector<UnitState> units_;
   std::vector<UnitState> device_units_;
   std::unique_ptr<UpdateProgram> update_program_;  // of a model with a training_info
+  std::unique_ptr<DeviceRules> device_rules_;      // likewise, where a device follows it
   std::unique_ptr<OptimizerStep> optimizer_;
   std::unique_ptr<TraceRecorder> trace_;  // null: nothing is recorded
   std::map<ProgramKey, BoundProgram> programs_;

@@ -37,7 +37,7 @@ class Session {
                            ModelSetup::make(options_, registry_, communicator_, ledger_));
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
     OFSDP_RETURN_IF_ERROR(open_checkpoints());
-    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, setup, communicator_));
+    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, communicator_));
     OFSDP_ASSIGN_OR_RETURN(const auto plan, plan_for_device(setup));
     if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);

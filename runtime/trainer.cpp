@@ -122,7 +122,7 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   state_.executor().end_update(exchange_began);
   update_began_ = Clock::now();
   kept_ = sums.next_kept;
-  return outcome ? report(outcome->step, sums) : Status{};
+  return outcome ? report(*outcome, sums) : Status{};
 }
 
 // What this rank adds to the number that the mean of the next update is divided by: of samples or
@@ -172,20 +172,21 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
 }
 
 // For people: a training_info has a rate of its own.
-double Trainer::rate(int64_t step, int64_t epoch) const {
+double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
   const UpdateProgram* program = state_.update_program();
-  return program != nullptr ? program->rate() : learning_rate(schedule_, step - 1, epoch);
+  return program != nullptr ? program->rate(outcome.optimizer_step)
+                            : learning_rate(schedule_, outcome.step - 1, epoch);
 }
 
-Status Trainer::report(int64_t step, const UpdateSums& sums) {
+Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   times_.add(sums.step_ms);
   if (communicator_.rank() != 0) return {};
-  const int64_t epoch = sampler_.epoch_of(step - 1);
+  const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
   const StepRow row{step,
                     epoch,
                     sums.loss,
                     std::sqrt(sums.squared_norm),
-                    rate(step, epoch),
+                    rate(outcome, epoch),
                     sums.step_ms,
                     sums.samples / sums.step_ms * 1e3,
                     ledger_.peak()};

@@ -52,8 +52,8 @@ class Trainer {
   double next_kept() const;
   double share_of_mean() const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
-  double rate(int64_t step, int64_t epoch) const;
-  Status report(int64_t step, const UpdateSums& sums);
+  double rate(const UpdateOutcome& outcome, int64_t epoch) const;
+  Status report(const UpdateOutcome& outcome, const UpdateSums& sums);
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
   void say_saved();

@@ -28,7 +28,7 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& ru
   OFSDP_RETURN_IF_ERROR(made->plan_scalars());
   size_t slots = 0;
   for (const UpdateRule& rule : rules.rules) {
-    OFSDP_ASSIGN_OR_RETURN(RuleProgram program, made->plan_rule(rule));
+    OFSDP_ASSIGN_OR_RETURN(RuleProgram program, made->plan_block(rule));
     slots = std::max(slots, program.slots);
     made->programs_.push_back(std::move(program));
   }
@@ -37,8 +37,9 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& ru
   made->scratch_ = aligned(made->scratch_bytes_, slots * kSlotBytes);
   std::fill_n(reinterpret_cast<float*>(made->scratch_), slots * kBlock, 1.0f);
   size_t workspace = 0;
-  const auto see = [&](const std::vector<Step>& steps) {
-    for (const Step& step : steps) workspace = std::max(workspace, step.kernel->workspace_bytes());
+  const auto see = [&](const std::vector<RuleStep>& steps) {
+    for (const RuleStep& step : steps)
+      workspace = std::max(workspace, step.kernel->workspace_bytes());
   };
   see(made->scalar_steps_);
   for (const RuleProgram& program : made->programs_) see(program.steps);
@@ -65,6 +66,8 @@ void UpdateProgram::place_scalars() {
     bytes += align_up(std::max<size_t>(graph.values[id].desc.bytes(), 1), kTensorAlignment);
   }
   std::byte* const base = aligned(scalar_bytes_, bytes);
+  scalar_base_ = base;
+  scalar_size_ = bytes;
   scalars_.assign(graph.values.size(), nullptr);
   for (size_t id = 1; id < graph.values.size(); ++id) {
     if (!wanted[id]) continue;
@@ -88,14 +91,13 @@ Status UpdateProgram::plan_scalars() {
           scalars_[static_cast<size_t>(node.inputs[0])];
       continue;
     }
-    Step step;
+    RuleStep step;
     const Problem problem = problem_of(graph, node);
     OFSDP_ASSIGN_OR_RETURN(step.kernel, kernels_.get(*node.op, problem));
-    const auto add = [&](ValueId id, std::vector<Operand>& operands, std::vector<TensorView>& views,
-                         const TensorDesc& desc) {
-      std::byte* const at = id == 0 ? nullptr : scalars_[static_cast<size_t>(id)];
-      operands.push_back({at, -1});
-      views.push_back({at, desc});
+    const auto add = [](ValueId id, std::vector<RuleOperand>& operands,
+                        std::vector<TensorView>& views, const TensorDesc& desc) {
+      operands.push_back({id, -1});
+      views.push_back({nullptr, desc});
     };
     for (size_t i = 0; i < node.inputs.size(); ++i)
       add(node.inputs[i], step.in, step.in_views, problem.inputs[i]);
@@ -106,66 +108,18 @@ Status UpdateProgram::plan_scalars() {
   return {};
 }
 
-Result<UpdateProgram::RuleProgram> UpdateProgram::plan_rule(const UpdateRule& rule) {
-  const Graph& graph = rules_.graph;
-  RuleProgram program;
-  std::map<ValueId, int> slots{{rule.value, 0}};
-  if (rule.gradient != 0) slots[rule.gradient] = 1;
-  for (size_t i = 0; i < rule.states.size(); ++i)
-    slots[rule.states[i].value] = static_cast<int>(i) + 2;
-  program.inputs = rule.states.size() + 2;
-  program.slots = program.inputs;
-  const auto operand = [&](ValueId id) {
-    Operand made;
-    if (id == 0) return made;
-    made.fixed = scalars_[static_cast<size_t>(id)];
-    if (made.fixed == nullptr) made.slot = slots.at(id);
-    return made;
-  };
-  const auto block = [&](TensorDesc desc, ValueId id) {
-    if (id != 0 && scalars_[static_cast<size_t>(id)] == nullptr) desc.shape = Shape{kBlock};
-    return desc;
-  };
-  for (const int index : rule.nodes) {
-    const Node& node = graph.nodes[static_cast<size_t>(index)];
-    if (node.op->view) {
-      slots[node.outputs[0]] = slots.at(node.inputs[0]);
-      continue;
-    }
-    Step step;
-    Problem problem = problem_of(graph, node);
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      problem.inputs[i] = block(problem.inputs[i], node.inputs[i]);
-      step.in.push_back(operand(node.inputs[i]));
-      step.in_views.push_back({step.in[i].fixed, problem.inputs[i]});
-    }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] != 0) slots[node.outputs[i]] = static_cast<int>(program.slots++);
-      problem.outputs[i] = block(problem.outputs[i], node.outputs[i]);
-      step.out.push_back(operand(node.outputs[i]));
-      step.out_views.push_back({nullptr, problem.outputs[i]});
-    }
-    auto kernel = kernels_.get(*node.op, problem);
-    if (!kernel.ok()) return std::move(kernel).status().with_prefix(graph.describe(node));
-    step.kernel = *kernel;
-    program.steps.push_back(std::move(step));
-  }
-  program.results.push_back({slots.at(rule.next), 0});
-  for (size_t i = 0; i < rule.states.size(); ++i) {
-    if (rule.states[i].next == 0) continue;
-    program.results.push_back({slots.at(rule.states[i].next), static_cast<int>(i) + 2});
-  }
-  // What is written first might be read by what is written next.
-  program.in_place = std::ranges::none_of(program.results, [&](const Next& next) {
-    return static_cast<size_t>(next.slot) < program.inputs;
-  });
-  return program;
+Result<RuleProgram> UpdateProgram::plan_block(const UpdateRule& rule) {
+  return plan_rule(
+      rules_, rule, kBlock, [this](ValueId id) { return is_scalar(id); }, kernels_);
 }
 
-void UpdateProgram::run_step(Step& step) {
-  const auto place = [this](const std::vector<Operand>& operands, std::vector<TensorView>& views) {
+void UpdateProgram::run_step(RuleStep& step) {
+  const auto place = [this](const std::vector<RuleOperand>& operands,
+                            std::vector<TensorView>& views) {
     for (size_t i = 0; i < operands.size(); ++i) {
-      if (operands[i].slot >= 0) views[i].data = slots_[static_cast<size_t>(operands[i].slot)];
+      const auto [scalar, slot] = operands[i];
+      if (scalar != 0) views[i].data = scalars_[static_cast<size_t>(scalar)];
+      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
     }
   };
   place(step.in, step.in_views);
@@ -183,7 +137,8 @@ void UpdateProgram::begin(int64_t update) {
                   scalars_[static_cast<size_t>(scalar.next)],
                   rules_.graph.value(scalar.value).desc.bytes());
     }
-    for (Step& step : scalar_steps_) run_step(step);
+    for (RuleStep& step : scalar_steps_) run_step(step);
+    rates_[static_cast<size_t>(begun_ + 1) % rates_.size()] = current_rate();
   }
 }
 
@@ -194,7 +149,13 @@ std::span<const std::byte> UpdateProgram::scalar_after(size_t scalar, int64_t up
   return {scalars_[static_cast<size_t>(id)], rules_.graph.value(state.value).desc.bytes()};
 }
 
-double UpdateProgram::rate() const {
+double UpdateProgram::rate(int64_t update) const {
+  const bool known = update <= begun_ && begun_ - update < static_cast<int64_t>(rates_.size());
+  if (begun_ == 0) return current_rate();
+  return rates_[static_cast<size_t>(known ? update : begun_) % rates_.size()];
+}
+
+double UpdateProgram::current_rate() const {
   if (rules_.rate == 0 || scalars_[static_cast<size_t>(rules_.rate)] == nullptr)
     return std::nan("");
   const TensorDesc& desc = rules_.graph.value(rules_.rate).desc;
@@ -214,10 +175,10 @@ void UpdateProgram::run_block(RuleProgram& program, float* const* inputs, int64_
       std::memcpy(slots_[i], given, bytes);
     }
   }
-  for (Step& step : program.steps) run_step(step);
-  for (const Next& result : program.results) {
+  for (RuleStep& step : program.steps) run_step(step);
+  for (const RuleResult& result : program.results) {
     const std::byte* const made = slots_[static_cast<size_t>(result.slot)];
-    auto* const target = reinterpret_cast<std::byte*>(inputs[result.target]);
+    auto* const target = reinterpret_cast<std::byte*>(inputs[static_cast<size_t>(result.target)]);
     if (made != target) std::memcpy(target, made, bytes);
   }
 }

@@ -10,12 +10,12 @@
 // No allocation after make. Errors: kInput from make (a node without a kernel; an unreadable file).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "importer/update_rules.h"
-#include "runtime/program.h"
+#include "runtime/rule_program.h"
 
 namespace ofsdp {
 
@@ -29,54 +29,43 @@ class UpdateProgram {
   // `rule` as UpdateRules numbers them; `states` in its order.
   void update(int rule, float* param, const float* gradient, float* const* states, int64_t count);
 
-  // The rate of the update begun last; NaN where none can be told.
-  double rate() const;
+  // The rate of one of the updates begun last, or of the very last; NaN where none can be told.
+  double rate(int64_t update) const;
   // A scalar of the rules behind `updates` of them, as bytes.
   std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);
 
- private:
-  // Where an operand is: a scalar's bytes, or a slot of the rule.
-  struct Operand {
-    std::byte* fixed = nullptr;
-    int slot = -1;  // -1 without `fixed`: absent
-  };
-  struct Step {
-    Kernel* kernel = nullptr;
-    std::vector<Operand> in, out;
-    std::vector<TensorView> in_views, out_views;
-  };
-  struct Next {  // what is written at the end of a block
-    int slot = 0;
-    int target = 0;  // 0: the parameter, then the states
-  };
-  // Slots: the parameter, its gradient, its states, then scratch.
-  struct RuleProgram {
-    std::vector<Step> steps;
-    std::vector<Next> results;
-    bool in_place = true;  // whether inputs may be read where they are
-    size_t inputs = 0;
-    size_t slots = 0;
-  };
+  // All scalars, as the update begun last has them, and where one lies in them. The same offsets for
+  // the same rules.
+  std::span<const std::byte> scalars() const { return {scalar_base_, scalar_size_}; }
+  bool is_scalar(ValueId id) const { return scalars_[static_cast<size_t>(id)] != nullptr; }
+  size_t scalar_offset(ValueId id) const {
+    return static_cast<size_t>(scalars_[static_cast<size_t>(id)] - scalar_base_);
+  }
 
+ private:
   explicit UpdateProgram(const UpdateRules& rules) : rules_(rules) {}
   void place_scalars();
   Status plan_scalars();
-  Result<RuleProgram> plan_rule(const UpdateRule& rule);
+  Result<RuleProgram> plan_block(const UpdateRule& rule);
   void run_block(RuleProgram& program, float* const* inputs, int64_t count);
-  void run_step(Step& step);
+  void run_step(RuleStep& step);
+  double current_rate() const;
 
   const UpdateRules& rules_;
   KernelCache kernels_;
   std::vector<RuleProgram> programs_;
-  std::vector<Step> scalar_steps_;
+  std::vector<RuleStep> scalar_steps_;
   std::vector<std::byte*> scalars_;  // per value; null: no scalar
   std::vector<std::byte> scalar_bytes_;
+  std::byte* scalar_base_ = nullptr;
+  size_t scalar_size_ = 0;
   std::vector<std::byte> workspace_bytes_, scratch_bytes_;
   std::byte* workspace_ = nullptr;
   std::byte* scratch_ = nullptr;   // kBlock elements a slot
   std::vector<std::byte*> slots_;  // of the block that runs
   std::vector<float*> inputs_;     // of one call
   int64_t begun_ = 0;              // updates whose scalars were computed
+  std::array<double, 4> rates_{};  // of the last of them, by their numbers
 };
 
 }  // namespace ofsdp

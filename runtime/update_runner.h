@@ -28,8 +28,9 @@ struct MicroResult {
   int64_t right = 0, kept = 0;
 };
 
-struct UpdateOutcome {      // of this rank
-  int64_t step = 0;         // as in UpdateNumbers
+struct UpdateOutcome {  // of this rank
+  int64_t step = 0;     // as in UpdateNumbers, both
+  int64_t optimizer_step = 0;
   double loss = 0;          // each micro-batch's times its share
   double squared_norm = 0;  // unscaled
   double samples = 0;

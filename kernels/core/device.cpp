@@ -27,7 +27,8 @@ class DeviceKernel final : public Kernel {
     for (size_t i = 0; i < outputs_.size(); ++i) outputs_[i] = args.outputs[i].data;
     const ofsdp_launch launch{inputs_.data(), outputs_.data(), args.workspace, step.numbers,
                               step.samples,   step.fault,      step.node};
-    return device_.call("a kernel", device_.table().run, kernel_, device_.compute(), &launch);
+    ofsdp_stream* const stream = step.stream != nullptr ? step.stream : device_.compute();
+    return device_.call("a kernel", device_.table().run, kernel_, stream, &launch);
   }
 
  private:

@@ -2,7 +2,7 @@
 // and as Status. The CPU is no Device: its path does not come here.
 //
 //   DeviceMemory  an allocation on the device, or pinned on the host; counted in a ledger if given
-//   DeviceKernel  an operator for one problem; `run` only puts it on the device's compute stream
+//   DeviceKernel  an operator for one problem; `run` only puts it on a stream of the device
 //   find_device   the library beside the program, in ../lib or where OFSDP_CUDA_LIBRARY says, opened
 //                 with dlopen; the program neither contains nor needs it
 //
@@ -26,6 +26,7 @@ struct DeviceStepContext : StepContext {
   int64_t samples = 0;
   ofsdp_data_fault* fault = nullptr;  // device memory
   uint64_t node = 0;                  // what the kernel that runs is called there
+  ofsdp_stream* stream = nullptr;     // null: the compute stream
 };
 
 class Device {
@@ -41,6 +42,7 @@ class Device {
   ofsdp_stream* compute() const { return compute_; }
   ofsdp_stream* communication() const { return communication_; }
   ofsdp_stream* upload() const { return upload_; }
+  void* native_compute() const { return table_.native_stream(device_, compute_); }
   std::string description() const;
   std::string missing() const;  // libraries that would make it faster: a line each
 

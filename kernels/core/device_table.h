@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define OFSDP_DEVICE_VERSION 2
+#define OFSDP_DEVICE_VERSION 3
 #define OFSDP_DEVICE_ENTRY "ofsdp_device_table_get"
 #define OFSDP_MOST_OPTIMIZER_STATES 4
 
@@ -100,7 +100,9 @@ typedef struct ofsdp_run_state {
   double loss_scale, scale_used;
   double squared_norm; /* of this rank's spans, this update, scaled */
   double global_norm;  /* after clip: unscaled */
-  int64_t good_updates, skipped_updates, optimizer_step;
+  int64_t good_updates, skipped_updates;
+  int64_t steps_before;   /* of the optimizer, before the run */
+  int64_t optimizer_step; /* from 1, without skipped ones */
   float gradient_factor;
   int32_t skip; /* this update's gradients are not finite */
   int32_t stop; /* a loss was NaN, or data were at fault: nothing is updated any more */
@@ -138,7 +140,7 @@ typedef struct ofsdp_reduce {
 typedef struct ofsdp_optimizer_settings {
   double momentum, beta1, beta2, eps, rho;
   int32_t nesterov;
-  int32_t reserved;
+  int32_t no_bias_correction; /* of adamw */
 } ofsdp_optimizer_settings;
 
 typedef struct ofsdp_device_update {
@@ -238,6 +240,7 @@ typedef struct ofsdp_device_table {
   int32_t (*round)(ofsdp_device*, ofsdp_stream*, float* values, int32_t to, int64_t count);
   int32_t (*reduce)(ofsdp_device*, ofsdp_stream*, const ofsdp_reduce*);
   int32_t (*clip)(ofsdp_device*, ofsdp_stream*, ofsdp_run_state*, double most, int32_t scales_loss);
+  /* By the names of kernels/optimizers; "assign" writes the gradient into the parameter. */
   ofsdp_device_optimizer* (*make_optimizer)(ofsdp_device*, const char* name,
                                             const ofsdp_optimizer_settings*); /* null: unknown */
   void (*drop_optimizer)(ofsdp_device*, ofsdp_device_optimizer*);
@@ -289,6 +292,15 @@ typedef struct ofsdp_device_table {
   /* An event that also says when; not of a capture. Both must have been reached. */
   ofsdp_event* (*make_timed_event)(ofsdp_device*);
   int32_t (*elapsed)(ofsdp_device*, ofsdp_event* first, ofsdp_event* then, double* microseconds);
+
+  /* What others may put work onto the stream with, between calls of the table and under its rules: a
+   * cudaStream_t. It lives as long as the stream, in the context of the thread that opened the device. */
+  void* (*native_stream)(ofsdp_device*, ofsdp_stream*);
+
+  /* Place p of all `places` is given `bytes_each` from src + offsets[p] (host memory, read by the
+   * call), and has them at its dst + this place * bytes_each. dst lies apart from src. */
+  int32_t (*exchange_parts)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src,
+                            const size_t* offsets, int32_t places, void* dst, size_t bytes_each);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

@@ -17,7 +17,7 @@ std::string cpu_kernels(const OpDef& op) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Those of a plug-in that has them; the run does not call them yet.
+// Those of a plug-in that has them.
 std::string cuda_kernels(const LoadedPlugins& plugins, const OpDef& op) {
   for (const PluginOperatorPtr& p : plugins.operators) {
     if (p->full_name() != op.full_name() || p->def.cuda_forward == nullptr) continue;

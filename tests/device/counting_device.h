@@ -39,10 +39,13 @@
 #include "kernels/core/device_table.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
+#include "tests/device/native_stream.h"
 
 namespace ofsdp::counting {
 
 class GraphRun;
+
+std::vector<OptimizerDef> optimizers();  // the CPU's, and "assign"
 
 struct Operation {
   // kSignal: a record in a graph for the host, of another generation in each launch.
@@ -77,6 +80,15 @@ class GraphRun {
   std::map<const Operation*, uint64_t> signals_;  // generations
 };
 
+// What plug-ins get of a stream.
+struct NativeStream : ofsdp_native_stream {
+  NativeStream();
+  static void enqueue(ofsdp_native_stream* native, void (*function)(void*), const void* arguments,
+                      size_t bytes);
+  ofsdp_device* device = nullptr;
+  ofsdp_stream* stream = nullptr;
+};
+
 struct Allocation {
   size_t bytes = 0;
   bool pinned = false;
@@ -98,6 +110,7 @@ struct ofsdp_stream {
   std::deque<ofsdp::counting::Operation> queue;
   ofsdp_device_graph* capture = nullptr;
   int index = 0;
+  ofsdp::counting::NativeStream native;
 };
 
 struct ofsdp_device_graph {
@@ -154,7 +167,7 @@ struct ofsdp_device {
   std::set<ofsdp_device_graph*> captures;
   uint64_t random = 1;
   ofsdp::Registry registry = ofsdp::make_registry();
-  std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::optimizer_list();
+  std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::counting::optimizers();
 };
 
 namespace ofsdp::counting {

@@ -99,18 +99,28 @@ const char* variable(const char* name) {
 }
 
 size_t width(const Collective& c) {
-  return c.kind == Collective::Kind::kGather ? 1 : dtype_size(c.dtype);
+  const bool bytes = c.kind == Collective::Kind::kGather || c.kind == Collective::Kind::kParts;
+  return bytes ? 1 : dtype_size(c.dtype);
 }
 
 size_t bytes_given(const Collective& c, int ranks) {
-  const size_t parts = c.kind == Collective::Kind::kScatter ? static_cast<size_t>(ranks) : 1;
+  const bool to_each = c.kind == Collective::Kind::kScatter || c.kind == Collective::Kind::kParts;
+  const size_t parts = to_each ? static_cast<size_t>(ranks) : 1;
   return static_cast<size_t>(c.count) * width(c) * parts;
 }
 
 Status begin(ofsdp_group* group, const Collective& c) {
   if (group->aborted) return fault("the group was aborted");
   const uint64_t number = group->mine().begun + 1;
-  std::memcpy(group->given(group->place, number), c.src, bytes_given(c, group->count));
+  std::byte* const given = group->given(group->place, number);
+  if (c.kind == Collective::Kind::kParts) {
+    const auto bytes = static_cast<size_t>(c.count);
+    for (size_t p = 0; p < c.offsets.size(); ++p) {
+      std::memcpy(given + p * bytes, c.src + c.offsets[p], bytes);
+    }
+  } else {
+    std::memcpy(given, c.src, bytes_given(c, group->count));
+  }
   group->mine().signature[number % 2] = c.signature();
   group->mine().begun = number;
   return {};
@@ -140,10 +150,11 @@ void take(const ofsdp_group& group, const Collective& c, uint64_t number) {
   std::vector<const std::byte*> sources;
   for (int p = 0; p < group.count; ++p) {
     const std::byte* given = group.given(p, number);
-    if (c.kind == Collective::Kind::kScatter) given += static_cast<size_t>(group.place) * bytes;
+    const bool to_each = c.kind == Collective::Kind::kScatter || c.kind == Collective::Kind::kParts;
+    if (to_each) given += static_cast<size_t>(group.place) * bytes;
     sources.push_back(given);
   }
-  if (c.kind == Collective::Kind::kGather) {
+  if (c.kind == Collective::Kind::kGather || c.kind == Collective::Kind::kParts) {
     for (size_t p = 0; p < sources.size(); ++p) std::memcpy(c.dst + p * bytes, sources[p], bytes);
   } else if (c.dtype == DType::kFloat64) {
     fold<double>(sources, c, [](double a, double b) { return a + b; });
@@ -169,10 +180,16 @@ Status end(ofsdp_device* device, ofsdp_group* group, const Collective& c) {
 }
 
 int32_t collective(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, Collective c) {
-  const bool sums = c.kind != Collective::Kind::kGather;
+  const bool parts = c.kind == Collective::Kind::kParts;
+  const bool sums = c.kind != Collective::Kind::kGather && !parts;
   const size_t gets =
       static_cast<size_t>(c.count) * width(c) * (sums ? 1 : static_cast<size_t>(group->count));
-  if (!device->holds(c.src, bytes_given(c, group->count), false, "a collective's source") ||
+  for (const size_t offset : c.offsets) {
+    const auto bytes = static_cast<size_t>(c.count);
+    if (!device->holds(c.src + offset, bytes, false, "a collective's part")) return 1;
+  }
+  if (!device->holds(c.src, parts ? 0 : bytes_given(c, group->count), false,
+                     "a collective's source") ||
       !device->holds(c.dst, gets, false, "a collective's destination")) {
     return 1;
   }
@@ -210,6 +227,16 @@ int32_t all_reduce(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* grou
                     {largest ? Collective::Kind::kLargest : Collective::Kind::kSum,
                      static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
                      static_cast<DType>(dtype), count});
+}
+
+int32_t exchange_parts(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group,
+                       const void* src, const size_t* offsets, int32_t places, void* dst,
+                       size_t bytes) {
+  if (places != group->count) return device->violation("parts for other places than a group has");
+  return collective(
+      device, stream, group,
+      {Collective::Kind::kParts, static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
+       DType::kUndefined, static_cast<int64_t>(bytes), std::vector(offsets, offsets + places)});
 }
 
 int32_t mark(ofsdp_device* device, ofsdp_stream* stream, int64_t* pinned, int64_t value) {
@@ -350,6 +377,7 @@ void add_groups(ofsdp_device_table& table) {
   table.all_gather = Locked<all_gather>::call;
   table.reduce_scatter = Locked<reduce_scatter>::call;
   table.all_reduce = Locked<all_reduce>::call;
+  table.exchange_parts = Locked<exchange_parts>::call;
   table.mark = Locked<mark>::call;
 }
 

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "kernels/core/device_table.h"
 #include "kernels/core/dtype.h"
@@ -38,12 +39,13 @@ struct SharedGroup {
 };
 
 struct Collective {
-  enum class Kind { kGather, kScatter, kSum, kLargest };
+  enum class Kind { kGather, kScatter, kSum, kLargest, kParts };
   Kind kind = Kind::kGather;
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
   DType dtype = DType::kUndefined;
-  int64_t count = 0;  // elements each rank gets or gives; bytes of a gather
+  int64_t count = 0;  // elements each rank gets or gives; bytes of a gather and of parts
+  std::vector<size_t> offsets = {};  // of parts
   bool captured = false;
 
   uint64_t signature() const;

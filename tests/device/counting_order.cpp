@@ -91,6 +91,20 @@ Status ofsdp_device::run_until(const std::function<bool()>& reached, bool waits)
 
 namespace ofsdp::counting {
 
+NativeStream::NativeStream() : ofsdp_native_stream{enqueue} {}
+
+void NativeStream::enqueue(ofsdp_native_stream* native, void (*function)(void*),
+                           const void* arguments, size_t bytes) {
+  const auto& to = *static_cast<NativeStream*>(native);
+  const auto* given = static_cast<const std::byte*>(arguments);
+  const std::lock_guard lock(to.device->mutex);
+  ++to.device->counts["native_launches"];
+  to.device->put(to.stream, [function, copy = std::vector(given, given + bytes)]() mutable {
+    function(copy.data());
+    return Status{};
+  });
+}
+
 GraphRun::GraphRun(const ofsdp_device_graph& graph) {
   for (const auto& [stream, operations] : graph.streams) {
     lines_.push_back({&operations});
@@ -137,8 +151,14 @@ namespace {
 ofsdp_stream* make_stream(ofsdp_device* device, int32_t) {
   auto* stream = new ofsdp_stream;
   stream->index = static_cast<int>(device->streams.size());
+  stream->native.device = device;
+  stream->native.stream = stream;
   device->streams.push_back(stream);
   return stream;
+}
+
+void* native_stream(ofsdp_device*, ofsdp_stream* stream) {
+  return static_cast<ofsdp_native_stream*>(&stream->native);
 }
 
 void drop_stream(ofsdp_device* device, ofsdp_stream* stream) {
@@ -298,6 +318,7 @@ void drop_graph(ofsdp_device* device, ofsdp_device_graph* graph) {
 void add_order(ofsdp_device_table& table) {
   table.make_stream = Locked<make_stream>::call;
   table.drop_stream = Locked<drop_stream>::call;
+  table.native_stream = Locked<native_stream>::call;
   table.make_event = Locked<make_event>::call;
   table.drop_event = Locked<drop_event>::call;
   table.record = Locked<record>::call;

@@ -109,7 +109,7 @@ int32_t begin(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* s,
       s->squared_norm = s->global_norm = 0;
       s->skip = 0;
       s->gradient_factor = 1.0f;
-      s->optimizer_step = n->step + 1 - s->skipped_updates;
+      s->optimizer_step = s->steps_before + n->step + 1 - s->skipped_updates;
     }
     s->loss_weight = n->loss_share * static_cast<float>(s->scale_used);
     return Status{};
@@ -181,7 +181,7 @@ int32_t reduce(ofsdp_device* device, ofsdp_stream* stream, const ofsdp_reduce* g
   const auto partials = static_cast<size_t>(r.count / kReduceBlock + 2) * sizeof(double);
   if (!holds_gradient(device, r.gradient, r.count) ||
       !device->holds(r.dst, r.dst == nullptr ? 0 : floats(r.count), false, "a reduced gradient") ||
-      !device->holds(r.partials, partials, false, "partial sums")) {
+      !device->holds(r.partials, r.norm_count == 0 ? 0 : partials, false, "partial sums")) {
     return 1;
   }
   return device->put(stream, [r] {
@@ -230,6 +230,7 @@ ofsdp_device_optimizer* make_optimizer(ofsdp_device* device, const char* name,
     settings.beta2 = s->beta2;
     settings.eps = s->eps;
     settings.rho = s->rho;
+    settings.bias_correction = s->no_bias_correction == 0;
     return new ofsdp_device_optimizer{&def, settings};
   }
   return nullptr;
@@ -282,6 +283,16 @@ double squares(const float* values, int64_t count) {
   double sum = 0;
   for (const double lane : lanes) sum += lane;
   return sum;
+}
+
+std::vector<OptimizerDef> optimizers() {
+  std::vector<OptimizerDef> list = optimizer_list();
+  OptimizerDef& assign = list.emplace_back();
+  assign.name = "assign";
+  assign.update = [](const OptimizerSettings&, const OptimizerSpan<float>& span) {
+    std::copy_n(span.grad, span.count, span.param);
+  };
+  return list;
 }
 
 void add_work(ofsdp_device_table& table) {

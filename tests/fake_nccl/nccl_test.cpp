@@ -105,6 +105,25 @@ TEST_F(NcclTest, CallsHaveNcclsTypes) {
   table_.leave_group(&device_, all);
 }
 
+TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
+  ofsdp_group* const all = join(0, 2);
+  call("fake_nccl_reset");
+  const std::array<size_t, 2> offsets{0, 64};
+  char* const data = memory_.data();
+  const auto exchange = [&](size_t bytes) {
+    return table_.exchange_parts(&device_, stream_, all, data, offsets.data(), 2, data + 1024,
+                                 bytes);
+  };
+  EXPECT_EQ(exchange(24), 0);
+  EXPECT_EQ(calls(),
+            "(\nsend 24 1 0 1 7\nreceive 24 1 0 1 7\nsend 24 1 1 1 7\nreceive 24 1 1 1 7\n)\n");
+  call("fake_nccl_reset");
+  EXPECT_NE(exchange(13), 0);
+  EXPECT_EQ(calls(), "(\nsend 13 1 0 1 7\n)\n");
+  EXPECT_EQ(device_.error, "ncclSend, ncclRecv: NCCL says an error (its cause)");
+  table_.leave_group(&device_, all);
+}
+
 TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   ofsdp_group* all = join();
   call("fake_nccl_reset");

@@ -142,18 +142,31 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
 
 // Three updates, the second skipped: moments, corrections and the count of skipped updates.
 TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
-  const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, 0};
-  for (const char* name : {"adamw", "adam", "sgd", "lion", "adagrad", "adadelta", "lamb"}) {
+  const auto runs = {std::pair{"adamw", 0},
+                     {"adamw", 1},
+                     {"adamw_transformers", 0},
+                     {"adamw_transformers", 1},
+                     {"adam", 0},
+                     {"sgd", 0},
+                     {"lion", 0},
+                     {"adagrad", 0},
+                     {"adadelta", 0},
+                     {"lamb", 0},
+                     {"assign", 0}};
+  for (const auto& [name, uncorrected] : runs) {
+    const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, uncorrected};
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
       ofsdp_device_optimizer* optimizer =
           d.table().make_optimizer(d.device().handle(), name, &settings);
-      ASSERT_NE(optimizer, nullptr) << name;
+      ASSERT_NE(optimizer, nullptr);
       d.put(0, param);
       d.put(1, grad);
       d.put(2, std::vector<float>(kCount));
       d.put(3, std::vector<float>(kCount));
-      d.put(5, std::vector<ofsdp_run_state>(1));
+      std::vector<ofsdp_run_state> state(1);
+      state[0].steps_before = 2;
+      d.put(5, state);
       for (int step = 0; step < 3; ++step) {
         ofsdp_step_numbers numbers{};
         numbers.step = step;

@@ -27,7 +27,7 @@ __global__ void begin_kernel(ofsdp_run_state* s, const ofsdp_step_numbers* n, bo
     s->squared_norm = 0;
     s->global_norm = 0;
     s->skip = 0;
-    s->optimizer_step = n->step + 1 - s->skipped_updates;
+    s->optimizer_step = s->steps_before + n->step + 1 - s->skipped_updates;
     s->gradient_factor = 1.0f;
   }
   s->loss_weight = n->loss_share * static_cast<float>(s->scale_used);

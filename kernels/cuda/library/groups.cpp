@@ -257,6 +257,25 @@ int32_t all_reduce(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* grou
       "ncclAllReduce", group->comm);
 }
 
+// One call of NCCL's for all parts, its own among them; an error inside ends the group all the same.
+int32_t exchange_parts(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group,
+                       const void* src, const size_t* offsets, int32_t places, void* dst,
+                       size_t bytes) {
+  if (group->comm == nullptr) return refuse(device, "the group was aborted");
+  const Nccl& n = nccl();
+  const auto* from = static_cast<const std::byte*>(src);
+  auto* to = static_cast<std::byte*>(dst);
+  NcclResult result = n.group_start();
+  for (int32_t p = 0; p < places && result == kNcclSuccess; ++p) {
+    result = n.send(from + offsets[p], bytes, kNcclUint8, p, group->comm, raw(stream));
+    if (result != kNcclSuccess) break;
+    result = n.receive(to + static_cast<size_t>(p) * bytes, bytes, kNcclUint8, p, group->comm,
+                       raw(stream));
+  }
+  const NcclResult ended = n.group_end();
+  return failed(device, result != kNcclSuccess ? result : ended, "ncclSend, ncclRecv", group->comm);
+}
+
 }  // namespace
 
 void add_groups(ofsdp_device_table& table) {
@@ -272,6 +291,7 @@ void add_groups(ofsdp_device_table& table) {
   table.all_gather = all_gather;
   table.reduce_scatter = reduce_scatter;
   table.all_reduce = all_reduce;
+  table.exchange_parts = exchange_parts;
 }
 
 }  // namespace ofsdp::cuda

@@ -21,7 +21,8 @@ const CudaImplementations& implementations() {
           add_dropout,      add_gathers,   add_attention,  add_rotary,  add_pools,
           add_convolutions, add_scatters,  add_triangles,  add_top_k,   add_group_norm,
           add_axis_maps,    add_recurrent, add_folds,      add_einsum,  add_conv_transpose,
-          add_random,       add_found,     add_sequences,  add_unpools, add_lp_pools}) {
+          add_random,       add_found,     add_sequences,  add_unpools, add_lp_pools,
+          add_training}) {
       add(list);
     }
     return list;

@@ -53,5 +53,6 @@ void add_found(CudaImplementations& list);
 void add_sequences(CudaImplementations& list);
 void add_unpools(CudaImplementations& list);
 void add_lp_pools(CudaImplementations& list);
+void add_training(CudaImplementations& list);
 
 }  // namespace ofsdp::cuda

@@ -24,6 +24,10 @@ Nccl load() {
   take(n.all_gather, "ncclAllGather");
   take(n.reduce_scatter, "ncclReduceScatter");
   take(n.all_reduce, "ncclAllReduce");
+  take(n.group_start, "ncclGroupStart");
+  take(n.group_end, "ncclGroupEnd");
+  take(n.send, "ncclSend");
+  take(n.receive, "ncclRecv");
   take(n.mem_alloc, "ncclMemAlloc");
   take(n.mem_free, "ncclMemFree");
   take(n.register_buffer, "ncclCommRegister");
@@ -39,7 +43,8 @@ bool Nccl::has_all() const {
   return version != nullptr && error_string != nullptr && last_error != nullptr &&
          unique_id != nullptr && init != nullptr && split != nullptr && destroy != nullptr &&
          abort != nullptr && async_error != nullptr && all_gather != nullptr &&
-         reduce_scatter != nullptr && all_reduce != nullptr;
+         reduce_scatter != nullptr && all_reduce != nullptr && group_start != nullptr &&
+         group_end != nullptr && send != nullptr && receive != nullptr;
 }
 
 int Nccl::number() const {

@@ -65,6 +65,11 @@ struct Nccl {
   NcclResult (*all_reduce)(const void*, void*, size_t, NcclType, NcclReduction, Comm,
                            cudaStream_t) = nullptr;
 
+  NcclResult (*group_start)() = nullptr;
+  NcclResult (*group_end)() = nullptr;
+  NcclResult (*send)(const void*, size_t, NcclType, int place, Comm, cudaStream_t) = nullptr;
+  NcclResult (*receive)(void*, size_t, NcclType, int place, Comm, cudaStream_t) = nullptr;
+
   NcclResult (*mem_alloc)(void**, size_t) = nullptr;  // 2.19
   NcclResult (*mem_free)(void*) = nullptr;
   NcclResult (*register_buffer)(Comm, void*, size_t, void**) = nullptr;

@@ -13,8 +13,19 @@
 namespace ofsdp::cuda {
 namespace {
 
-// Of LAMB the averages alone: lamb.h has what follows.
-enum class Kind { kAdam, kAdamW, kSgd, kLion, kAdagrad, kAdadelta, kLamb };
+// Of LAMB the averages alone: lamb.h has what follows. kAssign writes what it gets: results that were
+// computed elsewhere.
+enum class Kind {
+  kAdam,
+  kAdamW,
+  kAdamWTransformers,
+  kSgd,
+  kLion,
+  kAdagrad,
+  kAdadelta,
+  kLamb,
+  kAssign
+};
 
 struct Factors {
   float a, b, c, d, e, f, g;
@@ -28,21 +39,39 @@ __device__ Factors adam_factors(const ofsdp_optimizer_settings& s, double lr, do
                                 int64_t step) {
   const auto t = static_cast<double>(step);
   const float weight1 = f32(1 - s.beta1);
+  const bool corrects = s.no_bias_correction == 0;
   return {weight1,
           1 - weight1,
           f32(s.beta2),
           f32(1 - s.beta2),
-          f32(sqrt(1 - pow(s.beta2, t))),
-          f32(-(lr / (1 - pow(s.beta1, t)))),
+          corrects ? f32(sqrt(1 - pow(s.beta2, t))) : 1.0f,
+          f32(-(lr / (corrects ? 1 - pow(s.beta1, t) : 1.0))),
           f32(1 - lr * decay),
           decay != 0,
           weight1 >= 0.5f};
+}
+
+// adamw_transformers.cpp: beta1, weight1, beta2, weight2, minus_step, decay.
+__device__ Factors transformers_factors(const ofsdp_optimizer_settings& s, double lr, double decay,
+                                        int64_t step) {
+  const auto t = static_cast<double>(step);
+  const double size =
+      s.no_bias_correction != 0 ? lr : lr * sqrt(1 - pow(s.beta2, t)) / (1 - pow(s.beta1, t));
+  Factors f{};
+  f.a = f32(s.beta1);
+  f.b = f32(1 - s.beta1);
+  f.c = f32(s.beta2);
+  f.d = f32(1 - s.beta2);
+  f.e = f32(-size);
+  f.f = f32(lr * decay);
+  return f;
 }
 
 template <Kind kind>
 __device__ Factors factors(const ofsdp_optimizer_settings& s, double lr, double decay,
                            int64_t step) {
   if (kind == Kind::kAdam || kind == Kind::kAdamW) return adam_factors(s, lr, decay, step);
+  if (kind == Kind::kAdamWTransformers) return transformers_factors(s, lr, decay, step);
   Factors f{};
   f.decay = decay != 0;
   f.flag = step == 1;
@@ -77,6 +106,17 @@ __device__ void step(Cell& x, float g, const Factors& f, const ofsdp_optimizer_s
     x.s0 = f.flag ? g - (g - x.s0) * f.b : x.s0 + f.a * (g - x.s0);
     x.s1 = x.s1 * f.c + f.d * g * g;
     x.p = p + f.f * x.s0 / (sqrtf(x.s1) / f.e + eps);
+    return;
+  }
+  if (kind == Kind::kAssign) {
+    x.p = g;
+    return;
+  }
+  if (kind == Kind::kAdamWTransformers) {
+    x.s0 = x.s0 * f.a + f.b * g;
+    x.s1 = x.s1 * f.c + f.d * g * g;
+    const float p = x.p + f.e * x.s0 / (sqrtf(x.s1) + eps);
+    x.p = p - f.f * p;
     return;
   }
   if (kind == Kind::kLion) {
@@ -144,11 +184,15 @@ struct Named {
   int32_t (*start)(ofsdp_device*, cudaStream_t, const ofsdp_optimizer_settings&,
                    const ofsdp_device_update&);
 };
-constexpr Named kOptimizers[] = {
-    {"adamw", start<Kind::kAdamW>},     {"adam", start<Kind::kAdam>},
-    {"sgd", start<Kind::kSgd>},         {"lion", start<Kind::kLion>},
-    {"adagrad", start<Kind::kAdagrad>}, {"adadelta", start<Kind::kAdadelta>},
-    {"lamb", start<Kind::kLamb>}};
+constexpr Named kOptimizers[] = {{"adamw", start<Kind::kAdamW>},
+                                 {"adam", start<Kind::kAdam>},
+                                 {"sgd", start<Kind::kSgd>},
+                                 {"lion", start<Kind::kLion>},
+                                 {"adagrad", start<Kind::kAdagrad>},
+                                 {"adadelta", start<Kind::kAdadelta>},
+                                 {"adamw_transformers", start<Kind::kAdamWTransformers>},
+                                 {"lamb", start<Kind::kLamb>},
+                                 {"assign", start<Kind::kAssign>}};
 
 }  // namespace
 }  // namespace ofsdp::cuda

@@ -19,6 +19,8 @@ ofsdp_stream* make_stream(ofsdp_device* device, int32_t urgent) {
 
 void drop_stream(ofsdp_device*, ofsdp_stream* stream) { cudaStreamDestroy(raw(stream)); }
 
+void* native_stream(ofsdp_device*, ofsdp_stream* stream) { return raw(stream); }
+
 ofsdp_event* make_event(ofsdp_device* device) {
   cudaEvent_t event = nullptr;
   const cudaError_t error =
@@ -122,6 +124,7 @@ void drop_graph(ofsdp_device*, ofsdp_device_graph* graph) {
 void add_order(ofsdp_device_table& table) {
   table.make_stream = make_stream;
   table.drop_stream = drop_stream;
+  table.native_stream = native_stream;
   table.make_event = make_event;
   table.drop_event = drop_event;
   table.make_timed_event = make_timed_event;
