@@ -9,9 +9,9 @@
 What is exported is what is trained: no dropout, SDPA without a mask tensor (is_causal for GPT-2), cross entropy over all
 positions. Left alone, transformers makes a mask tensor where it sees an exporter or a compiler, and else reads positions
 back from the device in every step to find out that it needs none; it is told here that it never does. Master weights and
-the states of the fused AdamW are float32; the loss is taken from the logits in the type that they have; float32 products
-are as PyTorch sets them. Batches are on the device before the first step. No step waits for the device: windows of steps
-are timed between two synchronizations, after warm-up.
+the states of the fused AdamW are float32; the loss is taken from the logits in the type that they have; float32 is as
+PyTorch sets it (products exact, convolutions in TF32). Batches are on the device before the first step. No step waits
+for the device: windows of steps are timed between two synchronizations, after warm-up.
 
 Needs torch, transformers (not for MNIST) and, to export, onnxscript.
 """
