@@ -21,8 +21,8 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", fuse_max_pool_relu},
 };
 
-// What is left of the pieces, when all other rules have found theirs.
-constexpr FusionRule kLastRules[] = {{"chain", fuse_chain}};
+// What is left of the pieces, when all other rules have found theirs, and what they made.
+constexpr FusionRule kLastRules[] = {{"causal_mask", fuse_causal_mask}, {"chain", fuse_chain}};
 
 // Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {

@@ -73,6 +73,7 @@ bool fuse_layer_norm(Rewriter& r, const Node& node);
 bool fuse_rms_norm(Rewriter& r, const Node& node);
 bool fuse_rotary(Rewriter& r, const Node& node);
 bool fuse_attention(Rewriter& r, const Node& node);
+bool fuse_causal_mask(Rewriter& r, const Node& node);
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node);
 bool fuse_max_pool_relu(Rewriter& r, const Node& node);
 bool fuse_chain(Rewriter& r, const Node& node);

@@ -1,6 +1,7 @@
 // Every fusion in the spellings of the exporters: it happens, it can be switched off, and loss and
 // gradients are the same either way.
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "tests/support/fusion_fixture.h"
@@ -109,6 +110,42 @@ TEST_F(Fusion, AttentionBehindTheGuardAgainstMaskedRows) {
   const ValueId p = op("Softmax", {op("Mul", {op("MatMul", {q, kt}), number(0.25)})});
   const ValueId guarded = op("Where", {op("IsNaN", {p}), number(0), p});
   expect_same(op("MatMul", {guarded, v}), {"attention"});
+}
+
+// [5, 5]: `hidden` behind the diagonal, else 0.
+std::vector<float> causal(float hidden) {
+  std::vector<float> mask(25);
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % 5 <= i / 5 ? 0 : hidden;
+  return mask;
+}
+
+TEST_F(Fusion, AttentionWithAMaskThatIsCausality) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const ValueId k = maker.parameter("k", {2, 3, 5, 8});
+  const ValueId v = maker.parameter("v", {2, 3, 5, 4});
+  const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  const ValueId scores = op("Mul", {op("MatMul", {q, kt}), number(0.25)});
+  const ValueId mask = table({1, 1, 5, 5}, causal(-std::numeric_limits<float>::infinity()));
+  const ValueId p = op("Softmax", {op("Add", {scores, mask})});
+  expect_same(op("MatMul", {p, v}), {"attention", "causal_mask"});
+}
+
+TEST_F(Fusion, OnlyAMaskThatIsCausalityIsTakenForIt) {
+  const ValueId q = maker.parameter("q", {2, 3, 5, 8});
+  const auto is_fused = [&](const std::vector<float>& values) {
+    const ValueId y = op("Attention", {q, q, q, table({5, 5}, values)});
+    const Graph fused = fuse(maker.graph, {y}, {{}, 0});
+    return fused.fused.contains("causal_mask");
+  };
+  EXPECT_TRUE(is_fused(causal(-1e9F)));
+  EXPECT_TRUE(is_fused(causal(std::numeric_limits<float>::lowest())));
+  EXPECT_FALSE(is_fused(causal(-100)));
+  std::vector<float> other = causal(-1e9F);
+  other[5] = -1e9F;  // the second query does not see the first key
+  EXPECT_FALSE(is_fused(other));
+  other = causal(-1e9F);
+  other[20] = 0.5F;
+  EXPECT_FALSE(is_fused(other));
 }
 
 TEST_F(Fusion, LossOverLogits) {
