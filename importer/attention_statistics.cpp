@@ -5,18 +5,14 @@
 #include <optional>
 #include <set>
 
+#include "importer/graph_uses.h"
+
 namespace ofsdp {
 namespace {
 
 // Operands of ofsdp.AttentionGrad, and which of Attention they are.
 enum Operand : size_t { kY = 6, kStatistics = 7 };
 constexpr std::pair<size_t, size_t> kShared[] = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 6}};
-
-// Not where a plug-in has replaced the operator.
-bool is(const Node& node, std::string_view op) {
-  const std::vector<Implementation>& made = node.op->cpu;
-  return node.op->full_name() == op && (made.empty() || made[0].name != "plug-in");
-}
 
 ValueId at(const std::vector<ValueId>& ids, size_t i) { return i < ids.size() ? ids[i] : 0; }
 
@@ -29,25 +25,20 @@ bool any_from(const std::vector<ValueId>& ids, size_t first, size_t last) {
 
 class Keeper {
  public:
-  Keeper(const Graph& source, const TakesNode& takes) : graph_(source), takes_(takes) {
-    maker_.assign(graph_.values.size(), -1);
-    readers_.resize(graph_.values.size());
+  Keeper(const Graph& source, const TakesNode& takes)
+      : graph_(source), takes_(takes), uses_(source) {
     std::set<std::string> forward;  // names of what forward nodes make: a clone makes them again
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const Node& node = graph_.nodes[i];
+    for (const Node& node : graph_.nodes) {
       for (ValueId id : node.outputs) {
-        maker_[static_cast<size_t>(id)] = static_cast<int>(i);
         if (id != 0 && !node.backward) forward.insert(graph_.value(id).name);
       }
-      for (ValueId id : node.inputs) readers_[static_cast<size_t>(id)].push_back(i);
       clone_.push_back(node.backward && forward.contains(graph_.value(at(node.outputs, 0)).name));
     }
-    maker_[0] = -1;
   }
 
   Graph run() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (is(graph_.nodes[i], "ofsdp.AttentionGrad")) keep_for(i);
+      if (is_operator(graph_.nodes[i], "ofsdp.AttentionGrad")) keep_for(i);
     }
     return std::move(graph_);
   }
@@ -62,7 +53,7 @@ class Keeper {
 
   const Node& node(size_t i) const { return graph_.nodes[i]; }
   const Node* maker(ValueId id) const {
-    const int i = maker_[static_cast<size_t>(id)];
+    const int i = uses_.maker(id);
     return i < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(i)];
   }
 
@@ -104,7 +95,7 @@ class Keeper {
     if (any_from(slope.inputs, kY, slope.inputs.size())) return std::nullopt;
     for (size_t i = gradient; i-- > 0;) {
       const Node& made = node(i);
-      if (!is(made, "Attention") || any_from(made.outputs, 1, made.outputs.size()) ||
+      if (!is_operator(made, "Attention") || any_from(made.outputs, 1, made.outputs.size()) ||
           any_from(made.inputs, 4, 6)) {
         continue;
       }
@@ -150,12 +141,12 @@ class Keeper {
   }
 
   void add_transposed(size_t gradient, ValueId y, ValueId view, std::vector<Kept>& found) const {
-    for (size_t i : readers_[static_cast<size_t>(view)]) {
+    for (size_t i : uses_.readers(view)) {
       const Node& reader = node(i);
       if (i >= gradient) continue;
       if (reader.op->view) add_transposed(gradient, y, reader.outputs[0], found);
       const std::vector<int64_t> perm = reader.attributes.ints("perm");
-      const bool moves = is(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
+      const bool moves = is_operator(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
       if (moves && graph_.value(view).desc == graph_.value(y).desc) {
         add_kept(gradient, reader.outputs[0], perm, found);
       }
@@ -172,7 +163,7 @@ class Keeper {
   // That reads the bytes for their own sake.
   std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
     std::optional<size_t> last;
-    for (size_t i : readers_[static_cast<size_t>(id)]) {
+    for (size_t i : uses_.readers(id)) {
       const bool view = node(i).op->view;
       const bool reads = !view && node(i).backward && !clone_[i] && i != gradient;
       const auto found = view    ? last_backward_reader(gradient, node(i).outputs[0])
@@ -185,9 +176,8 @@ class Keeper {
 
   Graph graph_;
   const TakesNode& takes_;
-  std::vector<int> maker_;                    // per value
-  std::vector<std::vector<size_t>> readers_;  // per value
-  std::vector<bool> clone_;                   // per node
+  GraphUses uses_;           // the ids of statistics come later, and nothing asks for theirs
+  std::vector<bool> clone_;  // per node
   std::map<std::pair<ValueId, ValueId>, bool> same_;
 };
 

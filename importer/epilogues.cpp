@@ -2,100 +2,47 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
+
+#include "importer/epilogue_graph.h"
 
 namespace ofsdp {
 namespace {
 
 enum Operand : size_t { kA, kB, kBias, kAddend, kX };
 
-// Not where a plug-in has replaced the operator.
-bool is(const Node& node, std::string_view op) {
-  const std::vector<Implementation>& made = node.op->cpu;
-  return node.op->full_name() == op && (made.empty() || made[0].name != "plug-in");
-}
-
 bool is_tanh(const Node& node) { return node.attributes.s("approximate", "none") == "tanh"; }
 
 class Joiner {
  public:
-  Joiner(const Graph& source, const TakesNode& takes) : graph_(source), takes_(takes) {
-    dropped_.resize(graph_.nodes.size(), false);
-    before_.resize(graph_.nodes.size());
-    index();
-  }
+  Joiner(const Graph& source, const TakesNode& takes) : graph_(source, takes) {}
 
   Graph run() {
-    const size_t count = graph_.nodes.size();
+    const size_t count = graph_.size();
     for (size_t i = 0; i < count; ++i) {
-      while (is_product(graph_.nodes[i]) && (join_activation(i) || join_addend(i))) {
+      while (is_product(graph_.node(i)) && (join_activation(i) || join_addend(i))) {
       }
     }
     for (size_t i = 0; i < count; ++i) {
-      if (is(graph_.nodes[i], "ofsdp.SumTo")) join_sum(i);
+      if (is_operator(graph_.node(i), "ofsdp.SumTo")) join_sum(i);
     }
-    return finish();
+    return graph_.finish();
   }
 
  private:
-  // --- the graph as it is ---
-  void index() {
-    maker_.assign(graph_.values.size(), -1);
-    readers_.assign(graph_.values.size(), {});
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (dropped_[i]) continue;
-      for (ValueId id : graph_.nodes[i].outputs) maker_[static_cast<size_t>(id)] = int(i);
-      for (ValueId id : graph_.nodes[i].inputs) {
-        if (id != 0) readers_[static_cast<size_t>(id)].push_back(i);
-      }
-      for (const Node& view : before_[i]) {  // as if node i read what they view
-        readers_[static_cast<size_t>(view.inputs[0])].push_back(i);
-        maker_[static_cast<size_t>(view.outputs[0])] = int(i);
-      }
-    }
-    maker_[0] = -1;
-    wanted_ = {graph_.loss, graph_.matches};
-    wanted_.insert(graph_.outputs.begin(), graph_.outputs.end());
-    for (const Parameter& p : graph_.parameters) wanted_.insert(p.gradient);
-    for (const Carried& c : graph_.carried) wanted_.insert(c.next);
-  }
-
-  const std::vector<size_t>& readers(ValueId id) const { return readers_[static_cast<size_t>(id)]; }
-  int maker(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
-  const TensorDesc& desc(ValueId id) const { return graph_.value(id).desc; }
-
-  // What the value is a view of.
-  ValueId root(ValueId id) const {
-    while (maker(id) >= 0 && graph_.nodes[static_cast<size_t>(maker(id))].op->view) {
-      id = graph_.nodes[static_cast<size_t>(maker(id))].inputs[0];
-    }
-    return id;
-  }
-
-  // The value that the only reader of `id` that is no view reads it as; 0 where there are others.
-  ValueId only_view(ValueId id) const {
-    while (!wanted_.contains(id) && readers(id).size() == 1) {
-      const Node& reader = graph_.nodes[readers(id)[0]];
-      if (!reader.op->view) return id;
-      id = reader.outputs[0];
-    }
-    return 0;
-  }
-
   // --- products ---
   // A C of another form than a row is the Gemm's own.
   bool is_product(const Node& node) const {
-    if (is(node, "ofsdp.GemmEpilogue")) return true;
-    if (!is(node, "Gemm") || node.attributes.has("ofsdp_activation")) return false;
+    if (is_operator(node, "ofsdp.GemmEpilogue")) return true;
+    if (!is_operator(node, "Gemm") || node.attributes.has("ofsdp_activation")) return false;
     if (node.inputs.size() < 3 || node.inputs[kBias] == 0) return true;
-    const Shape& c = desc(node.inputs[kBias]).shape;
+    const Shape& c = graph_.desc(node.inputs[kBias]).shape;
     return node.attributes.f("beta", 1.0f) == 1.0f && c.rank() == 1 &&
-           c[0] == desc(node.outputs[0]).shape[1];
+           c[0] == graph_.desc(node.outputs[0]).shape[1];
   }
 
   Node as_epilogue(const Node& node) const {
     Node made = node;
-    made.op = graph_.registry->find(kOwnDomain, "GemmEpilogue");
+    made.op = graph_.graph().registry->find(kOwnDomain, "GemmEpilogue");
     made.inputs.resize(kX + 1, 0);
     made.outputs.resize(2, 0);
     return made;
@@ -106,156 +53,95 @@ class Joiner {
            node.attributes.s("bias_grad", "").empty();
   }
 
-  // --- what is put in ---
-  // `made` in place of the product `i`, whose result becomes what node `taken` made.
-  bool replace(size_t i, Node made, size_t taken) {
-    const ValueId result = graph_.nodes[taken].outputs[0];
-    const ValueId product = graph_.nodes[i].outputs[0];
-    const bool direct = desc(result) == desc(product);
-    if (!direct && wanted_.contains(result)) return false;
-    if (!direct && desc(result).layout != Layout::kPlain) return false;
-    const ValueId whole = direct ? result : new_value(i, desc(product));
-    made.outputs[0] = whole;
-    trim(made);
-    if (!takes_(graph_, made)) {
-      if (!direct) graph_.values.pop_back();
-      return false;
-    }
-    if (direct) {
-      dropped_[taken] = true;
-    } else {
-      graph_.nodes[taken] = reshaped(graph_.nodes[taken], whole, result);
-    }
-    accept(i, std::move(made));
-    return true;
-  }
-
-  void accept(size_t i, Node made) {
-    graph_.nodes[i] = std::move(made);
-    ++graph_.fused["epilogue"];
-    index();
-  }
-
-  static void trim(Node& node) {
-    while (!node.inputs.empty() && node.inputs.back() == 0) node.inputs.pop_back();
-    while (!node.outputs.empty() && node.outputs.back() == 0) node.outputs.pop_back();
-  }
-
-  ValueId new_value(size_t i, const TensorDesc& as) {
-    return GraphEditor(graph_).add_value(
-        {graph_.nodes[i].name + ".epilogue", ValueKind::kActivation, as});
-  }
-
-  Node reshaped(const Node& like, ValueId from, ValueId to) {
-    const std::vector<int64_t>& axes = desc(to).shape.axes();
-    const ValueId shape = GraphEditor(graph_).add_constant(
-        like.name + ".shape",
-        make_constant<int64_t>(DType::kInt64, Shape{static_cast<int64_t>(axes.size())}, axes));
-    return {
-        graph_.registry->find("", "Reshape"), like.name, {}, {from, shape}, {to}, like.backward};
-  }
-
-  // The value, or a view of it before node `i`, with the shape of the product of `i`; 0: none has.
-  ValueId as_matrix(size_t i, ValueId id) {
-    const TensorDesc wanted = desc(graph_.nodes[i].outputs[0]);
-    if (desc(id).layout != Layout::kPlain || desc(id).dtype != wanted.dtype) return 0;
-    if (desc(id) == wanted) return id;
-    if (desc(root(id)) == wanted) return root(id);
-    const ValueId view = new_value(i, wanted);
-    before_[i].push_back(reshaped(graph_.nodes[i], id, view));
-    return view;
-  }
-
   // --- the rules ---
   bool join_activation(size_t i) {
-    const Node& node = graph_.nodes[i];
+    const Node& node = graph_.node(i);
     if (!plain(node) || (node.inputs.size() > kAddend && node.inputs[kAddend] != 0)) return false;
     return join_gelu(i) || join_gelu_grad(i);
   }
 
   // The one Gelu (tanh) that reads the product, itself or as a view.
   std::optional<size_t> gelu_of(ValueId id) const {
-    for (size_t reader : readers(id)) {
-      const Node& node = graph_.nodes[reader];
-      if (is(node, "Gelu") && is_tanh(node) && node.backward == made_backward(id)) return reader;
+    for (size_t reader : graph_.readers(id)) {
+      const Node& node = graph_.node(reader);
+      if (is_operator(node, "Gelu") && is_tanh(node) && node.backward == made_backward(id))
+        return reader;
       if (!node.op->view) continue;
       if (const auto found = gelu_of(node.outputs[0])) return found;
     }
     return std::nullopt;
   }
   bool made_backward(ValueId id) const {
-    return graph_.nodes[static_cast<size_t>(maker(id))].backward;
+    return graph_.node(static_cast<size_t>(graph_.maker(id))).backward;
   }
 
   bool join_gelu(size_t i) {
-    const ValueId z = graph_.nodes[i].outputs[0];
+    const ValueId z = graph_.node(i).outputs[0];
     const auto gelu = gelu_of(z);
     if (!gelu) return false;
-    const bool others = only_view(z) != graph_.nodes[*gelu].inputs[0];
-    Node made = as_epilogue(graph_.nodes[i]);
+    const bool others = graph_.only_view(z) != graph_.node(*gelu).inputs[0];
+    Node made = as_epilogue(graph_.node(i));
     made.attributes.set("activation", std::string("gelu_tanh"));
     if (others) made.outputs[1] = z;
-    return replace(i, std::move(made), *gelu);
+    return graph_.replace(i, std::move(made), *gelu);
   }
 
   bool join_gelu_grad(size_t i) {
-    const ValueId product = only_view(graph_.nodes[i].outputs[0]);
+    const ValueId product = graph_.only_view(graph_.node(i).outputs[0]);
     if (product == 0) return false;
-    const size_t reader = readers(product)[0];
-    const Node& slope = graph_.nodes[reader];
-    if (!is(slope, "ofsdp.GeluGrad") || !is_tanh(slope) || slope.inputs[0] != product) return false;
-    if (desc(slope.inputs[1]).shape != desc(product).shape || maker(slope.inputs[1]) > int(i)) {
+    const size_t reader = graph_.readers(product)[0];
+    const Node& slope = graph_.node(reader);
+    if (!is_operator(slope, "ofsdp.GeluGrad") || !is_tanh(slope) || slope.inputs[0] != product)
+      return false;
+    if (graph_.desc(slope.inputs[1]).shape != graph_.desc(product).shape ||
+        graph_.maker(slope.inputs[1]) > int(i)) {
       return false;
     }
     return with_operand(i, kX, slope.inputs[1], reader, "gelu_tanh_grad");
   }
 
   bool join_addend(size_t i) {
-    const Node& node = graph_.nodes[i];
+    const Node& node = graph_.node(i);
     if (!plain(node) || (node.inputs.size() > kAddend && node.inputs[kAddend] != 0)) return false;
-    const ValueId product = only_view(node.outputs[0]);
+    const ValueId product = graph_.only_view(node.outputs[0]);
     if (product == 0) return false;
-    const size_t reader = readers(product)[0];
-    const Node& sum = graph_.nodes[reader];
-    if (!is(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
+    const size_t reader = graph_.readers(product)[0];
+    const Node& sum = graph_.node(reader);
+    if (!is_operator(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
     const ValueId other = sum.inputs[sum.inputs[0] == product ? 1 : 0];
-    if (desc(other) != desc(product) || maker(other) > int(i)) return false;
+    if (graph_.desc(other) != graph_.desc(product) || graph_.maker(other) > int(i)) return false;
     return with_operand(i, kAddend, other, reader, "");
   }
 
   bool with_operand(size_t i, Operand operand, ValueId value, size_t taken,
                     const char* activation) {
-    const size_t views = before_[i].size(), values = graph_.values.size();
-    Node made = as_epilogue(graph_.nodes[i]);
-    made.inputs[operand] = as_matrix(i, value);
+    Node made = as_epilogue(graph_.node(i));
     if (activation[0] != 0) made.attributes.set("activation", std::string(activation));
-    if (made.inputs[operand] != 0 && replace(i, std::move(made), taken)) return true;
-    before_[i].resize(views);
-    graph_.values.resize(values);
-    return false;
+    return graph_.replace_with(i, std::move(made), operand, value, taken);
   }
 
   // An operand of a product that is summed over the axis along which the product sums.
   bool join_sum(size_t s) {
-    const Node& sum = graph_.nodes[s];
+    const Node& sum = graph_.node(s);
     const ValueId to = sum.outputs[0];
-    const Shape& from = desc(sum.inputs[0]).shape;
-    if (from.rank() < 2 || desc(to).shape != Shape{from[from.rank() - 1]}) return false;
+    const Shape& from = graph_.desc(sum.inputs[0]).shape;
+    if (from.rank() < 2 || graph_.desc(to).shape != Shape{from[from.rank() - 1]}) return false;
     const auto is_summed = [&](ValueId id) {
-      return root(id) == root(sum.inputs[0]) && desc(id).shape[1] == desc(to).shape[0];
+      return graph_.root(id) == graph_.root(sum.inputs[0]) &&
+             graph_.desc(id).shape[1] == graph_.desc(to).shape[0];
     };
-    size_t first = graph_.nodes.size();  // that reads the sum
-    for (size_t reader : readers(to)) first = std::min(first, reader);
+    size_t first = graph_.size();  // that reads the sum
+    for (size_t reader : graph_.readers(to)) first = std::min(first, reader);
     for (size_t i = 0; i < first; ++i) {
-      const Node& node = graph_.nodes[i];
-      if (dropped_[i] || !is_product(node) || !sums_may_join(node)) continue;
+      const Node& node = graph_.node(i);
+      if (graph_.dropped(i) || !is_product(node) || !sums_may_join(node)) continue;
       const bool of_a = node.attributes.i("transA", 0) != 0 && is_summed(node.inputs[kA]);
       const bool of_b = node.attributes.i("transB", 0) == 0 && is_summed(node.inputs[kB]);
       if ((of_a || of_b) && take_sum(i, s, of_a ? "a" : "b")) return true;
     }
-    const int made = maker(root(sum.inputs[0]));
+    const int made = graph_.maker(graph_.root(sum.inputs[0]));
     if (made < 0) return false;
-    const Node& node = graph_.nodes[static_cast<size_t>(made)];
+    const Node& node = graph_.node(static_cast<size_t>(made));
     const bool slope = node.attributes.s("activation", "") == "gelu_tanh_grad";
     return slope && is_product(node) && is_summed(node.outputs[0]) &&
            node.attributes.s("bias_grad", "").empty() &&
@@ -270,38 +156,12 @@ class Joiner {
   }
 
   bool take_sum(size_t i, size_t s, const char* operand) {
-    Node made = as_epilogue(graph_.nodes[i]);
+    Node made = as_epilogue(graph_.node(i));
     made.attributes.set("bias_grad", std::string(operand));
-    made.outputs[1] = graph_.nodes[s].outputs[0];
-    trim(made);
-    if (!takes_(graph_, made)) return false;
-    dropped_[s] = true;
-    accept(i, std::move(made));
-    return true;
+    return graph_.take_over(i, std::move(made), s);
   }
 
-  Graph finish() {
-    std::vector<Node> nodes = std::move(graph_.nodes);
-    graph_.nodes.clear();
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (Node& view : before_[i]) graph_.nodes.push_back(std::move(view));
-      if (!dropped_[i]) graph_.nodes.push_back(std::move(nodes[i]));
-    }
-    std::vector<ValueId> wanted;
-    for (ValueId id : wanted_) {
-      if (id != 0) wanted.push_back(id);
-    }
-    prune(graph_, wanted);
-    return std::move(graph_);
-  }
-
-  Graph graph_;
-  const TakesNode& takes_;
-  std::vector<bool> dropped_;              // per node
-  std::vector<std::vector<Node>> before_;  // per node: views that it reads
-  std::vector<int> maker_;                 // per value
-  std::vector<std::vector<size_t>> readers_;
-  std::set<ValueId> wanted_;
+  EpilogueGraph graph_;
 };
 
 }  // namespace
