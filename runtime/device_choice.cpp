@@ -61,11 +61,9 @@ class Chooser {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
     const std::string why = only_on_cpu(options_);
-    if (!devices.ok()) {
-      if (plans && must_ && why.empty()) return only_planned(devices.error().message());
-      return none(devices.error().message());
-    }
+    if (!devices.ok() && !(plans && must_)) return none(devices.error().message());
     if (!why.empty()) return none(why);
+    if (!devices.ok()) return only_planned(devices.error().message());
     return open(*devices, !plans && communicator_.size() > 1);
   }
 

@@ -234,8 +234,8 @@ Status DeviceExecutor::all_reduce(const BoundProgram& program, int unit) {
   return waits_for_decision(program) ? offload_->land(unit, state.gradient) : Status{};
 }
 
-// One call for each stretch of parameters with the same weight decay; where steps need norms of
-// parameters it only advances the states.
+// One call for each stretch of the same rule and weight decay; where steps need norms of parameters
+// it only advances the states.
 Status DeviceExecutor::update(int unit, const ofsdp_gradient& gradient, bool scaled) {
   const auto u = static_cast<size_t>(unit);
   const UnitState& state = context_.units[u];
