@@ -171,6 +171,7 @@ namespace ofsdp::counting {
 void add_order(ofsdp_device_table& table);
 void add_work(ofsdp_device_table& table);
 void add_groups(ofsdp_device_table& table);
+void add_exact(ofsdp_device_table& table);
 
 // A function of the table, called with the device locked.
 template <auto F>
