@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/exact_squares.h"
@@ -72,7 +71,7 @@ __device__ void carry(const Limb* limbs, double* out) {
 
 __global__ void take_kernel(ofsdp_exact_sum* sum, double* out) {
   carry(reinterpret_cast<const Limb*>(sum->limbs), out);
-  if (sum->not_finite != 0) out[0] = std::numeric_limits<double>::quiet_NaN();
+  if (sum->not_finite != 0) out[0] = static_cast<double>(NAN);
   *sum = {};
 }
 
