@@ -14,11 +14,10 @@ std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
   if (options.launch.deterministic == Determinism::kAcrossRanks) {
-    const bool norm = options.optimizer.clip_grad_norm.has_value() ||
-                      options.sharding.param_dtype == DType::kFloat16;
-    if (norm || options.optimizer.kind == OptimizerKind::kLamb)
-      return "--deterministic across_ranks needs an exact norm with --clip-grad-norm, float16 and "
-             "lamb, which the CPU alone has so far";
+    if (options.optimizer.kind == OptimizerKind::kLamb) {
+      return "--deterministic across_ranks with --optimizer lamb needs exact norms of parameters, "
+             "which the CPU alone has so far";
+    }
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
   if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {

@@ -74,6 +74,7 @@ Status DeviceExecutor::start() {
   OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
                                      static_cast<void*>(run_state()),
                                      static_cast<const void*>(&first), sizeof(first)));
+  if (context_.plan.across_ranks) OFSDP_RETURN_IF_ERROR(clear_exact_sum());
   OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.synchronize));
   return trace_ == nullptr ? Status{} : trace_->start();
 }

@@ -136,6 +136,11 @@ class DeviceExecutor final : public UpdateRunner {
   Status accumulate(const BoundProgram& program, int unit);
   Status reduce(const BoundProgram& program, int unit, bool update);
   Status reduce_slices(const BoundProgram& program, int unit, bool update);
+  Status sum_norm();
+  Status clear_exact_sum();
+  ofsdp_exact_sum* exact_sum() const {
+    return reinterpret_cast<ofsdp_exact_sum*>(context_.memory.io() + context_.io.exact_sum);
+  }
   Result<const std::byte*> parts_of_all_ranks(int unit, const SliceRoom& room, size_t bytes);
   Status all_reduce(const BoundProgram& program, int unit);
   Status update(int unit, const ofsdp_gradient& gradient, bool scaled);

@@ -35,20 +35,42 @@ Status DeviceExecutor::reduce_slices(const BoundProgram& program, int unit, bool
   for (int r = 0; r < context_.plan.world; ++r) {
     OFSDP_RETURN_IF_ERROR(add(parts + static_cast<size_t>(r) * bytes, dtype, sum));
   }
-  if (!update_now) return {};
-  float* complete = sum;
+  if (!options.last_micro) return {};
   if (const DType rounded = context_.plan.reduce_dtype; rounded != DType::kFloat32) {
     OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.round, stream, sum, number(rounded),
                                        state.owned_numel));
-    complete = room.rounded;
-    OFSDP_RETURN_IF_ERROR(clear(complete));
-    OFSDP_RETURN_IF_ERROR(add(sum, DType::kFloat32, complete));
+    OFSDP_RETURN_IF_ERROR(clear(room.rounded));
+    OFSDP_RETURN_IF_ERROR(add(sum, DType::kFloat32, room.rounded));
+    OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.copy, stream,
+                                       static_cast<void*>(sum),
+                                       static_cast<const void*>(room.rounded),
+                                       static_cast<size_t>(state.owned_numel) * sizeof(float)));
   }
-  const ofsdp_gradient gradient{complete, number(DType::kFloat32), number(DType::kFloat32),
-                                nullptr};
+  const ofsdp_gradient gradient{sum, number(DType::kFloat32), number(DType::kFloat32), nullptr};
   const ofsdp_reduce norm = reduction(unit, gradient, true);
+  if (options.clip) {
+    return device_.call("the norm", table_.add_exact_squares, stream,
+                        static_cast<const float*>(sum + norm.norm_first), norm.norm_count,
+                        exact_sum());
+  }
   OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.reduce, stream, &norm));
-  return update(unit, gradient, false);
+  return update_now ? update(unit, gradient, false) : Status{};
+}
+
+Status DeviceExecutor::clear_exact_sum() {
+  return device_.call("the norm", table_.clear, device_.upload(), static_cast<void*>(exact_sum()),
+                      sizeof(ofsdp_exact_sum));
+}
+
+// Over all ranks, behind all units.
+Status DeviceExecutor::sum_norm() {
+  if (!context_.plan.across_ranks) return ranks_->sum_norm(&run_state()->squared_norm);
+  auto* const limbs = reinterpret_cast<double*>(context_.memory.io() + context_.io.exact_limbs);
+  OFSDP_RETURN_IF_ERROR(
+      device_.call("the norm", table_.take_exact_sum, device_.communication(), exact_sum(), limbs));
+  OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(limbs, OFSDP_EXACT_LIMBS));
+  return device_.call("the norm", table_.exact_norm, device_.communication(),
+                      static_cast<const double*>(limbs), run_state());
 }
 
 // What each rank's slot has of the elements that this one owns.

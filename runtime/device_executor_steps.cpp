@@ -86,7 +86,7 @@ Status DeviceExecutor::check_loss(const BoundProgram& program) {
 }
 
 Status DeviceExecutor::clip() {
-  OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
+  OFSDP_RETURN_IF_ERROR(sum_norm());
   OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.clip, device_.communication(), run_state(),
                                      options_.clip_norm, options_.scale_loss ? 1 : 0));
   if (offload_ == nullptr) return {};

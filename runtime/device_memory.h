@@ -29,6 +29,7 @@ struct DeviceIoPlan {
   std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
   size_t rules = 0;                                             // its scratch
   size_t slices = 0;  // of sums in the order of slices (runtime/device_slices.h)
+  size_t exact_sum = 0, exact_limbs = 0;  // likewise, of the norm
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};

@@ -138,8 +138,8 @@ Status DeviceRanks::all_reduce(int unit, const RankGroup& ranks, void* values, D
   return reduce(Collective::kAllReduce, unit, ranks, values, dtype, count, OFSDP_SUM);
 }
 
-Status DeviceRanks::sum_norm(double* squares) {
-  return reduce(Collective::kNorm, -1, world(), squares, DType::kFloat64, 1, OFSDP_SUM);
+Status DeviceRanks::sum_norm(double* squares, int64_t count) {
+  return reduce(Collective::kNorm, -1, world(), squares, DType::kFloat64, count, OFSDP_SUM);
 }
 
 Status DeviceRanks::sum_parameter_norms(double* squares, int64_t count) {

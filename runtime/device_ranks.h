@@ -52,7 +52,7 @@ class DeviceRanks {
   // Of `all` rank r gets bytes_each from offsets[r] on, and has them of all ranks in `parts`, in order.
   Status exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
                         std::byte* parts, size_t bytes_each);
-  Status sum_norm(double* squares);
+  Status sum_norm(double* squares, int64_t count = 1);
   Status sum_parameter_norms(double* squares, int64_t count);
   Status agree_to_stop(int32_t* stop);  // on the largest
 

@@ -21,7 +21,9 @@ void add_slices(DeviceIoPlan& io, const Plan& plan) {
     most = std::max(most, static_cast<size_t>(end));
   }
   io.slices = align_up(io.device_bytes, kTensorAlignment);
-  io.device_bytes = io.slices + most;
+  io.exact_sum = io.slices + align_up(most, kTensorAlignment);
+  io.exact_limbs = io.exact_sum + align_up(sizeof(ofsdp_exact_sum), kTensorAlignment);
+  io.device_bytes = io.exact_limbs + OFSDP_EXACT_LIMBS * sizeof(double);
 }
 
 }  // namespace ofsdp

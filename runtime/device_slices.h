@@ -1,6 +1,7 @@
 // Where a device adds gradients in the order of slices ([Note: the same bits on any number of ranks]
 // in fsdp/plan.h): after each micro-batch the ranks exchange the parts of their slots, so that each
-// has all ranks' gradients of what it owns, and adds them one after the other to the sum so far.
+// has all ranks' gradients of what it owns, and adds them one after the other to the sum so far. A norm
+// that decides is an exact sum of squares (runtime/exact_squares.h).
 //
 // Ownership: views of DeviceIoPlan's block; one unit at a time uses it, on the communication stream.
 #pragma once
@@ -16,7 +17,7 @@ struct SliceRoom {
 };
 
 SliceRoom slice_room(const Plan& plan, const Unit& unit, std::byte* slices);
-// Takes room for the unit that needs most.
+// Takes room for the unit that needs most, and for the norm.
 void add_slices(DeviceIoPlan& io, const Plan& plan);
 
 }  // namespace ofsdp

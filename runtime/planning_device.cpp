@@ -33,6 +33,9 @@ ofsdp_device_table make_table() {
   table.error = [](ofsdp_device*) { return "it only plans"; };
   table.make_stream = [](ofsdp_device*, int32_t) { return handle<ofsdp_stream>(); };
   table.drop_stream = [](ofsdp_device*, ofsdp_stream*) {};
+  table.native_stream = [](ofsdp_device*, ofsdp_stream*) -> void* {
+    return handle<ofsdp_stream>();
+  };
   table.allow = [](ofsdp_device*, uint32_t) { return 0; };
   table.make_kernel = make_kernel;
   table.drop_kernel = [](ofsdp_device*, ofsdp_kernel*) {};

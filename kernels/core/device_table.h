@@ -179,6 +179,13 @@ typedef struct ofsdp_patience {
   void* context;
 } ofsdp_patience;
 
+/* Limb i counts units of 2^(32 i - 256); those behind the last take what a value has above it. */
+#define OFSDP_EXACT_LIMBS 16
+typedef struct ofsdp_exact_sum {
+  uint64_t limbs[OFSDP_EXACT_LIMBS + 2];
+  uint64_t not_finite;
+} ofsdp_exact_sum;
+
 #define OFSDP_GROUP_KEY_BYTES 128
 
 typedef enum { OFSDP_SUM, OFSDP_LARGEST } ofsdp_reduction;
@@ -301,6 +308,14 @@ typedef struct ofsdp_device_table {
    * call), and has them at its dst + this place * bytes_each. dst lies apart from src. */
   int32_t (*exchange_parts)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src,
                             const size_t* offsets, int32_t places, void* dst, size_t bytes_each);
+
+  /* A sum of squares that depends on no order and no cut (runtime/exact_squares.h). `sum` is 0 at
+   * first and again once it is taken: as OFSDP_EXACT_LIMBS doubles, whole numbers, least significant
+   * first, which ranks add up; NaN in the first where a value was not finite. */
+  int32_t (*add_exact_squares)(ofsdp_device*, ofsdp_stream*, const float* values, int64_t count,
+                               ofsdp_exact_sum* sum);
+  int32_t (*take_exact_sum)(ofsdp_device*, ofsdp_stream*, ofsdp_exact_sum* sum, double* limbs);
+  int32_t (*exact_norm)(ofsdp_device*, ofsdp_stream*, const double* limbs, ofsdp_run_state*);
 } ofsdp_device_table;
 
 /* Null: the library does not know that version. */

@@ -179,6 +179,7 @@ void add_clock(ofsdp_device_table& table);
 // [Note: the norm's blocks] of runtime/optimizer_step.h: sixteen sums in turn, added in order.
 double squares(const float* values, int64_t count);
 void add_groups(ofsdp_device_table& table);
+void add_exact(ofsdp_device_table& table);
 
 // A function of the table, called with the device locked.
 template <auto F>

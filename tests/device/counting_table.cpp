@@ -104,6 +104,7 @@ ofsdp_device_table make_table() {
   ofsdp::counting::add_order(table);
   ofsdp::counting::add_work(table);
   ofsdp::counting::add_groups(table);
+  ofsdp::counting::add_exact(table);
   return table;
 }
 

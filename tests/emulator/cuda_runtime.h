@@ -105,6 +105,12 @@ T atomicMax(T* at, T v) {
   return old;
 }
 template <typename T>
+T atomicAdd(T* at, T v) {
+  const T old = *at;
+  *at = old + v;
+  return old;
+}
+template <typename T>
 T atomicCAS(T* at, T expected, T v) {
   const T old = *at;
   if (old == expected) *at = v;

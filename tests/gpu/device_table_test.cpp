@@ -247,6 +247,30 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
   }
 }
 
+// Twice: a sum is 0 again once it is taken.
+TEST_F(DeviceTableTest, ExactNormsAreThoseOfTheCpu) {
+  for (const float scale : {1.0f, 1e-20f, 1e15f}) {
+    const auto a = values(scale);
+    on_both([&](Bench& d) {
+      d.put(0, a);
+      d.put(1, std::vector<ofsdp_exact_sum>(1));
+      d.put(2, std::vector<double>(OFSDP_EXACT_LIMBS));
+      d.put(3, std::vector<ofsdp_run_state>(1));
+      ofsdp_stream* const stream = d.device().communication();
+      for (int twice = 0; twice < 2; ++twice) {
+        d.call(d.table().add_exact_squares, stream, static_cast<const float*>(d.at<float>(0)),
+               int64_t{kCount}, d.at<ofsdp_exact_sum>(1));
+        d.call(d.table().take_exact_sum, stream, d.at<ofsdp_exact_sum>(1), d.at<double>(2));
+      }
+      d.call(d.table().exact_norm, stream, static_cast<const double*>(d.at<double>(2)),
+             d.at<ofsdp_run_state>(3));
+    });
+    const double norm = gpu_->get<ofsdp_run_state>(3, 1)[0].squared_norm;
+    EXPECT_GT(norm, 0);
+    EXPECT_EQ(norm, other_->get<ofsdp_run_state>(3, 1)[0].squared_norm) << scale;
+  }
+}
+
 TEST_F(DeviceTableTest, ClipsAndScalesAsOnTheCpu) {
   for (const double squared : {4.0, 1e-6, HUGE_VAL}) {
     ofsdp_run_state state{};

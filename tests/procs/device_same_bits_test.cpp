@@ -25,6 +25,8 @@ std::vector<NamedRun> runs() {
           {"bfloat16", mlp() + Words{"--param-dtype", "bfloat16"}},
           {"rounded", mlp() + Words{"--param-dtype", "bfloat16", "--reduce-dtype", "bfloat16",
                                     "--optimizer", "lion"}},
+          {"clip", mlp() + Words{"--clip-grad-norm", "0.1"}},
+          {"float16", mlp() + Words{"--param-dtype", "float16", "--reduce-dtype", "bfloat16"}},
           {"dropout", dropout},
           {"statistics", statistics}};
 }
@@ -54,14 +56,14 @@ TEST_P(DeviceSameBitsTest, NoNumberOfRanksAndNoStrategyChangesABit) {
   agrees(on_ranks(2, "shard_grad_op"), {"--cuda-graph", "off"}, 1);
 }
 
-TEST(DeviceSameBitsChoiceTest, WhatNeedsAnExactNormIsRefusedOrLeftToTheCpu) {
-  const Words command = mlp() + on_ranks(2, "full_shard") + Words{"--clip-grad-norm", "0.1"};
+TEST(DeviceSameBitsChoiceTest, WhatNeedsExactNormsOfParametersIsRefusedOrLeftToTheCpu) {
+  const Words command = mlp() + on_ranks(2, "full_shard") + Words{"--optimizer", "lamb"};
   const Trained demanded = on_counting_device(command);
   EXPECT_EQ(demanded.run.status, 2);
-  expect_one_line(demanded.run.err, {"--device cuda: --deterministic across_ranks needs an exact "
-                                     "norm with --clip-grad-norm"});
+  expect_one_line(demanded.run.err,
+                  {"--device cuda: --deterministic across_ranks with --optimizer lamb"});
   const Trained chosen = train(command, {}, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
-  EXPECT_NE(chosen.run.out.find("device: the CPU, since --deterministic across_ranks needs"),
+  EXPECT_NE(chosen.run.out.find("device: the CPU, since --deterministic across_ranks with"),
             std::string::npos)
       << chosen.run.out;
 }

@@ -23,6 +23,7 @@ void add_operators(ofsdp_device_table& table);
 void add_arithmetic(ofsdp_device_table& table);
 void add_optimizers(ofsdp_device_table& table);
 void add_groups(ofsdp_device_table& table);
+void add_exact(ofsdp_device_table& table);
 void add_mark(ofsdp_device_table& table);
 
 }  // namespace ofsdp::cuda

@@ -112,6 +112,7 @@ ofsdp_device_table make_table() {
   add_operators(table);
   add_arithmetic(table);
   add_groups(table);
+  add_exact(table);
   add_mark(table);
   return table;
 }
