@@ -40,28 +40,40 @@ bool accepts(const Problem& p) {
   return p.all_plain() && is_index(p.in(1).dtype) && is_number(p.in(0).dtype);
 }
 
+struct Extent {
+  ElementPlaces places;
+  int64_t count;  // of updates
+  size_t bytes;   // of the data
+};
+
+// There are 110 of these, so what they share is not in them but in `create`.
 template <typename Index, typename T, typename Combine>
-std::unique_ptr<Kernel> create_as(const Problem& p, const Combine& combine) {
-  const ElementPlaces places(p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
-  return make_kernel([=, count = p.in(1).numel(), bytes = p.in(0).bytes()](const KernelArgs& a) {
-    OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), count, places.n));
-    const T* updates = a.in<T>(2);
-    T* y = a.out<T>(0);
-    if (bytes > 0 && y != a.in<T>(0)) std::memcpy(y, a.in<T>(0), bytes);
-    places.for_each(a.in<Index>(1),
-                    [&](int64_t to, int64_t from) { y[to] = combine(y[to], updates[from]); });
-    return ok_status();
+Status scatter(const Extent& e, const KernelArgs& a) {
+  OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), e.count, e.places.n));
+  const T* updates = a.in<T>(2);
+  T* y = a.out<T>(0);
+  if (e.bytes > 0 && y != a.in<T>(0)) std::memcpy(y, a.in<T>(0), e.bytes);
+  e.places.for_each(a.in<Index>(1),
+                    [&](int64_t to, int64_t from) { y[to] = Combine()(y[to], updates[from]); });
+  return ok_status();
+}
+
+using Scatter = Status (*)(const Extent&, const KernelArgs&);
+
+Scatter scatter_of(const Problem& p) {
+  return with_index(p.in(1).dtype, [&](auto index) {
+    return with_number(p.in(0).dtype, [&](auto element) {
+      return with_reduction(*reduction_of(p.attributes), [](auto combine) -> Scatter {
+        return scatter<decltype(index), decltype(element), decltype(combine)>;
+      });
+    });
   });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_index(p.in(1).dtype, [&](auto index) {
-    return with_number(p.in(0).dtype, [&](auto element) {
-      return with_reduction(*reduction_of(p.attributes), [&](auto combine) {
-        return create_as<decltype(index), decltype(element)>(p, combine);
-      });
-    });
-  });
+  const Extent extent{
+      {p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0)}, p.in(1).numel(), p.in(0).bytes()};
+  return make_kernel([extent, run = scatter_of(p)](const KernelArgs& a) { return run(extent, a); });
 }
 
 SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis,

@@ -6,7 +6,7 @@
 // fails, then the counts. Without a table the exit status is 1 when any fails; with one (see
 // expected.h) when a listed test passes, another fails, or a line of the table matches nothing.
 //
-// Every test runs in a process of its own, so one that crashes is one that fails.
+// The tests run in a process of their own, which is started again when one crashes: that test fails.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,35 +63,80 @@ Status run_test(const std::string& folder, const Registry& registry) {
   return {};
 }
 
-// Empty: it passes.
-std::string failure_in_child(const std::string& folder, const Registry& registry) {
-  int ends[2];
-  OFSDP_CHECK(pipe(ends) == 0, "no pipe");
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    dup2(ends[1], STDERR_FILENO);  // also what a failed check says
-    const Status status = run_test(folder, registry);
-    std::string text = status.ok() ? "" : status.message();
-    std::ranges::replace(text, '\n', ' ');
-    if (!text.empty()) (void)!write(ends[1], text.data(), text.size());
-    _exit(status.ok() ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string text(4096, '\0');
-  size_t size = 0;
-  for (ssize_t n = 0; size < text.size(); size += static_cast<size_t>(n)) {
-    n = read(ends[0], text.data() + size, text.size() - size);
-    if (n <= 0) break;
-  }
-  close(ends[0]);
-  text.resize(size);
+std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
-  int state = 0;
-  waitpid(child, &state, 0);
-  if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return "";
-  return WIFSIGNALED(state) ? fmt::format("ended by signal {}: {}", WTERMSIG(state), text) : text;
+  return text;
 }
+
+constexpr char kReply = '\x01';  // starts the line that says how a test ended
+
+// Runs tests in order, all in one process until one crashes, then in another.
+class Runner {
+ public:
+  Runner(const std::vector<std::string>& tests, const Registry& registry)
+      : tests_(tests), registry_(registry) {}
+
+  // Of each test in turn; empty: it passes.
+  std::string next_failure() {
+    if (replies_ == nullptr) start();
+    ++next_;
+    std::string said;
+    const bool replied = read_reply(said);
+    const std::string end = replied && next_ < tests_.size() ? "" : finish();
+    return replied ? said : end + said.substr(0, 4096);
+  }
+
+ private:
+  void start() {
+    int ends[2];
+    OFSDP_CHECK(pipe(ends) == 0, "no pipe");
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends[0]);
+      run_rest(ends[1]);
+    }
+    close(ends[1]);
+    replies_ = fdopen(ends[0], "r");
+  }
+
+  // False: the process crashed. `said`: the failure, or else what the process wrote to stderr.
+  bool read_reply(std::string& said) {
+    char* line = nullptr;
+    size_t size = 0;
+    bool replied = false;
+    while (!replied && getline(&line, &size, replies_) > 0) {
+      replied = line[0] == kReply;
+      said = replied ? std::string(line + 1, strcspn(line + 1, "\n")) : said + line;
+    }
+    std::free(line);
+    said = one_line(said);
+    return replied;
+  }
+
+  [[noreturn]] void run_rest(int replies) {
+    dup2(replies, STDERR_FILENO);
+    for (size_t i = next_; i < tests_.size(); ++i) {
+      const Status status = run_test(tests_[i], registry_);
+      fmt::print(stderr, "\n{}{}\n", kReply, status.ok() ? "" : one_line(status.message()));
+    }
+    _exit(0);
+  }
+
+  // How the process ended.
+  std::string finish() {
+    std::fclose(std::exchange(replies_, nullptr));
+    int state = 0;
+    waitpid(child_, &state, 0);
+    return WIFSIGNALED(state) ? fmt::format("ended by signal {}: ", WTERMSIG(state))
+                              : fmt::format("ended with status {}: ", WEXITSTATUS(state));
+  }
+
+  const std::vector<std::string>& tests_;
+  const Registry& registry_;
+  size_t next_ = 0;
+  pid_t child_ = 0;
+  FILE* replies_ = nullptr;
+};
 
 std::vector<std::string> tests_below(const std::vector<std::string>& folders) {
   std::vector<std::string> tests;
@@ -113,10 +158,9 @@ struct Counts {
   int passed = 0, failed = 0, surprising = 0;
 };
 
-void count(const std::string& folder, const Registry& registry, ExpectedFailures* expected,
+void count(const std::string& folder, const std::string& failure, ExpectedFailures* expected,
            Counts& counts) {
   const std::string name = fs::path(folder).filename().string();
-  const std::string failure = failure_in_child(folder, registry);
   const ExpectedFailure* listed = expected == nullptr ? nullptr : expected->find(name);
   ++(failure.empty() ? counts.passed : counts.failed);
   if (failure.empty() == (listed == nullptr)) return;
@@ -148,8 +192,9 @@ int main(std::vector<std::string> arguments) {
   }
   Counts counts;
   const Registry registry = make_registry();
+  Runner runner(tests, registry);
   for (const std::string& test : tests) {
-    count(test, registry, expected ? &*expected : nullptr, counts);
+    count(test, runner.next_failure(), expected ? &*expected : nullptr, counts);
   }
   for (const ExpectedFailure& line : expected ? expected->all() : std::vector<ExpectedFailure>{}) {
     if (line.matches > 0) continue;
