@@ -93,6 +93,21 @@ TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr);
 }
 
+// Sums in a fixed order need more room, and an engine that needs more than there may be is declined.
+TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
+  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kBFloat16);
+  CudnnTarget target = h200();
+  const auto fixed = plan_attention_grad(target, e, e.y);
+  target.may_vary = true;
+  const auto any = plan_attention_grad(target, e, e.y);
+  ASSERT_NE(fixed, nullptr);
+  ASSERT_NE(any, nullptr);
+  EXPECT_LT(any->workspace_bytes(), fixed->workspace_bytes());
+  target.may_vary = false;
+  target.most_workspace = static_cast<int64_t>(fixed->workspace_bytes()) - 1;
+  EXPECT_EQ(plan_attention_grad(target, e, e.y), nullptr);
+}
+
 TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {
   const AttentionExtent e = extent_of(kAttentionCases[0], DType::kFloat32);
   EXPECT_EQ(plan_attention(h200(), e, true), nullptr);

@@ -18,9 +18,6 @@ using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 using Extents = std::vector<int64_t>;
 
-// Above it our own kernels are taken, which need less.
-constexpr int64_t kMostWorkspace = int64_t{1} << 30;
-
 fe::DataType_t type_of(DType dtype) {
   if (dtype == DType::kFloat16) return fe::DataType_t::HALF;
   return dtype == DType::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT;
@@ -77,9 +74,9 @@ class FrontendPlan final : public CudnnPlan {
     const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
     if (graph_->create_execution_plans(modes).is_bad()) return false;
     graph_->deselect_numeric_notes(unwanted(target, dtype));
-    graph_->deselect_workspace_greater_than(kMostWorkspace);
+    graph_->deselect_workspace_greater_than(target.most_workspace);
     if (graph_->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
-    return graph_->get_workspace_size(workspace_).is_good() && workspace_ <= kMostWorkspace;
+    return graph_->get_workspace_size(workspace_).is_good() && workspace_ <= target.most_workspace;
   }
 
   size_t workspace_bytes() const override { return static_cast<size_t>(workspace_); }

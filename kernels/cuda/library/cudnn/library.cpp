@@ -104,6 +104,8 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* text) {
 namespace ofsdp::cuda {
 namespace {
 
+constexpr size_t kShareOfWorkspace = 32;  // of the card's memory, for one call
+
 int capability_of(int ordinal) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
@@ -121,7 +123,13 @@ std::shared_ptr<void> make_handle() {
 
 CudnnTarget cudnn_target(ofsdp_device& device) {
   if (device.cudnn == nullptr) device.cudnn = make_handle();
-  return {device.cudnn.get(), "", capability_of(device.ordinal), device.tf32, device.may_vary};
+  CudnnTarget target{device.cudnn.get(), "", capability_of(device.ordinal), device.tf32,
+                     device.may_vary};
+  size_t available = 0, total = 0;
+  if (cudaMemGetInfo(&available, &total) == cudaSuccess) {
+    target.most_workspace = static_cast<int64_t>(total / kShareOfWorkspace);
+  }
+  return target;
 }
 
 }  // namespace ofsdp::cuda

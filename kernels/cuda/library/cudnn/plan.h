@@ -30,6 +30,9 @@ struct CudnnTarget {
   int capability = 0;      // 90 for sm_90
   bool tf32 = false;       // float32 may go through tensor cores
   bool may_vary = false;   // sums may have any order
+  // Engines that need more are passed over. Sums of attention's gradient in a fixed order need room that
+  // grows with the square of the length.
+  int64_t most_workspace = int64_t{1} << 30;
 };
 
 // Of a device that is there; handle null: cuDNN is absent.
