@@ -38,19 +38,43 @@ __device__ inline int64_t place(const ChannelExtent& e, int64_t channel, int64_t
   return (sample * e.channels + channel) * e.inner + (j - sample * e.inner);
 }
 
-// What is summed over a channel's elements: two terms an element.
-template <typename T>
-struct Values {
-  const T* x;
-  __device__ void add(int64_t, int64_t at, double* sums) const { sums[0] += to_float(x[at]); }
+// The places of a channel's elements j, j + kThreads, ... without a division for each.
+class Places {
+ public:
+  __device__ Places(const ChannelExtent& e, int64_t channel, int64_t j)
+      : inner_(e.inner),
+        samples_ahead_(kThreads / e.inner),
+        ahead_(kThreads % e.inner),
+        between_((e.channels - 1) * e.inner),
+        in_sample_(j % e.inner),
+        at_(place(e, channel, j)) {}
+  __device__ int64_t at() const { return at_; }
+  __device__ void next() {
+    in_sample_ += ahead_;
+    int64_t samples = samples_ahead_;
+    if (in_sample_ >= inner_) {
+      in_sample_ -= inner_;
+      ++samples;
+    }
+    at_ += kThreads + samples * between_;
+  }
+
+ private:
+  int64_t inner_, samples_ahead_, ahead_, between_, in_sample_, at_;
 };
+
+// What is summed over a channel's elements: two terms an element.
+//
+// Values and squares go by their distance from the channel's first element, so that a mean far from 0
+// costs the variance nothing.
 template <typename T>
-struct Squares {
+struct Moments {
   const T* x;
-  const float* mean;
+  ChannelExtent e;
   __device__ void add(int64_t channel, int64_t at, double* sums) const {
-    const float d = to_float(x[at]) - mean[channel];
-    sums[0] += static_cast<double>(d) * static_cast<double>(d);
+    const double d = to_float(x[at]) - to_float(x[place(e, channel, 0)]);
+    sums[0] += d;
+    sums[1] += d * d;
   }
 };
 template <typename T, typename S>
@@ -74,8 +98,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
   const int64_t end = begin + kChunk < count ? begin + kChunk : count;
   double mine[2] = {};
-  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
-    terms.add(channel, place(e, channel, j), mine);
+  Places places(e, channel, begin + threadIdx.x);
+  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads, places.next()) {
+    terms.add(channel, places.at(), mine);
   }
   for (int k = 0; k < 2; ++k) {
     const double sum = group_fold<kThreads>(mine[k], Add{}, spare);
@@ -115,24 +140,39 @@ cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cuda
                                 chunks, sums);
 }
 
-// to[channel] = scale * sum k of the channel, and rounded to `stored`, which may be null.
+// to[channel] = sum k of the channel, and rounded to `stored`, which may be null.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, double scale, float* to,
-               T* stored) {
+    add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, float* to, T* stored) {
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (channel >= channels) return;
   double sum = 0;
   for (int64_t c = 0; c < chunks; ++c) sum += sums[(k * chunks + c) * channels + channel];
-  to[channel] = static_cast<float>(sum * scale);
+  to[channel] = static_cast<float>(sum);
   if (stored != nullptr) stored[channel] = Stored<T>::from(to[channel]);
 }
 
 template <typename T>
-cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, double scale, float* to,
-                   void* stored, cudaStream_t stream) {
+cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, float* to, void* stored,
+                   cudaStream_t stream) {
   return launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, add_chunks<T>,
-                       e.channels, chunks_of(e), s.sums, k, scale, to, static_cast<T*>(stored));
+                       e.channels, chunks_of(e), s.sums, k, to, static_cast<T*>(stored));
+}
+
+// Mean and variance from the sums of Moments.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
+  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (channel >= e.channels) return;
+  double sums[2] = {};
+  for (int64_t c = 0; c < 2 * chunks; ++c) sums[c / chunks] += s.sums[c * e.channels + channel];
+  const int64_t count = e.samples * e.inner;
+  const double share = 1.0 / static_cast<double>(count > 0 ? count : 1);
+  const double first = count > 0 ? to_float(x[place(e, channel, 0)]) : 0;
+  const double off = sums[0] * share, variance = sums[1] * share - off * off;
+  s.mean[channel] = static_cast<float>(first + off);
+  s.variance[channel] = static_cast<float>(variance < 0 ? 0 : variance);
 }
 
 // Means and variances that y is made from, and what is kept of them.
@@ -225,12 +265,10 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   const ChannelExtent& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
   if (n.training) {
-    const double share = 1.0 / static_cast<double>(std::max<int64_t>(e.samples * e.inner, 1));
     const T* x = static_cast<const T*>(n.x);
-    OFSDP_CUDA_TRY(sum_terms(e, Values<T>{x}, s.sums, stream));
-    OFSDP_CUDA_TRY(finish<T>(e, s, 0, share, s.mean, nullptr, stream));
-    OFSDP_CUDA_TRY(sum_terms(e, Squares<T>{x, s.mean}, s.sums, stream));
-    OFSDP_CUDA_TRY(finish<T>(e, s, 0, share, s.variance, nullptr, stream));
+    OFSDP_CUDA_TRY(sum_terms(e, Moments<T>{x, e}, s.sums, stream));
+    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads,
+                                 finish_moments<T>, e, chunks_of(e), x, s));
   }
   OFSDP_CUDA_TRY(
       launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<S>, n, s));
@@ -245,8 +283,8 @@ cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
                             static_cast<const S*>(n.mean), static_cast<const S*>(n.variance),
                             n.epsilon};
   OFSDP_CUDA_TRY(sum_terms(e, slopes, s.sums, stream));
-  OFSDP_CUDA_TRY(finish<T>(e, s, 0, 1.0, s.shift, n.dbias, stream));
-  OFSDP_CUDA_TRY(finish<T>(e, s, 1, 1.0, s.slope, n.dscale, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 0, s.shift, n.dbias, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 1, s.slope, n.dscale, stream));
   if (n.dx == nullptr) return cudaSuccess;
   return over_elements<T>(gradient_kernel<T, S, kPack<T>>, gradient_kernel<T, S, 1>, n, s, stream,
                           n.dy, n.x, n.dx);

@@ -2,9 +2,9 @@
 // batch_normalization.cpp and batch_normalization_grad.cpp have the formulas.
 //
 // x, y, dy, dx: [samples, channels, inner], or channels last, of `dtype` (float32, float16, bfloat16), as scale, bias
-// and their gradients; statistics, running and of the batch, of `stats`, that or float32; arithmetic in float32, sums in double. Variances by two passes over x. Sums run over chunks of
+// and their gradients; statistics, running and of the batch, of `stats`, that or float32; arithmetic in float32, sums in double. Mean and variance by one pass over x. Sums run over chunks of
 // 4096 elements of a channel and then over the chunks, in one order. y may be x; dx may be dy or x. Memory: in training x
-// three times and y once; the gradient dy and x twice and dx once.
+// twice and y once; the gradient dy and x twice and dx once.
 #pragma once
 
 #include "kernels/cuda/types.h"

@@ -71,5 +71,48 @@ TEST_F(ChannelNormTest, PacksAreTheSameAsSingleElements) {
   }
 }
 
+// Several chunks, and windows of threads that end inside a sample.
+TEST_F(ChannelNormTest, AMeanFarFromZeroCostsTheVarianceNothing) {
+  constexpr int64_t kSamples = 30, kChannels = 3, kInner = 300;
+  constexpr double kFar = 16384;
+  for (const bool last : {false, true}) {
+    std::vector<double> values(kSamples * kChannels * kInner), sums(kChannels), squares(kChannels);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t channel = last ? i % kChannels : i / kInner % kChannels;
+      const double noise = static_cast<double>(i * 7919 % 257) / 128 - 1;
+      values[i] = kFar + noise;
+      sums[channel] += noise;
+      squares[channel] += noise * noise;
+    }
+    const std::vector<double> ones(kChannels, 1), zeros(kChannels);
+    const Tensor x(DType::kFloat32, values), scale(DType::kFloat32, ones),
+        bias(DType::kFloat32, zeros), mean(DType::kFloat32, zeros), variance(DType::kFloat32, ones),
+        found_mean(DType::kFloat32, zeros), found_variance(DType::kFloat32, zeros),
+        y(DType::kFloat32, values);
+    ChannelNorm n;
+    n.extent = {DType::kFloat32, DType::kFloat32, kSamples, kChannels, kInner, last};
+    n.training = true;
+    n.x = x.data();
+    n.scale = scale.data();
+    n.bias = bias.data();
+    n.mean = mean.data();
+    n.variance = variance.data();
+    n.y = y.data();
+    n.batch_mean = found_mean.data();
+    n.batch_variance = found_variance.data();
+    const Tensor scratch(
+        DType::kFloat32,
+        Tensor::blank(static_cast<int64_t>(channel_norm_scratch(n.extent) / sizeof(float))));
+    n.scratch = scratch.data();
+    EXPECT_CUDA(channel_norm(n, nullptr));
+    for (size_t c = 0; c < kChannels; ++c) {
+      const double off = sums[c] / (kSamples * kInner);
+      const double expected = squares[c] / (kSamples * kInner) - off * off;
+      EXPECT_NEAR(found_mean.values()[c], kFar + off, 1e-3);
+      EXPECT_NEAR(found_variance.values()[c], expected, 1e-6 * expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ofsdp::cuda
