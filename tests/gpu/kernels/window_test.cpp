@@ -50,5 +50,39 @@ TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
   }
 }
 
+// A stride that 32 bits do not hold, along an axis where nothing moves.
+TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
+  constexpr int64_t kChannels = 3;
+  for (const bool last : {false, true}) {
+    WindowExtent narrow = extent(DType::kFloat32, kChannels);
+    narrow.channels_last = last;
+    WindowExtent wide = narrow;
+    wide.strides[0] = int64_t{1} << 40;
+    const int64_t in = 3 * 7 * 6 * kChannels, out = 3 * 4 * 3 * kChannels;
+    const Tensor x(DType::kFloat32, numbers(in, 1)), dy(DType::kFloat32, numbers(out, 2)),
+        columns(DType::kFloat32, numbers(out * 6, 3));
+    const auto all = [&](const WindowExtent& w) {
+      const Tensor y(DType::kFloat32, Tensor::blank(out)), dx(DType::kFloat32, Tensor::blank(in)),
+          mean(DType::kFloat32, Tensor::blank(out)), back(DType::kFloat32, Tensor::blank(in)),
+          rows(DType::kFloat32, Tensor::blank(out * 6)), sums(DType::kFloat32, Tensor::blank(in)),
+          winners(DType::kUInt8, Tensor::blank(out));
+      EXPECT_CUDA(max_pool(w, x.data(), y.data(), winners.data(), nullptr, false, false, nullptr));
+      EXPECT_CUDA(max_pool_grad(w, dy.data(), winners.data(), dx.data(), nullptr));
+      EXPECT_CUDA(average_pool(w, false, x.data(), mean.data(), nullptr));
+      EXPECT_CUDA(average_pool_grad(w, false, dy.data(), back.data(), nullptr));
+      if (last) {
+        EXPECT_CUDA(im2row(w, x.data(), rows.data(), nullptr));
+        EXPECT_CUDA(row2im(w, columns.data(), sums.data(), nullptr));
+      } else {
+        EXPECT_CUDA(im2col(w, in / 3, x.data(), rows.data(), nullptr));
+        EXPECT_CUDA(col2im(w, in / 3, columns.data(), sums.data(), nullptr));
+      }
+      return std::vector{y.values(),    dx.values(),   mean.values(),   back.values(),
+                         rows.values(), sums.values(), winners.values()};
+    };
+    EXPECT_EQ(all(narrow), all(wide)) << last;
+  }
+}
+
 }  // namespace
 }  // namespace ofsdp::cuda
