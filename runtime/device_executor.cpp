@@ -32,7 +32,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  if (made->offload_ == nullptr) OFSDP_RETURN_IF_ERROR(made->make_step_lengths());
+  if (made->offload_ == nullptr) made->make_step_lengths();
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;

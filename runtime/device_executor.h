@@ -99,7 +99,7 @@ class DeviceExecutor final : public UpdateRunner {
                  const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                  std::unique_ptr<DeviceOffload> offload);
   Status start();
-  Status make_step_lengths();
+  void make_step_lengths();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);

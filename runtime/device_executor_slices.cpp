@@ -5,11 +5,6 @@
 #include "runtime/device_slices.h"
 
 namespace ofsdp {
-namespace {
-
-int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
-
-}  // namespace
 
 // A sum begins at 0, so that it is never -0: the CPU drops that at its end.
 Status DeviceExecutor::reduce_slices(const BoundProgram& program, int unit, bool update_now) {

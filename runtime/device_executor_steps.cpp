@@ -5,11 +5,6 @@
 #include "runtime/device_executor.h"
 
 namespace ofsdp {
-namespace {
-
-int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
-
-}  // namespace
 
 Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
   const auto u = static_cast<size_t>(step.index);
@@ -54,15 +49,13 @@ Status DeviceExecutor::execute(BoundProgram& program, const BoundStep& step) {
 }
 
 // With an offload the host takes the steps.
-Status DeviceExecutor::make_step_lengths() {
+void DeviceExecutor::make_step_lengths() {
   std::byte* const io = context_.memory.io();
-  OFSDP_ASSIGN_OR_RETURN(step_lengths_,
-                         DeviceStepLengths::make(
-                             {device_, context_.plan, context_.units, context_.optimizer,
-                              optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
-                              reinterpret_cast<double*>(io + context_.io.partials), run_state()},
-                             *ranks_));
-  return {};
+  step_lengths_ = DeviceStepLengths::make(
+      {device_, context_.plan, context_.units, context_.optimizer, optimizer_.get(),
+       reinterpret_cast<double*>(io + context_.io.squares),
+       reinterpret_cast<double*>(io + context_.io.partials), run_state()},
+      *ranks_);
 }
 
 Status DeviceExecutor::run_node(const BoundProgram& program, const BoundRun& run) {

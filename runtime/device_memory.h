@@ -39,6 +39,9 @@ struct DeviceIoPlan {
   size_t pinned_bytes = 0;
 };
 
+// A type as the device table has it.
+inline int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
+
 inline constexpr size_t kBounceBytes = size_t{4} << 20;
 
 // Of the run's optimizer; no numbers where it needs no norms.

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fsdp/peer_wait.h"
+#include "runtime/device_memory.h"
 #include "runtime/shared_text.h"
 
 namespace ofsdp {
@@ -121,7 +122,7 @@ Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* 
   return device_.call("reduce-scatter", device_.table().reduce_scatter, device_.communication(),
                       group(ranks), static_cast<const void*>(all),
                       static_cast<void*>(all + static_cast<size_t>(ranks.index_of(rank())) * bytes),
-                      static_cast<int32_t>(dtype), count_each);
+                      number(dtype), count_each);
 }
 
 Status DeviceRanks::exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
@@ -156,8 +157,8 @@ Status DeviceRanks::reduce(Collective collective, int unit, const RankGroup& ran
   if (ranks.count == 1 || count == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(collective, unit));
   return device_.call("all-reduce", device_.table().all_reduce, device_.communication(),
-                      group(ranks), static_cast<const void*>(values), values,
-                      static_cast<int32_t>(dtype), count, static_cast<int32_t>(how));
+                      group(ranks), static_cast<const void*>(values), values, number(dtype), count,
+                      static_cast<int32_t>(how));
 }
 
 Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {

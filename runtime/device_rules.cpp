@@ -5,8 +5,6 @@
 namespace ofsdp {
 namespace {
 
-int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
-
 bool is_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
 }

@@ -4,17 +4,10 @@
 
 namespace ofsdp {
 
-Result<std::unique_ptr<DeviceStepLengths>> DeviceStepLengths::make(
-    const DeviceNormsContext& context, DeviceRanks& ranks) {
-  std::unique_ptr<DeviceStepLengths> made;
-  if (!context.optimizer.needs_norms()) return made;
-  if (context.plan.across_ranks) {
-    return input_error(
-        "--device cuda: --deterministic across_ranks needs exact norms of "
-        "parameters, which the CPU alone has so far");
-  }
-  made.reset(new DeviceStepLengths(context, ranks));
-  return made;
+std::unique_ptr<DeviceStepLengths> DeviceStepLengths::make(const DeviceNormsContext& context,
+                                                           DeviceRanks& ranks) {
+  if (!context.optimizer.needs_norms()) return nullptr;
+  return std::unique_ptr<DeviceStepLengths>(new DeviceStepLengths(context, ranks));
 }
 
 DeviceStepLengths::DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks)

@@ -7,7 +7,7 @@
 // block is summed, and how ranks are added up, is the device's.
 //
 // Ownership: views. Threads: one. It only puts work on the communication stream. Errors: what the
-// device says; kInput from make for sums that the device does not have.
+// device says.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ struct DeviceNormsContext {  // what outlives it
 class DeviceStepLengths {
  public:
   // Null: the optimizer needs no norms.
-  static Result<std::unique_ptr<DeviceStepLengths>> make(const DeviceNormsContext& context,
-                                                         DeviceRanks& ranks);
+  static std::unique_ptr<DeviceStepLengths> make(const DeviceNormsContext& context,
+                                                 DeviceRanks& ranks);
 
   Status agree(const ofsdp_step_numbers* numbers);
   Status apply(int unit, const ofsdp_step_numbers* numbers);

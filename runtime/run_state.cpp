@@ -13,6 +13,7 @@
 #include "runtime/unit_overlap.h"
 
 namespace ofsdp {
+
 Result<std::unique_ptr<RunState>> RunState::make(const RunPlan& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
                                                  const ExecutorOptions& options,

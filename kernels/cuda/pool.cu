@@ -144,9 +144,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 template <typename F>
 cudaError_t with_planes(const WindowExtent& w, const F& f) {
   const int64_t most = w.images * w.channels * std::max(volume(w.in), volume(w.out));
-  return with_windows(w, most, [&](auto windows) {
-    return with_float(w.dtype, [&](auto element) { return f(windows, element); });
-  });
+  return with_windows(w, most, f);
 }
 
 // Winners as the CPU stores them: f(Winner).

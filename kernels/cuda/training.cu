@@ -15,7 +15,7 @@ struct Factors {
 __device__ float f32(double value) { return static_cast<float>(value); }
 
 template <Training kind>
-__device__ Factors factors(const TrainingNumbers& n, double rate, double updates) {
+__device__ Factors factors(const ops::TrainingAttributes& n, double rate, double updates) {
   Factors f{f32(n.norm), f32(1 - n.norm_post), f32(n.alpha), f32(1 - n.alpha),
             f32(n.beta), f32(1 - n.beta),      f32(rate),    f32(n.epsilon)};
   if (kind == Training::kAdam && updates > 0) {
@@ -28,7 +28,8 @@ __device__ Factors factors(const TrainingNumbers& n, double rate, double updates
 
 template <Training kind>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(TrainingNumbers n, const float* rate, const int64_t* updates, TrainingTensors t) {
+    update_kernel(ops::TrainingAttributes n, const float* rate, const int64_t* updates,
+                  TrainingTensors t) {
   __shared__ Factors f;
   if (threadIdx.x == 0) f = factors<kind>(n, *rate, static_cast<double>(*updates));
   __syncthreads();
@@ -54,11 +55,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t training_update(Training kind, const TrainingNumbers& numbers, const float* rate,
-                            const int64_t* updates, const TrainingTensors& tensors,
-                            cudaStream_t stream) {
+cudaError_t training_update(Training kind, const ops::TrainingAttributes& attributes,
+                            const float* rate, const int64_t* updates,
+                            const TrainingTensors& tensors, cudaStream_t stream) {
   const auto run = [&](auto kernel) {
-    return launch_blocks(stream, blocks_for(tensors.count, kThreads), kThreads, kernel, numbers,
+    return launch_blocks(stream, blocks_for(tensors.count, kThreads), kThreads, kernel, attributes,
                          rate, updates, tensors);
   };
   if (kind == Training::kAdam) return run(update_kernel<Training::kAdam>);

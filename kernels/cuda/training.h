@@ -9,14 +9,11 @@
 
 #include <cstdint>
 
+#include "kernels/ops/training_attributes.h"
+
 namespace ofsdp::cuda {
 
 enum class Training { kAdam, kAdagrad, kMomentum };
-
-struct TrainingNumbers {
-  double norm = 0, norm_post = 0, alpha = 0, beta = 0, epsilon = 0, decay = 0;
-  bool nesterov = false;
-};
 
 struct TrainingTensors {  // of Adagrad and Momentum the first state alone
   const float* x;
@@ -27,8 +24,8 @@ struct TrainingTensors {  // of Adagrad and Momentum the first state alone
   int64_t count;
 };
 
-cudaError_t training_update(Training kind, const TrainingNumbers& numbers, const float* rate,
-                            const int64_t* updates, const TrainingTensors& tensors,
-                            cudaStream_t stream);
+cudaError_t training_update(Training kind, const ops::TrainingAttributes& attributes,
+                            const float* rate, const int64_t* updates,
+                            const TrainingTensors& tensors, cudaStream_t stream);
 
 }  // namespace ofsdp::cuda

@@ -83,9 +83,7 @@ template <typename F>
 cudaError_t with_columns(const WindowExtent& w, const F& f) {
   const int64_t all = w.images * w.channels;
   const int64_t most = all * std::max(volume(w.in), volume(w.kernel) * volume(w.out));
-  return with_windows(w, most, [&](auto windows) {
-    return with_float(w.dtype, [&](auto element) { return f(windows, element); });
-  });
+  return with_windows(w, most, f);
 }
 
 }  // namespace

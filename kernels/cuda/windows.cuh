@@ -43,8 +43,8 @@ Windows<I> windows_of(const WindowExtent& w) {
   return made;
 }
 
-// f(Windows<int32_t>) where `most` elements, which is the largest count of the call, and positions
-// outside the input fit; else f(Windows<int64_t>).
+// f(Windows<int32_t>, element) where `most` elements, which is the largest count of the call, and
+// positions outside the input fit; else f(Windows<int64_t>, element).
 template <typename F>
 cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
@@ -53,7 +53,9 @@ cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
     fits = fits && (w.out[a] + w.kernel[a]) * w.strides[a] <= kMost &&
            w.in[a] + w.pads_begin[a] + w.pads_end[a] + w.kernel[a] * w.dilations[a] <= kMost;
   }
-  return fits ? f(windows_of<int32_t>(w)) : f(windows_of<int64_t>(w));
+  return with_float(w.dtype, [&](auto element) {
+    return fits ? f(windows_of<int32_t>(w), element) : f(windows_of<int64_t>(w), element);
+  });
 }
 
 template <typename I>

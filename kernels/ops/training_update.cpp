@@ -10,16 +10,6 @@ namespace {
 constexpr size_t kMostOperands = 4;  // of one tensor: value, gradient, two states
 constexpr int64_t kGrain = 1 << 15;
 
-TrainingAttributes read(const Attributes& a) {
-  return {a.f("norm_coefficient", 0),
-          a.f("norm_coefficient_post", 0),
-          a.f("alpha", 0.9f),
-          a.f("beta", 0.999f),
-          a.f("epsilon", 1e-6f),
-          a.f("decay_factor", 0),
-          a.s("mode", "standard") == "nesterov"};
-}
-
 Status check_scalars(const InferContext& c, size_t operands) {
   const size_t tensors = c.inputs.size() < 2 ? 0 : c.inputs.size() - 2;
   if (tensors == 0 || tensors % operands != 0) {
@@ -81,21 +71,20 @@ std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
   const size_t operands = static_cast<size_t>(update.states) + 2;
   const size_t tensors = (p.inputs.size() - 2) / operands;
   const auto run = update.update;
-  return make_kernel(
-      [attributes = read(p.attributes), operands, tensors, run](const KernelArgs& a) {
-        const double rate = scalar_of(a.inputs[0]), updates = scalar_of(a.inputs[1]);
-        for (size_t k = 0; k < tensors; ++k) {
-          parallel_for(a.inputs[2 + k].desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-            std::array<const float*, kMostOperands> in;
-            std::array<float*, kMostOperands> out;
-            for (size_t i = 0; i < operands; ++i) in[i] = a.in<float>(2 + i * tensors + k) + begin;
-            for (size_t i = 0; i + 1 < operands; ++i)
-              out[i] = a.out<float>(i * tensors + k) + begin;
-            run(attributes, {in.data(), out.data(), end - begin, rate, updates});
-          });
-        }
-        return ok_status();
+  return make_kernel([attributes = training_attributes(p.attributes), operands, tensors,
+                      run](const KernelArgs& a) {
+    const double rate = scalar_of(a.inputs[0]), updates = scalar_of(a.inputs[1]);
+    for (size_t k = 0; k < tensors; ++k) {
+      parallel_for(a.inputs[2 + k].desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        std::array<const float*, kMostOperands> in;
+        std::array<float*, kMostOperands> out;
+        for (size_t i = 0; i < operands; ++i) in[i] = a.in<float>(2 + i * tensors + k) + begin;
+        for (size_t i = 0; i + 1 < operands; ++i) out[i] = a.out<float>(i * tensors + k) + begin;
+        run(attributes, {in.data(), out.data(), end - begin, rate, updates});
       });
+    }
+    return ok_status();
+  });
 }
 
 // T is `updates`; what Adam takes the root of is positive.
@@ -144,8 +133,9 @@ std::vector<RefTensor> training_reference(const TrainingUpdate& update, const Re
     std::array<double*, kMostOperands> out;
     for (size_t i = 0; i < operands; ++i) in[i] = c.inputs[2 + i * tensors + k].values.data();
     for (size_t i = 0; i + 1 < operands; ++i) out[i] = outputs[i * tensors + k].values.data();
-    update.reference(read(c.attributes), {in.data(), out.data(), c.inputs[2 + k].desc.numel(),
-                                          c.inputs[0].values[0], c.inputs[1].values[0]});
+    update.reference(training_attributes(c.attributes),
+                     {in.data(), out.data(), c.inputs[2 + k].desc.numel(), c.inputs[0].values[0],
+                      c.inputs[1].values[0]});
   }
   return outputs;
 }

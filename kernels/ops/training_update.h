@@ -10,13 +10,19 @@
 #include <string>
 
 #include "kernels/ops/support.h"
+#include "kernels/ops/training_attributes.h"
 
 namespace ofsdp::ops {
 
-struct TrainingAttributes {
-  double norm = 0, norm_post = 0, alpha = 0, beta = 0, epsilon = 0, decay = 0;
-  bool nesterov = false;
-};
+inline TrainingAttributes training_attributes(const Attributes& a) {
+  return {a.f("norm_coefficient", 0),
+          a.f("norm_coefficient_post", 0),
+          a.f("alpha", 0.9f),
+          a.f("beta", 0.999f),
+          a.f("epsilon", 1e-6f),
+          a.f("decay_factor", 0),
+          a.s("mode", "standard") == "nesterov"};
+}
 
 // Of one tensor: in[0] its value, in[1] its gradient, in[2..] its states; out[0] the new value,
 // out[1..] the new states.

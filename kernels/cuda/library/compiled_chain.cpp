@@ -40,15 +40,11 @@ struct Functions {
 };
 
 // Taken from the module at once, so that nothing is loaded while a stream is captured.
-Functions load(int ordinal, const std::string& text) {
-  int major = 0, minor = 0;
-  use_device(ordinal);
-  if (!driver().there() || cudaFree(nullptr) != cudaSuccess ||  // the device's context is current
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) != cudaSuccess) {
-    return {};
-  }
-  const CompiledText compiled = compile_text(text, 10 * major + minor);
+Functions load(const ofsdp_device& device, const std::string& text) {
+  use_device(device.ordinal);
+  // The device's context is current.
+  if (!driver().there() || cudaFree(nullptr) != cudaSuccess) return {};
+  const CompiledText compiled = compile_text(text, device.capability);
   CUmodule module = nullptr;
   if (compiled.code.empty() || driver().load(&module, compiled.code.data()) != CUDA_SUCCESS) {
     return {};
@@ -61,13 +57,13 @@ Functions load(int ordinal, const std::string& text) {
   return made;
 }
 
-Functions functions_of(int ordinal, const std::string& text) {
+Functions functions_of(const ofsdp_device& device, const std::string& text) {
   static std::mutex mutex;
   static std::map<std::pair<int, std::string>, Functions> known;
   const std::scoped_lock lock(mutex);
-  const std::pair key{ordinal, text};
+  const std::pair key{device.ordinal, text};
   const auto it = known.find(key);
-  return it != known.end() ? it->second : known.emplace(key, load(ordinal, text)).first->second;
+  return it != known.end() ? it->second : known.emplace(key, load(device, text)).first->second;
 }
 
 class Loaded final : public CompiledChain {
@@ -104,7 +100,7 @@ class Loaded final : public CompiledChain {
 
 std::unique_ptr<CompiledChain> compile_chain(ofsdp_device& device, const ChainProgram& program,
                                              const std::vector<bool>& wanted) {
-  const Functions functions = functions_of(device.ordinal, chain_source(program, wanted));
+  const Functions functions = functions_of(device, chain_source(program, wanted));
   if (functions.wide == nullptr || functions.single == nullptr) return nullptr;
   return std::make_unique<Loaded>(functions, program);
 }

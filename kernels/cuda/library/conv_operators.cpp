@@ -10,23 +10,11 @@
 
 #include "kernels/cuda/library/conv_parts.h"
 #include "kernels/cuda/library/implementations.h"
-#include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/reduce.h"
 
 namespace ofsdp::cuda {
 namespace {
-
-bool is_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }
-
-bool all_dtype(const Problem& p) { return is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype); }
-
-// A product needs something to add up: without it the output is the bias, or 0.
-bool accepts(const Problem& p) {
-  const bool known = is_relu(p) || p.attributes.s("ofsdp_activation", "").empty();
-  return all_dtype(p) && known && p.in(0).numel() > 0 && p.in(1).numel() > 0 &&
-         p.in(0).shape.rank() <= 5;
-}
 
 class Forward final : public CudaKernel {
  public:
@@ -47,7 +35,7 @@ class Forward final : public CudaKernel {
         rows_(places_.take(e_.rows() * e_.columns(), e_.size)),
         weights_(places_.take(e_.weights(), e_.size)),
         bias_(p.has_in(2)),
-        relu_(is_relu(p)),
+        relu_(has_relu(p)),
         numel_(p.out(0).numel()) {
     if (bias_ && e_.group > 1) moved_bias_ = places_.take(e_.outputs, e_.size);
   }
@@ -94,18 +82,12 @@ class Forward final : public CudaKernel {
   std::unique_ptr<MatrixProduct> product_;
 };
 
-Shape x_shape(const Problem& p) { return Shape(p.attributes.ints("x_shape")); }
-Shape w_shape(const Problem& p) { return Shape(p.attributes.ints("w_shape")); }
-
-bool accepts_grad(const Problem& p) {
-  return all_dtype(p) && p.in(0).numel() > 0 && p.in(1).numel() > 0 && p.in(0).shape.rank() <= 5;
-}
-
 // (dy, w) -> dx
 class InputGradient final : public CudaKernel {
  public:
   static std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
-    return make_conv_grad_input(device, conv_extent(p, x_shape(p), w_shape(p)), p.in(0), p.out(0));
+    return make_conv_grad_input(device, conv_extent(p, conv_x_shape(p), conv_w_shape(p)), p.in(0),
+                                p.out(0));
   }
   static std::unique_ptr<CudaKernel> make(ofsdp_device& device, const ConvExtent& e,
                                           const TensorDesc& dy, const TensorDesc& dx) {
@@ -161,7 +143,7 @@ class WeightsGradient final : public CudaKernel {
     return made;
   }
   explicit WeightsGradient(const Problem& p)
-      : e_(conv_extent(p, x_shape(p), w_shape(p))),
+      : e_(conv_extent(p, conv_x_shape(p), conv_w_shape(p))),
         x_(p.in(0), e_.group, e_.in_positions(), places_),
         dy_(p.in(1), e_.group, e_.out_positions(), places_),
         rows_(places_.take(e_.rows() * e_.columns(), e_.size)),
@@ -222,9 +204,9 @@ std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const Con
 }
 
 void add_convolutions(CudaImplementations& list) {
-  list.push_back({"Conv", "im2row", accepts, Forward::create});
-  list.push_back({"ofsdp.ConvGradInput", "im2row", accepts_grad, InputGradient::create});
-  list.push_back({"ofsdp.ConvGradWeights", "im2row", accepts_grad, WeightsGradient::create});
+  list.push_back({"Conv", "im2row", accepts_conv, Forward::create});
+  list.push_back({"ofsdp.ConvGradInput", "im2row", accepts_conv_grad, InputGradient::create});
+  list.push_back({"ofsdp.ConvGradWeights", "im2row", accepts_conv_grad, WeightsGradient::create});
 }
 
 }  // namespace ofsdp::cuda

@@ -1,9 +1,24 @@
 #include "kernels/cuda/library/conv_parts.h"
 
+#include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/library/window_extent.h"
 #include "kernels/cuda/movement.h"
 
 namespace ofsdp::cuda {
+
+bool accepts_conv_grad(const Problem& p) {
+  return is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype) && p.in(0).numel() > 0 &&
+         p.in(1).numel() > 0 && p.in(0).shape.rank() <= 5;
+}
+
+bool accepts_conv(const Problem& p) {
+  return accepts_conv_grad(p) && (has_relu(p) || p.attributes.s("ofsdp_activation", "").empty());
+}
+
+bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }
+
+Shape conv_x_shape(const Problem& p) { return Shape(p.attributes.ints("x_shape")); }
+Shape conv_w_shape(const Problem& p) { return Shape(p.attributes.ints("w_shape")); }
 
 ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w) {
   const std::vector<int64_t> kernel(w.axes().begin() + 2, w.axes().end());

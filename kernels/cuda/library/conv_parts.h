@@ -24,6 +24,15 @@ struct ConvExtent {
   int64_t weights() const { return outputs * columns(); }
 };
 
+// What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy): one
+// floating type, at most three spatial axes, something to add up.
+bool accepts_conv(const Problem& p);
+bool accepts_conv_grad(const Problem& p);
+bool has_relu(const Problem& p);  // behind a Conv
+// Of a gradient, from its attributes.
+Shape conv_x_shape(const Problem& p);
+Shape conv_w_shape(const Problem& p);
+
 ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w);
 
 // (dy, w) -> dx of a convolution; null: no product. conv_operators.cpp has it.

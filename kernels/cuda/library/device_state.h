@@ -13,6 +13,8 @@
 struct ofsdp_device {
   int ordinal = 0;
   int multiprocessors = 0;
+  int capability = 0;                   // 90 for sm_90
+  size_t bytes = 0;                     // of its memory
   bool tf32 = false, may_vary = false;  // operators made from now on (`allow`)
   uint64_t identity = 0;                // of its UUID
   std::string name;

@@ -74,6 +74,8 @@ ofsdp_device* open(int32_t ordinal, char* text, size_t bytes) {
   }
   device->name = properties.name;
   device->multiprocessors = properties.multiProcessorCount;
+  device->capability = 10 * properties.major + properties.minor;
+  device->bytes = properties.totalGlobalMem;
   device->identity = hash_of(properties.uuid.bytes, sizeof(properties.uuid.bytes));
   return device.release();
 }

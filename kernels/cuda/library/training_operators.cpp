@@ -14,16 +14,6 @@ bool accepts(const Problem& p) {
   return true;
 }
 
-TrainingNumbers numbers_of(const Attributes& a) {
-  return {a.f("norm_coefficient", 0),
-          a.f("norm_coefficient_post", 0),
-          a.f("alpha", 0.9f),
-          a.f("beta", 0.999f),
-          a.f("epsilon", 1e-6f),
-          a.f("decay_factor", 0),
-          a.s("mode", "standard") == "nesterov"};
-}
-
 // Tensors, their gradients, then each kind of state, tensor after tensor; outputs likewise without
 // the gradients.
 template <Training kind>
@@ -32,21 +22,21 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
   const size_t tensors = (p.inputs.size() - 2) / (kStates + 2);
   std::vector<int64_t> counts;
   for (size_t k = 0; k < tensors; ++k) counts.push_back(p.in(2 + k).numel());
-  return make_cuda_kernel(
-      [numbers = numbers_of(p.attributes), counts](cudaStream_t stream, const ofsdp_launch& l) {
-        const size_t n = counts.size();
-        const auto in = [&](size_t i) { return static_cast<const float*>(l.inputs[2 + i]); };
-        const auto out = [&](size_t i) { return static_cast<float*>(l.outputs[i]); };
-        for (size_t k = 0; k < n; ++k) {
-          TrainingTensors t{in(k), in(n + k), {in(2 * n + k)}, out(k), {out(n + k)}, counts[k]};
-          if (kStates == 2) t.states[1] = in(3 * n + k), t.new_states[1] = out(2 * n + k);
-          const cudaError_t error =
-              training_update(kind, numbers, static_cast<const float*>(l.inputs[0]),
-                              static_cast<const int64_t*>(l.inputs[1]), t, stream);
-          if (error != cudaSuccess) return error;
-        }
-        return cudaSuccess;
-      });
+  return make_cuda_kernel([attributes = ops::training_attributes(p.attributes), counts](
+                              cudaStream_t stream, const ofsdp_launch& l) {
+    const size_t n = counts.size();
+    const auto in = [&](size_t i) { return static_cast<const float*>(l.inputs[2 + i]); };
+    const auto out = [&](size_t i) { return static_cast<float*>(l.outputs[i]); };
+    for (size_t k = 0; k < n; ++k) {
+      TrainingTensors t{in(k), in(n + k), {in(2 * n + k)}, out(k), {out(n + k)}, counts[k]};
+      if (kStates == 2) t.states[1] = in(3 * n + k), t.new_states[1] = out(2 * n + k);
+      const cudaError_t error =
+          training_update(kind, attributes, static_cast<const float*>(l.inputs[0]),
+                          static_cast<const int64_t*>(l.inputs[1]), t, stream);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  });
 }
 
 }  // namespace

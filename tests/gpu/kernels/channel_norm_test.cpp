@@ -13,8 +13,10 @@ class ChannelNormTest : public DeviceTest {};
 // x, y and the gradient's operands, `shift` elements behind an aligned address.
 struct Operands {
   Operands(const ChannelExtent& e, int shift)
+      : Operands(e, shift, numbers(e.samples * e.channels * e.inner, 1)) {}
+  Operands(const ChannelExtent& e, int shift, const std::vector<double>& values)
       : extent(e),
-        x(e.dtype, numbers(numel(), 1), shift),
+        x(e.dtype, values, shift),
         dy(e.dtype, numbers(numel(), 2), shift),
         y(e.dtype, Tensor::blank(numel()), shift),
         dx(e.dtype, Tensor::blank(numel()), shift),
@@ -26,7 +28,7 @@ struct Operands {
                 Tensor::blank(static_cast<int64_t>(channel_norm_scratch(e) / sizeof(float)))) {}
   int64_t numel() const { return extent.samples * extent.channels * extent.inner; }
 
-  void run(bool training) {
+  ChannelNorm norm(bool training) const {
     ChannelNorm n;
     n.extent = extent;
     n.training = training;
@@ -37,6 +39,11 @@ struct Operands {
     n.variance = variance.data();
     n.y = y.data();
     n.scratch = scratch.data();
+    return n;
+  }
+
+  void run(bool training) {
+    const ChannelNorm n = norm(training);
     same_twice({&y}, [&] { return channel_norm(n, nullptr); });
     ChannelNormGradient g;
     g.extent = extent;
@@ -84,26 +91,13 @@ TEST_F(ChannelNormTest, AMeanFarFromZeroCostsTheVarianceNothing) {
       sums[channel] += noise;
       squares[channel] += noise * noise;
     }
-    const std::vector<double> ones(kChannels, 1), zeros(kChannels);
-    const Tensor x(DType::kFloat32, values), scale(DType::kFloat32, ones),
-        bias(DType::kFloat32, zeros), mean(DType::kFloat32, zeros), variance(DType::kFloat32, ones),
-        found_mean(DType::kFloat32, zeros), found_variance(DType::kFloat32, zeros),
-        y(DType::kFloat32, values);
-    ChannelNorm n;
-    n.extent = {DType::kFloat32, DType::kFloat32, kSamples, kChannels, kInner, last};
-    n.training = true;
-    n.x = x.data();
-    n.scale = scale.data();
-    n.bias = bias.data();
-    n.mean = mean.data();
-    n.variance = variance.data();
-    n.y = y.data();
+    const std::vector<double> zeros(kChannels);
+    const Tensor found_mean(DType::kFloat32, zeros), found_variance(DType::kFloat32, zeros);
+    const Operands operands({DType::kFloat32, DType::kFloat32, kSamples, kChannels, kInner, last},
+                            0, values);
+    ChannelNorm n = operands.norm(true);
     n.batch_mean = found_mean.data();
     n.batch_variance = found_variance.data();
-    const Tensor scratch(
-        DType::kFloat32,
-        Tensor::blank(static_cast<int64_t>(channel_norm_scratch(n.extent) / sizeof(float))));
-    n.scratch = scratch.data();
     EXPECT_CUDA(channel_norm(n, nullptr));
     for (size_t c = 0; c < kChannels; ++c) {
       const double off = sums[c] / (kSamples * kInner);

@@ -1,5 +1,5 @@
 // In place of the other files here in a library that was built without cuDNN's headers or
-// cudnn-frontend.
+// cudnn-frontend, and in the emulated device.
 #include "kernels/cuda/library/implementations.h"
 
 namespace ofsdp::cuda {

@@ -6,33 +6,23 @@
 #include "kernels/cuda/library/conv_parts.h"
 #include "kernels/cuda/library/cudnn/operators.h"
 #include "kernels/cuda/library/cudnn/plan.h"
-#include "kernels/cuda/library/operands.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/reduce.h"
 
 namespace ofsdp::cuda {
 namespace {
 
-bool is_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }
-
-bool accepts_operands(const Problem& p) {
-  return is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype) && p.in(0).numel() > 0 &&
-         p.in(1).numel() > 0;
-}
-
 bool accepts(const Problem& p) {
-  const bool known = is_relu(p) || p.attributes.s("ofsdp_activation", "").empty();
-  return accepts_operands(p) && known && p.in(0).layout == p.out(0).layout &&
-         p.in(1).layout == Layout::kPlain;
+  return accepts_conv(p) && p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain;
 }
 
 bool accepts_grad_input(const Problem& p) {
-  return accepts_operands(p) && p.in(0).layout == p.out(0).layout &&
+  return accepts_conv_grad(p) && p.in(0).layout == p.out(0).layout &&
          p.in(1).layout == Layout::kPlain;
 }
 
 bool accepts_grad_weights(const Problem& p) {
-  return accepts_operands(p) && p.has_out(0) && p.in(0).layout == p.in(1).layout &&
+  return accepts_conv_grad(p) && p.has_out(0) && p.in(0).layout == p.in(1).layout &&
          p.out(0).layout == Layout::kPlain;
 }
 
@@ -68,7 +58,7 @@ std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
   const ConvolutionExtent e = extent_of(p, p.in(0).shape, p.in(1).shape, p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution(cudnn_target(device), e, bias);
   if (plan == nullptr) return nullptr;
-  const bool relu = is_relu(p);
+  const bool relu = has_relu(p);
   const int64_t numel = p.out(0).numel();
   return make_cuda_kernel(
       [=](cudaStream_t stream, const ofsdp_launch& l) {
@@ -83,12 +73,9 @@ std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
       plan->workspace_bytes());
 }
 
-Shape x_shape(const Problem& p) { return Shape(p.attributes.ints("x_shape")); }
-Shape w_shape(const Problem& p) { return Shape(p.attributes.ints("w_shape")); }
-
 // (dy, w) -> dx
 std::unique_ptr<CudaKernel> create_grad_input(ofsdp_device& device, const Problem& p) {
-  const ConvolutionExtent e = extent_of(p, x_shape(p), w_shape(p), p.in(0).layout);
+  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_input(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
   return make_cuda_kernel(
@@ -109,7 +96,7 @@ std::vector<ReducePass> bias_sums(const ConvolutionExtent& e) {
 
 // (x, dy) -> dw, db
 std::unique_ptr<CudaKernel> create_grad_weights(ofsdp_device& device, const Problem& p) {
-  const ConvolutionExtent e = extent_of(p, x_shape(p), w_shape(p), p.in(0).layout);
+  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_weights(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
   const bool bias = p.has_out(1);

@@ -7,39 +7,26 @@
 #include "kernels/cuda/library/device_state.h"
 #include "kernels/cuda/library/libraries.h"
 
-namespace {
-
+using ofsdp::cuda::function_of;
 using ofsdp::cuda::Nvidia;
 
-template <typename Result, typename... Parameters, typename... Arguments>
-Result pass_on(Nvidia library, const char* name, Result otherwise, Result (*)(Parameters...),
-               Arguments... arguments) {
-  auto* function = ofsdp::cuda::function_of<Result(Parameters...)>(library, name);
-  return function == nullptr ? otherwise : function(arguments...);
-}
-
-}  // namespace
-
-// The function's own declaration says the types; its name, what to look for.
-#define OFSDP_CUDNN(name, ...) \
-  pass_on(Nvidia::kCudnn, #name, CUDNN_STATUS_NOT_SUPPORTED, &name, __VA_ARGS__)
-#define OFSDP_NVRTC(name, ...) \
-  pass_on(Nvidia::kNvrtc, #name, NVRTC_ERROR_INTERNAL_ERROR, &name, __VA_ARGS__)
+// Looked for once.
+#define OFSDP_PASS_ON(library, otherwise, name, ...)                               \
+  [&] {                                                                            \
+    static auto* const real = function_of<decltype(name)>(Nvidia::library, #name); \
+    return real == nullptr ? otherwise : real(__VA_ARGS__);                        \
+  }()
+#define OFSDP_CUDNN(...) OFSDP_PASS_ON(kCudnn, CUDNN_STATUS_NOT_SUPPORTED, __VA_ARGS__)
+#define OFSDP_NVRTC(...) OFSDP_PASS_ON(kNvrtc, NVRTC_ERROR_INTERNAL_ERROR, __VA_ARGS__)
 
 extern "C" {
 
-size_t cudnnGetVersion() {
-  auto* function = ofsdp::cuda::function_of<size_t()>(Nvidia::kCudnn, "cudnnGetVersion");
-  return function == nullptr ? 0 : function();
-}
+size_t cudnnGetVersion() { return OFSDP_PASS_ON(kCudnn, size_t{0}, cudnnGetVersion); }
 const char* cudnnGetErrorString(cudnnStatus_t status) {
-  const char* otherwise = "cuDNN is absent";
-  return pass_on(Nvidia::kCudnn, "cudnnGetErrorString", otherwise, &cudnnGetErrorString, status);
+  return OFSDP_PASS_ON(kCudnn, "cuDNN is absent", cudnnGetErrorString, status);
 }
 void cudnnGetLastErrorString(char* message, size_t size) {
-  using Function = void(char*, size_t);
-  auto* function = ofsdp::cuda::function_of<Function>(Nvidia::kCudnn, "cudnnGetLastErrorString");
-  if (function != nullptr) function(message, size);
+  OFSDP_PASS_ON(kCudnn, void(), cudnnGetLastErrorString, message, size);
 }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { return OFSDP_CUDNN(cudnnCreate, handle); }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return OFSDP_CUDNN(cudnnDestroy, handle); }
@@ -106,13 +93,6 @@ namespace {
 
 constexpr size_t kShareOfWorkspace = 32;  // of the card's memory, for one call
 
-int capability_of(int ordinal) {
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
-  return 10 * major + minor;
-}
-
 std::shared_ptr<void> make_handle() {
   cudnnHandle_t handle = nullptr;
   if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) return nullptr;
@@ -123,13 +103,9 @@ std::shared_ptr<void> make_handle() {
 
 CudnnTarget cudnn_target(ofsdp_device& device) {
   if (device.cudnn == nullptr) device.cudnn = make_handle();
-  CudnnTarget target{device.cudnn.get(), "", capability_of(device.ordinal), device.tf32,
-                     device.may_vary};
-  size_t available = 0, total = 0;
-  if (cudaMemGetInfo(&available, &total) == cudaSuccess) {
-    target.most_workspace = static_cast<int64_t>(total / kShareOfWorkspace);
-  }
-  return target;
+  return {device.cudnn.get(), "",
+          device.capability,  device.tf32,
+          device.may_vary,    static_cast<int64_t>(device.bytes / kShareOfWorkspace)};
 }
 
 }  // namespace ofsdp::cuda
