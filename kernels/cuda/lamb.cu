@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/lamb.h"
+#include "kernels/cuda/rounding.cuh"
 
 namespace ofsdp::cuda {
 namespace {
@@ -34,9 +35,6 @@ struct View {
 struct Factors {
   float correction1, root_correction2, eps;
 };
-
-__device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
-__device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
 
 __device__ Factors factors_of(const View& v) {
   const auto t = static_cast<double>(v.state->optimizer_step);

@@ -1,9 +1,10 @@
 // The update of one element, as kernels/optimizers/*.cpp have it, in the same order of operations. Products go through
-// `times`, which nvcc does not contract into FMAs, so each operation rounds as there.
+// `times` (rounding.cuh), so each operation rounds as there.
 #pragma once
 
 #include <cmath>
 
+#include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/update.h"
 
 namespace ofsdp::cuda {
@@ -14,9 +15,6 @@ struct Factors {
   float eps, momentum, rho, rest_rho;
   bool decays, far, first, nesterov, moves;
 };
-
-__device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
-__device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
 
 // In double and rounded once; `step` counts what was not skipped.
 __device__ inline Factors factors_of(const OptimizerSettings& s, double weight_decay, double lr,
