@@ -79,13 +79,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const int64_t mode = c.attributes.i("qk_matmul_output_mode", 0);
   reference_attention(s, c.inputs[0].values, k.values, given(3), given(6),
                       [&](const AttentionRow& r) {
-                        const int64_t at = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
-                        for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
-                          const int64_t from = r.b * s.v.batch + r.kv * s.v.head;
-                          y.values[static_cast<size_t>(at + i % s.v_width)] +=
-                              r.probability[static_cast<size_t>(i / s.v_width)] *
-                              v.values[static_cast<size_t>(from + i)];
-                        }
+                        add_attention_row(s, s.y, r, v.values, y.values);
                         const auto& wanted = mode == 0   ? r.raw
                                              : mode == 1 ? r.capped
                                              : mode == 2 ? r.masked

@@ -151,17 +151,11 @@ Found found_of(const std::vector<RefTensor>& inputs, const Attributes& attribute
   const auto given = [&](size_t i) {
     return i < inputs.size() && inputs[i].desc.present() ? &inputs[i] : nullptr;
   };
-  reference_attention(
-      s, inputs[1].values, inputs[2].values, given(4), given(5), [&](const AttentionRow& r) {
-        found.statistics.push_back(log_sum_exp(r.masked));
-        const int64_t row = r.b * at.batch + r.h * at.head + r.query * at.row;
-        for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
-          found.y[static_cast<size_t>(row + i % s.v_width)] +=
-              r.probability[static_cast<size_t>(i / s.v_width)] *
-              inputs[3].values[static_cast<size_t>(r.b * s.v.batch + r.kv * s.v.head +
-                                                   i / s.v_width * s.v.row + i % s.v_width)];
-        }
-      });
+  reference_attention(s, inputs[1].values, inputs[2].values, given(4), given(5),
+                      [&](const AttentionRow& r) {
+                        found.statistics.push_back(log_sum_exp(r.masked));
+                        add_attention_row(s, at, r, inputs[3].values, found.y);
+                      });
   return found;
 }
 

@@ -166,6 +166,17 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
   }
 }
 
+void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
+                       const std::vector<double>& v, std::vector<double>& y) {
+  const int64_t to = row.b * at.batch + row.h * at.head + row.query * at.row;
+  const int64_t from = row.b * s.v.batch + row.kv * s.v.head;
+  for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
+    const int64_t key = i / s.v_width, column = i % s.v_width;
+    y[static_cast<size_t>(to + column)] += row.probability[static_cast<size_t>(key)] *
+                                           v[static_cast<size_t>(from + key * s.v.row + column)];
+  }
+}
+
 double log_sum_exp(const std::vector<double>& masked) {
   double max = -INFINITY, sum = 0;
   for (double m : masked) max = std::max(max, m);

@@ -35,6 +35,9 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
+// The row of Y, whose heads lie at `at`, which is 0 before.
+void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
+                       const std::vector<double>& v, std::vector<double>& y);
 double log_sum_exp(const std::vector<double>& masked);  // infinity where nothing is seen
 
 }  // namespace ofsdp::ops

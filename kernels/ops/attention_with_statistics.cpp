@@ -45,19 +45,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   };
   RefTensor y{c.output_descs[0], {}}, statistics{c.output_descs[1], {}};
   y.values.resize(static_cast<size_t>(y.desc.numel()));
-  reference_attention(
-      s, c.inputs[kQ].values, c.inputs[kK].values, given(kMask), given(kLengths),
-      [&](const AttentionRow& r) {
-        const int64_t at = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
-        const int64_t from = r.b * s.v.batch + r.kv * s.v.head;
-        for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
-          const int64_t key = i / s.v_width, column = i % s.v_width;
-          y.values[static_cast<size_t>(at + column)] +=
-              r.probability[static_cast<size_t>(key)] *
-              c.inputs[kV].values[static_cast<size_t>(from + key * s.v.row + column)];
-        }
-        statistics.values.push_back(log_sum_exp(r.masked));
-      });
+  reference_attention(s, c.inputs[kQ].values, c.inputs[kK].values, given(kMask), given(kLengths),
+                      [&](const AttentionRow& r) {
+                        add_attention_row(s, s.y, r, c.inputs[kV].values, y.values);
+                        statistics.values.push_back(log_sum_exp(r.masked));
+                      });
   return {y, statistics};
 }
 
