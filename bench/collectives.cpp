@@ -16,8 +16,9 @@
 #include <functional>
 #include <vector>
 
+#include "fsdp/comm/hosts/stream_socket.h"
 #include "fsdp/connect.h"
-#include "fsdp/hosts/stream_socket.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -109,7 +110,7 @@ int main_of_rank(const RankIdentity& identity, const Sizes& sizes) {
 }
 
 RankIdentity identity_of(int rank, int ranks, int hosts, int port) {
-  RankIdentity identity{rank, ranks, rank, fmt::format("bench-{}-{}", getpgrp(), port)};
+  RankIdentity identity{rank, ranks, rank, format_text("bench-{}-{}", getpgrp(), port)};
   if (hosts == 1) return identity;
   const int here = ranks / hosts;
   identity.local_rank = rank % here;

@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/dropout.h"
-#include "kernels/cuda/embedding.h"
-#include "kernels/cuda/movement.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/reduce.h"
-#include "kernels/cuda/softmax.h"
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/loss/cross_entropy.h"
+#include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/norm/softmax.h"
+#include "kernels/cuda/pointwise/pointwise.h"
+#include "kernels/cuda/random/dropout.h"
+#include "kernels/cuda/reduce/reduce.h"
+#include "kernels/cuda/shape/movement.h"
+#include "kernels/cuda/training/update.h"
 
 namespace {
 

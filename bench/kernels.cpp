@@ -8,6 +8,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/registry.h"
 #include "kernels/cpu/parallel.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

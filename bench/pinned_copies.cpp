@@ -8,6 +8,7 @@
 #include <benchmark/benchmark.h>
 
 #include "kernels/core/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

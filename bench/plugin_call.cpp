@@ -4,7 +4,8 @@
 
 #include <cstdlib>
 
-#include "plugins/loader.h"
+#include "plugins/loading/loader.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

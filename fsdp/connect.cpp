@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "fsdp/hosts/host_communicator.h"
-#include "fsdp/hosts/mpi_payload.h"
-#include "fsdp/local_communicator.h"
+#include "fsdp/comm/hosts/host_communicator.h"
+#include "fsdp/comm/hosts/mpi_payload.h"
+#include "fsdp/comm/local/local_communicator.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
                                                     std::chrono::seconds timeout) {
@@ -28,4 +28,4 @@ Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity
   return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -8,12 +8,12 @@
 #include <chrono>
 #include <memory>
 
-#include "fsdp/communicator.h"
-#include "fsdp/rank_identity.h"
+#include "fsdp/comm/communicator.h"
+#include "fsdp/comm/rank_identity.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
                                                     std::chrono::seconds timeout);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

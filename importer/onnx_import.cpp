@@ -3,11 +3,11 @@
 #include <map>
 #include <unordered_map>
 
-#include "importer/normalized_model.h"
-#include "importer/onnx_tensor.h"
-#include "importer/ort_operators.h"
+#include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/normalize/normalized_model.h"
+#include "importer/proto/onnx_tensor.h"
 
-namespace ofsdp {
+namespace ofsdp::importer {
 namespace {
 
 // Opset of each domain but ONNX's own, which is converted.
@@ -161,8 +161,8 @@ class Importer {
   Status unknown_operators() const {
     std::string list;
     for (const auto& [op, nodes] : unknown_) {
-      list += fmt::format("{}{} ({} node{}: {}{})", list.empty() ? "" : "; ", op, nodes.size(),
-                          nodes.size() == 1 ? "" : "s", fmt::join(nodes, ", "), remark(op));
+      list += format_text("{}{} ({} node{}: {}{})", list.empty() ? "" : "; ", op, nodes.size(),
+                          nodes.size() == 1 ? "" : "s", joined(nodes, ", "), remark(op));
     }
     return input_error("{}: operators without a kernel: {}", file_.path(), list);
   }
@@ -212,4 +212,4 @@ Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry, Import
   return graph;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::importer

@@ -2,17 +2,17 @@
 //
 // In order: the checker; functions of the model inlined; the version converter up to kOpset; float32
 // where weights are stored in other types (compute_types.h); then nodes, constants and parameters. Weights never pass through here: the skeleton declares them as
-// inputs (importer/onnx_file.h), so the converter's copies of the model are small.
+// inputs (importer/file/onnx_file.h), so the converter's copies of the model are small.
 //
 // Ownership: the registry must outlive the graph; the file is needed later to read weights from.
 // Threads: any. Errors: kInput with the file; every operator that is unknown is in one message,
 // with the names of its nodes.
 #pragma once
 
-#include "importer/graph.h"
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
+#include "importer/graph/graph.h"
 
-namespace ofsdp {
+namespace ofsdp::importer {
 
 inline constexpr int kOpset = 28;  // the newest of the ONNX library that is built in
 
@@ -33,4 +33,4 @@ struct MissingOperator {
 Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
                                                        const Registry& registry);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::importer

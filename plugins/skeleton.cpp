@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace ofsdp {
+namespace ofsdp::plugins {
 namespace {
 
 constexpr const char* kCMake = R"(cmake_minimum_required(VERSION 3.16)
@@ -47,26 +47,26 @@ std::string type_text(const Attribute& value) {
 std::string default_text(const Attribute& value) {
   std::string i = "0", f = "0", s = "nullptr";
   if (const auto* given = std::get_if<int64_t>(&value)) i = std::to_string(*given);
-  if (const auto* given = std::get_if<float>(&value)) f = fmt::format("{:#}f", *given);
+  if (const auto* given = std::get_if<float>(&value)) f = format_text("{:#}f", *given);
   if (const auto* given = std::get_if<std::string>(&value)) {
     s = "\"";
     for (const char c : *given)
-      s += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
+      s += c == '"' || c == '\\' ? format_text("\\{}", c) : std::string(1, c);
     s += "\"";
   }
-  return fmt::format("{}, {}, {}, nullptr, nullptr, 0", i, f, s);
+  return format_text("{}, {}, {}, nullptr, nullptr, 0", i, f, s);
 }
 
 std::string operands_text(const char* what, const char* letter, size_t count, const char* flags) {
   std::string text;
   std::string list;
   for (size_t i = 0; i < count; ++i) {
-    text += fmt::format(
+    text += format_text(
         "const ofsdp_operand k{}{} = {{sizeof(ofsdp_operand), \"{}{}\", kTypes, {}}};\n", what, i,
         letter, i, flags);
-    list += fmt::format("{}&k{}{}", i == 0 ? "" : ", ", what, i);
+    list += format_text("{}&k{}{}", i == 0 ? "" : ", ", what, i);
   }
-  return text + fmt::format("const ofsdp_operand* const k{}s[] = {{{}}};\n", what,
+  return text + format_text("const ofsdp_operand* const k{}s[] = {{{}}};\n", what,
                             list.empty() ? "nullptr" : list);
 }
 
@@ -74,20 +74,20 @@ std::string attributes_text(const Attributes& attributes) {
   std::string text, list;
   size_t i = 0;
   for (const auto& [name, value] : attributes.all()) {
-    text += fmt::format(
+    text += format_text(
         "const ofsdp_attribute kAttribute{} = {{sizeof(ofsdp_attribute), \"{}\", {}, 0, {}}};\n", i,
         name, type_text(value), default_text(value));
-    list += fmt::format("{}&kAttribute{}", i == 0 ? "" : ", ", i);
+    list += format_text("{}&kAttribute{}", i == 0 ? "" : ", ", i);
     ++i;
   }
-  return text + fmt::format("const ofsdp_attribute* const kAttributes[] = {{{}}};\n",
+  return text + format_text("const ofsdp_attribute* const kAttributes[] = {{{}}};\n",
                             list.empty() ? "nullptr" : list);
 }
 
 std::string sample_text(size_t inputs) {
   std::string list;
   for (size_t i = 0; i < inputs; ++i) list += i == 0 ? "&kSampleTensor" : ", &kSampleTensor";
-  return fmt::format(
+  return format_text(
       "const ofsdp_tensor* const kSampleInputs[] = {{{}}};\n"
       "const ofsdp_sample kSample = {{sizeof(ofsdp_sample), \"small\", nullptr, 0, kSampleInputs, "
       "{}, 1, 0}};\n"
@@ -98,34 +98,34 @@ std::string sample_text(size_t inputs) {
 std::string operator_text(const SkeletonOperator& op, size_t index) {
   const std::string full = op.domain.empty() ? op.name : op.domain + "." + op.name;
   std::string text =
-      fmt::format("\n// {}: write here what it computes, and its derivative.\n", full);
-  text += fmt::format("namespace operator{} {{\n\n", index);
+      format_text("\n// {}: write here what it computes, and its derivative.\n", full);
+  text += format_text("namespace operator{} {{\n\n", index);
   text += "// The type and shape of each output.\nint32_t infer(const ofsdp_node* node) {\n";
   for (size_t i = 0; i < op.outputs; ++i) {
     text +=
         op.inputs > 0
-            ? fmt::format("  ofsdp_like_input(node, {}, 0);\n", i)
-            : fmt::format("  node->host->set_output(node, {}, OFSDP_FLOAT32, 0, nullptr);\n", i);
+            ? format_text("  ofsdp_like_input(node, {}, 0);\n", i)
+            : format_text("  node->host->set_output(node, {}, OFSDP_FLOAT32, 0, nullptr);\n", i);
   }
-  text += fmt::format(R"(  return OFSDP_OK;
+  text += format_text(R"(  return OFSDP_OK;
 }}
 
 int32_t forward(const ofsdp_node* node) {{
-  return ofsdp_fail(node, "{0}: forward is not written yet");
+  return ofsdp_fail(node, "{}: forward is not written yet");
 }}
 
 // Reads grad_outputs and the operands that are OFSDP_SAVED, writes those grad_inputs that are not
 // OFSDP_ABSENT.
 int32_t backward(const ofsdp_node* node) {{
-  return ofsdp_fail(node, "{0}: backward is not written yet");
+  return ofsdp_fail(node, "{}: backward is not written yet");
 }}
 
 )",
-                      full);
+                      full, full);
   text += operands_text("Input", "x", op.inputs, "OFSDP_SAVED");
   text += operands_text("Output", "y", op.outputs, "0");
   text += attributes_text(op.attributes) + sample_text(op.inputs);
-  text += fmt::format(
+  text += format_text(
       "const ofsdp_operator kOperator = {{sizeof(ofsdp_operator), \"{}\", \"{}\", 1, 0, kInputs, "
       "{}, "
       "kOutputs, {},\n    kAttributes, {}, infer, nullptr, forward, backward, nullptr, kSamples, "
@@ -139,9 +139,9 @@ std::string source_text(const std::vector<SkeletonOperator>& operators) {
   std::string text = kHead, list;
   for (size_t i = 0; i < operators.size(); ++i) {
     text += operator_text(operators[i], i);
-    list += fmt::format("{}&operator{}::kOperator", i == 0 ? "" : ", ", i);
+    list += format_text("{}&operator{}::kOperator", i == 0 ? "" : ", ", i);
   }
-  return text + fmt::format(R"(
+  return text + format_text(R"(
 const ofsdp_operator* const kOperators[] = {{{}}};
 const ofsdp_plugin kPlugin = {{
     sizeof(ofsdp_plugin), OFSDP_PLUGIN_VERSION, "my_operators", "0.1", kOperators, {}, nullptr, 0}};
@@ -175,4 +175,4 @@ Status write_skeleton(const std::string& folder, const std::vector<SkeletonOpera
   return write_file(base / "my_operators.cpp", source_text(operators));
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::plugins

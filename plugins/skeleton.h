@@ -8,7 +8,7 @@
 
 #include "kernels/core/attributes.h"
 
-namespace ofsdp {
+namespace ofsdp::plugins {
 
 struct SkeletonOperator {
   std::string domain;
@@ -20,4 +20,4 @@ struct SkeletonOperator {
 
 Status write_skeleton(const std::string& folder, const std::vector<SkeletonOperator>& operators);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::plugins

@@ -1,6 +1,6 @@
 #include "runtime/options.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 std::optional<int64_t> unless_weaker(const GivenCount& given, const GivenCount& global) {
@@ -46,7 +46,7 @@ Status check_product(const Count& size, const Count& accum, const Count& global,
 constexpr int64_t kSlices = 8;  // where nobody says how large a micro-batch is
 
 // Slices of the global batch that no number of ranks changes: micro-batches of `size`, or kSlices.
-// [Note: the same bits on any number of ranks] in fsdp/plan.h.
+// [Note: the same bits on any number of ranks] in fsdp/plan/plan.h.
 void cut_into_slices(BatchOptions& batch, int64_t global, std::optional<int64_t> size, int ranks) {
   batch.global_batch_size = global;
   batch.batch_size = size.value_or((global + kSlices - 1) / kSlices);
@@ -98,4 +98,4 @@ Status reconcile_batch(Options& options, int ranks) {
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "fsdp/checkpoint/retention.h"
-#include "fsdp/plan.h"
-#include "importer/loss.h"
+#include "fsdp/plan/plan.h"
+#include "importer/passes/loss.h"
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/status.h"
-#include "runtime/run_start.h"
-#include "runtime/schedule.h"
+#include "runtime/program/schedule.h"
+#include "runtime/state/run_start.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
@@ -228,4 +228,4 @@ struct Options {
 // May be called again with another number of ranks.
 Status reconcile_batch(Options& options, int ranks);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

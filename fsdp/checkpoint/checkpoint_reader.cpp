@@ -6,7 +6,7 @@
 #include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 constexpr int64_t kMostManifest = int64_t{1} << 30;
@@ -231,4 +231,4 @@ Status CheckpointReader::read_statistic(const std::string& name, int rank, std::
   return read_extent(found->second, found->second.first, dst);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -14,9 +14,9 @@
 #include <span>
 
 #include "fsdp/checkpoint/manifest.h"
-#include "importer/posix_file.h"
+#include "kernels/base/posix_file.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 class CheckpointReader {
  public:
@@ -59,4 +59,4 @@ class CheckpointReader {
   OpenFile file_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 constexpr int64_t kMostManifest = int64_t{1} << 30;
@@ -15,7 +15,7 @@ constexpr const char* kBestLink = "best";
 bool is_checkpoint_name(const std::string& name) { return name.starts_with("step-"); }
 
 std::string part_path(const std::string& folder, int rank) {
-  return join_path(folder, fmt::format(".part-{}.json", rank));
+  return join_path(folder, format_text(".part-{}.json", rank));
 }
 
 // Of a checkpoint whose manifest can be read.
@@ -30,10 +30,10 @@ std::optional<Manifest> manifest_of(const std::string& folder) {
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08}", step); }
+std::string checkpoint_name(int64_t step) { return format_text("step-{:08}", step); }
 
 std::string save_folder(const std::string& dir, int64_t step, const std::string& token) {
-  return join_path(dir, fmt::format(".{}.{}.tmp", checkpoint_name(step), token));
+  return join_path(dir, format_text(".{}.{}.tmp", checkpoint_name(step), token));
 }
 
 std::vector<std::string> complete_checkpoints(const std::string& dir) {
@@ -157,7 +157,7 @@ Status CheckpointStore::link_best() const {
   const Entry* entry = best();
   if (entry == nullptr) return ok_status();
   const std::string link = join_path(dir_, kBestLink);
-  const std::string temporary = join_path(dir_, fmt::format(".{}.tmp", kBestLink));
+  const std::string temporary = join_path(dir_, format_text(".{}.tmp", kBestLink));
   unlink(temporary.c_str());
   if (symlink(entry->name.c_str(), temporary.c_str()) == 0 &&
       rename(temporary.c_str(), link.c_str()) == 0) {
@@ -184,4 +184,4 @@ Status CheckpointStore::remove_old() {
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

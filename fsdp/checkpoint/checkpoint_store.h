@@ -18,7 +18,7 @@
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/retention.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 std::string checkpoint_name(int64_t step);  // "step-00000120"
 
@@ -60,4 +60,4 @@ class CheckpointStore {
   std::vector<Entry> entries_;  // by sequence
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

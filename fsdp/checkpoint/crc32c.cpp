@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
   uint64_t state = ~before;
@@ -21,4 +21,4 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
   return ~rest;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

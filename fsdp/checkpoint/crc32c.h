@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

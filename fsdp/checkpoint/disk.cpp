@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,4 +132,4 @@ Result<LockedFile> LockedFile::lock(const std::string& path) {
   return locked;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

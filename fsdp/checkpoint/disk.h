@@ -1,4 +1,4 @@
-// What a checkpoint does to a disk beyond reading and writing bytes (importer/posix_file.h): new
+// What a checkpoint does to a disk beyond reading and writing bytes (kernels/base/posix_file.h): new
 // files and folders, names that change in one go, a lock that the kernel releases.
 //
 // Ownership: LockedFile owns its descriptor. Threads: any. Errors: kFault naming the path and what
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "importer/posix_file.h"
+#include "kernels/base/posix_file.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 Result<OpenFile> create_file(const std::string& path);  // made when it is not there; keeps bytes
 Status resize_file(const OpenFile& file, int64_t bytes);
@@ -37,4 +37,4 @@ class LockedFile {
   OpenFile file_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -5,7 +5,7 @@
 #include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 constexpr int64_t kWritebackBytes = int64_t{16} << 20;
@@ -73,4 +73,4 @@ Result<CheckpointFile> write_planned_file(const std::string& folder, const Plann
   return FileWriter(std::move(file), planned, cancelled).write();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -10,11 +10,11 @@
 
 #include "fsdp/checkpoint/shard_file.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 // What the manifest says of the file. It may be there already and be written by other ranks too, at
 // other offsets.
 Result<CheckpointFile> write_planned_file(const std::string& folder, const PlannedFile& planned,
                                           const std::atomic<bool>& cancelled);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -6,7 +6,7 @@
 
 #include "fsdp/checkpoint/crc32c.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 using Json = nlohmann::json;
@@ -24,7 +24,7 @@ std::string line_of(const Json& j) {
 std::string lines_of(const Json& j) {
   std::string text;
   for (const auto& [key, value] : j.items()) {
-    text += fmt::format("{}\n \"{}\": ", text.empty() ? "{" : ",", key);
+    text += format_text("{}\n \"{}\": ", text.empty() ? "{" : ",", key);
     if (key != "files" || value.empty()) {
       text += line_of(value);
       continue;
@@ -247,4 +247,4 @@ Result<std::vector<CheckpointFile>> parse_files(const std::string& text) {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

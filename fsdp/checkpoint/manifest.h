@@ -3,7 +3,7 @@
 // A slice is a range of elements of one flat float32 tensor and the bytes that hold them. Tensors
 // are named by a kind - "parameter", "statistic" (a running statistic, one copy a rank) or a state
 // of the optimizer ("exp_avg") - and by the initializer's name; in a local checkpoint by the number
-// of a unit, whose flat elements they are then (fsdp/unit.h). Bytes are little-endian and dense.
+// of a unit, whose flat elements they are then (fsdp/plan/unit.h). Bytes are little-endian and dense.
 // Each kChecksumBlock bytes of a slice have a checksum of their own, so that a rank can check what
 // it reads without reading more.
 //
@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/status.h"
 #include "kernels/core/shape.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 inline constexpr int kCheckpointVersion = 1;
 inline constexpr int64_t kChecksumBlock = int64_t{1} << 20;  // bytes
@@ -91,7 +91,7 @@ struct Manifest {
   std::string save;      // names the save: the same in every file's header
   int64_t sequence = 0;  // in its folder: the latest has the largest
   std::string model;     // absolute path of the input file
-  std::string graph;     // its hash (importer/graph_hash.h)
+  std::string graph;     // its hash (importer/proto/graph_hash.h)
   int world = 1;
   std::string strategy, wrap;
   int64_t step = 0;  // updates done
@@ -114,4 +114,4 @@ Result<Manifest> parse_manifest(const std::string& text);
 std::string to_text(const std::vector<CheckpointFile>& files);
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -4,7 +4,7 @@
 
 #include "fsdp/checkpoint/manifest.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 constexpr int64_t kMostNumel = int64_t{1} << 60;  // so that no sum of two, nor bytes, overflow
@@ -80,7 +80,7 @@ class ManifestCheck {
     for (const Slice& slice : file.slices) {
       OFSDP_RETURN_IF_ERROR(
           check_slice(slice, file)
-              .with_prefix(fmt::format("slice of {} '{}'", slice.kind, slice.name)));
+              .with_prefix(format_text("slice of {} '{}'", slice.kind, slice.name)));
       if (slice.offset < end && file.header) return input_error("slices overlap at byte {}", end);
       end = slice.offset + slice.bytes();
     }
@@ -125,4 +125,4 @@ class ManifestCheck {
 
 Status check_manifest(const Manifest& manifest) { return ManifestCheck(manifest).check(); }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 enum class KeepBest { kNone, kLoss, kAccuracy };
 
@@ -13,4 +13,4 @@ struct Retention {
   KeepBest best = KeepBest::kNone;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

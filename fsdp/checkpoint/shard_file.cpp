@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "importer/wire.h"
+#include "importer/file/wire.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 namespace {
 
 // Field numbers of ModelProto, GraphProto, TensorProto and StringStringEntryProto.
@@ -22,7 +22,7 @@ std::string metadata(const std::string& key, const std::string& value) {
 std::string initializer_name(const Slice& slice, bool several) {
   std::string name = slice.name;
   if (slice.kind != kParameterKind && slice.kind != kStatisticKind) name += ":" + slice.kind;
-  return several ? fmt::format("{}@{}", name, slice.first) : name;
+  return several ? format_text("{}@{}", name, slice.first) : name;
 }
 
 // The TensorProto up to its data, which follow: tag and length of raw_data are its end.
@@ -62,7 +62,7 @@ PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSli
                       size_t part) {
   std::string graph_name;
   append_bytes(graph_name, kGraphName,
-               fmt::format("rank {} of {}, part {}", identity.rank, identity.world, part));
+               format_text("rank {} of {}, part {}", identity.rank, identity.world, part));
   std::vector<std::string> heads;
   uint64_t graph_bytes = graph_name.size();
   for (size_t i = 0; i < slices.size(); ++i) {
@@ -76,8 +76,8 @@ PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSli
     graph_bytes += heads.back().size() + static_cast<uint64_t>(slices[i].slice.bytes());
   }
   PlannedFile planned;
-  planned.file.name = fmt::format("rank-{:05}-of-{:05}{}.onnx", identity.rank, identity.world,
-                                  part == 0 ? "" : fmt::format(".{}", part));
+  planned.file.name = format_text("rank-{:05}-of-{:05}{}.onnx", identity.rank, identity.world,
+                                  part == 0 ? "" : format_text(".{}", part));
   planned.file.rank = identity.rank;
   std::string pending = model_head(identity, graph_bytes) + graph_name;
   int64_t& end = planned.file.bytes;
@@ -126,4 +126,4 @@ std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
   return files;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

@@ -14,7 +14,7 @@
 
 #include "fsdp/checkpoint/manifest.h"
 
-namespace ofsdp {
+namespace ofsdp::fsdp {
 
 inline constexpr int64_t kShardFileMost = int64_t{1} << 30;
 
@@ -44,4 +44,4 @@ std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
                                           const std::vector<SourceSlice>& slices,
                                           int64_t most_bytes = kShardFileMost);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::fsdp

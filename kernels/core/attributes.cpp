@@ -1,20 +1,20 @@
 #include "kernels/core/attributes.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 struct Printer {
-  std::string operator()(int64_t v) const { return fmt::format("{}", v); }
-  std::string operator()(float v) const { return fmt::format("{}", v); }
+  std::string operator()(int64_t v) const { return format_text("{}", v); }
+  std::string operator()(float v) const { return format_text("{}", v); }
   std::string operator()(const std::string& v) const { return v; }
   std::string operator()(const std::vector<int64_t>& v) const {
-    return fmt::format("[{}]", fmt::join(v, ","));
+    return format_text("[{}]", joined(v, ","));
   }
   std::string operator()(const std::vector<float>& v) const {
-    return fmt::format("[{}]", fmt::join(v, ","));
+    return format_text("[{}]", joined(v, ","));
   }
   std::string operator()(const std::vector<std::string>& v) const {
-    return fmt::format("[{}]", fmt::join(v, ","));
+    return format_text("[{}]", joined(v, ","));
   }
   std::string operator()(const ConstantPtr& v) const { return v->desc.text(); }
 };
@@ -29,4 +29,4 @@ std::string Attributes::text() const {
   return text;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -11,7 +11,7 @@
 
 #include "kernels/core/tensor.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>,
                                std::vector<float>, std::vector<std::string>, ConstantPtr>;
@@ -49,4 +49,4 @@ class Attributes {
   std::map<std::string, Attribute> map_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -5,9 +5,9 @@
 #include <charconv>
 #include <sstream>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 struct OpText {
@@ -28,9 +28,9 @@ constexpr std::array kOps = {
 };
 
 std::string step_text(const ChainStep& s) {
-  if (s.op == ChainOp::kNumber) return fmt::format("Number {}", s.number);
+  if (s.op == ChainOp::kNumber) return format_text("Number {}", s.number);
   const char* name = chain_op_name(s.op);
-  return s.b < 0 ? fmt::format("{} {}", name, s.a) : fmt::format("{} {} {}", name, s.a, s.b);
+  return s.b < 0 ? format_text("{} {}", name, s.a) : format_text("{} {} {}", name, s.a, s.b);
 }
 
 Result<ChainStep> parse_step(const std::string& text, int values) {
@@ -159,4 +159,4 @@ bool is_trailing(const Shape& part, const Shape& shape) {
   return true;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -18,7 +18,7 @@
 #include "kernels/core/attributes.h"
 #include "kernels/core/chain_op.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // "GeluTanh"; nullptr behind the last.
 const char* chain_op_name(ChainOp op);
@@ -64,4 +64,4 @@ CompactedChain compacted(const Chain& chain);
 // Whether an operand of shape `part` is repeated along leading axes: [1, 1, c] or [c] of [a, b, c].
 bool is_trailing(const Shape& part, const Shape& shape);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

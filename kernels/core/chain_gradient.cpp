@@ -1,9 +1,9 @@
 #include <map>
 
+#include "kernels/base/status.h"
 #include "kernels/core/chain.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 class Gradient {
@@ -128,4 +128,4 @@ Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted) {
   return Gradient(forward).run(wanted);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

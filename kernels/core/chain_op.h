@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 enum class ChainOp : uint8_t {
   kNumber,
@@ -33,4 +33,4 @@ enum class ChainOp : uint8_t {
   kGeluTanhGrad,
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

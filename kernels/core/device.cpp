@@ -5,7 +5,7 @@
 
 #include "kernels/core/device_problem.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 using Text = std::array<char, 512>;
@@ -150,4 +150,4 @@ Result<DeviceEvent> DeviceEvent::make(Device& device, bool timed) {
   return made;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -18,7 +18,7 @@
 #include "kernels/core/kernel.h"
 #include "kernels/core/memory.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // What kernels of a device get instead of the values of a StepContext, which are in device memory.
 struct DeviceStepContext : StepContext {
@@ -121,4 +121,4 @@ Result<std::unique_ptr<Device>> find_device(int ordinal);
 // How many devices there are, or why there is none, in one line.
 Result<int> count_devices();
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

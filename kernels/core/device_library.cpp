@@ -7,7 +7,7 @@
 
 #include "kernels/core/device.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
@@ -79,4 +79,4 @@ Result<std::unique_ptr<Device>> find_device(int ordinal) {
   return Device::open(*library.table, ordinal, library.handle);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

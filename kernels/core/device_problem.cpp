@@ -1,6 +1,6 @@
 #include "kernels/core/device_problem.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 // A constant without elements is not an absent one.
@@ -124,4 +124,4 @@ Problem decode(const ofsdp_problem& c) {
   return problem;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

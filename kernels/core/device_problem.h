@@ -11,7 +11,7 @@
 #include "kernels/core/device_table.h"
 #include "kernels/core/kernel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 class EncodedProblem {
  public:
@@ -32,4 +32,4 @@ class EncodedProblem {
 // Copies everything, constants included.
 Problem decode(const ofsdp_problem& problem);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -309,7 +309,7 @@ typedef struct ofsdp_device_table {
   int32_t (*exchange_parts)(ofsdp_device*, ofsdp_stream*, ofsdp_group*, const void* src,
                             const size_t* offsets, int32_t places, void* dst, size_t bytes_each);
 
-  /* A sum of squares that depends on no order and no cut (runtime/exact_squares.h). `sum` is 0 at
+  /* A sum of squares that depends on no order and no cut (runtime/engine/exact_squares.h). `sum` is 0 at
    * first and again once it is taken: as OFSDP_EXACT_LIMBS doubles, whole numbers, least significant
    * first, which ranks add up; NaN in the first where a value was not finite. */
   int32_t (*add_exact_squares)(ofsdp_device*, ofsdp_stream*, const float* values, int64_t count,

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 struct Entry {
@@ -42,4 +42,4 @@ bool is_floating(DType dtype) { return dtype >= DType::kFloat32 && dtype <= DTyp
 
 bool is_integer(DType dtype) { return dtype >= DType::kInt8 && dtype <= DType::kUInt64; }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -10,7 +10,9 @@
 #include <optional>
 #include <string_view>
 
-namespace ofsdp {
+#include "kernels/base/namespaces.h"
+
+namespace ofsdp::kernels {
 
 enum class DType : uint8_t {
   kUndefined,
@@ -35,4 +37,4 @@ std::optional<DType> dtype_from_name(std::string_view name);
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);  // signed and unsigned, not bool
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

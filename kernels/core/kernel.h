@@ -21,7 +21,7 @@
 #include "kernels/core/attributes.h"
 #include "kernels/core/tensor.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct Problem {
   Attributes attributes;
@@ -93,4 +93,4 @@ std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
   return std::make_unique<FunctionKernel>(std::move(function), workspace_bytes);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 void MemoryLedger::add(size_t bytes) {
   const size_t now = current_ += bytes;
@@ -103,4 +103,4 @@ Result<Region> Region::make(MemoryLedger& ledger, size_t bytes, size_t entered, 
   return region;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -15,9 +15,9 @@
 #include <cstddef>
 #include <string>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr size_t kTensorAlignment = 64;  // bytes; a cache line, and an AVX-512 register
 inline constexpr size_t kPageBytes = 4096;
@@ -76,4 +76,4 @@ class Region {
   int fd_ = -1;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -1,6 +1,6 @@
 #include "kernels/core/op_def.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 Ref GradBuilder::ints(const std::vector<int64_t>& values) {
   return constant(
@@ -19,4 +19,4 @@ Ref GradBuilder::sum_to(Ref grad, Ref target) {
   return emit1("ofsdp.SumTo", {grad}, {{"shape", shape.axes()}});
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -22,7 +22,7 @@
 
 #include "kernels/core/kernel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr const char* kOwnDomain = "ofsdp";
 
@@ -137,4 +137,4 @@ struct OpDef {
   std::string full_name() const { return domain.empty() ? name : domain + "." + name; }
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
-namespace ofsdp {
+#include "kernels/base/namespaces.h"
+
+namespace ofsdp::kernels {
 
 struct OptimizerSettings {
   double weight_decay = 0;
@@ -67,4 +69,4 @@ struct OptimizerDef {
 std::vector<OptimizerDef> optimizer_list();                   // one list
 const OptimizerDef* find_optimizer(const std::string& name);  // null: unknown
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

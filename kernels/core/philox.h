@@ -14,7 +14,7 @@
 #include <array>
 #include <cstdint>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using PhiloxCounter = std::array<uint32_t, 4>;
 using PhiloxKey = std::array<uint32_t, 2>;
@@ -61,4 +61,4 @@ constexpr uint32_t philox_element(PhiloxKey key, uint64_t sample, uint64_t eleme
   return bits[element / 16 % 4];
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -1,6 +1,6 @@
 #include "kernels/core/registry.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 void Registry::add(OpDef op) {
   const auto key = std::make_pair(op.domain, op.name);
@@ -32,4 +32,4 @@ Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& pr
                      problem.attributes.text());
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -10,7 +10,7 @@
 
 #include "kernels/core/op_def.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 class Registry {
  public:
@@ -28,4 +28,4 @@ Registry make_registry();  // every operator of kernels/ops
 // The best implementation that accepts the problem, made; or which operator refused which problem.
 Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 int64_t Shape::numel(int begin, int end) const {
   int64_t product = 1;
@@ -10,7 +10,7 @@ int64_t Shape::numel(int begin, int end) const {
   return product;
 }
 
-std::string Shape::text() const { return fmt::format("[{}]", fmt::join(axes_, ", ")); }
+std::string Shape::text() const { return format_text("[{}]", joined(axes_, ", ")); }
 
 Result<int> normalize_axis(int64_t axis, int rank) {
   if (axis < -rank || axis >= rank) {
@@ -23,9 +23,9 @@ Result<int64_t> checked_numel(const std::vector<int64_t>& axes) {
   constexpr int64_t kMost = int64_t{1} << 59;  // 8-byte elements of that many are 2^62 bytes
   int64_t product = 1;
   for (int64_t axis : axes) {
-    if (axis < 0) return input_error("axis {} of [{}] is negative", axis, fmt::join(axes, ", "));
+    if (axis < 0) return input_error("axis {} of [{}] is negative", axis, joined(axes, ", "));
     if (axis != 0 && product > kMost / axis) {
-      return input_error("dimensions [{}] overflow", fmt::join(axes, ", "));
+      return input_error("dimensions [{}] overflow", joined(axes, ", "));
     }
     product *= axis;
   }
@@ -46,4 +46,4 @@ Result<Shape> broadcast(const Shape& a, const Shape& b) {
   return Shape(std::move(axes));
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

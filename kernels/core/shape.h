@@ -1,5 +1,5 @@
 // Shape: the axes of a tensor, outermost first, all known (symbolic axes are bound before a Shape
-// is made; see importer/graph.h). Rank 0 is a scalar with one element; an axis of 0 is allowed.
+// is made; see importer/graph/graph.h). Rank 0 is a scalar with one element; an axis of 0 is allowed.
 //
 // Ownership: values. Threads: any.
 #pragma once
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 class Shape {
  public:
@@ -42,4 +42,4 @@ Result<int64_t> checked_numel(const std::vector<int64_t>& axes);
 // ONNX's multidirectional broadcasting.
 Result<Shape> broadcast(const Shape& a, const Shape& b);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -1,6 +1,6 @@
 #include "kernels/core/standard_body.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 // ONNX's TensorProto.DataType.
@@ -59,4 +59,4 @@ Ref BodyBuilder::cast(Ref a, DType dtype) {
   return emit1("Cast", {a}, {{"to", onnx_code(dtype)}});
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -14,7 +14,7 @@
 
 #include "kernels/core/op_def.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 class BodyBuilder {
  public:
@@ -57,4 +57,4 @@ using StandardBody = void (*)(BodyBuilder&);
 StandardBody find_standard_body(const std::string& full_name);
 std::vector<std::string> standard_body_names();
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

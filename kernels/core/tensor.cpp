@@ -6,7 +6,7 @@
 #include "kernels/core/attributes.h"
 #include "kernels/core/kernel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 // Calls f(T{}) with the C++ type that stores `dtype`; the 16-bit floats are handled by the callers.
@@ -139,4 +139,4 @@ bool Problem::all_dtype(DType dtype) const {
   return std::ranges::all_of(inputs, same) && std::ranges::all_of(outputs, same);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

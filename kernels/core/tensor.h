@@ -18,7 +18,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/core/shape.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 enum class Layout : uint8_t { kPlain, kChannelsLast };
 
@@ -75,4 +75,4 @@ uint16_t float_to_half(float value);
 float bfloat16_to_float(uint16_t bits);
 uint16_t float_to_bfloat16(float value);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

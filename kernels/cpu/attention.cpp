@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/attention_plan.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using namespace attention;
 
@@ -240,4 +240,4 @@ template class AttentionKernel<float>;
 template class AttentionKernel<BFloat16>;
 template class AttentionKernel<double>;
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

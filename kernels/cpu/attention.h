@@ -26,7 +26,7 @@
 
 #include "kernels/cpu/stored_floats.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // Where head h of sample b starts, and how far its rows lie apart, in elements.
 struct HeadStrides {
@@ -90,4 +90,4 @@ extern template class AttentionKernel<float>;
 extern template class AttentionKernel<BFloat16>;
 extern template class AttentionKernel<double>;
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

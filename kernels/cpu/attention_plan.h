@@ -17,7 +17,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile_product.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 template <typename T>
 struct AttentionPlan {
@@ -185,4 +185,4 @@ struct AttentionPlan {
   Buffers buffers{};
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -8,7 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
-namespace ofsdp::attention {
+namespace ofsdp::kernels::attention {
 namespace {
 
 template <typename T, typename M>
@@ -110,4 +110,4 @@ void cap_grad_row(double* ds, const double* capped, double cap, int64_t n) {
   cap_grad_as(ds, capped, cap, n);
 }
 
-}  // namespace ofsdp::attention
+}  // namespace ofsdp::kernels::attention

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/stored_floats.h"
 
-namespace ofsdp::attention {
+namespace ofsdp::kernels::attention {
 
 void cap_row(float* s, int64_t n, float cap);  // s = cap tanh(s / cap)
 void cap_row(double* s, int64_t n, double cap);
@@ -41,4 +41,4 @@ void softmax_grad_row(const double* p, double* dp, int64_t n);
 void cap_grad_row(float* ds, const float* capped, float cap, int64_t n);
 void cap_grad_row(double* ds, const double* capped, double cap, int64_t n);
 
-}  // namespace ofsdp::attention
+}  // namespace ofsdp::kernels::attention

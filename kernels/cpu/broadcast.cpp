@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 using Axis = StridedLoop::Axis;
@@ -94,4 +94,4 @@ void StridedLoop::seek(int64_t row, std::array<int64_t, kMaxLoopAxes>& index,
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

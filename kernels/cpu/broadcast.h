@@ -16,7 +16,7 @@
 
 #include "kernels/core/tensor.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr int kMaxLoopAxes = 16;
 
@@ -73,4 +73,4 @@ class StridedLoop {
   int64_t rows_ = 0;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/chain_steps.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kBufferFloats = 8192;  // 32 KiB
@@ -188,4 +188,4 @@ std::unique_ptr<Kernel> make_chain_kernel(const Chain& chain, const Problem& pro
   return std::make_unique<ChainKernel>(chain, problem);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -15,10 +15,10 @@
 #include "kernels/core/chain.h"
 #include "kernels/core/kernel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // Whether the operands lie as above.
 bool chain_accepts(const Problem& problem);
 std::unique_ptr<Kernel> make_chain_kernel(const Chain& chain, const Problem& problem);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

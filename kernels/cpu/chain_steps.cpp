@@ -1,10 +1,10 @@
 #include "kernels/cpu/chain_steps.h"
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 #include "kernels/cpu/gelu_formulas.h"
 #include "kernels/cpu/real_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 #define OFSDP_CHAIN_LOOP(name, formula)                                                          \
@@ -26,8 +26,8 @@ OFSDP_CHAIN_LOOP(sqrt, math::sqrt(a))
 OFSDP_CHAIN_LOOP(reciprocal, 1.0f / a)
 OFSDP_CHAIN_LOOP(erf, math::erf(a))
 OFSDP_CHAIN_LOOP(softplus, (a < 0.0f ? 0.0f : a) + math::log1p(math::exp(-math::fabs(a))))
-OFSDP_CHAIN_LOOP(gelu, ofsdp::gelu_erf(a))
-OFSDP_CHAIN_LOOP(gelu_by_tanh, ofsdp::gelu_tanh(a))
+OFSDP_CHAIN_LOOP(gelu, ofsdp::kernels::gelu_erf(a))
+OFSDP_CHAIN_LOOP(gelu_by_tanh, ofsdp::kernels::gelu_tanh(a))
 OFSDP_CHAIN_LOOP(relu_grad, b > 0.0f ? a : 0.0f)
 OFSDP_CHAIN_LOOP(sigmoid_grad, a* b*(1.0f - b))
 OFSDP_CHAIN_LOOP(tanh_grad, a*(1.0f - b * b))
@@ -94,4 +94,4 @@ ChainLoop chain_loop(ChainOp op) {
   OFSDP_CHECK(false, "no loop of a chain step");
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

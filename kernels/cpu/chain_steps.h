@@ -6,10 +6,10 @@
 #include "kernels/core/chain.h"
 #include "kernels/cpu/elementwise.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using ChainLoop = void (*)(const BinaryRow<float>&);
 
 ChainLoop chain_loop(ChainOp op);  // of all but kNumber
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -5,7 +5,7 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;
@@ -289,4 +289,4 @@ OFSDP_CHANNEL_NORM_OF(float)
 OFSDP_CHANNEL_NORM_OF(double)
 #undef OFSDP_CHANNEL_NORM_OF
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

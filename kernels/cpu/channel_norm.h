@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct ChannelExtent {
   int64_t batch = 0, channels = 0, inner = 0;
@@ -62,4 +62,4 @@ void segment_grad(const float* dy, const float* x, const GradFactors<float>& f, 
 void segment_grad(const double* dy, const double* x, const GradFactors<double>& f, double* dx,
                   int64_t n);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

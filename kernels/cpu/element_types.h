@@ -8,10 +8,10 @@
 // Ownership: none. Threads: any. Errors: none; another dtype is our own bug.
 #pragma once
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline bool is_number(DType dtype) {
   return dtype != DType::kUndefined && dtype != DType::kFloat16 && dtype != DType::kBFloat16;
@@ -61,4 +61,4 @@ auto with_bits(size_t bytes, const F& f) {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -18,7 +18,7 @@
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr int64_t kElementGrain = 16384;  // elements worth a thread
 
@@ -145,4 +145,4 @@ std::unique_ptr<Kernel> create_binary(const Problem& p) {
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -1,6 +1,6 @@
 #include "kernels/cpu/float_width.h"
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
 
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 template <typename T>
@@ -80,4 +80,4 @@ void narrow(const float* src, DType to, void* dst, int64_t numel) {
   span(src, dst, 0, numel);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

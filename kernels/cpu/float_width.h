@@ -12,7 +12,7 @@
 
 #include "kernels/core/dtype.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using WidthSpan = void (*)(const void* src, void* dst, int64_t begin, int64_t end);
 
@@ -21,4 +21,4 @@ WidthSpan width_span(DType from, DType to);
 void widen(DType from, const void* src, float* dst, int64_t numel);
 void narrow(const float* src, DType to, void* dst, int64_t numel);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -16,7 +16,7 @@
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // f(T{}) with the C++ type of a number type other than the 16-bit floats.
 template <typename F>
@@ -201,4 +201,4 @@ std::unique_ptr<Kernel> create_fold(DType dtype, const Shape& shape,
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -11,7 +11,7 @@
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/real_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 template <typename T>
 OFSDP_INLINE T gelu_erf(T x) {
@@ -44,4 +44,4 @@ OFSDP_INLINE T gelu_tanh_slope(T x) {
   return s + v * s * (T{1} - s) * twice;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -6,7 +6,7 @@
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;
@@ -103,4 +103,4 @@ std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel>
   return std::make_unique<ConvertingKernel>(p, as_float32(p), std::move(inner));
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

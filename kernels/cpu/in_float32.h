@@ -11,7 +11,7 @@
 
 #include "kernels/core/kernel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 bool has_half_floats(const Problem& p);
 Problem as_float32(const Problem& p);  // 16-bit floats replaced by float32
@@ -32,4 +32,4 @@ Implementation in_float32() {
   return {"in_float32", accepts_in_float32<accepts>, create_in_float32<create>};
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

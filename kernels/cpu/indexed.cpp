@@ -1,6 +1,6 @@
 #include "kernels/cpu/indexed.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 // Where each element of axes begin .. end-1 of `walked` lies in a plain tensor of shape `data`.
@@ -55,4 +55,4 @@ Status TuplePlaces::check(const int64_t* indices) const {
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -15,7 +15,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/cpu/lines.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline bool is_index(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
 
@@ -93,4 +93,4 @@ struct TuplePlaces {
   }
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

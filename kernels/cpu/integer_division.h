@@ -10,7 +10,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/integer_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 template <typename T>
 constexpr T wrapping_quotient(T a, T b) {
@@ -49,4 +49,4 @@ inline std::unique_ptr<Kernel> with_divisor_check(const Problem& p,
       });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

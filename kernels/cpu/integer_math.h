@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 template <typename T, typename F>
 constexpr T wrapping(T a, T b, const F& f) {
@@ -17,4 +17,4 @@ constexpr T wrapping(T a, T b, const F& f) {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr int64_t kLanes = 16;
 
@@ -56,4 +56,4 @@ template <typename F>
                       [](float a, float b) { return b > a ? b : a; });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

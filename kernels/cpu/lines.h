@@ -16,7 +16,7 @@
 #include "kernels/core/shape.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct Lines {
   int64_t outer = 1;
@@ -50,4 +50,4 @@ void for_line_blocks(const Lines& lines, const F& f) {
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

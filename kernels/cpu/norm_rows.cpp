@@ -6,7 +6,7 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;
@@ -220,4 +220,4 @@ template void norm_rows_grad(const NormRows&, const NormBackward<double>&);
 template void norm_rows_grad(const NormRows&, const NormBackward<BFloat16>&);
 template void norm_rows_grad(const NormRows&, const NormBackward<Half>&);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

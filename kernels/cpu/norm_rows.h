@@ -19,7 +19,7 @@
 
 #include "kernels/cpu/stored_floats.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct NormRows {
   int64_t rows = 0, width = 0;
@@ -54,4 +54,4 @@ void norm_rows(const NormRows& n, const NormForward<T>& f);
 template <typename T>
 void norm_rows_grad(const NormRows& n, const NormBackward<T>& b);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -2,7 +2,7 @@
 
 #include "kernels/core/memory.h"
 
-namespace ofsdp::onednn {
+namespace ofsdp::kernels::onednn {
 namespace {
 
 // Where a memory object gets its bytes from at run time.
@@ -185,4 +185,4 @@ std::unique_ptr<Kernel> make_kernel(const dnnl::primitive_desc_base& pd,
   return std::make_unique<PrimitiveKernel>(pd, bindings);
 }
 
-}  // namespace ofsdp::onednn
+}  // namespace ofsdp::kernels::onednn

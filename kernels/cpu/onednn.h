@@ -25,7 +25,7 @@
 
 #include "kernels/core/kernel.h"
 
-namespace ofsdp::onednn {
+namespace ofsdp::kernels::onednn {
 
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
@@ -68,4 +68,4 @@ struct Binding {
 std::unique_ptr<Kernel> make_kernel(const dnnl::primitive_desc_base& pd,
                                     const std::vector<Binding>& bindings);
 
-}  // namespace ofsdp::onednn
+}  // namespace ofsdp::kernels::onednn

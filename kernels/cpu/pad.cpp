@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/broadcast.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 // Where position i of an endless axis lies in its n elements.
@@ -145,4 +145,4 @@ template void PadMap::pad(const uint64_t*, uint64_t, uint64_t*) const;
 template void PadMap::pad_grad(const float*, float*) const;
 template void PadMap::pad_grad(const double*, double*) const;
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

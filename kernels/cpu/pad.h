@@ -16,7 +16,7 @@
 #include "kernels/core/shape.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 enum class PadMode { kConstant, kReflect, kEdge, kWrap };
 
@@ -52,4 +52,4 @@ class PadMap {
   int64_t run_begin_ = 0, run_end_ = 0, run_from_ = 0;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

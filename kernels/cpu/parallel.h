@@ -18,7 +18,7 @@
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 int pool_threads();                // threads of the pool
 void set_pool_threads(int count);  // once, before planning
@@ -35,4 +35,4 @@ void parallel_for(int64_t n, int64_t grain, const F& f) {
   for (int64_t part = 0; part < parts; ++part) f(n * part / parts, n * (part + 1) / parts);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

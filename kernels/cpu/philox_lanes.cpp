@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 void fill_plain(PhiloxKey key, uint64_t sample, int64_t first_group, int64_t groups,
@@ -122,4 +122,4 @@ std::vector<PhiloxFill> all_philox_fills() {
 
 PhiloxFill best_philox_fill() { return all_philox_fills().front(); }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -13,7 +13,7 @@
 
 #include "kernels/core/philox.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr int64_t kPhiloxGroup = 64;  // elements of sixteen blocks, the unit of a fill
 
@@ -25,4 +25,4 @@ using PhiloxFill = void (*)(PhiloxKey key, uint64_t sample, int64_t first_group,
 PhiloxFill best_philox_fill();
 std::vector<PhiloxFill> all_philox_fills();  // that this processor can run; for tests
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

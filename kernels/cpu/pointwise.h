@@ -28,7 +28,7 @@
 
 #define OFSDP_INLINE [[gnu::always_inline]] inline
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 using TypeSet = uint32_t;
 constexpr TypeSet type_bit(DType dtype) { return TypeSet{1} << static_cast<unsigned>(dtype); }
@@ -269,4 +269,4 @@ std::vector<Implementation> binary_kernels() {
   return all;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

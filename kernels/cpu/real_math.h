@@ -10,7 +10,7 @@
 #include "kernels/cpu/vector_pow.h"
 #include "kernels/cpu/vector_trigonometry.h"
 
-namespace ofsdp::math {
+namespace ofsdp::kernels::math {
 
 // A function of one argument that gcc turns into an instruction in both types.
 #define OFSDP_INSTRUCTION(name)                                                        \
@@ -55,4 +55,4 @@ template <typename T>
   return T{1} / (T{1} + exp(-x));
 }
 
-}  // namespace ofsdp::math
+}  // namespace ofsdp::kernels::math

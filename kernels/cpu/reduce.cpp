@@ -8,7 +8,7 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;
@@ -263,4 +263,4 @@ template void Reduction::run(const float*, float*, float) const;
 template void Reduction::run(const BFloat16*, BFloat16*, float) const;
 template void Reduction::run(const Half*, Half*, float) const;
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

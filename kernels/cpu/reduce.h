@@ -19,7 +19,7 @@
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/stored_floats.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 enum class ReduceKind { kSum, kSumAbs, kSumSquares, kProduct, kMax, kMin };
 
@@ -44,4 +44,4 @@ extern template void Reduction::run(const float*, float*, float) const;
 extern template void Reduction::run(const BFloat16*, BFloat16*, float) const;
 extern template void Reduction::run(const Half*, Half*, float) const;
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

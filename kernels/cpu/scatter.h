@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/integer_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 enum class ScatterKind { kNone, kAdd, kMul, kMax, kMin };
 
@@ -49,4 +49,4 @@ auto with_reduction(ScatterKind kind, const F& f) {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

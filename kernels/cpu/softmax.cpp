@@ -6,7 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 4096;   // elements worth a thread; each costs an exponential
@@ -173,4 +173,4 @@ void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float
       });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -14,7 +14,7 @@
 
 #include "kernels/core/shape.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct SoftmaxExtent {
   int64_t outer = 1;
@@ -30,4 +30,4 @@ void softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* ds
 void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
                       float* diff_src);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/softmax.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // f(first): element first + k * e.inner for each class k is one distribution.
 template <typename F>
@@ -65,4 +65,4 @@ inline void log_softmax_grad_loops(const SoftmaxExtent& e, const double* dy, con
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

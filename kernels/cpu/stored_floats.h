@@ -18,10 +18,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct BFloat16 {
   uint16_t bits;
@@ -110,4 +110,4 @@ auto with_stored_float(DType dtype, const F& f) {
   return f(float{});
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements worth a thread
@@ -123,4 +123,4 @@ void StridedCopy::run_tiles(const T* src, T* dst) const {
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

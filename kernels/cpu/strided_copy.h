@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/broadcast.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 class StridedCopy {
  public:
@@ -36,4 +36,4 @@ class StridedCopy {
   size_t element_bytes_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

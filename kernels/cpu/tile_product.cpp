@@ -6,7 +6,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 onednn::Desc matrix(DType dtype, int64_t rows, int64_t columns, bool transposed) {
@@ -132,4 +132,4 @@ void TileProduct<double>::run(int, const double* a, const double* b, double* dst
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -14,7 +14,7 @@
 
 #include "kernels/cpu/stored_floats.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 struct TileSize {
   int64_t rows = 0, inner = 0, columns = 0;
@@ -50,4 +50,4 @@ class TileProduct<double> {
   TileSize size_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

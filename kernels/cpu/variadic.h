@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/pointwise.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // Loop k joins y (or input 0 in the first) and input k + 1.
 inline std::vector<StridedLoop> fold_loops(const Problem& p) {
@@ -73,4 +73,4 @@ std::vector<Implementation> variadic_kernels() {
   return kernels_by<accepts_fold<types>, create_fold<F, types>>();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

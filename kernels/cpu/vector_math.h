@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 [[gnu::always_inline]] inline float vector_exp(float x) {
   x = x > 89.0f ? 89.0f : x;             // e^89 is infinity already
@@ -123,4 +123,4 @@ namespace ofsdp {
   return v * (p / q);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 // log2 of x > 0: x = 2^k m, m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).
 [[gnu::always_inline]] inline double log2_in_double(float x) {
@@ -70,4 +70,4 @@ namespace ofsdp {
   return one ? 1.0f : y;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

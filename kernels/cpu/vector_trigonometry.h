@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/vector_math.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 inline constexpr float kMostTurned = 2e8f;
 
@@ -150,4 +150,4 @@ struct QuarterTurn {
   return __builtin_copysignf(0.5f * vector_log1p(2.0f * size / (1.0f - size)), x);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

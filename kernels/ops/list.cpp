@@ -1,6 +1,6 @@
 #include "kernels/ops/list.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 Registry make_registry() {
   Registry registry;
@@ -205,4 +205,4 @@ Registry make_registry() {
   return registry;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

@@ -3,7 +3,7 @@
 
 #include "kernels/core/registry.h"
 
-namespace ofsdp::ops {
+namespace ofsdp::kernels::ops {
 
 void add_relu(Registry& registry);
 void add_sum_to(Registry& registry);
@@ -208,4 +208,4 @@ void add_training_adam(Registry& registry);
 void add_training_adagrad(Registry& registry);
 void add_training_momentum(Registry& registry);
 
-}  // namespace ofsdp::ops
+}  // namespace ofsdp::kernels::ops

@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 namespace {
 
 const std::map<std::string, StandardBody>& bodies() {
@@ -137,4 +137,4 @@ Ref label_scale(BodyBuilder& b, const LabelTerms& terms, Ref diff_loss) {
 }
 
 }  // namespace ops
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

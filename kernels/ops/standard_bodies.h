@@ -6,7 +6,7 @@
 
 #include "kernels/core/standard_body.h"
 
-namespace ofsdp::ops {
+namespace ofsdp::kernels::ops {
 
 void abs_grad_body(BodyBuilder& b);
 void average_pool_grad_body(BodyBuilder& b);
@@ -57,4 +57,4 @@ Ref class_weights(BodyBuilder& b, Ref weights, const Shape& scores);
 // What a label's gradient is multiplied by, from that of the loss and the reduction.
 Ref label_scale(BodyBuilder& b, const LabelTerms& terms, Ref diff_loss);
 
-}  // namespace ofsdp::ops
+}  // namespace ofsdp::kernels::ops

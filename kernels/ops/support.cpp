@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-namespace ofsdp::ops {
+namespace ofsdp::kernels::ops {
 
 Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const char* name) {
   const Constant* constant = c.constant(i);
@@ -11,7 +11,7 @@ Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const c
     return input_error("input '{}' must be known before the run, found a computed value", name);
   }
   auto values = int_values(*constant);
-  if (!values.ok()) return std::move(values).status().with_prefix(fmt::format("input '{}'", name));
+  if (!values.ok()) return std::move(values).status().with_prefix(format_text("input '{}'", name));
   return values;
 }
 
@@ -131,4 +131,4 @@ void append(std::vector<SampleCase>& list, std::vector<SampleCase> more) {
               std::make_move_iterator(more.end()));
 }
 
-}  // namespace ofsdp::ops
+}  // namespace ofsdp::kernels::ops

@@ -9,7 +9,7 @@
 
 #include "kernels/core/op_def.h"
 
-namespace ofsdp::ops {
+namespace ofsdp::kernels::ops {
 
 // --- infer ---
 // The values of integer input i, which must be known while planning; `name` is ONNX's ("axes").
@@ -70,4 +70,4 @@ std::vector<SampleCase> pair_samples(const Fill& fill = {});
 Fill fill_with(size_t which, std::vector<double> numbers);
 void append(std::vector<SampleCase>& list, std::vector<SampleCase> more);
 
-}  // namespace ofsdp::ops
+}  // namespace ofsdp::kernels::ops

@@ -7,7 +7,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Factors {
@@ -53,4 +53,4 @@ std::vector<std::string> states(const OptimizerSettings&) { return {"square_avg"
 
 OptimizerDef adadelta() { return {"adadelta", states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -6,7 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Factors {
@@ -44,4 +44,4 @@ std::vector<std::string> states(const OptimizerSettings&) { return {"sum"}; }
 
 OptimizerDef adagrad() { return {"adagrad", states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

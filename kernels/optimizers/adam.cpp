@@ -5,7 +5,7 @@
 #include "kernels/optimizers/adam_update.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 void update(const OptimizerSettings& settings, const OptimizerSpan<float>& span) {
@@ -20,4 +20,4 @@ void reference(const OptimizerSettings& settings, const OptimizerSpan<double>& s
 
 OptimizerDef adam() { return {"adam", adam_states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

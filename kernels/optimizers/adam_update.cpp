@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/parallel.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 // Computed in double and rounded once, as PyTorch does with Python's floats.
@@ -80,4 +80,4 @@ void adam_reference(const OptimizerSettings& s, const OptimizerSpan<double>& spa
   }
 }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

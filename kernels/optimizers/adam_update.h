@@ -6,7 +6,7 @@
 
 #include "kernels/core/optimizer.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 
 enum class Decay { kGradient, kDecoupled };  // Adam, AdamW
 
@@ -15,4 +15,4 @@ void adam_update(const OptimizerSettings& settings, const OptimizerSpan<float>& 
 void adam_reference(const OptimizerSettings& settings, const OptimizerSpan<double>& span,
                     Decay decay);
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -3,7 +3,7 @@
 #include "kernels/optimizers/adam_update.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 void update(const OptimizerSettings& settings, const OptimizerSpan<float>& span) {
@@ -18,4 +18,4 @@ void reference(const OptimizerSettings& settings, const OptimizerSpan<double>& s
 
 OptimizerDef adamw() { return {"adamw", adam_states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -11,7 +11,7 @@
 #include "kernels/optimizers/adam_update.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Factors {
@@ -68,4 +68,4 @@ void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
 
 OptimizerDef adamw_transformers() { return {"adamw_transformers", adam_states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -11,7 +11,7 @@
 #include "kernels/optimizers/adam_update.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Averages {
@@ -86,4 +86,4 @@ void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
 
 OptimizerDef lamb() { return {"lamb", adam_states, update, reference, direction, step_length}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -4,7 +4,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Factors {
@@ -45,4 +45,4 @@ std::vector<std::string> states(const OptimizerSettings&) { return {"exp_avg"}; 
 
 OptimizerDef lion() { return {"lion", states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

@@ -1,6 +1,6 @@
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp {
+namespace ofsdp::kernels {
 
 std::vector<OptimizerDef> optimizer_list() {
   using namespace optimizers;
@@ -16,4 +16,4 @@ const OptimizerDef* find_optimizer(const std::string& name) {
   return nullptr;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::kernels

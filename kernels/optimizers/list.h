@@ -5,7 +5,7 @@
 
 #include "kernels/core/optimizer.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 
 OptimizerDef sgd();
 OptimizerDef adam();
@@ -16,4 +16,4 @@ OptimizerDef adagrad();
 OptimizerDef lion();
 OptimizerDef lamb();
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

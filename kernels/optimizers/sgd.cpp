@@ -5,7 +5,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/list.h"
 
-namespace ofsdp::optimizers {
+namespace ofsdp::kernels::optimizers {
 namespace {
 
 struct Factors {
@@ -63,4 +63,4 @@ std::vector<std::string> states(const OptimizerSettings& s) {
 
 OptimizerDef sgd() { return {"sgd", states, update, reference}; }
 
-}  // namespace ofsdp::optimizers
+}  // namespace ofsdp::kernels::optimizers

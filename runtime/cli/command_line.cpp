@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/cli/option_reader.h"
-#include "runtime/cli/ort_settings.h"
-#include "runtime/cli/yaml_config.h"
+#include "runtime/cli/config/ort_settings.h"
+#include "runtime/cli/config/yaml_config.h"
+#include "runtime/cli/options/option_reader.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 struct CommandEntry {
@@ -155,7 +155,7 @@ Status check_operands(const CommandEntry& command, const Words& words) {
   for (const CommandEntry& entry : kCommands) commands.emplace_back(entry.name);
   return input_error("fsdp-run {}: expected {}, found {} words: '{}'{}", command.name,
                      wanted == 0 ? "no file" : "one " + std::string(command.operand), found.size(),
-                     fmt::join(found, "' '"), did_you_mean(found.front(), commands));
+                     joined(found, "' '"), did_you_mean(found.front(), commands));
 }
 
 Status check_form(const CommandEntry& command, const Words& words) {
@@ -265,4 +265,4 @@ Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {
   return parse_command(arguments, threads ? std::optional<std::string>(threads) : std::nullopt);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

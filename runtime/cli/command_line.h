@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 #include "runtime/options.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 struct ParsedCommand {
   std::optional<std::string> help_text;  // asked for: print it to stdout, exit 0, do nothing else
@@ -33,4 +33,4 @@ Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -10,25 +10,25 @@
 #include <iostream>
 #include <string>
 
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/connect.h"
-#include "fsdp/rank_identity.h"
 #include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
-#include "plugins/check.h"
+#include "plugins/check/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
-#include "runtime/cli/config_questions.h"
-#include "runtime/cli/effective_config.h"
-#include "runtime/cli/launcher.h"
+#include "runtime/cli/config/config_questions.h"
+#include "runtime/cli/config/effective_config.h"
+#include "runtime/cli/launch/launcher.h"
+#include "runtime/cli/launch/restart.h"
 #include "runtime/cli/operator_table.h"
-#include "runtime/cli/restart.h"
-#include "runtime/export.h"
-#include "runtime/make_training.h"
-#include "runtime/report/absent_ranks.h"
-#include "runtime/report/topology.h"
-#include "runtime/session.h"
+#include "runtime/commands/export.h"
+#include "runtime/commands/make_training.h"
+#include "runtime/plan/predict/absent_ranks.h"
+#include "runtime/plan/predict/topology.h"
+#include "runtime/train/session.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 int exit_status(const Status& status) { return status.kind() == ErrorKind::kInput ? 2 : 1; }
@@ -235,10 +235,10 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace ofsdp
+}  // namespace ofsdp::cli
 
 int main(int argc, char** argv) {
-  ofsdp::wait_passively(argv);
+  ofsdp::cli::wait_passively(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
-  return ofsdp::run(argc, argv);
+  return ofsdp::cli::run(argc, argv);
 }

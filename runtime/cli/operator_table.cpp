@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "importer/normalize/opset_range.h"
 #include "importer/onnx_import.h"
-#include "importer/opset_range.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 // Operators without a gradient of their own are either backward operators or not differentiable.
@@ -14,7 +14,7 @@ std::string cpu_kernels(const OpDef& op) {
   if (op.view) return "view";
   std::vector<std::string> names;
   for (const Implementation& implementation : op.cpu) names.push_back(implementation.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return format_text("{}", joined(names, ", "));
 }
 
 // Those of a plug-in that has them.
@@ -28,9 +28,9 @@ std::string cuda_kernels(const LoadedPlugins& plugins, const OpDef& op) {
 
 // Opsets of files that the importer takes the operator from.
 std::string versions(const OpDef& op) {
-  if (op.last_opset > 0) return fmt::format("{}-{}", op.first_opset, op.last_opset);
-  if (!op.domain.empty()) return fmt::format("{}", op.first_opset);
-  return fmt::format("{}-{}", oldest_opset(op.name), kOpset);
+  if (op.last_opset > 0) return format_text("{}-{}", op.first_opset, op.last_opset);
+  if (!op.domain.empty()) return format_text("{}", op.first_opset);
+  return format_text("{}-{}", oldest_opset(op.name), kOpset);
 }
 
 nlohmann::ordered_json row(const LoadedPlugins& plugins, const OpDef& op) {
@@ -72,19 +72,19 @@ std::string operator_table(const LoadedPlugins& plugins, bool json) {
     for (const OpDef* op : listed(plugins)) rows.push_back(row(plugins, *op));
     return rows.dump(1) + "\n";
   }
-  std::string out = fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n", "domain", "name",
+  std::string out = format_text("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n", "domain", "name",
                                 "versions", "forward", "backward", "cpu");
   for (const OpDef* op : listed(plugins)) {
-    out += fmt::format("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n",
+    out += format_text("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n",
                        op->domain.empty() ? "ai.onnx" : op->domain, op->name, versions(*op), "yes",
                        op->grad != nullptr ? "yes" : "no", cpu_kernels(*op));
   }
   for (const OpDef* op : listed(plugins)) {
     const std::string cuda = cuda_kernels(plugins, *op);
-    if (!cuda.empty()) out += fmt::format("cuda kernels: {} ({})\n", op->full_name(), cuda);
+    if (!cuda.empty()) out += format_text("cuda kernels: {} ({})\n", op->full_name(), cuda);
   }
   for (const std::string& name : own_optimizers(plugins)) out += "--optimizer " + name + "\n";
   return out;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -5,10 +5,10 @@
 
 #include <string>
 
-#include "plugins/loader.h"
+#include "plugins/loading/loader.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 std::string operator_table(const LoadedPlugins& plugins, bool json);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 Result<ByteSource> ByteSource::open(const std::string& path) {
   ByteSource source;
@@ -70,4 +70,4 @@ Status ByteSource::read_file(uint64_t offset, std::span<std::byte> dst) const {
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -13,9 +13,9 @@
 #include <span>
 #include <string>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 class ByteSource {
  public:
@@ -41,4 +41,4 @@ class ByteSource {
   const std::byte* memory_ = nullptr;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -7,7 +7,7 @@
 
 #include "runtime/data/gzip.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kPrefixBytes =
@@ -127,4 +127,4 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   return file;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

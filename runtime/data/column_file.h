@@ -10,11 +10,11 @@
 // Errors: kInput naming the file, what was expected and what was found.
 #pragma once
 
-#include "fsdp/communicator.h"
+#include "fsdp/comm/communicator.h"
 #include "runtime/data/byte_source.h"
 #include "runtime/data/data_spec.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 struct ColumnLayout {
   DType dtype = DType::kUndefined;  // as stored
@@ -57,4 +57,4 @@ Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& sour
 Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vector<int64_t> dims,
                                   uint64_t first_byte);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -7,7 +7,7 @@
 
 #include "kernels/core/tensor.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 using Function = size_t (*)(const std::byte*, size_t, std::byte*);
@@ -140,4 +140,4 @@ std::string range_text(DType integer) {
   });
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

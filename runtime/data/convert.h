@@ -16,7 +16,7 @@
 #include "kernels/core/dtype.h"
 #include "runtime/data/data_spec.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 class Converter {
  public:
@@ -41,4 +41,4 @@ void swap_bytes(std::byte* data, size_t count, size_t element_bytes);  // in pla
 std::string integer_text(DType dtype, const std::byte* element);  // for messages
 std::string range_text(DType integer);                            // "-128..127"
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 constexpr uint64_t mix_bits(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -26,4 +26,4 @@ constexpr uint64_t mix_bits(uint64_t key, std::string_view name) {
   return key;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ Result<ColumnSet> read_eval_spec(const std::string& value) {
   return *std::move(spec.eval);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

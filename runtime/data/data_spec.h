@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/shape.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 // float32 value = (x * scale - mean) / std of a uint8 x, each operation in float32 as torchvision's
 // ToTensor and Normalize do it.
@@ -64,4 +64,4 @@ Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& fol
 // `eval:` part, else its `train:` part.
 Result<ColumnSet> read_eval_spec(const std::string& value);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

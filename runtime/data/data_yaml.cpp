@@ -5,10 +5,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "importer/nearest_name.h"
+#include "kernels/base/nearest_name.h"
 #include "runtime/data/data_spec.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 // Where a node stands, for messages: "mnist.yaml:3: train.input".
@@ -17,7 +17,7 @@ struct Place {
   std::string path;
 
   std::string at(const YAML::Node& node) const {
-    const std::string line = fmt::format("{}:{}", origin, node.Mark().line + 1);
+    const std::string line = format_text("{}:{}", origin, node.Mark().line + 1);
     return path.empty() ? line : line + ": " + path;
   }
   Place below(const std::string& key) const {
@@ -28,7 +28,7 @@ struct Place {
 std::string found_text(const YAML::Node& node) {
   if (node.IsMap()) return "a mapping";
   if (node.IsSequence()) return "a list";
-  return node.IsScalar() ? fmt::format("'{}'", node.Scalar()) : "nothing";
+  return node.IsScalar() ? format_text("'{}'", node.Scalar()) : "nothing";
 }
 
 Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
@@ -125,7 +125,7 @@ Status check_known(const Place& place, const YAML::Node& node, const std::string
                    const std::vector<std::string>& known) {
   if (std::ranges::count(known, key) > 0) return ok_status();
   return input_error("{}: unknown key '{}' (expected one of {}){}", place.at(node), key,
-                     fmt::join(known, ", "), did_you_mean(key, known));
+                     joined(known, ", "), did_you_mean(key, known));
 }
 
 // Keys of token files have no meaning for others, and a .bin file says nothing of itself.
@@ -207,4 +207,4 @@ Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& fol
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

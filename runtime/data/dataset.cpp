@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "importer/nearest_name.h"
+#include "kernels/base/nearest_name.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kScratchBytes = 64 * 1024;
@@ -12,15 +12,15 @@ constexpr size_t kScratchBytes = 64 * 1024;
 Status missing(const ColumnSet& set, const std::string& name,
                const std::vector<std::string>& names) {
   const std::vector<std::string> there = set.names();
-  const std::string list = there.empty() ? "no columns" : fmt::format("{}", fmt::join(there, ", "));
+  const std::string list = there.empty() ? "no columns" : format_text("{}", joined(there, ", "));
   return input_error("{}: no column '{}' (wanted: {}; found: {}){}", set.origin, name,
-                     fmt::join(names, ", "), list, did_you_mean(name, there));
+                     joined(names, ", "), list, did_you_mean(name, there));
 }
 
 std::string dims_text(const std::vector<int64_t>& dims) {
   std::vector<std::string> axes;
   for (int64_t dim : dims) axes.push_back(dim < 0 ? "?" : std::to_string(dim));
-  return fmt::format("[{}]", fmt::join(axes, ", "));
+  return format_text("[{}]", joined(axes, ", "));
 }
 
 bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
@@ -55,7 +55,7 @@ Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
     if (dataset->find(name) != nullptr) continue;  // wanted twice, opened once
     const ColumnSpec& spec = *set.find(name);
     Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger);
-    if (!file.ok()) return std::move(file).status().with_prefix(fmt::format("column '{}'", name));
+    if (!file.ok()) return std::move(file).status().with_prefix(format_text("column '{}'", name));
     dataset->columns_.push_back({spec, *std::move(file)});
   }
   OFSDP_RETURN_IF_ERROR(dataset->check_lengths(set.origin));
@@ -181,4 +181,4 @@ Status Dataset::wrong_value(int column, int64_t sample, const std::byte* element
                      range_text(bound.dtype));
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -16,7 +16,7 @@
 #include "runtime/data/labels.h"
 #include "runtime/data/row_source.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 struct WantedColumn {
   std::string name;
@@ -74,4 +74,4 @@ class Dataset : public RowSource {
   int64_t samples_ = 0;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kBlock = 64 * 1024;
@@ -118,4 +118,4 @@ Status inflate_all(const ByteSource& source, std::span<std::byte> dst) {
                      found);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

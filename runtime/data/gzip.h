@@ -7,7 +7,7 @@
 
 #include "runtime/data/byte_source.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 bool starts_like_gzip(std::span<const std::byte> bytes);
 
@@ -20,4 +20,4 @@ Result<size_t> inflate_prefix(const ByteSource& source, std::span<std::byte> dst
 // All of the inflated data, which must be exactly dst.size() bytes.
 Status inflate_all(const ByteSource& source, std::span<std::byte> dst);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -5,7 +5,7 @@
 
 #include "runtime/data/column_file.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 std::optional<DType> dtype_of(unsigned type) {
@@ -55,4 +55,4 @@ Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byt
   return layout;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -5,7 +5,7 @@
 
 #include "runtime/data/dataset.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kLabelBlock = 8192;  // elements
@@ -86,4 +86,4 @@ Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

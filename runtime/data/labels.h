@@ -12,7 +12,7 @@
 
 #include "runtime/data/row_source.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 struct LabelRange {
   int64_t classes = 0;  // labels are 0 .. classes-1; 0: anything goes
@@ -36,4 +36,4 @@ Status wrong_label(const std::string& source, const std::string& column, int64_t
 Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
                           std::span<const int64_t> samples, const std::byte* labels);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

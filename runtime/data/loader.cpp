@@ -6,7 +6,7 @@
 
 #include "kernels/core/memory.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 size_t column_bytes(const BoundColumn& column, int64_t batch_size) {
@@ -184,4 +184,4 @@ Result<double> Loader::count(const Slot& slot) const {
                     slot.columns[column]);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -24,7 +24,7 @@
 #include "runtime/data/labels.h"
 #include "runtime/data/sampler.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 inline constexpr int kStagingSlots = 2;
 
@@ -88,4 +88,4 @@ class Loader {
   std::thread thread_;  // last: it starts when everything above is there
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

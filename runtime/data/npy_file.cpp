@@ -8,7 +8,7 @@
 
 #include "runtime/data/column_file.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -76,8 +76,12 @@ struct Header {
 
 Result<Header> find_header(const std::string& path, std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
-    return input_error("{}: expected a .npy file (first bytes 93 4e 55 4d 50 59), found {:02x}",
-                       path, fmt::join(std::as_bytes(std::span(bytes.substr(0, 6))), " "));
+    std::vector<std::string> found;
+    for (const char c : bytes.substr(0, 6)) {
+      found.push_back(format_text("{:02x}", static_cast<unsigned char>(c)));
+    }
+    return input_error("{}: expected a .npy file (first bytes 93 4e 55 4d 50 59), found {}", path,
+                       joined(found, " "));
   }
   if (bytes.size() < 12) {
     return input_error("{}: truncated: expected a header of at least 12 bytes, found {}", path,
@@ -116,4 +120,4 @@ Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byt
   return dense_layout(path, dtype, *axes, header.data_byte);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

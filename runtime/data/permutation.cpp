@@ -4,7 +4,7 @@
 
 #include "runtime/data/counter_random.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 // At least 16 values: over fewer the rounds have too few functions to choose from.
 Permutation::Permutation(int64_t size, uint64_t seed, uint64_t stream)
@@ -34,4 +34,4 @@ uint64_t Permutation::encrypt(uint64_t value) const {
   return left << half_bits_ | right;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

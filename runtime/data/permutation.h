@@ -12,7 +12,7 @@
 #include <array>
 #include <cstdint>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 class Permutation {
  public:
@@ -30,4 +30,4 @@ class Permutation {
   std::array<uint64_t, kRounds> keys_{};
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

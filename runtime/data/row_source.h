@@ -11,11 +11,11 @@
 #include <span>
 #include <string>
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/shape.h"
-#include "kernels/core/status.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 inline constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
@@ -38,4 +38,4 @@ class RowSource {
   virtual Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) = 0;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

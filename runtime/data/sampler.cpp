@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 // Updates that so many samples make.
@@ -134,4 +134,4 @@ std::vector<int64_t> Sampler::micro_batch_sizes_of_all_ranks() const {
   return sizes;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

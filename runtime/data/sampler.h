@@ -21,9 +21,9 @@
 
 #include "runtime/data/permutation.h"
 #include "runtime/data/row_source.h"
-#include "runtime/run_start.h"
+#include "runtime/state/run_start.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 struct SamplerOptions {
   int64_t samples = 0;
@@ -80,4 +80,4 @@ class Sampler {
   int64_t first_ = 1;    // what is left of the one the run starts in
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

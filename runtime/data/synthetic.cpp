@@ -7,7 +7,7 @@
 #include "kernels/core/tensor.h"
 #include "runtime/data/counter_random.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 // 24 random bits as a float in [0, 1): every one is exact.
@@ -98,4 +98,4 @@ Status SyntheticData::read_rows(int column, std::span<const int64_t> samples, st
   return ok_status();
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -11,7 +11,7 @@
 
 #include "runtime/data/row_source.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 enum class SyntheticKind { kNormal, kUniform, kBelow, kBits, kOnes, kZeros };
 
@@ -42,4 +42,4 @@ class SyntheticData : public RowSource {
   std::vector<Recipe> recipes_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -10,7 +10,7 @@
 
 #include "runtime/data/column_file.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kProbeBytes = 64 * 1024;
@@ -67,4 +67,4 @@ Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& sour
   return layout;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

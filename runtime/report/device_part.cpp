@@ -2,10 +2,10 @@
 
 #include <array>
 
-#include "runtime/device_accesses.h"
-#include "runtime/planning_device.h"
+#include "runtime/engine/device/device_accesses.h"
+#include "runtime/plan/planning_device.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 // Where the regions could lie: far apart, never looked at.
@@ -53,7 +53,7 @@ DevicePart device_part(const RunPlan& run) {
 }
 
 std::string text(const DevicePart& part) {
-  std::string out = fmt::format("of these {} on the device, {} pinned on the host, {} elsewhere\n",
+  std::string out = format_text("of these {} on the device, {} pinned on the host, {} elsewhere\n",
                                 part.device_bytes, part.pinned_bytes, part.host_bytes);
   if (!part.here) {
     out +=
@@ -78,26 +78,26 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
   std::string out = "streams:";
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i] == 0) continue;
-    out += fmt::format("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<StreamOf>(i)),
+    out += format_text("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<StreamOf>(i)),
                        steps[i], steps[i] == 1 ? "" : "s");
   }
-  out += fmt::format("; {} event{}", plan.events, plan.events == 1 ? "" : "s");
+  out += format_text("; {} event{}", plan.events, plan.events == 1 ? "" : "s");
   std::string joined;
   for (const auto& [rule, count] : program.graph.fused) {
-    joined += fmt::format("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
+    joined += format_text("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
   }
   return out + joined + "\n";
 }
 
 std::string stream_text(const StreamStep& step) {
   std::string out;
-  if (step.forks >= 0) out += fmt::format("; forks {}", step.forks);
+  if (step.forks >= 0) out += format_text("; forks {}", step.forks);
   for (size_t i = 0; i < step.waits.size(); ++i) {
-    out += fmt::format("{} {}", i == 0 ? "; waits" : ",", step.waits[i]);
+    out += format_text("{} {}", i == 0 ? "; waits" : ",", step.waits[i]);
   }
-  if (step.records >= 0) out += fmt::format("; event {}", step.records);
+  if (step.records >= 0) out += format_text("; event {}", step.records);
   if (out.empty() && step.stream == StreamOf::kCompute) return "";
-  return fmt::format("  [{}{}]", stream_name(step.stream), out);
+  return format_text("  [{}{}]", stream_name(step.stream), out);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -1,6 +1,6 @@
 // DevicePart: what `fsdp-run plan` says of a device beside units, bytes and schedule: where the bytes
 // lie, and for each program the stream of each step and the events between streams, which are the run's
-// (runtime/stream_plan.h). Nothing has measured devices, so there are no times.
+// (runtime/program/stream_plan.h). Nothing has measured devices, so there are no times.
 //
 // Pure. Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -8,10 +8,10 @@
 #include <map>
 #include <string>
 
-#include "runtime/run_plan.h"
-#include "runtime/stream_plan.h"
+#include "runtime/plan/run_plan.h"
+#include "runtime/program/stream_plan.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 struct DevicePart {
   std::string description;
@@ -31,4 +31,4 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program);
 std::string stream_text(const StreamStep& step);
 const char* stream_name(StreamOf stream);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

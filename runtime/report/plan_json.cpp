@@ -4,7 +4,7 @@
 #include "kernels/cpu/parallel.h"
 #include "runtime/report/plan_report.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 using Json = nlohmann::json;
@@ -169,4 +169,4 @@ std::string to_json(const PlanReport& report, const Options& options) {
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

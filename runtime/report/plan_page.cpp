@@ -2,7 +2,7 @@
 // file, no network.
 #include "runtime/report/plan_report.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr const char* kHead = R"page(<!DOCTYPE html>
@@ -192,4 +192,4 @@ std::string page(const PlanReport& report, const Options& options) {
   return kHead + data + kScript;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <fstream>
 
-#include "importer/output_files.h"
-#include "runtime/report/prediction.h"
+#include "importer/write/output_files.h"
+#include "runtime/plan/predict/prediction.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr std::chrono::milliseconds kMeasureFor{1200};
@@ -24,10 +24,10 @@ std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
   const Step& step = program.schedule.steps[static_cast<size_t>(s)];
   if (step.kind == StepKind::kRun) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
-    return fmt::format("{} '{}'", node.op->full_name(), node.name);
+    return format_text("{} '{}'", node.op->full_name(), node.name);
   }
   if (step.index < 0 || step.kind == StepKind::kCarry) return step_name(step.kind);
-  return fmt::format("{} u{} ({})", step_name(step.kind), step.index,
+  return format_text("{} u{} ({})", step_name(step.kind), step.index,
                      plan.units[static_cast<size_t>(step.index)].name);
 }
 
@@ -120,4 +120,4 @@ Status write_page(const std::string& path, const std::string& page) {
   return fault("{}: cannot be written: {}", path, reason);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

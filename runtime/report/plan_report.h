@@ -11,10 +11,10 @@
 // a topology that does not fit the world; write_page's: kInput, kFault, naming the path.
 #pragma once
 
+#include "runtime/plan/predict/step_costs.h"
 #include "runtime/report/device_part.h"
-#include "runtime/report/step_costs.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 
 // At the peak, in bytes; together planned_bytes() of the rank.
 struct PeakShares {
@@ -56,4 +56,4 @@ std::string page(const PlanReport& report, const Options& options);
 // The whole file or none.
 Status write_page(const std::string& path, const std::string& page);
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -5,7 +5,7 @@
 #include "kernels/cpu/parallel.h"
 #include "runtime/report/plan_report.h"
 
-namespace ofsdp {
+namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kUnitsShown = 5;
@@ -14,11 +14,11 @@ std::string peak_text(const PlanReport& report) {
   const PeakShares& p = report.peak;
   const double peak = static_cast<double>(report.plan->memory.planned_bytes());
   std::string out =
-      fmt::format("\nat the peak of {} bytes, in {}\n", report.plan->memory.planned_bytes(),
+      format_text("\nat the peak of {} bytes, in {}\n", report.plan->memory.planned_bytes(),
                   p.node.empty() ? "the first step" : p.node);
   auto row = [&](const char* name, size_t bytes) {
     if (bytes == 0) return;
-    out += fmt::format("{:<34} {:>14} {:>6.1f} %\n", name, bytes,
+    out += format_text("{:<34} {:>14} {:>6.1f} %\n", name, bytes,
                        100.0 * static_cast<double>(bytes) / peak);
   };
   row("parameters", p.parameters);
@@ -38,20 +38,20 @@ std::string peak_text(const PlanReport& report) {
 
 std::string machine_text(const PlanReport& report) {
   const Machine& m = report.machine;
-  std::string where = fmt::format("this machine, {} rank{} of {} thread{}", report.plan->plan.world,
+  std::string where = format_text("this machine, {} rank{} of {} thread{}", report.plan->plan.world,
                                   report.plan->plan.world == 1 ? "" : "s", pool_threads(),
                                   pool_threads() == 1 ? "" : "s");
   if (m.topology) {
-    where = fmt::format("{} host{} of {} ranks, computation {} times as fast as here",
+    where = format_text("{} host{} of {} ranks, computation {} times as fast as here",
                         m.topology->hosts, m.topology->hosts == 1 ? "" : "s",
                         m.topology->ranks_per_host, m.topology->compute_factor);
   }
-  return fmt::format("\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s\n",
+  return format_text("\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s\n",
                      where, m.kernels.measured, m.kernels.estimated, m.rates.copy * 1e-9);
 }
 
 std::string update_text(const PlanReport& report) {
-  std::string out = fmt::format(
+  std::string out = format_text(
       "an update {:.4g} ms: computation {:.4g} ms, communication {:.4g} ms, of which exposed "
       "{:.4g} "
       "ms\n",
@@ -64,7 +64,7 @@ std::string update_text(const PlanReport& report) {
   for (size_t i = 0; i < std::min(order.size(), kUnitsShown); ++i) {
     const size_t u = order[i];
     if (report.exposed_of_unit[u] <= 0) break;
-    out += fmt::format("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
+    out += format_text("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
                        report.plan->plan.units[u].name);
   }
   return out;
@@ -73,7 +73,7 @@ std::string update_text(const PlanReport& report) {
 std::string head(const PlanReport& report, const ProgramReport& entry) {
   const ProgramKey& key = *entry.key;
   const MemoryPlan& memory = entry.program->memory;
-  std::string out = fmt::format(
+  std::string out = format_text(
       "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
       "{}, workspace {})",
       key.training ? "training" : "evaluation", key.batch,
@@ -81,7 +81,7 @@ std::string head(const PlanReport& report, const ProgramReport& entry) {
       entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
       memory.peak_activations, memory.peak_gathered, memory.peak_workspace);
   if (report.device) return out + "\n" + streams_line(*report.device, *entry.program);
-  return out + fmt::format(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
+  return out + format_text(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
                            entry.simulation.exposed * 1e3);
 }
 
@@ -98,7 +98,7 @@ std::vector<std::string> remarks(const PlanReport& report, const ProgramReport& 
     took[static_cast<size_t>(s.step)] += s.end - s.begin;
   }
   for (size_t s = 0; s < list.size(); ++s) {
-    if (took[s] > 0) list[s] = fmt::format("  {:.4f} ms", took[s] * 1e3);
+    if (took[s] > 0) list[s] = format_text("  {:.4f} ms", took[s] * 1e3);
   }
   return list;
 }
@@ -128,4 +128,4 @@ std::string text(const PlanReport& report) {
   return out;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::runtime

@@ -2,6 +2,7 @@
 
 #include "kernels/core/op_def.h"
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 namespace {

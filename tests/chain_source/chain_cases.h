@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/library/chain_source.h"
+#include "kernels/cuda/pointwise/chain_source.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

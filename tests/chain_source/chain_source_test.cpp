@@ -6,9 +6,10 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cuda/library/libraries.h"
-#include "kernels/cuda/library/runtime_compiler.h"
+#include "kernels/cuda/device/libraries.h"
+#include "kernels/cuda/device/runtime_compiler.h"
 #include "tests/chain_source/chain_cases.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -8,9 +8,10 @@ namespace {
 
 constexpr char kHead[] = R"cuda(#include <bit>
 
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/formulas.cuh"
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/pointwise/formulas.cuh"
 #include "tests/chain_source/chain_cases.h"
+#include "tests/support/namespaces.h"
 
 #define OFSDP_KERNEL __global__ void
 

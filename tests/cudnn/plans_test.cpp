@@ -6,8 +6,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/cuda/library/cudnn/plan.h"
-#include "kernels/cuda/library/libraries.h"
+#include "kernels/cuda/cudnn/plan.h"
+#include "kernels/cuda/device/libraries.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

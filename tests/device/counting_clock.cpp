@@ -1,5 +1,6 @@
 // A clock that ticks with each operation: what runs behind something else is later.
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 namespace {

@@ -40,6 +40,7 @@
 #include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
 #include "tests/device/native_stream.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 
@@ -176,7 +177,7 @@ void add_order(ofsdp_device_table& table);
 void add_work(ofsdp_device_table& table);
 void add_norms(ofsdp_device_table& table);
 void add_clock(ofsdp_device_table& table);
-// [Note: the norm's blocks] of runtime/optimizer_step.h: sixteen sums in turn, added in order.
+// [Note: the norm's blocks] of runtime/engine/optimizer_step.h: sixteen sums in turn, added in order.
 double squares(const float* values, int64_t count);
 void add_groups(ofsdp_device_table& table);
 void add_exact(ofsdp_device_table& table);

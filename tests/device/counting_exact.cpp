@@ -1,9 +1,10 @@
-// Sums of squares of the device that counts: runtime/exact_squares.h over pieces, added as whole numbers.
+// Sums of squares of the device that counts: runtime/engine/exact_squares.h over pieces, added as whole numbers.
 #include <cmath>
 #include <limits>
 
-#include "runtime/exact_squares.h"
+#include "runtime/engine/exact_squares.h"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 namespace {

@@ -11,9 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "fsdp/rank_sum.h"
+#include "fsdp/comm/rank_sum.h"
 #include "kernels/core/memory.h"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 using ofsdp::counting::Collective;
 using ofsdp::counting::kMostGiven;
@@ -170,7 +171,7 @@ Status end(ofsdp_device* device, ofsdp_group* group, const Collective& c) {
   const uint64_t number = group->mine().begun;
   for (int p = 0; p < group->count; ++p) {
     if (group->shared->places[p].signature[number % 2] == c.signature()) continue;
-    device->violation(fmt::format("collective {}: places {} and {} differ in what they call",
+    device->violation(format_text("collective {}: places {} and {} differ in what they call",
                                   number, group->place, p));
     return fault("ranks call different collectives");
   }
@@ -343,7 +344,7 @@ ofsdp_group* split_group(ofsdp_device* device, ofsdp_group* from, int32_t color,
   if (!wait_for(from->patience, said(number))) return nullptr;
   const auto count = static_cast<int>(
       std::count_if(places, places + from->count, [&](const auto& p) { return p.color == color; }));
-  const std::string name = fmt::format("{}-{}-{}", from->name, number, color);
+  const std::string name = format_text("{}-{}-{}", from->name, number, color);
   from->mine().splits = ++from->splits;  // so that nobody says another before all have seen
   if (!wait_for(from->patience, said(from->splits))) return nullptr;
   return open_group(device, name, place, count, from->patience);

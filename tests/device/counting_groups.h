@@ -19,6 +19,7 @@
 
 #include "kernels/core/device_table.h"
 #include "kernels/core/dtype.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 

@@ -3,8 +3,9 @@
 #include <array>
 #include <cmath>
 
-#include "fsdp/communicator.h"
+#include "fsdp/comm/communicator.h"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 using ofsdp::Status;
 using ofsdp::counting::Operation;

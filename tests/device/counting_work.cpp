@@ -1,5 +1,5 @@
 // What is computed: operators by the CPU's kernels, the rest in the order of operations of
-// runtime/executor_gradients.cpp, so that the bits must be the CPU path's.
+// runtime/engine/executor_gradients.cpp, so that the bits must be the CPU path's.
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -8,13 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "fsdp/communicator.h"
-#include "fsdp/rank_sum.h"
+#include "fsdp/comm/communicator.h"
+#include "fsdp/comm/rank_sum.h"
 #include "kernels/core/device.h"
 #include "kernels/core/device_problem.h"
 #include "kernels/cpu/parallel.h"
-#include "runtime/loss_scale.h"
+#include "runtime/engine/loss_scale.h"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 namespace {

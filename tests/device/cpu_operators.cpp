@@ -1,5 +1,6 @@
 // The operators of the device that counts: the CPU's.
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 

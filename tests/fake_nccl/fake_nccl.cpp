@@ -1,5 +1,5 @@
 // A library with NCCL's names that does nothing but note its calls, for tests/fake_nccl/nccl_test.cpp:
-// what kernels/cuda/library/groups.cpp asks of NCCL, and what it makes of the answers. Handles are
+// what kernels/cuda/device/groups.cpp asks of NCCL, and what it makes of the answers. Handles are
 // small numbers. It is no NCCL: nothing is gathered or summed.
 //
 //   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809

@@ -8,8 +8,9 @@
 #include <array>
 
 #include "kernels/core/dtype.h"
-#include "kernels/cuda/library/device_state.h"
-#include "kernels/cuda/library/handles.h"
+#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/handles.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 

@@ -17,7 +17,7 @@ prefix=$root/third_party/prefix
 libraries=("$build"/importer/libofsdp_importer.a "$build"/kernels/libofsdp_kernels.a)
 "$clang" -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
   -DFMT_HEADER_ONLY -DONNX_ML=1 -DONNX_NAMESPACE=onnx -I"$root" -isystem "$prefix/include" \
-  "$root"/tests/fuzz/ort_checkpoint.cpp "$root"/importer/{ort_checkpoint,flat_buffer}.cpp \
+  "$root"/tests/fuzz/ort_checkpoint.cpp "$root"/importer/dialects/onnxruntime/{ort_checkpoint,flat_buffer}.cpp \
   "${libraries[@]}" $(find -L "$prefix" -name 'libonnx.a' -o -name 'libonnx_proto.a') -lprotobuf -lfmt -o "$scratch/fuzz"
 
 mkdir "$scratch/corpus"

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/core/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

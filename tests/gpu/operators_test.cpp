@@ -13,6 +13,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 #include "tests/support/operator_names.h"

@@ -4,6 +4,7 @@
 
 #include "kernels/core/device.h"
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -2,6 +2,7 @@
 //
 // OFSDP_FAILURES says how many; OFSDP_FAILURE_SEED which moments.
 #include "tests/support/failing_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,6 +1,7 @@
 #include "tests/nodes/bound_model.h"
 
 #include "importer/onnx_import.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 namespace {
@@ -88,7 +89,7 @@ class Binder {
     }
     std::vector<std::string> items;
     for (const auto& item : value.items) {
-      items.push_back(add_tensor(fmt::format("{}_{}", name, items.size()), item));
+      items.push_back(add_tensor(format_text("{}_{}", name, items.size()), item));
     }
     add_node("SequenceConstruct", items, name);
   }
@@ -144,7 +145,7 @@ class Binder {
     const auto length = static_cast<int64_t>(value.items.size());
     expect(name + "_length", scalar(onnx::TensorProto::INT64, length));
     for (int64_t i = 0; i < length; ++i) {
-      const std::string item = fmt::format("{}_{}", name, i);
+      const std::string item = format_text("{}_{}", name, i);
       add_constant(item + "_position", scalar(onnx::TensorProto::INT64, i));
       add_node("SequenceAt", {name, item + "_position"}, item);
       expect(item, value.items[static_cast<size_t>(i)]);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "tests/nodes/node_test.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp::nodes {
 namespace {
 

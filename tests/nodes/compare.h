@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/core/tensor.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 

@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp::nodes {
 
 Result<ExpectedFailures> ExpectedFailures::read(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/core/memory.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 

@@ -8,9 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "importer/graph.h"
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
+#include "importer/graph/graph.h"
 #include "kernels/core/op_def.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 

@@ -7,6 +7,7 @@
 // expected.h) when a listed test passes, another fails, or a line of the table matches nothing.
 //
 // The tests run in a process of their own, which is started again when one crashes: that test fails.
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,10 +15,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "importer/onnx_tensor.h"
+#include "importer/proto/onnx_tensor.h"
 #include "tests/nodes/compare.h"
 #include "tests/nodes/expected.h"
 #include "tests/nodes/run_model.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 namespace {
@@ -29,7 +31,7 @@ Status compare_all(const std::vector<Constant>& found,
   for (size_t i = 0; i < expected.size(); ++i) {
     OFSDP_ASSIGN_OR_RETURN(const ConstantPtr wanted, constant_from_onnx(expected[i]));
     OFSDP_RETURN_IF_ERROR(
-        compare(found[i], *wanted).with_prefix(fmt::format("output '{}'", expected[i].name())));
+        compare(found[i], *wanted).with_prefix(format_text("output '{}'", expected[i].name())));
   }
   return {};
 }
@@ -127,8 +129,8 @@ class Runner {
     std::fclose(std::exchange(replies_, nullptr));
     int state = 0;
     waitpid(child_, &state, 0);
-    return WIFSIGNALED(state) ? fmt::format("ended by signal {}: ", WTERMSIG(state))
-                              : fmt::format("ended with status {}: ", WEXITSTATUS(state));
+    return WIFSIGNALED(state) ? format_text("ended by signal {}: ", WTERMSIG(state))
+                              : format_text("ended with status {}: ", WEXITSTATUS(state));
   }
 
   const std::vector<std::string>& tests_;

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp::nodes {
 namespace {
 
@@ -56,7 +58,7 @@ Result<std::vector<TestValue>> read_values(const fs::path& folder, const char* s
                                            const Infos& infos) {
   std::vector<TestValue> values;
   for (const auto& info : infos) {
-    const fs::path path = folder / fmt::format("{}_{}.pb", stem, values.size());
+    const fs::path path = folder / format_text("{}_{}.pb", stem, values.size());
     if (!fs::exists(path)) break;
     OFSDP_ASSIGN_OR_RETURN(TestValue value, read_value(path, info.type()));
     values.push_back(std::move(value));
@@ -70,8 +72,8 @@ Result<NodeTest> read_node_test(const std::string& folder) {
   const fs::path root = fs::path(folder).lexically_normal();
   NodeTest test{(root.has_filename() ? root : root.parent_path()).filename().string(), {}, {}};
   OFSDP_ASSIGN_OR_RETURN(test.model, read_message<onnx::ModelProto>(root / "model.onnx"));
-  for (int i = 0; fs::exists(root / fmt::format("test_data_set_{}", i)); ++i) {
-    const fs::path data = root / fmt::format("test_data_set_{}", i);
+  for (int i = 0; fs::exists(root / format_text("test_data_set_{}", i)); ++i) {
+    const fs::path data = root / format_text("test_data_set_{}", i);
     DataSet set;
     OFSDP_ASSIGN_OR_RETURN(set.inputs, read_values(data, "input", test.model.graph().input()));
     OFSDP_ASSIGN_OR_RETURN(set.outputs, read_values(data, "output", test.model.graph().output()));

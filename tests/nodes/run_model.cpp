@@ -7,9 +7,10 @@
 #include <set>
 
 #include "importer/onnx_import.h"
-#include "importer/onnx_tensor.h"
-#include "importer/specialize.h"
+#include "importer/passes/specialize.h"
+#include "importer/proto/onnx_tensor.h"
 #include "tests/nodes/interpreter.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 // Messages name it, so it is short.
 Result<OnnxFile> opened(const onnx::ModelProto& model) {
   const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("node{}.onnx", getpid())).string();
+      (std::filesystem::temp_directory_path() / format_text("node{}.onnx", getpid())).string();
   {
     std::ofstream stream(path, std::ios::binary);
     if (!model.SerializeToOstream(&stream)) return fault("{}: cannot be written", path);

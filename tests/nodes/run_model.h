@@ -10,6 +10,7 @@
 
 #include "kernels/core/registry.h"
 #include "tests/nodes/bound_model.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,5 +1,6 @@
 // Rotary embeddings in the spellings of the exporters.
 #include "tests/support/fusion_fixture.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "tests/support/fusion_fixture.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

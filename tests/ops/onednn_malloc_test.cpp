@@ -11,6 +11,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/registry.h"
 #include "kernels/cpu/parallel.h"
+#include "tests/support/namespaces.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define OFSDP_COUNTS_MALLOC 1

@@ -9,6 +9,7 @@
 #include "kernels/core/philox.h"
 #include "kernels/core/registry.h"
 #include "kernels/cpu/parallel.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 

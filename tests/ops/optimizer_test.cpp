@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp {
 namespace {
 

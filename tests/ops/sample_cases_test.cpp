@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 #include "tests/support/operator_names.h"
@@ -49,7 +50,7 @@ SampleCase resized(SampleCase sample, int64_t from, int64_t to) {
       if (d.shape[i] == from) d.shape[i] = to;
     }
   }
-  sample.name += fmt::format(" with {} for {}", to, from);
+  sample.name += format_text(" with {} for {}", to, from);
   return sample;
 }
 

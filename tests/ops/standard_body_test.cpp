@@ -6,7 +6,8 @@
 
 #include <cmath>
 
-#include "importer/standard_body_graph.h"
+#include "importer/export/standard_body_graph.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 

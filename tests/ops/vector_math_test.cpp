@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/real_math.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -7,17 +7,20 @@
 // output_i.npy. The graph is compiled as fsdp-run does it for an evaluation - training switches
 // off, shapes folded, fused, layouts assigned - and its nodes run one by one, each value in bytes
 // of its own.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include "importer/fusion/fusion.h"
-#include "importer/layouts.h"
 #include "importer/onnx_import.h"
-#include "importer/specialize.h"
-#include "importer/trained_set.h"
+#include "importer/passes/fusion/fusion.h"
+#include "importer/passes/layouts.h"
+#include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "runtime/data/column_file.h"
 #include "tests/nodes/interpreter.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -61,9 +64,9 @@ Result<const char*> npy_name(DType dtype) {
 Status write_npy(const std::string& path, const Constant& value) {
   OFSDP_ASSIGN_OR_RETURN(const char* name, npy_name(value.desc.dtype));
   std::string axes;
-  for (const int64_t axis : value.desc.shape.axes()) axes += fmt::format("{},", axis);
+  for (const int64_t axis : value.desc.shape.axes()) axes += format_text("{},", axis);
   std::string header =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({})}}", name, axes);
+      format_text("{{'descr': '{}', 'fortran_order': False, 'shape': ({})}}", name, axes);
   header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 11, ' ');
   header += '\n';
   const std::string size{static_cast<char>(header.size() % 256),
@@ -110,7 +113,7 @@ Status forward(const std::string& path, const std::string& folder) {
   for (ValueId id : graph.inputs) interpreter.set(id, inputs.at(graph.value(id).name));
   OFSDP_RETURN_IF_ERROR(interpreter.run());
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    const std::string to = fmt::format("{}/output_{}.npy", folder, i);
+    const std::string to = format_text("{}/output_{}.npy", folder, i);
     OFSDP_RETURN_IF_ERROR(write_npy(to, interpreter.take(graph.outputs[i])));
   }
   return {};

@@ -3,11 +3,14 @@
 //
 //   input NAME DTYPE [SHAPE] FILE
 //   output NAME float32 COUNT FILE
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <fstream>
 
 #include "kernels/core/registry.h"
-#include "runtime/verify_export.h"
+#include "runtime/commands/verify_export.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -17,14 +20,14 @@ Status run(const std::string& path, const std::string& folder) {
   OFSDP_ASSIGN_OR_RETURN(const ForwardSample sample, sample_forward(file, make_registry()));
   int number = 0;
   for (const auto& input : sample.inputs) {
-    const std::string name = fmt::format("{}/{}.bin", folder, number++);
+    const std::string name = format_text("{}/{}.bin", folder, number++);
     std::ofstream(name, std::ios::binary)
         .write(reinterpret_cast<const char*>(input.bytes.data()),
                static_cast<std::streamsize>(input.bytes.size()));
     fmt::print("input {} {} {}\n", input.name, input.desc.text(), name);
   }
   for (const auto& [output, values] : sample.outputs) {
-    const std::string name = fmt::format("{}/{}.bin", folder, number++);
+    const std::string name = format_text("{}/{}.bin", folder, number++);
     std::ofstream(name, std::ios::binary)
         .write(reinterpret_cast<const char*>(values.data()),
                static_cast<std::streamsize>(values.size() * sizeof(float)));

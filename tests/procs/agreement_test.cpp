@@ -2,7 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -13,11 +14,11 @@ Start as_rank(int rank) {
   const int port = 20000 + static_cast<int>(getpid() % 20000);
   Start start;
   start.environment = {"MASTER_ADDR=127.0.0.1",
-                       fmt::format("MASTER_PORT={}", port),
+                       format_text("MASTER_PORT={}", port),
                        "WORLD_SIZE=2",
                        "LOCAL_WORLD_SIZE=2",
-                       fmt::format("RANK={}", rank),
-                       fmt::format("LOCAL_RANK={}", rank)};
+                       format_text("RANK={}", rank),
+                       format_text("LOCAL_RANK={}", rank)};
   return start;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {

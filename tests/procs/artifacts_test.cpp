@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -57,7 +58,7 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, ArtifactsTest, testing::ValuesIn(cases()), [](const auto& info) {
-  return fmt::format("{}_on_{}", info.param.name, info.param.world);
+  return format_text("{}_on_{}", info.param.name, info.param.world);
 });
 
 TEST_P(ArtifactsTest, LossesAreThoseOfOnnxRuntime) {

@@ -7,6 +7,7 @@
 
 #include "fsdp/checkpoint/manifest.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -167,7 +168,7 @@ TEST(ForeignCheckpointTest, IsRefused) {
        {"--keep-best", "evaluation"}},
   };
   for (const auto& [words, facts] : all) {
-    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    SCOPED_TRACE(format_text("{}", joined(words, " ")));
     const Finished run = Program::run(words);
     EXPECT_EQ(run.status, 2);
     expect_one_line(run.err, facts);

@@ -2,6 +2,7 @@
 // places where nothing can be written. All are found before the first step.
 #include <unistd.h>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -63,7 +64,7 @@ TEST(BadCommandTest, UnknownOptions) {
   for (const auto& [words, facts] : all) {
     const auto before = folder.contents();
     const Finished run = Program::run(folder.train() + ranks(2) + words);
-    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    SCOPED_TRACE(format_text("{}", joined(words, " ")));
     EXPECT_EQ(run.status, 2) << run.err;
     EXPECT_EQ(run.out, "");
     expect_one_line(run.err, facts);
@@ -84,7 +85,7 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   for (const Words& words : all) {
     const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});
     if (run.status == 0) continue;  // built meanwhile
-    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    SCOPED_TRACE(format_text("{}", joined(words, " ")));
     EXPECT_EQ(run.status, 2);
     expect_one_line(run.err, {words[0], words[1]});
     EXPECT_FALSE(std::filesystem::exists(folder.output()));

@@ -2,6 +2,7 @@
 // and what was found. And values that only training can find: NaN.
 #include <cmath>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -68,7 +69,7 @@ TEST(BadDataTest, LabelsOutOfRange) {
     std::vector<int64_t> labels(12, 1);
     labels[11] = wrong;  // behind the last step of this run
     folder.write("data/labels.npy", npy("<i8", "(12,)", labels));
-    expect_refused(folder, {"'labels'", "sample 11", fmt::format("{}", wrong), "0..2"});
+    expect_refused(folder, {"'labels'", "sample 11", format_text("{}", wrong), "0..2"});
   }
   std::vector<int64_t> ignored(12, 1);
   ignored[11] = -100;

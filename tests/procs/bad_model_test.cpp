@@ -1,4 +1,5 @@
 // Models that cannot be trained: refused with exit status 2 and one line that names file and node.
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {

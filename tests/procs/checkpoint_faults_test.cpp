@@ -8,6 +8,7 @@
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -35,7 +36,7 @@ Words run_of(int steps, const std::string& type) {
 
 Start failing(const CheckpointRuns& runs, int rank, long call, const std::string& how) {
   return {.environment = {"LD_PRELOAD=" OFSDP_FAIL_DISK_CALLS, "FAIL_FOLDER=" + runs.dir(),
-                          fmt::format("FAIL_RANK={}", rank), fmt::format("FAIL_CALL={}", call),
+                          format_text("FAIL_RANK={}", rank), format_text("FAIL_CALL={}", call),
                           "FAIL_HOW=" + how, "FAIL_COUNT=" + runs / "counts"}};
 }
 
@@ -62,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(All, DiskFaultTest,
                                           testing::Values("sharded", "full"),
                                           testing::Values(0, 1)),
                          [](const auto& info) {
-                           return fmt::format("{}_{}_rank{}", std::get<0>(info.param),
+                           return format_text("{}_{}_rank{}", std::get<0>(info.param),
                                               std::get<1>(info.param), std::get<2>(info.param));
                          });
 
@@ -89,7 +90,7 @@ TEST_P(DiskFaultTest, AtEveryCall) {
   const bool all = std::getenv("OFSDP_ALL_DISK_FAULTS") != nullptr;
   long calls = 1;
   for (long call = 0; call <= calls; call += call < 1 || all ? 1 : kStride) {
-    SCOPED_TRACE(fmt::format("call {} of {}", call, calls));
+    SCOPED_TRACE(format_text("call {} of {}", call, calls));
     fs::remove_all(runs.dir());
     fs::copy(runs / "base", runs.dir(), fs::copy_options::recursive);
     const Finished run =

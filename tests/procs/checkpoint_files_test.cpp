@@ -6,8 +6,9 @@
 
 #include <fstream>
 
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -87,7 +88,7 @@ TEST(CheckpointFilesTest, TheBestStaysAndIsFound) {
                 fixture("mlp/data"), "--batch-size", "7", "--resume", runs.dir() + "/best"}) +
       ranks(2));
   EXPECT_EQ(evaluation.status, 0) << evaluation.err;
-  EXPECT_THAT(evaluation.out, HasSubstr(fmt::format("loss {:.4f}", best)));
+  EXPECT_THAT(evaluation.out, HasSubstr(format_text("loss {:.4f}", best)));
 }
 
 TEST(CheckpointFilesTest, ATrainedFileIsAStart) {
@@ -146,7 +147,7 @@ TEST(ExportTest, ExternalDataAndOtherTypesStayAsTheyWere) {
   folder.write("model.onnx", model.bytes());
   for (const std::string type : {"sharded", "full", "local"}) {
     for (const int world : {1, 3}) {
-      SCOPED_TRACE(fmt::format("{} {}", type, world));
+      SCOPED_TRACE(format_text("{} {}", type, world));
       const CheckpointRuns runs;
       fs::create_directories(runs / "trained");
       fs::create_directories(runs / "exported");
@@ -230,7 +231,7 @@ TEST(StatisticsTest, SameBitsWithBatchNormalization) {
                 "cross_entropy", "--global-batch-size", "8", "--checkpoint-interval", "2step"});
   for (const std::string type : {"sharded", "full", "local"}) {
     for (const int world : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{} {}", type, world));
+      SCOPED_TRACE(format_text("{} {}", type, world));
       const CheckpointRuns runs;
       const Words run = model + ranks(world) + Words{"--checkpoint-type", type};
       const CheckpointRuns whole;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -48,7 +49,7 @@ TEST(CheckpointKillTest, EndsWithTheBitsOfTheUninterruptedRun) {
     ASSERT_EQ(whole.status, 0) << whole.err;
     std::filesystem::remove_all(runs.dir());
     const double moment = std::uniform_real_distribution(0.0, whole.seconds)(random);
-    SCOPED_TRACE(fmt::format("trial {}: {} of {} ranks after {} s", trial, type, world, moment));
+    SCOPED_TRACE(format_text("trial {}: {} of {} ranks after {} s", trial, type, world, moment));
     {
       Program program(run_of(world, type) + runs.saving());
       std::this_thread::sleep_for(std::chrono::duration<double>(moment));

@@ -1,6 +1,6 @@
 // fsdp-run config: what it asks becomes a file that runs at once; with lines and with arrow keys. The
 // terminal is as it was before, whatever ends the program.
-#include "runtime/cli/config_questions.h"
+#include "runtime/cli/config/config_questions.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,8 +14,9 @@
 #include <sstream>
 
 #include "runtime/cli/command_line.h"
-#include "runtime/cli/option_table.h"
+#include "runtime/cli/options/option_table.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {

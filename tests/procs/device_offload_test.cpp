@@ -4,6 +4,7 @@
 // order the device runs its streams in; what is planned must be what is held.
 #include "kernels/core/memory.h"
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -208,7 +209,7 @@ TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   };
   for (const char* what : {"params", "optimizer"}) {
     for (const char* graph : {"on", "off"}) {
-      SCOPED_TRACE(fmt::format("{}, graphs {}", what, graph));
+      SCOPED_TRACE(format_text("{}, graphs {}", what, graph));
       auto few = counts(what, {"--steps", "12", "--cuda-graph", graph});
       auto many = counts(what, {"--steps", "112", "--cuda-graph", graph});
       for (const char* name :
@@ -249,7 +250,7 @@ TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
     };
     const long up = more({}, "bytes_up"), down = more({}, "bytes_down");
     for (const char* what : {"params", "optimizer"}) {
-      SCOPED_TRACE(fmt::format("{} on {} ranks, {}", fmt::join(how, " "), world, what));
+      SCOPED_TRACE(format_text("{} on {} ranks, {}", joined(how, " "), world, what));
       const Words offload{"--cpu-offload", what};
       const std::string said = offloaded(what, command + Words{"--steps", "1"}).run.out;
       const auto number = [&](const std::string& before) {
@@ -304,8 +305,8 @@ void write_deep_model(const RunFolder& folder, int layers, int64_t width) {
       weights[i] =
           (static_cast<float>((i * 7919 + static_cast<size_t>(l) * 31) % 1009) - 504) / 2e4f;
     }
-    const std::string name = fmt::format("w{}", l), sum = fmt::format("s{}", l);
-    const std::string to = l + 1 == layers ? "logits" : fmt::format("h{}", l);
+    const std::string name = format_text("w{}", l), sum = format_text("s{}", l);
+    const std::string to = l + 1 == layers ? "logits" : format_text("h{}", l);
     model.initializers.push_back(
         onnx_bytes::tensor(name, onnx_bytes::kFloat, {width, width}, onnx_bytes::raw(weights)));
     model.nodes.push_back(onnx_bytes::node("MatMul", {from, name}, {sum}, "multiply" + name));
@@ -378,7 +379,7 @@ TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
   const Trained plain = run_on_device(OFSDP_COUNTING_DEVICE, command);
   const long pinned = device.counts["pinned_bytes"] - plain.counts.at("pinned_bytes");
   EXPECT_THAT(device.run.out,
-              HasSubstr(fmt::format("--cpu-offload params: {} bytes a rank pinned", pinned)));
+              HasSubstr(format_text("--cpu-offload params: {} bytes a rank pinned", pinned)));
   EXPECT_EQ(pinned, static_cast<long>(kStates / 3 * 4 + kPageBytes));
 }
 
@@ -398,7 +399,7 @@ TEST(DeviceOffloadChoiceTest, AConfigurationOfAnotherProgramMeansTheSame) {
                       fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--steps",
                                 "2", "--batch-size", "3", "--config", fixture(file)}));
     EXPECT_EQ(run.run.status, 0) << run.run.err;
-    EXPECT_THAT(run.run.out, HasSubstr(fmt::format("--cpu-offload {}: ", what)));
+    EXPECT_THAT(run.run.out, HasSubstr(format_text("--cpu-offload {}: ", what)));
     EXPECT_THAT(run.run.out, HasSubstr("bytes a rank pinned on the host"));
     EXPECT_EQ(run.violations, std::vector<std::string>{});
   }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -3,6 +3,7 @@
 // those of the plug-in's kernels for the CPU bit for bit, captured or launched, whatever order the
 // device runs its streams in.
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {

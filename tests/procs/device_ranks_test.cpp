@@ -7,6 +7,7 @@
 
 #include "tests/support/device_runs.h"
 #include "tests/support/mnist_images.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 #include "tests/support/spoiled_data.h"
 
@@ -146,7 +147,7 @@ TEST(DeviceRanksCheckpointTest, GoOnFromWhatTheCpuSavedAndTheOtherWayRound) {
 TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
     for (const char* strategy : {"full_shard", "no_shard"}) {
-      SCOPED_TRACE(fmt::format("{} samples, {}", samples, strategy));
+      SCOPED_TRACE(format_text("{} samples, {}", samples, strategy));
       RunFolder folder;
       folder.write("data/x.npy", onnx_bytes::linear_inputs(samples));
       folder.write("data/labels.npy", onnx_bytes::linear_labels(samples));
@@ -212,7 +213,7 @@ TEST(DeviceRanksFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
           Program::run(command + Words{"--device", "cuda"},
                        {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}});
       EXPECT_EQ(device.status, 1);
-      expect_one_line(device.err, {"loss is NaN at step", fmt::format("rank {}", sample % 2),
+      expect_one_line(device.err, {"loss is NaN at step", format_text("rank {}", sample % 2),
                                    "first made by node"});
       EXPECT_EQ(cpu.err, device.err);
     }
@@ -254,7 +255,7 @@ TEST(DeviceRanksFaultTest, ARankThatIsKilledIsNamed) {
     const Finished finished = run.after(SIGKILL, rank);
     EXPECT_EQ(finished.status, 1);
     expect_one_line(finished.err,
-                    {fmt::format("rank {} (pid", rank), "died while rank", "at step"});
+                    {format_text("rank {} (pid", rank), "died while rank", "at step"});
     EXPECT_LT(finished.seconds, 15);
   }
 }

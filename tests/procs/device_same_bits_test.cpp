@@ -2,6 +2,7 @@
 // byte for byte, for any number of ranks and any strategy, whatever order the devices run their
 // streams in; metrics are those of as many ranks on the CPU.
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {

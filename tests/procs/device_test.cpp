@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/spoiled_data.h"
 
 namespace ofsdp {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

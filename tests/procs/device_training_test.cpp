@@ -2,6 +2,7 @@
 // models with a training_info, on the device that counts with the CPU's bits, and with the operators
 // of the CUDA library within the tolerance of recorded losses and of the CPU's.
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -70,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, DeviceArtifactsTest,
                                          Case{"mlp_adamw", 1, {"--cpu-offload", "optimizer"}},
                                          Case{"mlp_adamw", 2, {"--cpu-offload", "params"}}),
                          [](const auto& info) {
-                           return fmt::format(
+                           return format_text(
                                "{}_on_{}{}", info.param.name, info.param.world,
                                info.param.more.empty() ? "" : "_offload_" + info.param.more.back());
                          });

@@ -3,6 +3,7 @@
 // CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
 // run and is named.
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/spoiled_data.h"
 
 namespace ofsdp {

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/support/device_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -4,7 +4,8 @@
 
 #include <cmath>
 
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -61,7 +62,7 @@ TEST(ExportTest, OnlyInitializersChange) {
   const RunFolder folder;
   for (const char* model : {"model.onnx", "model_legacy.onnx", "model_with_loss.onnx"}) {
     for (const int count : {1, 3}) {
-      SCOPED_TRACE(fmt::format("{} with {} ranks", model, count));
+      SCOPED_TRACE(format_text("{} with {} ranks", model, count));
       const std::string input = fixture("mlp/") + model;
       expect_success(mlp(model) + ranks(count) +
                      Words{"--steps", "3", "--output", folder.output()});

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/support/mnist_images.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -69,7 +70,7 @@ TEST_P(LostRankTest, KilledIsNamed) {
   kill(run.rank(GetParam()), SIGKILL);
   const Finished finished = run.program().wait(10);
   EXPECT_EQ(finished.status, 1);
-  expect_one_line(finished.err, {fmt::format("rank {}", GetParam())});
+  expect_one_line(finished.err, {format_text("rank {}", GetParam())});
   run.expect_nothing_left();
 }
 
@@ -78,7 +79,7 @@ TEST_P(LostRankTest, StoppedIsNamedInTime) {
   kill(run.rank(GetParam()), SIGSTOP);
   const Finished finished = run.program().wait(10);
   EXPECT_EQ(finished.status, 1);
-  expect_one_line(finished.err, {fmt::format("rank {}", GetParam())});
+  expect_one_line(finished.err, {format_text("rank {}", GetParam())});
   run.expect_nothing_left();
 }
 
@@ -104,10 +105,10 @@ TEST(SignalTest, ARunEndsInOrder) {
 // ---- Ranks that somebody else has started ----
 
 Start as_rank(int rank, int world, int port) {
-  return {.environment = {fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
-                          fmt::format("WORLD_SIZE={}", world),
-                          fmt::format("LOCAL_WORLD_SIZE={}", world), "MASTER_ADDR=127.0.0.1",
-                          fmt::format("MASTER_PORT={}", port)}};
+  return {.environment = {format_text("RANK={}", rank), format_text("LOCAL_RANK={}", rank),
+                          format_text("WORLD_SIZE={}", world),
+                          format_text("LOCAL_WORLD_SIZE={}", world), "MASTER_ADDR=127.0.0.1",
+                          format_text("MASTER_PORT={}", port)}};
 }
 
 int some_port() { return 20000 + getpid() % 20000; }
@@ -144,7 +145,7 @@ TEST(TorchrunTest, ARankThatNeverComesIsNamedInTime) {
         Program::run(mlp() + Words{"--timeout", "2"}, as_rank(there, 2, some_port() + 1));
     EXPECT_EQ(run.status, 1);
     EXPECT_LT(run.seconds, 8);
-    expect_one_line(run.err, {fmt::format("rank {}", 1 - there)});
+    expect_one_line(run.err, {format_text("rank {}", 1 - there)});
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/cli/launch/endpoint.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -90,7 +91,7 @@ TEST(ForeignFileTest, RanksOfAnotherLauncherWarnOnce) {
   const testing_data::TempFolder folder;
   const Words words = run_of("accelerate/version_2_by_hand.yaml", folder);
   Start first, second;
-  const std::string port = fmt::format("MASTER_PORT={}", 20000 + getpid() % 20000);
+  const std::string port = format_text("MASTER_PORT={}", 20000 + getpid() % 20000);
   first.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=localhost", port};
   second.environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "MASTER_ADDR=localhost", port};
   Program zero(words, first);
@@ -106,7 +107,7 @@ TEST(ForeignFileTest, RanksOfAnotherLauncherWarnOnce) {
 TEST(ForeignFileTest, ALauncherThatSlurmCallsARankLeavesTheWarningToItsRanks) {
   const testing_data::TempFolder folder;
   const Words meet = run_of("accelerate/version_2_by_hand.yaml", folder) +
-                     Words{"--rdzv-endpoint", fmt::format("127.0.0.1:{}", free_port())};
+                     Words{"--rdzv-endpoint", format_text("127.0.0.1:{}", free_port())};
   Start srun;
   srun.environment = {"SLURM_STEP_ID=0", "SLURM_JOB_ID=1",  "SLURM_NTASKS=2",
                       "SLURM_PROCID=0",  "SLURM_LOCALID=0", "SLURM_NODEID=0"};

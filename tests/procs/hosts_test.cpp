@@ -11,9 +11,10 @@
 #include <iterator>
 #include <sstream>
 
-#include "fsdp/hosts/stream_socket.h"
+#include "fsdp/comm/hosts/stream_socket.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/trajectory.h"
 
 namespace ofsdp {
@@ -23,7 +24,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::string scratch(const std::string& name) {
-  return fmt::format("{}hosts-{}-{}", testing::TempDir(), getpid(), name);
+  return format_text("{}hosts-{}-{}", testing::TempDir(), getpid(), name);
 }
 
 std::string read_text(const std::string& path) {
@@ -33,7 +34,7 @@ std::string read_text(const std::string& path) {
 
 std::string line_of(const Words& words) {
   std::string line;
-  for (const std::string& word : words) line += fmt::format("'{}' ", word);
+  for (const std::string& word : words) line += format_text("'{}' ", word);
   return line;
 }
 
@@ -60,7 +61,7 @@ class Running {
   Running(const std::string& name, const std::string& line) : path_(scratch(name)) {
     pid_ = fork();
     if (pid_ == 0) {
-      const std::string whole = fmt::format("exec timeout -s KILL 60 {} >{} 2>&1", line, path_);
+      const std::string whole = format_text("exec timeout -s KILL 60 {} >{} 2>&1", line, path_);
       execl("/bin/sh", "sh", "-c", whole.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
@@ -90,7 +91,7 @@ class Running {
 };
 
 std::string variables(int rank, int world, const std::string& address, int port) {
-  return fmt::format(
+  return format_text(
       "env RANK={0} WORLD_SIZE={1} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} "
       "GROUP_WORLD_SIZE={1} MASTER_ADDR={2} MASTER_PORT={3} ",
       rank, world, address, port);
@@ -117,7 +118,7 @@ class TwoHosts : public testing::TestWithParam<By> {
 
   void SetUp() override {
     if (!hosts_.made()) GTEST_SKIP() << Namespaces::kNotMade;
-    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine());
+    const std::string library = format_text("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine());
     if (mpi() && access(library.c_str(), R_OK) != 0) GTEST_SKIP() << library << " was not built";
   }
   static bool mpi() { return GetParam() == By::kOpenMpi || GetParam() == By::kMpich; }
@@ -127,25 +128,25 @@ class TwoHosts : public testing::TestWithParam<By> {
   Processes start(const Words& words) {
     Processes all;
     const auto run = [&](int host, const std::string& line) {
-      const std::string name = fmt::format("on-{}", host);
+      const std::string name = format_text("on-{}", host);
       all.push_back(std::make_unique<Running>(name, hosts_.on(host) + line));
     };
     const std::string line = line_of(words), address = Namespaces::kAddress[0];
-    const std::string both = fmt::format("{},{}", address, Namespaces::kAddress[1]);
+    const std::string both = format_text("{},{}", address, Namespaces::kAddress[1]);
     if (GetParam() == By::kOpenMpi) {
-      run(0, fmt::format("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {0} "
+      run(0, format_text("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {0} "
                          "--mca btl_tcp_if_include {1} --mca oob_tcp_if_include {1} --host {2} "
                          "-np 2 {3}",
                          hosts_.agent(), "10.77.31.0/24", both, line));
     } else if (GetParam() == By::kMpich) {
-      run(0, fmt::format("mpirun.mpich -launcher ssh -launcher-exec {} -hosts {} -np 2 {}",
+      run(0, format_text("mpirun.mpich -launcher ssh -launcher-exec {} -hosts {} -np 2 {}",
                          hosts_.agent(), both, line));
     }
     for (const int host : {0, 1}) {
       if (GetParam() == By::kVariables) run(host, variables(host, 2, address, 29500) + line);
       if (GetParam() != By::kLaunchers) continue;
       run(host,
-          line + fmt::format("--nnodes 2 --node-rank {} --rdzv-endpoint {}:29400", host, address));
+          line + format_text("--nnodes 2 --node-rank {} --rdzv-endpoint {}:29400", host, address));
     }
     return all;
   }
@@ -185,7 +186,7 @@ TEST_P(TwoHosts, TrainAsPyTorchDoes) {
 // Of a command that has this text, without what started them.
 bool ranks_are_left(const std::string& text) {
   return std::ranges::any_of(processes_with(text), [](pid_t pid) {
-    return read_text(fmt::format("/proc/{}/comm", pid)) == "fsdp-run\n";
+    return read_text(format_text("/proc/{}/comm", pid)) == "fsdp-run\n";
   });
 }
 
@@ -232,7 +233,7 @@ TEST(Hosts, AMissingRankIsNamed) {
   Running third("c", variables(2, 3, "127.0.0.1", port) + line);
   EXPECT_EQ(first.wait(), 1);
   EXPECT_EQ(third.wait(), 1);
-  EXPECT_THAT(first.said(), HasSubstr(fmt::format("rank 1 did not arrive at 127.0.0.1:{} within 1 "
+  EXPECT_THAT(first.said(), HasSubstr(format_text("rank 1 did not arrive at 127.0.0.1:{} within 1 "
                                                   "s: 2 of 3 ranks are there",
                                                   port)));
   EXPECT_EQ(third.said(), "");

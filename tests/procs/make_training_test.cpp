@@ -5,9 +5,10 @@
 #include <cstring>
 
 #include "importer/onnx_import.h"
-#include "importer/specialize.h"
-#include "runtime/forward.h"
+#include "importer/passes/specialize.h"
+#include "runtime/program/forward.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -27,7 +28,7 @@ Model mlp_model() { return {fixture("mlp/model.onnx"), fixture("mlp/data")}; }
 
 // Trains both ways on two ranks; losses to rounding.
 void expect_same_training(const Model& model, const Words& run, const Words& training) {
-  SCOPED_TRACE(fmt::format("{} {}", model.path, fmt::join(training, " ")));
+  SCOPED_TRACE(format_text("{} {}", model.path, joined(training, " ")));
   const TempFolder folder;
   const std::string made = folder.path() + "/made.onnx";
   const Words common = run + ranks(2) + Words{"--no-shuffle", "--eval-data", "none"};
@@ -175,7 +176,7 @@ TEST(MakeTrainingTest, WhatAFileCannotSayIsRefused) {
       {{"--form", "onnx"}, {"--form", "'onnx'"}},
   };
   for (const auto& [words, facts] : bad) {
-    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    SCOPED_TRACE(format_text("{}", joined(words, " ")));
     const Finished run = Program::run(command + words);
     EXPECT_EQ(run.status, 2);
     expect_one_line(run.err, facts);

@@ -8,6 +8,7 @@
 
 #include "tests/support/data_files.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -71,7 +72,7 @@ TEST_P(MemoryByRanks, FullShardHoldsItsPart) {
 TEST_P(MemoryByRanks, FullShardOfSeveralHostsHoldsItsPartAndTwoUnits) {
   const TempFolder folder;
   const std::string hosts = folder.path() + "/hosts.yaml";
-  std::ofstream(hosts) << fmt::format(
+  std::ofstream(hosts) << format_text(
       "hosts: {}\nranks_per_host: 1\ninside: {{alpha_us: 1, beta_gbs: 9}}\n"
       "between: {{alpha_us: 9, beta_gbs: 1}}\n",
       GetParam());
@@ -79,7 +80,7 @@ TEST_P(MemoryByRanks, FullShardOfSeveralHostsHoldsItsPartAndTwoUnits) {
       Program::run(blocks("plan", GetParam(), "full_shard") +
                    Words{"--world", std::to_string(GetParam()), "--topology", hosts});
   const int64_t gathered = GetParam() == 1 ? 0 : 2 * kBlock * kFloat;
-  EXPECT_NE(plan.out.find(fmt::format("gathered {}", gathered)), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find(format_text("gathered {}", gathered)), std::string::npos) << plan.out;
 }
 
 TEST_P(MemoryByRanks, NoShardHoldsAll) {

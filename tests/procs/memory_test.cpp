@@ -8,6 +8,7 @@
 
 #include "tests/support/data_files.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {

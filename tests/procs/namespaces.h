@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/run_program.h"
 
 namespace ofsdp {
@@ -52,10 +53,10 @@ class Namespaces {
   static constexpr const char* kNotMade = "network namespaces cannot be made here (ip netns, veth)";
   std::string link() const {
     if (!delayed_) return "virtual links with a limited rate and no delay: no /dev/net/tun here";
-    return fmt::format("a link of {} us and {} Mbit/s", kDelay, kMegabits);
+    return format_text("a link of {} us and {} Mbit/s", kDelay, kMegabits);
   }
   // In front of a command that is to run on that host.
-  std::string on(int host) const { return fmt::format("ip netns exec {} ", name(host)); }
+  std::string on(int host) const { return format_text("ip netns exec {} ", name(host)); }
   std::vector<std::string> words_on(int host) const { return {"ip", "netns", "exec", name(host)}; }
   // As if a cable were pulled: the devices and their addresses stay.
   void cut() {
@@ -70,20 +71,20 @@ class Namespaces {
 
   // What mpirun calls in place of ssh: AGENT [-x] ADDRESS COMMAND...
   std::string agent() {
-    agent_ = fmt::format("/tmp/ofsdp-agent-{}", getpid());
+    agent_ = format_text("/tmp/ofsdp-agent-{}", getpid());
     std::ofstream(agent_) << "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1; shift\ncase $host in\n"
                           << kAddress[0] << ") ns=" << name(0) << ";;\n*) ns=" << name(1)
                           << ";;\nesac\nexec ip netns exec $ns sh -c \"$*\"\n";
-    return std::system(fmt::format("chmod +x {}", agent_).c_str()) == 0 ? agent_ : "";
+    return std::system(format_text("chmod +x {}", agent_).c_str()) == 0 ? agent_ : "";
   }
 
  private:
-  static std::string name(int host) { return fmt::format("ofsdp-{}-{}", getpid(), host); }
-  static std::string device(int host) { return fmt::format("of{}x{}", getpid() % 1000000, host); }
+  static std::string name(int host) { return format_text("ofsdp-{}-{}", getpid(), host); }
+  static std::string device(int host) { return format_text("of{}x{}", getpid() % 1000000, host); }
 
   template <typename... Args>
   static bool run(fmt::format_string<Args...> format, Args&&... args) {
-    const std::string line = fmt::format(format, std::forward<Args>(args)...);
+    const std::string line = format_text(format, std::forward<Args>(args)...);
     return std::system(("(" + line + ") >/dev/null 2>&1").c_str()) == 0;
   }
 

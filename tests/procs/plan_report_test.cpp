@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {

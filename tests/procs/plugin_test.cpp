@@ -2,6 +2,7 @@
 // wrong. The models are those of tests/fixtures/plugins (make.py says how they were made).
 #include <fstream>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 #include "tests/support/trajectory.h"
 

@@ -1,5 +1,6 @@
 // --max-restarts on one host: what is started again and what is not, and from where.
 #include "tests/support/failing_runs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -80,7 +81,7 @@ TEST(ResumeElsewhereTest, LossesGoOn) {
       {1, "full_shard"}, {2, "full_shard"}, {3, "no_shard"}, {4, "shard_grad_op"}};
   for (const auto& [from, first] : shapes) {
     for (const auto& [to, then] : shapes) {
-      SCOPED_TRACE(fmt::format("{} {} to {} {}", from, first, to, then));
+      SCOPED_TRACE(format_text("{} {} to {} {}", from, first, to, then));
       const CheckpointRuns runs;
       const std::string found = runs / "m.jsonl";
       const Words part{"--metrics", found};

@@ -6,6 +6,7 @@
 
 #include "tests/support/data_files.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -128,8 +129,7 @@ TEST_P(SameBitsTest, PrefetchIsOnlyAnOrder) {
       {"--prefetch-depth", "3"},
       {"--backward-prefetch", "post", "--forward-prefetch", "off", "--prefetch-depth", "2"}};
   for (const Words& prefetch : all) {
-    expect_same(first, trained_file(words() + prefetch),
-                fmt::format("{}", fmt::join(prefetch, " ")));
+    expect_same(first, trained_file(words() + prefetch), format_text("{}", joined(prefetch, " ")));
   }
 }
 
@@ -178,7 +178,7 @@ void expect_no_trace_of_ranks(const Words& words, const char* units) {
     for (const char* strategy : kStrategies) {
       if (world == 3 && std::string_view(strategy) != "full_shard") continue;
       expect_same(first, trained_file(words + on_ranks(world, strategy), units),
-                  fmt::format("{} on {}", strategy, world));
+                  format_text("{} on {}", strategy, world));
     }
   }
   const Words copies = on_ranks(4, "hybrid_shard") + Words{"--shard-size", "2"};

@@ -5,9 +5,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "importer/onnx_file.h"
-#include "importer/update_rules.h"
+#include "importer/dialects/training_info/update_rules.h"
+#include "importer/file/onnx_file.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -65,7 +66,7 @@ TEST(TrainingInfoTest, FollowsTheFormulasOnAnyNumberOfRanks) {
   for (const std::string& name : kModels) {
     const auto expected = parsed(fixture("training_info/" + name + ".json"));
     for (const int world : {1, 2, 3}) {
-      SCOPED_TRACE(fmt::format("{} with {} ranks", name, world));
+      SCOPED_TRACE(format_text("{} with {} ranks", name, world));
       const TempFolder folder;
       const std::string output = folder.path() + "/out.onnx", metrics = folder.path() + "/m.jsonl";
       const Finished run = Program::run(train(model_of(name), data(), world, 4) +

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/mnist_images.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -73,7 +74,7 @@ TEST_P(TrajectoryTest, MnistNetworkFollowsPyTorch) {
 TEST(TrajectoryVariantTest, OtherExportsOfTheModelFollowPyTorch) {
   for (const char* model : {"model_legacy.onnx", "model_with_loss.onnx"}) {
     for (const int count : {1, 3}) {
-      SCOPED_TRACE(fmt::format("{} with {} ranks", model, count));
+      SCOPED_TRACE(format_text("{} with {} ranks", model, count));
       const Words words = mlp(model) + ranks(count) +
                           Words{"--global-batch-size", "24", "--steps", "32", "--min-params", "0"};
       expect_near(trained(words), reference("mlp"));
@@ -89,7 +90,7 @@ TEST(TrajectoryVariantTest, FiveRanksWithUnequalSharesFollowOneRank) {
   ASSERT_EQ(alone.losses.size(), 21u);
   for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
     for (const char* accum : {"1", "2"}) {
-      SCOPED_TRACE(fmt::format("{}, {} forwards", strategy, accum));
+      SCOPED_TRACE(format_text("{}, {} forwards", strategy, accum));
       expect_near(
           trained(words + batch + ranks(5) + Words{"--strategy", strategy, "--grad-accum", accum}),
           alone);
@@ -123,7 +124,7 @@ TEST(LambTest, FollowsPyTorchOnAnyNumberOfRanks) {
             "--global-batch-size", "24",   "--steps", "24"};
   for (const int count : {1, 2, 3}) {
     for (const char* strategy : {"full_shard", "shard_grad_op", "zero1", "no_shard"}) {
-      SCOPED_TRACE(fmt::format("{} on {}", strategy, count));
+      SCOPED_TRACE(format_text("{} on {}", strategy, count));
       expect_near(losses(words + ranks(count) + Words{"--strategy", strategy}), torch, 2e-5,
                   "loss of step");
     }
@@ -164,7 +165,7 @@ TEST(LossMeanTest, MeanOfTheRanksMeansFollowsPyTorch) {
        {1.5621306, 1.53250503, 1.55928469, 1.49499828, 1.46565168, 1.53066532, 1.53229763,
         1.52530853, 1.49032116, 1.44253053, 1.41507583, 1.39659441}}};
   for (const PerRank& run : runs) {
-    SCOPED_TRACE(fmt::format("{} ranks, {} forwards", run.ranks, run.grad_accum));
+    SCOPED_TRACE(format_text("{} ranks, {} forwards", run.ranks, run.grad_accum));
     const Words words = without_order() + ranks(run.ranks) +
                         Words{"--optimizer",    "sgd",
                               "--lr",           "0.05",

@@ -6,6 +6,7 @@
 #include "tests/support/await_meeting.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -24,7 +25,7 @@ class TwoLaunchers {
   TwoLaunchers(const Words& words, int ranks_of_first, int ranks_of_second = 1) {
     const int port = free_port();
     const Words meet =
-        words + Words{"--nnodes", "2", "--rdzv-endpoint", fmt::format("127.0.0.1:{}", port)};
+        words + Words{"--nnodes", "2", "--rdzv-endpoint", format_text("127.0.0.1:{}", port)};
     first_ = std::make_unique<Program>(meet + ranks(ranks_of_first) + Words{"--node-rank", "0"});
     await_meeting(port);
     second_ = std::make_unique<Program>(meet + ranks(ranks_of_second) + Words{"--node-rank", "1"});
@@ -66,7 +67,7 @@ TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
     EXPECT_EQ(both.first().wait(60).status, 0) << both.first().err();
     EXPECT_EQ(both.second().wait(60).status, 0) << both.second().err();
     EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected)
-        << fmt::format("{}", fmt::join(more, " "));
+        << format_text("{}", joined(more, " "));
   }
 }
 

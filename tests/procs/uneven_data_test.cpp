@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -25,8 +26,8 @@ void write_data(const testing_data::TempFolder& folder, int64_t samples,
     }
     labels.push_back(std::ranges::count(ignored, i) > 0 ? -100 : i % 3);
   }
-  folder.write("x.npy", npy("<f4", fmt::format("({}, {})", samples, kFeatures), x));
-  folder.write("labels.npy", npy("<i8", fmt::format("({},)", samples), labels));
+  folder.write("x.npy", npy("<f4", format_text("({}, {})", samples, kFeatures), x));
+  folder.write("labels.npy", npy("<i8", format_text("({},)", samples), labels));
 }
 
 struct Trained {

@@ -9,10 +9,11 @@
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "kernels/core/registry.h"
-#include "runtime/checkpointing.h"
-#include "runtime/export.h"
+#include "runtime/commands/export.h"
+#include "runtime/state/checkpointing.h"
 #include "tests/support/data_files.h"
 #include "tests/support/lone_rank.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
@@ -176,7 +177,7 @@ void expect_pattern(const std::string& dir) {
 
 void expect_pair(const Model& model, const Arrangement& from, const std::string& saved,
                  const std::string& expected, const Arrangement& to) {
-  SCOPED_TRACE(fmt::format("{} {} to {} {}", from.world, strategy_name(from.strategy), to.world,
+  SCOPED_TRACE(format_text("{} {} to {} {}", from.world, strategy_name(from.strategy), to.world,
                            strategy_name(to.strategy)));
   const testing_data::TempFolder folder;
   const std::string dir = folder.path() + "/b";

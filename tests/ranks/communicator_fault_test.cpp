@@ -4,8 +4,9 @@
 
 #include <array>
 
-#include "fsdp/host_name.h"
+#include "fsdp/comm/host_name.h"
 #include "tests/ranks/rank_processes.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -79,7 +80,7 @@ TEST_P(Death, IsNoticedByWaitingRanks) {
   const pid_t pid = ranks.pid(dead);
   EXPECT_EQ(WTERMSIG(ranks.wait(dead)), SIGKILL);
   expect_one_reporter(ranks, world, dead,
-                      fmt::format("rank {} (pid {} on {}) ", dead, pid, host_name()), 3);
+                      format_text("rank {} (pid {} on {}) ", dead, pid, host_name()), 3);
   for (int rank = 0; rank < world; ++rank) {
     if (rank == dead || !ranks.report(rank).claimed) continue;
     EXPECT_THAT(ranks.report(rank).message, HasSubstr("of unit 2 at step "));
@@ -102,7 +103,7 @@ TEST(DeathOfOne, IsNoticedAtTheNextCallOfARankThatDoesNotWait) {
   EXPECT_EQ(WTERMSIG(ranks.wait(1)), SIGKILL);
   expect_one_reporter(
       ranks, 2, 1,
-      fmt::format("rank 1 (pid {} on {}) died while rank 0 waited in gather of unit 5 at step 3",
+      format_text("rank 1 (pid {} on {}) died while rank 0 waited in gather of unit 5 at step 3",
                   pid, host_name()),
       3);
 }
@@ -117,7 +118,7 @@ TEST(DeathOfOne, IsNoticedWhileSegmentsAreExchanged) {
     const pid_t pid = ranks.pid(dead);
     EXPECT_EQ(WTERMSIG(ranks.wait(dead)), SIGKILL);
     expect_one_reporter(ranks, 3, dead,
-                        fmt::format("rank {} (pid {} on {}) died", dead, pid, host_name()), 3);
+                        format_text("rank {} (pid {} on {}) died", dead, pid, host_name()), 3);
   }
 }
 
@@ -129,7 +130,7 @@ TEST(Hang, EndsAtTheTimeoutAndNamesTheRank) {
   RankProcesses ranks(3, reducing(1, stop), std::chrono::seconds(1));
   expect_one_reporter(
       ranks, 3, 1,
-      fmt::format("rank 1 (pid {} on {}) did not arrive within 1 s: reduce-scatter of "
+      format_text("rank 1 (pid {} on {}) did not arrive within 1 s: reduce-scatter of "
                   "unit 2, step 7",
                   ranks.pid(1), host_name()),
       4);
@@ -150,7 +151,7 @@ TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
       std::chrono::seconds(1));
   expect_one_reporter(
       ranks, 3, 2,
-      fmt::format("rank 2 (pid {} on {}) did not arrive within 1 s: barrier, step 4", ranks.pid(2),
+      format_text("rank 2 (pid {} on {}) did not arrive within 1 s: barrier, step 4", ranks.pid(2),
                   host_name()),
       4);
 }
@@ -179,7 +180,7 @@ TEST(Hang, ARankThatWasStoppedWhileItWaitedIsNamed) {
       std::chrono::seconds(1));
   expect_one_reporter(
       ranks, 3, 2,
-      fmt::format("rank 2 (pid {} on {}) did not arrive within 1 s", ranks.pid(2), host_name()), 4);
+      format_text("rank 2 (pid {} on {}) did not arrive within 1 s", ranks.pid(2), host_name()), 4);
 }
 
 class AcrossHosts : public testing::TestWithParam<HostCounts> {};
@@ -194,7 +195,7 @@ TEST_P(AcrossHosts, AStoppedRankIsNamedOnce) {
   const int world = GetParam().world();
   RankProcesses ranks(GetParam(), reducing(world - 1, stop), std::chrono::seconds(1));
   expect_one_reporter(ranks, world, world - 1,
-                      fmt::format("rank {} (pid {} on ", world - 1, ranks.pid(world - 1)), 6);
+                      format_text("rank {} (pid {} on ", world - 1, ranks.pid(world - 1)), 6);
 }
 
 // Rank 0 waits for its neighbour on a connection, rank 2 for the host of both.
@@ -210,7 +211,7 @@ TEST(StoppedAcrossHosts, WhileSegmentsAreExchangedIsNamed) {
         },
         std::chrono::seconds(1));
     expect_one_reporter(ranks, 3, stopped,
-                        fmt::format("rank {} (pid {} on ", stopped, ranks.pid(stopped)), 6);
+                        format_text("rank {} (pid {} on ", stopped, ranks.pid(stopped)), 6);
   }
 }
 
@@ -231,7 +232,7 @@ TEST(StoppedAcrossHosts, WhileOthersFetchForItIsNamed) {
         }
       },
       std::chrono::seconds(1));
-  expect_one_reporter(ranks, 3, 1, fmt::format("rank 1 (pid {} on ", ranks.pid(1)), 6);
+  expect_one_reporter(ranks, 3, 1, format_text("rank 1 (pid {} on ", ranks.pid(1)), 6);
 }
 
 TEST_P(AcrossHosts, AFailureIsClaimedOnceAndEndsAll) {
@@ -264,7 +265,7 @@ TEST_P(AcrossHosts, LeavingWhileOthersWaitIsNamed) {
   const int odd = GetParam().world() - 1;
   RankProcesses ranks(GetParam(), reducing(odd, [](Communicator&) { return Status(); }));
   expect_one_reporter(ranks, GetParam().world(), odd,
-                      fmt::format("rank {} (pid {} on ", odd, ranks.pid(odd)), 5);
+                      format_text("rank {} (pid {} on ", odd, ranks.pid(odd)), 5);
   ranks.wait(odd);
 }
 
@@ -308,7 +309,7 @@ TEST(Leaving, WhileOthersWaitIsNamedAtOnce) {
   EXPECT_EQ(ranks.wait(1), 0);
   expect_one_reporter(
       ranks, 2, 1,
-      fmt::format("rank 1 (pid {} on {}) had ended when rank 0 waited", pid, host_name()), 2);
+      format_text("rank 1 (pid {} on {}) had ended when rank 0 waited", pid, host_name()), 2);
 }
 
 }  // namespace

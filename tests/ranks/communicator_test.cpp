@@ -1,6 +1,6 @@
 // Every collective, on one to five ranks, against what a plain loop over the ranks' values gives:
 // bit for bit, for sizes from nothing to megabytes, again and again while the ranks drift apart.
-#include "fsdp/communicator.h"
+#include "fsdp/comm/communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -15,6 +15,7 @@
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/float_width.h"
 #include "tests/ranks/rank_processes.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

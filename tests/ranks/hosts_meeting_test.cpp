@@ -1,10 +1,12 @@
 // What is said when ranks of several hosts have found each other, and one then stops before it has
 // connected to the others: one line, by rank 0, that names it; and none from those that wait for it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "fsdp/comm/hosts/host_meeting_wire.h"
 #include "fsdp/connect.h"
-#include "fsdp/hosts/host_meeting_wire.h"
 #include "tests/ranks/rank_processes.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -42,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, Stopped,
 
 TEST_P(Stopped, IsNamedByRank0Alone) {
   const auto& [hosts, odd] = GetParam();
-  const auto ranks = identities(hosts, fmt::format("stopped-{}-{}", getpid(), odd));
+  const auto ranks = identities(hosts, format_text("stopped-{}-{}", getpid(), odd));
   std::vector<pid_t> pids(ranks.size());
   pid_t& stopped = pids[static_cast<size_t>(odd)];
   stopped = fork();
@@ -50,7 +52,7 @@ TEST_P(Stopped, IsNamedByRank0Alone) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (pids[r] == 0) pids[r] = fork();
     if (pids[r] != 0) continue;
-    _exit(connect_in_vain(ranks[r], fmt::format("rank {} (pid {} on ", odd, stopped)));
+    _exit(connect_in_vain(ranks[r], format_text("rank {} (pid {} on ", odd, stopped)));
   }
   for (size_t r = 0; r < pids.size(); ++r) {
     int status = 0;

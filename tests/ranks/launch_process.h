@@ -5,6 +5,7 @@
 #pragma once
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +13,8 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/cli/launcher.h"
+#include "runtime/cli/launch/launcher.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

@@ -1,5 +1,6 @@
 // The launcher, with this program as the ranks: started again with --as-rank SCENE it plays one of
 // the scenes below. A test runs the launcher in a child of its own and reads what was printed.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -15,6 +16,7 @@
 #include "fsdp/connect.h"
 #include "tests/ranks/launch_process.h"
 #include "tests/ranks/rank_processes.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -118,7 +120,7 @@ TEST(Launcher, TellsRanksWhoTheyAreAndGivesThemTheirCores) {
   EXPECT_EQ(launch.wait(), 0);
   for (const int rank : {0, 1}) {
     const int share = cores < 2 ? cores : rank == 0 ? (cores + 1) / 2 : cores / 2;
-    EXPECT_THAT(said, HasSubstr(fmt::format("rank {} of 2 parent {} cores {} omp passive\n", rank,
+    EXPECT_THAT(said, HasSubstr(format_text("rank {} of 2 parent {} cores {} omp passive\n", rank,
                                             launch.pid(), share)));
   }
 }
@@ -167,7 +169,7 @@ TEST(Launcher, PassesSignalsOn) {
 }
 
 bool gone(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::ifstream file(format_text("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
   return line.empty() || line.find(") Z") != std::string::npos;

@@ -1,4 +1,5 @@
 // What is said when ranks cannot meet: ranks that are missing, that come twice, of another world.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/local_communicator.h"
+#include "fsdp/comm/local/local_communicator.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -40,7 +42,7 @@ void expect_meeting_fails(const std::vector<Stranger>& strangers) {
   }
 }
 
-std::string meeting_name(const char* test) { return fmt::format("{}-{}", test, getpid()); }
+std::string meeting_name(const char* test) { return format_text("{}-{}", test, getpid()); }
 
 TEST(Meeting, SaysWhichRanksAreMissing) {
   const std::string name = meeting_name("missing");

@@ -9,6 +9,7 @@
 // kPatience are killed, and the test fails.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,8 +23,9 @@
 #include <thread>
 #include <vector>
 
+#include "fsdp/comm/hosts/stream_socket.h"
 #include "fsdp/connect.h"
-#include "fsdp/hosts/stream_socket.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 
@@ -53,8 +55,8 @@ struct HostCounts {
   // Is the library built, and its mpirun there?
   bool available() const {
     if (engine.empty()) return true;
-    const std::string library = fmt::format("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);
-    const std::string look = fmt::format("command -v mpirun.{} >/dev/null", engine);
+    const std::string library = format_text("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);
+    const std::string look = format_text("command -v mpirun.{} >/dev/null", engine);
     return access(library.c_str(), R_OK) == 0 && std::system(look.c_str()) == 0;
   }
 
@@ -103,7 +105,7 @@ class RankProcesses {
         static_cast<RankReport*>(mmap(nullptr, sizeof(RankReport) * count(), PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     static int runs = 0;
-    const std::string name = fmt::format("test-{}-{}", getpid(), ++runs);
+    const std::string name = format_text("test-{}-{}", getpid(), ++runs);
     if (std::getenv(kUnderMpirun) != nullptr) be_started(body, timeout);
     std::fflush(nullptr);  // or every rank prints it again
     if (!hosts.engine.empty()) {
@@ -176,10 +178,10 @@ class RankProcesses {
 
   void start_mpirun(const HostCounts& hosts) {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::string line = fmt::format("exec timeout -k 5 {} mpirun.{}", kPatience, hosts.engine);
+    std::string line = format_text("exec timeout -k 5 {} mpirun.{}", kPatience, hosts.engine);
     if (hosts.engine == "openmpi") line += " --allow-run-as-root --oversubscribe";
     for (size_t h = 0; h < hosts.counts.size(); ++h) {
-      line += fmt::format(
+      line += format_text(
           "{} -np {} env {}=1 GROUP_RANK={} GROUP_WORLD_SIZE={} '{}' --gtest_filter='{}.{}'",
           h > 0 ? " :" : "", hosts.counts[h], kUnderMpirun, h, hosts.counts.size(),
           program_invocation_name, test->test_suite_name(), test->name());

@@ -2,6 +2,7 @@
 // not come, contradict each other, fail or are killed. The ranks train nothing: they say who they
 // were told to be, and end as their scene says.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -16,6 +17,7 @@
 #include "runtime/cli/launch/endpoint.h"
 #include "tests/ranks/launch_process.h"
 #include "tests/support/await_meeting.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -71,7 +73,7 @@ class Hosts {
  public:
   explicit Hosts(int nnodes) : port_(free_port()) {
     plan_.options.nnodes = nnodes;
-    plan_.options.rdzv_endpoint = fmt::format("127.0.0.1:{}", port_);
+    plan_.options.rdzv_endpoint = format_text("127.0.0.1:{}", port_);
     plan_.options.timeout_seconds = 20;
     plan_.grace = std::chrono::milliseconds(300);
   }
@@ -97,7 +99,7 @@ std::string sorted_lines(const std::string& text) {
     lines.push_back(text.substr(begin, end - begin));
   }
   std::ranges::sort(lines);
-  return fmt::format("{}", fmt::join(lines, "\n"));
+  return format_text("{}", joined(lines, "\n"));
 }
 
 TEST(Rendezvous, HostsOfDifferentSizesMakeOneWorld) {

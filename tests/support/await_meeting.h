@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/cli/launch/endpoint.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

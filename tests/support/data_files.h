@@ -17,7 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing_data {
 

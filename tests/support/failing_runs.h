@@ -19,10 +19,11 @@
 #include <set>
 #include <thread>
 
-#include "fsdp/host_name.h"
+#include "fsdp/comm/host_name.h"
 #include "runtime/cli/launch/endpoint.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 
@@ -58,7 +59,7 @@ struct FailingRun {
                                         std::to_string(kTimeout)};
   }
   std::string text() const {
-    return fmt::format("rank {} is {} after {} s; {} host(s), the first with {} ranks, {}", victim,
+    return format_text("rank {} is {} after {} s; {} host(s), the first with {} ranks, {}", victim,
                        ofsdp::text(harm), moment, hosts, ranks[0], type);
   }
 };
@@ -75,9 +76,9 @@ inline std::set<std::string> shared_memory() {
 
 // The rank of this number among the launcher's children, whose environment says which they are.
 inline pid_t pid_of_rank(pid_t launcher, int rank) {
-  const std::string wanted = fmt::format("RANK={}", rank);
+  const std::string wanted = format_text("RANK={}", rank);
   for (const pid_t pid : children_of(launcher)) {
-    std::ifstream file(fmt::format("/proc/{}/environ", pid));
+    std::ifstream file(format_text("/proc/{}/environ", pid));
     for (std::string variable; std::getline(file, variable, '\0');) {
       if (variable == wanted) return pid;
     }
@@ -96,7 +97,7 @@ class Launchers {
         command = hosts.words_on(host) + command +
                   Words{"--nnodes",        "2",
                         "--node-rank",     std::to_string(host),
-                        "--rdzv-endpoint", fmt::format("{}:{}", Namespaces::kAddress[0], port)};
+                        "--rdzv-endpoint", format_text("{}:{}", Namespaces::kAddress[0], port)};
       }
       commands_.push_back(command);
       start(static_cast<size_t>(host));
@@ -219,7 +220,7 @@ class FailingRuns {
 
   // One that did not come to the meeting is known by its number alone.
   std::string name_of_victim(const FailingRun& run) const {
-    return fmt::format("rank {} (\\(pid {} on {}\\) |(did not arrive )?at )", run.victim, victim_,
+    return format_text("rank {} (\\(pid {} on {}\\) |(did not arrive )?at )", run.victim, victim_,
                        host_name());
   }
 

@@ -13,9 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "importer/autodiff.h"
-#include "importer/fusion/fusion.h"
+#include "importer/passes/autodiff.h"
+#include "importer/passes/fusion/fusion.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/run_graph.h"
 
 namespace ofsdp::testing {
@@ -33,11 +34,11 @@ class Fusion : public ::testing::Test {
         .add_constant("table", make_constant<float>(DType::kFloat32, shape, values));
   }
   ValueId op(const char* name, const std::vector<ValueId>& inputs, const Attributes& a = {}) {
-    return maker.node(name, fmt::format("{}{}", name, ++count_), inputs, a);
+    return maker.node(name, format_text("{}{}", name, ++count_), inputs, a);
   }
   std::vector<ValueId> ops(const char* name, const std::vector<ValueId>& inputs,
                            const Attributes& a, size_t outputs) {
-    const std::string node = fmt::format("{}{}", name, ++count_);
+    const std::string node = format_text("{}{}", name, ++count_);
     return *GraphEditor(maker.graph).add(name, node, inputs, a, outputs);
   }
 

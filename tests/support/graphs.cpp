@@ -1,7 +1,8 @@
 #include "tests/support/graphs.h"
 
-#include "importer/autodiff.h"
-#include "importer/loss.h"
+#include "importer/passes/autodiff.h"
+#include "importer/passes/loss.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "importer/graph.h"
+#include "importer/graph/graph.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 
-#include "fsdp/communicator.h"
+#include "fsdp/comm/communicator.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

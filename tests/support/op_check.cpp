@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 
 namespace ofsdp::testing {
@@ -103,7 +104,7 @@ std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) 
   const auto found = decode(desc, bytes.data());
   const auto& expected = s.expected[output].values;
   if (expected.size() != found.size()) {
-    return fmt::format("{}: output {}: the reference has {} elements, the kernel {}\n", s.where,
+    return format_text("{}: output {}: the reference has {} elements, the kernel {}\n", s.where,
                        output, expected.size(), found.size());
   }
   double scale = 1e-3;
@@ -114,7 +115,7 @@ std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) 
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]))) continue;
     if (std::abs(found[i] - expected[i]) <= allowed) continue;  // false for NaN
-    return fmt::format("{}: output {} element {} of {}: expected {}, found {}, allowed {}\n",
+    return format_text("{}: output {} element {} of {}: expected {}, found {}, allowed {}\n",
                        s.where, output, i, desc.text(), expected[i], found[i], allowed);
   }
   return "";
@@ -124,7 +125,7 @@ std::string check_inputs_unchanged(const Setting& s, const Run& run, int inplace
   const auto fresh = input_bytes(s);
   for (size_t i = 0; i < fresh.size(); ++i) {
     if (static_cast<int>(i) != inplace && !(fresh[i] == run.inputs[i])) {
-      return fmt::format("{}: input {} was changed\n", s.where, i);
+      return format_text("{}: input {} was changed\n", s.where, i);
     }
   }
   return "";
@@ -146,7 +147,7 @@ std::string check_implementation(const OpDef& op, const Setting& s, const Implem
     const Run inside = run_kernel(s, *kernel, 0xFF, k);
     wrong += inside.error + check_inputs_unchanged(s, inside, k);
     if (!(inside.inputs[i] == first.outputs[0])) {
-      wrong += fmt::format("{}: other bits in place of input {}\n", s.where, i);
+      wrong += format_text("{}: other bits in place of input {}\n", s.where, i);
     }
   }
   return wrong;
@@ -200,7 +201,7 @@ std::string check_kernels(const OpDef& op, const SampleCase& sample) {
   s.expected = op.reference(
       {sample.attributes, values.inputs, s.problem.outputs, kCheckNodeSeed, check_step()});
   if (s.expected.size() < sample.num_outputs) {
-    return fmt::format("{}: the reference gives {} outputs, expected {}\n", where,
+    return format_text("{}: the reference gives {} outputs, expected {}\n", where,
                        s.expected.size(), sample.num_outputs);
   }
   std::string wrong;

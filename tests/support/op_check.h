@@ -14,6 +14,7 @@
 #include <string>
 
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp::testing {
 namespace {
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/core/op_def.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 
 namespace ofsdp::testing {
@@ -79,9 +80,9 @@ Ref ReferenceGrad::constant(ConstantPtr value) {
 
 void ReferenceGrad::set_grad(size_t input, Ref grad) {
   if (!needs_grad(input) || !grad) return;
-  if (grads_.contains(input)) error_ += fmt::format("input {} got two gradients\n", input);
+  if (grads_.contains(input)) error_ += format_text("input {} got two gradients\n", input);
   if (desc(grad).shape != desc(inputs_[input]).shape) {
-    error_ += fmt::format("input {} {} got a gradient {}\n", input, desc(inputs_[input]).text(),
+    error_ += format_text("input {} {} got a gradient {}\n", input, desc(inputs_[input]).text(),
                           desc(grad).text());
   }
   grads_[input] = grad;
@@ -150,7 +151,7 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
     const size_t count = values.inputs[input].values.size();
     const auto found = all.grads().find(input);
     if (found == all.grads().end()) {
-      wrong += fmt::format("{}: input {} got no gradient\n", where, input);
+      wrong += format_text("{}: input {} got no gradient\n", where, input);
       continue;
     }
     const auto& gradient = all.value(found->second).values;
@@ -159,7 +160,7 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
     for (const auto& [i, seed] : seeds) alone.seed(i, {alone.outputs()[i].desc, seed});
     op.grad(alone);
     if (!alone.grads().contains(input) || alone.value(alone.grads().at(input)).values != gradient) {
-      wrong += fmt::format("{}: input {} alone has another gradient\n", where, input);
+      wrong += format_text("{}: input {} alone has another gradient\n", where, input);
     }
     double scale = 0;
     for (double g : gradient) scale = std::max(scale, std::abs(g));
@@ -174,7 +175,7 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
       x = original;
       const double slope = (above - below) / (2 * kStep);
       if (std::abs(slope - gradient[at]) <= kTolerance * std::max(scale, 1e-2)) continue;
-      wrong += fmt::format("{}: input {} element {}: finite difference {}, gradient {}\n", where,
+      wrong += format_text("{}: input {} element {}: finite difference {}, gradient {}\n", where,
                            input, at, slope, gradient[at]);
       break;
     }

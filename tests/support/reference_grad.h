@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 
 namespace ofsdp::testing {

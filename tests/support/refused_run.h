@@ -10,6 +10,7 @@
 
 #include <map>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_runs.h"
 
@@ -71,7 +72,7 @@ inline void expect_refused(const RunFolder& folder, const Words& words, const Wo
   const auto before = folder.contents();
   for (const int count : {1, 2}) {
     if (count == 1 && !refusal.one_rank) continue;
-    SCOPED_TRACE(fmt::format("{} with {} ranks", fmt::join(words, " "), count));
+    SCOPED_TRACE(format_text("{} with {} ranks", joined(words, " "), count));
     const Finished run = Program::run(words + (count == 1 ? Words{} : ranks(count)), refusal.start);
     EXPECT_EQ(run.status, refusal.status) << run.err;
     expect_one_line(run.err, facts);

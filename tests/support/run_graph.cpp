@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/core/memory.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 namespace {

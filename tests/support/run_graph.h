@@ -7,7 +7,8 @@
 
 #include <map>
 
-#include "importer/graph.h"
+#include "importer/graph/graph.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
 

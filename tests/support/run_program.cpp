@@ -19,6 +19,8 @@
 #include <string_view>
 #include <thread>
 
+#include "tests/support/namespaces.h"
+
 namespace ofsdp {
 namespace {
 

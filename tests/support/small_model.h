@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp::onnx_bytes {
@@ -75,13 +76,13 @@ inline std::string linear_inputs(size_t samples = 12) {
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<float>((i * 7) % 11) / 8 - 0.5f;
   }
-  return testing_data::npy("<f4", fmt::format("({}, 4)", samples), values);
+  return testing_data::npy("<f4", format_text("({}, 4)", samples), values);
 }
 
 inline std::string linear_labels(size_t samples = 12) {
   std::vector<int64_t> values(samples);
   for (size_t i = 0; i < samples; ++i) values[i] = static_cast<int64_t>(i * i % 3);
-  return testing_data::npy("<i8", fmt::format("({},)", samples), values);
+  return testing_data::npy("<i8", format_text("({},)", samples), values);
 }
 
 }  // namespace ofsdp::onnx_bytes

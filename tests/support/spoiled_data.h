@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 #include "tests/support/run_program.h"
 

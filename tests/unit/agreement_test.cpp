@@ -1,9 +1,10 @@
 // What ranks tell each other about their schedules comes back as text.
-#include "runtime/agreement.h"
+#include "runtime/plan/agreement.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -13,7 +14,7 @@ TEST(Agreement, CodesTellStepUnitAndSize) {
   const Graph graph = testing::mlp_training_graph(registry, 4, {8, 8, 2});
   const Plan plan = *make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 72, 2});
   EXPECT_EQ(step_code_text(step_code({StepKind::kGather, 1}, plan)),
-            fmt::format("Gather u1 of {} elements", plan.units[1].padded_numel));
+            format_text("Gather u1 of {} elements", plan.units[1].padded_numel));
   EXPECT_EQ(step_code_text(step_code({StepKind::kClip, -1}, plan)), "Clip");
   EXPECT_EQ(step_code_text(-1), "nothing more");
 }

@@ -1,14 +1,15 @@
 // keep_attention_statistics on small graphs: which forward node keeps them, what the gradient reads, and
 // what stays as it is. Values are compared by tests/procs/device_test.cpp, bit by bit, and on the
 // kernels of devices by tests/procs/emulated_device_test.cpp.
-#include "importer/attention_statistics.h"
+#include "importer/passes/attention_statistics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fsdp/recompute.h"
-#include "importer/autodiff.h"
+#include "fsdp/plan/recompute.h"
+#include "importer/passes/autodiff.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,14 +1,15 @@
 // Axes whose size only the run knows: what comes out of their padding, by running the specialized
 // graph and comparing with plain loops over the elements that are there; and what is refused.
-#include "importer/bounded_axes.h"
+#include "importer/passes/bounded_axes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "importer/specialize.h"
+#include "importer/passes/specialize.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/run_graph.h"
 
 namespace ofsdp {
@@ -26,7 +27,7 @@ class BoundedAxesTest : public ::testing::Test {
   // Without inference: specialize does it.
   ValueId raw(const char* op, std::vector<ValueId> inputs, Attributes attributes = {},
               DType dtype = DType::kFloat32) {
-    const std::string name = fmt::format("{}{}", op, ++count_);
+    const std::string name = format_text("{}{}", op, ++count_);
     const ValueId out =
         GraphEditor(maker.graph).add_value({name, ValueKind::kActivation, {dtype, {}}});
     maker.graph.nodes.push_back(
@@ -53,7 +54,7 @@ class BoundedAxesTest : public ::testing::Test {
     std::vector<ValueId>& outputs = maker.graph.nodes.back().outputs;
     for (const char* name : {"first", "inverse", "counts"}) {
       outputs.push_back(GraphEditor(maker.graph)
-                            .add_value({fmt::format("{}{}", name, ++count_),
+                            .add_value({format_text("{}{}", name, ++count_),
                                         ValueKind::kActivation,
                                         {DType::kInt64, {}}}));
     }

@@ -14,8 +14,9 @@
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/file_writer.h"
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {

@@ -12,6 +12,7 @@
 #include "kernels/core/shape.h"
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/philox_lanes.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

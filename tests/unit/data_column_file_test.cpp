@@ -1,5 +1,6 @@
 #include "runtime/data/column_file.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,5 +1,6 @@
 #include "runtime/data/dataset.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -44,7 +45,7 @@ class DatasetTest : public ::testing::Test {
   template <typename To, typename From>
   std::vector<To> convert(const char* descr, DType to, const std::vector<From>& values) {
     set_.columns.clear();
-    add("x", "x.npy", npy(descr, fmt::format("({},)", values.size()), values));
+    add("x", "x.npy", npy(descr, format_text("({},)", values.size()), values));
     const Status status = bind({{"x", to, {}}});
     EXPECT_TRUE(status.ok()) << status.message();
     return read<To>(0, counted<int64_t>(values.size()));

@@ -6,6 +6,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace {
 std::atomic<long> allocations{0};  // of every thread of this program
@@ -46,10 +47,10 @@ class LoaderTest : public ::testing::Test {
     set.columns.resize(2);
     set.columns[0].name = "x";
     set.columns[0].path =
-        folder_.write("x.npy", npy("<f8", fmt::format("({}, 3)", samples),
+        folder_.write("x.npy", npy("<f8", format_text("({}, 3)", samples),
                                    counted<double>(static_cast<size_t>(samples) * 3)));
     set.columns[1].name = "labels";
-    set.columns[1].path = folder_.write("l.npy", npy("<i8", fmt::format("({},)", samples), labels));
+    set.columns[1].path = folder_.write("l.npy", npy("<i8", format_text("({},)", samples), labels));
     dataset_ = *Dataset::open(set, {"x", "labels"}, *communicator_, ledger_);
     ASSERT_TRUE(dataset_->bind({{"x", DType::kFloat32, {3}}, {"labels", DType::kInt64, {}}}).ok());
   }

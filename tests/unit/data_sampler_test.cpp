@@ -3,6 +3,7 @@
 
 #include "runtime/data/sampler.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

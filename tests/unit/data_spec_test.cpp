@@ -1,6 +1,7 @@
 #include "runtime/data/data_spec.h"
 
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

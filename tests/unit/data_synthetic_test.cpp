@@ -3,6 +3,7 @@
 #include "kernels/core/tensor.h"
 #include "runtime/data/synthetic.h"
 #include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

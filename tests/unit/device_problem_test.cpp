@@ -7,6 +7,7 @@
 
 #include "kernels/core/device_table.h"
 #include "plugins/ofsdp_plugin.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,12 +1,13 @@
 // join_epilogues on small graphs: what becomes one node, and what stays apart. That the values stay
 // what they were is compared by tests/procs/device_test.cpp, bit by bit.
-#include "importer/epilogues.h"
+#include "importer/passes/epilogues.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/autodiff.h"
+#include "importer/passes/autodiff.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

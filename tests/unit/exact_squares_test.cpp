@@ -1,5 +1,5 @@
 // The sum of squares that no order changes, against the same sum in 80-bit and in integers.
-#include "runtime/exact_squares.h"
+#include "runtime/engine/exact_squares.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

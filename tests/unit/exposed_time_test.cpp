@@ -1,9 +1,10 @@
 // What a run says about communication at its end, and the ring of traced events.
-#include "runtime/exposed_time.h"
+#include "runtime/log/exposed_time.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/trace.h"
+#include "runtime/log/trace.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

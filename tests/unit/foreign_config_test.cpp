@@ -1,5 +1,6 @@
 // Files that `accelerate config` writes (one of every guide of its FSDP pages since 2022, and one of each
 // fsdp_version) and DeepSpeed's: what each gives, against what its documentation says that it means.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -7,8 +8,9 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/cli/foreign/ignored_modules.h"
-#include "runtime/cli/option_table.h"
+#include "runtime/cli/config/foreign/ignored_modules.h"
+#include "runtime/cli/options/option_table.h"
+#include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
@@ -185,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
 class ForeignConfig : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("ofsdp-foreign-{}", getpid());
+    folder_ = std::filesystem::temp_directory_path() / format_text("ofsdp-foreign-{}", getpid());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -254,11 +256,11 @@ TEST_F(ForeignConfig, EveryFormOfAStrategy) {
   const char* ours[] = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
                         "hybrid_shard_zero2"};
   for (int i = 0; i < 5; ++i) {
-    const Words expected = i == 0 ? Words{} : Words{fmt::format("strategy: {}", ours[i])};
-    for (const std::string& value : {std::string(names[i]), fmt::format("{}", i + 1)}) {
+    const Words expected = i == 0 ? Words{} : Words{format_text("strategy: {}", ours[i])};
+    for (const std::string& value : {std::string(names[i]), format_text("{}", i + 1)}) {
       for (const char* key :
            {"fsdp_sharding_strategy", "fsdp_reshard_after_forward", "sharding_strategy"}) {
-        EXPECT_EQ(options(fmt::format("fsdp_config: {{{}: {}}}", key, value)), expected)
+        EXPECT_EQ(options(format_text("fsdp_config: {{{}: {}}}", key, value)), expected)
             << key << value;
       }
     }
@@ -312,8 +314,8 @@ TEST_F(ForeignConfig, ContradictionsNameBothKeys) {
 TEST_F(ForeignConfig, DeepSpeedStagesAndOptimizers) {
   const char* strategies[] = {"no_shard", "zero1", "shard_grad_op"};
   for (int stage = 0; stage < 3; ++stage) {
-    EXPECT_EQ(options(fmt::format("{{\"zero_optimization\": {{\"stage\": {}}}}}", stage), "d.json"),
-              Words{fmt::format("strategy: {}", strategies[stage])});
+    EXPECT_EQ(options(format_text("{{\"zero_optimization\": {{\"stage\": {}}}}}", stage), "d.json"),
+              Words{format_text("strategy: {}", strategies[stage])});
   }
   EXPECT_EQ(options("{\"zero_optimization\": {\"stage\": 3}}", "d.json"), Words{});
   EXPECT_EQ(
@@ -327,8 +329,8 @@ TEST_F(ForeignConfig, DeepSpeedStagesAndOptimizers) {
   // Adam decays as AdamW does, unless it is told not to.
   const std::string adam =
       "{{\"optimizer\": {{\"type\": \"Adam\", \"params\": {{\"weight_decay\": 0.1{}}}}}}}";
-  EXPECT_EQ(options(fmt::format(fmt::runtime(adam), ""), "d.json"), Words{"weight_decay: 0.1"});
-  EXPECT_EQ(options(fmt::format(fmt::runtime(adam), ", \"adam_w_mode\": false"), "d.json"),
+  EXPECT_EQ(options(format_text(fmt::runtime(adam), ""), "d.json"), Words{"weight_decay: 0.1"});
+  EXPECT_EQ(options(format_text(fmt::runtime(adam), ", \"adam_w_mode\": false"), "d.json"),
             (Words{"optimizer: adam", "weight_decay: 0.1"}));
   EXPECT_THAT(ds("\"optimizer\": {\"type\": \"OneBitAdam\"}"), HasSubstr("expected one of Adam, "));
   EXPECT_THAT(

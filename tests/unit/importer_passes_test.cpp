@@ -2,14 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/autodiff.h"
-#include "importer/fusion/fusion.h"
-#include "importer/layouts.h"
-#include "importer/loss.h"
-#include "importer/precision.h"
-#include "importer/specialize.h"
-#include "importer/trained_set.h"
+#include "importer/passes/autodiff.h"
+#include "importer/passes/fusion/fusion.h"
+#include "importer/passes/layouts.h"
+#include "importer/passes/loss.h"
+#include "importer/passes/precision.h"
+#include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -8,7 +8,8 @@
 
 #include "runtime/cli/launch/endpoint.h"
 #include "runtime/cli/launch/node_table.h"
-#include "runtime/cli/restart.h"
+#include "runtime/cli/launch/restart.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -26,7 +27,7 @@ TEST(Endpoint, HostAndPort) {
   EXPECT_EQ(parsed("fe80::1"), "[fe80::1]:29400");
   for (const std::string wrong : {"a:", "a:0", "a:65536", ":5", "a:b", "[::1]5", ""}) {
     EXPECT_EQ(parsed(wrong),
-              fmt::format("--rdzv-endpoint: expected HOST:PORT with a port from 1 to 65535, found "
+              format_text("--rdzv-endpoint: expected HOST:PORT with a port from 1 to 65535, found "
                           "'{}'",
                           wrong));
   }

@@ -1,8 +1,10 @@
-#include "runtime/lr_schedule.h"
+#include "runtime/engine/lr_schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,13 +1,14 @@
 // Placement and the memory plan: nothing that lives at the same time overlaps.
-#include "runtime/memory_plan.h"
+#include "runtime/program/memory_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "runtime/placement.h"
+#include "runtime/program/placement.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

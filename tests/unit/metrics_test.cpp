@@ -1,4 +1,4 @@
-#include "runtime/metrics.h"
+#include "runtime/log/metrics.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,8 +14,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/progress.h"
-#include "runtime/step_times.h"
+#include "runtime/log/progress.h"
+#include "runtime/log/step_times.h"
+#include "tests/support/namespaces.h"
 
 namespace {
 std::atomic<size_t> allocations{0};
@@ -36,7 +37,7 @@ namespace {
 class Metrics : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("ofsdp-metrics-{}", getpid());
+    folder_ = std::filesystem::temp_directory_path() / format_text("ofsdp-metrics-{}", getpid());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -1,4 +1,4 @@
-#include "importer/model_output.h"
+#include "importer/write/model_output.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
@@ -176,8 +177,8 @@ TEST_F(ModelOutputTest, RemovesTemporariesOfDeadProcessesOnly) {
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   waitpid(dead, nullptr, 0);
-  const std::string stale = fmt::format(".t.onnx.{}.tmp", dead);
-  const std::string alive = fmt::format(".t.onnx.{}.tmp", getppid());
+  const std::string stale = format_text(".t.onnx.{}.tmp", dead);
+  const std::string alive = format_text(".t.onnx.{}.tmp", getppid());
   for (const std::string& name : {stale, alive, std::string(".t.onnx.x.tmp")}) out_.write(name, "");
   train(input(model({weight("a", kBefore)})), out_ / "t.onnx");
   EXPECT_FALSE(std::filesystem::exists(out_ / stale));

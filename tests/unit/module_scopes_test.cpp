@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "importer/onnx_import.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/small_model.h"
 
 namespace ofsdp {

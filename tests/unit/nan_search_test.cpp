@@ -1,11 +1,12 @@
 // What the search for a NaN executes and says, on two nodes that a list of executed steps stands for.
-#include "runtime/nan_search.h"
+#include "runtime/engine/nan_search.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -33,7 +34,7 @@ struct TwoNodes {
   std::string first(bool here, bool together) {
     NanSearch search;
     search.execute = [this](const BoundStep& step) {
-      executed += fmt::format("{}{} ", step.kind == StepKind::kRun ? "R" : "G", step.index);
+      executed += format_text("{}{} ", step.kind == StepKind::kRun ? "R" : "G", step.index);
       return ok_status();
     };
     search.has_nan = [](const TensorView& view) { return any_nan({view.as<const float>(), 2}); };

@@ -1,6 +1,8 @@
-#include "importer/nearest_name.h"
+#include "kernels/base/nearest_name.h"
 
 #include <gtest/gtest.h>
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

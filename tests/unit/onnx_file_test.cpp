@@ -1,4 +1,4 @@
-#include "importer/onnx_file.h"
+#include "importer/file/onnx_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,8 @@
 
 #include <random>
 
-#include "importer/wire.h"
+#include "importer/file/wire.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {

@@ -4,7 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/cli/option_table.h"
+#include "runtime/cli/options/option_table.h"
+#include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
@@ -28,7 +29,7 @@ Batch settled(Options options, int ranks) {
 class OptionFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("ofsdp-options-{}", getpid());
+    folder_ = std::filesystem::temp_directory_path() / format_text("ofsdp-options-{}", getpid());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -237,7 +238,7 @@ TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
             (Batch{6, 2, 24}));
   const std::string file = at("model.yaml");
   EXPECT_EQ(unsettled(beside(parts + "global_batch_size: 24\n"), 2),
-            fmt::format("{0} line 1: batch_size 5 x {0} line 2: grad_accum 3 x 2 ranks is 30, but "
+            format_text("{0} line 1: batch_size 5 x {0} line 2: grad_accum 3 x 2 ranks is 30, but "
                         "{0} line 3: global_batch_size is 24",
                         file));
   EXPECT_EQ(unsettled(beside("global_batch_size: 25\n"), 2),

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "runtime/cli/option_table.h"
+#include "runtime/cli/options/option_table.h"
+#include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
@@ -175,8 +176,8 @@ TEST(Options, NamesOfAClosedSetAreChecked) {
 TEST(Options, NumbersMustBeWholeTextsInRange) {
   EXPECT_EQ(refused({"--lr", "abc"}), "--lr: expected a number of at least 0, found 'abc'");
   for (const char* text : {"-1", "nan", "inf", "1e999", "0.1x", "", " 1"}) {
-    EXPECT_EQ(refused({fmt::format("--lr={}", text)}),
-              fmt::format("--lr: expected a number of at least 0, found '{}'", text));
+    EXPECT_EQ(refused({format_text("--lr={}", text)}),
+              format_text("--lr: expected a number of at least 0, found '{}'", text));
   }
   EXPECT_EQ(refused({"--batch-size", "0"}),
             "--batch-size: expected a whole number of at least 1, found '0'");
@@ -197,8 +198,8 @@ TEST(Options, BetasAreTwoNumbersBelowOne) {
   EXPECT_EQ(options.optimizer.beta1, 0.8);
   EXPECT_EQ(options.optimizer.beta2, 0.95);
   for (const char* text : {"0.9", "0.9,1", "0.9,0.99,0.999", "0.9,", "-0.1,0.9"}) {
-    EXPECT_EQ(refused({fmt::format("--betas={}", text)}),
-              fmt::format("--betas: expected two numbers of at least 0 and below 1, such as "
+    EXPECT_EQ(refused({format_text("--betas={}", text)}),
+              format_text("--betas: expected two numbers of at least 0 and below 1, such as "
                           "0.9,0.999, found '{}'",
                           text));
   }

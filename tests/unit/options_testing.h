@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/cli/command_line.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <random>
 
-#include "importer/ort_artifacts.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
+#include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {

@@ -1,14 +1,15 @@
 // Units from what exporters leave in a file and from repetition alone; golden tables of groups.
-#include "fsdp/partition.h"
+#include "fsdp/plan/partition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/fusion/fusion.h"
 #include "importer/onnx_import.h"
-#include "importer/specialize.h"
-#include "importer/trained_set.h"
+#include "importer/passes/fusion/fusion.h"
+#include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {
@@ -27,7 +28,7 @@ std::string table(const Graph& graph, const PartitionOptions& options = {}) {
       names.push_back(graph.parameters[static_cast<size_t>(p)].name);
     }
     const bool replicated = group.kind == ParameterGroup::Kind::kReplicated;
-    out += fmt::format("{}{} {}\n", group.name, replicated ? " =" : ":", fmt::join(names, " "));
+    out += format_text("{}{} {}\n", group.name, replicated ? " =" : ":", joined(names, " "));
   }
   return out;
 }
@@ -95,7 +96,7 @@ TEST_P(DecoderUnits, BlocksByRepetitionWhereNamesSayNothing) {
     ASSERT_EQ(found.groups.size(), 4u) << fused;
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(found.groups[i].parameters, named.groups[i].parameters) << fused << " " << i;
-      EXPECT_EQ(found.groups[i].name, i == 3 ? "root" : fmt::format("block.{}", i));
+      EXPECT_EQ(found.groups[i].name, i == 3 ? "root" : format_text("block.{}", i));
     }
   }
 }
@@ -180,7 +181,7 @@ TEST_F(Units, AWeightThatTwoBlocksReadBelongsToTheRoot) {
 TEST_F(Units, OneNumberedListInsideOfAnotherIsNoBlockOfItsOwn) {
   for (int i = 0; i < 2; ++i) {
     for (int j = 0; j < 2; ++j) {
-      const std::string name = fmt::format("layers.{}.sub.{}.", i, j);
+      const std::string name = format_text("layers.{}.sub.{}.", i, j);
       x = matmul(x, name + "a.w", name + "a");
       x = matmul(x, name + "b.w", name + "b");
     }
@@ -192,7 +193,7 @@ TEST_F(Units, OneNumberedListInsideOfAnotherIsNoBlockOfItsOwn) {
 TEST_F(Units, BlocksOfStagesAndTheirOnlyOne) {
   auto block = [&](const std::string& name, int64_t width) {
     for (const char* part : {"a", "b"}) {
-      const std::string module = fmt::format("stages.{}.{}", name, part);
+      const std::string module = format_text("stages.{}.{}", name, part);
       const int64_t inner = maker.graph.value(x).desc.shape[1];
       const ValueId w = maker.parameter(module + ".w", {inner, width});
       maker.graph.parameters.back().module = module;
@@ -210,7 +211,7 @@ TEST_F(Units, BlocksOfStagesAndTheirOnlyOne) {
 
 TEST_F(Units, EqualLayersWithoutNamesAreBlocksOfTheirOwn) {
   for (int i = 0; i < 4; ++i) {
-    x = maker.node("Relu", fmt::format("r{}", i), {matmul(x, fmt::format("w{}", i), "")});
+    x = maker.node("Relu", format_text("r{}", i), {matmul(x, format_text("w{}", i), "")});
   }
   EXPECT_EQ(table(maker.graph), "block.0: w0\nblock.1: w1\nblock.2: w2\nblock.3: w3\n");
 }
@@ -219,9 +220,9 @@ TEST_F(Units, EqualLayersWithoutNamesAreBlocksOfTheirOwn) {
 TEST_F(Units, CopiesThatAreWiredDifferentlyAreNoBlocks) {
   const ValueId start = x;
   for (int i = 0; i < 2; ++i) {
-    const ValueId first = matmul(x, fmt::format("a{}", i), "");
-    x = maker.node("Add", fmt::format("s{}", i),
-                   {matmul(first, fmt::format("b{}", i), ""), i == 0 ? first : start});
+    const ValueId first = matmul(x, format_text("a{}", i), "");
+    x = maker.node("Add", format_text("s{}", i),
+                   {matmul(first, format_text("b{}", i), ""), i == 0 ? first : start});
   }
   EXPECT_THAT(table(maker.graph), HasSubstr("no repeated block found, units by size"));
 }

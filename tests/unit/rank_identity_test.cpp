@@ -1,10 +1,12 @@
 // Every launcher's environment as it sets it, and what is said when one contradicts itself.
-#include "fsdp/rank_identity.h"
+#include "fsdp/comm/rank_identity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,9 +1,10 @@
 // The compiled schedule, as text (golden) and by its rules.
-#include "runtime/schedule.h"
+#include "runtime/program/schedule.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

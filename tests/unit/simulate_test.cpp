@@ -1,13 +1,14 @@
 // The simulation of the two streams against hand-worked figures, and the alpha-beta model of the
 // collectives against its formula.
-#include "runtime/report/simulate.h"
+#include "runtime/plan/predict/simulate.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "runtime/report/topology.h"
+#include "runtime/plan/predict/topology.h"
 #include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,10 +1,12 @@
 // Streams of a device: what touches the same bytes is ordered as in the schedule, by a search through the
 // events that knows nothing of how they were placed; what does not may run side by side.
-#include "runtime/stream_plan.h"
+#include "runtime/program/stream_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

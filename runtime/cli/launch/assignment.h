@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 struct Assignment {
   int node = 0;              // of this host, from 0
@@ -37,4 +37,4 @@ struct Turn {
   std::string notice;     // of a start: what this launcher prints for all
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,12 +1,11 @@
 #include "runtime/cli/launch/coordinator.h"
 
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 using State = NodeGuest::State;
 using nlohmann::json;
@@ -52,7 +51,7 @@ void Coordinator::serve() {
     gathering() ? gather() : watch_attempt();
   }
   if (!over_)
-    end(1, fmt::format("the launcher at rendezvous {} has ended", endpoint_.text()), true);
+    end(1, format_text("the launcher at rendezvous {} has ended", endpoint_.text()), true);
   listener_.reset();
   const auto unsent = [](const NodeGuest& g) { return !g.channel.closed(); };
   for (const auto until = Clock::now() + kFarewell;
@@ -104,28 +103,28 @@ void Coordinator::greet(NodeGuest& guest, const json& message) {
   if (!hello) return guest.channel.close();
   if (hello->version != kRendezvousVersion) {
     return refuse(guest,
-                  fmt::format("it speaks version {}, this one version {}", kRendezvousVersion,
+                  format_text("it speaks version {}, this one version {}", kRendezvousVersion,
                               hello->version),
                   false);
   }
   if (hello->job != plan_.options.rdzv_id) {
     return refuse(guest,
-                  fmt::format("it holds the job --rdzv-id '{}', this one is '{}'",
+                  format_text("it holds the job --rdzv-id '{}', this one is '{}'",
                               plan_.options.rdzv_id, hello->job),
                   true);
   }
   guest.hello = *hello;
   if (hello->nnodes != places()) {
-    return contradiction(guest, fmt::format("--nnodes is {} there and {} on {}", places(),
+    return contradiction(guest, format_text("--nnodes is {} there and {} on {}", places(),
                                             hello->nnodes, hello->host));
   }
   const NodeGuest* sitting = table_.at(hello->node_rank);
   if (hello->node_rank >= 0 && sitting != nullptr) {
-    return contradiction(guest, fmt::format("two launchers say --node-rank {}, on {} and on {}",
+    return contradiction(guest, format_text("two launchers say --node-rank {}, on {} and on {}",
                                             hello->node_rank, sitting->hello.host, hello->host));
   }
   const int here = static_cast<int>(table_.guests().size()) - table_.count(State::kStranger);
-  if (here >= places()) return refuse(guest, fmt::format("all {} nodes are there", here), true);
+  if (here >= places()) return refuse(guest, format_text("all {} nodes are there", here), true);
   guest.seat = hello->node_rank;
   guest.state = State::kWaiting;
   guest.channel.send({{"kind", "welcome"}});
@@ -138,7 +137,7 @@ void Coordinator::refuse(NodeGuest& guest, const std::string& why, bool again) {
 // Whoever comes into a run that is under way does not end it.
 void Coordinator::contradiction(NodeGuest& guest, const std::string& what) {
   refuse(guest, what, !first_time());
-  if (first_time()) end(2, fmt::format("rendezvous {}: {}", endpoint_.text(), what), true);
+  if (first_time()) end(2, format_text("rendezvous {}: {}", endpoint_.text(), what), true);
 }
 
 bool Coordinator::is_gone(NodeGuest& guest) {
@@ -152,7 +151,7 @@ void Coordinator::drop_gone() {
     const auto here = guest++;
     if (!is_gone(*here)) continue;
     if (here->state == State::kRunning) {
-      gone_ += fmt::format("{}{} is gone", gone_.empty() ? "" : ", ", name_of(*here));
+      gone_ += format_text("{}{} is gone", gone_.empty() ? "" : ", ", name_of(*here));
     }
     table_.guests().erase(here);
   }
@@ -166,4 +165,4 @@ void Coordinator::beat() {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -20,7 +20,7 @@
 #include "runtime/cli/launch/node_table.h"
 #include "runtime/cli/launch/restart_point.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 // How often a launcher and the coordinator say that they are there.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
@@ -82,4 +82,4 @@ class Coordinator {
   std::thread thread_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,9 +1,8 @@
 // The coordinator's attempts: when one begins, what it is told to start, how it ends, what is next.
-#include <fmt/ranges.h>
 
 #include "runtime/cli/launch/coordinator.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 using State = NodeGuest::State;
 
@@ -13,7 +12,7 @@ constexpr std::chrono::seconds kStopPatience{7};  // beside the ranks' grace on 
 constexpr std::chrono::seconds kReturnPatience{
     3};  // for a host in whose place --min-nodes would do
 
-std::string nodes_text(int nodes) { return fmt::format("{} node{}", nodes, nodes == 1 ? "" : "s"); }
+std::string nodes_text(int nodes) { return format_text("{} node{}", nodes, nodes == 1 ? "" : "s"); }
 
 }  // namespace
 
@@ -25,10 +24,10 @@ void Coordinator::gather() {
   if (here == places()) return begin_attempt();
   if (here < enough()) {
     const std::string why = missing(absent);
-    return end(1, line_.empty() ? why : fmt::format("{}; {}", line_, why), true);
+    return end(1, line_.empty() ? why : format_text("{}; {}", line_, why), true);
   }
   if (first_time()) {
-    notice_ = fmt::format("{}; starting with {}", missing(absent), nodes_text(here));
+    notice_ = format_text("{}; starting with {}", missing(absent), nodes_text(here));
   }
   begin_attempt();
 }
@@ -38,16 +37,16 @@ std::string Coordinator::missing(const std::vector<int>& seats) const {
   std::vector<std::string> there;
   for (int seat = 0; seat < places(); ++seat) {
     const NodeGuest* guest = table_.at(seat);
-    if (guest != nullptr) there.push_back(fmt::format("{} ({})", seat, guest->hello.host));
+    if (guest != nullptr) there.push_back(format_text("{} ({})", seat, guest->hello.host));
   }
   const bool one = there.size() == 1;
-  return fmt::format(
+  return format_text(
       "node{} {} did not {} rendezvous {} within {:g} s: {} there, {} wanted",
-      seats.size() == 1 ? "" : "s", fmt::join(seats, ", "),
+      seats.size() == 1 ? "" : "s", joined(seats, ", "),
       first_time() ? "arrive at" : "come back to", endpoint_.text(), plan_.options.timeout_seconds,
       there.empty()
           ? "no node is"
-          : fmt::format("node{} {} {}", one ? "" : "s", fmt::join(there, ", "), one ? "is" : "are"),
+          : format_text("node{} {} {}", one ? "" : "s", joined(there, ", "), one ? "is" : "are"),
       enough());
 }
 
@@ -126,7 +125,7 @@ void Coordinator::end_attempt() {
     if (guest.state == State::kEnded) guest.state = State::kWaiting;
   }
   assignment_.from_latest = point_.has_saved();
-  notice_ = fmt::format("{}{}restart {} of {}: {}", line, line.empty() ? "" : "; ",
+  notice_ = format_text("{}{}restart {} of {}: {}", line, line.empty() ? "" : "; ",
                         ++assignment_.restart, most, point_.text());
   running_ = 0;
   const bool will_do = table_.count(State::kWaiting) >= enough();
@@ -157,4 +156,4 @@ void Coordinator::end(int status, const std::string& line, bool to_all) {
   }
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

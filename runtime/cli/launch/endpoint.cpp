@@ -10,9 +10,9 @@
 #include <cstring>
 #include <memory>
 
-#include "runtime/cli/option_value.h"
+#include "runtime/cli/options/option_value.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 constexpr int kConnectPatience = 1000;  // milliseconds
@@ -83,8 +83,8 @@ std::string connect_within(int socket, const addrinfo& address) {
 }  // namespace
 
 std::string Endpoint::text() const {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
-                                             : fmt::format("[{}]:{}", host, port);
+  return host.find(':') == std::string::npos ? format_text("{}:{}", host, port)
+                                             : format_text("[{}]:{}", host, port);
 }
 
 Result<Endpoint> parse_endpoint(const std::string& text) {
@@ -154,4 +154,4 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

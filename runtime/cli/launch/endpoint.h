@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
-#include "importer/posix_file.h"
-#include "kernels/core/status.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/status.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 inline constexpr int kRendezvousPort = 29400;  // torchrun's
 
@@ -38,4 +38,4 @@ std::string address_of_peer(int socket);  // numeric
 // A TCP port of this host that was free a moment ago.
 int free_port();
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "fsdp/host_name.h"
+#include "fsdp/comm/host_name.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -172,11 +172,11 @@ std::string HostRanks::why() const {
   for (size_t rank = 0; rank < children_.size(); ++rank) {
     const Child& child = children_[rank];
     if (WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == kCannotStart) {
-      return fmt::format("{} could not be started", name_of(rank));
+      return format_text("{} could not be started", name_of(rank));
     }
     if (!WIFSIGNALED(child.wait_status) || child.killed_here) continue;
     if (child.stopped_for > most_stopped_) return name_of(rank) + " was stopped, and did not go on";
-    return fmt::format("{} was killed by signal {}", name_of(rank), WTERMSIG(child.wait_status));
+    return format_text("{} was killed by signal {}", name_of(rank), WTERMSIG(child.wait_status));
   }
   return "";
 }
@@ -184,7 +184,7 @@ std::string HostRanks::why() const {
 std::string HostRanks::name_of(size_t local_rank) const {
   const int rank = assignment_.first_rank + static_cast<int>(local_rank);
   const pid_t pid = children_[local_rank].pid;
-  return fmt::format("rank {} (pid {} on {})", rank, pid, host_name());
+  return format_text("rank {} (pid {} on {})", rank, pid, host_name());
 }
 
 void HostRanks::send_all(int number) const {
@@ -206,4 +206,4 @@ void HostRanks::kill_rest() {
   for (Child& child : children_) end_here(child);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -22,13 +22,13 @@
 #include <string>
 #include <vector>
 
-#include "importer/posix_file.h"
-#include "kernels/core/status.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/status.h"
 #include "runtime/cli/launch/node_link.h"
 #include "runtime/cli/launch/rank_environment.h"
 #include "runtime/cli/launch/signal_queue.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class HostRanks {
  public:
@@ -83,4 +83,4 @@ class HostRanks {
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,12 +1,11 @@
 // One host: no other launcher has a say.
-#include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include "runtime/cli/launch/node_link.h"
 #include "runtime/cli/launch/restart_point.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 class LoneLink final : public NodeLink {
@@ -30,7 +29,7 @@ class LoneLink final : public NodeLink {
     ++next.restart;
     next.from_latest = point_.has_saved();
     turn_.line = line;
-    turn_.notice = fmt::format("restart {} of {}: {}", next.restart, most_, point_.text());
+    turn_.notice = format_text("restart {} of {}: {}", next.restart, most_, point_.text());
     return turn_;
   }
 
@@ -53,7 +52,7 @@ std::chrono::milliseconds timeout_of(const LaunchOptions& options) {
 std::string unique_run_id() {
   uint64_t random = 0;
   [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
-  return fmt::format("fsdp-run-{}-{:016x}", getpid(), random);
+  return format_text("fsdp-run-{}-{:016x}", getpid(), random);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

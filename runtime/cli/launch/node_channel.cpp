@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 constexpr size_t kHeader = 4;
@@ -97,4 +97,4 @@ std::chrono::milliseconds NodeChannel::silence() {
   return silence_;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

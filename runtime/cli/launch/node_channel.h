@@ -14,9 +14,9 @@
 #include <optional>
 #include <string>
 
-#include "importer/posix_file.h"
+#include "kernels/base/posix_file.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class NodeChannel {
  public:
@@ -49,4 +49,4 @@ class NodeChannel {
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -12,12 +12,12 @@
 #include <optional>
 #include <string>
 
-#include "kernels/core/status.h"
+#include "kernels/base/status.h"
 #include "runtime/cli/launch/assignment.h"
 #include "runtime/cli/launch/signal_queue.h"
 #include "runtime/options.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class NodeLink {
  public:
@@ -45,4 +45,4 @@ std::unique_ptr<NodeLink> make_rendezvous_link(const LaunchPlan& plan, const Sig
 // The same for all ranks of a run, and for no other run.
 std::string unique_run_id();
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

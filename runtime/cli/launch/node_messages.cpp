@@ -2,9 +2,9 @@
 
 #include <climits>
 
-#include "fsdp/communicator.h"
+#include "fsdp/comm/communicator.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 using nlohmann::json;
@@ -147,4 +147,4 @@ std::optional<Turn> read_turn(const json& message) {
   return reader.good() ? std::optional(turn) : std::nullopt;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -21,7 +21,7 @@
 
 #include "runtime/cli/launch/assignment.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 inline constexpr const char* kRendezvousMagic = "fsdp-run rendezvous";
 inline constexpr int kRendezvousVersion = 1;
@@ -53,4 +53,4 @@ std::string text_in(const nlohmann::json& message, const char* name);
 bool flag_in(const nlohmann::json& message, const char* name);
 int port_in(const nlohmann::json& message);  // its free_port
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,15 +1,13 @@
 #include "runtime/cli/launch/node_table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 using State = NodeGuest::State;
 
 std::string name_of(const NodeGuest& guest) {
-  return fmt::format("node {} ({})", guest.node >= 0 ? guest.node : guest.seat, guest.hello.host);
+  return format_text("node {} ({})", guest.node >= 0 ? guest.node : guest.seat, guest.hello.host);
 }
 
 int NodeTable::count(State state) const {
@@ -47,4 +45,4 @@ std::vector<NodeGuest*> NodeTable::number() {
   return nodes;
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

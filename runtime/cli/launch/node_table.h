@@ -16,7 +16,7 @@
 #include "runtime/cli/launch/node_channel.h"
 #include "runtime/cli/launch/node_messages.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 struct NodeGuest {
   enum class State { kStranger, kWaiting, kRunning, kEnded };
@@ -53,4 +53,4 @@ class NodeTable {
   std::list<NodeGuest> guests_;  // in order of arrival; their addresses do not change
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

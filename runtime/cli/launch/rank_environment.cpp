@@ -1,11 +1,10 @@
 #include "runtime/cli/launch/rank_environment.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores,
                                  int failure_fd) {
@@ -20,7 +19,7 @@ RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_
   set("TORCHELASTIC_RUN_ID", a.run_id);
   set("TORCHELASTIC_RESTART_COUNT", a.restart);
   // Of this host and this attempt: two launchers of a run may share a host.
-  set("OFSDP_RENDEZVOUS", fmt::format("{}-{}-{}", a.run_id, a.node, a.restart));
+  set("OFSDP_RENDEZVOUS", format_text("{}-{}-{}", a.run_id, a.node, a.restart));
   set("OFSDP_RESTART", a.restart == 0 ? "" : a.from_latest ? "latest" : "as given");
   set("OFSDP_FIRST_WORLD", a.first_world);
   set("OFSDP_FAILURE_FD", failure_fd < 0 ? "" : std::to_string(failure_fd));
@@ -33,7 +32,7 @@ RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_
 }
 
 void RankEnvironment::set(std::string_view name, std::string_view value) {
-  texts_.push_back(fmt::format("{}={}", name, value));
+  texts_.push_back(format_text("{}={}", name, value));
 }
 
 void RankEnvironment::inherit(std::string_view variable) {
@@ -44,4 +43,4 @@ void RankEnvironment::inherit(std::string_view variable) {
   texts_.emplace_back(variable);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

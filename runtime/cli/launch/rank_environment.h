@@ -11,7 +11,7 @@
 
 #include "runtime/cli/launch/assignment.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class RankEnvironment {
  public:
@@ -30,4 +30,4 @@ class RankEnvironment {
   std::vector<char*> pointers_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,17 +1,16 @@
 // One of several hosts: the launcher that runs on the endpoint's host starts the coordinator, and
 // all, that one too, are its guests.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <thread>
 
-#include "fsdp/host_name.h"
+#include "fsdp/comm/host_name.h"
 #include "runtime/cli/launch/coordinator.h"
 #include "runtime/cli/launch/host_ranks.h"
 #include "runtime/cli/launch/node_channel.h"
 #include "runtime/cli/launch/node_messages.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 namespace {
 
 using nlohmann::json;
@@ -160,4 +159,4 @@ std::unique_ptr<NodeLink> make_rendezvous_link(const LaunchPlan& plan, const Sig
   return std::make_unique<RendezvousLink>(plan, signals);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -1,11 +1,10 @@
 #include "runtime/cli/launch/restart_point.h"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 RestartPoint::RestartPoint(const std::string& dir) : dir_(dir), before_(latest()) {}
 
@@ -28,9 +27,9 @@ std::string RestartPoint::text() const {
   if (dir_.empty())
     return "from where the run began, for nothing is saved without --checkpoint-dir";
   if (!has_saved()) {
-    return fmt::format("from where the run began, for it has saved no checkpoint in {} yet", dir_);
+    return format_text("from where the run began, for it has saved no checkpoint in {} yet", dir_);
   }
-  return fmt::format("from the latest checkpoint in {}", dir_);
+  return format_text("from the latest checkpoint in {}", dir_);
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class RestartPoint {
  public:
@@ -32,4 +32,4 @@ class RestartPoint {
   Latest before_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

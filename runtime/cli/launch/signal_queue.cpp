@@ -4,7 +4,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 SignalQueue::SignalQueue() {
   signal(SIGCHLD, SIG_DFL);  // an inherited "ignore" would hide the children's ends
@@ -23,4 +23,4 @@ SignalQueue::Heard SignalQueue::wait(int fd, std::chrono::milliseconds patience)
   return {static_cast<int>(info.ssi_signo), info.ssi_code <= 0};
 }
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

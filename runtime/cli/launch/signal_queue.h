@@ -9,9 +9,9 @@
 
 #include <chrono>
 
-#include "importer/posix_file.h"
+#include "kernels/base/posix_file.h"
 
-namespace ofsdp {
+namespace ofsdp::cli {
 
 class SignalQueue {
  public:
@@ -35,4 +35,4 @@ class SignalQueue {
   UniqueFd fd_;
 };
 
-}  // namespace ofsdp
+}  // namespace ofsdp::cli

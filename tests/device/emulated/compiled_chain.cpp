@@ -1,5 +1,7 @@
 // No NVRTC on the emulator: chains are interpreted. tests/chain_source compiles their text instead.
-#include "kernels/cuda/library/compiled_chain.h"
+#include "kernels/cuda/pointwise/compiled_chain.h"
+
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 

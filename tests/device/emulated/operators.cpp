@@ -3,8 +3,9 @@
 #include <cstring>
 
 #include "kernels/core/device.h"
-#include "kernels/cuda/library/implementations.h"
+#include "kernels/cuda/device/implementations.h"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
 namespace {

@@ -1,14 +1,15 @@
-// In place of cuBLASLt: kernels/cuda/library/product.h by plain loops, in float32, rounded once. What
+// In place of cuBLASLt: kernels/cuda/matmul/product.h by plain loops, in float32, rounded once. What
 // it asks for as workspace it fills with garbage. It refuses addresses that are less aligned than
 // product.cpp promises cuBLASLt, and a bias that is not at a multiple of 16 bytes.
-#include "kernels/cuda/library/product.h"
+#include "kernels/cuda/matmul/product.h"
 
 #include <cstdint>
 #include <cstring>
 
 #include "kernels/core/tensor.h"
-#include "kernels/cuda/pointwise_math.cuh"
+#include "kernels/cuda/pointwise/pointwise_math.cuh"
 #include "tests/device/counting_device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

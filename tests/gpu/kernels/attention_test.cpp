@@ -1,8 +1,9 @@
 // Attention on CUDA cores and on tensor cores against the references of the operators, over the operators' own sample cases
 // and wider ones: the statistics that the forward pass keeps, and the gradient with them and without.
-#include "kernels/cuda/library/attention_extent.h"
-#include "kernels/cuda/tensor_attention.h"
+#include "kernels/cuda/attention/attention_extent.h"
+#include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

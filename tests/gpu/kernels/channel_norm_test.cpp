@@ -1,9 +1,10 @@
 // Batch normalization and its gradient in 16-byte packs against single elements, which operands that
 // are less aligned take: the same bits. The operators' samples compare them with their reference
 // (tests/gpu/operators_test.cpp).
-#include "kernels/cuda/channel_norm.h"
+#include "kernels/cuda/norm/channel_norm.h"
 
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

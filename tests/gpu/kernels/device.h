@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 

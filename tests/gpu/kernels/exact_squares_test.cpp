@@ -1,11 +1,12 @@
 // Sums of squares that depend on no order: whole numbers are exact at every scale, order, cut and threads
 // change no bit, and values that are not finite make a NaN.
-#include "kernels/cuda/exact_squares.h"
+#include "kernels/cuda/training/exact_squares.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "kernels/core/registry.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 

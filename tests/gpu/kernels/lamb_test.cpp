@@ -1,11 +1,12 @@
 // Squares of parameters and directions against sums in double, and the step bit for bit against
 // kernels/optimizers/lamb.cpp with the lengths that follow from the device's own squares.
-#include "kernels/cuda/lamb.h"
+#include "kernels/cuda/training/lamb.h"
 
 #include <cstring>
 
 #include "kernels/core/optimizer.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

@@ -1,14 +1,15 @@
 // Strided copies against a loop over all indices; reductions, gather and dropout against loops in double.
-#include "kernels/cuda/movement.h"
+#include "kernels/cuda/shape/movement.h"
 
 #include <cstring>
 #include <numeric>
 
 #include "kernels/core/registry.h"
-#include "kernels/cuda/dropout.h"
-#include "kernels/cuda/embedding.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/random/dropout.h"
+#include "kernels/cuda/reduce/reduce.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

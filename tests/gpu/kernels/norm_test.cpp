@@ -1,7 +1,8 @@
 // Layer and RMS normalization and their gradients against loops in double.
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/norm/norm.h"
 
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

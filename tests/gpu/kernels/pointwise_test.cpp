@@ -1,10 +1,11 @@
 // Every pointwise operator against the operator's own reference in double, with broadcasting, in every dtype; Where, Cast.
-#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/pointwise/pointwise.h"
 
 #include <limits>
 
 #include "kernels/core/registry.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

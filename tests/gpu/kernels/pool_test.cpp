@@ -1,7 +1,8 @@
 // Pooling and im2col against the references of the operators, over the operators' own sample cases.
-#include "kernels/cuda/library/window_extent.h"
-#include "kernels/ops/pool_shape.h"
+#include "kernels/cuda/conv/window_extent.h"
+#include "kernels/ops/pool/pool_shape.h"
 #include "tests/gpu/kernels/filled.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/cuda/found.h"
-#include "kernels/cuda/scatter.h"
-#include "kernels/cuda/top_k.h"
-#include "kernels/cuda/triangle.h"
+#include "kernels/cuda/indexing/found.h"
+#include "kernels/cuda/indexing/scatter.h"
+#include "kernels/cuda/indexing/top_k.h"
+#include "kernels/cuda/shape/triangle.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

@@ -1,8 +1,9 @@
 // Softmax, log-softmax and cross entropy with their gradients, against loops in double.
-#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/norm/softmax.h"
 
-#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/loss/cross_entropy.h"
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

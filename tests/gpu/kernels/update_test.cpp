@@ -1,9 +1,10 @@
 // Sums, norms, clipping and loss scale, and the optimizers bit for bit against those of the CPU.
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/training/update.h"
 
 #include <cstring>
 
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

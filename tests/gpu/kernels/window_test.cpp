@@ -1,9 +1,10 @@
 // Rows of windows and the way back: 16-byte packs of channels against single elements, which operands
 // that are less aligned take. Convolutions compare both with their reference
 // (tests/gpu/operators_test.cpp).
-#include "kernels/cuda/window.h"
+#include "kernels/cuda/conv/window.h"
 
 #include "tests/gpu/kernels/device.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp::cuda {
 namespace {

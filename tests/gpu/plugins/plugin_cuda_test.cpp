@@ -4,7 +4,8 @@
 
 #include <cmath>
 
-#include "plugins/library.h"
+#include "plugins/loading/library.h"
+#include "tests/support/namespaces.h"
 
 namespace ofsdp {
 namespace {

@@ -1,0 +1,224 @@
+#include "fsdp/comm/hosts/host_communicator.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fsdp/comm/hosts/host_gather.h"
+#include "fsdp/comm/hosts/host_reductions.h"
+#include "fsdp/comm/hosts/meeting_watch.h"
+#include "fsdp/comm/local/peer_monitor.h"
+#include "fsdp/comm/local/rendezvous.h"
+#include "fsdp/comm/rank_sum.h"
+
+namespace ofsdp::fsdp {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{5};
+constexpr std::chrono::milliseconds kLeaveLook{1};
+constexpr std::chrono::milliseconds kLastWords{1000};
+
+class HostCommunicator final : public Communicator {
+ public:
+  HostCommunicator(HostMap map, Meeting meeting, std::chrono::seconds timeout)
+      : map_(std::move(map)),
+        own_lifeline_(std::move(meeting.own_lifeline)),
+        page_(std::move(meeting.page)),
+        links_(std::move(meeting.links)),
+        wait_(&page_, map_.rank, timeout, kSpin) {}
+
+  Status start(HostsMeeting& hosts, std::vector<UniqueFd> lifelines,
+               std::unique_ptr<PayloadEngine> engine) {
+    OFSDP_ASSIGN_OR_RETURN(link_, HostLink::start(&map_, &page_, hosts, std::move(engine)));
+    wait_.tell_hosts(&map_, [this](int rank) { return link_->blame(rank); });
+    OFSDP_ASSIGN_OR_RETURN(monitor_,
+                           PeerMonitor::start(&page_, links_.seat(), std::move(lifelines)));
+    return {};
+  }
+
+  int rank() const override { return map_.rank; }
+  int size() const override { return map_.world(); }
+  std::string name() const override { return link_->name(); }
+  int ranks_of_each_host() const override {
+    const auto here = static_cast<int>(map_.hosts[0].size());
+    for (int r = 0; r < size(); ++r) {
+      if (map_.host_of[static_cast<size_t>(r)] != r / here) return 0;
+    }
+    return size() == here * hosts() ? here : 0;
+  }
+  bool is_first_of_host() const override { return map_.place() == 0; }
+  size_t staging_bytes() const override { return HostStaging::bytes(hosts()); }
+
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
+    const size_t user = region_bytes(bytes);
+    OFSDP_RETURN_IF_ERROR(segments_.allocate(links_, wait_, ledger, user + staging_bytes()));
+    const HostParts parts{&map_, &page_, &wait_, link_.get(), &segments_};
+    const HostStaging staging(user, hosts());
+    gather_.emplace(parts, staging);
+    reductions_.emplace(parts, staging);
+    link_->serve({&segments_, user, const_cast<std::byte*>(staging.outgoing(segments_.own())),
+                  HostStaging::kOutgoing});
+    return segments_.own();
+  }
+
+  int ranks_in_common() const override { return std::max(ranks_of_each_host(), 1); }
+  Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t bytes) override {
+    return segments_.allocate_common(links_, wait_, ledger, bytes);
+  }
+
+  Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
+                    DType dst_dtype, const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    if (source.numel == 0) return {};
+    GroupView& view = view_of(group);
+    const size_t bytes = static_cast<size_t>(source.numel) * dtype_size(dst_dtype);
+    for (const int peer : view.here) {
+      const auto index = static_cast<size_t>(group.index_of(peer));
+      const std::byte* segment = segments_.of(map_.place_of[static_cast<size_t>(peer)]);
+      convert_elements(segment + source.offset + index * source.stride, source.dtype,
+                       dst + index * bytes, dst_dtype, source.numel);
+    }
+    return view.others == 0 ? Status{} : gather_->gather(view, source, dst, dst_dtype, site);
+  }
+
+  Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    return reductions_->acquire(channel, view_of(group), site);
+  }
+
+  void post(int channel, const RankGroup& group, const SlotSource& slot) override {
+    reductions_->post(channel, view_of(group), slot);
+  }
+
+  Status reduce_scatter(int channel, const RankGroup& group, const SlotSource& slot, BlockSink sink,
+                        const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    return reductions_->reduce_scatter(channel, view_of(group), slot, sink, site);
+  }
+
+  Status all_reduce(int channel, const RankGroup& group, const SlotSource& slot,
+                    const CollectiveSite& site) override {
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    return reductions_->all_reduce(channel, view_of(group), slot, site);
+  }
+
+  // As among ranks of one host; the first rank of each fetches what the ranks of the others say. Two
+  // payloads take turns: a rank that begins exchange k + 2 has seen all begin k + 1, so all have
+  // read k.
+  Status exchange(std::span<const double> mine, std::span<double> all,
+                  const CollectiveSite& site) override {
+    const auto ranks = static_cast<size_t>(size());
+    OFSDP_CHECK(mine.size() <= kExchangeMost && all.size() == mine.size() * ranks,
+                "{} doubles of {} ranks into {}", mine.size(), ranks, all.size());
+    OFSDP_RETURN_IF_ERROR(wait_.check(site));
+    RankState& me = page_.rank(rank());
+    const uint64_t turn = me.sequence.load(std::memory_order_relaxed) + 1;
+    std::copy(mine.begin(), mine.end(), me.payload[turn % 2]);
+    page_.publish(me.sequence, turn, rank());
+    link_->nudge();
+    if (is_first_of_host()) ask_hosts(turn, mine.size());
+    for (size_t r = 0; r < ranks; ++r) {
+      const RankState& peer = page_.rank(static_cast<int>(r));
+      OFSDP_RETURN_IF_ERROR(wait_.until(peer.sequence, turn, static_cast<int>(r), site));
+      std::copy_n(peer.payload[turn % 2], mine.size(),
+                  all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
+    }
+    return {};
+  }
+
+  Status barrier(const CollectiveSite& site) override { return exchange({}, {}, site); }
+  Status check(const CollectiveSite& site) const override { return wait_.check(site); }
+
+  Result<std::span<const std::byte>> share_from_rank0(
+      MemoryLedger& ledger, size_t bytes, const std::string& name,
+      Status (*fill)(void* context, std::span<std::byte> bytes), void* context) override {
+    return segments_.share(links_, wait_, ledger, bytes, name, fill, context);
+  }
+
+  bool fail(const Status& status) override {
+    if (status.kind() == ErrorKind::kPeer) return false;
+    const int exit = status.kind() == ErrorKind::kInput ? 2 : 1;
+    if (!page_.claim_failure(rank(), exit)) return false;
+    const bool first =
+        link_->claim(static_cast<uint32_t>(rank() + 1) << 8 | static_cast<uint32_t>(exit));
+    link_->settle(kLastWords);
+    return first;
+  }
+
+  int exit_status() const override { return page_.exit_status(); }
+  int64_t waited() const override { return wait_.waited().count(); }
+
+  void leave() override {
+    page_.note_leave(rank());
+    link_->say_leave();
+    while (!all_left() && wait_.check({}).ok()) std::this_thread::sleep_for(kLeaveLook);
+    link_->settle(kLastWords);
+    monitor_->stop();
+  }
+
+ private:
+  int hosts() const { return static_cast<int>(map_.hosts.size()); }
+
+  bool all_left() const {
+    for (int r = 0; r < size(); ++r) {
+      if (page_.rank(r).left.load() == 0) return false;
+    }
+    return true;
+  }
+
+  void ask_hosts(uint64_t turn, size_t count) {
+    for (int host = 0; host < hosts(); ++host) {
+      if (host == map_.host()) continue;
+      LinkRequest request;
+      request.server = map_.server(host, rank());
+      request.header.kind = LinkKind::kExchange;
+      request.header.round = turn;
+      request.header.numel = static_cast<int64_t>(count);
+      request.bytes = count * sizeof(double) * map_.hosts[static_cast<size_t>(host)].size();
+      link_->request(request);
+    }
+  }
+
+  GroupView& view_of(const RankGroup& group) {
+    for (const auto& view : views_) {
+      if (view->group == group) return *view;
+    }
+    views_.push_back(std::make_unique<GroupView>(GroupView::make(map_, group)));
+    return *views_.back();
+  }
+
+  const HostMap map_;
+  UniqueFd own_lifeline_;  // closed after the monitor and the page
+  ControlPage page_;
+  PeerLinks links_;
+  PeerWait wait_;
+  PeerSegments segments_;
+  std::vector<std::unique_ptr<GroupView>> views_;
+  std::optional<HostGather> gather_;
+  std::optional<HostReductions> reductions_;
+  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<PeerMonitor> monitor_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> connect_hosts(const RankIdentity& identity,
+                                                    MeetingPoint point,
+                                                    std::unique_ptr<PayloadEngine> engine,
+                                                    std::chrono::seconds timeout) {
+  OFSDP_ASSIGN_OR_RETURN(HostsMeeting hosts, meet_hosts(identity, std::move(point), timeout));
+  const LocalSeat seat{hosts.map.here(), hosts.map.place(), identity.world, hosts.rendezvous};
+  Result<Meeting> met = meet(seat, hosts.watch->left());
+  Status local = met.ok() ? Status{} : std::move(met).status();
+  OFSDP_RETURN_IF_ERROR(hosts.watch->conclude(std::move(local)));
+  Meeting meeting = std::move(*met);
+  hosts.watch.reset();
+  std::vector<UniqueFd> lifelines = std::move(meeting.lifelines);
+  auto communicator = std::make_unique<HostCommunicator>(hosts.map, std::move(meeting), timeout);
+  OFSDP_RETURN_IF_ERROR(communicator->start(hosts, std::move(lifelines), std::move(engine)));
+  return std::unique_ptr<Communicator>(std::move(communicator));
+}
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,231 @@
+// What a link does when something has failed, here or there.
+#include <cerrno>
+
+#include "fsdp/comm/hosts/host_link.h"
+#include "fsdp/comm/local/peer_wait.h"
+
+namespace ofsdp::fsdp {
+namespace {
+
+constexpr std::chrono::milliseconds kVerdictPatience{2000};
+constexpr std::chrono::milliseconds kBlamePatience{1000};
+constexpr std::chrono::milliseconds kOthersPatience{1000};  // they look every tenth of a second
+
+}  // namespace
+
+// A connection that ends is a death unless its rank was done or something is known already.
+void HostLink::lost(LinkLine& line, int error) {
+  if (!line.open()) return;
+  line.close();
+  line.deferred.clear();
+  if (asked_for_other_ == line.peer()) asked_for_other_ = -1;
+  const std::lock_guard lock(mutex_);
+  if (asked_ && asked_peer_ == line.peer()) asked_ = false;  // ask somebody else
+  if (page_->run().failed.load() != 0) return;
+  const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (!line.left) return page_->note_death(line.peer(), /*cut=*/!ended);
+  for (size_t place = 0; place < under_way_.size(); ++place) {
+    const LinkRequest& request = under_way_[place];
+    const bool pending = ids_[place] == request.header.id;
+    if (pending && request.server == line.peer()) return page_->note_gone(line.peer());
+  }
+}
+
+void HostLink::engine_failed(const Status& status) {
+  engine_error_ = status.message();
+  for (auto& line : lines_) {
+    if (line->open()) return lost(*line, EPROTO);
+  }
+}
+
+// Whoever of this host failed first, every other host hears of it, and the one that decides is asked
+// for that rank, which may not reach it.
+void HostLink::relay_failure() {
+  const uint32_t failed = page_->run().failed.load();
+  if (failed == 0 || relayed_) return;
+  relayed_ = true;
+  LinkHeader header;
+  header.rank = static_cast<int>(failed >> 8) - 1;
+  header.value = failed;
+  const bool of_other = header.rank != map_->rank && map_->is_here(header.rank);
+  const LinkLine* const asked = of_other ? arbiter() : nullptr;
+  if (asked != nullptr) asked_for_other_ = asked->peer();
+  for (auto& line : lines_) {
+    header.kind = line.get() == asked ? LinkKind::kClaim : LinkKind::kFailed;
+    line->queue(header);
+  }
+}
+
+LinkLine* HostLink::line_to_host(int host) {
+  for (auto& line : lines_) {
+    if (line->open() && map_->host_of[static_cast<size_t>(line->peer())] == host) return line.get();
+  }
+  return nullptr;
+}
+
+LinkLine* HostLink::arbiter() {
+  for (int host = 0; host < map_->host(); ++host) {
+    if (LinkLine* line = line_to_host(host)) return line;
+  }
+  return nullptr;
+}
+
+// The first host that can be reached, and comes before this one, decides who prints: it may have
+// ended since it said so, and may have said so to another rank of this host.
+HostLink::Decision HostLink::decision() {
+  for (int host = 0; host < map_->host(); ++host) {
+    const auto index = static_cast<size_t>(host);
+    if (const uint32_t heard = heard_[index]; heard != 0) {
+      return {heard >> 8 == static_cast<uint32_t>(map_->rank) + 1};
+    }
+    if (const auto told = page_->verdict_of(host)) return {told};
+    if (LinkLine* const line = line_to_host(host)) return {std::nullopt, line};
+    const bool others = map_->here().size() > 1 && map_->hosts[index].size() > 1;
+    if (others && std::chrono::steady_clock::now() < others_until_) return {};
+  }
+  return {true};  // nobody to ask: this host decides
+}
+
+// Puts the rank's question to where it belongs; again elsewhere when that is lost.
+void HostLink::ask() {
+  const std::lock_guard lock(mutex_);
+  if (question_ == Question::kNone || replied_) return;
+  Decision next;
+  if (question_ == Question::kClaim) {
+    next = decision();
+  } else {
+    next.line = line_to_host(map_->host_of[static_cast<size_t>(question_header_.rank)]);
+    if (next.line == nullptr) next.verdict = false;
+  }
+  if (next.verdict) {
+    reply_header_ = question_header_;
+    reply_header_.value = *next.verdict ? 1 : 0;
+    replied_ = true;
+    answered_.notify_all();
+  } else if (next.line != nullptr && !asked_) {
+    asked_peer_ = next.line->peer();
+    next.line->queue(question_header_);
+    asked_ = true;
+  }
+}
+
+bool HostLink::put_question(Question question, LinkHeader header,
+                            std::chrono::milliseconds patience, LinkHeader& reply) {
+  std::unique_lock lock(mutex_);
+  question_ = question;
+  question_header_ = header;
+  question_header_.id = ++questions_;
+  asked_ = replied_ = false;
+  others_until_ = std::chrono::steady_clock::now() + kOthersPatience;
+  wake();
+  const bool came = answered_.wait_for(lock, patience, [this] { return replied_; });
+  question_ = Question::kNone;
+  reply = reply_header_;
+  return came;
+}
+
+void HostLink::take_reply(const LinkLine& line, const LinkHeader& header) {
+  if (header.kind == LinkKind::kVerdict && header.rank != map_->rank) {
+    page_->note_verdict(map_->host_of[static_cast<size_t>(line.peer())], header.value == 1);
+    asked_for_other_ = -1;
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const bool wanted =
+      question_ == (header.kind == LinkKind::kVerdict ? Question::kClaim : Question::kWho);
+  if (!wanted || replied_ || header.id != question_header_.id) return;  // one that came too late
+  reply_header_ = header;
+  replied_ = true;
+  answered_.notify_all();
+}
+
+bool HostLink::claim(uint32_t failure) {
+  LinkHeader header, verdict;
+  header.kind = LinkKind::kClaim;
+  header.rank = map_->rank;
+  header.value = failure;
+  const bool came = put_question(Question::kClaim, header, kVerdictPatience, verdict);
+  return !came || verdict.value == 1;
+}
+
+// From host to host, for the one that is asked may name a rank that waits for another host's. Where
+// that leads in a circle, as one may wait for several and can name one of them only, it is the rank
+// that waits for nobody.
+int HostLink::blame(int rank) {
+  for (size_t hop = 0; hop < map_->hosts.size() && !map_->is_here(rank); ++hop) {
+    const int host = map_->host_of[static_cast<size_t>(rank)];
+    LinkHeader header, found;
+    header.kind = LinkKind::kWho;
+    header.rank = rank;
+    const bool came = put_question(Question::kWho, header, kBlamePatience, found);
+    if (!came) return map_->server(host, map_->rank);
+    if (found.rank < 0 || found.rank >= map_->world()) return rank;
+    rank = found.rank;
+    if (found.value != 0) return idle_anywhere(rank);
+    if (map_->host_of[static_cast<size_t>(rank)] == host) return rank;
+  }
+  const bool known = map_->is_here(rank) && !is_waiting(page_->rank(rank));
+  return known ? rank : idle_anywhere(rank);
+}
+
+// A rank of this host that waits for nobody and has more to do, or -1.
+int HostLink::idle_here() const {
+  for (const int r : map_->here()) {
+    const RankState& state = page_->rank(r);
+    if (state.left.load() == 0 && !is_waiting(state)) return r;
+  }
+  return -1;
+}
+
+int HostLink::idle_anywhere(int otherwise) {
+  if (const int here = idle_here(); here >= 0) return here;
+  for (int host = 0; host < static_cast<int>(map_->hosts.size()); ++host) {
+    if (host == map_->host()) continue;
+    LinkHeader header, found;
+    header.kind = LinkKind::kWho;
+    header.rank = map_->server(host, map_->rank);
+    header.value = 1;
+    if (!put_question(Question::kWho, header, kBlamePatience, found)) return header.rank;
+    if (found.rank >= 0 && found.rank < map_->world()) return found.rank;
+  }
+  return otherwise;
+}
+
+void HostLink::take_failed(const LinkLine& line, const LinkHeader& header) {
+  const auto failure = static_cast<uint32_t>(header.value);
+  const int host = map_->host_of[static_cast<size_t>(line.peer())];
+  uint32_t& heard = heard_[static_cast<size_t>(host)];
+  if (heard == 0) heard = failure;
+  page_->take_failure(failure);
+  if (host < map_->host()) page_->note_verdict(host, page_->run().failed.load() == failure);
+}
+
+// The first claim that comes here is the run's.
+void HostLink::take_claim(LinkLine& line, const LinkHeader& header) {
+  page_->take_failure(static_cast<uint32_t>(header.value));
+  LinkHeader verdict = header;
+  verdict.kind = LinkKind::kVerdict;
+  verdict.value = page_->run().failed.load() >> 8 == static_cast<uint32_t>(header.rank) + 1;
+  line.queue(verdict);
+}
+
+void HostLink::take_who(LinkLine& line, const LinkHeader& header) {
+  if (header.rank < 0 || header.rank >= map_->world()) return lost(line, EPROTO);
+  LinkHeader answer = header;
+  answer.kind = LinkKind::kBlame;
+  answer.value = 0;
+  if (header.value == 1) {
+    answer.rank = idle_here();
+    return line.queue(answer);
+  }
+  for (const LinkHeader& waiting : line.deferred) {
+    const int late = missing(waiting);
+    if (late >= 0) answer.rank = late;
+    if (late >= 0) break;
+  }
+  answer.rank = end_of_chain(*page_, answer.rank);
+  answer.value = map_->is_here(answer.rank) && is_waiting(page_->rank(answer.rank)) ? 1 : 0;
+  line.queue(answer);
+}
+
+}  // namespace ofsdp::fsdp

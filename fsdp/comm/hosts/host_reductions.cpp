@@ -1,0 +1,287 @@
+#include "fsdp/comm/hosts/host_reductions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "fsdp/comm/rank_sum.h"
+
+namespace ofsdp::fsdp {
+
+HostReductions::HostReductions(const HostParts& parts, const HostStaging& staging)
+    : parts_(parts), staging_(staging), others_(parts.map->hosts.size() - 1) {
+  const auto buffers = static_cast<size_t>(staging.incoming());
+  for (int b = 0; b < staging.incoming(); ++b) free_.push_back(b);
+  arrived_ = std::make_unique<std::atomic<uint64_t>[]>(buffers);
+  wanted_.resize(buffers);
+  to_serve_.resize(kMostChannels);
+  sources_.resize(parts.map->here().size());
+}
+
+ChannelCounts& HostReductions::counts(int channel, int rank) const {
+  OFSDP_CHECK(channel >= 0 && channel < kMostChannels, "channel {}", channel);
+  return parts_.page->channel(channel, rank);
+}
+
+Status HostReductions::wait_for(int channel, const std::vector<int>& ranks,
+                                std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
+                                const CollectiveSite& site) const {
+  for (const int rank : ranks) {
+    if (rank == parts_.map->rank) continue;
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, rank).*counter, target, rank, site));
+  }
+  return {};
+}
+
+Status HostReductions::acquire(int channel, const GroupView& view, const CollectiveSite& site) {
+  const uint64_t done = counts(channel, parts_.map->rank).done;
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::done, done, site));
+  if (view.others == 0) return {};
+  const std::atomic<uint64_t>& served = counts(channel, view.here[0]).served;
+  const uint64_t target = to_serve_[static_cast<size_t>(channel)];
+  const auto read = [&] { return served.load() >= target; };
+  return parts_.wait->until_ready(read, view.here[0], view.remote[0], site);
+}
+
+HostReductions::Posted& HostReductions::posted(int channel) {
+  for (size_t i = 0; i < open_; ++i) {
+    if (rounds_[i]->channel == channel) return *rounds_[i];
+  }
+  OFSDP_CHECK(false, "channel {} is reduced before it is posted", channel);
+}
+
+void HostReductions::post(int channel, const GroupView& view, const SlotSource& slot) {
+  ChannelCounts& mine = counts(channel, parts_.map->rank);
+  parts_.page->publish(mine.posted, mine.posted + 1, parts_.map->rank);
+  parts_.link->nudge();
+  if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Posted>());
+  Posted& round = *rounds_[open_++];
+  round.channel = channel;
+  round.view = &view;
+  round.slot = slot;
+  round.pieces = view.others == 0 ? 0 : (slot.numel + kPieceElements - 1) / kPieceElements;
+  round.asked = round.taken = 0;
+  round.buffers.clear();
+  round.first = 0;
+  ask_ahead();
+}
+
+// The oldest round first. What is kept free lets the round that is reduced go on whatever the others
+// hold.
+void HostReductions::ask_ahead() {
+  for (size_t i = 0; i < open_; ++i) {
+    while (ask_next(*rounds_[i], others_)) {
+    }
+  }
+}
+
+// Asks all other hosts for the next piece. False: nothing left, or no room.
+bool HostReductions::ask_next(Posted& round, size_t keep) {
+  const auto hosts = static_cast<size_t>(round.view->others);
+  if (round.asked == round.pieces || free_.size() < hosts + keep) return false;
+  const RankGroup& group = round.view->group;
+  const size_t width = dtype_size(round.slot.dtype);
+  const int64_t begin = round.asked * kPieceElements;
+  const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
+  const int64_t in_slot = group.index_of(parts_.map->rank) * round.slot.numel + begin;
+  const std::byte* own = parts_.segment(parts_.map->rank);
+  for (const GroupView::Host& host : round.view->hosts) {
+    if (host.host == parts_.map->host()) continue;
+    const int buffer = free_.back();
+    free_.pop_back();
+    round.buffers.push_back(buffer);
+    LinkRequest request;
+    request.server = host.server;
+    request.header.kind = LinkKind::kPartial;
+    request.header.dtype = static_cast<uint16_t>(round.slot.dtype);
+    request.header.offset = round.slot.offset + static_cast<size_t>(in_slot) * width;
+    request.header.bytes = static_cast<size_t>(count) * width;
+    request.header.numel = count;
+    request.header.round = counts(round.channel, parts_.map->rank).posted;
+    request.header.channel = round.channel;
+    request.header.first = group.first;
+    request.header.count = group.count;
+    request.header.stride = group.stride;
+    request.dst = const_cast<std::byte*>(staging_.incoming_piece(own, buffer));
+    request.bytes = static_cast<size_t>(count) * (host.members.size() == 1 ? width : sizeof(float));
+    request.done = &arrived_[static_cast<size_t>(buffer)];
+    request.value = wanted_[static_cast<size_t>(buffer)] = ++requests_;
+    parts_.link->request(request);
+  }
+  ++round.asked;
+  return true;
+}
+
+void HostReductions::release(Posted& round) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.begin() + static_cast<long>(open_),
+                               [&](const auto& r) { return r.get() == &round; });
+  std::rotate(at, at + 1, rounds_.begin() + static_cast<long>(open_));
+  --open_;
+}
+
+// One block: the hosts' sums, this host's own made here.
+void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_piece,
+                               int64_t count) {
+  const GroupView& view = *round.view;
+  const DType dtype = round.slot.dtype;
+  const size_t width = dtype_size(dtype);
+  const std::byte* own = parts_.segment(parts_.map->rank);
+  bool first = true;
+  size_t buffer = round.first;
+  for (const GroupView::Host& host : view.hosts) {
+    if (host.host == parts_.map->host()) {
+      const int64_t in_slot = view.group.index_of(parts_.map->rank) * round.slot.numel + begin;
+      const auto sources = std::span(sources_).first(view.here.size());
+      for (size_t i = 0; i < view.here.size(); ++i) {
+        sources[i] =
+            parts_.segment(view.here[i]) + round.slot.offset + static_cast<size_t>(in_slot) * width;
+      }
+      sum_in_rank_order(sources, dtype, count, first ? block_.data() : partial_.data());
+      if (!first) {
+        add_elements(reinterpret_cast<std::byte*>(partial_.data()), DType::kFloat32, block_.data(),
+                     count);
+      }
+    } else {
+      const DType sent = host.members.size() == 1 ? dtype : DType::kFloat32;
+      const std::byte* src = staging_.incoming_piece(own, round.buffers[buffer++]) +
+                             static_cast<size_t>(in_piece) * dtype_size(sent);
+      if (first) {
+        convert_elements(src, sent, reinterpret_cast<std::byte*>(block_.data()), DType::kFloat32,
+                         count);
+      } else {
+        add_elements(src, sent, block_.data(), count);
+      }
+    }
+    first = false;
+  }
+}
+
+Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
+                                 const CollectiveSite& site) {
+  const bool remote = round.view->others > 0;
+  if (remote && round.asked == piece) OFSDP_CHECK(ask_next(round, 0), "no room for a piece");
+  size_t next = round.first;
+  for (const GroupView::Host& host : round.view->hosts) {
+    if (host.host == parts_.map->host()) continue;
+    const auto buffer = static_cast<size_t>(round.buffers[next++]);
+    const auto there = [&] { return arrived_[buffer].load() == wanted_[buffer]; };
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, parts_.map->rank, host.server, site));
+  }
+  const int64_t first = piece * kPieceElements;
+  const int64_t end = std::min(round.slot.numel, first + kPieceElements);
+  for (int64_t begin = first; begin < end; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, end - begin);
+    sum_block(round, begin, begin - first, count);
+    sink(begin, {block_.data(), static_cast<size_t>(count)});
+  }
+  for (; round.first < next; ++round.first) free_.push_back(round.buffers[round.first]);
+  return {};
+}
+
+Status HostReductions::sum_span(Posted& round, BlockSink sink, const CollectiveSite& site) {
+  const int64_t pieces = (round.slot.numel + kPieceElements - 1) / kPieceElements;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    OFSDP_RETURN_IF_ERROR(sum_piece(round, piece, sink, site));
+    if (round.view->others > 0) ask_ahead();
+  }
+  to_serve_[static_cast<size_t>(round.channel)] +=
+      round.view->remote.size() * static_cast<uint64_t>(round.slot.numel);
+  return {};
+}
+
+Status HostReductions::reduce_scatter(int channel, const GroupView& view, const SlotSource& slot,
+                                      BlockSink sink, const CollectiveSite& site) {
+  ChannelCounts& mine = counts(channel, parts_.map->rank);
+  Posted& round = posted(channel);
+  OFSDP_CHECK(round.slot.numel == slot.numel, "{} elements posted, {} reduced", round.slot.numel,
+              slot.numel);
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_RETURN_IF_ERROR(sum_span(round, sink, site));
+  release(round);
+  parts_.page->publish(mine.done, mine.done + 1, parts_.map->rank);
+  return {};
+}
+
+// As among the ranks of one host: each sums its own span into its own slot, then takes the others'.
+Status HostReductions::all_reduce(int channel, const GroupView& view, const SlotSource& slot,
+                                  const CollectiveSite& site) {
+  ChannelCounts& mine = counts(channel, parts_.map->rank);
+  float* own = reinterpret_cast<float*>(const_cast<std::byte*>(parts_.segment(parts_.map->rank)) +
+                                        slot.offset) +
+               view.group.index_of(parts_.map->rank) * slot.numel;
+  auto put = [own](int64_t begin, std::span<float> block) {
+    std::memcpy(own + begin, block.data(), block.size_bytes());
+  };
+  Posted& round = posted(channel);
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_RETURN_IF_ERROR(sum_span(round, put, site));
+  release(round);
+  parts_.page->publish(mine.summed, mine.posted, parts_.map->rank);
+  parts_.link->nudge();
+  to_serve_[static_cast<size_t>(channel)] +=
+      static_cast<uint64_t>(view.others) * view.here.size() * static_cast<uint64_t>(slot.numel);
+  OFSDP_RETURN_IF_ERROR(pull_summed(channel, view, slot, site));
+  parts_.page->publish(mine.pulled, mine.posted, parts_.map->rank);
+  OFSDP_RETURN_IF_ERROR(copy_from_peers(channel, view, slot, site));
+  parts_.page->publish(mine.done, mine.done + 1, parts_.map->rank);
+  return {};
+}
+
+// This rank's share of the remote spans.
+Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
+                                   const CollectiveSite& site) {
+  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
+  auto* own = const_cast<std::byte*>(parts_.segment(parts_.map->rank));
+  int server = parts_.map->rank;
+  for (size_t i = 0; i < view.remote.size(); ++i) {
+    const int owner = view.remote[i];
+    if (view.here[i % view.here.size()] != parts_.map->rank) continue;
+    for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+      LinkRequest request;
+      server =
+          parts_.map->server(parts_.map->host_of[static_cast<size_t>(owner)], parts_.map->rank);
+      request.server = server;
+      request.header.kind = LinkKind::kSummed;
+      request.header.rank = owner;
+      request.header.offset =
+          slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes + begin;
+      request.header.bytes = request.bytes = std::min(kPieceBytes, bytes - begin);
+      request.header.round = counts(channel, parts_.map->rank).posted;
+      request.header.channel = channel;
+      request.header.first = view.group.first;
+      request.header.count = view.group.count;
+      request.header.stride = view.group.stride;
+      request.dst = own + request.header.offset;
+      request.done = &pulled_;
+      parts_.link->request(request);
+      ++pulls_;
+    }
+  }
+  const auto all = [&] { return pulled_.load() >= pulls_; };
+  return parts_.wait->until_ready(all, parts_.map->rank, server, site);
+}
+
+Status HostReductions::copy_from_peers(int channel, const GroupView& view, const SlotSource& slot,
+                                       const CollectiveSite& site) {
+  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
+  auto* own = const_cast<std::byte*>(parts_.segment(parts_.map->rank));
+  const uint64_t round = counts(channel, parts_.map->rank).posted;
+  const auto copy = [&](int owner, int from) {
+    const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
+    std::memcpy(own + span, parts_.segment(from) + span, bytes);
+  };
+  for (const int peer : view.here) {
+    if (peer == parts_.map->rank) continue;
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).summed, round, peer, site));
+    copy(peer, peer);
+  }
+  for (size_t i = 0; i < view.remote.size(); ++i) {
+    const int from = view.here[i % view.here.size()];
+    if (from == parts_.map->rank) continue;
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, from).pulled, round, from, site));
+    copy(view.remote[i], from);
+  }
+  return {};
+}
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,89 @@
+#include "fsdp/comm/local/fd_channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace ofsdp::fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Room for one descriptor beside a message, aligned as the kernel wants it.
+union FdSlot {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+msghdr message_header(iovec& bytes, FdSlot& slot) {
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = slot.bytes;
+  header.msg_controllen = sizeof slot.bytes;
+  return header;
+}
+
+UniqueFd attached_fd(msghdr& header) {
+  const cmsghdr* control = CMSG_FIRSTHDR(&header);
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return {};
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
+  return UniqueFd(fd);
+}
+
+bool readable(int socket, std::chrono::milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd event{socket, POLLIN, 0};
+    const int ready = poll(&event, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+  }
+}
+
+}  // namespace
+
+bool send_bytes(int socket, const void* message, size_t bytes, int fd) {
+  iovec part{const_cast<void*>(message), bytes};
+  FdSlot slot{};
+  msghdr header = message_header(part, slot);
+  if (fd < 0) {
+    header.msg_control = nullptr;
+    header.msg_controllen = 0;
+  } else {
+    cmsghdr* control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes);
+}
+
+Received receive_bytes(int socket, void* message, size_t bytes,
+                       std::chrono::milliseconds patience) {
+  if (!readable(socket, patience)) return {Received::Kind::kTimeout, {}};
+  iovec part{message, bytes};
+  FdSlot slot{};
+  msghdr header = message_header(part, slot);
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) return {};
+  UniqueFd fd = attached_fd(header);
+  const bool whole = got == static_cast<ssize_t>(bytes) && (header.msg_flags & MSG_TRUNC) == 0;
+  if (!whole) return {};
+  return {Received::Kind::kMessage, std::move(fd)};
+}
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,61 @@
+#include "fsdp/comm/local/peer_monitor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "kernels/base/signals_blocked.h"
+
+namespace ofsdp::fsdp {
+Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
+                                                        const LocalSeat& seat,
+                                                        std::vector<UniqueFd> lifelines) {
+  UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
+  if (!stop_event.valid()) return fault("eventfd: {}", std::strerror(errno));
+  std::unique_ptr<PeerMonitor> monitor(
+      new PeerMonitor(page, seat.ranks, std::move(lifelines), std::move(stop_event)));
+  for (int p = 0; p < seat.here(); ++p) {
+    const int fd = p == seat.place ? -1 : monitor->lifelines_[static_cast<size_t>(p)].get();
+    monitor->events_.push_back({fd, 0, 0});  // poll skips -1, and reports a hang-up unasked
+  }
+  monitor->events_.push_back({monitor->stop_event_.get(), POLLIN, 0});
+  AllSignalsBlocked blocked;
+  try {
+    monitor->thread_ = std::thread([raw = monitor.get()] { raw->watch(); });
+  } catch (const std::system_error& error) {
+    return fault("rank {} cannot start its monitor thread: {}", seat.rank(), error.what());
+  }
+  return monitor;
+}
+
+void PeerMonitor::stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(stop_event_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void PeerMonitor::watch() {
+  while (true) {
+    if (poll(events_.data(), events_.size(), -1) < 0) continue;  // EINTR
+    if (events_.back().revents != 0) return;
+    for (size_t p = 0; p + 1 < events_.size(); ++p) {
+      if (events_[p].fd < 0 || events_[p].revents == 0) continue;
+      if (lost(ranks_[p])) return;
+      events_[p].fd = -1;
+    }
+  }
+}
+
+// True when nothing is left to watch for: the first death or failure ends the run.
+bool PeerMonitor::lost(int rank) {
+  if (page_->run().failed.load() != 0) return true;  // it ends because of what was reported
+  if (page_->rank(rank).left.load() != 0) return false;
+  page_->note_death(rank);
+  return true;
+}
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,141 @@
+#include "fsdp/comm/local/peer_wait.h"
+
+#include <algorithm>
+
+#include "fsdp/comm/host_name.h"
+
+namespace ofsdp::fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int64_t nanoseconds_now() {
+  const auto now = Clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Wants the bell of `peer`.
+class Sleeper {
+ public:
+  explicit Sleeper(RankState& peer) : peer_(peer) {
+    peer_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() { peer_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  RankState& peer_;
+};
+
+}  // namespace
+
+// A rank that was stopped in a wait still says that it waits, but looks no more.
+bool is_waiting(const RankState& rank) {
+  constexpr int64_t kLate = std::chrono::nanoseconds(5 * PeerWait::kSlice).count();
+  return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
+}
+
+WaitNote::WaitNote(RankState& me, int peer) : me_(me) {
+  look();
+  me_.waits_for.store(peer + 1);
+}
+
+void WaitNote::look() { me_.looked.store(nanoseconds_now()); }
+void WaitNote::late() {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::seconds(10);
+  me_.looked.store(nanoseconds_now() + kLongest.count());
+}
+void WaitNote::met() { me_.waits_for.store(0); }
+
+int end_of_chain(const ControlPage& page, int peer) {
+  for (int hop = 0; hop < page.world() && is_waiting(page.rank(peer)); ++hop) {
+    peer = std::max(page.rank(peer).waits_for.load() - 1, 0);
+  }
+  return peer;
+}
+
+std::string site_text(const CollectiveSite& site) {
+  if (site.unit < 0) return site.collective;
+  return format_text("{} of unit {}", site.collective, site.unit);
+}
+
+Status PeerWait::failure(const CollectiveSite& site) const {
+  const RunState& run = page_->run();
+  if (const uint32_t failed = run.failed.load(); failed != 0) {
+    return {ErrorKind::kPeer, format_text("rank {} failed", (failed >> 8) - 1)};
+  }
+  const int dead = run.dead.load();
+  if (dead == 0) return gone(run.gone.load() - 1, site);
+  return fault("{} {} while rank {} waited in {} at step {}", process((dead & ~kCut) - 1),
+               (dead & kCut) != 0 ? "could not be reached any more" : "died", rank_,
+               site_text(site), site.step);
+}
+
+Status PeerWait::late(int peer, const CollectiveSite& site) const {
+  int culprit = end_of_chain(*page_, peer);
+  if (blame_) culprit = blame_(culprit);
+  OFSDP_RETURN_IF_ERROR(check(site));  // what was found out meanwhile
+  return fault("{} did not arrive within {} s: {}, step {}", process(culprit),
+               std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(), site_text(site),
+               site.step);
+}
+
+Status PeerWait::gone(int peer, const CollectiveSite& site) const {
+  return fault("{} had ended when rank {} waited for it in {} at step {}", process(peer), rank_,
+               site_text(site), site.step);
+}
+
+std::string PeerWait::process(int rank) const {
+  const int pid = page_->rank(rank).pid.load();
+  const std::string host = map_ == nullptr ? host_name() : map_->names[static_cast<size_t>(rank)];
+  return format_text("rank {} (pid {} on {})", rank, pid, host);
+}
+
+bool PeerWait::spin(const Ready& ready) const {
+  const auto end = Clock::now() + spin_;
+  do {
+    for (int i = 0; i < 8; ++i) {
+      if (ready()) return true;
+      relax();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const CollectiveSite& site) const {
+  RankState& theirs = page_->rank(ringer);
+  WaitNote note = this->note(peer);
+  const Sleeper sleeper(theirs);
+  const bool may_leave = ringer == peer && (map_ == nullptr || map_->is_here(peer));
+  std::chrono::nanoseconds waited{0};
+  while (true) {
+    // Before the counter.
+    const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
+    const uint32_t heard = theirs.bell.load(std::memory_order_seq_cst);
+    if (ready()) {
+      note.met();
+      return {};
+    }
+    OFSDP_RETURN_IF_ERROR(check(site));
+    if (left) return gone(peer, site);
+    if (waited >= timeout_) {
+      note.late();
+      return late(peer, site);
+    }
+    note.look();
+    const auto before = Clock::now();
+    page_->sleep_on_bell(ringer, heard,
+                         std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
+    // More than two slices means that this process did not run; that time is not the peer's fault.
+    waited += std::min<std::chrono::nanoseconds>(Clock::now() - before, 2 * kSlice);
+  }
+}
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,51 @@
+// partition: the trained parameters of a graph in groups, each of which becomes a unit (fsdp/plan/plan.h).
+//
+//   transformer  a group for each block (fsdp/plan/blocks.h); where none is found, as `size`, with a
+//                notice. A parameter that nodes of another block read as well belongs to the root
+//   size         parameters in the order of their first use; a group is closed when it has at least
+//                min_params of them, never between parameters of one node
+//   none         the root alone
+// What `ignore` names is a group of its own, `replicated`: whole on every rank, its gradients
+// averaged. All other parameters are the root: those outside of blocks, the remainder of `size`.
+//
+// Groups stand in the order of their first use in forward, then the replicated one, then the root;
+// so do the parameters in them. Pure; the same on every rank.
+// Ownership: values. Threads: any. Errors: kInput: a name in wrap_layers or ignore that nothing has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::fsdp {
+
+enum class WrapPolicy { kTransformer, kSize, kNone };
+
+struct PartitionOptions {
+  WrapPolicy wrap = WrapPolicy::kTransformer;
+  int64_t min_params = 100000;
+  // Of transformer: classes, modules or globs; empty: found from the graph.
+  std::vector<std::string> wrap_layers;
+  std::vector<std::string> ignore;  // names of initializers or globs
+};
+
+struct ParameterGroup {
+  enum class Kind { kUnit, kReplicated, kRoot };
+  Kind kind = Kind::kUnit;
+  std::string name;
+  std::vector<int> parameters;  // indices in Graph::parameters
+};
+
+struct Partition {
+  std::vector<ParameterGroup> groups;
+  std::string notice;  // a line for the user, or empty
+};
+
+Result<Partition> partition(const Graph& graph, const PartitionOptions& options);
+
+// Per parameter the nodes that read it, forward ones or all.
+std::vector<std::vector<int>> readers(const Graph& graph, bool forward_only);
+
+}  // namespace ofsdp::fsdp

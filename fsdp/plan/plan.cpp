@@ -1,0 +1,201 @@
+#include "fsdp/plan/plan.h"
+
+#include <algorithm>
+#include <set>
+
+namespace ofsdp::fsdp {
+namespace {
+
+int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
+
+void add_param(Unit& unit, const Graph& graph, int index) {
+  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
+  const int64_t numel = graph.value(parameter.value).desc.numel();
+  unit.params.push_back({index, parameter.name, unit.padded_numel, numel});
+  unit.numel += numel;
+  unit.padded_numel = align(unit.padded_numel + numel, kParamAlignment);
+}
+
+void add_frozen(Unit& unit, const Graph& graph, int index) {
+  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
+  const int64_t numel = graph.value(parameter.value).desc.numel();
+  unit.frozen.push_back({index, parameter.name, unit.frozen_padded_numel, numel});
+  unit.frozen_padded_numel = align(unit.frozen_padded_numel + numel, kParamAlignment);
+}
+
+// Smaller ones are kept whole: their values may be known while planning.
+constexpr int64_t kLeastFrozen = 17;
+
+// The graph with every parameter marked as trained that belongs into a unit.
+Graph with_frozen(const Graph& graph, const PlanOptions& options) {
+  const bool sharded = options.strategy != Strategy::kNoShard &&
+                       options.strategy != Strategy::kZero1 && options.world > 1;
+  Graph marked = graph;
+  if (!sharded) return marked;
+  const auto nodes = readers(graph, true);
+  for (size_t i = 0; i < marked.parameters.size(); ++i) {
+    Parameter& p = marked.parameters[i];
+    const TensorDesc& desc = graph.value(p.value).desc;
+    const bool carried = std::ranges::any_of(
+        graph.carried, [&](const Carried& c) { return c.parameter == static_cast<int>(i); });
+    const bool fits = desc.dtype == options.param_dtype && desc.numel() >= kLeastFrozen;
+    if (fits && !carried && !nodes[i].empty()) p.trained = true;
+  }
+  return marked;
+}
+
+}  // namespace
+
+std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit) {
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  int64_t end = 0;
+  for (const UnitParam& p : unit.params) {
+    if (p.offset > end) spans.emplace_back(end, p.offset);
+    end = p.offset + p.numel;
+  }
+  if (unit.padded_numel > end) spans.emplace_back(end, unit.padded_numel);
+  return spans;
+}
+
+bool is_hybrid(Strategy strategy) {
+  return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardZero2;
+}
+
+std::string_view strategy_name(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kFullShard:
+      return "full_shard";
+    case Strategy::kShardGradOp:
+      return "shard_grad_op";
+    case Strategy::kNoShard:
+      return "no_shard";
+    case Strategy::kHybridShard:
+      return "hybrid_shard";
+    case Strategy::kHybridShardZero2:
+      return "hybrid_shard_zero2";
+    case Strategy::kZero1:
+      return "zero1";
+    case Strategy::kAuto:
+      return "auto";
+  }
+  return "";
+}
+
+int Plan::shards(const Unit& unit) const {
+  return unit.replicated || strategy == Strategy::kNoShard ? 1 : shard_size;
+}
+
+bool Plan::shards_gradients(const Unit& unit) const {
+  return across_ranks ||
+         (!unit.replicated && strategy != Strategy::kNoShard && strategy != Strategy::kZero1);
+}
+
+bool Plan::keeps_gathered(const Unit& unit) const {
+  return !unit.replicated && strategy == Strategy::kZero1 && gathers(unit);
+}
+
+bool Plan::reshards_after_forward(const Unit& unit) const {
+  const bool frees = strategy == Strategy::kFullShard || strategy == Strategy::kHybridShard;
+  const bool costs = shards(unit) > 1 || offload == CpuOffload::kParams;
+  return frees && costs && unit.id != root;
+}
+
+RankGroup Plan::shard_group(const Unit& unit, int rank) const {
+  const int count = shards(unit);
+  return {rank / count * count, count, 1};
+}
+
+RankGroup Plan::replica_group(const Unit& unit, int rank) const {
+  const int count = shards(unit);
+  return {rank % count, world / count, count};
+}
+
+RankGroup Plan::summing_group(const Unit& unit, int rank) const {
+  if (across_ranks) return {0, world, 1};
+  const bool scatters = shards(unit) > 1 || shards_gradients(unit);
+  return scatters ? shard_group(unit, rank) : replica_group(unit, rank);
+}
+
+Span Plan::owned(const Unit& unit, int rank) const {
+  const int64_t numel = owned_numel(unit);
+  return {rank % shards(unit) * numel, numel};
+}
+
+Span Plan::owned_frozen(const Unit& unit, int rank) const {
+  const int64_t numel = unit.frozen_padded_numel / shards(unit);
+  return {rank % shards(unit) * numel, numel};
+}
+
+Span Plan::represented(const Unit& unit, int rank) const {
+  const int64_t numel = unit.padded_numel / world;
+  return {owned(unit, rank).begin + rank / shards(unit) * numel, numel};
+}
+
+DType Plan::slot_dtype(const Unit& unit) const {
+  return shards_gradients(unit) && !wide_slots ? param_dtype : DType::kFloat32;
+}
+
+Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
+  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(with_frozen(graph, options),
+                                                    {options.wrap, options.min_params,
+                                                     options.wrap_layers, options.ignore}));
+  Plan plan{.strategy = options.strategy,
+            .world = options.world,
+            .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
+                                                                                : options.world,
+            .param_dtype = options.param_dtype,
+            .reduce_dtype = options.reduce_dtype,
+            .across_ranks = options.across_ranks,
+            .wide_slots = options.wide_slots,
+            .offload = options.offload,
+            .common_ranks = options.common_ranks,
+            .units = {},
+            .notice = std::move(parts.notice)};
+  const auto nodes = readers(graph, false);
+  for (const ParameterGroup& group : parts.groups) {
+    Unit unit;
+    unit.id = static_cast<int>(plan.units.size());
+    unit.name = group.name;
+    std::set<int> reading;
+    unit.replicated = group.kind == ParameterGroup::Kind::kReplicated;
+    for (const int index : group.parameters) {
+      const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
+      if (!trained && unit.replicated) continue;  // whole anyway
+      (trained ? add_param : add_frozen)(unit, graph, index);
+      const auto& some = nodes[static_cast<size_t>(index)];
+      reading.insert(some.begin(), some.end());
+    }
+    unit.nodes = static_cast<int>(reading.size());
+    unit.padded_numel = align(unit.padded_numel, kParamAlignment * options.world);
+    unit.frozen_padded_numel = align(unit.frozen_padded_numel, kParamAlignment * options.world);
+    if (unit.params.empty() && unit.frozen.empty()) continue;
+    if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;
+    plan.units.push_back(std::move(unit));
+  }
+  return plan;
+}
+
+std::string text(const Plan& plan) {
+  std::string out = format_text("strategy {} world {}", strategy_name(plan.strategy), plan.world);
+  if (is_hybrid(plan.strategy)) out += format_text(" shard-size {}", plan.shard_size);
+  if (plan.low_precision()) out += format_text(" parameters {}", dtype_name(plan.param_dtype));
+  if (plan.reduce_dtype != DType::kFloat32) {
+    out += format_text(" reduction {}", dtype_name(plan.reduce_dtype));
+  }
+  if (plan.across_ranks) out += " across_ranks";
+  out += "\n";
+  for (const Unit& unit : plan.units) {
+    out += format_text("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n",
+                       unit.id, unit.name, unit.params.size(), unit.numel,
+                       unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
+                       plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
+    if (!unit.frozen.empty()) {
+      out.pop_back();
+      out +=
+          format_text(" frozen {} of {} elements\n", unit.frozen.size(), unit.frozen_padded_numel);
+    }
+  }
+  return out;
+}
+
+}  // namespace ofsdp::fsdp

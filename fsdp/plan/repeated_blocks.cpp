@@ -1,0 +1,224 @@
+// Repeated stretches of forward nodes. A node is a letter (operator, attributes, what it makes, the
+// shapes of its parameters), the forward a word, and blocks are the tandem repeat in it that holds
+// the most parameters: for every period p the runs where letter i equals letter i + p are counted in
+// one pass, so n nodes cost n^2 / 2 comparisons of integers. Exporters write layers one behind the
+// other, which is what makes a word of a graph. Within a repeat, the wiring inside of every copy is
+// compared, and the cut between copies is moved to where the fewest values cross it.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "fsdp/plan/blocks.h"
+
+namespace ofsdp::fsdp {
+namespace {
+
+struct Repeat {
+  int begin = 0;   // the first node of the first copy
+  int period = 0;  // nodes of a copy
+  int copies = 0;
+  int slack = 0;  // how far the begin may move on
+  int64_t numel = 0;
+};
+
+class RepeatFinder {
+ public:
+  explicit RepeatFinder(const Graph& graph)
+      : graph_(graph), owner_(graph.values.size(), -1), maker_(graph.values.size(), -1) {
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      owner_[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
+    }
+    for (const Node& node : graph.nodes) {
+      if (node.backward) break;
+      spell(node);
+    }
+  }
+
+  std::vector<Block> run() {
+    std::vector<Repeat> repeats = find();
+    std::ranges::stable_sort(repeats,
+                             [](const Repeat& a, const Repeat& b) { return a.numel > b.numel; });
+    for (size_t i = 0; i < std::min(repeats.size(), kTried); ++i) {
+      if (!wired_alike(repeats[i])) continue;
+      std::vector<Block> found = blocks(cut(repeats[i]));
+      if (!found.empty()) return found;
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kTried = 32;
+
+  int size() const { return static_cast<int>(letters_.size()); }
+  const Node& node(int n) const { return graph_.nodes[static_cast<size_t>(n)]; }
+  int parameter(ValueId id) const { return owner_[static_cast<size_t>(id)]; }
+
+  void spell(const Node& node) {
+    std::string word = node.op->full_name() + " " + node.attributes.text();
+    int64_t numel = 0;
+    int matrices = 0;
+    for (const ValueId id : node.inputs) {
+      const Value& value = graph_.value(id);
+      word += id == 0 ? "; -" : "; " + value.desc.text();
+      if (parameter(id) < 0) continue;
+      word += " parameter";
+      const Parameter& p = graph_.parameters[static_cast<size_t>(parameter(id))];
+      if (p.trained) numel += value.desc.numel();
+      if (value.desc.shape.rank() > 1) ++matrices;
+    }
+    for (const ValueId id : node.outputs) {
+      word += id == 0 ? " > -" : " > " + graph_.value(id).desc.text();
+      maker_[static_cast<size_t>(id)] = size();
+    }
+    maker_[0] = -1;
+    const int letter = static_cast<int>(alphabet_.size());
+    letters_.push_back(alphabet_.try_emplace(std::move(word), letter).first->second);
+    numel_.push_back(numel_.back() + numel);
+    matrices_.push_back(matrices_.back() + matrices);
+  }
+
+  std::vector<Repeat> find() const {
+    std::vector<Repeat> found;
+    for (int period = 1; 2 * period <= size(); ++period) {
+      int run = 0;
+      for (int i = 0; i + period <= size(); ++i) {
+        const bool equal = i + period < size() && letters_[at(i)] == letters_[at(i + period)];
+        if (equal) ++run;
+        if (equal) continue;
+        if (run >= period) consider(found, i - run, period, run + period);
+        run = 0;
+      }
+    }
+    return found;
+  }
+
+  // Nodes [begin, begin + length) repeat with that period.
+  void consider(std::vector<Repeat>& found, int begin, int period, int length) const {
+    const int copies = length / period;
+    const Repeat repeat{begin, period, copies, length % period,
+                        numel_[at(begin + copies * period)] - numel_[at(begin)]};
+    const int matrices = matrices_[at(begin + period)] - matrices_[at(begin)];
+    if (worth_it(copies, matrices, repeat.numel)) found.push_back(repeat);
+  }
+
+  bool wired_alike(const Repeat& r) const {
+    for (int n = r.begin; n < r.begin + r.period * r.copies; ++n) {
+      const int copy = (n - r.begin) / r.period * r.period;
+      const Node& one = node(n);
+      const Node& first = node(n - copy);
+      for (size_t i = 0; i < one.inputs.size(); ++i) {
+        const int from = maker(one.inputs[i]) - copy, model = maker(first.inputs[i]);
+        const bool inside = from >= r.begin, model_inside = model >= r.begin;
+        if (inside != model_inside || (inside && from != model)) return false;
+      }
+    }
+    return true;
+  }
+
+  int maker(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
+  static size_t at(int i) { return static_cast<size_t>(i); }
+
+  // Values made in [begin, place) and read in [place, end).
+  size_t crossing(int begin, int place, int end) const {
+    std::set<ValueId> values;
+    for (int n = place; n < end; ++n) {
+      for (const ValueId id : node(n).inputs) {
+        if (maker(id) >= begin && maker(id) < place) values.insert(id);
+      }
+    }
+    return values.size();
+  }
+
+  Repeat cut(Repeat r) const {
+    int best = 0;
+    size_t fewest = SIZE_MAX;
+    for (int shift = 0; shift <= r.slack; ++shift) {
+      const int begin = r.begin + shift, middle = begin + r.period;
+      Repeat moved = r;
+      moved.begin = begin;
+      const size_t values = crossing(begin, middle, middle + r.period);
+      if (values >= fewest || !wired_alike(moved)) continue;
+      fewest = values;
+      best = shift;
+    }
+    r.begin += best;
+    return r;
+  }
+
+  // A parameter that several copies or nodes outside of its copy read is nobody's.
+  std::map<int, int> copies_of_parameters(const Repeat& r) const {
+    std::map<int, int> copy_of;  // or -1
+    for (int n = 0; n < size(); ++n) {
+      const bool inside = n >= r.begin && n < r.begin + r.period * r.copies;
+      const int copy = inside ? (n - r.begin) / r.period : -1;
+      for (const ValueId id : node(n).inputs) {
+        if (parameter(id) < 0) continue;
+        const auto [it, first] = copy_of.try_emplace(parameter(id), copy);
+        if (!first && it->second != copy) it->second = -1;
+      }
+    }
+    return copy_of;
+  }
+
+  // None when the copies have too little of their own.
+  std::vector<Block> blocks(const Repeat& r) const {
+    std::vector<Block> list(at(r.copies));
+    int matrices = 0;
+    int64_t numel = 0;
+    for (const auto& [index, copy] : copies_of_parameters(r)) {
+      const Parameter& p = graph_.parameters[at(index)];
+      const Shape& shape = graph_.value(p.value).desc.shape;
+      if (copy == 0 && shape.rank() > 1) ++matrices;
+      if (copy < 0 || !p.trained) continue;
+      numel += shape.numel();
+      list[at(copy)].parameters.push_back(index);
+    }
+    if (!worth_it(r.copies, matrices, numel)) return {};
+    name(list);
+    std::erase_if(list, [](const Block& block) { return block.parameters.empty(); });
+    return list;
+  }
+
+  bool worth_it(int copies, int matrices, int64_t numel) const {
+    const bool most = copies > 2 && 2 * numel >= numel_.back();
+    return numel > 0 && (matrices > 1 || (matrices == 1 && most));
+  }
+
+  // By the module that those of its parameters share whose names say one, else by number.
+  void name(std::vector<Block>& list) const {
+    std::set<std::string> names;
+    for (Block& block : list) names.insert(block.name = common_module(block));
+    const bool told_apart = names.size() == list.size() && !names.contains("");
+    for (size_t i = 0; i < list.size() && !told_apart; ++i)
+      list[i].name = format_text("block.{}", i);
+  }
+
+  std::string common_module(const Block& block) const {
+    std::string common;
+    for (const int index : block.parameters) {
+      const std::string& module = graph_.parameters[at(index)].module;
+      if (module.empty()) continue;
+      if (common.empty()) common = module;
+      while (!(module + ".").starts_with(common + ".")) {
+        const size_t dot = common.rfind('.');
+        if (dot == std::string::npos) return "";
+        common.resize(dot);
+      }
+    }
+    return common;
+  }
+
+  const Graph& graph_;
+  std::vector<int> owner_;  // of a value: its parameter
+  std::vector<int> maker_;  // of a value: the forward node
+  std::map<std::string, int> alphabet_;
+  std::vector<int> letters_;
+  std::vector<int64_t> numel_{0};  // trained parameters read before node n
+  std::vector<int> matrices_{0};
+};
+
+}  // namespace
+
+std::vector<Block> repeated_blocks(const Graph& graph) { return RepeatFinder(graph).run(); }
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,188 @@
+#include "importer/dialects/onnxruntime/ort_operators.h"
+
+#include <algorithm>
+#include <map>
+
+#include "importer/dialects/onnxruntime/ort_gradients.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr const char* kMicrosoft = "com.microsoft";
+
+// Operators of ONNX under another name.
+const std::map<std::string, std::string>& renamed() {
+  static const std::map<std::string, std::string> names{{"ReduceSumTraining", "ReduceSum"},
+                                                        {"SplitTraining", "Split"},
+                                                        {"ConcatTraining", "Concat"},
+                                                        {"PassThrough", "Identity"}};
+  return names;
+}
+
+constexpr const char* kComputed[] = {"Scale", "BroadcastGradientArgs"};
+
+std::map<std::string, OpDef> make_operators() {
+  std::map<std::string, OpDef> made;
+  const auto add = [&](const std::string& name) {
+    made[name] = {.domain = kMicrosoft, .name = name, .min_inputs = 1};
+  };
+  for (const auto& [name, op] : renamed()) add(name);
+  for (const char* name : kComputed) add(name);
+  for (const OrtGradientRule& rule : ort_gradient_rules()) add(rule.name);
+  return made;
+}
+
+const std::map<std::string, OpDef>& operators() {
+  static const std::map<std::string, OpDef> made = make_operators();
+  return made;
+}
+
+// One such node.
+class Replacement {
+ public:
+  Replacement(Graph& graph, Node& node) : graph_(graph), node_(node) {}
+
+  Result<bool> run() {
+    const std::string& name = node_.op->name;
+    if (const auto other = renamed().find(name); other != renamed().end()) {
+      rename(other->second);
+      return false;
+    }
+    if (name == "Scale") {
+      OFSDP_RETURN_IF_ERROR(scale());
+      return false;
+    }
+    OFSDP_RETURN_IF_ERROR(name == "BroadcastGradientArgs" ? broadcast_axes()
+                                                          : replace_gradient(graph_, node_));
+    return true;
+  }
+
+ private:
+  Status wrong(const Status& status) const {
+    return input_error("{}: {}", graph_.describe(node_), status.message());
+  }
+
+  void settle(size_t output, ConstantPtr constant) {
+    if (output >= node_.outputs.size() || node_.outputs[output] == 0) return;
+    Value& value = graph_.value(node_.outputs[output]);
+    value.kind = ValueKind::kConstant;
+    value.desc = constant->desc;
+    value.constant = std::move(constant);
+  }
+
+  void rename(const std::string& op) {
+    node_.op = &graph_.registry->get(op);
+    if (op == "Concat") settle_lengths();
+  }
+
+  // The second output of ConcatTraining: the lengths of what it joins.
+  void settle_lengths() {
+    if (node_.outputs.size() < 2) return;
+    std::vector<int64_t> lengths;
+    for (const ValueId id : node_.inputs) {
+      const Shape& shape = graph_.value(id).desc.shape;
+      const int64_t axis = node_.attributes.i("axis", 0);
+      lengths.push_back(shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)]);
+    }
+    const auto count = static_cast<int64_t>(lengths.size());
+    settle(1, make_constant<int64_t>(DType::kInt64, Shape{count}, lengths));
+    node_.outputs.resize(1);
+  }
+
+  // Y = X scale, or X / scale with scale_down; the scale is a number of any type.
+  Status scale() {
+    const Value& x = graph_.value(node_.inputs[0]);
+    if (node_.inputs.size() < 2 || graph_.value(node_.inputs[1]).constant == nullptr) {
+      return wrong(input_error("expected a scale that is known while planning"));
+    }
+    const Constant& scale = *graph_.value(node_.inputs[1]).constant;
+    if (scale.desc.numel() != 1) {
+      return wrong(input_error("expected a scale of one element, found {}", scale.desc.text()));
+    }
+    const std::vector<double> value = to_doubles(scale.desc, scale.bytes.data());
+    Constant number{{x.desc.dtype, Shape{}}, std::vector<std::byte>(dtype_size(x.desc.dtype))};
+    from_doubles(value, number.desc, number.bytes.data());
+    const ValueId factor = GraphEditor(graph_).add_constant(
+        node_.name + ".scale", std::make_shared<const Constant>(std::move(number)));
+    const bool down = node_.attributes.i("scale_down", 0) != 0;
+    node_.op = &graph_.registry->get(down ? "Div" : "Mul");
+    node_.inputs = {node_.inputs[0], factor};
+    return ok_status();
+  }
+
+  // The axes along which each of two shapes was broadcast to fit the other.
+  Status broadcast_axes() {
+    std::vector<std::vector<int64_t>> shapes;
+    for (const ValueId id : node_.inputs) {
+      const ConstantPtr shape = graph_.value(id).constant;
+      if (shape == nullptr || shape->desc.dtype != DType::kInt64) {
+        return wrong(input_error("expected shapes that are known while planning"));
+      }
+      const auto* axes = reinterpret_cast<const int64_t*>(shape->bytes.data());
+      shapes.emplace_back(axes, axes + shape->desc.numel());
+    }
+    if (shapes.size() != 2) {
+      return wrong(input_error("expected 2 inputs, found {}", shapes.size()));
+    }
+    const size_t rank = std::max(shapes[0].size(), shapes[1].size());
+    for (size_t i = 0; i < 2; ++i) settle(i, axes_of(shapes[i], shapes[1 - i], rank));
+    return ok_status();
+  }
+
+  static ConstantPtr axes_of(const std::vector<int64_t>& mine, const std::vector<int64_t>& other,
+                             size_t rank) {
+    const auto at = [&](const std::vector<int64_t>& shape, size_t axis) {
+      return axis + shape.size() < rank ? int64_t{-1} : shape[axis + shape.size() - rank];
+    };
+    std::vector<int64_t> axes;
+    for (size_t axis = 0; axis < rank; ++axis) {
+      const int64_t size = at(mine, axis);
+      if (size == -1 || (size == 1 && at(other, axis) > 1)) {
+        axes.push_back(static_cast<int64_t>(axis));
+      }
+    }
+    const auto count = static_cast<int64_t>(axes.size());
+    return make_constant<int64_t>(DType::kInt64, Shape{count}, axes);
+  }
+
+  Graph& graph_;
+  Node& node_;
+};
+
+}  // namespace
+
+const OpDef* ort_operator(const std::string& domain, const std::string& name) {
+  if (domain != kMicrosoft) return nullptr;
+  const auto found = operators().find(name);
+  return found == operators().end() ? nullptr : &found->second;
+}
+
+OrtOperators::OrtOperators(Graph& graph) : graph_(graph) {
+  if (graph.loss_weight == 0) return;
+  for (size_t id = 1; id < graph.values.size(); ++id) {
+    names_[graph.values[id].name] = static_cast<ValueId>(id);
+  }
+}
+
+// [Note: sums left out]
+void OrtOperators::sum_gradient(Node& node) const {
+  const std::string& name = graph_.value(node.outputs[0]).name;
+  const size_t suffix = name.rfind("_grad");
+  if (suffix == std::string::npos) return;
+  const auto found = names_.find(name.substr(0, suffix));
+  if (found == names_.end()) return;
+  const Shape& shape = graph_.value(found->second).desc.shape;
+  const TensorDesc& gradient = graph_.value(node.inputs[0]).desc;
+  const auto joint = broadcast(shape, gradient.shape);
+  if (shape == gradient.shape || !joint.ok() || !(*joint == gradient.shape)) return;
+  node.op = &graph_.registry->get("ofsdp.SumTo");
+  node.attributes = {{"shape", shape.axes()}};
+}
+
+Result<bool> OrtOperators::take(Node& node) {
+  if (!names_.empty() && node.op->full_name() == "Identity") sum_gradient(node);
+  if (ort_operator(node.op->domain, node.op->name) != node.op) return false;
+  return Replacement(graph_, node).run();
+}
+
+}  // namespace ofsdp::importer

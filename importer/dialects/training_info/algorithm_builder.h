@@ -1,0 +1,56 @@
+// AlgorithmBuilder: the algorithm graph of a TrainingInfoProto, made node by node, for a model file
+// that has none. Names are fresh in the model; operators are those of the model's own opset.
+//
+// add gives the names of a node's outputs. scalar, zeros: initializers. bind: what becomes the next
+// value of an initializer. `finish` gives the bytes that, behind those of the model file, make it a
+// model with this training_info (protobuf joins what stands in two pieces).
+//
+// Ownership: values. Threads: one. Errors: kInput from make: the model has a training_info already,
+// or an opset before kLeastOpset.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "importer/file/onnx_file.h"
+#include "kernels/core/attributes.h"
+
+namespace ofsdp::importer {
+
+class AlgorithmBuilder {
+ public:
+  static constexpr int kLeastOpset = 13;
+  static constexpr const char* kDomain = "ai.onnx.preview.training";
+  using Names = std::vector<std::string>;
+
+  static Result<AlgorithmBuilder> make(const OnnxFile& file);
+  AlgorithmBuilder(AlgorithmBuilder&&) noexcept;
+  ~AlgorithmBuilder();
+
+  Names add(const std::string& op, const Names& inputs, const Attributes& attributes = {},
+            const Names& wished = {"value"}, const std::string& domain = "");
+  std::string add1(const std::string& op, const Names& inputs, const Attributes& attributes = {},
+                   const std::string& wished = "value") {
+    return add(op, inputs, attributes, {wished})[0];
+  }
+  std::string scalar(const std::string& wished, DType dtype, double value);
+  std::string ints(const std::string& wished, const std::vector<int64_t>& values);
+  std::string zeros(const std::string& wished, const Shape& shape);  // float32
+  // A column of the data: `row` behind an axis of the batch.
+  void input(const std::string& name, DType dtype, const Shape& row);
+  void output(const std::string& name, const TensorDesc& desc);
+  void bind(const std::string& initializer, const std::string& value, const TensorDesc& desc);
+
+  const Names& model_inputs() const;  // without initializers
+  std::string finish() const;
+
+ private:
+  struct State;
+  AlgorithmBuilder();
+  std::string fresh(const std::string& wished);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,61 @@
+// The standard's own way to say how a model is trained, ModelProto.training_info, taken apart into
+//
+//   forward  the model's graph with what the algorithm's loss needs behind it, the loss an output
+//   update   a model of one update: from gradients, parameters and other initializers to the values
+//            that update_binding gives them
+//
+// Several TrainingInfoProto are several steps of an update, in their order: a later one reads what an
+// earlier one has bound. Gradient nodes are cut out here: what they give are inputs of `update`, and
+// autodiff computes them. The optimizers of ai.onnx.preview.training are taken tensor by tensor.
+//
+// Follows TrainingInfoProto and Gradient of the ONNX IR (onnx.proto, ai.onnx.preview.training).
+// Ownership: values. Threads: any. Errors: kInput naming file, training_info, binding or node.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "importer/file/onnx_file.h"
+
+namespace ofsdp::importer {
+
+// An input of `update`.
+struct UpdateLeaf {
+  enum class Kind : uint8_t { kGradient, kParameter, kState };
+  Kind kind = Kind::kState;
+  std::string value;        // its name in `update`
+  std::string initializer;  // kGradient: whose gradient
+  int training_info = -1;   // whose algorithm has the initializer; -1: the model's graph
+  std::string next;         // the output of `update` that is bound to it; empty: none
+};
+
+struct SplitTraining {
+  onnx::ModelProto forward;
+  std::string loss;
+  std::vector<std::string> trained;  // named by Gradient and bound
+  onnx::ModelProto update;
+  std::vector<UpdateLeaf> leaves;
+};
+
+// Whether the model says how it is trained.
+bool has_training_info(const onnx::ModelProto& model);
+
+// `model` is the parsed skeleton of `file`.
+Result<SplitTraining> split_training_info(const OnnxFile& file, const onnx::ModelProto& model);
+
+inline constexpr const char* kTrainingDomain = "ai.onnx.preview.training";
+
+// What nodes of an algorithm may refer to, by name.
+struct AlgorithmGraph {
+  const onnx::GraphProto* graph = nullptr;
+  std::map<std::string, const onnx::NodeProto*> makers;
+  std::map<std::string, std::string> gradients;  // output of a Gradient -> the initializer
+};
+
+// All names that a node reads, those of its subgraphs included.
+std::vector<std::string> names_read(const onnx::NodeProto& node);
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,242 @@
+#include "importer/dialects/training_info/update_model.h"
+
+#include <algorithm>
+
+#include "importer/dialects/training_info/declared_initializers.h"
+#include "importer/dialects/training_info/optimizer_node.h"
+
+namespace ofsdp::importer {
+namespace {
+
+using Key = DeclaredInitializers::Key;
+
+class UpdateModelBuilder {
+ public:
+  UpdateModelBuilder(const OnnxFile& file, const onnx::ModelProto& model,
+                     const std::vector<AlgorithmGraph>& algorithms,
+                     const std::set<std::string>& forward, SplitTraining& split)
+      : model_(model),
+        algorithms_(algorithms),
+        forward_(forward),
+        split_(split),
+        declared_(file, model) {}
+
+  Status run() {
+    start_model();
+    for (int k = 0; k < static_cast<int>(algorithms_.size()); ++k) {
+      OFSDP_RETURN_IF_ERROR(find_bindings(k).with_prefix(format_text("training_info[{}]", k)));
+    }
+    find_trained();
+    for (int k = 0; k < static_cast<int>(algorithms_.size()); ++k) {
+      OFSDP_RETURN_IF_ERROR(add_instance(k).with_prefix(format_text("training_info[{}]", k)));
+    }
+    return add_outputs();
+  }
+
+ private:
+  onnx::GraphProto& graph() { return *split_.update.mutable_graph(); }
+
+  void start_model() {
+    split_.update.set_ir_version(model_.ir_version());
+    *split_.update.mutable_opset_import() = model_.opset_import();
+    *split_.update.mutable_functions() = model_.functions();
+    graph().set_name("update");
+  }
+
+  Status find_bindings(int k) {
+    std::set<std::string> outputs;
+    for (const auto& output : algorithms_[static_cast<size_t>(k)].graph->output())
+      outputs.insert(output.name());
+    for (const auto& output : model_.graph().output()) outputs.insert(output.name());
+    for (const auto& binding : model_.training_info(k).update_binding()) {
+      const auto refuse = [&](const std::string& why) {
+        return input_error("update_binding of '{}' to '{}': {}", binding.key(), binding.value(),
+                           why);
+      };
+      const Key key = declared_.key_of(k, binding.key());
+      if (!declared_.contains(key)) return refuse("expected an initializer as its key, found none");
+      if (!outputs.contains(binding.value()))
+        return refuse("expected an output of the algorithm or the model as its value, found none");
+      if (!bound_.insert(key).second) return refuse("the initializer is bound a second time");
+    }
+    return {};
+  }
+
+  void find_trained() {
+    std::set<std::string> seen;
+    for (const AlgorithmGraph& algorithm : algorithms_) {
+      for (const auto& [output, x] : algorithm.gradients) {
+        if (bound_.contains({-1, x})) seen.insert(x);
+      }
+    }
+    split_.trained.assign(seen.begin(), seen.end());
+  }
+
+  // Running statistics: BatchNormalization's own rule gives them their next values.
+  bool is_statistic(const std::string& initializer, const std::string& value) const {
+    for (const auto& node : model_.graph().node()) {
+      if (node.op_type() != "BatchNormalization" || node.input_size() < 5) continue;
+      for (int i = 1; i <= 2 && i < node.output_size(); ++i) {
+        if (node.output(i) == value && node.input(i + 2) == initializer) return true;
+      }
+    }
+    return false;
+  }
+
+  Status add_instance(int k) {
+    std::map<Key, std::string> next;
+    made_.clear();
+    for (const auto& binding : model_.training_info(k).update_binding()) {
+      if (is_statistic(binding.key(), binding.value())) continue;
+      const Key key = declared_.key_of(k, binding.key());
+      const bool trained = key.first < 0 && std::ranges::count(split_.trained, key.second) > 0;
+      if (!trained && forward_.contains(key.second)) {
+        return input_error(
+            "update_binding of '{}': expected a tensor of Gradient's xs, as the "
+            "loss depends on it",
+            binding.key());
+      }
+      auto value = value_of(k, binding.value());
+      if (!value.ok()) {
+        return std::move(value).status().with_prefix(
+            format_text("update_binding of '{}'", binding.key()));
+      }
+      next[key] = *value;
+    }
+    for (auto& [key, value] : next) {
+      current_of(key);  // it is an input, also when no node reads it
+      current_[key] = std::move(value);
+    }
+    return {};
+  }
+
+  Result<std::string> value_of(int k, const std::string& name) {
+    if (name.empty()) return std::string();
+    if (const auto found = made_.find(name); found != made_.end()) return found->second;
+    const AlgorithmGraph& algorithm = algorithms_[static_cast<size_t>(k)];
+    if (const auto found = algorithm.gradients.find(name); found != algorithm.gradients.end())
+      return gradient_of(found->second);
+    if (const auto found = algorithm.makers.find(name); found != algorithm.makers.end())
+      return add_node(k, *found->second, name);
+    const Key key = declared_.key_of(k, name);
+    if (declared_.contains(key)) return current_of(key);
+    return input_error(
+        "the update reads '{}', which is computed from the data: expected gradients "
+        "and initializers alone",
+        name);
+  }
+
+  std::string gradient_of(const std::string& x) {
+    const std::string value = x + ".gradient";
+    if (used_.insert(value).second) {
+      add_input(value, {onnx::TensorProto::FLOAT, declared_.at({-1, x}).dims, true, nullptr});
+      split_.leaves.push_back({UpdateLeaf::Kind::kGradient, value, x, -1, ""});
+    }
+    return value;
+  }
+
+  std::string current_of(const Key& key) {
+    if (const auto found = current_.find(key); found != current_.end()) return found->second;
+    const DeclaredInitializer& declared = declared_.at(key);
+    const std::string name = fresh(key.second);
+    current_[key] = name;
+    const bool changes = bound_.contains(key) || declared_.is_initialized(key);
+    if (!changes && declared.tensor != nullptr && (declared.numel() == 1 || !declared.floating)) {
+      onnx::TensorProto& constant = *graph().add_initializer();
+      constant = *declared.tensor;
+      constant.set_name(name);
+      return name;
+    }
+    add_input(name, declared);
+    const bool trained = key.first < 0 && std::ranges::count(split_.trained, key.second) > 0;
+    leaf_of_[key] = split_.leaves.size();
+    split_.leaves.push_back({trained ? UpdateLeaf::Kind::kParameter : UpdateLeaf::Kind::kState,
+                             name, key.second, key.first, ""});
+    return name;
+  }
+
+  std::string fresh(const std::string& name) {
+    std::string made = name;
+    for (int i = 1; !used_.insert(made).second; ++i) made = format_text("{}#{}", name, i);
+    return made;
+  }
+
+  onnx::ValueInfoProto info_of(const std::string& name, const DeclaredInitializer& declared) const {
+    onnx::ValueInfoProto info;
+    info.set_name(name);
+    auto& type = *info.mutable_type()->mutable_tensor_type();
+    type.set_elem_type(declared.floating ? static_cast<int>(onnx::TensorProto::FLOAT)
+                                         : static_cast<int>(declared.type));
+    type.mutable_shape();
+    for (const int64_t axis : declared.dims) type.mutable_shape()->add_dim()->set_dim_value(axis);
+    return info;
+  }
+
+  void add_input(const std::string& name, const DeclaredInitializer& declared) {
+    *graph().add_input() = info_of(name, declared);
+  }
+
+  // One output of a node, with what it needs.
+  Result<std::string> add_node(int k, const onnx::NodeProto& node, const std::string& wanted) {
+    onnx::NodeProto copy = node;
+    OFSDP_RETURN_IF_ERROR(check(node));
+    if (is_optimizer(node)) OFSDP_RETURN_IF_ERROR(keep_one_tensor(copy, wanted));
+    for (std::string& input : *copy.mutable_input()) {
+      OFSDP_ASSIGN_OR_RETURN(input, value_of(k, input));
+    }
+    for (std::string& output : *copy.mutable_output()) {
+      if (output.empty()) continue;
+      const std::string name = fresh(output);
+      made_[output] = name;
+      output = name;
+    }
+    *graph().add_node() = std::move(copy);
+    return made_.at(wanted);
+  }
+
+  Status check(const onnx::NodeProto& node) const {
+    for (const auto& attribute : node.attribute()) {
+      if (!attribute.has_g() && attribute.graphs_size() == 0) continue;
+      return input_error("node '{}' ({}): an update has no subgraphs", node.name(), node.op_type());
+    }
+    return {};
+  }
+
+  // A value may be bound several times, and may be an input: each output has a node of its own.
+  Status add_outputs() {
+    for (const auto& [key, leaf] : leaf_of_) {
+      if (!bound_.contains(key)) continue;
+      UpdateLeaf& target = split_.leaves[leaf];
+      if (current_.at(key) == target.value) continue;  // a statistic
+      target.next = fresh(target.initializer + ".next");
+      onnx::NodeProto& node = *graph().add_node();
+      node.set_op_type("Identity");
+      node.set_name(target.next);
+      node.add_input(current_.at(key));
+      node.add_output(target.next);
+      *graph().add_output() = info_of(target.next, declared_.at(key));
+    }
+    return {};
+  }
+
+  const onnx::ModelProto& model_;
+  const std::vector<AlgorithmGraph>& algorithms_;
+  const std::set<std::string>& forward_;
+  SplitTraining& split_;
+  DeclaredInitializers declared_;
+  std::set<Key> bound_;
+  std::map<Key, std::string> current_;       // the value of an initializer as of now
+  std::map<Key, size_t> leaf_of_;            // index in split_.leaves
+  std::map<std::string, std::string> made_;  // of the present algorithm: its names -> update's
+  std::set<std::string> used_;
+};
+
+}  // namespace
+
+Status build_update_model(const OnnxFile& file, const onnx::ModelProto& model,
+                          const std::vector<AlgorithmGraph>& algorithms,
+                          const std::set<std::string>& forward, SplitTraining& split) {
+  return UpdateModelBuilder(file, model, algorithms, forward, split).run();
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,71 @@
+// OnnxFile: an .onnx file opened for training. The skeleton (see onnx_walk.h) is all that is read
+// at once; weights are read where and when a rank wants them, so no rank reads more than its
+// shards.
+//
+// The file and its data files stay open, so replacing them by name (as writing the trained file to
+// the same path does) changes nothing here. One cut short in place is an error of `read`.
+//
+// Ownership: owns the descriptors. Threads: const members from any thread.
+// Errors: kInput from `open` (one line: path, tensor, expected and found); kFault from `read`.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "importer/file/onnx_walk.h"
+
+namespace ofsdp::importer {
+
+// Values in place of those that a file has.
+class InitialSource {
+ public:
+  virtual ~InitialSource() = default;
+  virtual bool has(const Initializer& initializer) const = 0;
+  virtual Status read(const Initializer& initializer, int64_t first_element,
+                      std::span<float> dst) = 0;
+};
+std::string initial_key(const Initializer& initializer);  // which of a file it is
+
+class OnnxFile {
+ public:
+  static Result<OnnxFile> open(const std::string& path);
+  // A model without weights that is in no file: the update of a training_info. `path` is for
+  // messages.
+  static OnnxFile of_model(const std::string& path, std::string model);
+
+  const std::string& path() const { return file_.path; }
+  const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto
+  const std::vector<Initializer>& initializers() const { return contents_.initializers; }
+
+  // Elements first_element .. first_element + dst.size() - 1 in row-major order, as float32. They
+  // must be inside of the shape.
+  Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
+
+  // From now on `read` asks it first; threads: then only one may read.
+  void set_initial(std::shared_ptr<InitialSource> source) { initial_ = std::move(source); }
+  bool has_initial(const Initializer& initializer) const {
+    return initial_ != nullptr && initial_->has(initializer);
+  }
+
+  const OpenFile& file() const { return file_; }
+  const OnnxContents& contents() const { return contents_; }
+
+  // Of a training model whose weights lie in another file (importer/dialects/onnxruntime/ort_artifacts.h), which changes
+  // them.
+  OnnxContents take_contents() { return std::move(contents_); }
+  void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
+
+ private:
+  Status read_list(const Initializer& initializer, int64_t first_element,
+                   std::span<float> dst) const;
+  Status read_converted(const OpenFile& file, const Initializer& initializer, int64_t first_element,
+                        std::span<float> dst) const;
+
+  OpenFile file_;
+  OnnxContents contents_;
+  std::shared_ptr<InitialSource> initial_;
+};
+
+}  // namespace ofsdp::importer

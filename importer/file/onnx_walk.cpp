@@ -1,0 +1,268 @@
+#include "importer/file/onnx_walk.h"
+
+#include <algorithm>
+#include <set>
+
+#include "importer/file/external_data.h"
+#include "importer/file/tensor_data.h"
+#include "importer/file/tensor_record.h"
+#include "importer/file/wire.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr size_t kMostSkeleton = (size_t{1} << 31) - 1;  // what protobuf parses
+
+// Field numbers of ModelProto and GraphProto.
+enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
+enum : uint32_t { kGraphInitializer = 5, kGraphInput = 11, kGraphSparse = 15 };
+
+bool is_model_field(const WireField& field) {
+  constexpr uint32_t kMessages[] = {2, 3, 4, 6, kModelGraph, 8, 14, 20, 25, 26};
+  if (field.number == kIrVersion || field.number == 5) return field.type == WireType::kVarint;
+  return std::ranges::find(kMessages, field.number) != std::end(kMessages) &&
+         field.type == WireType::kBytes;
+}
+
+// The last string field of that number; empty when there is none or the message is broken.
+std::string string_field(std::span<const std::byte> message, uint32_t number) {
+  std::string text;
+  for (WireReader reader(message); !reader.done();) {
+    const Result<WireField> field = reader.next();
+    if (!field.ok()) break;
+    if (field->number == number && field->type == WireType::kBytes) text = as_text(field->bytes);
+  }
+  return text;
+}
+
+// ValueInfoProto{name, type{tensor_type{elem_type, shape{dim{dim_value}...}}}}
+std::string input_declaration(const TensorRecord& tensor) {
+  std::string shape;
+  for (const int64_t axis : tensor.dims) {
+    std::string dim;
+    append_int(dim, 1, axis);
+    append_bytes(shape, 1, dim);
+  }
+  std::string tensor_type;
+  append_int(tensor_type, 1, static_cast<int64_t>(tensor.onnx_type));
+  append_bytes(tensor_type, 2, shape);
+  std::string type;
+  append_bytes(type, 1, tensor_type);
+  std::string value_info;
+  append_bytes(value_info, 1, tensor.name);
+  append_bytes(value_info, 2, type);
+  return value_info;
+}
+
+class Walker {
+ public:
+  Walker(const std::string& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
+
+  Result<OnnxContents> walk() {
+    Status status = walk_model();
+    if (!status.ok()) return std::move(status).with_prefix(path_);
+    return std::move(contents_);
+  }
+
+ private:
+  // Whatever follows the first complete field of a ModelProto is taken for a damaged model; before
+  // that the file is something else.
+  Status walk_model() {
+    WireField graph;
+    bool has_version = false;
+    for (WireReader reader(bytes_); !reader.done();) {
+      Result<WireField> field = reader.next();
+      if (!field.ok() && !has_version) return no_model(field.error().message());
+      if (!field.ok()) return input_error("is truncated: {}", field.error().message());
+      if (!is_model_field(*field) && (!has_version || field->number <= 26)) {
+        return no_model(format_text("unknown field {} at byte {}", field->number, field->begin));
+      }
+      has_version = has_version || field->number == kIrVersion;
+      if (field->number != kModelGraph) continue;
+      if (graph.number != 0) {
+        return input_error("expected one graph, found a second at byte {}", field->begin);
+      }
+      graph = *field;
+    }
+    if (!has_version || graph.number == 0) {
+      return no_model(has_version ? "it has no graph" : "it has no ir_version");
+    }
+    return walk_graph(graph);
+  }
+
+  static Status no_model(const std::string& why) {
+    return input_error("is no ONNX model: {}", why);
+  }
+
+  Status walk_graph(const WireField& graph) {
+    contents_.graph = {graph.begin, graph.body, graph.end};
+    Status status = find_inputs(graph);
+    if (!status.ok()) return std::move(status).with_prefix("is damaged: graph");
+    std::string& skeleton = contents_.skeleton;
+    for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      OFSDP_RETURN_IF_ERROR(graph_field(field));
+    }
+    graph_ += added_inputs_;
+    OFSDP_RETURN_IF_ERROR(copy_fields(0, graph.begin));
+    append_bytes(skeleton, kModelGraph, graph_);
+    OFSDP_RETURN_IF_ERROR(copy_fields(graph.end, static_cast<int64_t>(bytes_.size())));
+    if (skeleton.size() <= kMostSkeleton) return ok_status();
+    return input_error("expected at most {} bytes beside the floating-point weights, found {}",
+                       kMostSkeleton, skeleton.size());
+  }
+
+  // Those of the model that stand beside the graph.
+  Status copy_fields(int64_t begin, int64_t end) {
+    const auto part = bytes_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    for (WireReader reader(part, begin); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number == kTrainingInfo) {
+        OFSDP_ASSIGN_OR_RETURN(
+            const std::string info,
+            walk_training_info(field, training_infos_++, bytes_, contents_.algorithm_tensors));
+        contents_.skeleton += info;
+      } else {
+        contents_.skeleton += as_text(bytes_.subspan(static_cast<size_t>(field.begin),
+                                                     static_cast<size_t>(field.end - field.begin)));
+      }
+    }
+    return ok_status();
+  }
+
+  Status find_inputs(const WireField& graph) {
+    for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      const bool message = field.number == kGraphInput || field.number == kGraphInitializer;
+      if (message && field.type != WireType::kBytes) {
+        return input_error("field {} at byte {} has the wrong wire type {}", field.number,
+                           field.begin, static_cast<int>(field.type));
+      }
+      if (field.number == kGraphInput) inputs_.insert(string_field(field.bytes, 1));
+    }
+    return ok_status();
+  }
+
+  Status graph_field(const WireField& field) {
+    if (field.number == kGraphSparse) {
+      const auto values = string_field(field.bytes, 1);
+      const auto name = string_field(std::as_bytes(std::span(values)), tensor_field::kName);
+      return input_error("sparse initializer '{}': expected a dense one", printable(name));
+    }
+    if (field.number == kGraphInitializer) return initializer(field);
+    keep(field);
+    return ok_status();
+  }
+
+  void keep(const WireField& field) {
+    graph_ += as_text(bytes_.subspan(static_cast<size_t>(field.begin),
+                                     static_cast<size_t>(field.end - field.begin)));
+  }
+
+  Status initializer(const WireField& field) {
+    OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
+    if (tensor.name.empty()) {
+      return input_error("initializer at byte {}: expected a name, found none", field.begin);
+    }
+    if (!names_.insert(tensor.name).second) {
+      return input_error("{}: expected once, found a second at byte {}", tensor.label(),
+                         field.begin);
+    }
+    Status status = tensor.external ? external(field, tensor) : embedded(field, tensor);
+    return std::move(status).with_prefix(tensor.label());
+  }
+
+  Status embedded(const WireField& field, const TensorRecord& tensor) {
+    if (!is_floating(tensor.dtype)) {
+      keep(field);
+      return ok_status();
+    }
+    if (tensor.encoding == Initializer::Encoding::kList) {
+      contents_.places.push_back({{field.begin, field.body, field.end},
+                                  -1,
+                                  static_cast<int>(contents_.initializers.size())});
+    }
+    list(tensor, 0, tensor.offset, tensor.bytes);
+    if (tensor.numel <= kSmallNumel) {
+      keep(field);
+    } else {
+      declare(tensor);
+    }
+    return ok_status();
+  }
+
+  Status external(const WireField& field, const TensorRecord& tensor) {
+    OFSDP_ASSIGN_OR_RETURN(const int index, data_file(tensor.external->location));
+    const OpenFile& file = contents_.data_files[static_cast<size_t>(index)].file;
+    OFSDP_ASSIGN_OR_RETURN(const int64_t bytes,
+                           external_bytes(*tensor.external, file, tensor.expected_bytes()));
+    contents_.places.push_back({{field.begin, field.body, field.end}, index, -1});
+    const bool weight = is_floating(tensor.dtype);
+    if (weight) list(tensor, index + 1, tensor.external->offset, bytes);
+    if (weight && tensor.numel > kSmallNumel) {
+      declare(tensor);
+      return ok_status();
+    }
+    return inline_external(field, file, tensor.external->offset, bytes);
+  }
+
+  Status inline_external(const WireField& field, const OpenFile& file, int64_t offset,
+                         int64_t bytes) {
+    if (static_cast<size_t>(bytes) > kMostSkeleton) {
+      return input_error("expected at most {} bytes where the type is no float, found {}",
+                         kMostSkeleton, bytes);
+    }
+    std::string data(static_cast<size_t>(bytes), '\0');
+    OFSDP_RETURN_IF_ERROR(read_exactly(file, offset, std::as_writable_bytes(std::span(data))));
+    std::string body;
+    for (WireReader reader(field.bytes, field.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
+      if (part.number == tensor_field::kExternalData || part.number == tensor_field::kDataLocation)
+        continue;
+      body += as_text(bytes_.subspan(static_cast<size_t>(part.begin),
+                                     static_cast<size_t>(part.end - part.begin)));
+    }
+    append_bytes(body, tensor_field::kRawData, data);
+    append_bytes(graph_, kGraphInitializer, body);
+    return ok_status();
+  }
+
+  Result<int> data_file(const std::string& location) {
+    auto& files = contents_.data_files;
+    const auto found = std::ranges::find(files, location, &DataFile::location);
+    if (found != files.end()) return static_cast<int>(found - files.begin());
+    OFSDP_ASSIGN_OR_RETURN(OpenFile file, open_external(folder_of(path_), location));
+    files.push_back({location, std::move(file)});
+    return static_cast<int>(files.size()) - 1;
+  }
+
+  void list(const TensorRecord& tensor, int file, int64_t offset, int64_t bytes) {
+    const bool inside = file == 0;
+    contents_.initializers.push_back(
+        {tensor.name, tensor.dtype, Shape(tensor.dims), file, offset, bytes,
+         inside ? tensor.encoding : Initializer::Encoding::kDense,
+         inside ? tensor.stride : static_cast<int64_t>(dtype_size(tensor.dtype))});
+  }
+
+  void declare(const TensorRecord& tensor) {
+    if (inputs_.contains(tensor.name)) return;
+    append_bytes(added_inputs_, kGraphInput, input_declaration(tensor));
+  }
+
+  const std::string& path_;
+  std::span<const std::byte> bytes_;
+  OnnxContents contents_;
+  std::string graph_;  // the skeleton's, so far
+  int training_infos_ = 0;
+  std::string added_inputs_;  // to stand behind it
+  std::set<std::string> inputs_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes) {
+  return Walker(path, bytes).walk();
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,141 @@
+#include "importer/graph/graph.h"
+
+#include <algorithm>
+
+namespace ofsdp::importer {
+
+ValueId Graph::find(const std::string& name) const {
+  for (size_t id = 1; id < values.size(); ++id) {
+    if (values[id].name == name) return static_cast<ValueId>(id);
+  }
+  return 0;
+}
+
+std::string Graph::describe(const Node& node) const {
+  return format_text("{}: node '{}' ({})", file, node.name, node.op->full_name());
+}
+
+namespace {
+
+std::string declared_text(const Value& value) {
+  std::vector<std::string> axes;
+  for (const Dim& dim : value.declared) {
+    axes.push_back(dim.size >= 0 ? std::to_string(dim.size)
+                                 : (dim.symbol.empty() ? "?" : dim.symbol));
+  }
+  return format_text("{}[{}]", dtype_name(value.desc.dtype), joined(axes, ", "));
+}
+
+std::string names(const Graph& graph, const std::vector<ValueId>& ids) {
+  std::vector<std::string> list;
+  for (ValueId id : ids) list.push_back(id == 0 ? "-" : graph.value(id).name);
+  return format_text("{}", joined(list, ", "));
+}
+
+}  // namespace
+
+std::string text(const Graph& graph) {
+  std::string out;
+  for (ValueId id : graph.inputs) {
+    out += format_text("input {} {}\n", graph.value(id).name, declared_text(graph.value(id)));
+  }
+  for (const Parameter& p : graph.parameters) {
+    out += format_text("parameter {} {}{}\n", p.name, graph.value(p.value).desc.text(),
+                       p.trained ? "" : " frozen");
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    out += format_text("n{}{} {} '{}' ({}) -> ", i, node.backward ? " backward" : "",
+                       node.op->full_name(), node.name, names(graph, node.inputs));
+    for (ValueId id : node.outputs) {
+      if (id != 0) out += graph.value(id).name + " " + graph.value(id).desc.text() + " ";
+    }
+    out += node.attributes.text() + "\n";
+  }
+  out += "outputs " + names(graph, graph.outputs) + "\n";
+  return out;
+}
+
+Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& node) {
+  InferContext context{node.attributes, {}, {}, {}};
+  for (ValueId id : node.inputs) {
+    context.inputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+    context.constants.push_back(id == 0 ? nullptr : graph.value(id).constant);
+  }
+  for (ValueId id : node.outputs) context.wanted.push_back(id != 0);
+  auto fail = [&](Status status) { return std::move(status).with_prefix(graph.describe(node)); };
+  if (static_cast<int>(node.inputs.size()) < node.op->min_inputs) {
+    return fail(input_error("expected at least {} inputs, found {}", node.op->min_inputs,
+                            node.inputs.size()));
+  }
+  for (int index : node.op->constant_inputs) {
+    const auto i = static_cast<size_t>(index);
+    if (context.has(i) && context.constant(i) == nullptr) {
+      return fail(
+          input_error("input {} ('{}') must be known while planning, but it depends on data", index,
+                      graph.value(node.inputs[i]).name));
+    }
+  }
+  auto descs = node.op->infer(context);
+  if (!descs.ok()) return fail(std::move(descs).status());
+  if (descs->size() < node.outputs.size()) {
+    return fail(input_error("has {} outputs, but the operator gives {}", node.outputs.size(),
+                            descs->size()));
+  }
+  for (const TensorDesc& desc : *descs) {
+    if (auto numel = checked_numel(desc.shape.axes()); !numel.ok()) {
+      return fail(std::move(numel).status());
+    }
+  }
+  return descs;
+}
+
+Result<std::vector<ValueId>> GraphEditor::add(const std::string& op, const std::string& node_name,
+                                              const std::vector<ValueId>& inputs,
+                                              const Attributes& attributes, size_t num_outputs,
+                                              bool backward) {
+  Node node{&graph_.registry->get(op), node_name, attributes, inputs, {}, backward};
+  for (size_t i = 0; i < num_outputs; ++i) {
+    const std::string name = i == 0 ? node_name : format_text("{}.{}", node_name, i);
+    node.outputs.push_back(add_value({name, ValueKind::kActivation, {}}));
+  }
+  OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(graph_, node));
+  for (size_t i = 0; i < num_outputs; ++i) graph_.value(node.outputs[i]).desc = descs[i];
+  graph_.nodes.push_back(node);
+  return node.outputs;
+}
+
+Result<ValueId> GraphEditor::add1(const std::string& op, const std::string& node_name,
+                                  const std::vector<ValueId>& inputs,
+                                  const Attributes& attributes) {
+  OFSDP_ASSIGN_OR_RETURN(auto outputs, add(op, node_name, inputs, attributes));
+  return outputs[0];
+}
+
+ValueId GraphEditor::add_constant(const std::string& name, ConstantPtr value) {
+  const TensorDesc desc = value->desc;
+  return add_value({name, ValueKind::kConstant, desc, {}, std::move(value)});
+}
+
+ValueId GraphEditor::add_value(Value value) {
+  graph_.values.push_back(std::move(value));
+  return static_cast<ValueId>(graph_.values.size() - 1);
+}
+
+void prune(Graph& graph, const std::vector<ValueId>& wanted) {
+  std::vector<bool> needed(graph.values.size(), false);
+  for (ValueId id : wanted) needed[static_cast<size_t>(id)] = true;
+  std::vector<Node> kept;
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    Node& node = graph.nodes[i];
+    const bool used = std::ranges::any_of(
+        node.outputs, [&](ValueId id) { return id != 0 && needed[static_cast<size_t>(id)]; });
+    if (!used) continue;
+    for (ValueId id : node.inputs) needed[static_cast<size_t>(id)] = true;
+    kept.push_back(std::move(node));
+  }
+  std::ranges::reverse(kept);
+  graph.nodes = std::move(kept);
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,125 @@
+// Graph: a model as the rest of the program sees it. Produced by import_onnx
+// (importer/onnx_import.h) with symbolic input axes; `specialize` gives the same graph for concrete
+// input shapes, with every value's desc known and shape computations folded; attach_loss, autodiff
+// and assign_layouts add to that. Each pass takes a graph and gives a new one; a finished graph is
+// not changed.
+//
+// Values are numbered from 1 (0 is "absent"), nodes stand in an order in which they can run. A
+// parameter is one floating initializer of the file, whether trained or not; a tied weight is one
+// parameter. `text(graph)` is stable and made for reading and golden tests.
+//
+// Ownership: values; constants are shared; OpDefs belong to the Registry, which outlives every
+// graph. Threads: any, once finished. Follows the ONNX IR (https://onnx.ai/onnx/repo-docs/IR.html).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/core/memory.h"
+#include "kernels/core/registry.h"
+
+namespace ofsdp::importer {
+
+using ValueId = int32_t;  // 0: absent
+
+struct Dim {
+  int64_t size = -1;   // -1: symbolic
+  std::string symbol;  // may be empty: unknown and unnamed
+};
+
+enum class ValueKind : uint8_t {
+  kAbsent,
+  kInput,       // a column of the data
+  kParameter,   // an initializer that is read from the file into shards or kept whole
+  kConstant,    // known while planning
+  kActivation,  // made by a node
+  kLossWeight,  // float32 scalar set before each micro-batch: its share of the global mean
+};
+
+struct Value {
+  std::string name;
+  ValueKind kind = ValueKind::kActivation;
+  TensorDesc desc;              // dtype always; shape of inputs and activations once specialized
+  std::vector<Dim> declared{};  // inputs: the axes as the file states them
+  ConstantPtr constant{};       // kConstant; also of parameters of at most 16 elements
+};
+
+struct Node {
+  const OpDef* op = nullptr;
+  std::string name;
+  Attributes attributes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  bool backward = false;
+};
+
+struct Parameter {
+  std::string name;
+  ValueId value = 0;
+  int initializer = 0;  // index in OnnxFile::initializers()
+  bool trained = false;
+  std::string reason;    // why not trained
+  ValueId gradient = 0;  // after autodiff, of trained ones
+  std::string
+      module{};  // the path of the module it belongs to (importer/normalize/module_scopes.h)
+};
+
+// A parameter that the graph itself gives its next value, once a micro-batch: running statistics.
+struct Carried {
+  int parameter = 0;  // index in Graph::parameters; not trained
+  ValueId next = 0;
+};
+
+struct Graph {
+  std::string file;  // for messages
+  const Registry* registry = nullptr;
+  std::vector<Value> values{1};
+  std::vector<Node> nodes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  std::vector<Parameter> parameters;
+  std::vector<Carried> carried;                // of training graphs
+  std::vector<std::string> initializers;       // every initializer's name in the file, of any type
+  std::map<std::string, int> fused;            // fusion rule -> how often
+  std::map<std::string, std::string> classes;  // path of a module -> its class, as far as known
+  ValueId loss = 0;                            // scalar
+  ValueId loss_weight = 0;                     // of the training graph
+  ValueId matches = 0;  // int64[2] of the evaluation graph: right answers, kept labels
+
+  const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
+  Value& value(ValueId id) { return values[static_cast<size_t>(id)]; }
+  ValueId find(const std::string& name) const;  // 0 when there is none
+  // "model.onnx: node 'fc1' (Gemm)"
+  std::string describe(const Node& node) const;
+};
+
+std::string text(const Graph& graph);
+
+// Adds to a specialized graph; every new value gets its desc by inference.
+class GraphEditor {
+ public:
+  explicit GraphEditor(Graph& graph) : graph_(graph) {}
+
+  // `op` as Registry::get takes it; outputs are named after the node.
+  Result<std::vector<ValueId>> add(const std::string& op, const std::string& node_name,
+                                   const std::vector<ValueId>& inputs,
+                                   const Attributes& attributes = {}, size_t num_outputs = 1,
+                                   bool backward = false);
+  Result<ValueId> add1(const std::string& op, const std::string& node_name,
+                       const std::vector<ValueId>& inputs, const Attributes& attributes = {});
+  ValueId add_constant(const std::string& name, ConstantPtr value);
+  ValueId add_value(Value value);
+
+ private:
+  Graph& graph_;
+};
+
+// The descs of a node's outputs from the graph's present knowledge of its inputs.
+Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& node);
+
+// Drops nodes that none of `wanted` needs.
+void prune(Graph& graph, const std::vector<ValueId>& wanted);
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,180 @@
+#include "importer/normalize/graph_rewriter.h"
+
+#include <algorithm>
+
+#include "importer/normalize/inline_functions.h"
+#include "importer/normalize/resolve_if.h"
+#include "importer/normalize/resolve_loops.h"
+#include "importer/normalize/resolve_sequences.h"
+
+namespace ofsdp::importer {
+
+std::string operator_name(const onnx::NodeProto& node) {
+  const bool own = node.domain().empty() || node.domain() == "ai.onnx";
+  return own ? node.op_type() : node.domain() + "." + node.op_type();
+}
+
+const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name) {
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.name() == name) return &attribute;
+  }
+  return nullptr;
+}
+
+int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise) {
+  const auto* attribute = find_attribute(node, name);
+  return attribute == nullptr ? otherwise : attribute->i();
+}
+
+std::string input_or_none(const onnx::NodeProto& node, int i) {
+  return i < node.input_size() ? node.input(i) : "";
+}
+
+Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry) {
+  const bool whole = std::ranges::all_of(model.graph().node(), [&](const auto& node) {
+    return registry.find(node.domain(), node.op_type()) != nullptr;
+  });
+  return whole ? Reasons{} : GraphRewriter(model, registry).run();
+}
+
+GraphRewriter::GraphRewriter(onnx::ModelProto& model, const Registry& registry)
+    : model_(model),
+      registry_(registry),
+      names_(model.graph()),
+      known_(model, registry),
+      types_(model, [this](const std::string& name) { return known_.find(name); }) {
+  known_.set_types(types_);
+  nodes_.Swap(model.mutable_graph()->mutable_node());
+}
+
+Result<Reasons> GraphRewriter::run() {
+  for (auto& node : nodes_) OFSDP_RETURN_IF_ERROR(process(std::move(node)));
+  return std::move(reasons_);
+}
+
+Status GraphRewriter::process(onnx::NodeProto node) {
+  const std::string name =
+      node.name().empty() && node.output_size() > 0 ? node.output(0) : node.name();
+  const std::string label = format_text("node '{}' ({})", name, operator_name(node));
+  return resolve(node).with_prefix(label);
+}
+
+Status GraphRewriter::resolve(onnx::NodeProto& node) {
+  if (is_sequence_node(*this, node)) return resolve_sequences(*this, node);
+  if (registry_.find(node.domain(), node.op_type()) != nullptr) {
+    keep(std::move(node));
+    return {};
+  }
+  const std::string op = operator_name(node);
+  if (op == "If") return resolve_if(*this, node);
+  if (op == "Loop") return resolve_loop(*this, node);
+  if (op == "Scan") return resolve_scan(*this, node);
+  auto body = function_body(*this, node);
+  if (!body) {
+    keep(std::move(node));
+    return {};
+  }
+  for (auto& inner : *body) OFSDP_RETURN_IF_ERROR(process(std::move(inner)));
+  return {};
+}
+
+Status GraphRewriter::refuse(onnx::NodeProto node, const std::string& why) {
+  reasons_[operator_name(node)] = why;
+  keep(std::move(node));
+  return {};
+}
+
+Status GraphRewriter::add(const std::string& op, const std::vector<std::string>& inputs,
+                          const std::vector<std::string>& outputs,
+                          const IntAttributes& attributes) {
+  onnx::NodeProto node;
+  node.set_op_type(op);
+  node.set_name(names_.fresh(outputs[0] + "_" + op));
+  for (const std::string& input : inputs) node.add_input(input);
+  for (const std::string& output : outputs) node.add_output(output);
+  for (const auto& [name, value] : attributes) {
+    auto& attribute = *node.add_attribute();
+    attribute.set_name(name);
+    attribute.set_type(onnx::AttributeProto::INT);
+    attribute.set_i(value);
+  }
+  return process(std::move(node));
+}
+
+Status GraphRewriter::alias(const std::string& from, const std::string& to) {
+  if (to.empty()) return {};
+  return add("Identity", {from}, {to});
+}
+
+void GraphRewriter::constant(const std::string& name, const onnx::TensorProto& tensor) {
+  onnx::NodeProto node;
+  node.set_op_type("Constant");
+  node.set_name(name);
+  node.add_output(name);
+  auto& value = *node.add_attribute();
+  value.set_name("value");
+  value.set_type(onnx::AttributeProto::TENSOR);
+  *value.mutable_t() = tensor;
+  keep(std::move(node));
+}
+
+std::string GraphRewriter::ints(const std::vector<int64_t>& values) {
+  onnx::TensorProto tensor;
+  tensor.set_data_type(onnx::TensorProto::INT64);
+  tensor.add_dims(static_cast<int64_t>(values.size()));
+  for (const int64_t value : values) tensor.add_int64_data(value);
+  const std::string name = names_.fresh("ints");
+  constant(name, tensor);
+  return name;
+}
+
+Result<std::vector<std::string>> GraphRewriter::process_body(
+    onnx::GraphProto body, const std::vector<std::string>& inputs) {
+  NameMap bound;
+  for (int i = 0; i < body.input_size() && i < static_cast<int>(inputs.size()); ++i) {
+    bound[body.input(i).name()] = inputs[static_cast<size_t>(i)];
+  }
+  for (const auto& tensor : body.initializer()) {
+    if (bound.contains(tensor.name())) continue;
+    constant(bound[tensor.name()] = names_.fresh(tensor.name()), tensor);
+  }
+  for (auto& node : *body.mutable_node()) {
+    names_.rename(node, bound);
+    OFSDP_RETURN_IF_ERROR(process(std::move(node)));
+  }
+  std::vector<std::string> outputs;
+  for (const auto& output : body.output()) {
+    const auto found = bound.find(output.name());
+    outputs.push_back(found == bound.end() ? output.name() : found->second);
+  }
+  return outputs;
+}
+
+Result<std::vector<std::string>> GraphRewriter::unstack(const std::string& name, int64_t axis,
+                                                        int64_t count) {
+  std::vector<std::string> slices, pieces;
+  for (int64_t i = 0; i < count; ++i) {
+    slices.push_back(names_.fresh(name + "_slice"));
+    pieces.push_back(names_.fresh(name + "_piece"));
+  }
+  const std::string sizes = ints(std::vector<int64_t>(static_cast<size_t>(count), 1));
+  const std::string axes = ints({axis});
+  if (count > 0) OFSDP_RETURN_IF_ERROR(add("Split", {name, sizes}, slices, {{"axis", axis}}));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    OFSDP_RETURN_IF_ERROR(add("Squeeze", {slices[i], axes}, {pieces[i]}));
+  }
+  return pieces;
+}
+
+Status GraphRewriter::stack(const std::vector<std::string>& pieces, int64_t axis,
+                            const std::string& to) {
+  const std::string axes = ints({axis});
+  std::vector<std::string> slices;
+  for (const std::string& piece : pieces) {
+    slices.push_back(names_.fresh(piece + "_slice"));
+    OFSDP_RETURN_IF_ERROR(add("Unsqueeze", {piece, axes}, {slices.back()}));
+  }
+  return add("Concat", slices, {to}, {{"axis", axis}});
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,93 @@
+// rewrite_graph: an ONNX graph without what is no operator on tensors, before it becomes a Graph:
+//
+//   If                     the branch that runs, when its condition is known     resolve_if.h
+//   Loop, Scan             unrolled, when the number of iterations is known      resolve_loops.h
+//   sequences, optionals   the tensors in them                                   resolve_sequences.h
+//   operators that are functions in ONNX and have no kernel here: their bodies   inline_functions.h
+//
+// Works on the model in the newest opset, node by node in their order; what a node becomes is
+// resolved in turn. A node that cannot be resolved stays as it is, and `reasons` says why, by
+// operator.
+//
+// Ownership: the registry must outlive the call. Threads: one at a time. Errors: kInput for what is
+// wrong in a node (a position outside of a sequence).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "importer/normalize/known_values.h"
+#include "importer/proto/graph_names.h"
+#include "importer/proto/graph_types.h"
+
+namespace ofsdp::importer {
+
+using Reasons = std::map<std::string, std::string>;  // operator as messages name it -> why
+
+Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry);
+
+// "Name", or "domain.Name" outside of ai.onnx.
+std::string operator_name(const onnx::NodeProto& node);
+const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name);
+int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise);
+std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absent
+
+using IntAttributes = std::map<std::string, int64_t>;
+
+// A tensor cut along an axis of unknown size into pieces of `size`: a sequence of unknown length.
+struct OpenSplit {
+  std::string tensor;
+  int64_t axis = 0;
+  int64_t size = 1;
+  bool squeezed = false;  // pieces of size 1 without their axis
+};
+
+class GraphRewriter {
+ public:
+  GraphRewriter(onnx::ModelProto& model, const Registry& registry);
+  Result<Reasons> run();
+
+  // For those who resolve. `process` resolves the node or keeps it.
+  Status process(onnx::NodeProto node);
+  void keep(onnx::NodeProto node) { *model_.mutable_graph()->add_node() = std::move(node); }
+  Status refuse(onnx::NodeProto node, const std::string& why);
+  Status add(const std::string& op, const std::vector<std::string>& inputs,
+             const std::vector<std::string>& outputs, const IntAttributes& attributes = {});
+  // `to` is another name of `from`: a tensor, sequence or optional.
+  Status alias(const std::string& from, const std::string& to);
+  void constant(const std::string& name, const onnx::TensorProto& tensor);
+  // An int64 constant of a fresh name, of one axis.
+  std::string ints(const std::vector<int64_t>& values);
+
+  // Processes the nodes of `body`, whose inputs are `inputs`; its outputs by their outer names.
+  Result<std::vector<std::string>> process_body(onnx::GraphProto body,
+                                                const std::vector<std::string>& inputs);
+  // The pieces of `count` along `axis`, which goes away; and their way back.
+  Result<std::vector<std::string>> unstack(const std::string& name, int64_t axis, int64_t count);
+  Status stack(const std::vector<std::string>& pieces, int64_t axis, const std::string& to);
+
+  const onnx::ModelProto& model() const { return model_; }
+  const Registry& registry() const { return registry_; }
+  GraphNames& names() { return names_; }
+  GraphTypes& types() { return types_; }
+  KnownValues& known() { return known_; }
+
+  // Sequences and optionals by name; none: an optional without an element.
+  std::map<std::string, std::vector<std::string>> sequences;
+  std::map<std::string, OpenSplit> open_splits;
+  std::map<std::string, bool> optionals;  // whether there is an element, which has the same name
+
+ private:
+  Status resolve(onnx::NodeProto& node);
+
+  onnx::ModelProto& model_;
+  const Registry& registry_;
+  google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes_;  // still to be processed
+  GraphNames names_;
+  KnownValues known_;
+  GraphTypes types_;
+  Reasons reasons_;
+};
+
+}  // namespace ofsdp::importer

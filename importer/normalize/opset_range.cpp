@@ -1,0 +1,42 @@
+#include "importer/normalize/opset_range.h"
+
+#include <onnx/version_converter/convert.h>
+
+#include "importer/onnx_import.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// The converter's own tables: versions at which operators change, and adapters across changes.
+class Tables : public onnx::version_conversion::DefaultVersionConverter {
+ public:
+  int oldest(const std::string& op) const {
+    const auto domains = all_schemas.find(op);
+    if (domains == all_schemas.end() || !domains->second.contains("")) return 1;
+    const auto& versions = domains->second.at("");
+    for (int version = kOpset; version > 1; --version) {
+      if (!versions.contains(version)) continue;
+      const bool introduced = versions.begin()->first == version;
+      if (introduced || !has_adapter(op, version - 1, version)) return version;
+    }
+    return 1;
+  }
+
+ private:
+  bool has_adapter(const std::string& op, int from, int to) const {
+    const auto of_op = adapters.find(op);
+    if (of_op == adapters.end()) return false;
+    const auto of_version = of_op->second.find(onnx::OpSetID(from).toString());
+    return of_version != of_op->second.end() &&
+           of_version->second.contains(onnx::OpSetID(to).toString());
+  }
+};
+
+}  // namespace
+
+int oldest_opset(const std::string& op) {
+  static const Tables kTables;
+  return kTables.oldest(op);
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,175 @@
+#include "importer/normalize/resolve_loops.h"
+
+#include <algorithm>
+
+namespace ofsdp::importer {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names part(const Names& names, size_t begin, size_t count) {
+  const auto first = names.begin() + static_cast<std::ptrdiff_t>(begin);
+  return {first, first + static_cast<std::ptrdiff_t>(count)};
+}
+
+std::vector<int64_t> int_list(const onnx::NodeProto& node, const char* name, size_t count) {
+  std::vector<int64_t> list(count, 0);
+  const auto* attribute = find_attribute(node, name);
+  if (attribute == nullptr) return list;
+  for (int i = 0; i < attribute->ints_size() && static_cast<size_t>(i) < count; ++i) {
+    list[static_cast<size_t>(i)] = attribute->ints(i);
+  }
+  return list;
+}
+
+// What an unrolled node gives: the state after the last iteration, then per output the pieces of all
+// iterations.
+struct Unrolled {
+  Names state;
+  std::vector<Names> pieces;
+};
+
+bool has_empty_stack(const onnx::NodeProto& node, const Unrolled& unrolled) {
+  for (size_t i = 0; i < unrolled.pieces.size(); ++i) {
+    const auto output = static_cast<int>(unrolled.state.size() + i);
+    if (output >= node.output_size() || node.output(output).empty()) continue;
+    if (unrolled.pieces[i].empty()) return true;
+  }
+  return false;
+}
+
+Status finish(GraphRewriter& rewriter, const onnx::NodeProto& node, const Unrolled& unrolled,
+              const std::vector<int64_t>& axes) {
+  if (has_empty_stack(node, unrolled)) {
+    return rewriter.refuse(node, "it has no iteration, so what it stacks has no shape");
+  }
+  for (int i = 0; i < node.output_size(); ++i) {
+    const auto output = static_cast<size_t>(i);
+    const size_t states = unrolled.state.size();
+    if (node.output(i).empty()) continue;
+    if (output < states) {
+      OFSDP_RETURN_IF_ERROR(rewriter.alias(unrolled.state[output], node.output(i)));
+    } else if (output - states < unrolled.pieces.size()) {
+      const size_t stacked = output - states;
+      OFSDP_RETURN_IF_ERROR(
+          rewriter.stack(unrolled.pieces[stacked], axes[stacked], node.output(i)));
+    }
+  }
+  return {};
+}
+
+// Constants an iteration reads: its number and the condition.
+std::string scalar(GraphRewriter& rewriter, int type, int64_t value) {
+  onnx::TensorProto tensor;
+  tensor.set_data_type(type);
+  if (type == onnx::TensorProto::INT64) {
+    tensor.add_int64_data(value);
+  } else {
+    tensor.add_int32_data(static_cast<int32_t>(value));
+  }
+  const std::string name = rewriter.names().fresh("iteration");
+  rewriter.constant(name, tensor);
+  return name;
+}
+
+}  // namespace
+
+Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto* body = find_attribute(node, "body");
+  if (body == nullptr) return input_error("expected a body, found none");
+  const std::string limit_name = input_or_none(node, 0);
+  const std::string condition_name = input_or_none(node, 1);
+  const auto limit = rewriter.known().scalar(limit_name);
+  std::optional<int64_t> condition = 1;
+  if (!condition_name.empty()) condition = rewriter.known().scalar(condition_name);
+  if ((!limit_name.empty() && !limit) || !condition) {
+    return rewriter.refuse(node, "its number of iterations is not known before the run");
+  }
+  Unrolled unrolled;
+  for (int i = 2; i < node.input_size(); ++i) unrolled.state.push_back(node.input(i));
+  const size_t states = unrolled.state.size();
+  const auto outputs = static_cast<size_t>(body->g().output_size());
+  if (outputs < states + 1) return input_error("its body has {} outputs", outputs);
+  unrolled.pieces.resize(outputs - states - 1);
+  for (int64_t i = 0; *condition != 0 && (!limit || i < *limit); ++i) {
+    if (i == kMostIterations) {
+      return rewriter.refuse(node, format_text("it has more than {} iterations", i));
+    }
+    Names inputs = {scalar(rewriter, onnx::TensorProto::INT64, i),
+                    scalar(rewriter, onnx::TensorProto::BOOL, 1)};
+    inputs.insert(inputs.end(), unrolled.state.begin(), unrolled.state.end());
+    OFSDP_ASSIGN_OR_RETURN(const Names results, rewriter.process_body(body->g(), inputs));
+    unrolled.state = part(results, 1, states);
+    for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
+      unrolled.pieces[k].push_back(results[1 + states + k]);
+    }
+    if (condition_name.empty()) continue;  // a for loop
+    condition = rewriter.known().scalar(results[0]);
+    if (!condition) return rewriter.refuse(node, "its condition depends on data");
+  }
+  return finish(rewriter, node, unrolled, std::vector<int64_t>(unrolled.pieces.size(), 0));
+}
+
+namespace {
+
+// The pieces of each scan input, in the order in which the iterations take them; none when their
+// number is not known. All have the same number.
+Result<std::optional<std::vector<Names>>> scan_columns(GraphRewriter& rewriter,
+                                                       const onnx::NodeProto& node, size_t states) {
+  const auto scanned = static_cast<size_t>(node.input_size()) - states;
+  const auto axes = int_list(node, "scan_input_axes", scanned);
+  const auto backwards = int_list(node, "scan_input_directions", scanned);
+  std::vector<Names> columns;
+  for (size_t i = 0; i < scanned; ++i) {
+    const std::string& name = node.input(static_cast<int>(states + i));
+    const auto shape = rewriter.types().axes(name);
+    if (!shape) return std::optional<std::vector<Names>>();
+    OFSDP_ASSIGN_OR_RETURN(const int axis,
+                           normalize_axis(axes[i], static_cast<int>(shape->size())));
+    const int64_t count = (*shape)[static_cast<size_t>(axis)];
+    if (count < 0 || count > kMostIterations) return std::optional<std::vector<Names>>();
+    OFSDP_ASSIGN_OR_RETURN(Names pieces, rewriter.unstack(name, axis, count));
+    if (backwards[i] != 0) std::ranges::reverse(pieces);
+    columns.push_back(std::move(pieces));
+    if (columns[i].size() == columns[0].size()) continue;
+    return input_error("expected scan inputs of one length, found {} and {}", columns[0].size(),
+                       columns[i].size());
+  }
+  return std::optional(std::move(columns));
+}
+
+}  // namespace
+
+Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto* body = find_attribute(node, "body");
+  const int64_t scanned = int_attribute(node, "num_scan_inputs", 0);
+  const int64_t carried = node.input_size() - scanned;
+  if (body == nullptr || scanned < 1 || carried < 0 || body->g().output_size() < carried) {
+    return input_error("expected a body and scan inputs, found {} inputs", node.input_size());
+  }
+  const auto states = static_cast<size_t>(carried);
+  OFSDP_ASSIGN_OR_RETURN(const auto columns, scan_columns(rewriter, node, states));
+  if (!columns) {
+    return rewriter.refuse(node, "its number of iterations is not known before the run");
+  }
+  Unrolled unrolled;
+  for (int i = 0; i < carried; ++i) unrolled.state.push_back(node.input(i));
+  unrolled.pieces.resize(static_cast<size_t>(body->g().output_size()) - states);
+  for (size_t step = 0; step < columns->front().size(); ++step) {
+    Names inputs = unrolled.state;
+    for (const Names& column : *columns) inputs.push_back(column[step]);
+    OFSDP_ASSIGN_OR_RETURN(const Names results, rewriter.process_body(body->g(), inputs));
+    unrolled.state = part(results, 0, states);
+    for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
+      unrolled.pieces[k].push_back(results[states + k]);
+    }
+  }
+  const auto reversed = int_list(node, "scan_output_directions", unrolled.pieces.size());
+  for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
+    if (reversed[k] != 0) std::ranges::reverse(unrolled.pieces[k]);
+  }
+  return finish(rewriter, node, unrolled,
+                int_list(node, "scan_output_axes", unrolled.pieces.size()));
+}
+
+}  // namespace ofsdp::importer

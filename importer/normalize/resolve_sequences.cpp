@@ -1,0 +1,209 @@
+#include "importer/normalize/resolve_sequences.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "importer/normalize/split_sequences.h"
+
+namespace ofsdp::importer {
+namespace {
+
+using Names = std::vector<std::string>;
+using Resolve = Status (*)(GraphRewriter&, const onnx::NodeProto&);
+
+const Names* sequence(const GraphRewriter& rewriter, const std::string& name) {
+  const auto found = rewriter.sequences.find(name);
+  return found == rewriter.sequences.end() ? nullptr : &found->second;
+}
+
+Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  rewriter.sequences[node.output(0)] = {node.input().begin(), node.input().end()};
+  return {};
+}
+
+// Where `position` (of a sequence that has `length` places) points; the end when absent.
+struct Place {
+  bool known = false;
+  int64_t at = 0;
+};
+
+Result<Place> place(GraphRewriter& rewriter, const std::string& position, int64_t length,
+                    int64_t otherwise) {
+  if (position.empty()) return Place{true, otherwise};
+  const auto given = rewriter.known().scalar(position);
+  if (!given) return Place{};
+  const int64_t at = *given < 0 ? *given + length : *given;
+  if (at < 0 || at > length) {
+    return input_error("position {} is outside of a sequence of {}", *given, length);
+  }
+  return Place{true, at};
+}
+
+Status insert(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const Names* from = sequence(rewriter, node.input(0));
+  if (from == nullptr) return unknown_sequence(rewriter, node);
+  Names names = *from;
+  const auto length = static_cast<int64_t>(names.size());
+  OFSDP_ASSIGN_OR_RETURN(const Place where,
+                         place(rewriter, input_or_none(node, 2), length, length));
+  if (!where.known) return unknown_position(rewriter, node);
+  names.insert(names.begin() + where.at, node.input(1));
+  rewriter.sequences[node.output(0)] = std::move(names);
+  return {};
+}
+
+Status erase(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const Names* from = sequence(rewriter, node.input(0));
+  if (from == nullptr) return unknown_sequence(rewriter, node);
+  Names names = *from;
+  const auto length = static_cast<int64_t>(names.size());
+  OFSDP_ASSIGN_OR_RETURN(const Place where,
+                         place(rewriter, input_or_none(node, 1), length, length - 1));
+  if (!where.known) return unknown_position(rewriter, node);
+  if (where.at < 0 || where.at == length) {
+    return input_error("position {} is outside of a sequence of {}", where.at, length);
+  }
+  names.erase(names.begin() + where.at);
+  rewriter.sequences[node.output(0)] = std::move(names);
+  return {};
+}
+
+Status at(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto open = rewriter.open_splits.find(node.input(0));
+  if (open != rewriter.open_splits.end()) return piece_of_open_split(rewriter, node, open->second);
+  const Names* from = sequence(rewriter, node.input(0));
+  if (from == nullptr) return unknown_sequence(rewriter, node);
+  const auto length = static_cast<int64_t>(from->size());
+  OFSDP_ASSIGN_OR_RETURN(const Place where, place(rewriter, node.input(1), length, 0));
+  if (!where.known) return unknown_position(rewriter, node);
+  if (where.at == length) {
+    return input_error("position {} is outside of a sequence of {}", where.at, length);
+  }
+  return rewriter.alias((*from)[static_cast<size_t>(where.at)], node.output(0));
+}
+
+Status length(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const Names* from = sequence(rewriter, node.input(0));
+  if (from == nullptr) return unknown_sequence(rewriter, node);
+  onnx::TensorProto tensor;
+  tensor.set_data_type(onnx::TensorProto::INT64);
+  tensor.add_int64_data(static_cast<int64_t>(from->size()));
+  rewriter.constant(node.output(0), tensor);
+  return {};
+}
+
+Status concat(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const Names* from = sequence(rewriter, node.input(0));
+  if (from == nullptr || from->empty()) return unknown_sequence(rewriter, node);
+  const Names names = *from;
+  const int64_t axis = int_attribute(node, "axis", 0);
+  if (int_attribute(node, "new_axis", 0) != 0) return rewriter.stack(names, axis, node.output(0));
+  return rewriter.add("Concat", names, {node.output(0)}, {{"axis", axis}});
+}
+
+// The body once for each element; what is no sequence is the same every time.
+Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto* body = find_attribute(node, "body");
+  const Names* first = sequence(rewriter, node.input(0));
+  if (first == nullptr || body == nullptr) return unknown_sequence(rewriter, node);
+  const size_t count = first->size();
+  std::vector<Names> results(static_cast<size_t>(node.output_size()));
+  for (size_t i = 0; i < count; ++i) {
+    Names inputs;
+    for (const std::string& input : node.input()) {
+      const Names* list = sequence(rewriter, input);
+      if (list != nullptr && list->size() != count) {
+        return input_error("expected sequences of {} elements, found one of {}", count,
+                           list->size());
+      }
+      inputs.push_back(list == nullptr ? input : (*list)[i]);
+    }
+    OFSDP_ASSIGN_OR_RETURN(const Names outputs, rewriter.process_body(body->g(), inputs));
+    for (size_t k = 0; k < results.size() && k < outputs.size(); ++k) {
+      results[k].push_back(outputs[k]);
+    }
+  }
+  for (int i = 0; i < node.output_size(); ++i) {
+    rewriter.sequences[node.output(i)] = results[static_cast<size_t>(i)];
+  }
+  return {};
+}
+
+// An optional is called as its element; one without an element has a name alone.
+Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const std::string& from = node.input(0);
+  const std::string& to = node.output(0);
+  if (const auto found = rewriter.optionals.find(from); found != rewriter.optionals.end()) {
+    rewriter.optionals[to] = found->second;
+  }
+  if (const Names* names = sequence(rewriter, from); names != nullptr) {
+    rewriter.sequences[to] = Names(*names);
+  }
+  if (const auto open = rewriter.open_splits.find(from); open != rewriter.open_splits.end()) {
+    rewriter.open_splits[to] = OpenSplit(open->second);
+  }
+  return {};
+}
+
+Status optional(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const std::string element = input_or_none(node, 0);
+  if (!element.empty()) OFSDP_RETURN_IF_ERROR(rewriter.alias(element, node.output(0)));
+  rewriter.optionals[node.output(0)] = !element.empty();
+  return {};
+}
+
+bool has_element(const GraphRewriter& rewriter, const std::string& name) {
+  const auto found = rewriter.optionals.find(name);
+  return !name.empty() && (found == rewriter.optionals.end() || found->second);
+}
+
+Status optional_has(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  onnx::TensorProto tensor;
+  tensor.set_data_type(onnx::TensorProto::BOOL);
+  tensor.add_int32_data(has_element(rewriter, input_or_none(node, 0)) ? 1 : 0);
+  rewriter.constant(node.output(0), tensor);
+  return {};
+}
+
+Status optional_get(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  if (!has_element(rewriter, node.input(0))) return input_error("the optional has no element");
+  return rewriter.alias(node.input(0), node.output(0));
+}
+
+const std::map<std::string, Resolve>& table() {
+  static const std::map<std::string, Resolve> kTable = {
+      {"SequenceConstruct", construct},
+      {"SequenceEmpty", construct},
+      {"SequenceInsert", insert},
+      {"SequenceErase", erase},
+      {"SequenceAt", at},
+      {"SequenceLength", length},
+      {"SequenceMap", map},
+      {"SplitToSequence", split_to_sequence},
+      {"ConcatFromSequence", concat},
+      {"Optional", optional},
+      {"OptionalHasElement", optional_has},
+      {"OptionalGetElement", optional_get},
+  };
+  return kTable;
+}
+
+bool copies(const GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  if (operator_name(node) != "Identity" || node.input_size() != 1) return false;
+  const std::string& name = node.input(0);
+  return rewriter.sequences.contains(name) || rewriter.open_splits.contains(name) ||
+         !has_element(rewriter, name);
+}
+
+}  // namespace
+
+bool is_sequence_node(const GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  return copies(rewriter, node) || table().contains(operator_name(node));
+}
+
+Status resolve_sequences(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  return copies(rewriter, node) ? copy(rewriter, node)
+                                : table().at(operator_name(node))(rewriter, node);
+}
+
+}  // namespace ofsdp::importer

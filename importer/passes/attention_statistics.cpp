@@ -1,0 +1,191 @@
+#include "importer/passes/attention_statistics.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "importer/graph/graph_uses.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// Operands of ofsdp.AttentionGrad, and which of Attention they are.
+enum Operand : size_t { kY = 6, kStatistics = 7 };
+constexpr std::pair<size_t, size_t> kShared[] = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 6}};
+
+ValueId at(const std::vector<ValueId>& ids, size_t i) { return i < ids.size() ? ids[i] : 0; }
+
+bool any_from(const std::vector<ValueId>& ids, size_t first, size_t last) {
+  for (size_t i = first; i < last; ++i) {
+    if (at(ids, i) != 0) return true;
+  }
+  return false;
+}
+
+class Keeper {
+ public:
+  Keeper(const Graph& source, const TakesNode& takes)
+      : graph_(source), takes_(takes), uses_(source) {
+    std::set<std::string> forward;  // names of what forward nodes make: a clone makes them again
+    for (const Node& node : graph_.nodes) {
+      for (ValueId id : node.outputs) {
+        if (id != 0 && !node.backward) forward.insert(graph_.value(id).name);
+      }
+      clone_.push_back(node.backward && forward.contains(graph_.value(at(node.outputs, 0)).name));
+    }
+  }
+
+  Graph run() {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (is_operator(graph_.nodes[i], "ofsdp.AttentionGrad")) keep_for(i);
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  // What a gradient reads in place of the forward node's Y.
+  struct Kept {
+    ValueId y = 0;
+    std::vector<int64_t> perm;  // of a Transpose between; empty: none
+    size_t last = 0;            // node of backward that reads it anyway
+  };
+
+  const Node& node(size_t i) const { return graph_.nodes[i]; }
+  const Node* maker(ValueId id) const {
+    const int i = uses_.maker(id);
+    return i < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(i)];
+  }
+
+  void keep_for(size_t gradient) {
+    const auto forward = forward_of(gradient);
+    if (!forward) return;
+    const auto kept = kept_before(gradient, node(*forward).outputs[0]);
+    if (!kept) return;
+    Node keeping = with_statistics(node(*forward)), reading = node(gradient);
+    const auto descs = infer_outputs(graph_, keeping);
+    if (!descs.ok()) return;
+    const ValueId statistics = GraphEditor(graph_).add_value(
+        {keeping.name + ".statistics", ValueKind::kActivation, (*descs)[1]});
+    keeping.outputs[1] = statistics;
+    reading.inputs.resize(kStatistics + 1, 0);
+    reading.inputs[kY] = kept->y;
+    reading.inputs[kStatistics] = statistics;
+    if (!kept->perm.empty()) reading.attributes.set("y_perm", kept->perm);
+    if (!takes_(graph_, keeping) || !takes_(graph_, reading)) return graph_.values.pop_back();
+    graph_.nodes[*forward] = std::move(keeping);
+    graph_.nodes[gradient] = std::move(reading);
+    ++graph_.fused["statistics"];
+  }
+
+  Node with_statistics(Node made) const {
+    const ValueId lengths = at(made.inputs, 6);
+    made.op = graph_.registry->find(kOwnDomain, "AttentionWithStatistics");
+    made.inputs.resize(4, 0);
+    made.inputs.push_back(lengths);
+    while (made.inputs.back() == 0) made.inputs.pop_back();
+    made.outputs.resize(1);
+    made.outputs.push_back(0);
+    return made;
+  }
+
+  // The last node before the gradient that is its Attention.
+  std::optional<size_t> forward_of(size_t gradient) {
+    const Node& slope = node(gradient);
+    if (any_from(slope.inputs, kY, slope.inputs.size())) return std::nullopt;
+    for (size_t i = gradient; i-- > 0;) {
+      const Node& made = node(i);
+      if (!is_operator(made, "Attention") || any_from(made.outputs, 1, made.outputs.size()) ||
+          any_from(made.inputs, 4, 6)) {
+        continue;
+      }
+      Attributes expected = made.attributes;
+      expected.set("past_length", int64_t{0});
+      const auto shared = [&](const auto& pair) {
+        return same(at(slope.inputs, pair.first), at(made.inputs, pair.second));
+      };
+      if (expected.all() == slope.attributes.all() && std::ranges::all_of(kShared, shared)) {
+        return i;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Whether two values are one, or one is the other computed again by the same nodes.
+  bool same(ValueId a, ValueId b) {
+    if (a == b) return true;
+    const Node *left = maker(a), *right = maker(b);
+    if (left == nullptr || right == nullptr) return false;
+    const auto known = same_.find({a, b});
+    if (known != same_.end()) return known->second;
+    const auto place = [](const Node& n, ValueId id) {
+      return std::ranges::find(n.outputs, id) - n.outputs.begin();
+    };
+    bool all = left->op == right->op && left->name == right->name &&
+               graph_.value(a).name == graph_.value(b).name &&
+               left->attributes.all() == right->attributes.all() &&
+               left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
+    for (size_t i = 0; all && i < left->inputs.size(); ++i) {
+      all = same(left->inputs[i], right->inputs[i]);
+    }
+    return same_[{a, b}] = all;
+  }
+
+  // Y, or Y behind Transpose: which of them backward has the longest without this.
+  std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
+    std::vector<Kept> found;
+    add_kept(gradient, y, {}, found);
+    add_transposed(gradient, y, y, found);
+    if (found.empty()) return std::nullopt;
+    return *std::ranges::max_element(found, {}, &Kept::last);
+  }
+
+  void add_transposed(size_t gradient, ValueId y, ValueId view, std::vector<Kept>& found) const {
+    for (size_t i : uses_.readers(view)) {
+      const Node& reader = node(i);
+      if (i >= gradient) continue;
+      if (reader.op->view) add_transposed(gradient, y, reader.outputs[0], found);
+      const std::vector<int64_t> perm = reader.attributes.ints("perm");
+      const bool moves = is_operator(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
+      if (moves && graph_.value(view).desc == graph_.value(y).desc) {
+        add_kept(gradient, reader.outputs[0], perm, found);
+      }
+    }
+  }
+
+  void add_kept(size_t gradient, ValueId id, const std::vector<int64_t>& perm,
+                std::vector<Kept>& found) const {
+    if (graph_.value(id).desc.layout != Layout::kPlain) return;
+    const auto last = last_backward_reader(gradient, id);
+    if (last) found.push_back({id, perm, *last});
+  }
+
+  // That reads the bytes for their own sake.
+  std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
+    std::optional<size_t> last;
+    for (size_t i : uses_.readers(id)) {
+      const bool view = node(i).op->view;
+      const bool reads = !view && node(i).backward && !clone_[i] && i != gradient;
+      const auto found = view    ? last_backward_reader(gradient, node(i).outputs[0])
+                         : reads ? std::optional(i)
+                                 : std::nullopt;
+      if (found) last = std::max(last.value_or(0), *found);
+    }
+    return last;
+  }
+
+  Graph graph_;
+  const TakesNode& takes_;
+  GraphUses uses_;           // the ids of statistics come later, and nothing asks for theirs
+  std::vector<bool> clone_;  // per node
+  std::map<std::pair<ValueId, ValueId>, bool> same_;
+};
+
+}  // namespace
+
+Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes) {
+  if (graph.registry->find(kOwnDomain, "AttentionWithStatistics") == nullptr) return graph;
+  return Keeper(graph, takes).run();
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,29 @@
+// Where a bounded axis (importer/passes/bounded_axes.h) of an input is in the outputs of an operator that
+// works slice by slice along it, so that padding meets padding only.
+//
+// Ownership: none. Threads: any. Errors: none; nullopt is "not slice by slice, or not known".
+#pragma once
+
+#include <optional>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::importer {
+
+struct CarriedAxis {
+  int axis = 0;
+  int64_t times = 1;  // slices of the output per slice of the input: factor * times / over
+  int64_t over = 1;
+
+  bool operator==(const CarriedAxis&) const = default;
+};
+
+// The node's outputs have descs.
+std::optional<CarriedAxis> carried_axis(const Graph& graph, const Node& node, size_t input,
+                                        int axis);
+
+// Whether another input, without a bounded axis, may stand beside that axis of the output: it is
+// the same for all slices.
+bool beside(const Graph& graph, const Node& node, size_t input, int output_axis);
+
+}  // namespace ofsdp::importer

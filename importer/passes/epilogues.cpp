@@ -1,0 +1,174 @@
+#include "importer/passes/epilogues.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "importer/passes/epilogue_graph.h"
+
+namespace ofsdp::importer {
+namespace {
+
+enum Operand : size_t { kA, kB, kBias, kAddend, kX };
+
+bool is_tanh(const Node& node) { return node.attributes.s("approximate", "none") == "tanh"; }
+
+class Joiner {
+ public:
+  Joiner(const Graph& source, const TakesNode& takes) : graph_(source, takes) {}
+
+  Graph run() {
+    const size_t count = graph_.size();
+    for (size_t i = 0; i < count; ++i) {
+      while (is_product(graph_.node(i)) && (join_activation(i) || join_addend(i))) {
+      }
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (is_operator(graph_.node(i), "ofsdp.SumTo")) join_sum(i);
+    }
+    return graph_.finish();
+  }
+
+ private:
+  // --- products ---
+  // A C of another form than a row is the Gemm's own.
+  bool is_product(const Node& node) const {
+    if (is_operator(node, "ofsdp.GemmEpilogue")) return true;
+    if (!is_operator(node, "Gemm") || node.attributes.has("ofsdp_activation")) return false;
+    if (node.inputs.size() < 3 || node.inputs[kBias] == 0) return true;
+    const Shape& c = graph_.desc(node.inputs[kBias]).shape;
+    return node.attributes.f("beta", 1.0f) == 1.0f && c.rank() == 1 &&
+           c[0] == graph_.desc(node.outputs[0]).shape[1];
+  }
+
+  Node as_epilogue(const Node& node) const {
+    Node made = node;
+    made.op = graph_.graph().registry->find(kOwnDomain, "GemmEpilogue");
+    made.inputs.resize(kX + 1, 0);
+    made.outputs.resize(2, 0);
+    return made;
+  }
+
+  bool plain(const Node& node) const {  // neither an activation nor a bias gradient
+    return node.attributes.s("activation", "").empty() &&
+           node.attributes.s("bias_grad", "").empty();
+  }
+
+  // --- the rules ---
+  bool join_activation(size_t i) {
+    const Node& node = graph_.node(i);
+    if (!plain(node) || (node.inputs.size() > kAddend && node.inputs[kAddend] != 0)) return false;
+    return join_gelu(i) || join_gelu_grad(i);
+  }
+
+  // The one Gelu (tanh) that reads the product, itself or as a view.
+  std::optional<size_t> gelu_of(ValueId id) const {
+    for (size_t reader : graph_.readers(id)) {
+      const Node& node = graph_.node(reader);
+      if (is_operator(node, "Gelu") && is_tanh(node) && node.backward == made_backward(id))
+        return reader;
+      if (!node.op->view) continue;
+      if (const auto found = gelu_of(node.outputs[0])) return found;
+    }
+    return std::nullopt;
+  }
+  bool made_backward(ValueId id) const {
+    return graph_.node(static_cast<size_t>(graph_.maker(id))).backward;
+  }
+
+  bool join_gelu(size_t i) {
+    const ValueId z = graph_.node(i).outputs[0];
+    const auto gelu = gelu_of(z);
+    if (!gelu) return false;
+    const bool others = graph_.only_view(z) != graph_.node(*gelu).inputs[0];
+    Node made = as_epilogue(graph_.node(i));
+    made.attributes.set("activation", std::string("gelu_tanh"));
+    if (others) made.outputs[1] = z;
+    return graph_.replace(i, std::move(made), *gelu);
+  }
+
+  bool join_gelu_grad(size_t i) {
+    const ValueId product = graph_.only_view(graph_.node(i).outputs[0]);
+    if (product == 0) return false;
+    const size_t reader = graph_.readers(product)[0];
+    const Node& slope = graph_.node(reader);
+    if (!is_operator(slope, "ofsdp.GeluGrad") || !is_tanh(slope) || slope.inputs[0] != product)
+      return false;
+    if (graph_.desc(slope.inputs[1]).shape != graph_.desc(product).shape ||
+        graph_.maker(slope.inputs[1]) > int(i)) {
+      return false;
+    }
+    return with_operand(i, kX, slope.inputs[1], reader, "gelu_tanh_grad");
+  }
+
+  bool join_addend(size_t i) {
+    const Node& node = graph_.node(i);
+    if (!plain(node) || (node.inputs.size() > kAddend && node.inputs[kAddend] != 0)) return false;
+    const ValueId product = graph_.only_view(node.outputs[0]);
+    if (product == 0) return false;
+    const size_t reader = graph_.readers(product)[0];
+    const Node& sum = graph_.node(reader);
+    if (!is_operator(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
+    const ValueId other = sum.inputs[sum.inputs[0] == product ? 1 : 0];
+    if (graph_.desc(other) != graph_.desc(product) || graph_.maker(other) > int(i)) return false;
+    return with_operand(i, kAddend, other, reader, "");
+  }
+
+  bool with_operand(size_t i, Operand operand, ValueId value, size_t taken,
+                    const char* activation) {
+    Node made = as_epilogue(graph_.node(i));
+    if (activation[0] != 0) made.attributes.set("activation", std::string(activation));
+    return graph_.replace_with(i, std::move(made), operand, value, taken);
+  }
+
+  // An operand of a product that is summed over the axis along which the product sums.
+  bool join_sum(size_t s) {
+    const Node& sum = graph_.node(s);
+    const ValueId to = sum.outputs[0];
+    const Shape& from = graph_.desc(sum.inputs[0]).shape;
+    if (from.rank() < 2 || graph_.desc(to).shape != Shape{from[from.rank() - 1]}) return false;
+    const auto is_summed = [&](ValueId id) {
+      return graph_.root(id) == graph_.root(sum.inputs[0]) &&
+             graph_.desc(id).shape[1] == graph_.desc(to).shape[0];
+    };
+    size_t first = graph_.size();  // that reads the sum
+    for (size_t reader : graph_.readers(to)) first = std::min(first, reader);
+    for (size_t i = 0; i < first; ++i) {
+      const Node& node = graph_.node(i);
+      if (graph_.dropped(i) || !is_product(node) || !sums_may_join(node)) continue;
+      const bool of_a = node.attributes.i("transA", 0) != 0 && is_summed(node.inputs[kA]);
+      const bool of_b = node.attributes.i("transB", 0) == 0 && is_summed(node.inputs[kB]);
+      if ((of_a || of_b) && take_sum(i, s, of_a ? "a" : "b")) return true;
+    }
+    const int made = graph_.maker(graph_.root(sum.inputs[0]));
+    if (made < 0) return false;
+    const Node& node = graph_.node(static_cast<size_t>(made));
+    const bool slope = node.attributes.s("activation", "") == "gelu_tanh_grad";
+    return slope && is_product(node) && is_summed(node.outputs[0]) &&
+           node.attributes.s("bias_grad", "").empty() &&
+           take_sum(static_cast<size_t>(made), s, "y");
+  }
+
+  bool sums_may_join(const Node& node) const {
+    const bool more =
+        node.inputs.size() > 2 &&
+        std::any_of(node.inputs.begin() + 2, node.inputs.end(), [](ValueId id) { return id != 0; });
+    return plain(node) && !more && node.attributes.f("alpha", 1.0f) == 1.0f;
+  }
+
+  bool take_sum(size_t i, size_t s, const char* operand) {
+    Node made = as_epilogue(graph_.node(i));
+    made.attributes.set("bias_grad", std::string(operand));
+    return graph_.take_over(i, std::move(made), s);
+  }
+
+  EpilogueGraph graph_;
+};
+
+}  // namespace
+
+Graph join_epilogues(const Graph& graph, const TakesNode& takes) {
+  if (graph.registry->find(kOwnDomain, "GemmEpilogue") == nullptr) return graph;
+  return Joiner(graph, takes).run();
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,145 @@
+// Attention from MatMul, scale, mask, Softmax, MatMul, in the exporters' spellings:
+//
+//   scores = MatMul(q, k^T) [* c or / c]       k^T a Transpose of the last two axes, or of
+//   scores = scores [+ mask]                   [b, s, h, d] straight to [b, h, d, s]
+//   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled themselves
+//     -> Attention(q, k, v, mask, scale)
+//
+// A Cast to the type that a value has anyway, as the older exporter writes around Softmax, is looked
+// through: the operator computes its Softmax in float32 as it is.
+//
+// A row whose mask is -infinity everywhere gives zeros, where a bare Softmax gives NaN.
+#include "importer/passes/fusion/rewriter.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// What a Cast makes of it that changes nothing and has no other reader.
+ValueId uncast(const Rewriter& r, ValueId id) {
+  const Node* cast = r.read_once(id) ? r.made_by(id, "Cast") : nullptr;
+  if (cast == nullptr || r.desc(cast->inputs[0]).dtype != r.desc(id).dtype) return id;
+  return uncast(r, cast->inputs[0]);
+}
+
+// Takes constant factors off a value.
+ValueId unscaled(const Rewriter& r, ValueId id, double& scale) {
+  if (const Node* mul = r.made_by(id, "Mul")) {
+    for (size_t side : {size_t{0}, size_t{1}}) {
+      const auto factor = r.scalar(mul->inputs[1 - side]);
+      if (!factor) continue;
+      scale *= *factor;
+      return unscaled(r, mul->inputs[side], scale);
+    }
+  }
+  if (const Node* div = r.made_by(id, "Div"); div != nullptr && r.scalar(div->inputs[1])) {
+    scale /= *r.scalar(div->inputs[1]);
+    return unscaled(r, div->inputs[0], scale);
+  }
+  return id;
+}
+
+struct Scores {
+  ValueId q = 0, k_transposed = 0, mask = 0;
+  double scale = 1;
+};
+
+// q k^T with its factors; q is 0 without a match.
+Scores product(const Rewriter& r, ValueId id) {
+  Scores s;
+  const Node* matmul = r.made_by(unscaled(r, id, s.scale), "MatMul");
+  if (matmul == nullptr || !r.read_once(matmul->outputs[0])) return {};
+  const ValueId q = matmul->inputs[0], k = matmul->inputs[1];
+  s.q = unscaled(r, q, s.scale);
+  s.k_transposed = unscaled(r, k, s.scale);
+  return s;
+}
+
+Scores scores(const Rewriter& r, ValueId id) {
+  const Node* add = r.made_by(id, "Add");
+  for (size_t side = 0; add != nullptr && side < 2; ++side) {
+    Scores s = product(r, add->inputs[side]);
+    if (s.q == 0) continue;
+    s.mask = add->inputs[1 - side];
+    return s;
+  }
+  return product(r, id);
+}
+
+// The same by way of three axes: [b, h, s, d] -> [b h, s, d] -> [b h, d, s] -> [b, h, d, s].
+ValueId keys_of_three_axes(const Rewriter& r, ValueId k_transposed) {
+  const Node* outer = r.made_by(k_transposed, "Reshape");
+  const Node* transpose = outer == nullptr ? nullptr : r.made_by(outer->inputs[0], "Transpose");
+  if (transpose == nullptr) return 0;
+  if (transpose->attributes.ints("perm") != std::vector<int64_t>{0, 2, 1}) return 0;
+  const Node* inner = r.made_by(transpose->inputs[0], "Reshape");
+  if (inner == nullptr) return 0;
+  const Shape& k = r.shape(inner->inputs[0]);
+  const Shape& t = r.shape(k_transposed);
+  const Shape& joined = r.shape(transpose->inputs[0]);
+  if (k.rank() != 4 || t.rank() != 4 || joined.rank() != 3) return 0;
+  const bool same = t == Shape{k[0], k[1], k[3], k[2]} && joined == Shape{k[0] * k[1], k[2], k[3]};
+  return same ? inner->inputs[0] : 0;
+}
+
+// [b, h, s, d] of what is transposed to [b, h, d, s]; 0 where that is something else.
+ValueId keys(Rewriter& r, ValueId k_transposed) {
+  const Node* transpose = r.made_by(k_transposed, "Transpose");
+  if (transpose == nullptr) return keys_of_three_axes(r, k_transposed);
+  const auto perm = transpose->attributes.ints("perm");
+  const ValueId source = transpose->inputs[0];
+  if (perm == std::vector<int64_t>{0, 1, 3, 2}) return source;
+  if (perm != std::vector<int64_t>{0, 2, 3, 1}) return 0;
+  return r.emit("Transpose", transpose->name + ".keys", {source},
+                {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+}
+
+// The Softmax that makes a value only this product reads; rows that are masked whole may be set to
+// zero behind it (Where(IsNaN(p), 0, p)), which is what the operator gives for them anyway.
+const Node* probabilities(const Rewriter& r, ValueId id) {
+  id = uncast(r, id);
+  if (!r.read_once(id)) return nullptr;
+  const Node* where = r.made_by(id, "Where");
+  if (where == nullptr) return r.made_by(id, "Softmax");
+  const ValueId p = where->inputs[2];
+  const Node* nan = r.made_by(where->inputs[0], "IsNaN");
+  const bool zeroes = nan != nullptr && nan->inputs[0] == p && r.is_scalar(where->inputs[1], 0);
+  return zeroes ? r.made_by(p, "Softmax") : nullptr;
+}
+
+bool four_axes(const Rewriter& r, ValueId id) {
+  return r.shape(id).rank() == 4 && r.desc(id).dtype == DType::kFloat32;
+}
+
+// A mask of the kind the operator takes: float, two to four axes, keys last.
+bool fits(const Rewriter& r, ValueId mask, const Shape& q, int64_t key_length) {
+  if (mask == 0) return true;
+  const Shape& m = r.shape(mask);
+  if (r.desc(mask).dtype != DType::kFloat32 || m.rank() < 2 || m.rank() > 4) return false;
+  const bool full = m[m.rank() - 1] == key_length && m[m.rank() - 2] == q[2];
+  return full && broadcast(m, {q[0], q[1], q[2], key_length}).ok();
+}
+
+}  // namespace
+
+bool fuse_attention(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "MatMul" || r.graph().registry->find("", "Attention") == nullptr) {
+    return false;
+  }
+  const Node* softmax = probabilities(r, node.inputs[0]);
+  if (softmax == nullptr) return false;
+  const int64_t axis = softmax->attributes.i("axis", -1);
+  if (axis != -1 && axis != 3) return false;
+  const Scores s = scores(r, uncast(r, softmax->inputs[0]));
+  const ValueId v = node.inputs[1];
+  if (s.q == 0 || !four_axes(r, s.q) || !four_axes(r, s.k_transposed) || !four_axes(r, v))
+    return false;
+  if (r.shape(v)[1] != r.shape(s.q)[1] || r.shape(s.q).numel() == 0) return false;
+  if (!fits(r, s.mask, r.shape(s.q), r.shape(v)[2])) return false;
+  const ValueId k = keys(r, s.k_transposed);
+  if (k == 0) return false;
+  std::vector<ValueId> inputs{s.q, k, v};
+  if (s.mask != 0) inputs.push_back(s.mask);
+  return r.replace(node, "Attention", inputs, {{"scale", static_cast<float>(s.scale)}});
+}
+
+}  // namespace ofsdp::importer

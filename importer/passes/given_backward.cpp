@@ -1,0 +1,189 @@
+#include "importer/passes/given_backward.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace ofsdp::importer {
+namespace {
+
+class Order {
+ public:
+  explicit Order(const Graph& source)
+      : source_(source),
+        graph_(source),
+        forward_(source.nodes.size(), false),
+        made_by_(source.values.size(), -1) {
+    graph_.nodes.clear();
+  }
+
+  Result<Graph> run() {
+    find_forward();
+    find_weight_only();
+    for (size_t n = 0; n < source_.nodes.size(); ++n) {
+      if (forward_[n] && !weight_only_[n]) place_forward(n);
+    }
+    for (size_t n = 0; n < source_.nodes.size(); ++n) {
+      if (!forward_[n]) place_backward(n);
+    }
+    OFSDP_RETURN_IF_ERROR(own_gradients());
+    drop_unread_outputs();
+    return std::move(graph_);
+  }
+
+ private:
+  static size_t at(ValueId id) { return static_cast<size_t>(id); }
+
+  void find_forward() {
+    std::vector<bool> needed(source_.values.size(), false);
+    needed[at(source_.loss)] = true;
+    for (const Carried& c : source_.carried) needed[at(c.next)] = true;
+    for (size_t n = source_.nodes.size(); n-- > 0;) {
+      const Node& node = source_.nodes[n];
+      for (const ValueId id : node.outputs) {
+        if (id == 0) continue;
+        made_by_[at(id)] = static_cast<int>(n);
+        if (needed[at(id)]) forward_[n] = true;
+      }
+      if (!forward_[n]) continue;
+      for (const ValueId id : node.inputs) needed[at(id)] = true;
+    }
+  }
+
+  // Forward nodes that weights and constants alone go into.
+  void find_weight_only() {
+    weight_only_.assign(source_.nodes.size(), false);
+    for (size_t n = 0; n < source_.nodes.size(); ++n) {
+      const Node& node = source_.nodes[n];
+      const auto is_weight = [&](ValueId id) {
+        const int maker = made_by_[at(id)];
+        const ValueKind kind = source_.value(id).kind;
+        return kind == ValueKind::kParameter ||
+               (maker >= 0 && weight_only_[static_cast<size_t>(maker)]);
+      };
+      const auto is_fixed = [&](ValueId id) {
+        return id == 0 || source_.value(id).kind == ValueKind::kConstant || is_weight(id);
+      };
+      weight_only_[n] = forward_[n] && !node.op->random &&
+                        std::ranges::all_of(node.inputs, is_fixed) &&
+                        std::ranges::any_of(node.inputs, is_weight);
+    }
+  }
+
+  bool made_of_weights(ValueId id) const {
+    const int maker = made_by_[at(id)];
+    return maker >= 0 && weight_only_[static_cast<size_t>(maker)];
+  }
+
+  void place_forward(size_t n) {
+    if (!placed_.insert(n).second) return;
+    for (const ValueId id : source_.nodes[n].inputs) {
+      if (made_of_weights(id)) place_forward(static_cast<size_t>(made_by_[at(id)]));
+    }
+    graph_.nodes.push_back(source_.nodes[n]);
+  }
+
+  void place_backward(size_t n) {
+    Node node = source_.nodes[n];
+    node.backward = true;
+    for (ValueId& id : node.inputs) id = as_backward_reads(id);
+    if (node.op->full_name() == "Identity") {
+      same_[node.outputs[0]] = node.inputs[0];
+      return;
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  // The value itself, what an Identity stands for, or backward's own of what weights make.
+  ValueId as_backward_reads(ValueId id) {
+    if (const auto other = same_.find(id); other != same_.end()) return other->second;
+    if (!made_of_weights(id)) return id;
+    Node clone = source_.nodes[static_cast<size_t>(made_by_[at(id)])];
+    clone.backward = true;
+    for (ValueId& input : clone.inputs) input = as_backward_reads(input);
+    for (ValueId& output : clone.outputs) {
+      if (output == 0) continue;
+      graph_.values.push_back(source_.value(output));
+      const auto fresh = static_cast<ValueId>(graph_.values.size() - 1);
+      same_[output] = fresh;
+      output = fresh;
+    }
+    graph_.nodes.push_back(std::move(clone));
+    return same_.at(id);
+  }
+
+  Status own_gradients() {
+    std::vector<int> reads(graph_.values.size(), 0);
+    std::vector<bool> written(graph_.values.size(), false);
+    for (const Node& node : graph_.nodes) {
+      for (const ValueId id : node.inputs) ++reads[at(id)];
+      for (const ValueId id : node.outputs) {
+        if (id != 0) written[at(id)] = node.backward && !node.op->view;
+      }
+    }
+    std::set<ValueId> taken;
+    for (Parameter& p : graph_.parameters) {
+      if (p.gradient == 0) continue;
+      const auto same = same_.find(p.gradient);
+      if (same != same_.end()) p.gradient = same->second;
+      const TensorDesc& found = graph_.value(p.gradient).desc;
+      const TensorDesc& expected = graph_.value(p.value).desc;
+      if (!(found.shape == expected.shape) || found.dtype != expected.dtype) {
+        return input_error("{}: the gradient '{}' of '{}': expected {}, found {}", graph_.file,
+                           graph_.value(p.gradient).name, p.name, expected.text(), found.text());
+      }
+      const bool own = written[at(p.gradient)] && reads[at(p.gradient)] == 0;
+      if (own && taken.insert(p.gradient).second) continue;
+      OFSDP_ASSIGN_OR_RETURN(
+          const auto made,
+          GraphEditor(graph_).add("ofsdp.Copy", "grad." + p.name, {p.gradient}, {}, 1, true));
+      p.gradient = made[0];
+    }
+    return ok_status();
+  }
+
+  // What only ONNX Runtime's gradient operators read: indices of MaxPool.
+  void drop_unread_outputs() {
+    std::set<ValueId> read{graph_.loss};
+    for (const Carried& c : graph_.carried) read.insert(c.next);
+    for (const Parameter& p : graph_.parameters) read.insert(p.gradient);
+    for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+    for (Node& node : graph_.nodes) {
+      for (size_t i = 1; i < node.outputs.size(); ++i) {
+        if (!read.contains(node.outputs[i])) node.outputs[i] = 0;
+      }
+    }
+    prune(graph_, wanted_values());
+  }
+
+  std::vector<ValueId> wanted_values() const {
+    std::vector<ValueId> wanted{graph_.loss};
+    for (const Carried& c : graph_.carried) wanted.push_back(c.next);
+    for (const Parameter& p : graph_.parameters) {
+      if (p.gradient != 0) wanted.push_back(p.gradient);
+    }
+    return wanted;
+  }
+
+  const Graph& source_;
+  Graph graph_;
+  std::vector<bool> forward_;      // per node
+  std::vector<bool> weight_only_;  // per node
+  std::vector<int> made_by_;       // per value: the node, or -1
+  std::set<size_t> placed_;
+  std::map<ValueId, ValueId> same_;  // what backward reads instead
+};
+
+}  // namespace
+
+Result<Graph> order_backward(const Graph& graph) { return Order(graph).run(); }
+
+Graph without_backward(const Graph& graph) {
+  Graph result = graph;
+  result.loss_weight = 0;
+  for (Parameter& p : result.parameters) p.gradient = 0;
+  prune(result, result.outputs);
+  return result;
+}
+
+}  // namespace ofsdp::importer

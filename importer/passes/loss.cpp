@@ -1,0 +1,204 @@
+#include "importer/passes/loss.h"
+
+#include <algorithm>
+
+#include "importer/passes/loss_labels.h"
+
+namespace ofsdp::importer {
+namespace {
+
+bool has_labels(LossKind kind) { return kind != LossKind::kOutput && kind != LossKind::kAuto; }
+
+bool is_scalar_float(const Value& value) {
+  return is_floating(value.desc.dtype) && value.desc.numel() == 1 && value.desc.shape.rank() <= 1;
+}
+
+std::string output_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (ValueId id : graph.outputs) {
+    names.push_back(graph.value(id).name + " " + graph.value(id).desc.text());
+  }
+  return format_text("{}", joined(names, ", "));
+}
+
+ValueId find_output(const Graph& graph, const std::string& name) {
+  for (ValueId id : graph.outputs) {
+    if (graph.value(id).name == name) return id;
+  }
+  return 0;
+}
+
+Status resolve_output(const Graph& graph, LossSpec& spec) {
+  if (spec.kind == LossKind::kOutput) {
+    const ValueId id = find_output(graph, spec.output);
+    if (id == 0) {
+      return input_error("--loss output:{}: {} has no such output; it has {}", spec.output,
+                         graph.file, output_names(graph));
+    }
+    if (is_scalar_float(graph.value(id))) return {};
+    return input_error("--loss output:{}: expected a float scalar, found {}", spec.output,
+                       graph.value(id).desc.text());
+  }
+  std::vector<ValueId> scalars;
+  for (ValueId id : graph.outputs) {
+    if (is_scalar_float(graph.value(id))) scalars.push_back(id);
+  }
+  if (scalars.size() != 1) {
+    return input_error(
+        "--loss auto: expected one float scalar among the outputs of {}, found {} in {}; "
+        "name a loss",
+        graph.file, scalars.size(), output_names(graph));
+  }
+  spec.kind = LossKind::kOutput;
+  spec.output = graph.value(scalars[0]).name;
+  return {};
+}
+
+std::vector<std::string> prediction_candidates(const Graph& graph) {
+  std::vector<std::string> names;
+  for (ValueId id : graph.outputs) {
+    if (is_floating(graph.value(id).desc.dtype) && graph.value(id).desc.shape.rank() >= 1) {
+      names.push_back(graph.value(id).name);
+    }
+  }
+  return names;
+}
+
+Status resolve_prediction(const Graph& graph, LossSpec& spec) {
+  if (!spec.prediction.empty()) {
+    if (find_output(graph, spec.prediction) != 0) return {};
+    return input_error("--prediction {}: {} has no such output; it has {}", spec.prediction,
+                       graph.file, output_names(graph));
+  }
+  const auto names = prediction_candidates(graph);
+  if (names.size() == 1) spec.prediction = names[0];
+  if (names.size() == 1 || spec.kind == LossKind::kOutput) return {};
+  return input_error("--prediction: expected one float output of {}, found {} ({}); name one",
+                     graph.file, names.size(), output_names(graph));
+}
+
+Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
+                               ValueId labels) {
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+                         editor.add1("ofsdp.CollapseLeading", "loss.prediction", {prediction}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
+                         editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+  if (graph.value(rows).desc.shape[0] != graph.value(flat).desc.shape[0]) {
+    return input_error(
+        "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}",
+        spec.labels, graph.value(labels).desc.text(), spec.prediction,
+        graph.value(prediction).desc.text(), graph.value(rows).desc.shape[0],
+        graph.value(flat).desc.shape[0]);
+  }
+  Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
+  if (spec.kind == LossKind::kNll)
+    return editor.add1("NegativeLogLikelihoodLoss", "loss", {rows, flat}, attributes);
+  if (spec.label_smoothing != 0)
+    attributes.set("label_smoothing", static_cast<float>(spec.label_smoothing));
+  return editor.add1("SoftmaxCrossEntropyLoss", "loss", {rows, flat}, attributes);
+}
+
+Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
+                               ValueId labels) {
+  GraphEditor editor(graph);
+  if (graph.value(prediction).desc.numel() != graph.value(labels).desc.numel()) {
+    return input_error("labels '{}' {} do not fit the prediction '{}' {}", spec.labels,
+                       graph.value(labels).desc.text(), spec.prediction,
+                       graph.value(prediction).desc.text());
+  }
+  OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
+                         editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId values,
+                         editor.add1("ofsdp.CollapseAll", "loss.prediction", {prediction}));
+  const char* op = spec.kind == LossKind::kMse ? "ofsdp.MseLoss" : "ofsdp.BceWithLogitsLoss";
+  return editor.add1(op, "loss", {values, flat});
+}
+
+// A plug-in's loss takes prediction and labels as they are.
+Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
+                                  ValueId labels) {
+  const size_t dot = spec.output.rfind('.');
+  const std::string domain = dot == std::string::npos ? "" : spec.output.substr(0, dot);
+  if (graph.registry->find(domain, spec.output.substr(dot + 1)) == nullptr) {
+    return input_error("--loss plugin:{}: no --plugin offers that operator", spec.output);
+  }
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId loss,
+                         editor.add1(spec.output, "loss", {prediction, labels}));
+  if (is_scalar_float(graph.value(loss))) return loss;
+  return input_error("--loss plugin:{}: expected a float scalar, found {}", spec.output,
+                     graph.value(loss).desc.text());
+}
+
+Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels) {
+  if (spec.kind == LossKind::kOperator) return add_operator_loss(graph, spec, prediction, labels);
+  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
+  return classes ? add_class_loss(graph, spec, prediction, labels)
+                 : add_value_loss(graph, spec, prediction, labels);
+}
+
+}  // namespace
+
+Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
+                                const std::vector<std::string>& columns) {
+  const auto all = format_text("{}", joined(columns, ", "));
+  if (!spec.labels.empty()) {
+    if (std::ranges::find(columns, spec.labels) != columns.end()) return spec;
+    return input_error("--labels {}: the data has no such column; it has {}", spec.labels, all);
+  }
+  if (!has_labels(spec.kind)) return spec;
+  std::vector<std::string> spare;
+  for (const std::string& column : columns) {
+    const bool input = std::ranges::any_of(
+        graph.inputs, [&](ValueId id) { return graph.value(id).name == column; });
+    if (!input) spare.push_back(column);
+  }
+  if (spare.size() == 1) spec.labels = spare[0];
+  if (std::ranges::find(columns, "labels") != columns.end()) spec.labels = "labels";
+  if (!spec.labels.empty()) return spec;
+  return input_error(
+      "--labels: expected one column beside the inputs of {}, found {} (columns: {}); name one",
+      graph.file, spare.size(), all);
+}
+
+Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {
+  if (!has_labels(spec.kind)) OFSDP_RETURN_IF_ERROR(resolve_output(graph, spec));
+  OFSDP_RETURN_IF_ERROR(resolve_prediction(graph, spec));
+  return spec;
+}
+
+std::string label_column(const Graph& graph, const LossSpec& spec) {
+  const bool input = std::ranges::any_of(
+      graph.inputs, [&](ValueId id) { return graph.value(id).name == spec.labels; });
+  return input ? "" : spec.labels;
+}
+
+DType label_dtype(const LossSpec& spec) {
+  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
+  return !classes ? DType::kFloat32 : DType::kInt64;
+}
+
+Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
+                          bool count_matches) {
+  Graph result = graph;
+  if (!label_column(graph, spec).empty()) {
+    const Value labels{spec.labels, ValueKind::kInput, {label_dtype(spec), label_shape}};
+    result.inputs.push_back(GraphEditor(result).add_value(labels));
+  }
+  if (spec.kind == LossKind::kOutput) {
+    result.loss = find_output(result, spec.output);
+  } else {
+    const ValueId prediction = find_output(result, spec.prediction);
+    ValueId labels = 0;
+    for (ValueId id : result.inputs) {
+      if (result.value(id).name == spec.labels) labels = id;
+    }
+    OFSDP_ASSIGN_OR_RETURN(result.loss, add_loss(result, spec, prediction, labels));
+  }
+  if (count_matches)
+    OFSDP_RETURN_IF_ERROR(add_matches(result, spec, find_output(result, spec.prediction)));
+  return result;
+}
+
+}  // namespace ofsdp::importer

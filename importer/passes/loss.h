@@ -1,0 +1,64 @@
+// The loss of a graph: an output of the file that is one already, or a loss node appended to a
+// prediction.
+//
+// resolve_labels and, on a specialized graph, resolve_loss settle what the user left open (`auto`,
+// the only candidate); attach_loss then gives each specialized graph its loss (and, in evaluation,
+// the count of right answers). Classes are the last axis of the prediction; leading axes are
+// flattened and so are the labels.
+//
+// loss_count says what a micro-batch's loss counts with in the global mean: labels other than
+// ignore_index where the loss comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with
+// reduction mean whose labels are a column, otherwise samples.
+//
+// Threads: any. Errors: kInput naming flag, file and candidates.
+#pragma once
+
+#include <limits>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::importer {
+
+enum class LossKind { kAuto, kOutput, kCrossEntropy, kNll, kMse, kBceWithLogits, kOperator };
+
+struct LossSpec {
+  LossKind kind = LossKind::kAuto;
+  std::string output;      // kOutput: the graph output; kOperator: a plug-in's "domain.Name"
+  std::string prediction;  // empty: the only candidate
+  std::string labels;      // empty: the only candidate; a data column
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+};
+
+// A label that no data has: where the loss node leaves none out.
+inline constexpr int64_t kNoIgnoreIndex = std::numeric_limits<int64_t>::min();
+
+struct LossCount {
+  bool by_label = false;  // else by sample
+  std::string labels;     // the column
+  int64_t ignore_index = kNoIgnoreIndex;
+  int64_t classes = 0;
+  ConstantPtr class_weights;  // float32[classes] or null
+};
+
+// Settles spec.labels, where the loss needs it; `columns`: names of the data's columns.
+Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
+                                const std::vector<std::string>& columns);
+
+// Settles loss and prediction; the graph is specialized.
+Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec);
+
+// The column that the loss needs beside the graph's own inputs, or "".
+std::string label_column(const Graph& graph, const LossSpec& spec);
+
+// dtype that the label column is read as.
+DType label_dtype(const LossSpec& spec);
+
+// Adds the loss. `label_shape`: of a micro-batch of the label column, when label_column is not "".
+// With `count_matches`, also graph.matches, where prediction and labels allow it.
+Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
+                          bool count_matches);
+
+LossCount loss_count(const Graph& graph);
+
+}  // namespace ofsdp::importer

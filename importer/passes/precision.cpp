@@ -1,0 +1,161 @@
+#include "importer/passes/precision.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "kernels/cpu/float_width.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr int64_t kOnnxFloat = 1, kOnnxFloat16 = 10, kOnnxBFloat16 = 16;
+
+int64_t onnx_type(DType dtype) {
+  if (dtype == DType::kFloat16) return kOnnxFloat16;
+  return dtype == DType::kBFloat16 ? kOnnxBFloat16 : kOnnxFloat;
+}
+
+bool stays_float32(const Node& node) {
+  static constexpr std::string_view kNames[] = {"SoftmaxCrossEntropyLoss",
+                                                "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
+                                                "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches"};
+  return node.op->float32_only ||
+         std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
+}
+
+// A loss whose scores [N, C] may stay in 16 bits: read as such, computed in float32.
+bool has_narrow_form(const Graph& graph, const Node& node) {
+  if (node.op->full_name() != "SoftmaxCrossEntropyLoss") return false;
+  const bool alone = node.outputs.size() == 1 || node.outputs[1] == 0;
+  return alone && graph.value(node.inputs[0]).desc.shape.rank() == 2;
+}
+
+// Operands whose type the operator fixes, or lets differ from the rest: scales, statistics.
+bool stays_float32(const Node& node, size_t input) {
+  const std::string name = node.op->full_name();
+  if (name == "BatchNormalization") return input == 3 || input == 4;
+  if (name == "Resize" || name == "Upsample") return input > 0;
+  return name == "Dropout" && input > 0;
+}
+
+class Lowering {
+ public:
+  Lowering(const Graph& source, DType dtype) : graph_(source), editor_(graph_), dtype_(dtype) {}
+
+  Result<Graph> run() {
+    std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    lower_parameters(nodes);
+    find_labels(nodes);
+    for (Node& node : nodes) OFSDP_RETURN_IF_ERROR(add(std::move(node)));
+    OFSDP_ASSIGN_OR_RETURN(graph_.loss, in_type(graph_.loss, DType::kFloat32));
+    return std::move(graph_);
+  }
+
+ private:
+  // Values as the nodes so far see them.
+  DType type(ValueId id) const { return id == 0 ? DType::kUndefined : graph_.value(id).desc.dtype; }
+
+  // A parameter that only operands of fixed type read (running statistics) keeps its own.
+  void lower_parameters(const std::vector<Node>& nodes) {
+    std::set<ValueId> fixed, free;
+    for (const Node& node : nodes) {
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        (stays_float32(node, i) ? fixed : free).insert(node.inputs[i]);
+      }
+    }
+    for (const Parameter& p : graph_.parameters) {
+      Value& value = graph_.value(p.value);
+      const bool statistic = fixed.contains(p.value) && !free.contains(p.value) && !p.trained;
+      if (value.desc.dtype != DType::kFloat32 || statistic) continue;
+      value.desc.dtype = dtype_;
+      if (value.constant != nullptr) value.constant = narrowed(*value.constant, dtype_);
+    }
+  }
+
+  // Columns that only losses read, directly or through views.
+  void find_labels(const std::vector<Node>& nodes) {
+    for (ValueId id : graph_.inputs) {
+      if (only_losses_read(nodes, id)) labels_.insert(id);
+    }
+  }
+
+  static bool only_losses_read(const std::vector<Node>& nodes, ValueId id) {
+    return std::ranges::all_of(nodes, [&](const Node& node) {
+      if (std::ranges::find(node.inputs, id) == node.inputs.end()) return true;
+      return stays_float32(node) || (node.op->view && only_losses_read(nodes, node.outputs[0]));
+    });
+  }
+
+  Status add(Node node) {
+    const bool low = !stays_float32(node) && reads_low(node);
+    const bool narrow_loss = type(node.inputs[0]) == dtype_ && has_narrow_form(graph_, node);
+    if (narrow_loss) node.op = &graph_.registry->get("ofsdp.NarrowCrossEntropyLoss");
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      ValueId& id = node.inputs[i];
+      const DType found = type(id);
+      if (found != DType::kFloat32 && found != dtype_) continue;
+      const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
+      OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
+    }
+    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, node));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != 0) graph_.value(node.outputs[i]).desc = descs[i];
+    }
+    graph_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  bool reads_low(const Node& node) const {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      if (id == 0 || stays_float32(node, i)) continue;
+      const bool column = graph_.value(id).kind == ValueKind::kInput && !labels_.contains(id);
+      if (type(id) == dtype_ || (column && type(id) == DType::kFloat32)) return true;
+    }
+    return false;
+  }
+
+  Result<ValueId> in_type(ValueId id, DType wanted) {
+    if (type(id) == wanted) return id;
+    const auto [it, added] = converted_.try_emplace({id, wanted}, 0);
+    if (!added) return it->second;
+    const Value& value = graph_.value(id);
+    if (value.kind == ValueKind::kConstant && wanted == dtype_) {
+      it->second = editor_.add_constant(value.name, narrowed(*value.constant, dtype_));
+    } else {
+      const std::string name = format_text("{}.{}", value.name, dtype_name(wanted));
+      OFSDP_ASSIGN_OR_RETURN(it->second,
+                             editor_.add1("Cast", name, {id}, {{"to", onnx_type(wanted)}}));
+    }
+    return it->second;
+  }
+
+  Graph graph_;
+  GraphEditor editor_;
+  DType dtype_;
+  std::set<ValueId> labels_;
+  std::map<std::pair<ValueId, DType>, ValueId> converted_;
+};
+
+}  // namespace
+
+ConstantPtr narrowed(const Constant& constant, DType dtype) {
+  const float largest = dtype == DType::kFloat16 ? 65504.0f : 0x1.fep127f;
+  std::vector<float> values(constant.as<float>().begin(), constant.as<float>().end());
+  for (float& v : values) {
+    if (std::isfinite(v)) v = std::clamp(v, -largest, largest);
+  }
+  Constant made{constant.desc, std::vector<std::byte>(values.size() * sizeof(uint16_t))};
+  made.desc.dtype = dtype;
+  narrow(values.data(), dtype, made.bytes.data(), static_cast<int64_t>(values.size()));
+  return std::make_shared<const Constant>(std::move(made));
+}
+
+Result<Graph> lower_precision(const Graph& graph, DType dtype) {
+  return Lowering(graph, dtype).run();
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,133 @@
+#include "importer/passes/specialize.h"
+
+#include <algorithm>
+
+#include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/graph/fold.h"
+#include "importer/passes/bounded_axes.h"
+#include "importer/proto/onnx_tensor.h"
+
+namespace ofsdp::importer {
+
+int64_t fixed_batch(const Graph& graph) {
+  for (ValueId id : graph.inputs) {
+    const auto& declared = graph.value(id).declared;
+    if (!declared.empty() && declared[0].size >= 0) return declared[0].size;
+  }
+  return -1;
+}
+
+Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
+                                                 const std::map<std::string, Shape>& rows,
+                                                 int64_t batch) {
+  std::map<std::string, Shape> shapes;
+  std::map<std::string, std::pair<int64_t, std::string>>
+      symbols;  // size, and the input that bound it
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    const auto row = rows.find(input.name);
+    OFSDP_CHECK(row != rows.end(), "no column for {}", input.name);
+    std::vector<int64_t> axes{batch};
+    axes.insert(axes.end(), row->second.axes().begin(), row->second.axes().end());
+    if (axes.size() != input.declared.size()) {
+      return input_error("{}: input '{}' has {} axes, its column gives {} ({})", graph.file,
+                         input.name, input.declared.size(), axes.size(), Shape(axes).text());
+    }
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const Dim& dim = input.declared[i];
+      if (dim.size >= 0 && dim.size != axes[i]) {
+        return input_error("{}: axis {} of input '{}' is {}, {} {}", graph.file, i, input.name,
+                           dim.size, i == 0 ? "the micro-batch is" : "its column has", axes[i]);
+      }
+      if (dim.symbol.empty()) continue;
+      const auto [bound, fresh] = symbols.try_emplace(dim.symbol, axes[i], input.name);
+      if (!fresh && bound->second.first != axes[i]) {
+        return input_error("{}: axis '{}' is {} in column '{}' and {} in column '{}'", graph.file,
+                           dim.symbol, bound->second.first, bound->second.second, axes[i],
+                           input.name);
+      }
+    }
+    shapes[input.name] = Shape(std::move(axes));
+  }
+  return shapes;
+}
+
+namespace {
+
+// More than this is not worth keeping as a constant (a Constant of a step lives in the arena too).
+constexpr int64_t kMostFolded = int64_t{1} << 24;
+
+bool foldable(const Graph& graph, const Node& node) {
+  if (node.op->random) return false;
+  if (node.op->view) return graph.value(node.inputs[0]).kind == ValueKind::kConstant;
+  if (node.op->shape_only) return true;
+  return std::ranges::all_of(node.inputs, [&](ValueId id) {
+    return id == 0 || graph.value(id).kind == ValueKind::kConstant;
+  });
+}
+
+// Outside of training Dropout lets everything through and BatchNormalization uses what it has.
+Node without_training(const Graph& graph, Node node) {
+  if (node.op->full_name() == "BatchNormalization") {
+    node.attributes.set("training_mode", int64_t{0});
+    node.outputs.resize(1);
+  }
+  if (node.op->full_name() != "Dropout") return node;
+  node.op = &graph.registry->get("Identity");
+  node.inputs.resize(1);
+  node.outputs.resize(1);
+  node.attributes = {};
+  return node;
+}
+
+// CastLike reads no values of its second input, only its type: as a Cast it folds with its first.
+Node without_like(const Graph& graph, Node node) {
+  if (node.op->full_name() != "CastLike") return node;
+  const DType dtype = graph.value(node.inputs[1]).desc.dtype;
+  for (int code = 1; code < 32; ++code) {
+    if (dtype_from_onnx(code) != dtype) continue;
+    node.op = &graph.registry->get("Cast");
+    node.inputs.resize(1);
+    node.attributes.set("to", int64_t{code});
+    return node;
+  }
+  return node;
+}
+
+}  // namespace
+
+Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes,
+                         Mode mode) {
+  Graph result = graph;
+  result.nodes.clear();
+  for (ValueId id : result.inputs) {
+    Value& input = result.value(id);
+    input.desc.shape = shapes.at(input.name);
+  }
+  BoundedAxes bounded(result);
+  OrtOperators ort(result);
+  for (Node node : graph.nodes) {
+    if (mode == Mode::kEval) node = without_training(graph, std::move(node));
+    node = without_like(result, std::move(node));
+    OFSDP_ASSIGN_OR_RETURN(const bool replaced, ort.take(node));
+    if (replaced) continue;
+    OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded.take(node));
+    if (taken) continue;
+    OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != 0) result.value(node.outputs[i]).desc = descs[i];
+    }
+    bounded.watch(node);
+    const bool small = std::ranges::all_of(
+        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
+    if (small && foldable(result, node)) {
+      OFSDP_RETURN_IF_ERROR(fold(result, node));
+    } else {
+      result.nodes.push_back(std::move(node));
+    }
+  }
+  OFSDP_RETURN_IF_ERROR(bounded.check_outputs());
+  return result;
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,31 @@
+// specialize: the graph for concrete input shapes. Every value gets its desc; what depends on
+// shapes and constants alone (Shape-Gather-Concat-Reshape chains and the like) is computed here,
+// once, and never in a step. In evaluation the training switches are off: Dropout becomes Identity,
+// BatchNormalization uses its running statistics.
+//
+// bind_inputs finds the shapes: the leading axis of every input is the micro-batch, other symbolic
+// axes take the size of the data column and must agree wherever the symbol stands.
+//
+// Threads: any. Errors: kInput naming file, node or input, expected and found.
+#pragma once
+
+#include <map>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::importer {
+
+enum class Mode { kTrain, kEval };
+
+// Shapes of the inputs for micro-batches of `batch` samples; `rows` holds a sample's shape per
+// input name.
+Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
+                                                 const std::map<std::string, Shape>& rows,
+                                                 int64_t batch);
+
+// The number of samples that a graph with a fixed leading axis takes, or -1 when it is symbolic.
+int64_t fixed_batch(const Graph& graph);
+
+Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes, Mode mode);
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,136 @@
+#include "importer/passes/trained_set.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+namespace ofsdp::importer {
+namespace {
+
+bool glob(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+// The initializers that one pattern names.
+std::set<std::string> matches(const Graph& graph, const std::string& pattern) {
+  std::set<std::string> names;
+  for (const std::string& name : graph.initializers) {
+    if (name == pattern) return {name};
+    if (glob(pattern, name)) names.insert(name);
+  }
+  return names;
+}
+
+Result<std::set<std::string>> all_matches(const Graph& graph, const char* flag,
+                                          const std::vector<std::string>& patterns) {
+  std::set<std::string> names;
+  for (const std::string& pattern : patterns) {
+    const auto found = matches(graph, pattern);
+    if (found.empty()) {
+      return input_error("{} {}: matches no initializer of {}", flag, pattern, graph.file);
+    }
+    names.insert(found.begin(), found.end());
+  }
+  return names;
+}
+
+std::string why_not_by_rule(const Graph& graph, const Parameter& p) {
+  for (const char* pattern : {"*inv_freq", "*.attn.bias", "*.masked_bias"}) {
+    if (glob(pattern, p.name)) return format_text("its name matches {}", pattern);
+  }
+  return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
+}
+
+// What the nodes that read it make of it.
+std::string why_not_by_use(const Graph& graph, const Parameter& p) {
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != p.value) continue;
+      const auto& fixed = node.op->constant_inputs;
+      if (std::ranges::find(fixed, static_cast<int>(i)) != fixed.end())
+        return "read while planning";
+      if (node.op->full_name() == "BatchNormalization" && (i == 3 || i == 4)) {
+        return kRunningStatistics;
+      }
+    }
+  }
+  return "";
+}
+
+void freeze(Graph& graph, Parameter& p, std::string reason) {
+  p.trained = false;
+  p.reason = std::move(reason);
+  Value& value = graph.value(p.value);
+  if (p.reason == kRunningStatistics) {
+    value.constant = nullptr;  // its value will change
+  } else if (value.constant != nullptr) {
+    value.kind = ValueKind::kConstant;
+  }
+}
+
+}  // namespace
+
+Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
+  Graph result = graph;
+  OFSDP_ASSIGN_OR_RETURN(const auto frozen, all_matches(graph, "--freeze", rules.freeze));
+  OFSDP_ASSIGN_OR_RETURN(const auto named, all_matches(graph, "--train", rules.train));
+  for (Parameter& p : result.parameters) {
+    std::string reason = why_not_by_use(result, p);
+    if (frozen.contains(p.name)) {
+      reason = "--freeze";
+    } else if (reason.empty() && !rules.train.empty()) {
+      reason = named.contains(p.name) ? "" : "not named by --train";
+    } else if (reason.empty()) {
+      reason = why_not_by_rule(result, p);
+    }
+    p.trained = reason.empty();
+    if (!p.trained) freeze(result, p, reason);
+  }
+  return result;
+}
+
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained) {
+  Graph result = graph;
+  for (Parameter& p : result.parameters) {
+    p.trained = trained.contains(p.name);
+    const std::string use = why_not_by_use(result, p);
+    if (!p.trained) freeze(result, p, use.empty() ? "frozen in the file" : use);
+  }
+  return result;
+}
+
+Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
+  Graph result = graph;
+  bool any = false, candidates = false;
+  for (size_t i = 0; i < result.parameters.size(); ++i) {
+    Parameter& p = result.parameters[i];
+    if (!p.trained) continue;
+    candidates = true;
+    if (differentiated.parameters[i].gradient == 0) {
+      freeze(result, p, "no gradient reaches it");
+      continue;
+    }
+    any = true;
+    result.value(p.value).constant = nullptr;  // its value will change
+  }
+  if (any) return result;
+  if (candidates) {
+    return input_error("{}: the loss '{}' reaches no trainable initializer", graph.file,
+                       differentiated.value(differentiated.loss).name);
+  }
+  return input_error("{}: nothing to train: of {} floating-point initializers none is trainable",
+                     graph.file, graph.parameters.size());
+}
+
+std::string trained_table(const Graph& graph) {
+  std::string out;
+  for (const Parameter& p : graph.parameters) {
+    out += format_text("{:<7} {} {}{}\n", p.trained ? "train" : "keep", p.name,
+                       graph.value(p.value).desc.shape.text(),
+                       p.trained ? "" : "  (" + p.reason + ")");
+  }
+  return out;
+}
+
+}  // namespace ofsdp::importer

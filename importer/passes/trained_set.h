@@ -1,0 +1,39 @@
+// Which initializers are trained. The rule: every floating-point initializer that a gradient
+// reaches, but running statistics of BatchNormalization, tensors of rank 0 and names matching
+// *inv_freq, *.attn.bias,
+// *.masked_bias. `train` patterns replace the rule, `freeze` patterns beat it. A pattern is tried
+// as a literal name first, then as a glob; one that matches no initializer is an error.
+//
+// choose_candidates settles what names say; keep_reached, after autodiff, drops what no gradient
+// reaches. Small parameters that are not trained become constants, so that shapes may depend on
+// them.
+//
+// Threads: any. Errors: kInput naming flag and pattern; no trained parameter at all.
+#pragma once
+
+#include <set>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::importer {
+
+// Parameter::reason of those that the graph itself gives their next values.
+inline constexpr const char* kRunningStatistics = "running statistics";
+
+struct TrainedRules {
+  std::vector<std::string> freeze;
+  std::vector<std::string> train;
+};
+
+Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);
+
+// Trained is what the file says, as training artifacts do: `trained` has the names.
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained);
+
+// `differentiated` is the autodiff of a specialization of `graph`.
+Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated);
+
+// The printed table: a line a parameter, with the reason when it is not trained.
+std::string trained_table(const Graph& graph);
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,82 @@
+#include "importer/proto/graph_hash.h"
+
+#include <set>
+
+#include "importer/file/tensor_record.h"
+#include "importer/file/wire.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr uint32_t kModelGraph = 7;
+constexpr uint32_t kGraphInitializer = 5;
+constexpr uint32_t kTrainingInfo = 20;  // how it is trained is no part of what it is
+constexpr uint32_t kName = 8;
+
+class Hasher {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) {
+      state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    }
+    state_ = (state_ ^ 0xff) * 0x100000001b3u;  // where one text ends
+  }
+  std::string digits() const { return format_text("{:016x}", state_); }
+
+ private:
+  uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+class SkeletonHash {
+ public:
+  explicit SkeletonHash(const OnnxFile& file) : file_(file) {
+    for (const Initializer& weight : file.initializers()) weights_.insert(weight.name);
+  }
+
+  std::string hash() {
+    walk(std::as_bytes(std::span(file_.skeleton())), kModelGraph);
+    for (const Initializer& weight : file_.initializers()) {
+      hasher_.add(weight.name);
+      hasher_.add(format_text("{} {}", onnx_from_dtype(weight.dtype), weight.shape.text()));
+    }
+    return hasher_.digits();
+  }
+
+ private:
+  // Every field but those of `inside`, into which it goes. The importer has read these bytes
+  // before, so they are whole; what is not is left out.
+  void walk(std::span<const std::byte> message, uint32_t inside) {
+    for (WireReader reader(message); !reader.done();) {
+      const Result<WireField> field = reader.next();
+      if (!field.ok()) return;
+      if (field->number == kTrainingInfo && inside == kModelGraph) continue;
+      if (field->number == inside && inside == kModelGraph) {
+        walk(field->bytes, kGraphInitializer);
+      } else if (field->number == inside && is_weight(field->bytes)) {
+        continue;  // its name, type and shape follow
+      } else {
+        hasher_.add(format_text("{}", field->number));
+        hasher_.add(as_text(field->bytes));
+      }
+    }
+  }
+
+  bool is_weight(std::span<const std::byte> tensor) const {
+    for (WireReader reader(tensor); !reader.done();) {
+      const Result<WireField> field = reader.next();
+      if (!field.ok()) return false;
+      if (field->number == kName) return weights_.contains(std::string(as_text(field->bytes)));
+    }
+    return false;
+  }
+
+  const OnnxFile& file_;
+  std::set<std::string> weights_;
+  Hasher hasher_;
+};
+
+}  // namespace
+
+std::string graph_hash(const OnnxFile& file) { return SkeletonHash(file).hash(); }
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,150 @@
+#include "importer/proto/graph_types.h"
+
+#include <onnx/shape_inference/implementation.h>
+
+#include <unordered_set>
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr int64_t kMostKnown = 64;  // elements of a value that inference is told
+constexpr int kMostRounds = 4;      // of values that make types that make values
+constexpr const char* kSettled = "//known";
+
+bool complete(const onnx::TypeProto& type) {
+  if (!type.has_tensor_type()) return type.value_case() != onnx::TypeProto::VALUE_NOT_SET;
+  return type.tensor_type().elem_type() != 0 && type.tensor_type().has_shape();
+}
+
+bool small_integers(const onnx::TypeProto& type) {
+  if (!complete(type) || !type.has_tensor_type()) return false;
+  const auto& tensor = type.tensor_type();
+  const int element = tensor.elem_type();
+  if (element != onnx::TensorProto::INT64 && element != onnx::TensorProto::INT32) return false;
+  return tensor.shape().dim_size() <= 1;
+}
+
+onnx::TensorProto tensor_of(const std::string& name, const Constant& constant) {
+  onnx::TensorProto tensor;
+  tensor.set_name(name);
+  const bool wide = constant.desc.dtype == DType::kInt64;
+  tensor.set_data_type(wide ? onnx::TensorProto::INT64 : onnx::TensorProto::INT32);
+  for (const int64_t axis : constant.desc.shape.axes()) tensor.add_dims(axis);
+  tensor.set_raw_data(constant.bytes.data(), constant.bytes.size());
+  return tensor;
+}
+
+}  // namespace
+
+GraphTypes::GraphTypes(const onnx::ModelProto& model,
+                       std::function<ConstantPtr(const std::string&)> known)
+    : model_(model), known_(std::move(known)) {
+  for (const auto& info : model.graph().value_info()) add(info.name(), info.type());
+  for (const auto& info : model.graph().input()) add(info.name(), info.type());
+  for (const auto& tensor : model.graph().initializer()) {
+    onnx::TypeProto type;
+    type.mutable_tensor_type()->set_elem_type(tensor.data_type());
+    auto& shape = *type.mutable_tensor_type()->mutable_shape();
+    for (const int64_t axis : tensor.dims()) shape.add_dim()->set_dim_value(axis);
+    add(tensor.name(), type);
+  }
+}
+
+void GraphTypes::add(const std::string& name, const onnx::TypeProto& type) {
+  if (complete(type) || !types_.contains(name)) types_[name] = type;
+}
+
+const onnx::TypeProto* GraphTypes::find(const std::string& name) {
+  infer();
+  const auto found = types_.find(name);
+  return found == types_.end() ? nullptr : &found->second;
+}
+
+std::optional<std::vector<int64_t>> GraphTypes::axes(const std::string& name) {
+  const onnx::TypeProto* type = find(name);
+  if (type == nullptr || !type->has_tensor_type() || !type->tensor_type().has_shape()) return {};
+  std::vector<int64_t> axes;
+  for (const auto& dim : type->tensor_type().shape().dim()) {
+    axes.push_back(dim.has_dim_value() ? dim.dim_value() : -1);
+  }
+  return axes;
+}
+
+// A value from outside of the part: its type, and its elements where they may matter.
+void GraphTypes::declare(onnx::ModelProto& part, const std::string& name) {
+  const auto found = types_.find(name);
+  if (found == types_.end()) return;
+  auto& input = *part.mutable_graph()->add_input();
+  input.set_name(name);
+  *input.mutable_type() = found->second;
+  if (!small_integers(found->second)) return;
+  const ConstantPtr value = known_(name);
+  if (value == nullptr || value->desc.numel() > kMostKnown) return;
+  *part.mutable_graph()->add_initializer() = tensor_of(name, *value);
+}
+
+// The nodes from `first` on.
+onnx::ModelProto GraphTypes::part_from(int first) {
+  onnx::ModelProto part;
+  part.set_ir_version(model_.ir_version());
+  *part.mutable_opset_import() = model_.opset_import();
+  std::unordered_set<std::string> inside;
+  const auto& nodes = model_.graph().node();
+  for (int i = first; i < nodes.size(); ++i) {
+    for (const std::string& name : nodes[i].input()) {
+      if (!name.empty() && inside.insert(name).second) declare(part, name);
+    }
+    for (const std::string& name : nodes[i].output()) inside.insert(name);
+    *part.mutable_graph()->add_node() = nodes[i];
+  }
+  return part;
+}
+
+void GraphTypes::infer(onnx::ModelProto& part) {
+  try {
+    onnx::shape_inference::InferShapes(part, onnx::OpSchemaRegistry::Instance(),
+                                       onnx::ShapeInferenceOptions{false, 0, true});
+  } catch (const std::exception&) {
+    // What was inferred before the node that it refuses is kept.
+  }
+  for (const auto& info : part.graph().value_info()) add(info.name(), info.type());
+  ++generation_;
+}
+
+// Values of the part's own nodes that are known by now - pads and sizes that a chain of nodes
+// computes - become initializers, which inference reads. Whether there was one.
+bool GraphTypes::settle(onnx::ModelProto& part) {
+  std::unordered_set<std::string> inside;
+  bool settled = false;
+  for (auto& node : *part.mutable_graph()->mutable_node()) {
+    for (std::string& name : *node.mutable_input()) {
+      if (!inside.contains(name)) continue;
+      const auto type = types_.find(name);
+      if (type == types_.end() || !small_integers(type->second)) continue;
+      const ConstantPtr value = known_(name);
+      if (value == nullptr || value->desc.numel() > kMostKnown) continue;
+      const std::string settled_name = name + kSettled;
+      if (inside.insert(settled_name).second) {
+        *part.mutable_graph()->add_initializer() = tensor_of(settled_name, *value);
+      }
+      name = settled_name;
+      settled = true;
+    }
+    if (node.op_type() == "Constant") continue;
+    inside.insert(node.output().begin(), node.output().end());
+  }
+  return settled;
+}
+
+void GraphTypes::infer() {
+  const int count = model_.graph().node_size();
+  if (busy_ || inferred_ == count) return;
+  busy_ = true;
+  onnx::ModelProto part = part_from(inferred_);
+  inferred_ = count;
+  infer(part);
+  for (int round = 0; round < kMostRounds && settle(part); ++round) infer(part);
+  busy_ = false;
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,65 @@
+// ModelOutput: the trained .onnx file, written by all ranks at once without gathering a weight.
+//
+//   rank 0   begin(input, path): copies the input beside the target; ticket() goes to the others
+//   others   join(input, ticket)
+//   all      write(i, first, values) for their own elements, each once; finish(); barrier
+//   rank 0   commit(): the file appears by rename, data files before the model
+//
+// The result is the input byte for byte but for the values written (see model_layout.h for the two
+// exceptions). Initializers are named by their index in input.initializers(); elements that nobody
+// writes keep the input's bytes. Values are rounded to the initializer's dtype, nearest even.
+//
+// Ownership: rank 0's object owns the temporaries and removes them unless it has committed.
+// Threads: `write` from any thread; the rest from one. `input` must outlive begin and join only.
+// Errors: kInput from begin for a path that cannot be; kFault otherwise (disk full, input changed).
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "importer/write/model_layout.h"
+#include "importer/write/output_files.h"
+
+namespace ofsdp::importer {
+
+class ModelOutput {
+ public:
+  static Result<ModelOutput> begin(const OnnxFile& input, const std::string& path);
+  static Result<ModelOutput> join(const OnnxFile& input, const std::string& ticket);
+  ModelOutput(ModelOutput&& other) noexcept;
+  ModelOutput& operator=(ModelOutput&&) = delete;
+  ~ModelOutput() { discard(); }
+
+  std::string ticket() const;  // bytes, with NULs
+
+  Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
+  // Of OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its type.
+  Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const;
+  Status write_scalar(size_t tensor, std::span<const std::byte> value) const;
+  // Rank 0: the model file while it is not whole, for a last change of its graph.
+  const std::string& model_temporary() const { return targets_[0].temporary; }
+  Status finish() const;  // what this rank has written is on the disk
+  Status commit();        // rank 0, after every rank's finish
+  void discard();         // rank 0; nothing remains
+
+ private:
+  struct Target {
+    std::string path;  // empty where the rank does not need to know it
+    std::string temporary;
+  };
+
+  ModelOutput() = default;
+  Status create_files(const OnnxFile& input, const std::string& path);
+  Status copy_input(const OnnxFile& input) const;
+  Status fill_hole(const OnnxFile& input, int initializer) const;
+  Status lay_out(const OnnxFile& input);
+
+  std::vector<Target> targets_;         // the model, then its data files
+  std::vector<std::string> locations_;  // of the data files, as the new model names them
+  std::vector<Initializer> initializers_, algorithm_tensors_;
+  std::vector<Piece> pieces_;
+  bool owner_ = false;  // rank 0, until it has committed or discarded
+};
+
+}  // namespace ofsdp::importer

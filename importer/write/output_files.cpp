@@ -1,0 +1,224 @@
+#include "importer/write/output_files.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include "importer/file/wire.h"
+
+namespace ofsdp::importer {
+namespace {
+
+enum class Kind { kAbsent, kFile, kFolder, kOther };
+
+Kind kind_of(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return Kind::kAbsent;
+  if (S_ISREG(info.st_mode)) return Kind::kFile;
+  return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kOther;
+}
+
+bool is_input_file(const std::string& path, const OnnxFile& input) {
+  const auto& data = input.contents().data_files;
+  return is_same_file(path, input.file()) ||
+         std::ranges::any_of(data, [&](const DataFile& d) { return is_same_file(path, d.file); });
+}
+
+bool can_take(const std::string& path, const OnnxFile& input) {
+  const Kind kind = kind_of(path);
+  return kind == Kind::kAbsent || (kind == Kind::kFile && !is_input_file(path, input));
+}
+
+// The data files of the model that is at `path` now: a second run may replace those of the first.
+std::vector<std::string> previous_locations(const std::string& path) {
+  std::vector<std::string> locations;
+  if (kind_of(path) != Kind::kFile) return locations;
+  const Result<OnnxFile> previous = OnnxFile::open(path);
+  if (!previous.ok()) return locations;
+  for (const DataFile& data : previous->contents().data_files) locations.push_back(data.location);
+  return locations;
+}
+
+std::string temporary_prefix(const std::string& target) { return "." + filename_of(target) + "."; }
+
+// The process of a temporary's name, or 0 when it is none of `prefix`.
+pid_t temporary_pid(std::string_view name, std::string_view prefix) {
+  constexpr std::string_view kSuffix = ".tmp";
+  if (name.size() <= prefix.size() + kSuffix.size()) return 0;
+  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return 0;
+  name = name.substr(prefix.size(), name.size() - prefix.size() - kSuffix.size());
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+  return error == std::errc{} && end == name.data() + name.size() && pid > 0 ? pid : 0;
+}
+
+void remove_stale_temporaries(const std::string& target) {
+  const std::string folder = folder_of(target);
+  const std::string prefix = temporary_prefix(target);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const pid_t pid = temporary_pid(name, prefix);
+    if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) {
+      std::error_code ignored;
+      std::filesystem::remove_all(join_path(folder, name), ignored);
+    }
+  }
+}
+
+Status check_folder(const std::string& path) {
+  const std::string folder = folder_of(path);
+  if (kind_of(folder) == Kind::kFolder) return ok_status();
+  return input_error("{}: cannot be written: expected a folder {}, found {}", path, folder,
+                     kind_of(folder) == Kind::kAbsent ? "none" : "a file");
+}
+
+// Two weights in the same bytes would overwrite each other once they are trained.
+Status check_weights_apart(const OnnxFile& input) {
+  std::vector<const Initializer*> weights;
+  for (const Initializer& weight : input.initializers()) {
+    if (weight.file != 0 && weight.bytes != 0) weights.push_back(&weight);
+  }
+  auto place = [](const Initializer* w) { return std::pair(w->file, w->offset); };
+  std::ranges::sort(weights, {}, place);
+  for (size_t i = 1; i < weights.size(); ++i) {
+    const Initializer& a = *weights[i - 1];
+    const Initializer& b = *weights[i];
+    if (a.file != b.file || a.offset + a.bytes <= b.offset) continue;
+    return input_error(
+        "{}: cannot be written as trained: initializers '{}' (to byte {}) and '{}' (from byte {}) "
+        "share bytes of their external data",
+        input.path(), printable(a.name), a.offset + a.bytes, printable(b.name), b.offset);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Status check_output_path(const std::string& path) {
+  if (path.empty()) return input_error("output: expected a path of a file, found an empty one");
+  OFSDP_RETURN_IF_ERROR(check_folder(path));
+  const Kind kind = kind_of(path);
+  if (kind == Kind::kFolder || filename_of(path).empty()) {
+    return input_error("{}: cannot be written: expected a path of a file, found a folder", path);
+  }
+  if (kind == Kind::kOther) {
+    return input_error("{}: cannot be written: expected a regular file, found a device or pipe",
+                       path);
+  }
+  Result<std::string> temporary = create_temporary(path);
+  if (!temporary.ok()) return {ErrorKind::kInput, temporary.error().message()};
+  unlink(temporary->c_str());
+  return ok_status();
+}
+
+Status check_output_path(const std::string& path, const OnnxFile& input) {
+  OFSDP_RETURN_IF_ERROR(check_output_path(path));
+  const auto& data_files = input.contents().data_files;
+  if (data_files.empty()) return ok_status();
+  if (is_same_file(path, input.file())) {
+    return input_error(
+        "{}: cannot be written: expected another file than the input, which has external data in "
+        "{}",
+        path, printable(data_files[0].location));
+  }
+  if (is_input_file(path, input)) {
+    return input_error("{}: cannot be written: it holds the external data of the input {}", path,
+                       input.path());
+  }
+  OFSDP_RETURN_IF_ERROR(check_weights_apart(input));
+  return choose_locations(path, input).status();
+}
+
+Result<std::vector<std::string>> choose_locations(const std::string& path, const OnnxFile& input) {
+  constexpr int kMostTries = 100000;
+  const std::string name = filename_of(path);
+  const std::vector<std::string> previous = previous_locations(path);
+  auto target = [&](const std::string& location) { return join_path(folder_of(path), location); };
+  auto keeps = [&](const DataFile& data) {
+    const std::string& location = data.location;
+    if (location.find('/') != std::string::npos || location == name) return false;
+    if (kind_of(target(location)) == Kind::kAbsent) return true;
+    return std::ranges::find(previous, location) != previous.end() &&
+           can_take(target(location), input);
+  };
+  std::vector<std::string> locations;
+  const auto& data_files = input.contents().data_files;
+  if (std::ranges::all_of(data_files, keeps)) {
+    for (const DataFile& data : data_files) locations.push_back(data.location);
+    return locations;
+  }
+  for (int i = 0; locations.size() < data_files.size() && i < kMostTries; ++i) {
+    const std::string location = i == 0 ? name + ".data" : format_text("{}.{}.data", name, i);
+    if (can_take(target(location), input)) locations.push_back(location);
+  }
+  if (locations.size() == data_files.size()) return locations;
+  return input_error("{}: found no free names for its {} files of external data", path,
+                     data_files.size());
+}
+
+Status check_output_folder(const std::string& path, const std::vector<std::string>& names) {
+  if (path.empty()) return input_error("output: expected a path of a folder, found an empty one");
+  OFSDP_RETURN_IF_ERROR(check_folder(path));
+  const Kind kind = kind_of(path);
+  if (kind != Kind::kAbsent && kind != Kind::kFolder) {
+    return input_error("{}: cannot be written: expected a path of a folder, found a file", path);
+  }
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (std::ranges::find(names, name) != names.end() && entry->is_regular_file(error)) continue;
+    return input_error(
+        "{}: cannot be written: expected a new folder, or one of an earlier --output, found '{}' "
+        "in it",
+        path, printable(name));
+  }
+  Result<std::string> temporary = create_temporary_folder(path);
+  if (!temporary.ok()) return {ErrorKind::kInput, temporary.error().message()};
+  rmdir(temporary->c_str());
+  return ok_status();
+}
+
+Result<std::string> create_temporary_folder(const std::string& target) {
+  remove_stale_temporaries(target);
+  const std::string path =
+      join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);  // of an earlier process that had our number
+  if (mkdir(path.c_str(), 0777) == 0) return path;
+  return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+}
+
+Status replace_folder(const std::string& temporary, const std::string& path) {
+  const bool replaces = kind_of(path) == Kind::kFolder;
+  const int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
+                             replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+  if (done != 0) {
+    return fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
+  }
+  OFSDP_RETURN_IF_ERROR(sync_folder(folder_of(path)));
+  std::error_code ignored;
+  if (replaces) std::filesystem::remove_all(temporary, ignored);
+  return ok_status();
+}
+
+Result<std::string> create_temporary(const std::string& target) {
+  remove_stale_temporaries(target);
+  const std::string path =
+      join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
+  unlink(path.c_str());  // of an earlier process that had our number
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (fd.get() >= 0) return path;
+  return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+}
+
+}  // namespace ofsdp::importer

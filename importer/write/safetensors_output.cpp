@@ -1,0 +1,93 @@
+#include "importer/write/safetensors_output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "importer/write/output_files.h"
+#include "importer/write/value_writer.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 18;  // elements
+
+const char* type_name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return "F64";
+    case DType::kFloat16:
+      return "F16";
+    case DType::kBFloat16:
+      return "BF16";
+    default:
+      return "F32";
+  }
+}
+
+// The initializers as they will lie in the file, whose header comes first.
+struct Layout {
+  std::string header;
+  std::vector<Initializer> places;
+};
+
+Layout lay_out(const std::vector<Initializer>& weights) {
+  Layout layout;
+  nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}, {"producer", "onnx-fsdp"}}}};
+  int64_t end = 0;
+  for (Initializer place : weights) {
+    place.file = 0;
+    place.encoding = Initializer::Encoding::kDense;
+    place.stride = static_cast<int64_t>(dtype_size(place.dtype));
+    place.offset = end;
+    place.bytes = place.shape.numel() * place.stride;
+    end += place.bytes;
+    header[place.name] = {{"dtype", type_name(place.dtype)},
+                          {"shape", place.shape.axes()},
+                          {"data_offsets", {place.offset, end}}};
+    layout.places.push_back(std::move(place));
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  for (size_t i = 0; i < 8; ++i) layout.header += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  layout.header += text;
+  for (Initializer& place : layout.places) {
+    place.offset += static_cast<int64_t>(layout.header.size());
+  }
+  return layout;
+}
+
+Status fill(const Layout& layout, const std::string& path, const ReadValues& values) {
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
+  OFSDP_RETURN_IF_ERROR(write_exactly(file, 0, std::as_bytes(std::span(layout.header))));
+  std::vector<float> chunk(static_cast<size_t>(kChunk));
+  for (size_t i = 0; i < layout.places.size(); ++i) {
+    const int64_t numel = layout.places[i].shape.numel();
+    for (int64_t at = 0; at < numel; at += kChunk) {
+      const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
+      OFSDP_RETURN_IF_ERROR(values(static_cast<int>(i), at, part));
+      OFSDP_RETURN_IF_ERROR(write_values(file, layout.places[i], at, part));
+    }
+  }
+  return sync_file(file);
+}
+
+}  // namespace
+
+Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values) {
+  OFSDP_RETURN_IF_ERROR(check_output_path(path));
+  const Layout layout = lay_out(model.initializers());
+  OFSDP_ASSIGN_OR_RETURN(const std::string temporary, create_temporary(path));
+  Status status = fill(layout, temporary, values);
+  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
+  }
+  if (!status.ok()) unlink(temporary.c_str());
+  return status.ok() ? sync_folder(folder_of(path)) : std::move(status);
+}
+
+}  // namespace ofsdp::importer

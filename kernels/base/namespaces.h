@@ -1,0 +1,41 @@
+// One namespace a top folder, and what each of them sees without a qualifier: exactly the folders
+// that it may include (tests/layering.py). A name of the folder itself hides the same name of a
+// folder below.
+#pragma once
+
+namespace ofsdp {
+
+namespace base {}
+using namespace base;
+
+namespace kernels {}
+
+namespace plugins {
+using namespace kernels;
+}
+
+namespace importer {
+using namespace kernels;
+}
+
+namespace fsdp {
+using namespace kernels;
+using namespace importer;
+}  // namespace fsdp
+
+namespace runtime {
+using namespace kernels;
+using namespace plugins;
+using namespace importer;
+using namespace fsdp;
+}  // namespace runtime
+
+namespace cli {
+using namespace kernels;
+using namespace plugins;
+using namespace importer;
+using namespace fsdp;
+using namespace runtime;
+}  // namespace cli
+
+}  // namespace ofsdp

@@ -1,0 +1,66 @@
+// File descriptors with an owner, and reads, writes and copies that are whole or an error.
+//
+// Offsets and counts are bytes. All calls name their offset (pread, pwrite), so descriptors have no
+// position that threads could disturb.
+//
+// Ownership: a UniqueFd closes its descriptor. Threads: any.
+// Errors: opening for reading is kInput (the user named the file); everything later is kFault.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/base/status.h"
+
+namespace ofsdp::base {
+
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+struct OpenFile {
+  std::string path;
+  UniqueFd fd;
+  int64_t bytes = 0;  // when it was opened
+  dev_t device = 0;   // with inode: which file it is, whatever its path
+  ino_t inode = 0;
+};
+
+enum class Symlinks { kFollow, kRefuse };
+
+// A regular file; folders, pipes and devices are refused without blocking on them.
+Result<OpenFile> open_for_reading(const std::string& path, Symlinks symlinks = Symlinks::kFollow);
+Result<OpenFile> open_for_writing(const std::string& path);  // one that exists
+
+// Whether `path` is there and is that file, by whatever name.
+bool is_same_file(const std::string& path, const OpenFile& file);
+
+Status read_exactly(const OpenFile& file, int64_t offset, std::span<std::byte> dst);
+Status write_exactly(const OpenFile& file, int64_t offset, std::span<const std::byte> src);
+Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, int64_t dst_offset,
+                  int64_t bytes);
+Status sync_file(const OpenFile& file);
+Status sync_folder(const std::string& folder);
+
+std::string folder_of(const std::string& path);    // "." when it names none
+std::string filename_of(const std::string& path);  // what follows the last '/'
+std::string join_path(const std::string& folder, const std::string& name);
+
+}  // namespace ofsdp::base

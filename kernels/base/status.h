@@ -1,0 +1,114 @@
+// Errors as values: what a user, a file, a plug-in or the network can cause comes back as a Status
+// or a Result<T>; our own bugs end in OFSDP_CHECK, which aborts.
+//
+// A Status has one of three kinds, which decide the exit status of the program:
+//   kInput  the command or its input is wrong          exit 2
+//   kFault  the run failed (disk, dead rank, NaN, ...) exit 1
+//   kPeer   another rank failed and has said so        exit with its status, nothing printed
+// The message is one line that names its subject (file, node, flag, unit, rank) and both numbers.
+//
+// Ownership: values. Threads: any. A success holds no memory, so returning one never allocates.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "kernels/base/format.h"
+#include "kernels/base/namespaces.h"
+
+namespace ofsdp::base {
+
+enum class ErrorKind { kInput, kFault, kPeer };
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(ErrorKind kind, std::string message)
+      : error_(std::make_unique<Error>(Error{kind, std::move(message)})) {}
+
+  bool ok() const { return error_ == nullptr; }
+  ErrorKind kind() const { return error_->kind; }
+  const std::string& message() const { return error_->message; }
+
+  // The same error with "prefix: " in front of its message; an ok status stays ok.
+  Status with_prefix(const std::string& prefix) && {
+    if (error_) error_->message = prefix + ": " + error_->message;
+    return std::move(*this);
+  }
+
+ private:
+  struct Error {
+    ErrorKind kind;
+    std::string message;
+  };
+  std::unique_ptr<Error> error_;
+};
+
+inline Status ok_status() { return {}; }
+
+Status formatted_error(ErrorKind kind, std::string_view format,
+                       std::initializer_list<FormatArgument> values);
+
+template <typename... Args>
+Status input_error(FormatOf<Args...> format, const Args&... values) {
+  return formatted_error(ErrorKind::kInput, format.text(), {FormatArgument(values)...});
+}
+
+template <typename... Args>
+Status fault(FormatOf<Args...> format, const Args&... values) {
+  return formatted_error(ErrorKind::kFault, format.text(), {FormatArgument(values)...});
+}
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : state_(std::move(status)) {}  // NOLINT: implicit on purpose
+
+  bool ok() const { return state_.index() == 0; }
+  Status status() && { return ok() ? Status{} : std::get<1>(std::move(state_)); }
+  const Status& error() const { return std::get<1>(state_); }
+  T& operator*() & { return std::get<0>(state_); }
+  const T& operator*() const& { return std::get<0>(state_); }
+  T&& operator*() && { return std::get<0>(std::move(state_)); }
+  T* operator->() { return &std::get<0>(state_); }
+  const T* operator->() const { return &std::get<0>(state_); }
+
+ private:
+  std::variant<T, Status> state_;
+};
+
+#define OFSDP_CONCAT_INNER(a, b) a##b
+#define OFSDP_CONCAT(a, b) OFSDP_CONCAT_INNER(a, b)
+
+// Returns from the calling function when `expression` is an error.
+#define OFSDP_RETURN_IF_ERROR(expression)        \
+  do {                                           \
+    ::ofsdp::Status ofsdp_status = (expression); \
+    if (!ofsdp_status.ok()) return ofsdp_status; \
+  } while (false)
+
+// `OFSDP_ASSIGN_OR_RETURN(auto x, f());` : x is the value of f(), or the function returns its
+// error.
+#define OFSDP_ASSIGN_OR_RETURN(target, expression) \
+  OFSDP_ASSIGN_OR_RETURN_INNER(OFSDP_CONCAT(ofsdp_result_, __LINE__), target, expression)
+#define OFSDP_ASSIGN_OR_RETURN_INNER(result, target, expression) \
+  auto result = (expression);                                    \
+  if (!result.ok()) return std::move(result).status();           \
+  target = *std::move(result)
+
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               const std::string& message);
+
+// For our own bugs only: OFSDP_CHECK(condition) or OFSDP_CHECK(condition, "format", values...).
+#define OFSDP_CHECK(condition, ...)                                            \
+  do {                                                                         \
+    if (!(condition)) {                                                        \
+      ::ofsdp::base::check_failed(__FILE__, __LINE__, #condition,              \
+                                  ::ofsdp::base::format_text("" __VA_ARGS__)); \
+    }                                                                          \
+  } while (false)
+
+}  // namespace ofsdp::base

@@ -1,0 +1,88 @@
+// What Conv and its gradients are made of on a device (conv_operators.cpp): the numbers of one group,
+// places in the workspace, and activations whose channels of one group are wanted dense and channels
+// last.
+//
+// Ownership: values; addresses are the launch's. Threads: one a stream. Errors: what launches say.
+#pragma once
+
+#include "kernels/cuda/conv/window.h"
+#include "kernels/cuda/device/context.h"
+#include "kernels/cuda/matmul/product.h"
+
+namespace ofsdp::kernels::cuda {
+
+struct ConvExtent {
+  WindowExtent window;             // of one group: its channels
+  int64_t group = 1, outputs = 0;  // outputs: of one group
+  size_t size = 0;                 // of an element
+
+  int64_t in_positions() const { return window.in[0] * window.in[1] * window.in[2]; }
+  int64_t out_positions() const { return window.out[0] * window.out[1] * window.out[2]; }
+  int64_t taps() const { return window.kernel[0] * window.kernel[1] * window.kernel[2]; }
+  int64_t rows() const { return window.images * out_positions(); }
+  int64_t columns() const { return taps() * window.channels; }
+  int64_t weights() const { return outputs * columns(); }
+};
+
+// What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy): one
+// floating type, at most three spatial axes, something to add up.
+bool accepts_conv(const Problem& p);
+bool accepts_conv_grad(const Problem& p);
+bool has_relu(const Problem& p);  // behind a Conv
+// Of a gradient, from its attributes.
+Shape conv_x_shape(const Problem& p);
+Shape conv_w_shape(const Problem& p);
+
+ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w);
+
+// (dy, w) -> dx of a convolution; null: no product. conv_operators.cpp has it.
+std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const ConvExtent& e,
+                                                 const TensorDesc& dy, const TensorDesc& dx);
+
+class Places {
+ public:
+  size_t take(int64_t elements, size_t size) { return take(static_cast<size_t>(elements) * size); }
+  size_t take(size_t bytes) {
+    const size_t offset = bytes_;
+    bytes_ += (bytes + 255) / 256 * 256;
+    return offset;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+inline std::byte* at(void* base, size_t offset) { return static_cast<std::byte*>(base) + offset; }
+
+// [images, channels of all groups, positions...]: it lies as wanted already, or is copied.
+class GroupPart {
+ public:
+  GroupPart(const TensorDesc& desc, int64_t group, int64_t positions, Places& places);
+
+  // The part of group `g`, copied if need be.
+  cudaError_t read(void* whole, int64_t g, void* workspace, void*& part, cudaStream_t stream) const;
+  // Where a part is to be written, and its way from there to where it belongs.
+  void* place(void* whole, void* workspace) const {
+    return copied_ ? at(workspace, offset_) : whole;
+  }
+  cudaError_t write(void* whole, int64_t g, void* workspace, cudaStream_t stream) const;
+
+ private:
+  std::vector<int64_t> shape() const { return {images_, positions_, channels_}; }
+  std::vector<int64_t> strides() const;
+  size_t skip(int64_t g) const;
+
+  int64_t images_, all_, channels_, positions_;
+  size_t size_;
+  bool plain_, copied_;
+  size_t offset_ = 0;
+};
+
+// [outputs, channels, taps] of a group to [outputs, taps, channels], or back.
+cudaError_t turn_weights(const ConvExtent& e, const void* from, void* to, bool back,
+                         cudaStream_t stream);
+
+ProductShape conv_product(const ConvExtent& e, int64_t rows, int64_t inner, int64_t columns);
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,141 @@
+// A thread an element of what is written, of rows of taps a 16-byte pack of channels where they fit.
+#include <algorithm>
+
+#include "kernels/cuda/conv/windows.cuh"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+template <typename T, typename I>
+__global__ void __launch_bounds__(kWindowThreads)
+    im2col_kernel(Windows<I> w, int64_t image_step, const T* x, T* columns) {
+  const I out = volume(w.out), taps = volume(w.kernel);
+  const I i = thread_index<I>();
+  if (i >= w.images * w.channels * taps * out) return;
+  I o[3];
+  unravel(w.out, i % out, o);
+  const I row = i / out, plane = row / taps;
+  const I at = seen(w, o, Tap<I>::of(w, row % taps));
+  const T* from = x + plane / w.channels * image_step + plane % w.channels * volume(w.in);
+  columns[i] = at < 0 ? Stored<T>::from(0.0f) : from[at];
+}
+
+template <typename T, typename I>
+__global__ void __launch_bounds__(kWindowThreads)
+    col2im_kernel(Windows<I> w, int64_t image_step, const T* columns, T* dx) {
+  const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
+  const I i = thread_index<I>();
+  if (i >= w.images * w.channels * in) return;
+  const I plane = i / in;
+  I at[3];
+  unravel(w.in, i % in, at);
+  float sum = 0;
+  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
+    const I o = seer(w, at, tap);
+    if (o >= 0) sum += to_float(columns[(plane * taps + tap.number) * out + o]);
+  }
+  dx[plane / w.channels * image_step + plane % w.channels * in + i % in] = Stored<T>::from(sum);
+}
+
+// V channels of a row.
+template <typename T, int V, typename I>
+__global__ void __launch_bounds__(kWindowThreads)
+    im2row_kernel(Windows<I> w, const T* x, T* columns) {
+  const I out = volume(w.out), taps = volume(w.kernel), in = volume(w.in);
+  const I packs = w.channels / V;
+  const I i = thread_index<I>();
+  if (i >= w.images * out * taps * packs) return;
+  const I row = i / packs, output = row / taps, channel = (i - row * packs) * V;
+  I o[3];
+  unravel(w.out, output % out, o);
+  const I at = seen(w, o, Tap<I>::of(w, row % taps));
+  Pack<T, V> made;
+#pragma unroll
+  for (int k = 0; k < V; ++k) made.v[k] = Stored<T>::from(0.0f);
+  const I from = (output / out * in + at) * w.channels + channel;
+  if (at >= 0) made = *reinterpret_cast<const Pack<T, V>*>(x + from);
+  *reinterpret_cast<Pack<T, V>*>(columns + i * V) = made;
+}
+
+template <typename T, int V, typename I>
+__global__ void __launch_bounds__(kWindowThreads)
+    row2im_kernel(Windows<I> w, const T* columns, T* dx) {
+  const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
+  const I packs = w.channels / V;
+  const I i = thread_index<I>();
+  if (i >= w.images * in * packs) return;
+  const I position = i / packs, channel = (i - position * packs) * V;
+  I at[3];
+  unravel(w.in, position % in, at);
+  float sum[V] = {}, more[V];
+  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
+    const I o = seer(w, at, tap);
+    if (o < 0) continue;
+    load<V>(columns + ((position / in * out + o) * taps + tap.number) * w.channels + channel, more);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += more[k];
+  }
+  store<V>(dx + i * V, sum);
+}
+
+// f(Windows of 32 or 64 bits, an element).
+template <typename F>
+cudaError_t with_columns(const WindowExtent& w, const F& f) {
+  const int64_t all = w.images * w.channels;
+  const int64_t most = all * std::max(volume(w.in), volume(w.kernel) * volume(w.out));
+  return with_windows(w, most, f);
+}
+
+}  // namespace
+
+cudaError_t im2col(const WindowExtent& w, int64_t image_step, const void* x, void* columns,
+                   cudaStream_t stream) {
+  const int64_t n = w.images * w.channels * volume(w.kernel) * volume(w.out);
+  return with_columns(w, [&](auto windows, auto element) {
+    using T = decltype(element);
+    using I = typename decltype(windows)::Index;
+    return over(n, stream, im2col_kernel<T, I>, windows, image_step, static_cast<const T*>(x),
+                static_cast<T*>(columns));
+  });
+}
+
+cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* columns, void* dx,
+                   cudaStream_t stream) {
+  const int64_t n = w.images * w.channels * volume(w.in);
+  return with_columns(w, [&](auto windows, auto element) {
+    using T = decltype(element);
+    using I = typename decltype(windows)::Index;
+    return over(n, stream, col2im_kernel<T, I>, windows, image_step, static_cast<const T*>(columns),
+                static_cast<T*>(dx));
+  });
+}
+
+cudaError_t im2row(const WindowExtent& w, const void* x, void* columns, cudaStream_t stream) {
+  const int64_t n = w.images * volume(w.out) * volume(w.kernel) * w.channels;
+  return with_columns(w, [&](auto windows, auto element) {
+    using T = decltype(element);
+    using I = typename decltype(windows)::Index;
+    constexpr int V = kPack<T>;
+    const T* from = static_cast<const T*>(x);
+    T* to = static_cast<T*>(columns);
+    return aligned16(w.channels, sizeof(T), from, to)
+               ? over(n / V, stream, im2row_kernel<T, V, I>, windows, from, to)
+               : over(n, stream, im2row_kernel<T, 1, I>, windows, from, to);
+  });
+}
+
+cudaError_t row2im(const WindowExtent& w, const void* columns, void* dx, cudaStream_t stream) {
+  const int64_t n = w.images * volume(w.in) * w.channels;
+  return with_columns(w, [&](auto windows, auto element) {
+    using T = decltype(element);
+    using I = typename decltype(windows)::Index;
+    constexpr int V = kPack<T>;
+    const T* from = static_cast<const T*>(columns);
+    T* to = static_cast<T*>(dx);
+    return aligned16(w.channels, sizeof(T), from, to)
+               ? over(n / V, stream, row2im_kernel<T, V, I>, windows, from, to)
+               : over(n, stream, row2im_kernel<T, 1, I>, windows, from, to);
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,129 @@
+// Conv and its gradients by cuDNN: activations plain or channels last, weights as in the file, nothing
+// is turned or cut into rows by us. relu is a pass of its own: cuDNN's gives 0 for NaN.
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/conv/conv_parts.h"
+#include "kernels/cuda/cudnn/operators.h"
+#include "kernels/cuda/cudnn/plan.h"
+#include "kernels/cuda/pointwise/pointwise.h"
+#include "kernels/cuda/reduce/reduce.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+bool accepts(const Problem& p) {
+  return accepts_conv(p) && p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain;
+}
+
+bool accepts_grad_input(const Problem& p) {
+  return accepts_conv_grad(p) && p.in(0).layout == p.out(0).layout &&
+         p.in(1).layout == Layout::kPlain;
+}
+
+bool accepts_grad_weights(const Problem& p) {
+  return accepts_conv_grad(p) && p.has_out(0) && p.in(0).layout == p.in(1).layout &&
+         p.out(0).layout == Layout::kPlain;
+}
+
+// Of WindowExtent's three axes those that there are, but at least two, which is the least for cuDNN.
+std::vector<int64_t> spatial(const int64_t (&of_three)[3], size_t axes) {
+  return {of_three + 3 - axes, of_three + 3};
+}
+
+std::vector<int64_t> shape_of(int64_t first, int64_t second, std::vector<int64_t> rest) {
+  rest.insert(rest.begin(), {first, second});
+  return rest;
+}
+
+ConvolutionExtent extent_of(const Problem& p, const Shape& x, const Shape& w, Layout layout) {
+  const ConvExtent e = conv_extent(p, x, w);
+  const WindowExtent& window = e.window;
+  const auto axes = static_cast<size_t>(std::max(2, x.rank() - 2));
+  ConvolutionExtent c;
+  c.dtype = window.dtype;
+  c.x = shape_of(x[0], x[1], spatial(window.in, axes));
+  c.w = shape_of(w[0], w[1], spatial(window.kernel, axes));
+  c.y = shape_of(x[0], w[0], spatial(window.out, axes));
+  c.strides = spatial(window.strides, axes);
+  c.dilations = spatial(window.dilations, axes);
+  c.pads_begin = spatial(window.pads_begin, axes);
+  c.pads_end = spatial(window.pads_end, axes);
+  c.channels_last = layout == Layout::kChannelsLast;
+  return c;
+}
+
+std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+  const bool bias = p.has_in(2);
+  const ConvolutionExtent e = extent_of(p, p.in(0).shape, p.in(1).shape, p.in(0).layout);
+  std::shared_ptr<CudnnPlan> plan = plan_convolution(cudnn_target(device), e, bias);
+  if (plan == nullptr) return nullptr;
+  const bool relu = has_relu(p);
+  const int64_t numel = p.out(0).numel();
+  return make_cuda_kernel(
+      [=](cudaStream_t stream, const ofsdp_launch& l) {
+        std::array<void*, 4> operands{l.inputs[0], l.inputs[1], l.outputs[0],
+                                      bias ? l.inputs[2] : nullptr};
+        const std::span<void*> used(operands.data(), bias ? 4 : 3);
+        OFSDP_CUDA_TRY(plan->run(stream, used, l.workspace));
+        if (!relu) return cudaSuccess;
+        return pointwise(Pointwise::kRelu, e.dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
+                         stream);
+      },
+      plan->workspace_bytes());
+}
+
+// (dy, w) -> dx
+std::unique_ptr<CudaKernel> create_grad_input(ofsdp_device& device, const Problem& p) {
+  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
+  std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_input(cudnn_target(device), e);
+  if (plan == nullptr) return nullptr;
+  return make_cuda_kernel(
+      [=](cudaStream_t stream, const ofsdp_launch& l) {
+        std::array<void*, 3> operands{l.inputs[0], l.inputs[1], l.outputs[0]};
+        return plan->run(stream, operands, l.workspace);
+      },
+      plan->workspace_bytes());
+}
+
+// The sums of dy over images and positions.
+std::vector<ReducePass> bias_sums(const ConvolutionExtent& e) {
+  int64_t positions = 1;
+  for (size_t i = 2; i < e.y.size(); ++i) positions *= e.y[i];
+  if (e.channels_last) return plan_reduce({e.y[0] * positions, e.y[1]}, {true, false});
+  return plan_reduce({e.y[0], e.y[1], positions}, {true, false, true});
+}
+
+// (x, dy) -> dw, db
+std::unique_ptr<CudaKernel> create_grad_weights(ofsdp_device& device, const Problem& p) {
+  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
+  std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_weights(cudnn_target(device), e);
+  if (plan == nullptr) return nullptr;
+  const bool bias = p.has_out(1);
+  const std::vector<ReducePass> sums = bias_sums(e);
+  // Both passes have the workspace, one after the other.
+  const size_t bytes = std::max(plan->workspace_bytes(), bias ? reduce_scratch(sums) : 0);
+  return make_cuda_kernel(
+      [=](cudaStream_t stream, const ofsdp_launch& l) {
+        std::array<void*, 3> operands{l.inputs[1], l.inputs[0], l.outputs[0]};
+        OFSDP_CUDA_TRY(plan->run(stream, operands, l.workspace));
+        if (!bias) return cudaSuccess;
+        ReduceCall call;
+        call.dtype = call.out_dtype = e.dtype;
+        call.x = l.inputs[1];
+        call.y = l.outputs[1];
+        call.scratch = l.workspace;
+        return reduce(sums, call, stream);
+      },
+      bytes);
+}
+
+}  // namespace
+
+void add_cudnn_convolutions(CudaImplementations& list) {
+  list.push_back({"Conv", "cudnn", accepts, create});
+  list.push_back({"ofsdp.ConvGradInput", "cudnn", accepts_grad_input, create_grad_input});
+  list.push_back({"ofsdp.ConvGradWeights", "cudnn", accepts_grad_weights, create_grad_weights});
+}
+
+}  // namespace ofsdp::kernels::cuda

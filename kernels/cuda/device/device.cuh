@@ -1,0 +1,198 @@
+// What kernels are made of: 16-byte packs, conversions, sums over a warp or a block, launches, and dtype to C++ type.
+// [Note: kernels without a GPU] tests/emulator compiles these sources for the CPU: launches go through `launch`, shared
+// memory is static, and every lane of a warp takes part in every shuffle.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/device/types.h"
+
+namespace ofsdp::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int64_t kMostBlocks = int64_t{1} << 30;
+
+// --- conversions ---
+__host__ __device__ inline float to_float(float v) { return v; }
+__host__ __device__ inline double to_float(double v) { return v; }
+__host__ __device__ inline float to_float(__half v) { return __half2float(v); }
+__host__ __device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+template <typename T>
+struct Stored {  // T from what it is computed in
+  using Compute = T;
+  __host__ __device__ static T from(T v) { return v; }
+};
+template <>
+struct Stored<__half> {
+  using Compute = float;
+  __host__ __device__ static __half from(float v) { return __float2half_rn(v); }
+};
+template <>
+struct Stored<__nv_bfloat16> {
+  using Compute = float;
+  __host__ __device__ static __nv_bfloat16 from(float v) { return __float2bfloat16_rn(v); }
+};
+template <typename T>
+using Compute = typename Stored<T>::Compute;
+
+// --- packs: N elements in one access; the address is a multiple of the size ---
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+template <typename T>
+inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
+
+template <int N, typename T>
+__device__ inline void load(const T* from, Compute<T>* to) {
+  const Pack<T, N> p = *reinterpret_cast<const Pack<T, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_float(p.v[i]);
+}
+template <int N, typename T>
+__device__ inline void store(T* to, const Compute<T>* from) {
+  Pack<T, N> p;
+#pragma unroll
+  for (int i = 0; i < N; ++i) p.v[i] = Stored<T>::from(from[i]);
+  *reinterpret_cast<Pack<T, N>*>(to) = p;
+}
+
+// Whether rows of `width` elements of `size` bytes at these addresses can go in 16-byte packs.
+template <typename... P>
+bool aligned16(int64_t width, size_t size, const P*... pointers) {
+  const bool even = width * static_cast<int64_t>(size) % 16 == 0;
+  return even && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// --- folds of a group of threads; every thread gets the result ---
+struct Add {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Largest {  // NaN is the largest
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+
+template <typename T, typename F>
+__device__ inline T warp_fold(T v, F f) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(kAllLanes, v, step));
+  return v;
+}
+
+// Groups of G threads, G a warp or the whole block. `spare` is shared memory of G / kWarp values.
+template <int G, typename T, typename F>
+__device__ inline T group_fold(T v, F f, T* spare) {
+  v = warp_fold(v, f);
+  if constexpr (G > kWarp) {
+    __syncthreads();  // of the last use of spare
+    if (threadIdx.x % kWarp == 0) spare[threadIdx.x / kWarp] = v;
+    __syncthreads();
+    v = spare[0];
+    for (int w = 1; w < G / kWarp; ++w) v = f(v, spare[w]);
+  }
+  return v;
+}
+
+// --- data out of range ---
+__device__ inline void note(Fault fault, int64_t value, int64_t extent) {
+  if (fault.record == nullptr) return;
+  auto* node = reinterpret_cast<unsigned long long*>(&fault.record->node);
+  if (*static_cast<volatile unsigned long long*>(node) != 0) return;
+  if (atomicCAS(node, 0ull, static_cast<unsigned long long>(fault.node)) != 0) return;
+  fault.record->value = value;
+  fault.record->extent = extent;
+}
+// An index of 0 .. n - 1, from one that counts from the end where it is negative.
+__device__ inline int64_t wrapped(int64_t given, int64_t n, Fault fault) {
+  const int64_t at = given < 0 ? given + n : given;
+  if (at >= 0 && at < n) return at;
+  note(fault, given, n);
+  return 0;
+}
+
+// --- launches ---
+inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
+
+template <typename... P, typename... A>
+cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, void (*kernel)(P...),
+                   A... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
+}
+
+template <typename... P, typename... A>
+cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void (*kernel)(P...),
+                          A... arguments) {
+  if (blocks <= 0) return cudaSuccess;
+  if (blocks > kMostBlocks) return cudaErrorNotSupported;
+  return launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+                kernel, arguments...);
+}
+
+// f(T{}) for the float types that are stored; NotSupported for others.
+template <typename F>
+cudaError_t with_float(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat16:
+      return f(__half{});
+    case DType::kBFloat16:
+      return f(__nv_bfloat16{});
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+// f(T{}) with a whole number T of `size` bytes.
+template <typename F>
+cudaError_t with_whole(size_t size, const F& f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+// f(T{}) with a T of `size` bytes, for kernels that only move elements.
+struct alignas(16) Sixteen {
+  uint64_t low, high;
+};
+template <typename F>
+cudaError_t with_bits(size_t size, const F& f) {
+  return size == sizeof(Sixteen) ? f(Sixteen{}) : with_whole(size, f);
+}
+
+// The widest size, up to 16 bytes, that rows of `bytes` bytes at these addresses can go in.
+inline size_t widest(size_t bytes, const void* a, const void* b) {
+  const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | bytes;
+  size_t size = 16;
+  while (all % size != 0) size /= 2;
+  return size;
+}
+
+inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,187 @@
+// Resize, Pad by what is there, and their gradients: kernels/cuda/indexing/axis_map.h.
+#include <algorithm>
+
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/indexing/axis_map.h"
+#include "kernels/ops/shape/resize_map.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+std::vector<double> known_numbers(const Problem& p, size_t input) {
+  const Constant* constant = p.constant(input);
+  if (constant == nullptr) return {};
+  return to_doubles(constant->desc, constant->bytes.data());
+}
+
+// As the axes lie in memory.
+template <typename T>
+std::vector<T> as_stored(std::vector<T> axes, Layout layout) {
+  if (layout == Layout::kChannelsLast) std::rotate(axes.begin() + 1, axes.begin() + 2, axes.end());
+  return axes;
+}
+
+Coordinates coordinates_of(const std::string& mode) {
+  if (mode == "half_pixel_symmetric") return Coordinates::kHalfPixelSymmetric;
+  if (mode == "pytorch_half_pixel") return Coordinates::kPytorchHalfPixel;
+  if (mode == "align_corners") return Coordinates::kAlignCorners;
+  if (mode == "asymmetric") return Coordinates::kAsymmetric;
+  return mode == "tf_crop_and_resize" ? Coordinates::kCrop : Coordinates::kHalfPixel;
+}
+
+NearestMode nearest_of(const std::string& mode) {
+  if (mode == "round_prefer_ceil") return NearestMode::kRoundCeil;
+  if (mode == "floor") return NearestMode::kFloor;
+  return mode == "ceil" ? NearestMode::kCeil : NearestMode::kRoundFloor;
+}
+
+std::vector<AxisNumbers> resize_maps(const Problem& p, const Shape& x) {
+  const Attributes& a = p.attributes;
+  const ops::ResizeMaps maps =
+      *ops::resolve_resize(a, x, {known_numbers(p, 1), known_numbers(p, 2), known_numbers(p, 3)});
+  const std::string mode = a.s("mode", "nearest");
+  AxisNumbers common;
+  common.kind = mode == "linear"  ? AxisMapKind::kLinear
+                : mode == "cubic" ? AxisMapKind::kCubic
+                                  : AxisMapKind::kNearest;
+  common.coordinates = coordinates_of(a.s("coordinate_transformation_mode", "half_pixel"));
+  common.nearest = nearest_of(a.s("nearest_mode", "round_prefer_floor"));
+  common.antialias = a.i("antialias", 0) != 0;
+  common.exclude_outside = a.i("exclude_outside", 0) != 0;
+  common.cubic_a = static_cast<double>(a.f("cubic_coeff_a", -0.75f));
+  common.fill = static_cast<double>(a.f("extrapolation_value", 0.0f));
+  std::vector<AxisNumbers> made;
+  for (const ops::AxisMap& map : maps.axes) {
+    made.push_back(common);
+    made.back().in = map.in;
+    made.back().out = map.out;
+    made.back().scale = map.scale;
+    made.back().roi_begin = map.roi_begin;
+    made.back().roi_end = map.roi_end;
+  }
+  return made;
+}
+
+cudaError_t copy_all(const Problem& p, cudaStream_t stream, const ofsdp_launch& l) {
+  return cudaMemcpyAsync(l.outputs[0], l.inputs[0], p.out(0).bytes(), cudaMemcpyDeviceToDevice,
+                         stream);
+}
+
+// Sums of floats, or elements moved; without a pass a copy.
+std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> passes, bool back,
+                                      bool moves) {
+  const DType dtype = p.in(0).dtype;
+  const size_t size = dtype_size(dtype);
+  const size_t scratch = moves ? move_scratch(passes, size) : axes_scratch(passes, back);
+  if (passes.empty()) {
+    return make_cuda_kernel(
+        [p](cudaStream_t stream, const ofsdp_launch& l) { return copy_all(p, stream, l); });
+  }
+  return make_cuda_kernel(
+      [=, passes = std::move(passes)](cudaStream_t stream, const ofsdp_launch& l) {
+        return moves ? move_axes(passes, size, l.inputs[0], l.outputs[0], l.workspace, stream)
+                     : apply_axes(passes, back, dtype, l.inputs[0], l.outputs[0], l.workspace,
+                                  stream);
+      },
+      scratch);
+}
+
+bool known_sizes(const Problem& p) {
+  for (size_t i = 1; i < 4; ++i) {
+    if (p.has_in(i) && p.in(i).numel() > 0 && p.constant(i) == nullptr) return false;
+  }
+  return p.in(0).layout == p.out(0).layout;
+}
+
+// Of other types than floats only what moves, and nothing to fill.
+bool accepts_resize(const Problem& p) {
+  const std::string mode = p.attributes.s("coordinate_transformation_mode", "half_pixel");
+  const bool moves = ops::is_nearest(p.attributes) && mode != "tf_crop_and_resize";
+  return known_sizes(p) && (is_float(p.in(0).dtype) || moves);
+}
+
+std::unique_ptr<CudaKernel> create_resize(ofsdp_device&, const Problem& p) {
+  const Layout layout = p.in(0).layout;
+  const auto maps = as_stored(resize_maps(p, p.in(0).shape), layout);
+  return make_axes(p, plan_axes(as_stored(p.in(0).shape.axes(), layout), maps), false,
+                   !is_float(p.in(0).dtype));
+}
+
+bool accepts_resize_grad(const Problem& p) { return known_sizes(p) && is_float(p.in(0).dtype); }
+
+bool some_in(const Problem& p) { return p.in(0).numel() > 0; }
+
+std::unique_ptr<CudaKernel> make_zeros(const Problem& p) {
+  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const ofsdp_launch& l) {
+    return cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_resize_grad(ofsdp_device&, const Problem& p) {
+  if (!some_in(p)) return make_zeros(p);
+  const Layout layout = p.in(0).layout;
+  const auto maps = as_stored(resize_maps(p, p.out(0).shape), layout);
+  return make_axes(p, plan_axes_back(as_stored(p.in(0).shape.axes(), layout), maps), true, false);
+}
+
+AxisMapKind pad_kind(const std::string& mode) {
+  if (mode == "reflect") return AxisMapKind::kReflect;
+  return mode == "wrap" ? AxisMapKind::kWrap : AxisMapKind::kEdge;
+}
+
+// `pads` in front of all axes, then behind them.
+std::vector<AxisNumbers> pad_maps(const Attributes& attributes, const Shape& x,
+                                  const std::vector<int64_t>& pads) {
+  std::vector<AxisNumbers> made(static_cast<size_t>(x.rank()));
+  for (size_t i = 0; i < made.size(); ++i) {
+    const int64_t before = pads[i], after = pads[made.size() + i];
+    AxisNumbers& m = made[i];
+    m.kind = pad_kind(attributes.s("mode", "edge"));
+    m.in = x.axes()[i];
+    m.out = m.in + before + after;
+    m.before = std::max<int64_t>(before, 0);
+    m.first = std::max<int64_t>(-before, 0);
+    m.kept = m.in + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+  }
+  return made;
+}
+
+bool accepts_pad(const Problem& p) {
+  return p.all_plain() && p.attributes.s("mode", "constant") != "constant" &&
+         p.constant(1) != nullptr && (!p.has_in(3) || p.constant(3) != nullptr);
+}
+
+std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
+  const int rank = p.in(0).shape.rank();
+  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
+  const size_t count = given.size() / 2;
+  std::vector<int64_t> pads(static_cast<size_t>(2 * rank));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t named = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
+    const auto axis = static_cast<size_t>(named < 0 ? named + rank : named);
+    pads[axis] = given[i];
+    pads[static_cast<size_t>(rank) + axis] = given[count + i];
+  }
+  const auto maps = pad_maps(p.attributes, p.in(0).shape, pads);
+  return make_axes(p, plan_axes(p.in(0).shape.axes(), maps), false, true);
+}
+
+bool accepts_pad_grad(const Problem& p) { return p.all_plain() && is_float(p.in(0).dtype); }
+
+std::unique_ptr<CudaKernel> create_pad_grad(ofsdp_device&, const Problem& p) {
+  if (!some_in(p)) return make_zeros(p);
+  const auto maps = pad_maps(p.attributes, p.out(0).shape, p.attributes.ints("pads"));
+  return make_axes(p, plan_axes_back(p.in(0).shape.axes(), maps), true, false);
+}
+
+}  // namespace
+
+void add_axis_maps(CudaImplementations& list) {
+  list.push_back({"Resize", "own", accepts_resize, create_resize});
+  list.push_back({"ofsdp.ResizeGrad", "own", accepts_resize_grad, create_resize_grad});
+  list.push_back({"Pad", "own", accepts_pad, create_pad});
+  list.push_back({"ofsdp.PadGrad", "own", accepts_pad_grad, create_pad_grad});
+}
+
+}  // namespace ofsdp::kernels::cuda

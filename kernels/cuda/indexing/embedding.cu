@@ -1,0 +1,255 @@
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/indexing/embedding.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kChunk = 32;  // sorted places of one block
+
+struct View {
+  int64_t outer, n, inner, count;
+  const void* indices;
+  bool wide;
+  Fault fault;
+
+  __device__ int64_t index(int64_t i) const {
+    const int64_t given =
+        wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
+    return wrapped(given, n, fault);
+  }
+};
+
+View view_of(const GatherExtent& e) {
+  return {e.outer, e.n, e.inner, e.count, e.indices, e.index_dtype == DType::kInt64, e.fault};
+}
+
+// `width` elements of T a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(View v, int64_t width, const T* data, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= v.outer * v.count * width) return;
+  const int64_t row = i / width, outer = row / v.count;
+  y[i] = data[(outer * v.n + v.index(row - outer * v.count)) * width + (i - row * width)];
+}
+
+template <typename T>
+cudaError_t gather_as(const GatherExtent& e, size_t bytes, const void* data, void* y,
+                      cudaStream_t stream) {
+  const auto width = static_cast<int64_t>(bytes / sizeof(T));
+  return launch_blocks(stream, blocks_for(e.outer * e.count * width, kThreads), kThreads,
+                       gather_kernel<T>, view_of(e), width, static_cast<const T*>(data),
+                       static_cast<T*>(y));
+}
+
+__global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t* rows) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.tuples) return;
+  int64_t row = i / e.per_batch;
+  for (int a = 0; a < e.depth; ++a) {
+    row = row * e.sizes[a] + wrapped(e.indices[i * e.depth + a], e.sizes[a], e.fault);
+  }
+  rows[i] = row;
+}
+
+__global__ void __launch_bounds__(kThreads) keys_kernel(View v, uint32_t* keys, uint32_t* places) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= v.count) return;
+  keys[i] = static_cast<uint32_t>(v.index(i));
+  places[i] = static_cast<uint32_t>(i);
+}
+
+// Sorted places of a chunk, and whether its first and last runs go on in the neighbours.
+struct Chunk {
+  uint32_t keys[kChunk], places[kChunk];
+  bool from_before, goes_on;
+};
+
+__device__ inline void load_chunk(Chunk& c, const uint32_t* keys, const uint32_t* places,
+                                  int64_t first, int length, int64_t count) {
+  for (int k = static_cast<int>(threadIdx.x); k < length; k += kThreads) {
+    c.keys[k] = keys[first + k];
+    c.places[k] = places[first + k];
+  }
+  if (threadIdx.x == 0) {
+    const int64_t end = first + length;
+    c.from_before = first > 0 && keys[first - 1] == keys[first];
+    c.goes_on = end < count && keys[end] == keys[end - 1];
+  }
+  __syncthreads();
+}
+
+template <int V, typename T>
+__device__ inline void put(T* to, float* sum, bool accumulate) {
+  if (accumulate) {
+    float before[V];
+    load<V>(to, before);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] = before[k] + sum[k];
+  }
+  store<V>(to, sum);
+}
+
+// Block (chunk, outer). Runs inside the chunk go to dx; its first to partial[..][0] when it began before, its last to
+// partial[..][1] when it begins here and goes on.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads)
+    chunk_kernel(View v, const uint32_t* keys, const uint32_t* places, const T* dy, T* dx,
+                 float* partial, bool accumulate) {
+  __shared__ Chunk c;
+  const int64_t first = int64_t{blockIdx.x} * kChunk;
+  const int length = static_cast<int>(v.count - first < kChunk ? v.count - first : kChunk);
+  load_chunk(c, keys, places, first, length, v.count);
+  dy += blockIdx.y * v.count * v.inner;
+  dx += blockIdx.y * v.n * v.inner;
+  partial += (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * 2 * v.inner;
+  for (int64_t column = int64_t{threadIdx.x} * V; column < v.inner;
+       column += int64_t{kThreads} * V) {
+    for (int k = 0; k < length;) {
+      const int begin = k;
+      float sum[V] = {}, row[V];
+      for (; k < length && c.keys[k] == c.keys[begin]; ++k) {
+        load<V>(dy + c.places[k] * v.inner + column, row);
+#pragma unroll
+        for (int i = 0; i < V; ++i) sum[i] += row[i];
+      }
+      if (begin == 0 && c.from_before) {
+        store<V>(partial + column, sum);
+      } else if (k == length && c.goes_on) {
+        store<V>(partial + v.inner + column, sum);
+      } else {
+        put<V>(dx + c.keys[begin] * v.inner + column, sum, accumulate);
+      }
+    }
+  }
+}
+
+// The block of the chunk in which a run begins that goes on adds the parts of the chunks behind it.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads)
+    join_kernel(View v, const uint32_t* keys, T* dx, const float* partial, bool accumulate) {
+  const int64_t end = (int64_t{blockIdx.x} + 1) * kChunk;
+  if (end >= v.count) return;
+  const uint32_t key = keys[end - 1];
+  if (keys[end] != key) return;
+  const int64_t first = end - kChunk;
+  if (keys[first] == key && first > 0 && keys[first - 1] == key) return;  // it began before
+  dx += blockIdx.y * v.n * v.inner;
+  const float* own = partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * 2 * v.inner;
+  for (int64_t column = int64_t{threadIdx.x} * V; column < v.inner;
+       column += int64_t{kThreads} * V) {
+    float sum[V], more[V];
+    load<V>(own + v.inner + column, sum);
+    const float* other = own;
+    for (int64_t next = end; next < v.count && keys[next] == key; next += kChunk) {
+      other += 2 * v.inner;
+      load<V>(other + column, more);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum[i] += more[i];
+    }
+    put<V>(dx + key * v.inner + column, sum, accumulate);
+  }
+}
+
+// Scratch: keys and places before and after sorting, partials, what CUB wants.
+struct Scratch {
+  uint32_t *keys, *places, *sorted, *moved;
+  float* partial;
+  void* sort;
+  size_t sort_bytes, total;
+};
+
+int bits_of(int64_t n) {
+  int bits = 1;
+  while (bits < 32 && (int64_t{1} << bits) < n) ++bits;
+  return bits;
+}
+
+size_t sort_bytes_of(const GatherExtent& e) {
+  size_t bytes = 0;
+  const cudaError_t status = cub::DeviceRadixSort::SortPairs(
+      nullptr, bytes, static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
+      static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
+      static_cast<int>(e.count), 0, bits_of(e.n), cudaStream_t{});
+  return status == cudaSuccess ? bytes : 0;
+}
+
+Scratch scratch_of(const GatherExtent& e, void* base) {
+  size_t at = 0;
+  auto take = [&](size_t bytes) {
+    const size_t here = at;
+    at += round_up(bytes);
+    return static_cast<void*>(static_cast<char*>(base) + here);
+  };
+  const size_t list = static_cast<size_t>(e.count) * sizeof(uint32_t);
+  Scratch s{};
+  s.keys = static_cast<uint32_t*>(take(list));
+  s.places = static_cast<uint32_t*>(take(list));
+  s.sorted = static_cast<uint32_t*>(take(list));
+  s.moved = static_cast<uint32_t*>(take(list));
+  s.partial = static_cast<float*>(take(
+      static_cast<size_t>(e.outer * blocks_for(e.count, kChunk) * 2 * e.inner) * sizeof(float)));
+  s.sort_bytes = sort_bytes_of(e);
+  s.sort = take(s.sort_bytes);
+  s.total = at;
+  return s;
+}
+
+template <typename T, int V>
+cudaError_t add_rows(const GatherExtent& e, const Scratch& s, const T* dy, T* dx, bool accumulate,
+                     cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(blocks_for(e.count, kChunk)),
+                  static_cast<unsigned>(e.outer));
+  const View v = view_of(e);
+  OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), chunk_kernel<T, V>, v, s.sorted, s.moved, dy,
+                        dx, s.partial, accumulate));
+  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, v, s.sorted, dx, s.partial,
+                accumulate);
+}
+
+template <typename T>
+cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, void* scratch,
+                    cudaStream_t stream) {
+  const auto bytes = static_cast<size_t>(e.outer * e.n * e.inner) * sizeof(T);
+  if (!accumulate && bytes > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(dx, 0, bytes, stream));
+  if (e.count * e.outer * e.inner == 0) return cudaSuccess;
+  if (e.outer > 65535 || e.count > INT32_MAX || e.n > INT32_MAX) return cudaErrorNotSupported;
+  Scratch s = scratch_of(e, scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count, kThreads), kThreads, keys_kernel,
+                               view_of(e), s.keys, s.places));
+  OFSDP_CUDA_TRY(cub::DeviceRadixSort::SortPairs(s.sort, s.sort_bytes, s.keys, s.sorted, s.places,
+                                                 s.moved, static_cast<int>(e.count), 0,
+                                                 bits_of(e.n), stream));
+  constexpr int V = 4;
+  return e.inner % V == 0 && aligned16(0, 1, dy, dx)
+             ? add_rows<T, V>(e, s, dy, dx, accumulate, stream)
+             : add_rows<T, 1>(e, s, dy, dx, accumulate, stream);
+}
+
+}  // namespace
+
+cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y,
+                   cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(e.inner) * size;
+  return with_bits(widest(bytes, data, y),
+                   [&](auto t) { return gather_as<decltype(t)>(e, bytes, data, y, stream); });
+}
+
+size_t gather_grad_scratch(const GatherExtent& e) { return scratch_of(e, nullptr).total; }
+
+cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void* dx,
+                        bool accumulate, void* scratch, cudaStream_t stream) {
+  return with_float(dtype, [&](auto t) {
+    using T = decltype(t);
+    return grad_as(e, static_cast<const T*>(dy), static_cast<T*>(dx), accumulate, scratch, stream);
+  });
+}
+
+cudaError_t tuple_rows(const TupleExtent& e, int64_t* rows, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(e.tuples, kThreads), kThreads, tuple_kernel, e, rows);
+}
+
+}  // namespace ofsdp::kernels::cuda

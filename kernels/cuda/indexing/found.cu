@@ -1,0 +1,162 @@
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/indexing/found.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kChunk = 2048;
+constexpr int kEach = static_cast<int>(kChunk) / kThreads;
+
+template <typename T>
+__device__ inline bool found(T v, bool floats) {
+  constexpr T kSign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+  return (floats ? static_cast<T>(v & static_cast<T>(~kSign)) : v) != 0;
+}
+
+// Element k of a thread: neighbours belong to one thread, so that its count is a run.
+__device__ inline int64_t element(int k) {
+  return int64_t{blockIdx.x} * kChunk + int64_t{threadIdx.x} * kEach + k;
+}
+
+template <typename T>
+__device__ inline int64_t count_of(const FoundExtent& e, const T* x) {
+  int64_t mine = 0;
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = element(k);
+    if (i < e.n && found(x[i], e.floats)) ++mine;
+  }
+  return mine;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(FoundExtent e, const T* x, int64_t* counts) {
+  __shared__ int64_t spare[kThreads / kWarp];
+  const int64_t all = group_fold<kThreads>(count_of(e, x), Add{}, spare);
+  if (threadIdx.x == 0) counts[blockIdx.x] = all;
+}
+
+// Sums in front of each thread of a block, and of all of them.
+__device__ inline int64_t in_front(int64_t mine, int64_t* shared, int64_t* all) {
+  __syncthreads();
+  shared[threadIdx.x] = mine;
+  __syncthreads();
+  int64_t sum = 0, total = 0;
+  for (int k = 0; k < kThreads; ++k) {
+    if (k < static_cast<int>(threadIdx.x)) sum += shared[k];
+    total += shared[k];
+  }
+  *all = total;
+  return sum;
+}
+
+// One block: counts become the sums in front of each, the last entry that of all.
+__global__ void __launch_bounds__(kThreads)
+    offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total) {
+  __shared__ int64_t shared[kThreads];
+  int64_t before = 0;
+  for (int64_t base = 0; base < chunks; base += kThreads) {
+    const int64_t i = base + threadIdx.x;
+    const int64_t mine = i < chunks ? counts[i] : 0;
+    int64_t all = 0;
+    const int64_t front = in_front(mine, shared, &all);
+    if (i < chunks) counts[i] = before + front;
+    before += all;
+  }
+  if (threadIdx.x == 0) {
+    counts[chunks] = before;
+    if (total != nullptr) *total = before;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    positions_kernel(FoundExtent e, const T* x, const int64_t* offsets, int64_t* positions) {
+  __shared__ int64_t shared[kThreads];
+  int64_t all = 0;
+  int64_t at = offsets[blockIdx.x] + in_front(count_of(e, x), shared, &all);
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = element(k);
+    if (i < e.n && found(x[i], e.floats)) positions[at++] = i;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    rest_kernel(int64_t n, const int64_t* total, int64_t* positions) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, count = *total;
+  if (i < n && i >= count) positions[i] = count == 0 ? 0 : positions[count - 1];
+}
+
+struct Sizes {
+  int rank;
+  int64_t shape[kMostAxes];
+};
+__global__ void __launch_bounds__(kThreads) split_kernel(int64_t n, Sizes s, int64_t* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  int64_t rest = y[i];
+  for (int axis = s.rank - 1; axis >= 0; --axis) {
+    y[axis * n + i] = rest % s.shape[axis];
+    rest /= s.shape[axis];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    indices_kernel(ScatterIndexExtent e, const int64_t* x, const int64_t* count, int64_t* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.numel) return;
+  const int component = static_cast<int>(i % e.components);
+  const int64_t index = x[i];
+  const int64_t kept = index < 0 ? index + e.dims[component] : index;
+  y[i] = i / e.inner % e.n < e.factor * *count ? kept : component == 0 ? e.dims[0] : 0;
+}
+
+__global__ void require_kernel(const int64_t* count, int64_t factor, int64_t expected,
+                               Fault fault) {
+  if (*count * factor != expected) note(fault, *count * factor, expected);
+}
+
+}  // namespace
+
+size_t found_scratch(const FoundExtent& e) {
+  return static_cast<size_t>(blocks_for(e.n, kChunk) + 1) * sizeof(int64_t);
+}
+
+cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positions, int64_t* count,
+                            void* scratch, cudaStream_t stream) {
+  const int64_t chunks = blocks_for(e.n, kChunk);
+  auto* const counts = static_cast<int64_t*>(scratch);
+  return with_whole(e.size, [&](auto t) {
+    using T = decltype(t);
+    const T* const from = static_cast<const T*>(x);
+    OFSDP_CUDA_TRY(launch_blocks(stream, chunks, kThreads, count_kernel<T>, e, from, counts));
+    OFSDP_CUDA_TRY(launch_blocks(stream, 1, kThreads, offsets_kernel, chunks, counts, count));
+    OFSDP_CUDA_TRY(
+        launch_blocks(stream, chunks, kThreads, positions_kernel<T>, e, from, counts, positions));
+    if (!e.fills) return cudaSuccess;
+    return launch_blocks(stream, blocks_for(e.n, kThreads), kThreads, rest_kernel, e.n,
+                         counts + chunks, positions);
+  });
+}
+
+cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* y,
+                            cudaStream_t stream) {
+  if (rank > kMostAxes) return cudaErrorNotSupported;
+  Sizes sizes{rank, {}};
+  std::copy_n(shape, rank, sizes.shape);
+  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, split_kernel, n, sizes, y);
+}
+
+cudaError_t scatter_indices(const ScatterIndexExtent& e, const int64_t* x, const int64_t* count,
+                            int64_t* y, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(e.numel, kThreads), kThreads, indices_kernel, e, x, count,
+                       y);
+}
+
+cudaError_t require_count(const int64_t* count, int64_t factor, int64_t expected, Fault fault,
+                          cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, require_kernel, count, factor, expected, fault);
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,214 @@
+#include <type_traits>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/indexing/scatter.h"
+#include "kernels/cuda/indexing/sort.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kRun = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) keys[i] = static_cast<uint32_t>(rows[i]);
+}
+
+template <typename C>
+__device__ inline C combined(ScatterKind kind, C a, C b) {
+  switch (kind) {
+    case ScatterKind::kAdd:
+      return a + b;
+    case ScatterKind::kMul:
+      return a * b;
+    case ScatterKind::kMax:
+      return b > a || b != b ? b : a;
+    default:
+      return b < a || b != b ? b : a;
+  }
+}
+
+// What elements are combined in: whole numbers wrap, but for comparisons.
+template <typename T>
+struct Combine {
+  using Type = Compute<T>;
+  __device__ static Type next(ScatterKind kind, Type a, T b) {
+    return combined(kind, a, static_cast<Type>(to_float(b)));
+  }
+  __device__ static Type begin(T v) { return static_cast<Type>(to_float(v)); }
+  __device__ static T end(Type v) { return Stored<T>::from(v); }
+};
+template <typename T>
+struct WrappingCombine {
+  using Type = T;
+  using Bits = std::make_unsigned_t<T>;
+  __device__ static T next(ScatterKind kind, T a, T b) {
+    if (kind == ScatterKind::kMax || kind == ScatterKind::kMin) return combined(kind, a, b);
+    return static_cast<T>(combined(kind, static_cast<Bits>(a), static_cast<Bits>(b)));
+  }
+  __device__ static T begin(T v) { return v; }
+  __device__ static T end(T v) { return v; }
+};
+template <>
+struct Combine<int32_t> : WrappingCombine<int32_t> {};
+template <>
+struct Combine<int64_t> : WrappingCombine<int64_t> {};
+
+// Thread (sorted place, column): the first of a row's run has the row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(ScatterKind kind, int64_t count, int64_t inner, const uint32_t* keys,
+                   const uint32_t* from, const T* updates, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t first = i / inner, column = i - first * inner;
+  const uint32_t key = keys[first];
+  if (first > 0 && keys[first - 1] == key) return;
+  T* const to = y + static_cast<int64_t>(key) * inner + column;
+  auto value = Combine<T>::begin(*to);
+  for (int64_t k = first; k < count && keys[k] == key; ++k) {
+    value = Combine<T>::next(kind, value, updates[static_cast<int64_t>(from[k]) * inner + column]);
+  }
+  *to = Combine<T>::end(value);
+}
+
+// Sums of floats in chunks: the first of a run in a chunk of kRun sorted places adds up what is in the chunk: onto the row,
+// if the run begins here, else for join_kernel. `partial` [chunks][2][inner]: of the run that came in, of the one that goes on.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
+               const T* updates, T* y, Compute<T>* partial) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t place = i / inner, column = i - place * inner, chunk = place / kRun;
+  const uint32_t key = keys[place];
+  const bool before = place > 0 && keys[place - 1] == key;
+  if (before && place % kRun != 0) return;
+  const int64_t end = (chunk + 1) * kRun < count ? (chunk + 1) * kRun : count;
+  T* const to = y + static_cast<int64_t>(key) * inner + column;
+  Compute<T> sum = before ? Compute<T>(0) : to_float(*to);
+  int64_t k = place;
+  for (; k < end && keys[k] == key; ++k) {
+    sum += to_float(updates[static_cast<int64_t>(from[k]) * inner + column]);
+  }
+  if (before) {
+    partial[chunk * 2 * inner + column] = sum;
+  } else if (k < count && keys[k] == key) {
+    partial[(chunk * 2 + 1) * inner + column] = sum;
+  } else {
+    *to = Stored<T>::from(sum);
+  }
+}
+
+// The chunk in which a run begins that goes on adds what the chunks behind it have.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    join_kernel(int64_t count, int64_t inner, const uint32_t* keys, T* y,
+                const Compute<T>* partial) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t chunk = i / inner, column = i - chunk * inner, end = (chunk + 1) * kRun;
+  if (end >= count) return;
+  const uint32_t key = keys[end - 1];
+  const int64_t first = end - kRun;
+  if (keys[end] != key) return;
+  if (keys[first] == key && first > 0 && keys[first - 1] == key) return;  // it began before
+  Compute<T> sum = partial[(chunk * 2 + 1) * inner + column];
+  for (int64_t next = chunk + 1; next * kRun < count && keys[next * kRun] == key; ++next) {
+    sum += partial[next * 2 * inner + column];
+  }
+  y[static_cast<int64_t>(key) * inner + column] = Stored<T>::from(sum);
+}
+
+// The last of a row's run has the row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    put_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
+               const T* updates, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count * inner) return;
+  const int64_t last = i / inner, column = i - last * inner;
+  const uint32_t key = keys[last];
+  if (last + 1 < count && keys[last + 1] == key) return;
+  y[static_cast<int64_t>(key) * inner + column] =
+      updates[static_cast<int64_t>(from[last]) * inner + column];
+}
+
+template <typename F>
+cudaError_t with_combined(DType dtype, const F& f) {
+  if (dtype == DType::kInt32) return f(int32_t{});
+  if (dtype == DType::kInt64) return f(int64_t{});
+  if (dtype == DType::kFloat64) return f(double{});
+  return with_float(dtype, f);
+}
+
+// As wide as rows and addresses allow.
+cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* updates, void* y,
+                cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(e.inner) * dtype_size(e.dtype);
+  return with_bits(widest(bytes, updates, y), [&](auto t) {
+    using T = decltype(t);
+    const auto inner = static_cast<int64_t>(bytes / sizeof(T));
+    return launch_blocks(stream, blocks_for(e.count * inner, kThreads), kThreads, put_kernel<T>,
+                         e.count, inner, s.sorted, s.moved, static_cast<const T*>(updates),
+                         static_cast<T*>(y));
+  });
+}
+
+bool adds_floats(const ScatterExtent& e) {
+  return e.kind == ScatterKind::kAdd && e.dtype != DType::kInt32 && e.dtype != DType::kInt64;
+}
+
+int64_t chunks_of(const ScatterExtent& e) { return blocks_for(e.count, kRun); }
+
+template <typename T>
+cudaError_t add(const ScatterExtent& e, const Sorting<uint32_t>& s, const T* updates, T* y,
+                void* scratch, cudaStream_t stream) {
+  auto* const partial = static_cast<Compute<T>*>(scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
+                               add_kernel<T>, e.count, e.inner, s.sorted, s.moved, updates, y,
+                               partial));
+  return launch_blocks(stream, blocks_for(chunks_of(e) * e.inner, kThreads), kThreads,
+                       join_kernel<T>, e.count, e.inner, s.sorted, y, partial);
+}
+
+}  // namespace
+
+bool can_scatter(const ScatterExtent& e) {
+  const bool sorts = e.rows <= int64_t{1} << 32 && e.count < int64_t{1} << 31;
+  return sorts && (e.kind == ScatterKind::kNone ||
+                   with_combined(e.dtype, [](auto) { return cudaSuccess; }) == cudaSuccess);
+}
+
+size_t scatter_scratch(const ScatterExtent& e) {
+  const size_t partial =
+      adds_floats(e) ? static_cast<size_t>(chunks_of(e) * 2 * e.inner) * sizeof(double) : 0;
+  return sorting_of<uint32_t>(e.count, bits_of(e.rows), nullptr).total + partial;
+}
+
+cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* updates, void* y,
+                    void* scratch, cudaStream_t stream) {
+  if (e.count * e.inner == 0) return cudaSuccess;
+  const auto s = sorting_of<uint32_t>(e.count, bits_of(e.rows), scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count, kThreads), kThreads, keys_kernel,
+                               e.count, rows, s.keys));
+  OFSDP_CUDA_TRY(sort(s, stream));
+  if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
+  if (adds_floats(e)) {
+    const auto run = [&](auto t) {
+      using T = decltype(t);
+      return add<T>(e, s, static_cast<const T*>(updates), static_cast<T*>(y),
+                    static_cast<char*>(scratch) + s.total, stream);
+    };
+    return e.dtype == DType::kFloat64 ? run(double{}) : with_float(e.dtype, run);
+  }
+  return with_combined(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
+                         combine_kernel<T>, e.kind, e.count, e.inner, s.sorted, s.moved,
+                         static_cast<const T*>(updates), static_cast<T*>(y));
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

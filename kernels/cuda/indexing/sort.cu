@@ -1,0 +1,64 @@
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/indexing/sort.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) places_kernel(int64_t count, uint32_t* places) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) places[i] = static_cast<uint32_t>(i);
+}
+
+template <typename Key>
+cudaError_t call(const Sorting<Key>& s, void* own, size_t& bytes, cudaStream_t stream) {
+  return cub::DeviceRadixSort::SortPairs(own, bytes, static_cast<const Key*>(s.keys), s.sorted,
+                                         static_cast<const uint32_t*>(s.places), s.moved,
+                                         static_cast<int>(s.count), 0, s.bits, stream);
+}
+
+}  // namespace
+
+int bits_of(int64_t n) {
+  int bits = 1;
+  while (bits < 62 && (int64_t{1} << bits) < n) ++bits;
+  return bits;
+}
+
+template <typename Key>
+Sorting<Key> sorting_of(int64_t count, int bits, void* scratch) {
+  Sorting<Key> s;
+  s.count = count;
+  s.bits = bits;
+  const auto take = [&](size_t bytes) {
+    char* const here = static_cast<char*>(scratch) + s.total;
+    s.total += round_up(bytes);
+    return static_cast<void*>(here);
+  };
+  const auto n = static_cast<size_t>(count);
+  s.keys = static_cast<Key*>(take(n * sizeof(Key)));
+  s.sorted = static_cast<Key*>(take(n * sizeof(Key)));
+  s.places = static_cast<uint32_t*>(take(n * sizeof(uint32_t)));
+  s.moved = static_cast<uint32_t*>(take(n * sizeof(uint32_t)));
+  if (call(s, nullptr, s.own_bytes, nullptr) != cudaSuccess) s.own_bytes = 0;
+  s.own = take(s.own_bytes);
+  return s;
+}
+
+template <typename Key>
+cudaError_t sort(const Sorting<Key>& s, cudaStream_t stream) {
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(s.count, kThreads), kThreads, places_kernel,
+                               s.count, s.places));
+  size_t bytes = s.own_bytes;
+  return call(s, s.own, bytes, stream);
+}
+
+template Sorting<uint32_t> sorting_of(int64_t, int, void*);
+template Sorting<uint64_t> sorting_of(int64_t, int, void*);
+template cudaError_t sort(const Sorting<uint32_t>&, cudaStream_t);
+template cudaError_t sort(const Sorting<uint64_t>&, cudaStream_t);
+
+}  // namespace ofsdp::kernels::cuda

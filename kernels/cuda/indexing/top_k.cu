@@ -1,0 +1,176 @@
+#include <type_traits>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/indexing/sort.h"
+#include "kernels/cuda/indexing/top_k.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostWalks = 8, kMostWalked = 1 << 14;  // rounds, and elements that they touch
+
+// What elements are compared as.
+template <typename T>
+__device__ inline auto value_of(T v) {
+  if constexpr (std::is_integral_v<T>) {
+    return v;
+  } else {
+    return to_float(v);
+  }
+}
+
+// Does (v, i) stand in front of (w, j)?
+template <typename V>
+__device__ inline bool in_front(const TopExtent& e, V v, int64_t i, V w, int64_t j) {
+  const bool order = e.last ? i > j : i < j, nan = v != v, other = w != w;
+  if (nan || other) return nan && other ? order : nan == (e.largest || e.nan_first);
+  if (v == w) return order;
+  return e.largest ? v > w : v < w;
+}
+
+template <typename V>
+struct Best {
+  V value;
+  int64_t index;  // -1: none
+};
+
+// G lanes a line: each walks its elements for the best that the winner of the round before stands in front of.
+template <typename T, int G>
+__global__ void __launch_bounds__(kThreads)
+    walk_kernel(TopExtent e, const T* x, T* y, int64_t* indices) {
+  using V = decltype(value_of(T{}));
+  const int64_t line = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
+  const int lane = static_cast<int>(threadIdx.x) % G;
+  const bool there = line < e.outer * e.inner;
+  const int64_t o = there ? line / e.inner : 0, j = there ? line - o * e.inner : 0;
+  const T* const from = x + o * e.n * e.inner + j;
+  Best<V> before{V{}, -1};
+  for (int64_t r = 0; r < e.k; ++r) {
+    Best<V> best{V{}, -1};
+    for (int64_t i = there ? lane : e.n; i < e.n; i += G) {
+      const V v = value_of(from[i * e.inner]);
+      if (r > 0 && !in_front(e, before.value, before.index, v, i)) continue;
+      if (best.index < 0 || in_front(e, v, i, best.value, best.index)) best = {v, i};
+    }
+#pragma unroll
+    for (int step = G / 2; step > 0; step /= 2) {
+      const V v = __shfl_xor_sync(kAllLanes, best.value, step);
+      const int64_t i = __shfl_xor_sync(kAllLanes, best.index, step);
+      if (i >= 0 && (best.index < 0 || in_front(e, v, i, best.value, best.index))) best = {v, i};
+    }
+    before = best;
+    if (!there || lane != 0) continue;
+    const int64_t to = (o * e.k + r) * e.inner + j;
+    if (indices != nullptr) indices[to] = best.index;
+    if (y != nullptr) y[to] = from[best.index * e.inner];
+  }
+}
+
+// Bits whose order as whole numbers is the one wanted; both zeros are equal, NaN is the largest.
+template <typename T>
+__device__ inline uint32_t ordered(T v) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<uint32_t>(v) ^ 0x80000000u;
+  } else {
+    const float f = static_cast<float>(to_float(v));
+    if (f != f) return 0xffffffffu;
+    const uint32_t bits = f == 0.0f ? 0u : __float_as_uint(f);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) keys_kernel(TopExtent e, const T* x, uint64_t* keys) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.outer * e.inner * e.n) return;
+  const int64_t line = i / e.n, k = i - line * e.n, o = line / e.inner, j = line - o * e.inner;
+  const uint32_t bits = ordered(x[(o * e.n + k) * e.inner + j]);
+  keys[i] = static_cast<uint64_t>(line) << 32 | (e.largest ? ~bits : bits);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    take_kernel(TopExtent e, const uint32_t* sorted, const T* x, T* y, int64_t* indices) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.outer * e.k * e.inner) return;
+  const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.k, r = rest - o * e.k;
+  const int64_t first = (o * e.inner + j) * e.n, k = sorted[first + r] - first;
+  if (indices != nullptr) indices[i] = k;
+  if (y != nullptr) y[i] = x[(o * e.n + k) * e.inner + j];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) mark_kernel(TopExtent e, const int64_t* indices, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.outer * e.n * e.inner) return;
+  const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.n, k = rest - o * e.n;
+  y[i] = Stored<T>::from(indices[o * e.inner + j] == k ? Compute<T>(1) : Compute<T>(0));
+}
+
+template <typename F>
+cudaError_t with_element(DType dtype, const F& f) {
+  if (dtype == DType::kInt32) return f(int32_t{});
+  if (dtype == DType::kInt64) return f(int64_t{});
+  if (dtype == DType::kFloat64) return f(double{});
+  return with_float(dtype, f);
+}
+
+int64_t lines_of(const TopExtent& e) { return e.outer * e.inner; }
+
+bool sorts(const TopExtent& e) {
+  const bool narrow = e.dtype != DType::kInt64 && e.dtype != DType::kFloat64;
+  const bool few = e.k <= kMostWalks || e.n * e.k <= kMostWalked;
+  return narrow && !few && !e.last && lines_of(e) * e.n < int64_t{1} << 31;
+}
+
+Sorting<uint64_t> sorting(const TopExtent& e, void* scratch) {
+  return sorting_of<uint64_t>(lines_of(e) * e.n, 32 + bits_of(lines_of(e)), scratch);
+}
+
+template <typename T>
+cudaError_t top_sorted(const TopExtent& e, const T* x, T* y, int64_t* indices, void* scratch,
+                       cudaStream_t stream) {
+  if constexpr (sizeof(T) > 4) {
+    return cudaErrorNotSupported;
+  } else {
+    const auto s = sorting(e, scratch);
+    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(s.count, kThreads), kThreads, keys_kernel<T>, e,
+                                 x, s.keys));
+    OFSDP_CUDA_TRY(sort(s, stream));
+    return launch_blocks(stream, blocks_for(lines_of(e) * e.k, kThreads), kThreads, take_kernel<T>,
+                         e, s.moved, x, y, indices);
+  }
+}
+
+}  // namespace
+
+bool has_top(DType dtype) {
+  return with_element(dtype, [](auto) { return cudaSuccess; }) == cudaSuccess;
+}
+
+size_t top_scratch(const TopExtent& e) { return sorts(e) ? sorting(e, nullptr).total : 0; }
+
+cudaError_t top(const TopExtent& e, const void* x, void* y, int64_t* indices, void* scratch,
+                cudaStream_t stream) {
+  return with_element(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    const T* const from = static_cast<const T*>(x);
+    T* const to = static_cast<T*>(y);
+    if (sorts(e)) return top_sorted(e, from, to, indices, scratch, stream);
+    return e.inner >= kWarp ? launch_blocks(stream, blocks_for(lines_of(e), kThreads), kThreads,
+                                            walk_kernel<T, 1>, e, from, to, indices)
+                            : launch_blocks(stream, blocks_for(lines_of(e), kThreads / kWarp),
+                                            kThreads, walk_kernel<T, kWarp>, e, from, to, indices);
+  });
+}
+
+cudaError_t mark_index(const TopExtent& e, const int64_t* indices, void* y, cudaStream_t stream) {
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return launch_blocks(stream, blocks_for(lines_of(e) * e.n, kThreads), kThreads, mark_kernel<T>,
+                         e, indices, static_cast<T*>(y));
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,9 +1,0 @@
-// In place of the other files here in a library that was built without cuDNN's headers or
-// cudnn-frontend, and in the emulated device.
-#include "kernels/cuda/library/implementations.h"
-
-namespace ofsdp::cuda {
-
-void add_cudnn(CudaImplementations&) {}
-
-}  // namespace ofsdp::cuda

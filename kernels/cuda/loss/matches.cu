@@ -1,0 +1,76 @@
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/loss/matches.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kAdders = 1024;
+constexpr uint8_t kKept = 1, kMatch = 2;
+
+// The first largest element that a lane, and then the warp, has seen; place -1: none, or a NaN.
+struct Best {
+  float value;
+  int64_t place;
+};
+
+__device__ inline Best better(Best a, Best b) {
+  if (a.place < 0 || b.place < 0) return {a.value, a.place < 0 ? a.place : b.place};
+  if (b.value > a.value || (b.value == a.value && b.place < a.place)) return b;
+  return a;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    match_rows(MatchCount m, const float* prediction, const int64_t* labels, uint8_t* found) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int64_t n = row < m.rows ? m.classes : 0;
+  const float* scores = prediction + (row < m.rows ? row : 0) * m.classes;
+  // Lanes without an element of their own repeat that of lane 0.
+  Best best{n > 0 ? scores[0] : 0.0f, 0};
+  if (best.value != best.value || n == 0) best.place = -1;
+  for (int64_t c = lane; c < n; c += kWarp) {
+    const float v = scores[c];
+    best = better(best, {v, v == v ? c : -1});
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Best other{__shfl_xor_sync(kAllLanes, best.value, step),
+                     __shfl_xor_sync(kAllLanes, best.place, step)};
+    best = better(best, other);
+  }
+  if (lane != 0 || row >= m.rows) return;
+  const int64_t label = labels[row];
+  const bool kept = !m.ignores || label != m.ignore_index;
+  found[row] =
+      static_cast<uint8_t>((kept ? kKept : 0) | (kept && best.place == label ? kMatch : 0));
+}
+
+__global__ void __launch_bounds__(kAdders)
+    add_matches(int64_t rows, const uint8_t* found, int64_t* result) {
+  __shared__ int64_t spare[kAdders / kWarp];
+  int64_t matches = 0, kept = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += kAdders) {
+    kept += found[row] & kKept;
+    matches += (found[row] & kMatch) / kMatch;
+  }
+  matches = group_fold<kAdders>(matches, Add{}, spare);
+  kept = group_fold<kAdders>(kept, Add{}, spare);
+  if (threadIdx.x != 0) return;
+  result[0] = matches;
+  result[1] = kept;
+}
+
+}  // namespace
+
+size_t match_scratch(const MatchCount& m) { return static_cast<size_t>(m.rows); }
+
+cudaError_t count_matches(const MatchCount& m, const float* prediction, const int64_t* labels,
+                          int64_t* result, void* scratch, cudaStream_t stream) {
+  auto* found = static_cast<uint8_t*>(scratch);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(m.rows, kThreads / kWarp), kThreads, match_rows,
+                               m, prediction, labels, found));
+  return launch_blocks(stream, 1, kAdders, add_matches, m.rows, found, result);
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,74 @@
+#include <cmath>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/loss/mean_loss.h"
+#include "kernels/cuda/pointwise/pointwise_math.cuh"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kBlock = 4096;
+
+__device__ inline double loss_of(MeanLoss kind, float x, float t) {
+  if (kind == MeanLoss::kSquares) {
+    const double d = static_cast<double>(x) - static_cast<double>(t);
+    return d * d;
+  }
+  const float tail = log1pf(expf(-fabsf(x)));
+  return static_cast<double>((x > 0 ? x : x != x ? x : 0.0f) - x * t) + static_cast<double>(tail);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_blocks(MeanLoss kind, const float* x, const float* t, int64_t n, double* partials) {
+  __shared__ double spare[kThreads / kWarp];
+  const int64_t begin = int64_t{blockIdx.x} * kBlock;
+  const int64_t end = begin + kBlock < n ? begin + kBlock : n;
+  double sum = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) sum += loss_of(kind, x[i], t[i]);
+  sum = group_fold<kThreads>(sum, Add{}, spare);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_blocks(const double* partials, int64_t count, int64_t n, float* loss) {
+  __shared__ double spare[kThreads / kWarp];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
+  sum = group_fold<kThreads>(sum, Add{}, spare);
+  if (threadIdx.x == 0) *loss = n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(MeanLoss kind, const float* diff_loss, const float* x, const float* t,
+                    int64_t n, float* gradient) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float scale = *diff_loss / static_cast<float>(n);
+  gradient[i] =
+      kind == MeanLoss::kSquares ? 2.0f * scale * (x[i] - t[i]) : scale * (sigmoid_of(x[i]) - t[i]);
+}
+
+}  // namespace
+
+size_t mean_loss_scratch(int64_t numel) {
+  return round_up(static_cast<size_t>(blocks_for(numel, kBlock)) * sizeof(double));
+}
+
+cudaError_t mean_loss(MeanLoss kind, const float* prediction, const float* target, int64_t numel,
+                      float* loss, void* scratch, cudaStream_t stream) {
+  auto* partials = static_cast<double*>(scratch);
+  const int64_t blocks = blocks_for(numel, kBlock);
+  OFSDP_CUDA_TRY(launch_blocks(stream, blocks, kThreads, sum_blocks, kind, prediction, target,
+                               numel, partials));
+  return launch_blocks(stream, 1, kThreads, add_blocks, partials, blocks, numel, loss);
+}
+
+cudaError_t mean_loss_grad(MeanLoss kind, const float* diff_loss, const float* prediction,
+                           const float* target, int64_t numel, float* gradient,
+                           cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(numel, kThreads), kThreads, gradient_kernel, kind,
+                       diff_loss, prediction, target, numel, gradient);
+}
+
+}  // namespace ofsdp::kernels::cuda

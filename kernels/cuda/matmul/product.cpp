@@ -1,0 +1,246 @@
+#include "kernels/cuda/matmul/product.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/matmul/lt.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr size_t kMostWorkspace = size_t{32} << 20;
+constexpr uint32_t kLeastOfVectors = 16;  // below it a bias is at fault on some cards
+constexpr int kCandidates = 8;
+constexpr int kTimings = 5;
+// Where a vector or an aux could lie: the heuristic never reads it but asks for its alignment.
+constexpr uintptr_t kSomewhere = uintptr_t{1} << 20;
+
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::kFloat16) return CUDA_R_16F;
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+cublasComputeType_t compute_type(const ProductShape& s) {
+  return s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+// A is cuBLASLt's B: its sums are BGRADB's.
+cublasLtEpilogue_t epilogue_of(const ProductShape& s) {
+  if (s.bias_grad == BiasGrad::kOfA) return CUBLASLT_EPILOGUE_BGRADB;
+  if (s.bias_grad == BiasGrad::kOfB) return CUBLASLT_EPILOGUE_BGRADA;
+  if (s.activation == Activation::kGeluGrad) {
+    return s.bias_grad == BiasGrad::kOfD ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+  }
+  if (s.activation == Activation::kGelu) {
+    if (s.aux) return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return s.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  }
+  return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+class LtProduct final : public MatrixProduct {
+ public:
+  ~LtProduct() override {
+    for (cublasLtMatrixLayout_t layout : {left_, right_, result_}) {
+      if (layout != nullptr) lt().cublasLtMatrixLayoutDestroy_(layout);
+    }
+    if (operation_ != nullptr) lt().cublasLtMatmulDescDestroy_(operation_);
+  }
+
+  bool settle(ofsdp_device& device, const ProductShape& shape) {
+    shape_ = shape;
+    return describe() && choose(device);
+  }
+
+  size_t workspace_bytes() const override { return chosen_.workspaceSize; }
+
+  cudaError_t run(cudaStream_t stream, const ProductOperands& o) override {
+    if (!point_to(o)) return cudaErrorInvalidValue;
+    return matmul(chosen_.algo, stream, o, chosen_.workspaceSize) ? cudaSuccess
+                                                                  : cudaErrorLaunchFailure;
+  }
+
+ private:
+  bool set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+    return lt().cublasLtMatmulDescSetAttribute_(operation_, attribute, value, bytes) ==
+           CUBLAS_STATUS_SUCCESS;
+  }
+
+  // One attribute holds the bias or its gradient: an epilogue has one of them.
+  bool point_to(const ProductOperands& o) {
+    const void* vector = shape_.bias ? o.bias : o.bias_grad;
+    const bool has_vector = shape_.bias || shape_.bias_grad != BiasGrad::kNone;
+    return (!has_vector || set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector))) &&
+           (!shape_.aux || set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o.aux, sizeof(o.aux)));
+  }
+
+  bool matmul(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const ProductOperands& o,
+              size_t bytes) {
+    const void* c = o.c != nullptr ? o.c : o.d;
+    return lt().cublasLtMatmul_(lt().handle, operation_, &shape_.alpha, o.b, left_, o.a, right_,
+                                &shape_.beta, c, result_, o.d, result_, &algorithm, o.workspace,
+                                bytes, stream) == CUBLAS_STATUS_SUCCESS;
+  }
+
+  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `columns`.
+  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t stride) {
+    if (lt().cublasLtMatrixLayoutCreate_(
+            &made, type_of(shape_.dtype), static_cast<uint64_t>(columns),
+            static_cast<uint64_t>(rows), columns) != CUBLAS_STATUS_SUCCESS) {
+      return false;
+    }
+    const auto count = static_cast<int32_t>(shape_.batch);
+    const auto put = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+      return lt().cublasLtMatrixLayoutSetAttribute_(made, attribute, &value, sizeof(value)) ==
+             CUBLAS_STATUS_SUCCESS;
+    };
+    return shape_.batch == 1 || (put(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count) &&
+                                 put(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride));
+  }
+
+  bool describe() {
+    const ProductShape& s = shape_;
+    if (lt().cublasLtMatmulDescCreate_(&operation_, compute_type(s), CUDA_R_32F) !=
+        CUBLAS_STATUS_SUCCESS) {
+      return false;
+    }
+    const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
+    const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
+                               int64_t columns, int64_t stride) {
+      return transposed ? layout(made, columns, rows, stride) : layout(made, rows, columns, stride);
+    };
+    return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
+           set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) && describe_epilogue() &&
+           layout_of(left_, s.transpose_b, s.inner, s.columns, s.stride_b) &&
+           layout_of(right_, s.transpose_a, s.rows, s.inner, s.stride_a) &&
+           layout(result_, s.rows, s.columns, s.stride_d);
+  }
+
+  bool describe_epilogue() {
+    const cublasLtEpilogue_t epilogue = epilogue_of(shape_);
+    void* const somewhere =
+        reinterpret_cast<void*>(kSomewhere + std::max(shape_.alignment, kLeastOfVectors));
+    return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
+           (!shape_.aux ||
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &shape_.columns, sizeof(shape_.columns))) &&
+           point_to({.bias = somewhere, .aux = somewhere, .bias_grad = somewhere});
+  }
+
+  // One answer for each shape: the same product is the same algorithm wherever it stands, and the
+  // same bits.
+  bool choose(ofsdp_device& device) {
+    static std::mutex mutex;
+    using Key = std::tuple<int, bool, ProductShape>;
+    static std::map<Key, cublasLtMatmulHeuristicResult_t> known;
+    const std::scoped_lock lock(mutex);
+    const Key key{device.ordinal, device.may_vary, shape_};
+    if (const auto it = known.find(key); it != known.end()) {
+      chosen_ = it->second;
+      return true;
+    }
+    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+    int count = 0;
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (lt().cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return false;
+    lt().cublasLtMatmulPreferenceSetAttribute_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &kMostWorkspace, sizeof(kMostWorkspace));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &shape_.alignment,
+                                                 sizeof(shape_.alignment));
+    }
+    const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
+        lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,
+        found.data(), &count);
+    lt().cublasLtMatmulPreferenceDestroy_(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
+    chosen_ = found[static_cast<size_t>(device.may_vary ? fastest(found, count) : 0)];
+    // Ranks may choose differently, but plan alike.
+    for (int i = 0; device.may_vary && i < count; ++i) {
+      chosen_.workspaceSize =
+          std::max(chosen_.workspaceSize, found[static_cast<size_t>(i)].workspaceSize);
+    }
+    known.emplace(key, chosen_);
+    return true;
+  }
+
+  size_t bytes_of(int64_t rows, int64_t columns, int64_t stride) const {
+    const int64_t elements = (shape_.batch - 1) * stride + rows * columns;
+    return static_cast<size_t>(elements) * dtype_size(shape_.dtype);
+  }
+
+  // On operands of zeros, which cost what others do; the first where memory for them is short.
+  int fastest(const std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found, int count) {
+    const ProductShape& s = shape_;
+    const std::array<size_t, 6> sizes{
+        bytes_of(s.rows, s.inner, s.stride_a),      bytes_of(s.inner, s.columns, s.stride_b),
+        bytes_of(s.rows, s.columns, s.stride_d),    bytes_of(1, std::max(s.rows, s.columns), 0),
+        s.aux ? bytes_of(s.rows, s.columns, 0) : 0, kMostWorkspace};
+    std::array<void*, 6> data{};
+    bool there = true;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      there = there && cudaMalloc(&data[i], sizes[i] + 256) == cudaSuccess &&
+              cudaMemset(data[i], 0, sizes[i] + 256) == cudaSuccess;
+    }
+    const ProductOperands operands{.a = data[0],
+                                   .b = data[1],
+                                   .bias = data[3],
+                                   .aux = data[4],
+                                   .d = data[2],
+                                   .bias_grad = data[3],
+                                   .workspace = data[5]};
+    int best = 0;
+    float least = std::numeric_limits<float>::max();
+    for (int i = 0; there && i < count; ++i) {
+      const float time = time_of(found[static_cast<size_t>(i)], operands);
+      if (time < least) best = i;
+      least = std::min(least, time);
+    }
+    for (void* memory : data) cudaFree(memory);
+    cudaGetLastError();
+    return best;
+  }
+
+  float time_of(const cublasLtMatmulHeuristicResult_t& candidate, const ProductOperands& operands) {
+    float milliseconds = std::numeric_limits<float>::max();
+    cudaEvent_t began = nullptr, ended = nullptr;
+    cudaEventCreate(&began);
+    cudaEventCreate(&ended);
+    bool good = point_to(operands);
+    for (int i = 0; i <= kTimings && good; ++i) {
+      if (i == 1) cudaEventRecord(began, nullptr);  // the first warms up
+      good = matmul(candidate.algo, nullptr, operands, candidate.workspaceSize);
+    }
+    cudaEventRecord(ended, nullptr);
+    if (good && cudaEventSynchronize(ended) == cudaSuccess) {
+      cudaEventElapsedTime(&milliseconds, began, ended);
+    }
+    cudaEventDestroy(began);
+    cudaEventDestroy(ended);
+    return milliseconds;
+  }
+
+  ProductShape shape_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, result_ = nullptr;
+  cublasLtMatmulHeuristicResult_t chosen_{};
+};
+
+}  // namespace
+
+std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape) {
+  if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
+  shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
+  auto product = std::make_unique<LtProduct>();
+  if (!product->settle(device, shape)) return nullptr;
+  return product;
+}
+
+}  // namespace ofsdp::kernels::cuda

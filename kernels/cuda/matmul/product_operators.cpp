@@ -1,0 +1,178 @@
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of cuBLASLt; kernels/ops/ has
+// their formulas. Leading axes that both operands have, or that one lacks, become a batch with
+// strides; a right operand of one matrix under rows that follow each other is one large product.
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/matmul/product.h"
+#include "kernels/cuda/pointwise/pointwise.h"
+#include "kernels/cuda/shape/movement.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+// [batch, rows, columns] of an operand.
+struct Matrices {
+  int64_t batch = 1, rows = 1, columns = 1;
+};
+
+Matrices matrices_of(const Shape& shape, bool left, bool fold) {
+  const int rank = shape.rank();
+  if (rank == 1) return left ? Matrices{1, 1, shape[0]} : Matrices{1, shape[0], 1};
+  if (fold) return {1, shape.numel(0, rank - 1), shape[rank - 1]};
+  return {shape.numel(0, rank - 2), shape[rank - 2], shape[rank - 1]};
+}
+
+// Leading axes of both the same, or of one of them all 1.
+bool batches_agree(const Shape& a, const Shape& b) {
+  const auto leading = [](const Shape& s) {
+    const int count = s.rank() - 2;
+    return std::vector<int64_t>(s.axes().begin(), s.axes().begin() + (count > 0 ? count : 0));
+  };
+  const auto one = [](const Shape& s) { return s.rank() <= 2 || s.numel(0, s.rank() - 2) == 1; };
+  return one(a) || one(b) || leading(a) == leading(b);
+}
+
+bool simple(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return p.all_plain() && is_float(dtype) && p.in(1).dtype == dtype && p.in(0).numel() > 0 &&
+         p.in(1).numel() > 0;
+}
+
+ProductShape shape_of(const Problem& p) {
+  const bool fold = p.attributes.i("fold_batch", 0) != 0;
+  const Matrices a = matrices_of(p.in(0).shape, true, fold);
+  const Matrices b = matrices_of(p.in(1).shape, false, fold);
+  ProductShape s;
+  s.dtype = p.in(0).dtype;
+  s.alpha = p.attributes.f("alpha", 1.0f);
+  s.transpose_a = p.attributes.i("transA", 0) != 0;
+  s.transpose_b = p.attributes.i("transB", 0) != 0;
+  s.rows = s.transpose_a ? a.columns : a.rows;
+  s.inner = s.transpose_a ? a.rows : a.columns;
+  s.columns = s.transpose_b ? b.rows : b.columns;
+  s.batch = std::max(a.batch, b.batch);
+  s.stride_a = a.batch == 1 ? 0 : a.rows * a.columns;
+  s.stride_b = b.batch == 1 ? 0 : b.rows * b.columns;
+  s.stride_d = s.rows * s.columns;
+  if (b.batch == 1 && !s.transpose_a) {
+    s.rows *= s.batch;
+    s.batch = 1;
+    s.stride_a = 0;
+  }
+  if (s.batch == 1) s.stride_a = s.stride_b = s.stride_d = 0;
+  return s;
+}
+
+bool accepts_matmul(const Problem& p) {
+  return simple(p) &&
+         (p.attributes.i("fold_batch", 0) != 0 || batches_agree(p.in(0).shape, p.in(1).shape));
+}
+
+std::unique_ptr<CudaKernel> create_matmul(ofsdp_device& device, const Problem& p) {
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape_of(p));
+  if (product == nullptr) return nullptr;
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [product](cudaStream_t stream, const ofsdp_launch& l) {
+        return product->run(stream, l.inputs[0], l.inputs[1], nullptr, l.outputs[0], l.workspace);
+      },
+      bytes);
+}
+
+// C of Gemm: a row, which the epilogue adds, or anything that broadcasts, which D begins as.
+bool is_row(const Shape& c, int64_t columns) {
+  return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
+}
+
+bool accepts_gemm(const Problem& p) {
+  const std::string activation = p.attributes.s("ofsdp_activation", "");
+  return simple(p) && (activation.empty() || activation == "relu") &&
+         (!p.has_in(2) || p.in(2).dtype == p.in(0).dtype);
+}
+
+// relu is a pass of its own: an epilogue's would hide NaN. A C like D is read where it lies.
+std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) {
+  ProductShape shape = shape_of(p);
+  const float beta = p.attributes.f("beta", 1.0f);
+  const bool relu = p.attributes.s("ofsdp_activation", "") == "relu";
+  shape.bias = p.has_in(2) && beta == 1.0f && is_row(p.in(2).shape, shape.columns);
+  const bool adds = p.has_in(2) && !shape.bias;
+  const bool starts = adds && p.in(2) != p.out(0);
+  if (adds) shape.beta = beta;
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape);
+  if (product == nullptr) return nullptr;
+  const std::vector<int64_t> y = p.out(0).shape.axes();
+  const auto from = starts ? broadcast_strides(p.in(2).shape.axes(), y) : std::vector<int64_t>{};
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [=, bias = shape.bias, dtype = shape.dtype, numel = p.out(0).numel()](cudaStream_t stream,
+                                                                            const ofsdp_launch& l) {
+        if (starts) {
+          const cudaError_t error = strided_copy(dtype_size(dtype), y, from, dense_strides(y),
+                                                 l.inputs[2], l.outputs[0], stream);
+          if (error != cudaSuccess) return error;
+        }
+        const cudaError_t error =
+            product->run(stream, {.a = l.inputs[0],
+                                  .b = l.inputs[1],
+                                  .c = adds && !starts ? l.inputs[2] : nullptr,
+                                  .bias = bias ? l.inputs[2] : nullptr,
+                                  .d = l.outputs[0],
+                                  .workspace = l.workspace});
+        if (error != cudaSuccess || !relu) return error;
+        return pointwise(Pointwise::kRelu, dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
+                         stream);
+      },
+      bytes);
+}
+
+ProductShape epilogue_shape(const Problem& p) {
+  ProductShape s = shape_of(p);
+  const std::string activation = p.attributes.s("activation", "");
+  const std::string bias_grad = p.attributes.s("bias_grad", "");
+  s.bias = p.has_in(2);
+  s.beta = p.has_in(3) ? 1.0f : 0.0f;
+  if (activation == "gelu_tanh") s.activation = Activation::kGelu;
+  if (activation == "gelu_tanh_grad") s.activation = Activation::kGeluGrad;
+  if (bias_grad == "a") s.bias_grad = BiasGrad::kOfA;
+  if (bias_grad == "b") s.bias_grad = BiasGrad::kOfB;
+  if (bias_grad == "y") s.bias_grad = BiasGrad::kOfD;
+  s.aux = p.has_in(4) || (bias_grad.empty() && p.has_out(1));
+  return s;
+}
+
+bool accepts_epilogue(const Problem& p) {
+  return simple(p) && p.has_out(0) && product_has_epilogue(epilogue_shape(p));
+}
+
+// Null where the library has no algorithm for it: the parts then stay apart (importer/passes/epilogues.h).
+std::unique_ptr<CudaKernel> create_epilogue(ofsdp_device& device, const Problem& p) {
+  const ProductShape shape = epilogue_shape(p);
+  std::shared_ptr<MatrixProduct> product = make_product(device, shape);
+  if (product == nullptr) return nullptr;
+  const size_t bytes = product->workspace_bytes();
+  return make_cuda_kernel(
+      [product, shape](cudaStream_t stream, const ofsdp_launch& l) {
+        const bool sums = shape.bias_grad != BiasGrad::kNone;
+        ProductOperands o{.a = l.inputs[0], .b = l.inputs[1], .workspace = l.workspace};
+        o.d = l.outputs[0];
+        if (shape.bias) o.bias = l.inputs[2];
+        if (shape.beta != 0) o.c = l.inputs[3];
+        if (shape.aux) o.aux = shape.activation == Activation::kGelu ? l.outputs[1] : l.inputs[4];
+        if (sums) o.bias_grad = l.outputs[1];
+        return product->run(stream, o);
+      },
+      bytes);
+}
+
+}  // namespace
+
+void add_products(CudaImplementations& list) {
+  list.push_back({"MatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul});
+  list.push_back({"Gemm", "cublaslt", accepts_gemm, create_gemm});
+  list.push_back({"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue});
+}
+
+}  // namespace ofsdp::kernels::cuda

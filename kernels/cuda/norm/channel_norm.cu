@@ -1,0 +1,320 @@
+// Plain layout: a block a channel and chunk, its threads side by side along the elements. Channels last: a block 32 channels
+// and a chunk, a warp's lanes side by side along the channels. Scratch: float means, factors of each channel (three rows),
+// then the doubles of two sums, [2][chunks][channels].
+#include <cmath>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/norm/channel_norm.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = kThreads / kWarp;
+constexpr int64_t kChunk = 4096;
+
+struct Scratch {
+  float *mean, *variance, *slope;  // slope: dscale, before it is rounded
+  float* shift;                    // dbias
+  double* sums;
+};
+
+int64_t chunks_of(const ChannelExtent& e) { return blocks_for(e.samples * e.inner, kChunk); }
+
+size_t floats_of(const ChannelExtent& e) {
+  return round_up(static_cast<size_t>(4 * e.channels) * sizeof(float));
+}
+
+Scratch scratch_of(const ChannelExtent& e, void* scratch) {
+  auto* floats = static_cast<float*>(scratch);
+  return {floats, floats + e.channels, floats + 2 * e.channels, floats + 3 * e.channels,
+          reinterpret_cast<double*>(static_cast<char*>(scratch) + floats_of(e))};
+}
+
+// Where element j of a channel's samples * inner lies.
+__device__ inline int64_t place(const ChannelExtent& e, int64_t channel, int64_t j) {
+  if (e.last) return j * e.channels + channel;
+  const int64_t sample = j / e.inner;
+  return (sample * e.channels + channel) * e.inner + (j - sample * e.inner);
+}
+
+// The places of a channel's elements j, j + kThreads, ... without a division for each.
+class Places {
+ public:
+  __device__ Places(const ChannelExtent& e, int64_t channel, int64_t j)
+      : inner_(e.inner),
+        samples_ahead_(kThreads / e.inner),
+        ahead_(kThreads % e.inner),
+        between_((e.channels - 1) * e.inner),
+        in_sample_(j % e.inner),
+        at_(place(e, channel, j)) {}
+  __device__ int64_t at() const { return at_; }
+  __device__ void next() {
+    in_sample_ += ahead_;
+    int64_t samples = samples_ahead_;
+    if (in_sample_ >= inner_) {
+      in_sample_ -= inner_;
+      ++samples;
+    }
+    at_ += kThreads + samples * between_;
+  }
+
+ private:
+  int64_t inner_, samples_ahead_, ahead_, between_, in_sample_, at_;
+};
+
+// What is summed over a channel's elements: two terms an element.
+//
+// Values and squares go by their distance from the channel's first element, so that a mean far from 0
+// costs the variance nothing.
+template <typename T>
+struct Moments {
+  const T* x;
+  ChannelExtent e;
+  __device__ void add(int64_t channel, int64_t at, double* sums) const {
+    const double d = to_float(x[at]) - to_float(x[place(e, channel, 0)]);
+    sums[0] += d;
+    sums[1] += d * d;
+  }
+};
+template <typename T, typename S>
+struct Slopes {
+  const T *dy, *x;
+  const S *mean, *variance;
+  float epsilon;
+  __device__ void add(int64_t channel, int64_t at, double* sums) const {
+    const float d = to_float(dy[at]);
+    const float inv = 1.0f / sqrtf(to_float(variance[channel]) + epsilon);
+    sums[0] += d;
+    sums[1] += static_cast<double>(d * ((to_float(x[at]) - to_float(mean[channel])) * inv));
+  }
+};
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    sum_plain(ChannelExtent e, F terms, int64_t chunks, double* sums) {
+  __shared__ double spare[kRows];
+  const int64_t channel = blockIdx.x % e.channels, chunk = blockIdx.x / e.channels;
+  const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
+  const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+  double mine[2] = {};
+  Places places(e, channel, begin + threadIdx.x);
+  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads, places.next()) {
+    terms.add(channel, places.at(), mine);
+  }
+  for (int k = 0; k < 2; ++k) {
+    const double sum = group_fold<kThreads>(mine[k], Add{}, spare);
+    if (threadIdx.x == 0) sums[(k * chunks + chunk) * e.channels + channel] = sum;
+  }
+}
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t groups, double* sums) {
+  __shared__ double rows[2][kRows][kWarp + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            row = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t channel = blockIdx.x % groups * kWarp + lane, chunk = blockIdx.x / groups;
+  const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
+  const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+  double mine[2] = {};
+  for (int64_t j = begin + row; j < end && channel < e.channels; j += kRows) {
+    terms.add(channel, place(e, channel, j), mine);
+  }
+  for (int k = 0; k < 2; ++k) rows[k][row][lane] = mine[k];
+  __syncthreads();
+  if (row != 0 || channel >= e.channels) return;
+  for (int k = 0; k < 2; ++k) {
+    double sum = 0;
+    for (int r = 0; r < kRows; ++r) sum += rows[k][r][lane];
+    sums[(k * chunks + chunk) * e.channels + channel] = sum;
+  }
+}
+
+template <typename F>
+cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cudaStream_t stream) {
+  const int64_t chunks = chunks_of(e), groups = blocks_for(e.channels, kWarp);
+  return e.last ? launch_blocks(stream, chunks * groups, kThreads, sum_last<F>, e, terms, chunks,
+                                groups, sums)
+                : launch_blocks(stream, chunks * e.channels, kThreads, sum_plain<F>, e, terms,
+                                chunks, sums);
+}
+
+// to[channel] = sum k of the channel, and rounded to `stored`, which may be null.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, float* to, T* stored) {
+  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (channel >= channels) return;
+  double sum = 0;
+  for (int64_t c = 0; c < chunks; ++c) sum += sums[(k * chunks + c) * channels + channel];
+  to[channel] = static_cast<float>(sum);
+  if (stored != nullptr) stored[channel] = Stored<T>::from(to[channel]);
+}
+
+template <typename T>
+cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, float* to, void* stored,
+                   cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, add_chunks<T>,
+                       e.channels, chunks_of(e), s.sums, k, to, static_cast<T*>(stored));
+}
+
+// Mean and variance from the sums of Moments.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
+  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (channel >= e.channels) return;
+  double sums[2] = {};
+  for (int64_t c = 0; c < 2 * chunks; ++c) sums[c / chunks] += s.sums[c * e.channels + channel];
+  const int64_t count = e.samples * e.inner;
+  const double share = 1.0 / static_cast<double>(count > 0 ? count : 1);
+  const double first = count > 0 ? to_float(x[place(e, channel, 0)]) : 0;
+  const double off = sums[0] * share, variance = sums[1] * share - off * off;
+  s.mean[channel] = static_cast<float>(first + off);
+  s.variance[channel] = static_cast<float>(variance < 0 ? 0 : variance);
+}
+
+// Means and variances that y is made from, and what is kept of them.
+template <typename S>
+__global__ void __launch_bounds__(kThreads) settle_kernel(ChannelNorm n, Scratch s) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= n.extent.channels) return;
+  const float mean = to_float(static_cast<const S*>(n.mean)[c]);
+  const float variance = to_float(static_cast<const S*>(n.variance)[c]);
+  if (!n.training) {
+    s.mean[c] = mean;
+    s.variance[c] = variance;
+  }
+  const auto put = [&](void* to, float value) {
+    if (to != nullptr) static_cast<S*>(to)[c] = Stored<S>::from(value);
+  };
+  put(n.running_mean, mean * n.momentum + s.mean[c] * (1.0f - n.momentum));
+  put(n.running_variance, variance * n.momentum + s.variance[c] * (1.0f - n.momentum));
+  put(n.batch_mean, s.mean[c]);
+  put(n.batch_variance, s.variance[c]);
+}
+
+__device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
+  return e.last ? i % e.channels : i / e.inner % e.channels;
+}
+
+// V elements that lie side by side: of one channel, or of V channels where these are last.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch s) {
+  const ChannelExtent& e = n.extent;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
+  if (i >= e.samples * e.channels * e.inner) return;
+  const int64_t first = channel_of(e, i);
+  float v[V];
+  load<V>(static_cast<const T*>(n.x) + i, v);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const int64_t c = e.last ? first + k : first;
+    const float factor =
+        to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
+    v[k] = (v[k] - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]);
+  }
+  store<V>(static_cast<T*>(n.y) + i, v);
+}
+
+template <typename T, typename S, int V>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient n, Scratch s) {
+  const ChannelExtent& e = n.extent;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
+  if (i >= e.samples * e.channels * e.inner) return;
+  const int64_t first = channel_of(e, i);
+  const auto of = [&](const void* values, int64_t at) {
+    return to_float(static_cast<const T*>(values)[at]);
+  };
+  const auto stat = [](const void* values, int64_t c) {
+    return to_float(static_cast<const S*>(values)[c]);
+  };
+  float d[V], v[V];
+  load<V>(static_cast<const T*>(n.dy) + i, d);
+  if (n.training) load<V>(static_cast<const T*>(n.x) + i, v);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const int64_t c = e.last ? first + k : first;
+    const float inv = 1.0f / sqrtf(stat(n.variance, c) + n.epsilon);
+    float through = 0;
+    if (n.training) {
+      const float share = 1.0f / static_cast<float>(e.samples * e.inner);
+      const float h = (v[k] - stat(n.mean, c)) * inv;
+      through = (s.shift[c] + h * s.slope[c]) * share;
+    }
+    d[k] = of(n.scale, c) * inv * (d[k] - through);
+  }
+  store<V>(static_cast<T*>(n.dx) + i, d);
+}
+
+// Over all elements, in packs where channels or what lies behind one have whole ones.
+template <typename T, typename N, typename... P>
+cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch), const N& n,
+                          const Scratch& s, cudaStream_t stream, const P*... pointers) {
+  const ChannelExtent& e = n.extent;
+  const int64_t elements = e.samples * e.channels * e.inner;
+  return aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...)
+             ? launch_blocks(stream, blocks_for(elements, kThreads * kPack<T>), kThreads, packs, n,
+                             s)
+             : launch_blocks(stream, blocks_for(elements, kThreads), kThreads, singly, n, s);
+}
+
+template <typename T, typename S>
+cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
+  const ChannelExtent& e = n.extent;
+  const Scratch s = scratch_of(e, n.scratch);
+  if (n.training) {
+    const T* x = static_cast<const T*>(n.x);
+    OFSDP_CUDA_TRY(sum_terms(e, Moments<T>{x, e}, s.sums, stream));
+    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads,
+                                 finish_moments<T>, e, chunks_of(e), x, s));
+  }
+  OFSDP_CUDA_TRY(
+      launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<S>, n, s));
+  return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
+}
+
+template <typename T, typename S>
+cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
+  const ChannelExtent& e = n.extent;
+  const Scratch s = scratch_of(e, n.scratch);
+  const Slopes<T, S> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
+                            static_cast<const S*>(n.mean), static_cast<const S*>(n.variance),
+                            n.epsilon};
+  OFSDP_CUDA_TRY(sum_terms(e, slopes, s.sums, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 0, s.shift, n.dbias, stream));
+  OFSDP_CUDA_TRY(finish<T>(e, s, 1, s.slope, n.dscale, stream));
+  if (n.dx == nullptr) return cudaSuccess;
+  return over_elements<T>(gradient_kernel<T, S, kPack<T>>, gradient_kernel<T, S, 1>, n, s, stream,
+                          n.dy, n.x, n.dx);
+}
+
+// f(T{}, S{}): the types of elements and of statistics.
+template <typename F>
+cudaError_t with_types(const ChannelExtent& e, const F& f) {
+  return with_float(e.dtype, [&](auto t) {
+    if (e.stats == e.dtype) return f(t, t);
+    return e.stats == DType::kFloat32 ? f(t, float{}) : cudaErrorNotSupported;
+  });
+}
+
+}  // namespace
+
+size_t channel_norm_scratch(const ChannelExtent& e) {
+  return floats_of(e) + static_cast<size_t>(2 * chunks_of(e) * e.channels) * sizeof(double);
+}
+
+cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream) {
+  return with_types(n.extent, [&](auto t, auto stats) {
+    return norm_as<decltype(t), decltype(stats)>(n, stream);
+  });
+}
+
+cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream) {
+  return with_types(n.extent, [&](auto t, auto stats) {
+    return grad_as<decltype(t), decltype(stats)>(n, stream);
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,72 @@
+#include <cmath>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/norm/lrn.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// bias + alpha * the sum of squares around channel c, of x at channel 0.
+template <typename T>
+__device__ inline float window_sum(const LrnExtent& e, const T* x, int64_t c) {
+  const int64_t first = c > e.before ? c - e.before : 0,
+                last = c + e.after < e.channels ? c + e.after : e.channels - 1;
+  float sum = 0;
+  for (int64_t k = first; k <= last; ++k) {
+    const float v = to_float(x[k * e.inner]);
+    sum += v * v;
+  }
+  return e.bias + e.alpha * sum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) lrn_kernel(LrnExtent e, const T* x, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.batch * e.channels * e.inner) return;
+  const int64_t c = i / e.inner % e.channels;
+  const float s = window_sum(e, x + (i - c * e.inner), c);
+  y[i] = Stored<T>::from(to_float(x[i]) * powf(s, -e.beta));
+}
+
+// Channels whose window holds c are those from c - after to c + before.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= e.batch * e.channels * e.inner) return;
+  const int64_t c = i / e.inner % e.channels, base = i - c * e.inner;
+  const int64_t first = c > e.after ? c - e.after : 0,
+                last = c + e.before < e.channels ? c + e.before : e.channels - 1;
+  float through = 0, direct = 0;
+  for (int64_t k = first; k <= last; ++k) {
+    const float s = window_sum(e, x + base, k), power = powf(s, -e.beta);
+    const float d = to_float(dy[base + k * e.inner]);
+    if (k == c) direct = d * power;
+    through += d * to_float(x[base + k * e.inner]) * (power / s);
+  }
+  dx[i] = Stored<T>::from(direct - 2.0f * e.alpha * e.beta * to_float(x[i]) * through);
+}
+
+}  // namespace
+
+cudaError_t lrn(const LrnExtent& e, const void* x, void* y, cudaStream_t stream) {
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return launch_blocks(stream, blocks_for(e.batch * e.channels * e.inner, kThreads), kThreads,
+                         lrn_kernel<T>, e, static_cast<const T*>(x), static_cast<T*>(y));
+  });
+}
+
+cudaError_t lrn_grad(const LrnExtent& e, const void* dy, const void* x, void* dx,
+                     cudaStream_t stream) {
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return launch_blocks(stream, blocks_for(e.batch * e.channels * e.inner, kThreads), kThreads,
+                         grad_kernel<T>, e, static_cast<const T*>(dy), static_cast<const T*>(x),
+                         static_cast<T*>(dx));
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,398 @@
+// A row belongs to a group of threads: a warp up to 1024 elements, a block of 256 up to 8192, each thread holding up to 32
+// of them in registers; longer rows are walked by a block and come from the cache the second time. Column sums of the
+// backward are kept in registers by threads that see the same columns of many rows, then added over the warps of the block
+// and, in a second kernel, over the blocks.
+#include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/norm/rows.cuh"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+struct ForwardView {
+  int64_t rows, width, residual_rows;
+  float epsilon;
+  bool centred;
+  const void *x, *residual, *residual_bias, *scale, *bias;
+  void *y, *sum;
+  float *mean, *inv;
+};
+
+template <typename T>
+__device__ inline const T* at(const void* base, int64_t i) {
+  return static_cast<const T*>(base) + i;
+}
+template <typename T>
+__device__ inline T* at(void* base, int64_t i) {
+  return static_cast<T*>(base) + i;
+}
+
+template <int V, typename T>
+__device__ inline void add_pack(const void* from, int64_t i, float* to) {
+  float more[V];
+  load<V>(at<T>(from, i), more);
+#pragma unroll
+  for (int k = 0; k < V; ++k) to[k] += more[k];
+}
+
+// x + residual + bias of elements column .. column + V - 1 of a row.
+template <int V, typename T>
+__device__ inline void load_sum(const ForwardView& n, int64_t row, int64_t column, float* to) {
+  load<V>(at<T>(n.x, row * n.width + column), to);
+  if (n.residual != nullptr) {
+    add_pack<V, T>(n.residual, row % n.residual_rows * n.width + column, to);
+  }
+  if (n.residual_bias != nullptr) add_pack<V, T>(n.residual_bias, column, to);
+}
+
+template <int V, typename T>
+__device__ inline void write_pack(const ForwardView& n, int64_t row, int64_t column, float* s,
+                                  float mean, float inv) {
+  if (n.sum != nullptr) store<V>(at<T>(n.sum, row * n.width + column), s);
+#pragma unroll
+  for (int k = 0; k < V; ++k) s[k] = (s[k] - mean) * inv;
+  float other[V];
+  if (n.scale != nullptr) {
+    load<V>(at<T>(n.scale, column), other);
+#pragma unroll
+    for (int k = 0; k < V; ++k) s[k] *= other[k];
+  }
+  if (n.bias != nullptr) {
+    load<V>(at<T>(n.bias, column), other);
+#pragma unroll
+    for (int k = 0; k < V; ++k) s[k] += other[k];
+  }
+  store<V>(at<T>(n.y, row * n.width + column), s);
+}
+
+__device__ inline void write_stats(const ForwardView& n, int64_t row, float mean, float inv) {
+  if (n.mean != nullptr) n.mean[row] = mean;
+  if (n.inv != nullptr) n.inv[row] = inv;
+}
+
+// E elements a thread in packs of V; a row is G threads wide.
+template <typename T, int V, int E, int G>
+__global__ void __launch_bounds__(kThreads) forward_held(ForwardView n) {
+  __shared__ float spare[kThreads / kWarp];
+  constexpr int kPacks = E / V;
+  const int lane = static_cast<int>(threadIdx.x) % G;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
+  const bool there = row < n.rows;  // all lanes of a group alike
+  float s[E];
+  float total = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = (int64_t{p} * G + lane) * V;
+    if (there && column < n.width) {
+      load_sum<V, T>(n, row, column, s + p * V);
+#pragma unroll
+      for (int k = 0; k < V; ++k) total += s[p * V + k];
+    }
+  }
+  const float count = static_cast<float>(n.width);
+  const float mean = n.centred ? group_fold<G>(total, Add{}, spare) / count : 0.0f;
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if ((int64_t{p} * G + lane) * V < n.width) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const float d = there ? s[p * V + k] - mean : 0.0f;
+        squares += d * d;
+      }
+    }
+  }
+  const float variance = group_fold<G>(squares, Add{}, spare) / count;
+  const float inv = 1.0f / sqrtf(variance + n.epsilon);
+  if (!there) return;
+  if (lane == 0) write_stats(n, row, mean, inv);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = (int64_t{p} * G + lane) * V;
+    if (column < n.width) write_pack<V, T>(n, row, column, s + p * V, mean, inv);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) forward_walked(ForwardView n) {
+  __shared__ float spare[kThreads / kWarp];
+  const int64_t row = blockIdx.x;
+  const float count = fmaxf(static_cast<float>(n.width), 1.0f);
+  float total = 0, s[1];
+  for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
+    load_sum<1, T>(n, row, c, s);
+    total += s[0];
+  }
+  const float mean = n.centred ? group_fold<kThreads>(total, Add{}, spare) / count : 0.0f;
+  float squares = 0;
+  for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
+    load_sum<1, T>(n, row, c, s);
+    squares += (s[0] - mean) * (s[0] - mean);
+  }
+  const float variance = group_fold<kThreads>(squares, Add{}, spare) / count;
+  const float inv = 1.0f / sqrtf(variance + n.epsilon);
+  if (threadIdx.x == 0) write_stats(n, row, mean, inv);
+  for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
+    load_sum<1, T>(n, row, c, s);
+    write_pack<1, T>(n, row, c, s, mean, inv);
+  }
+}
+
+// --- backward ---
+
+struct BackwardView {
+  int64_t rows, width;
+  const void *dy, *x, *scale;
+  const float *mean, *inv, *dmean, *dinv;
+  void* dx;
+  float* partial;  // [blocks, 2, width]: of dscale and dbias; null: not wanted
+};
+
+// mean(g) and mean(g h), with what flows through the statistics.
+struct Means {
+  float g, gh;
+};
+__device__ inline Means means_of(const BackwardView& n, int64_t row, float sum_g, float sum_gh,
+                                 float inv) {
+  const float count = static_cast<float>(n.width);
+  Means m{n.mean == nullptr ? 0.0f : sum_g / count, sum_gh / count};
+  if (n.dmean != nullptr) m.g -= n.dmean[row] / (count * inv);
+  if (n.dinv != nullptr) m.gh += n.dinv[row] * inv / count;
+  return m;
+}
+
+// Rows row, row + step, ... of one group; what lies in the held elements of `sums` is added over them.
+template <typename T, int V, int E, int G>
+__device__ inline void backward_row(const BackwardView& n, int64_t row, int lane, bool there,
+                                    float* sums, float* spare) {
+  constexpr int kPacks = E / V;
+  const float mean = there && n.mean != nullptr ? n.mean[row] : 0.0f;
+  const float inv = there ? n.inv[row] : 1.0f;
+  float d[E], h[E];
+  float sum_g = 0, sum_gh = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = (int64_t{p} * G + lane) * V;
+    if (there && column < n.width) {
+      load<V>(at<T>(n.dy, row * n.width + column), d + p * V);
+      load<V>(at<T>(n.x, row * n.width + column), h + p * V);
+      float scale[V];
+      if (n.scale != nullptr) load<V>(at<T>(n.scale, column), scale);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const int i = p * V + k;
+        h[i] = (h[i] - mean) * inv;
+        sums[i] += d[i] * h[i];
+        sums[E + i] += d[i];
+        if (n.scale != nullptr) d[i] *= scale[k];
+        sum_g += d[i];
+        sum_gh += d[i] * h[i];
+      }
+    }
+  }
+  sum_g = group_fold<G>(sum_g, Add{}, spare);
+  sum_gh = group_fold<G>(sum_gh, Add{}, spare);
+  if (!there) return;
+  const Means m = means_of(n, row, sum_g, sum_gh, inv);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = (int64_t{p} * G + lane) * V;
+    if (column < n.width) {
+      float dx[V];
+#pragma unroll
+      for (int k = 0; k < V; ++k) dx[k] = inv * (d[p * V + k] - m.g - h[p * V + k] * m.gh);
+      store<V>(at<T>(n.dx, row * n.width + column), dx);
+    }
+  }
+}
+
+template <typename T, int V, int E, int G>
+__global__ void __launch_bounds__(kThreads) backward_held(BackwardView n) {
+  constexpr int kGroups = kThreads / G;
+  __shared__ float spare[kThreads / kWarp];
+  __shared__ float joined[2 * E * kWarp];  // of one warp, where groups are warps
+  const int lane = static_cast<int>(threadIdx.x) % G, group = static_cast<int>(threadIdx.x) / G;
+  float sums[2 * E] = {};
+  const int64_t step = int64_t{gridDim.x} * kGroups;
+  for (int64_t first = int64_t{blockIdx.x} * kGroups; first < n.rows; first += step) {
+    const int64_t row = first + group;
+    backward_row<T, V, E, G>(n, row, lane, row < n.rows, sums, spare);
+  }
+  if (n.partial == nullptr) return;
+  if constexpr (kGroups > 1) {  // the first warp takes the others' sums, in their order
+    for (int g = 1; g < kGroups; ++g) {
+      __syncthreads();
+      if (group == g) {
+#pragma unroll
+        for (int i = 0; i < 2 * E; ++i) joined[i * kWarp + lane] = sums[i];
+      }
+      __syncthreads();
+      if (group == 0) {
+#pragma unroll
+        for (int i = 0; i < 2 * E; ++i) sums[i] += joined[i * kWarp + lane];
+      }
+    }
+    if (group != 0) return;
+  }
+  float* to = n.partial + int64_t{blockIdx.x} * 2 * n.width;
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int64_t column = (int64_t{i / V} * G + lane) * V + i % V;
+    if (column < n.width) {
+      to[column] = sums[i];
+      to[n.width + column] = sums[E + i];
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) backward_walked(BackwardView n) {
+  __shared__ float spare[kThreads / kWarp];
+  const int64_t row = blockIdx.x, at_row = row * n.width;
+  const float mean = n.mean == nullptr ? 0.0f : n.mean[row];
+  const float inv = n.inv[row];
+  auto g = [&](int64_t c) {
+    const float d = to_float(*at<T>(n.dy, at_row + c));
+    return n.scale == nullptr ? d : d * to_float(*at<T>(n.scale, c));
+  };
+  auto h = [&](int64_t c) { return (to_float(*at<T>(n.x, at_row + c)) - mean) * inv; };
+  float sum_g = 0, sum_gh = 0;
+  for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
+    sum_g += g(c);
+    sum_gh += g(c) * h(c);
+  }
+  sum_g = group_fold<kThreads>(sum_g, Add{}, spare);
+  sum_gh = group_fold<kThreads>(sum_gh, Add{}, spare);
+  const Means m = means_of(n, row, sum_g, sum_gh, inv);
+  for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
+    *at<T>(n.dx, at_row + c) = Stored<T>::from(inv * (g(c) - m.g - h(c) * m.gh));
+  }
+}
+
+// Of a block of rows and kThreads columns; before backward_walked, which may write dx over dy or x.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) column_sums(BackwardView n, int64_t rows_a_block) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= n.width) return;
+  const int64_t first = blockIdx.y * rows_a_block;
+  const int64_t last = first + rows_a_block < n.rows ? first + rows_a_block : n.rows;
+  float dscale = 0, dbias = 0;
+  for (int64_t row = first; row < last; ++row) {
+    const float d = to_float(*at<T>(n.dy, row * n.width + column));
+    const float x = to_float(*at<T>(n.x, row * n.width + column));
+    dscale += d * ((x - (n.mean == nullptr ? 0.0f : n.mean[row])) * n.inv[row]);
+    dbias += d;
+  }
+  float* to = n.partial + int64_t{blockIdx.y} * 2 * n.width;
+  to[column] = dscale;
+  to[n.width + column] = dbias;
+}
+
+// Partials of all blocks, 32 threads a column, each every 32nd block.
+constexpr int kAdders = 32;
+template <typename T>
+__global__ void __launch_bounds__(kWarp* kAdders)
+    add_partials(const float* partial, int64_t blocks, int64_t width, T* dscale, T* dbias) {
+  __shared__ float sums[kAdders][kWarp];
+  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  const bool second = blockIdx.y == 1;
+  T* to = second ? dbias : dscale;
+  float sum = 0;
+  if (column < width && to != nullptr) {
+    const float* from = partial + (second ? width : 0) + column;
+#pragma unroll 4
+    for (int64_t b = threadIdx.y; b < blocks; b += kAdders) sum += from[b * 2 * width];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width || to == nullptr) return;
+  for (int k = 1; k < kAdders; ++k) sum += sums[k][threadIdx.x];
+  to[column] = Stored<T>::from(sum);
+}
+
+constexpr int64_t kPartials = 528;   // four blocks for each of 132 processors
+constexpr int64_t kWalkedRows = 64;  // at least, of a block of column_sums
+
+int64_t partial_count(int64_t rows) { return std::clamp<int64_t>(rows, 1, kPartials); }
+
+template <typename T>
+cudaError_t forward_as(const NormForward& n, cudaStream_t stream) {
+  const ForwardView view{n.rows, n.width,    n.residual_rows, n.epsilon, n.centred,
+                         n.x,    n.residual, n.residual_bias, n.scale,   n.bias,
+                         n.y,    n.sum,      n.mean,          n.inv};
+  if (n.width == 0 || n.width > kLongestHeld) {
+    return launch_blocks(stream, n.rows, kThreads, forward_walked<T>, view);
+  }
+  const bool packs =
+      aligned16(n.width, sizeof(T), n.x, n.residual, n.residual_bias, n.scale, n.bias, n.y, n.sum);
+  return held<T>(n.width, packs, [&](auto v, auto e, auto g) {
+    constexpr int V = decltype(v)::value, E = decltype(e)::value, G = decltype(g)::value;
+    return launch_blocks(stream, blocks_for(n.rows, kThreads / G), kThreads,
+                         forward_held<T, V, E, G>, view);
+  });
+}
+
+template <typename T>
+cudaError_t add_columns(const NormBackward& n, int64_t blocks, cudaStream_t stream) {
+  if (n.dscale == nullptr && n.dbias == nullptr) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(blocks_for(n.width, kWarp)), 2);
+  return launch(stream, grid, dim3(kWarp, kAdders), add_partials<T>,
+                static_cast<const float*>(n.scratch), blocks, n.width, static_cast<T*>(n.dscale),
+                static_cast<T*>(n.dbias));
+}
+
+template <typename T>
+cudaError_t walked_backward(const NormBackward& n, const BackwardView& view, cudaStream_t stream) {
+  int64_t blocks = 0;
+  if (view.partial != nullptr) {
+    const int64_t rows = std::max(kWalkedRows, blocks_for(n.rows, kPartials));
+    blocks = blocks_for(n.rows, rows);
+    const dim3 grid(static_cast<unsigned>(blocks_for(n.width, kThreads)),
+                    static_cast<unsigned>(blocks));
+    OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), column_sums<T>, view, rows));
+  }
+  OFSDP_CUDA_TRY(launch_blocks(stream, n.rows, kThreads, backward_walked<T>, view));
+  return add_columns<T>(n, blocks, stream);
+}
+
+template <typename T>
+cudaError_t backward_as(const NormBackward& n, cudaStream_t stream) {
+  if (n.width == 0) return cudaSuccess;
+  const bool sums = n.dscale != nullptr || n.dbias != nullptr;
+  if (n.rows == 0) return add_columns<T>(n, 0, stream);
+  const BackwardView view{n.rows,
+                          n.width,
+                          n.dy,
+                          n.x,
+                          n.scale,
+                          n.mean,
+                          n.inv,
+                          n.dmean,
+                          n.dinv,
+                          n.dx,
+                          sums ? static_cast<float*>(n.scratch) : nullptr};
+  if (n.width > kLongestHeld) return walked_backward<T>(n, view, stream);
+  const bool packs = aligned16(n.width, sizeof(T), n.dy, n.x, n.scale, n.dx);
+  int64_t blocks = 0;
+  OFSDP_CUDA_TRY(held<T>(n.width, packs, [&](auto v, auto e, auto g) {
+    constexpr int V = decltype(v)::value, E = decltype(e)::value, G = decltype(g)::value;
+    blocks = partial_count(blocks_for(n.rows, kThreads / G));
+    return launch_blocks(stream, blocks, kThreads, backward_held<T, V, E, G>, view);
+  }));
+  return add_columns<T>(n, blocks, stream);
+}
+
+}  // namespace
+
+cudaError_t norm_forward(const NormForward& n, cudaStream_t stream) {
+  return with_float(n.dtype, [&](auto t) { return forward_as<decltype(t)>(n, stream); });
+}
+
+size_t norm_backward_scratch(int64_t rows, int64_t width) {
+  return static_cast<size_t>(partial_count(rows) * 2 * width) * sizeof(float);
+}
+
+cudaError_t norm_backward(const NormBackward& n, cudaStream_t stream) {
+  return with_float(n.dtype, [&](auto t) { return backward_as<decltype(t)>(n, stream); });
+}
+
+}  // namespace ofsdp::kernels::cuda

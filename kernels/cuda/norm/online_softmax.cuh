@@ -1,0 +1,48 @@
+// Maximum of a row and sum of e^(x - maximum) in one walk: each thread rescales its sum when its maximum grows, then the
+// threads' are joined (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/norm/rows.cuh"
+
+namespace ofsdp::kernels::cuda {
+
+struct OnlineSoftmax {
+  float max = -INFINITY, sum = 0;
+
+  template <int N>
+  __host__ __device__ void add(const float* v) {
+    float most = max;
+    for (int k = 0; k < N; ++k) most = v[k] > most || v[k] != v[k] ? v[k] : most;
+    if (most == -INFINITY) return;  // nothing but -infinity yet
+    float more = 0;
+    for (int k = 0; k < N; ++k) more += expf(v[k] - most);
+    sum = (max == -INFINITY ? 0.0f : sum * expf(max - most)) + more;
+    max = most;
+  }
+};
+
+// Of a group of G threads; all of them get it.
+template <int G>
+__device__ inline OnlineSoftmax joined(const OnlineSoftmax& mine, float* spare) {
+  OnlineSoftmax all;
+  all.max = group_fold<G>(mine.max, Largest{}, spare);
+  all.sum = group_fold<G>(mine.max == -INFINITY ? 0.0f : mine.sum * expf(mine.max - all.max), Add{},
+                          spare);
+  return all;
+}
+
+template <int G, typename T>
+__device__ inline OnlineSoftmax online_softmax(const T* row, int64_t n, int thread, float* spare) {
+  OnlineSoftmax mine;
+  walk_row(row, n, true, thread, G, [&](auto count, int64_t i) {
+    constexpr int N = decltype(count)::value;
+    float v[N];
+    load<N>(row + i, v);
+    mine.template add<N>(v);
+  });
+  return joined<G>(mine, spare);
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,226 @@
+#include "kernels/cuda/norm/online_softmax.cuh"
+#include "kernels/cuda/norm/rows.cuh"
+#include "kernels/cuda/norm/softmax.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+template <typename T, int V, int E, int G>
+__global__ void __launch_bounds__(kThreads)
+    forward_held(const T* x, T* y, int64_t rows, int64_t n, bool log) {
+  __shared__ float spare[kThreads / kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % G;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
+  const bool there = row < rows;
+  float v[E];
+  float max = -INFINITY;
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    const int64_t c = (int64_t{p} * G + lane) * V;
+    if (there && c < n) {
+      load<V>(x + row * n + c, v + p * V);
+#pragma unroll
+      for (int k = 0; k < V; ++k) max = Largest{}(max, v[p * V + k]);
+    }
+  }
+  max = group_fold<G>(max, Largest{}, spare);
+  float sum = 0;
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    if (there && (int64_t{p} * G + lane) * V < n) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        v[p * V + k] -= max;
+        const float e = expf(v[p * V + k]);
+        if (!log) v[p * V + k] = e;
+        sum += e;
+      }
+    }
+  }
+  sum = group_fold<G>(sum, Add{}, spare);
+  if (!there) return;
+  const float scale = 1.0f / sum, less = logf(sum);
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    const int64_t c = (int64_t{p} * G + lane) * V;
+    if (c < n) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) v[p * V + k] = log ? v[p * V + k] - less : v[p * V + k] * scale;
+      store<V>(y + row * n + c, v + p * V);
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    forward_walked(const T* x, T* y, int64_t n, bool packs, bool log) {
+  __shared__ float spare[kThreads / kWarp];
+  const T* from = x + blockIdx.x * n;
+  T* to = y + blockIdx.x * n;
+  const OnlineSoftmax all = online_softmax<kThreads>(from, n, static_cast<int>(threadIdx.x), spare);
+  const float scale = 1.0f / all.sum, less = logf(all.sum);
+  walk_row(from, n, packs, static_cast<int>(threadIdx.x), kThreads, [&](auto count, int64_t i) {
+    constexpr int N = decltype(count)::value;
+    float v[N];
+    load<N>(from + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] = log ? (v[k] - all.max) - less : expf(v[k] - all.max) * scale;
+    store<N>(to + i, v);
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) forward_columns(const T* x, T* y, SoftmaxExtent e) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= e.outer * e.inner) return;
+  const int64_t first = column / e.inner * e.classes * e.inner + column % e.inner;
+  auto at = [&](int64_t c) { return to_float(x[first + c * e.inner]); };
+  float max = -INFINITY, sum = 0;
+  for (int64_t c = 0; c < e.classes; ++c) max = Largest{}(max, at(c));
+  for (int64_t c = 0; c < e.classes; ++c) sum += expf(at(c) - max);
+  const float scale = 1.0f / sum, less = logf(sum);
+  for (int64_t c = 0; c < e.classes; ++c) {
+    const float v = at(c) - max;
+    y[first + c * e.inner] = Stored<T>::from(e.log ? v - less : expf(v) * scale);
+  }
+}
+
+// What is summed over the classes, and the gradient from the sum.
+__device__ inline float term(float dy, float y, bool log) { return log ? dy : dy * y; }
+__device__ inline float slope(float dy, float y, float sum, bool log) {
+  return log ? dy - expf(y) * sum : y * (dy - sum);
+}
+
+template <typename T, int V, int E, int G>
+__global__ void __launch_bounds__(kThreads)
+    backward_held(const T* dy, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
+  __shared__ float spare[kThreads / kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % G;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
+  const bool there = row < rows;
+  float d[E], v[E];
+  float sum = 0;
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    const int64_t c = (int64_t{p} * G + lane) * V;
+    if (there && c < n) {
+      load<V>(dy + row * n + c, d + p * V);
+      load<V>(y + row * n + c, v + p * V);
+#pragma unroll
+      for (int k = 0; k < V; ++k) sum += term(d[p * V + k], v[p * V + k], log);
+    }
+  }
+  sum = group_fold<G>(sum, Add{}, spare);
+  if (!there) return;
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    const int64_t c = (int64_t{p} * G + lane) * V;
+    if (c < n) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) d[p * V + k] = slope(d[p * V + k], v[p * V + k], sum, log);
+      store<V>(dx + row * n + c, d + p * V);
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    backward_walked(const T* dy, const T* y, T* dx, int64_t n, bool packs, bool log) {
+  __shared__ float spare[kThreads / kWarp];
+  const int64_t at = blockIdx.x * n;
+  const int thread = static_cast<int>(threadIdx.x);
+  float sum = 0;
+  walk_row(dy + at, n, packs, thread, kThreads, [&](auto count, int64_t i) {
+    constexpr int N = decltype(count)::value;
+    float d[N], v[N];
+    load<N>(dy + at + i, d);
+    load<N>(y + at + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += term(d[k], v[k], log);
+  });
+  sum = group_fold<kThreads>(sum, Add{}, spare);
+  walk_row(dy + at, n, packs, thread, kThreads, [&](auto count, int64_t i) {
+    constexpr int N = decltype(count)::value;
+    float d[N], v[N];
+    load<N>(dy + at + i, d);
+    load<N>(y + at + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) d[k] = slope(d[k], v[k], sum, log);
+    store<N>(dx + at + i, d);
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    backward_columns(const T* dy, const T* y, T* dx, SoftmaxExtent e) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= e.outer * e.inner) return;
+  const int64_t first = column / e.inner * e.classes * e.inner + column % e.inner;
+  float sum = 0;
+  for (int64_t c = 0; c < e.classes; ++c) {
+    const int64_t at = first + c * e.inner;
+    sum += term(to_float(dy[at]), to_float(y[at]), e.log);
+  }
+  for (int64_t c = 0; c < e.classes; ++c) {
+    const int64_t at = first + c * e.inner;
+    dx[at] = Stored<T>::from(slope(to_float(dy[at]), to_float(y[at]), sum, e.log));
+  }
+}
+
+template <typename T>
+cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t stream) {
+  if (e.inner > 1) {
+    return launch_blocks(stream, blocks_for(e.outer * e.inner, kThreads), kThreads,
+                         forward_columns<T>, x, y, e);
+  }
+  if (e.classes > kLongestHeld) {
+    return launch_blocks(stream, e.outer, kThreads, forward_walked<T>, x, y, e.classes,
+                         same_alignment(x, y), e.log);
+  }
+  return held<T>(e.classes, aligned16(e.classes, sizeof(T), x, y), [&](auto v, auto n, auto g) {
+    constexpr int V = decltype(v)::value, E = decltype(n)::value, G = decltype(g)::value;
+    return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
+                         forward_held<T, V, E, G>, x, y, e.outer, e.classes, e.log);
+  });
+}
+
+template <typename T>
+cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
+                        cudaStream_t stream) {
+  if (e.inner > 1) {
+    return launch_blocks(stream, blocks_for(e.outer * e.inner, kThreads), kThreads,
+                         backward_columns<T>, dy, y, dx, e);
+  }
+  if (e.classes > kLongestHeld) {
+    return launch_blocks(stream, e.outer, kThreads, backward_walked<T>, dy, y, dx, e.classes,
+                         same_alignment(dy, y, dx), e.log);
+  }
+  return held<T>(
+      e.classes, aligned16(e.classes, sizeof(T), dy, y, dx), [&](auto v, auto n, auto g) {
+        constexpr int V = decltype(v)::value, E = decltype(n)::value, G = decltype(g)::value;
+        return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
+                             backward_held<T, V, E, G>, dy, y, dx, e.outer, e.classes, e.log);
+      });
+}
+
+}  // namespace
+
+cudaError_t softmax(const SoftmaxExtent& e, const void* x, void* y, cudaStream_t stream) {
+  if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return forward_as(e, static_cast<const T*>(x), static_cast<T*>(y), stream);
+  });
+}
+
+cudaError_t softmax_grad(const SoftmaxExtent& e, const void* dy, const void* y, void* dx,
+                         cudaStream_t stream) {
+  if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
+  return with_float(e.dtype, [&](auto t) {
+    using T = decltype(t);
+    return backward_as(e, static_cast<const T*>(dy), static_cast<const T*>(y), static_cast<T*>(dx),
+                       stream);
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

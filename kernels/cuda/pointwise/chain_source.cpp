@@ -1,0 +1,244 @@
+#include "kernels/cuda/pointwise/chain_source.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/core/chain.h"
+#include "kernels/cuda/pointwise/formulas_text.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+// What the host compiler's headers have, for NVRTC, which is given none.
+constexpr char kPrelude[] = R"cuda(
+#define OFSDP_KERNEL extern "C" __global__ void __launch_bounds__(256)
+namespace std {
+__host__ __device__ inline float exp(float x) { return ::expf(x); }
+__host__ __device__ inline float log(float x) { return ::logf(x); }
+__host__ __device__ inline float log1p(float x) { return ::log1pf(x); }
+__host__ __device__ inline float sqrt(float x) { return ::sqrtf(x); }
+__host__ __device__ inline float tanh(float x) { return ::tanhf(x); }
+__host__ __device__ inline float erf(float x) { return ::erff(x); }
+__host__ __device__ inline float fabs(float x) { return ::fabsf(x); }
+}  // namespace std
+namespace ofsdp::kernels {
+namespace cuda {
+__device__ inline float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
+)cuda";
+
+constexpr char kFloat32[] = R"cuda(
+typedef float Element;
+__device__ inline float to_float(Element v) { return v; }
+__device__ inline Element of_float(float v) { return v; }
+)cuda";
+
+constexpr char kFloat16[] = R"cuda(
+struct Element { unsigned short bits; };
+__device__ inline float to_float(Element v) {
+  float made;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(made) : "h"(v.bits));
+  return made;
+}
+__device__ inline Element of_float(float v) {
+  Element made;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(made.bits) : "f"(v));
+  return made;
+}
+)cuda";
+
+constexpr char kBFloat16[] = R"cuda(
+struct Element { unsigned short bits; };
+__device__ inline float to_float(Element v) { return __uint_as_float(unsigned(v.bits) << 16); }
+__device__ inline Element of_float(float v) {
+  Element made;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(made.bits) : "f"(v));
+  return made;
+}
+)cuda";
+
+const char* element_of(DType dtype) {
+  if (dtype == DType::kFloat16) return kFloat16;
+  return dtype == DType::kBFloat16 ? kBFloat16 : kFloat32;
+}
+
+std::string formula(ChainOp op, const std::string& a, const std::string& b) {
+  switch (op) {
+    case ChainOp::kAdd:
+      return a + " + " + b;
+    case ChainOp::kSub:
+      return a + " - " + b;
+    case ChainOp::kMul:
+      return a + " * " + b;
+    case ChainOp::kDiv:
+      return a + " / " + b;
+    case ChainOp::kNeg:
+      return "-" + a;
+    case ChainOp::kRelu:
+      return "relu_of(" + a + ")";
+    case ChainOp::kSigmoid:
+      return "sigmoid_of(" + a + ")";
+    case ChainOp::kTanh:
+      return "std::tanh(" + a + ")";
+    case ChainOp::kExp:
+      return "std::exp(" + a + ")";
+    case ChainOp::kLog:
+      return "std::log(" + a + ")";
+    case ChainOp::kSqrt:
+      return "std::sqrt(" + a + ")";
+    case ChainOp::kReciprocal:
+      return "1.0f / " + a;
+    case ChainOp::kErf:
+      return "std::erf(" + a + ")";
+    case ChainOp::kSoftplus:
+      return "softplus_of(" + a + ")";
+    case ChainOp::kGelu:
+      return "gelu_of(" + a + ")";
+    case ChainOp::kGeluTanh:
+      return "gelu_tanh_of(" + a + ")";
+    case ChainOp::kReluGrad:
+      return "relu_grad(" + a + ", " + b + ")";
+    case ChainOp::kSigmoidGrad:
+      return "sigmoid_grad(" + a + ", " + b + ")";
+    case ChainOp::kTanhGrad:
+      return "tanh_grad(" + a + ", " + b + ")";
+    case ChainOp::kErfGrad:
+      return "erf_grad(" + a + ", " + b + ")";
+    case ChainOp::kSoftplusGrad:
+      return "softplus_grad(" + a + ", " + b + ")";
+    case ChainOp::kGeluGrad:
+      return a + " * gelu_slope(" + b + ")";
+    case ChainOp::kGeluTanhGrad:
+      return a + " * gelu_tanh_slope(" + b + ")";
+    case ChainOp::kNumber:
+      break;
+  }
+  return "";
+}
+
+bool is_single(const ChainProgram& p, int i) { return p.periods[i] == 1 && p.numel != 1; }
+
+std::string value(int i) { return format_text("v{}", i); }
+
+// Before the loop over elements: every operand; single ones as a number.
+std::string loads(const ChainProgram& p) {
+  std::string text;
+  for (int i = 0; i < p.inputs; ++i) {
+    if (p.periods[i] == p.numel) {
+      text += format_text("  const Elements<N> x{0} = elements<N>(p.x[{0}], i);\n", i);
+    } else if (p.periods[i] == 1) {
+      text += format_text("  const float v{0} = to_float(elements<1>(p.x[{0}], 0).v[0]);\n", i);
+    } else {
+      text +=
+          format_text("  const Elements<N> x{0} = elements<N>(p.x[{0}], i % p.periods[{0}]);\n", i);
+    }
+  }
+  return text;
+}
+
+std::string steps(const ChainProgram& p) {
+  std::string text;
+  for (int i = 0; i < p.inputs; ++i) {
+    if (!is_single(p, i)) text += format_text("    const float v{0} = to_float(x{0}.v[e]);\n", i);
+  }
+  for (int s = 0; s < p.steps; ++s) {
+    const std::string made =
+        p.ops[s] == ChainOp::kNumber
+            ? format_text("float_of_bits({:#x}u)", std::bit_cast<uint32_t>(p.numbers[s]))
+            : formula(p.ops[s], value(p.a[s]), value(p.b[s]));
+    text += format_text("    const float v{} = {};\n", p.inputs + s, made);
+  }
+  return text;
+}
+
+}  // namespace
+
+ChainProgram chain_program(const Problem& p) {
+  const Chain source = *Chain::parse(p.attributes, p.inputs.size());
+  const auto out = std::ranges::find_if(p.outputs, &TensorDesc::present);
+  ChainProgram program;
+  program.dtype = p.in(0).dtype;
+  program.numel = out->numel();
+  program.inputs = source.inputs;
+  program.steps = static_cast<int>(source.steps.size());
+  program.results = static_cast<int>(p.outputs.size());
+  for (size_t i = 0; i < p.inputs.size(); ++i) program.periods[i] = p.in(i).numel();
+  for (size_t s = 0; s < source.steps.size(); ++s) {
+    const ChainStep& step = source.steps[s];
+    program.ops[s] = step.op;
+    program.a[s] = static_cast<uint8_t>(std::max(step.a, 0));
+    program.b[s] = static_cast<uint8_t>(std::max(step.b, 0));
+    program.numbers[s] = step.number;
+  }
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    program.values[i] = static_cast<uint8_t>(source.results[i]);
+  }
+  return program;
+}
+
+bool chain_goes_wide(const ChainProgram& p, const ChainArguments& arguments) {
+  const int64_t pack = 16 / static_cast<int64_t>(dtype_size(p.dtype));
+  const auto lies_well = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  for (int i = 0; i < p.inputs; ++i) {
+    const bool even = p.periods[i] == p.numel || p.periods[i] % pack == 0;
+    if (!is_single(p, i) && !(even && lies_well(arguments.x[i]))) return false;
+  }
+  return std::all_of(arguments.y, arguments.y + p.results, lies_well);
+}
+
+std::string chain_body(const ChainProgram& p, const std::vector<bool>& wanted,
+                       const std::string& name) {
+  std::string made, stored, stores;
+  for (int k = 0; k < p.results; ++k) {
+    if (!wanted[static_cast<size_t>(k)]) continue;
+    made += format_text("  Elements<N> y{};\n", k);
+    stored += format_text("    y{}.v[e] = of_float({});\n", k, value(p.values[k]));
+    stores += format_text("  put<N>(p.y[{0}], i, y{0});\n", k);
+  }
+  std::string text = format_text(
+      "struct Arguments {{\n  const void* x[{}];\n  void* y[{}];\n  long long periods[{}];\n"
+      "  long long numel;\n}};\n",
+      kMostChainInputs, kMostChainResults, kMostChainInputs);
+  text += R"cuda(
+template <int N>
+struct alignas(sizeof(Element) * N) Elements {
+  Element v[N];
+};
+template <int N>
+__device__ inline Elements<N> elements(const void* from, long long at) {
+  return *reinterpret_cast<const Elements<N>*>(static_cast<const Element*>(from) + at);
+}
+template <int N>
+__device__ inline void put(void* to, long long at, const Elements<N>& made) {
+  *reinterpret_cast<Elements<N>*>(static_cast<Element*>(to) + at) = made;
+}
+template <int N>
+__device__ inline void chain_at(const Arguments& p, long long i) {
+)cuda";
+  text += loads(p) + made + "#pragma unroll\n  for (int e = 0; e < N; ++e) {\n" + steps(p) +
+          stored + "  }\n" + stores + "}\n";
+  return text + format_text(R"cuda(
+OFSDP_KERNEL {0}_wide(Arguments p) {{
+  constexpr int kWide = 16 / sizeof(Element);
+  const long long i = (blockIdx.x * {1}LL + threadIdx.x) * kWide;
+  if (i + kWide <= p.numel) {{
+    chain_at<kWide>(p, i);
+  }} else {{
+    for (long long at = i; at < p.numel; ++at) chain_at<1>(p, at);
+  }}
+}}
+OFSDP_KERNEL {0}_single(Arguments p) {{
+  const long long i = blockIdx.x * {1}LL + threadIdx.x;
+  if (i < p.numel) chain_at<1>(p, i);
+}}
+)cuda",
+                            name, kChainThreads);
+}
+
+std::string chain_source(const ChainProgram& p, const std::vector<bool>& wanted) {
+  return std::string(kPrelude) + element_of(p.dtype) +
+         "}  // namespace cuda\n}  // namespace ofsdp\n" + kFormulasText +
+         "namespace ofsdp::kernels {\nnamespace cuda {\n" + chain_body(p, wanted, "chain") +
+         "}  // namespace cuda\n}  // namespace ofsdp\n";
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,108 @@
+#include "kernels/cuda/pointwise/compiled_chain.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/runtime_compiler.h"
+#include "kernels/cuda/pointwise/chain_source.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+// Of the driver, which the runtime has opened already.
+struct Driver {
+  decltype(&cuModuleLoadData) load = nullptr;
+  decltype(&cuModuleGetFunction) function = nullptr;
+  decltype(&cuLaunchKernel) launch = nullptr;
+
+  Driver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return;
+    load = reinterpret_cast<decltype(load)>(dlsym(library, "cuModuleLoadData"));
+    function = reinterpret_cast<decltype(function)>(dlsym(library, "cuModuleGetFunction"));
+    launch = reinterpret_cast<decltype(launch)>(dlsym(library, "cuLaunchKernel"));
+  }
+  bool there() const { return load != nullptr && function != nullptr && launch != nullptr; }
+};
+
+const Driver& driver() {
+  static const Driver made;
+  return made;
+}
+
+struct Functions {
+  CUfunction wide = nullptr, single = nullptr;  // null: it does not compile
+};
+
+// Taken from the module at once, so that nothing is loaded while a stream is captured.
+Functions load(const ofsdp_device& device, const std::string& text) {
+  use_device(device.ordinal);
+  // The device's context is current.
+  if (!driver().there() || cudaFree(nullptr) != cudaSuccess) return {};
+  const CompiledText compiled = compile_text(text, device.capability);
+  CUmodule module = nullptr;
+  if (compiled.code.empty() || driver().load(&module, compiled.code.data()) != CUDA_SUCCESS) {
+    return {};
+  }
+  Functions made;
+  if (driver().function(&made.wide, module, "chain_wide") != CUDA_SUCCESS ||
+      driver().function(&made.single, module, "chain_single") != CUDA_SUCCESS) {
+    return {};
+  }
+  return made;
+}
+
+Functions functions_of(const ofsdp_device& device, const std::string& text) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, std::string>, Functions> known;
+  const std::scoped_lock lock(mutex);
+  const std::pair key{device.ordinal, text};
+  const auto it = known.find(key);
+  return it != known.end() ? it->second : known.emplace(key, load(device, text)).first->second;
+}
+
+class Loaded final : public CompiledChain {
+ public:
+  Loaded(Functions functions, const ChainProgram& program)
+      : functions_(functions), program_(program) {}
+
+  cudaError_t run(void* const* x, void* const* y, cudaStream_t stream) override {
+    ChainArguments arguments;
+    std::copy_n(x, program_.inputs, arguments.x);
+    std::copy_n(y, program_.results, arguments.y);
+    std::copy_n(program_.periods, program_.inputs, arguments.periods);
+    arguments.numel = program_.numel;
+    const bool wide = chain_goes_wide(program_, arguments);
+    const int64_t pack = wide ? 16 / static_cast<int64_t>(dtype_size(program_.dtype)) : 1;
+    const int64_t threads = (program_.numel + pack - 1) / pack;
+    const int64_t blocks = (threads + kChainThreads - 1) / kChainThreads;
+    if (blocks > kMostBlocks) return cudaErrorNotSupported;
+    void* parameters[] = {&arguments};
+    const CUresult result =
+        driver().launch(wide ? functions_.wide : functions_.single, static_cast<unsigned>(blocks),
+                        1, 1, kChainThreads, 1, 1, 0, stream, parameters, nullptr);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
+  }
+
+ private:
+  static constexpr int64_t kMostBlocks = int64_t{1} << 30;
+
+  Functions functions_;
+  ChainProgram program_;
+};
+
+}  // namespace
+
+std::unique_ptr<CompiledChain> compile_chain(ofsdp_device& device, const ChainProgram& program,
+                                             const std::vector<bool>& wanted) {
+  const Functions functions = functions_of(device, chain_source(program, wanted));
+  if (functions.wide == nullptr || functions.single == nullptr) return nullptr;
+  return std::make_unique<Loaded>(functions, program);
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,158 @@
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/pointwise/walk.cuh"
+#include "kernels/cuda/shape/movement.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTile = 32, kTileRows = 8;
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) copy_kernel(Walk walk, const T* src, T* dst) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= walk.numel) return;
+  int64_t at[2];
+  places<2>(walk, i, at);
+  dst[at[1]] = src[at[0]];
+}
+
+// Axes of a tile: src is dense along x, dst along y; `batch` walks the rest.
+struct Tiles {
+  Walk batch;
+  int64_t x, y, src_y, dst_x;  // sizes, and the strides of the other operand
+  int64_t tiles_x, tiles_y;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kTile* kTileRows) tile_kernel(Tiles t, const T* src, T* dst) {
+  __shared__ T tile[kTile][kTile + 1];
+  const int64_t tiles = t.tiles_x * t.tiles_y;
+  int64_t at[2];
+  places<2>(t.batch, blockIdx.x / tiles, at);
+  const int64_t x0 = blockIdx.x % tiles % t.tiles_x * kTile,
+                y0 = blockIdx.x % tiles / t.tiles_x * kTile;
+  for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kTileRows) {
+    const int64_t x = x0 + threadIdx.x, y = y0 + r;
+    if (x < t.x && y < t.y) tile[r][threadIdx.x] = src[at[0] + y * t.src_y + x];
+  }
+  __syncthreads();
+  for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kTileRows) {
+    const int64_t x = x0 + r, y = y0 + threadIdx.x;
+    if (x < t.x && y < t.y) dst[at[1] + x * t.dst_x + y] = tile[threadIdx.x][r];
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) fill_kernel(T value, T* dst, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) dst[i] = value;
+}
+
+Tiles tiles_of(const CopyPlan& p) {
+  Tiles t{};
+  const int last = p.walk.rank - 1;
+  t.batch.numel = 1;
+  for (int a = 0; a < last; ++a) {
+    if (a == p.tile_axis) continue;
+    t.batch.shape[t.batch.rank] = p.walk.shape[a];
+    for (int k = 0; k < 2; ++k) t.batch.strides[k][t.batch.rank] = p.walk.strides[k][a];
+    t.batch.numel *= p.walk.shape[a];
+    ++t.batch.rank;
+  }
+  t.x = p.walk.shape[p.tile_axis];
+  t.y = p.walk.shape[last];
+  t.src_y = p.walk.strides[0][last];
+  t.dst_x = p.walk.strides[1][p.tile_axis];
+  t.tiles_x = blocks_for(t.x, kTile);
+  t.tiles_y = blocks_for(t.y, kTile);
+  return t;
+}
+
+template <typename T>
+cudaError_t copy_as(const CopyPlan& p, const void* src, void* dst, cudaStream_t stream) {
+  if (p.tile_axis < 0) {
+    return launch_blocks(stream, blocks_for(p.walk.numel, kThreads), kThreads, copy_kernel<T>,
+                         p.walk, static_cast<const T*>(src), static_cast<T*>(dst));
+  }
+  const Tiles t = tiles_of(p);
+  const int64_t blocks = t.batch.numel * t.tiles_x * t.tiles_y;
+  if (blocks > kMostBlocks) return cudaErrorNotSupported;
+  return launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kTile, kTileRows), tile_kernel<T>,
+                t, static_cast<const T*>(src), static_cast<T*>(dst));
+}
+
+template <typename T>
+cudaError_t fill_as(const void* value, void* dst, int64_t n, cudaStream_t stream) {
+  T v;
+  std::memcpy(&v, value, sizeof(T));
+  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, fill_kernel<T>, v,
+                       static_cast<T*>(dst), n);
+}
+
+// Twice the element size while runs, strides and addresses allow it.
+void widen(CopyPlan& p, const void* src, const void* dst) {
+  Walk& w = p.walk;
+  const int last = w.rank - 1;
+  while (p.size < 16 && last >= 0 && w.strides[0][last] == 1 && w.strides[1][last] == 1) {
+    bool even = w.shape[last] % 2 == 0 && reinterpret_cast<uintptr_t>(src) % (2 * p.size) == 0 &&
+                reinterpret_cast<uintptr_t>(dst) % (2 * p.size) == 0;
+    for (int a = 0; a < last; ++a)
+      even = even && w.strides[0][a] % 2 == 0 && w.strides[1][a] % 2 == 0;
+    if (!even) return;
+    w.shape[last] /= 2;
+    w.numel /= 2;
+    for (int a = 0; a < last; ++a) {
+      w.strides[0][a] /= 2;
+      w.strides[1][a] /= 2;
+    }
+    p.size *= 2;
+  }
+}
+
+}  // namespace
+
+CopyPlan plan_copy(size_t size, const std::vector<int64_t>& shape, std::vector<int64_t> src_strides,
+                   std::vector<int64_t> dst_strides, const void* src, const void* dst) {
+  std::vector<size_t> order(shape.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return dst_strides[a] > dst_strides[b]; });
+  std::vector<int64_t> sorted, from, to;
+  for (size_t a : order) {
+    sorted.push_back(shape[a]);
+    from.push_back(src_strides[a]);
+    to.push_back(dst_strides[a]);
+  }
+  CopyPlan p{size, collapsed(sorted, {from, to}), -1};
+  widen(p, src, dst);
+  const int last = p.walk.rank - 1;
+  if (last < 1 || p.walk.strides[1][last] != 1 || p.walk.strides[0][last] == 1 ||
+      p.walk.strides[0][last] == 0) {
+    return p;
+  }
+  for (int a = 0; a < last; ++a) {
+    if (p.walk.strides[0][a] == 1 && p.walk.shape[a] >= 8 && p.walk.shape[last] >= 8)
+      p.tile_axis = a;
+  }
+  return p;
+}
+
+cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
+                         const std::vector<int64_t>& src_strides,
+                         const std::vector<int64_t>& dst_strides, const void* src, void* dst,
+                         cudaStream_t stream) {
+  const CopyPlan p = plan_copy(size, shape, src_strides, dst_strides, src, dst);
+  if (p.walk.rank < 0) return cudaErrorNotSupported;
+  if (p.walk.numel == 0) return cudaSuccess;
+  return with_bits(p.size, [&](auto t) { return copy_as<decltype(t)>(p, src, dst, stream); });
+}
+
+cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream) {
+  return with_bits(size, [&](auto t) { return fill_as<decltype(t)>(value, dst, numel, stream); });
+}
+
+}  // namespace ofsdp::kernels::cuda

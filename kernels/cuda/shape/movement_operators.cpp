@@ -1,0 +1,308 @@
+// Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies and
+// changes of layout, all of them strided copies (kernels/cuda/shape/movement.h).
+#include <algorithm>
+
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/shape/movement.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+// A copy of `shape` elements between operands, each from an offset in bytes on.
+struct Copy {
+  std::vector<int64_t> shape, from, to;
+  int64_t from_offset = 0, to_offset = 0;
+  size_t input = 0, output = 0;
+};
+
+std::unique_ptr<CudaKernel> make_copies(std::vector<Copy> copies, size_t size) {
+  return make_cuda_kernel(
+      [copies = std::move(copies), size](cudaStream_t stream, const ofsdp_launch& l) {
+        for (const Copy& c : copies) {
+          const auto* from = static_cast<const std::byte*>(l.inputs[c.input]) + c.from_offset;
+          auto* to = static_cast<std::byte*>(l.outputs[c.output]) + c.to_offset;
+          const cudaError_t error = strided_copy(size, c.shape, c.from, c.to, from, to, stream);
+          if (error != cudaSuccess) return error;
+        }
+        return cudaSuccess;
+      });
+}
+
+bool accepts_plain(const Problem& p) { return p.all_plain(); }
+
+std::unique_ptr<CudaKernel> create_transpose(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t> from = dense_strides(p.in(0).shape.axes());
+  std::vector<int64_t> order = p.attributes.ints("perm");
+  if (order.empty()) {
+    for (size_t i = from.size(); i > 0; --i) order.push_back(static_cast<int64_t>(i - 1));
+  }
+  std::vector<int64_t> src;
+  for (const int64_t axis : order) {
+    src.push_back(from[static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis)]);
+  }
+  const std::vector<int64_t> shape = p.out(0).shape.axes();
+  return make_copies({{shape, src, dense_strides(shape)}}, dtype_size(p.in(0).dtype));
+}
+
+std::unique_ptr<CudaKernel> create_expand(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t> shape = p.out(0).shape.axes();
+  return make_copies(
+      {{shape, broadcast_strides(p.in(0).shape.axes(), shape), dense_strides(shape)}},
+      dtype_size(p.in(0).dtype));
+}
+
+// Two axes of y, repetition and element, for each axis of x.
+std::unique_ptr<CudaKernel> create_tile(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
+  const std::vector<int64_t> strides = dense_strides(x);
+  std::vector<int64_t> shape, from;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    shape.insert(shape.end(), {y[axis] / x[axis], x[axis]});
+    from.insert(from.end(), {0, strides[axis]});
+  }
+  return make_copies({{shape, from, dense_strides(shape)}}, dtype_size(p.in(0).dtype));
+}
+
+// [N, C, H b, W b] and [N, C b b, H, W] as six axes: N, C, H, block row, W, block column.
+struct BlockView {
+  std::vector<int64_t> shape, space, depth;
+};
+
+BlockView block_view(const Shape& space, const Attributes& attributes) {
+  const int64_t b = attributes.i("blocksize", 1);
+  const int64_t n = space[0], c = space[1], h = space[2] / b, w = space[3] / b;
+  const bool crd = attributes.s("mode", "DCR") == "CRD";
+  const int64_t channel = crd ? b * b * h * w : h * w;
+  const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
+  return {{n, c, h, b, w, b},
+          {c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
+          {c * b * b * h * w, channel, w, b * block, 1, block}};
+}
+
+std::unique_ptr<CudaKernel> create_depth_to_space(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.out(0).shape, p.attributes);
+  return make_copies({{v.shape, v.depth, v.space}}, dtype_size(p.in(0).dtype));
+}
+
+std::unique_ptr<CudaKernel> create_space_to_depth(ofsdp_device&, const Problem& p) {
+  const BlockView v = block_view(p.in(0).shape, p.attributes);
+  return make_copies({{v.shape, v.space, v.depth}}, dtype_size(p.in(0).dtype));
+}
+
+bool accepts_reorder(const Problem& p) { return p.in(0).shape == p.out(0).shape; }
+
+std::unique_ptr<CudaKernel> create_reorder(ofsdp_device&, const Problem& p) {
+  return make_copies({{p.out(0).shape.axes(), strides_of(p.in(0)), strides_of(p.out(0))}},
+                     dtype_size(p.out(0).dtype));
+}
+
+bool accepts_copy(const Problem& p) { return p.in(0) == p.out(0); }
+
+std::unique_ptr<CudaKernel> create_copy(ofsdp_device&, const Problem& p) {
+  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const ofsdp_launch& l) {
+    return cudaMemcpyAsync(l.outputs[0], l.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_concat(ofsdp_device&, const Problem& p) {
+  const TensorDesc& y = p.out(0);
+  const auto axis = static_cast<size_t>(axis_of(p.attributes, "axis", 0, y.shape.rank()));
+  const std::vector<int64_t> strides = dense_strides(y.shape.axes());
+  const size_t size = dtype_size(y.dtype);
+  std::vector<Copy> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const std::vector<int64_t>& shape = p.in(i).shape.axes();
+    Copy part{shape, dense_strides(shape), strides};
+    part.to_offset = begin * strides[axis] * static_cast<int64_t>(size);
+    part.input = i;
+    if (p.in(i).numel() > 0) parts.push_back(std::move(part));
+    begin += shape[axis];
+  }
+  return make_copies(std::move(parts), size);
+}
+
+// Sizes along the axis: given, or equal but for the last.
+std::vector<int64_t> split_sizes(const Problem& p, int64_t n) {
+  if (p.has_in(1)) return known_ints(p, 1);
+  const int64_t count = p.attributes.i("num_outputs", 1), size = (n + count - 1) / count;
+  std::vector<int64_t> sizes(static_cast<size_t>(count), size);
+  sizes.back() = n - size * (count - 1);
+  return sizes;
+}
+
+std::unique_ptr<CudaKernel> create_split(ofsdp_device&, const Problem& p) {
+  const TensorDesc& x = p.in(0);
+  const auto axis = static_cast<size_t>(axis_of(p.attributes, "axis", 0, x.shape.rank()));
+  const std::vector<int64_t> strides = dense_strides(x.shape.axes());
+  const std::vector<int64_t> sizes = split_sizes(p, x.shape.axes()[axis]);
+  const size_t size = dtype_size(x.dtype);
+  std::vector<Copy> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    if (p.has_out(i) && p.out(i).numel() > 0) {
+      const std::vector<int64_t>& shape = p.out(i).shape.axes();
+      Copy part{shape, strides, dense_strides(shape)};
+      part.from_offset = begin * strides[axis] * static_cast<int64_t>(size);
+      part.output = i;
+      parts.push_back(std::move(part));
+    }
+    begin += sizes[i];
+  }
+  return make_copies(std::move(parts), size);
+}
+
+// A slice of `data`: elements starts + i * steps of each axis.
+struct Cut {
+  std::vector<int64_t> starts, steps;
+};
+
+// As kernels/ops/shape/slice.cpp, which has checked the values.
+Cut cut_of(const Problem& p) {
+  const Shape& data = p.in(0).shape;
+  const std::vector<int64_t> starts = known_ints(p, 1), axes = known_ints(p, 3),
+                             steps = known_ints(p, 4);
+  const auto rank = static_cast<size_t>(data.rank());
+  Cut cut{std::vector<int64_t>(rank, 0), std::vector<int64_t>(rank, 1)};
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const int64_t named = axes.empty() ? static_cast<int64_t>(i) : axes[i];
+    const auto axis = static_cast<size_t>(named < 0 ? named + data.rank() : named);
+    const int64_t n = data.axes()[axis], step = steps.empty() ? 1 : steps[i];
+    const int64_t start = starts[i] < 0 ? starts[i] + n : starts[i];
+    const int64_t last = step > 0 ? n : std::max<int64_t>(n - 1, 0);
+    cut.starts[axis] = std::clamp<int64_t>(start, 0, last);
+    cut.steps[axis] = step;
+  }
+  return cut;
+}
+
+// Strides of the slice in the data, and where it begins, in bytes.
+Copy sliced(const Cut& cut, const std::vector<int64_t>& slice, const std::vector<int64_t>& data,
+            size_t size) {
+  const std::vector<int64_t> strides = dense_strides(data);
+  Copy copy{slice, {}, dense_strides(slice)};
+  for (size_t axis = 0; axis < slice.size(); ++axis) {
+    // Of an axis with one element the step, which may be huge, is never taken.
+    copy.from.push_back(slice[axis] > 1 ? strides[axis] * cut.steps[axis] : 0);
+    copy.from_offset += cut.starts[axis] * strides[axis] * static_cast<int64_t>(size);
+  }
+  return copy;
+}
+
+bool accepts_slice(const Problem& p) {
+  return p.all_plain() && p.constant(1) != nullptr && p.constant(2) != nullptr &&
+         (!p.has_in(3) || p.constant(3) != nullptr) && (!p.has_in(4) || p.constant(4) != nullptr);
+}
+
+std::unique_ptr<CudaKernel> create_slice(ofsdp_device&, const Problem& p) {
+  const size_t size = dtype_size(p.in(0).dtype);
+  return make_copies({sliced(cut_of(p), p.out(0).shape.axes(), p.in(0).shape.axes(), size)}, size);
+}
+
+// Into a part of an output that is 0 elsewhere; `inner` is the copy out of the output.
+std::unique_ptr<CudaKernel> make_placed(Copy inner, size_t size, size_t bytes, bool any) {
+  std::swap(inner.from, inner.to);
+  std::swap(inner.from_offset, inner.to_offset);
+  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
+    const cudaError_t error = cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
+    if (error != cudaSuccess || !any) return error;
+    return strided_copy(size, inner.shape, inner.from, inner.to,
+                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
+                        static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_slice_grad(ofsdp_device&, const Problem& p) {
+  const Cut cut{p.attributes.ints("starts"), p.attributes.ints("steps")};
+  const size_t size = dtype_size(p.in(0).dtype);
+  return make_placed(sliced(cut, p.in(0).shape.axes(), p.out(0).shape.axes(), size), size,
+                     p.out(0).bytes(), p.in(0).numel() > 0);
+}
+
+// Of a constant Pad: what is in front of and behind each axis, negative where it cuts off.
+struct Pads {
+  std::vector<int64_t> before, after;
+};
+
+Pads pads_of(const Problem& p) {
+  const auto rank = static_cast<size_t>(p.in(0).shape.rank());
+  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
+  const size_t count = given.size() / 2;
+  Pads pads{std::vector<int64_t>(rank), std::vector<int64_t>(rank)};
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t axis = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
+    const auto at = static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis);
+    pads.before[at] = given[i];
+    pads.after[at] = given[count + i];
+  }
+  return pads;
+}
+
+bool accepts_pad(const Problem& p) {
+  return p.all_plain() && p.attributes.s("mode", "constant") == "constant" &&
+         p.constant(1) != nullptr && (!p.has_in(3) || p.constant(3) != nullptr);
+}
+
+std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
+  const Pads pads = pads_of(p);
+  const std::vector<int64_t>& data = p.in(0).shape.axes();
+  const auto size = dtype_size(p.in(0).dtype);
+  Copy inner{{}, dense_strides(data), dense_strides(p.out(0).shape.axes())};
+  bool any = true;
+  for (size_t axis = 0; axis < data.size(); ++axis) {
+    const int64_t before = pads.before[axis], after = pads.after[axis];
+    inner.shape.push_back(data[axis] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0));
+    any = any && inner.shape.back() > 0;
+    const auto bytes = static_cast<int64_t>(size);
+    inner.from_offset += std::max<int64_t>(-before, 0) * inner.from[axis] * bytes;
+    inner.to_offset += std::max<int64_t>(before, 0) * inner.to[axis] * bytes;
+  }
+  const std::vector<int64_t> y = p.out(0).shape.axes(), none(y.size(), 0);
+  return make_cuda_kernel([=, value = p.has_in(2), bytes = p.out(0).bytes()](
+                              cudaStream_t stream, const ofsdp_launch& l) {
+    OFSDP_CUDA_TRY(
+        value ? strided_copy(size, y, none, dense_strides(y), l.inputs[2], l.outputs[0], stream)
+              : cudaMemsetAsync(l.outputs[0], 0, bytes, stream));
+    if (!any) return cudaSuccess;
+    return strided_copy(size, inner.shape, inner.from, inner.to,
+                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
+                        static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
+  });
+}
+
+// What x and y have in common lies in the middle of both, zeros around it.
+std::unique_ptr<CudaKernel> create_centre(ofsdp_device&, const Problem& p) {
+  const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
+  const size_t size = dtype_size(p.in(0).dtype);
+  Copy inner{{}, dense_strides(y), dense_strides(x)};  // out of y, which make_placed turns round
+  bool any = true;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    const int64_t more = y[axis] - x[axis], cut = std::abs(more) / 2;
+    inner.shape.push_back(std::min(x[axis], y[axis]));
+    any = any && inner.shape.back() > 0;
+    int64_t& offset = more < 0 ? inner.to_offset : inner.from_offset;
+    offset += cut * (more < 0 ? inner.to : inner.from)[axis] * static_cast<int64_t>(size);
+  }
+  return make_placed(inner, size, p.out(0).bytes(), any);
+}
+
+}  // namespace
+
+void add_movement(CudaImplementations& list) {
+  list.push_back({"Transpose", "own", accepts_plain, create_transpose});
+  list.push_back({"Expand", "own", accepts_plain, create_expand});
+  list.push_back({"Concat", "own", accepts_plain, create_concat});
+  list.push_back({"Split", "own", accepts_plain, create_split});
+  list.push_back({"Slice", "own", accepts_slice, create_slice});
+  list.push_back({"ofsdp.SliceGrad", "own", accepts_plain, create_slice_grad});
+  list.push_back({"Tile", "own", accepts_plain, create_tile});
+  list.push_back({"DepthToSpace", "own", accepts_plain, create_depth_to_space});
+  list.push_back({"SpaceToDepth", "own", accepts_plain, create_space_to_depth});
+  list.push_back({"CenterCropPad", "own", accepts_plain, create_centre});
+  list.push_back({"Pad", "own", accepts_pad, create_pad});
+  list.push_back({"ofsdp.Reorder", "own", accepts_reorder, create_reorder});
+  list.push_back({"ofsdp.Copy", "cudart", accepts_copy, create_copy});
+}
+
+}  // namespace ofsdp::kernels::cuda

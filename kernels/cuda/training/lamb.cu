@@ -1,0 +1,192 @@
+// A thread block takes a block of one part, which it finds by bisection among the launch's arguments.
+#include <cmath>
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/pointwise/rounding.cuh"
+#include "kernels/cuda/training/lamb.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kBlock = 4096;  // elements
+
+struct Part {
+  int64_t begin, count, parameter;
+  int32_t first_block;
+  float weight_decay;
+};
+
+struct Launch {
+  Part parts[kMostLambParts];
+  int32_t count;
+  int32_t blocks;
+};
+
+struct View {
+  float* param;
+  const float *average, *square;
+  double *squares, *partials;
+  const ofsdp_run_state* state;
+  const ofsdp_step_numbers* numbers;
+  double beta1, beta2, eps;
+};
+
+struct Factors {
+  float correction1, root_correction2, eps;
+};
+
+__device__ Factors factors_of(const View& v) {
+  const auto t = static_cast<double>(v.state->optimizer_step);
+  return {static_cast<float>(1 - pow(v.beta1, t)), static_cast<float>(sqrt(1 - pow(v.beta2, t))),
+          static_cast<float>(v.eps)};
+}
+
+__device__ inline float direction(const View& v, const Factors& f, float weight_decay, int64_t i) {
+  const float denominator = sqrtf(v.square[i]) / f.root_correction2 + f.eps;
+  return v.average[i] / f.correction1 / denominator + times(weight_decay, v.param[i]);
+}
+
+__device__ inline bool stands_still(const View& v) {
+  return v.state->skip != 0 || v.state->stop != 0;
+}
+
+// The last part whose first block is not behind this one.
+__device__ inline int part_of(const Launch& launch, int block) {
+  int low = 0, high = launch.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (launch.parts[middle].first_block <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// What a thread block has of its part; `shared` factors are those of all its threads.
+struct Stretch {
+  int64_t begin, end;
+};
+__device__ inline Stretch stretch_of(const Part& part, int block) {
+  const int64_t first = part.begin + (block - part.first_block) * kBlock;
+  const int64_t end = part.begin + part.count;
+  return {first, first + kBlock < end ? first + kBlock : end};
+}
+
+__global__ void __launch_bounds__(kThreads) squares_kernel(Launch launch, View v) {
+  __shared__ Factors shared;
+  __shared__ double spare[kThreads / kWarp];
+  if (stands_still(v)) return;
+  const int block = static_cast<int>(blockIdx.x);
+  const Part part = launch.parts[part_of(launch, block)];
+  if (threadIdx.x == 0) shared = factors_of(v);
+  __syncthreads();
+  const Factors f = shared;
+  const Stretch s = stretch_of(part, block);
+  double of_param = 0, of_direction = 0;
+  for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
+    const double p = v.param[i], d = direction(v, f, part.weight_decay, i);
+    of_param += times(p, p);
+    of_direction += times(d, d);
+  }
+  of_param = group_fold<kThreads>(of_param, Add(), spare);
+  of_direction = group_fold<kThreads>(of_direction, Add(), spare);
+  if (threadIdx.x != 0) return;
+  v.partials[2 * block] = of_param;
+  v.partials[2 * block + 1] = of_direction;
+}
+
+// A thread block a part: each thread a run of its blocks, then these in a fixed order.
+__global__ void __launch_bounds__(kThreads) sum_kernel(Launch launch, View v) {
+  __shared__ double spare[kThreads / kWarp];
+  if (stands_still(v)) return;
+  const int index = static_cast<int>(blockIdx.x);
+  const Part part = launch.parts[index];
+  const int first = part.first_block;
+  const int last = index + 1 < launch.count ? launch.parts[index + 1].first_block : launch.blocks;
+  const int run = (last - first + kThreads - 1) / kThreads;
+  const int begin = first + static_cast<int>(threadIdx.x) * run;
+  double of_param = 0, of_direction = 0;
+  for (int b = begin; b < begin + run && b < last; ++b) {
+    of_param += v.partials[2 * b];
+    of_direction += v.partials[2 * b + 1];
+  }
+  of_param = group_fold<kThreads>(of_param, Add(), spare);
+  of_direction = group_fold<kThreads>(of_direction, Add(), spare);
+  if (threadIdx.x != 0) return;
+  v.squares[2 * part.parameter] += of_param;
+  v.squares[2 * part.parameter + 1] += of_direction;
+}
+
+__global__ void __launch_bounds__(kThreads) step_kernel(Launch launch, View v) {
+  __shared__ Factors shared;
+  __shared__ float length;
+  if (stands_still(v)) return;
+  const int block = static_cast<int>(blockIdx.x);
+  const Part part = launch.parts[part_of(launch, block)];
+  if (threadIdx.x == 0) {
+    const double p = sqrt(v.squares[2 * part.parameter]);
+    const double d = sqrt(v.squares[2 * part.parameter + 1]);
+    length = static_cast<float>(v.numbers->lr * (p == 0 || d == 0 ? 1.0 : p / d));
+    shared = factors_of(v);
+  }
+  __syncthreads();
+  const Factors f = shared;
+  const Stretch s = stretch_of(part, block);
+  for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
+    v.param[i] -= times(length, direction(v, f, part.weight_decay, i));
+  }
+}
+
+View view_of(const ofsdp_optimizer_settings& s, const ofsdp_parameter_parts& p) {
+  return {p.param, p.states[0], p.states[1], p.squares, p.partials,
+          p.state, p.numbers,   s.beta1,     s.beta2,   s.eps};
+}
+
+// kMostLambParts at a time; empty parts have no block.
+template <typename F>
+cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
+  Launch launch{};
+  const auto flush = [&] {
+    const cudaError_t error = launch.count == 0 ? cudaSuccess : run(launch);
+    launch.count = launch.blocks = 0;
+    return error;
+  };
+  for (int64_t i = 0; i < p.num_parts; ++i) {
+    const ofsdp_parameter_part& part = p.parts[i];
+    if (part.count == 0) continue;
+    const int64_t blocks = blocks_for(part.count, kBlock);
+    if (launch.count == kMostLambParts || launch.blocks + blocks > kMostBlocks) {
+      if (const cudaError_t error = flush(); error != cudaSuccess) return error;
+    }
+    launch.parts[launch.count++] = {part.begin, part.count, part.parameter, launch.blocks,
+                                    static_cast<float>(part.weight_decay)};
+    launch.blocks += static_cast<int32_t>(blocks);
+  }
+  return flush();
+}
+
+}  // namespace
+
+cudaError_t add_lamb_squares(const ofsdp_optimizer_settings& settings,
+                             const ofsdp_parameter_parts& parts, cudaStream_t stream) {
+  const View view = view_of(settings, parts);
+  return in_launches(parts, [&](const Launch& launch) {
+    const cudaError_t error =
+        launch_blocks(stream, launch.blocks, kThreads, squares_kernel, launch, view);
+    if (error != cudaSuccess) return error;
+    return launch_blocks(stream, launch.count, kThreads, sum_kernel, launch, view);
+  });
+}
+
+cudaError_t take_lamb_step(const ofsdp_optimizer_settings& settings,
+                           const ofsdp_parameter_parts& parts, cudaStream_t stream) {
+  const View view = view_of(settings, parts);
+  return in_launches(parts, [&](const Launch& launch) {
+    return launch_blocks(stream, launch.blocks, kThreads, step_kernel, launch, view);
+  });
+}
+
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,187 @@
+#include "kernels/ops/attention/attention_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/broadcast.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+struct Heads {
+  int64_t heads = 0, rows = 0, width = 0;
+  bool packed = false;
+};
+
+Heads heads_of(const Shape& x, const Attributes& attributes, const char* name) {
+  if (x.rank() == 4) return {x[1], x[2], x[3], false};
+  const int64_t heads = attributes.i(name, 0);
+  return {heads, x[1], heads == 0 ? 0 : x[2] / heads, true};
+}
+
+}  // namespace
+
+Status check_attention(const AttentionInputs& in, const Attributes& attributes) {
+  for (const TensorDesc* x : {&in.q, &in.k, &in.v}) {
+    const char* name = x == &in.q ? "q_num_heads" : "kv_num_heads";
+    if (x->shape.rank() != 4 && x->shape.rank() != 3) {
+      return input_error("expected Q, K, V of 3 or 4 axes, found {}", x->text());
+    }
+    const int64_t heads = attributes.i(name, 0);
+    if (x->shape.rank() == 3 && (heads <= 0 || x->shape[2] % heads != 0)) {
+      return input_error("attribute '{}': expected a divisor of {}, found {}", name, x->shape[2],
+                         heads);
+    }
+  }
+  const Heads q = heads_of(in.q.shape, attributes, "q_num_heads");
+  const Heads k = heads_of(in.k.shape, attributes, "kv_num_heads");
+  const Heads v = heads_of(in.v.shape, attributes, "kv_num_heads");
+  const bool fits = in.q.shape[0] == in.k.shape[0] && in.q.shape[0] == in.v.shape[0] &&
+                    k.heads == v.heads && k.heads > 0 && q.heads % k.heads == 0 &&
+                    k.rows == v.rows && q.width == k.width;
+  if (!fits) {
+    return input_error("Q {}, K {} and V {} do not fit each other", in.q.text(), in.k.text(),
+                       in.v.text());
+  }
+  if (!in.mask.present()) return ok_status();
+  const int64_t keys = k.rows + in.past;
+  const Shape scores{in.q.shape[0], q.heads, q.rows, keys};
+  Shape mask = in.mask.shape;
+  if (mask.rank() > 0 && mask[mask.rank() - 1] < keys) mask[mask.rank() - 1] = keys;
+  const auto both = broadcast(mask, scores);
+  const bool known = in.mask.dtype == DType::kBool || in.mask.dtype == in.q.dtype;
+  if (both.ok() && *both == scores && known) return ok_status();
+  return input_error("expected a mask of bool or {} that broadcasts to {}, found {}",
+                     dtype_name(in.q.dtype), scores.text(), in.mask.text());
+}
+
+AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes) {
+  const Heads q = heads_of(in.q.shape, attributes, "q_num_heads");
+  const Heads k = heads_of(in.k.shape, attributes, "kv_num_heads");
+  const Heads v = heads_of(in.v.shape, attributes, "kv_num_heads");
+  AttentionShape s;
+  s.batch = in.q.shape[0];
+  s.heads = q.heads;
+  s.kv_heads = k.heads;
+  s.queries = q.rows;
+  s.keys = k.rows;
+  s.width = q.width;
+  s.v_width = v.width;
+  s.q = head_strides(q.heads, q.rows, q.width, q.packed);
+  s.k = head_strides(k.heads, k.rows, k.width, k.packed);
+  s.v = head_strides(v.heads, v.rows, v.width, v.packed);
+  s.y = head_strides(q.heads, q.rows, v.width, q.packed);
+  s.scale = attributes.has("scale")
+                ? static_cast<double>(attributes.f("scale", 1))
+                : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.width, 1)));
+  s.softcap = static_cast<double>(attributes.f("softcap", 0));
+  s.causal = attributes.i("is_causal", 0) != 0;
+  s.left = attributes.i("left_window_size", -1);
+  s.right = attributes.i("right_window_size", -1);
+  s.offset = in.past;
+  s.padded = in.lengths;
+  if (!in.mask.present()) return s;
+  s.mask = in.mask.dtype == DType::kBool ? MaskKind::kBool : MaskKind::kFloat;
+  Shape scores{s.batch, s.heads, s.queries, s.keys};
+  s.mask_keys = s.keys;
+  if (in.mask.shape.rank() > 0) {
+    s.mask_keys = std::min(s.keys, in.mask.shape[in.mask.shape.rank() - 1]);
+    scores[3] = in.mask.shape[in.mask.shape.rank() - 1];
+  }
+  const auto strides = broadcast_strides(in.mask, scores);
+  std::copy(strides.begin(), strides.end(), s.mask_strides);
+  return s;
+}
+
+Status check_lengths(const AttentionShape& s, const int64_t* lengths) {
+  for (int64_t b = 0; b < s.batch; ++b) {
+    if (lengths[b] >= 0 && lengths[b] <= s.keys) continue;
+    return input_error("nonpad_kv_seqlen {} of sample {} is outside 0..{}", lengths[b], b, s.keys);
+  }
+  return {};
+}
+
+HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes) {
+  const std::vector<int64_t> perm = attributes.ints("y_perm");
+  if (perm.empty()) return s.y;
+  const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
+  int64_t steps[4] = {}, step = 1;
+  for (size_t i = perm.size(); i-- > 0;) {
+    const auto axis = static_cast<size_t>(perm[i]);
+    steps[axis] = step;
+    step *= sizes[axis];
+  }
+  return {steps[0], steps[1], steps[2]};
+}
+
+void reference_attention(const AttentionShape& s, const std::vector<double>& q,
+                         const std::vector<double>& k, const RefTensor* mask,
+                         const RefTensor* lengths,
+                         const std::function<void(const AttentionRow&)>& f) {
+  for (int64_t item = 0; item < s.batch * s.heads * s.queries; ++item) {
+    AttentionRow row{item / s.queries / s.heads,
+                     item / s.queries % s.heads,
+                     0,
+                     item % s.queries,
+                     {},
+                     {},
+                     {},
+                     {}};
+    row.kv = row.h / (s.heads / s.kv_heads);
+    const int64_t at_q = row.b * s.q.batch + row.h * s.q.head + row.query * s.q.row;
+    const auto length =
+        s.padded ? static_cast<int64_t>(lengths->values[static_cast<size_t>(row.b)]) : s.keys;
+    const int64_t at = row.query + (s.padded ? length - s.queries : s.offset);
+    double max = -INFINITY, sum = 0;
+    for (int64_t key = 0; key < s.keys; ++key) {
+      double raw = 0;
+      for (int64_t i = 0; i < s.width; ++i) {
+        raw += q[static_cast<size_t>(at_q + i)] *
+               k[static_cast<size_t>(row.b * s.k.batch + row.kv * s.k.head + key * s.k.row + i)];
+      }
+      raw *= s.scale;
+      const double capped = s.softcap > 0 ? s.softcap * std::tanh(raw / s.softcap) : raw;
+      bool seen = key < length && (!s.causal || key <= at) &&
+                  (s.right < 0 || key <= at + s.right) && (s.left < 0 || key >= at - s.left);
+      double masked = capped;
+      if (mask != nullptr) {
+        seen = seen && key < s.mask_keys;
+        const auto m = static_cast<size_t>(row.b * s.mask_strides[0] + row.h * s.mask_strides[1] +
+                                           row.query * s.mask_strides[2] + key * s.mask_strides[3]);
+        if (seen && s.mask == MaskKind::kBool) seen = mask->values[m] != 0;
+        if (seen && s.mask == MaskKind::kFloat) masked += mask->values[m];
+      }
+      if (!seen) masked = -INFINITY;
+      row.raw.push_back(raw);
+      row.capped.push_back(capped);
+      row.masked.push_back(masked);
+      max = std::max(max, masked);
+    }
+    for (double m : row.masked) {
+      row.probability.push_back(m == -INFINITY ? 0 : std::exp(m - max));
+      sum += row.probability.back();
+    }
+    for (double& p : row.probability) p = sum == 0 ? 0 : p / sum;
+    f(row);
+  }
+}
+
+void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
+                       const std::vector<double>& v, std::vector<double>& y) {
+  const int64_t to = row.b * at.batch + row.h * at.head + row.query * at.row;
+  const int64_t from = row.b * s.v.batch + row.kv * s.v.head;
+  for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
+    const int64_t key = i / s.v_width, column = i % s.v_width;
+    y[static_cast<size_t>(to + column)] += row.probability[static_cast<size_t>(key)] *
+                                           v[static_cast<size_t>(from + key * s.v.row + column)];
+  }
+}
+
+double log_sum_exp(const std::vector<double>& masked) {
+  double max = -INFINITY, sum = 0;
+  for (double m : masked) max = std::max(max, m);
+  for (double m : masked) sum += m == -INFINITY ? 0 : std::exp(m - max);
+  return sum == 0 ? INFINITY : max + std::log(sum);
+}
+
+}  // namespace ofsdp::kernels::ops

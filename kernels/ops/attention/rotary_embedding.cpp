@@ -1,0 +1,243 @@
+// RotaryEmbedding(x, cos, sin, positions): pairs (a, b) of a head's first rotary_embedding_dim
+// elements are rotated by the angle of their position, a' = a cos - b sin, b' = a sin + b cos; the
+// rest stays. Pairs are halves (i, i + dim / 2), or neighbours when interleaved. x is
+// [B, heads, S, D], or [B, S, heads D] with num_heads. Without positions the caches are [B, S, .].
+// dx is the rotation back: the same with -sin. The caches are tables; no gradient goes there.
+// https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/attention/rotary.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+struct Extent {
+  int64_t batch, heads, steps, width, dim;
+  bool packed, interleaved;
+
+  // Of row r in memory: its sample and its place in the sequence.
+  int64_t sample(int64_t r) const { return r / (heads * steps); }
+  int64_t step(int64_t r) const { return packed ? r / heads % steps : r % steps; }
+};
+
+Extent extent(const Shape& x, const Shape& cos, const Attributes& attributes) {
+  Extent e{};
+  e.packed = x.rank() == 3;
+  e.batch = x[0];
+  e.dim = attributes.i("rotary_embedding_dim", 0);
+  e.heads = e.packed ? attributes.i("num_heads", 0) : x[1];
+  // com.microsoft leaves num_heads out when the cache says how wide a head is.
+  if (e.packed && e.heads == 0 && e.dim == 0)
+    e.heads = x[2] / std::max<int64_t>(2 * cos[cos.rank() - 1], 1);
+  e.steps = e.packed ? x[1] : x[2];
+  e.width = e.packed ? (e.heads == 0 ? 0 : x[2] / e.heads) : x[3];
+  if (e.dim == 0) e.dim = e.width;
+  e.interleaved = attributes.i("interleaved", 0) != 0;
+  return e;
+}
+
+// Row of the caches for row r of x.
+template <typename P>
+int64_t cache_row(const Extent& e, const P* positions, int64_t count, int64_t r) {
+  const int64_t at = e.sample(r) * e.steps + e.step(r);
+  if (positions == nullptr) return at;
+  if (count == 1)
+    return static_cast<int64_t>(positions[0]) + e.step(r);  // com.microsoft: an offset
+  return static_cast<int64_t>(positions[at]);
+}
+
+template <typename T>
+struct Row {
+  const T *x, *cos, *sin;
+  T* y;
+  int64_t half;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline void rotate_as(const Row<T>& r, bool interleaved) {
+  const auto [x, cos, sin, y, half] = r;
+  const int64_t step = interleaved ? 2 : 1, far = interleaved ? 1 : half;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < half; ++i) {
+    const T a = x[i * step], b = x[i * step + far];
+    y[i * step] = a * cos[i] - b * sin[i];
+    y[i * step + far] = a * sin[i] + b * cos[i];
+  }
+}
+
+OFSDP_MULTIARCH void rotate(const Row<float>& r, bool interleaved) {
+  if (interleaved) return rotate_as(r, true);
+  rotate_as(r, false);
+}
+void rotate(const Row<double>& r, bool interleaved) { rotate_as(r, interleaved); }
+
+}  // namespace
+
+Result<std::vector<TensorDesc>> infer_rotary(const InferContext& c, RotaryInputs in) {
+  const TensorDesc& x = c.inputs[0];
+  const TensorDesc& cos = c.inputs[in.cos];
+  if (x.shape.rank() != 3 && x.shape.rank() != 4) {
+    return input_error("expected x of 3 or 4 axes, found {}", x.text());
+  }
+  const bool positions = c.has(in.positions);
+  if (cos.shape != c.inputs[in.sin].shape || cos.shape.rank() != (positions ? 2 : 3)) {
+    return input_error("expected caches of one shape and {} axes, found {} and {}",
+                       positions ? 2 : 3, cos.text(), c.inputs[in.sin].text());
+  }
+  const Extent e = extent(x.shape, cos.shape, c.attributes);
+  const int64_t columns = cos.shape[cos.shape.rank() - 1];
+  const bool whole = !e.packed || (e.heads > 0 && x.shape[2] % e.heads == 0);
+  if (!whole || e.dim % 2 != 0 || e.dim > e.width || columns * 2 != e.dim) {
+    return input_error("heads of {} and a rotation of {} do not fit x {} and caches {}", e.width,
+                       e.dim, x.text(), cos.text());
+  }
+  if (!positions && (cos.shape[0] != e.batch || cos.shape[1] != e.steps)) {
+    return input_error("expected caches [{}, {}, {}], found {}", e.batch, e.steps, columns,
+                       cos.text());
+  }
+  if (positions) {
+    const int64_t count = c.inputs[in.positions].numel();
+    if (count != e.batch * e.steps && !(count == 1 && !x.shape.numel())) {
+      const bool offset = in.positions == 1 && count == 1;
+      if (!offset) {
+        return input_error("expected {} positions, found {}", e.batch * e.steps,
+                           c.inputs[in.positions].text());
+      }
+    }
+  }
+  return std::vector{TensorDesc{x.dtype, x.shape}};
+}
+
+std::vector<RefTensor> reference_rotary(const ReferenceContext& c, RotaryInputs in) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  const Extent e = extent(y.desc.shape, c.inputs[in.cos].desc.shape, c.attributes);
+  const bool has = in.positions < c.inputs.size() && c.inputs[in.positions].desc.present();
+  const double* positions = has ? c.inputs[in.positions].values.data() : nullptr;
+  const int64_t count = has ? c.inputs[in.positions].desc.numel() : 0;
+  for (int64_t r = 0; e.width > 0 && r < y.desc.numel() / e.width; ++r) {
+    const int64_t row = cache_row(e, positions, count, r);
+    for (int64_t i = 0; i < e.dim / 2; ++i) {
+      const auto at = static_cast<size_t>(row * (e.dim / 2) + i);
+      const double cos = c.inputs[in.cos].values[at], sin = c.inputs[in.sin].values[at];
+      double& a = y.values[static_cast<size_t>(r * e.width + (e.interleaved ? 2 * i : i))];
+      double& b =
+          y.values[static_cast<size_t>(r * e.width + (e.interleaved ? 2 * i + 1 : i + e.dim / 2))];
+      const double before = a;
+      a = before * cos - b * sin;
+      b = before * sin + b * cos;
+    }
+  }
+  return {y};
+}
+
+template <typename T>
+bool accepts_rotary(const Problem& p) {
+  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
+  auto fits = [&](const TensorDesc& d) {
+    return !d.present() || d.dtype == dtype || d.dtype == DType::kInt64;
+  };
+  return p.all_plain() && p.in(0).dtype == dtype && std::ranges::all_of(p.inputs, fits);
+}
+template bool accepts_rotary<float>(const Problem&);
+template bool accepts_rotary<double>(const Problem&);
+
+template <typename T>
+std::unique_ptr<Kernel> create_rotary(const Problem& p, RotaryInputs in) {
+  const Extent e = extent(p.in(0).shape, p.in(in.cos).shape, p.attributes);
+  const bool has = p.has_in(in.positions);
+  const int64_t count = has ? p.in(in.positions).numel() : 0;
+  const Shape& cache = p.in(in.cos).shape;
+  const int64_t rows = cache.numel(0, cache.rank() - 1);
+  return make_kernel([=](const KernelArgs& a) {
+    const int64_t* positions = has ? a.in<int64_t>(in.positions) : nullptr;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t last = positions[i] + (count == 1 ? e.steps - 1 : 0);
+      if (positions[i] >= 0 && last < rows) continue;
+      return input_error("position {} is outside the cache of {} rows", last, rows);
+    }
+    const int64_t half = e.dim / 2;
+    parallel_for(
+        e.batch * e.heads * e.steps, 16384 / (e.width + 1) + 1, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            const int64_t at = cache_row(e, positions, count, r) * half;
+            const T* x = a.in<T>(0) + r * e.width;
+            T* y = a.out<T>(0) + r * e.width;
+            rotate({x, a.in<T>(in.cos) + at, a.in<T>(in.sin) + at, y, half}, e.interleaved);
+            if (x != y) std::copy(x + e.dim, x + e.width, y + e.dim);
+          }
+        });
+    return ok_status();
+  });
+}
+template std::unique_ptr<Kernel> create_rotary<float>(const Problem&, RotaryInputs);
+template std::unique_ptr<Kernel> create_rotary<double>(const Problem&, RotaryInputs);
+
+namespace {
+
+constexpr RotaryInputs kInputs{1, 2, 3};
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) { return infer_rotary(c, kInputs); }
+
+void grad(GradBuilder& b) {
+  const Ref positions = b.num_inputs() > 3 ? b.input(3) : Ref{};
+  const Ref back = b.emit1("Neg", {b.input(2)});
+  b.set_grad(0, b.emit1("RotaryEmbedding", {b.grad_output(0), b.input(1), back, positions},
+                        b.attributes()));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) { return reference_rotary(c, kInputs); }
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return create_rotary<T>(p, kInputs);
+}
+
+SampleCase sample(const char* name, TensorDesc x, Shape cache, bool positions,
+                  Attributes attributes = {}, double tolerance = 2e-5) {
+  const TensorDesc table{x.dtype, std::move(cache)};
+  const Shape s = x.shape;
+  SampleCase made{.name = name,
+                  .attributes = std::move(attributes),
+                  .inputs = {x, table, table},
+                  .fill = fill_with(3, {2, 0, 4, 1, 3}),
+                  .constant_inputs = {1, 2},
+                  .check_grad = x.dtype == DType::kFloat32,
+                  .tolerance = tolerance};
+  if (positions) made.inputs.push_back({DType::kInt64, {s[0], s.rank() == 3 ? s[1] : s[2]}});
+  return made;
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  const std::pair<const std::string, Attribute> heads{"num_heads", int64_t{3}},
+      interleaved{"interleaved", int64_t{1}}, dim{"rotary_embedding_dim", int64_t{4}};
+  return {
+      sample("heads", {f, {2, 3, 4, 10}}, {5, 5}, true),
+      sample("packed", {f, {2, 4, 30}}, {5, 5}, true, {heads}),
+      sample("no_positions", {f, {2, 3, 4, 10}}, {2, 4, 5}, false),
+      sample("interleaved", {f, {2, 3, 4, 10}}, {5, 5}, true, {interleaved}),
+      sample("partial", {f, {2, 3, 4, 10}}, {5, 2}, true, {dim}),
+      sample("partial_interleaved", {f, {2, 4, 30}}, {2, 4, 2}, false, {heads, dim, interleaved}),
+      sample("empty", {f, {0, 3, 4, 10}}, {5, 5}, true),
+      sample("float64", {DType::kFloat64, {2, 3, 4, 10}}, {5, 5}, true, {}, 1e-13),
+      sample("float16", {DType::kFloat16, {2, 3, 4, 10}}, {5, 5}, true, {}, 2e-3)};
+}
+
+}  // namespace
+
+void add_rotary_embedding(Registry& registry) {
+  registry.add({.name = "RotaryEmbedding",
+                .min_inputs = 3,
+                .first_opset = 23,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"rows", accepts_rotary<float>, create<float>},
+                        in_float32<accepts_rotary<float>, create<float>>(),
+                        {"float64", accepts_rotary<double>, create<double>}},
+                .samples = samples,
+                .inplace_inputs = {0}});
+}
+
+}  // namespace ofsdp::kernels::ops

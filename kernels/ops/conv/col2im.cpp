@@ -1,0 +1,218 @@
+// Col2Im(x [N, C taps, L], image_shape, block_shape): the columns of a convolution put back, where
+// they overlap added: y[n, c, o s - p + k d] += x[n, c taps + k, o] for every block position o of
+// the L. dx = the same elements of dy taken out (ofsdp.Col2ImGrad(dy, image_shape, block_shape)), 0
+// in the padding.
+// https://onnx.ai/onnx/operators/onnx__Col2Im.html
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/conv/window.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+struct Columns {
+  Window window;
+  Shape columns, image;
+};
+
+// `leading` is N, and C taps or C.
+Result<Columns> resolve(const Attributes& attributes, int64_t images, int64_t channels,
+                        const Ints& image, const Ints& block) {
+  Columns made;
+  Ints y = {images, channels};
+  y.insert(y.end(), image.begin(), image.end());
+  made.image = Shape(std::move(y));
+  OFSDP_ASSIGN_OR_RETURN(made.window, resolve_window(attributes, made.image, block));
+  made.columns = {images, channels * made.window.taps(), made.window.out_size()};
+  return made;
+}
+
+Result<Columns> resolve(const InferContext& c) {
+  const Shape& x = c.inputs[0].shape;
+  OFSDP_ASSIGN_OR_RETURN(const Ints image, known_ints(c, 1, "image_shape"));
+  OFSDP_ASSIGN_OR_RETURN(const Ints block, known_ints(c, 2, "block_shape"));
+  int64_t taps = 1;
+  for (int64_t axis : block) taps *= axis;
+  if (x.rank() != 3 || taps < 1 || x[1] % taps != 0) {
+    return input_error("expected [N, C x {}, L], found {}", taps, x.text());
+  }
+  OFSDP_ASSIGN_OR_RETURN(Columns made, resolve(c.attributes, x[0], x[1] / taps, image, block));
+  if (made.columns != x) {
+    return input_error("expected {} for this image and block, found {}", made.columns.text(),
+                       x.text());
+  }
+  return made;
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const Columns made, resolve(c));
+  return std::vector{TensorDesc{c.inputs[0].dtype, made.image}};
+}
+
+void grad(GradBuilder& b) {
+  b.set_grad(
+      0, b.emit1("ofsdp.Col2ImGrad", {b.grad_output(0), b.input(1), b.input(2)}, b.attributes()));
+}
+
+Ints ints_of(const Constant* constant) { return *int_values(*constant); }
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  const Shape& y = c.inputs[0].shape;
+  OFSDP_ASSIGN_OR_RETURN(
+      const Columns made,
+      resolve(c.attributes, y[0], y[1], ints_of(c.constant(1)), ints_of(c.constant(2))));
+  return std::vector{TensorDesc{c.inputs[0].dtype, made.columns}};
+}
+
+// f(index in the columns, index in the image) of one plane of the image.
+template <typename F>
+void for_each_pair(const Window& w, int64_t plane, const F& f) {
+  for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
+    f((plane * w.taps() + tap) * w.out_size() + out, plane * w.in_size() + in);
+  });
+}
+
+Columns of_reference(const ReferenceContext& c, const Shape& image) {
+  Ints block;
+  for (double v : c.inputs[2].values) block.push_back(static_cast<int64_t>(v));
+  const Ints axes(image.axes().begin() + 2, image.axes().end());
+  return *resolve(c.attributes, image[0], image[1], axes, block);
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0],
+              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  const Columns made = of_reference(c, y.desc.shape);
+  for (int64_t plane = 0; plane < y.desc.shape.numel(0, 2); ++plane) {
+    for_each_pair(made.window, plane, [&](int64_t column, int64_t at) {
+      y.values[static_cast<size_t>(at)] += c.inputs[0].values[static_cast<size_t>(column)];
+    });
+  }
+  return {y};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  RefTensor dx{c.output_descs[0],
+               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  const Columns made = of_reference(c, c.inputs[0].desc.shape);
+  for (int64_t plane = 0; plane < made.image.numel(0, 2); ++plane) {
+    for_each_pair(made.window, plane, [&](int64_t column, int64_t at) {
+      dx.values[static_cast<size_t>(column)] = c.inputs[0].values[static_cast<size_t>(at)];
+    });
+  }
+  return {dx};
+}
+
+Columns of_problem(const Problem& p, const Shape& image) {
+  return *resolve(p.attributes, image[0], image[1], ints_of(p.constant(1)), ints_of(p.constant(2)));
+}
+
+template <typename T>
+bool accepts(const Problem& p) {
+  return p.in(0).dtype == dtype_of<T>() && p.all_plain();
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return make_kernel([made = of_problem(p, p.out(0).shape)](const KernelArgs& a) {
+    const Window& w = made.window;
+    const T* x = a.in<T>(0);
+    T* y = a.out<T>(0);
+    parallel_for(made.image.numel(0, 2), 1, [&](int64_t begin, int64_t end) {
+      std::fill(y + begin * w.in_size(), y + end * w.in_size(), T{0});
+      for (int64_t plane = begin; plane < end; ++plane) {
+        for_each_pair(w, plane, [&](int64_t column, int64_t at) { y[at] += x[column]; });
+      }
+    });
+    return ok_status();
+  });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return make_kernel([made = of_problem(p, p.in(0).shape)](const KernelArgs& a) {
+    const Window& w = made.window;
+    const int64_t size = w.taps() * w.out_size();
+    const T* dy = a.in<T>(0);
+    T* dx = a.out<T>(0);
+    parallel_for(made.image.numel(0, 2), 1, [&](int64_t begin, int64_t end) {
+      std::fill(dx + begin * size, dx + end * size, T{0});
+      for (int64_t plane = begin; plane < end; ++plane) {
+        for_each_pair(w, plane, [&](int64_t column, int64_t at) { dx[column] = dy[at]; });
+      }
+    });
+    return ok_status();
+  });
+}
+
+struct Given {
+  const char* name;
+  int64_t images, channels;
+  Ints image, block;
+  Attributes attributes = {};
+  DType dtype = DType::kFloat32;
+};
+
+std::vector<SampleCase> samples_of(bool gradient) {
+  const Given list[] = {
+      {"tiles", 2, 3, {4, 6}, {2, 3}, {{"strides", Ints{2, 3}}}},
+      {"overlapping", 1, 2, {5, 5}, {3, 2}},
+      {"padded", 1, 2, {5, 6}, {3, 3}, {{"pads", Ints{1, 0, 1, 2}}, {"strides", Ints{2, 1}}}},
+      {"dilated", 1, 2, {7, 6}, {2, 3}, {{"dilations", Ints{3, 2}}}},
+      {"volume", 1, 2, {3, 4, 5}, {1, 2, 3}},
+      {"double", 1, 2, {5, 5}, {3, 2}, {}, DType::kFloat64},
+      {"half", 1, 2, {5, 5}, {3, 2}, {}, DType::kFloat16},
+      {"empty", 0, 2, {5, 5}, {3, 2}}};
+  std::vector<SampleCase> cases;
+  for (const Given& g : list) {
+    const Columns made = *resolve(g.attributes, g.images, g.channels, g.image, g.block);
+    const TensorDesc numbers{DType::kInt64, {static_cast<int64_t>(g.image.size())}};
+    cases.push_back({.name = g.name,
+                     .attributes = g.attributes,
+                     .inputs = {{g.dtype, gradient ? made.image : made.columns}, numbers, numbers},
+                     .fill =
+                         [g](size_t input, std::vector<double>& values) {
+                           if (input == 1) values.assign(g.image.begin(), g.image.end());
+                           if (input == 2) values.assign(g.block.begin(), g.block.end());
+                         },
+                     .constant_inputs = {1, 2},
+                     .check_grad = g.dtype != DType::kFloat16});
+    if (g.dtype == DType::kFloat16) cases.back().tolerance = 1e-3;
+  }
+  return cases;
+}
+
+std::vector<SampleCase> samples() { return samples_of(false); }
+std::vector<SampleCase> grad_samples() { return samples_of(true); }
+
+}  // namespace
+
+void add_col2im(Registry& registry) {
+  registry.add({.name = "Col2Im",
+                .min_inputs = 3,
+                .first_opset = 18,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts<float>, create<float>},
+                        {"float64", accepts<double>, create<double>},
+                        in_float32<accepts<float>, create<float>>()},
+                .samples = samples,
+                .constant_inputs = {1, 2}});
+  registry.add({.domain = kOwnDomain,
+                .name = "Col2ImGrad",
+                .min_inputs = 3,
+                .infer = infer_grad,
+                .reference = grad_reference,
+                .cpu = {{"loops", accepts<float>, create_grad<float>},
+                        {"float64", accepts<double>, create_grad<double>},
+                        in_float32<accepts<float>, create_grad<float>>()},
+                .samples = grad_samples,
+                .constant_inputs = {1, 2}});
+}
+
+}  // namespace ofsdp::kernels::ops

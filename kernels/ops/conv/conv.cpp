@@ -1,0 +1,161 @@
+// Conv: y[n, m, o] = b[m] + sum over c of m's group and taps k of w[m, c, k] x[n, c, o s - p + k
+// d]; positions outside x count as 0. dx by ofsdp.ConvGradInput(dy, w), dw and db by
+// ofsdp.ConvGradWeights(x, dy), each in its file.
+// Attribute of our own, set by fusion: ofsdp_activation="relu" (see activation.h).
+// https://onnx.ai/onnx/operators/onnx__Conv.html
+#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/conv/conv_kernels.h"
+#include "kernels/ops/conv/conv_shape.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise/activation.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const ConvShape s,
+                         infer_conv(c.attributes, c.inputs[0].shape, c.inputs[1].shape));
+  if (c.inputs[0].dtype != c.inputs[1].dtype) {
+    return input_error("X and W must have one dtype, found {} and {}", c.inputs[0].text(),
+                       c.inputs[1].text());
+  }
+  if (c.has(2) && c.inputs[2].shape != Shape{s.w[0]}) {
+    return input_error("B: expected [{}], found {}", s.w[0], c.inputs[2].shape.text());
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, s.y}};
+}
+
+void grad(GradBuilder& b) {
+  const ConvShape s =
+      known_conv(b.attributes(), b.desc(b.input(0)).shape, b.desc(b.input(1)).shape);
+  const Attributes attributes = conv_attributes(s);
+  const Ref dy = activation_grad(b);
+  if (b.needs_grad(0)) {
+    b.set_grad(0, b.emit1("ofsdp.ConvGradInput", {dy, b.input(1)}, attributes));
+  }
+  const bool bias = b.num_inputs() > 2 && b.input(2) && b.needs_grad(2);
+  if (!bias && !b.needs_grad(1)) return;
+  const std::vector<Ref> grads =
+      b.emit("ofsdp.ConvGradWeights", {b.input(0), dy}, attributes, bias ? 2 : 1);
+  if (b.needs_grad(1)) b.set_grad(1, grads[0]);
+  if (bias) b.set_grad(2, grads[1]);
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const ConvShape s = known_conv(c.attributes, c.inputs[0].desc.shape, c.inputs[1].desc.shape);
+  RefTensor y{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.y.numel()))};
+  const bool bias = c.inputs.size() > 2 && c.inputs[2].desc.present();
+  for (size_t i = 0; bias && i < y.values.size(); ++i) {
+    y.values[i] =
+        c.inputs[2]
+            .values[i / static_cast<size_t>(s.window.out_size()) % static_cast<size_t>(s.y[1])];
+  }
+  for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
+    y.values[static_cast<size_t>(out)] +=
+        c.inputs[0].values[static_cast<size_t>(in)] * c.inputs[1].values[static_cast<size_t>(tap)];
+  });
+  if (has_relu(c.attributes)) reference_relu(y.values);
+  return {y};
+}
+
+dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s,
+                                                   Wish wish) {
+  const ConvNumbers n = conv_numbers(s.window);
+  const DType dtype = p.in(0).dtype;
+  const onednn::Desc bias = p.has_in(2) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
+  return onednn::first_quiet([&] {
+    return dnnl::convolution_forward::primitive_desc(
+        onednn::engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct,
+        wished(wish, dtype, s.x), onednn::any(dtype, weights_dims(s)), bias,
+        wished(wish, dtype, s.y), n.strides, n.dilations, n.pads_begin, n.pads_end,
+        onednn::attributes(), /*allow_empty=*/true);
+  });
+}
+
+// oneDNN's kernel for channels last, or what it likes best where that has only plain loops.
+dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s) {
+  auto pd = describe(p, s, Wish::kChannelsLast);
+  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str())) return pd;
+  return describe(p, s, Wish::kAny);
+}
+
+ConvShape shape_of(const Problem& p) {
+  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
+}
+
+bool accepts(const Problem& p) {
+  if (onednn::data_type(p.in(0).dtype) == dnnl::memory::data_type::undef) return false;
+  if (has_relu(p.attributes) && !p.all_dtype(DType::kFloat32)) return false;
+  if (p.out(0).numel() == 0) return true;
+  const ConvShape s = shape_of(p);
+  return s.w.numel() > 0 && describe(p, s).get(true) != nullptr;
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  if (p.out(0).numel() == 0) return make_kernel([](const KernelArgs&) { return ok_status(); });
+  const ConvShape s = shape_of(p);
+  std::vector<onednn::Binding> bindings = {
+      {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
+      {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
+      {DNNL_ARG_DST, true, 0, onednn::desc_of(p.out(0))}};
+  if (p.has_in(2)) bindings.push_back({DNNL_ARG_BIAS, false, 2, onednn::desc_of(p.in(2))});
+  std::unique_ptr<Kernel> kernel = onednn::make_kernel(describe(p, s), bindings);
+  return has_relu(p.attributes) ? with_relu(std::move(kernel), p.out(0).numel())
+                                : std::move(kernel);
+}
+
+SampleCase sample(const char* name, Shape x, Shape w, Attributes attributes, bool bias = true) {
+  SampleCase made{.name = name,
+                  .attributes = std::move(attributes),
+                  .inputs = {{DType::kFloat32, std::move(x)}, {DType::kFloat32, w}}};
+  if (bias) made.inputs.push_back({DType::kFloat32, {w[0]}});
+  return made;
+}
+
+using Ints = std::vector<int64_t>;
+
+std::vector<SampleCase> samples() {
+  const Attributes relu{{kActivationAttribute, std::string("relu")}};
+  std::vector<SampleCase> cases = {
+      sample("image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}),
+      sample("one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}),
+      sample("wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}),
+      sample("relu", {2, 3, 5, 5}, {4, 3, 3, 3}, relu),
+      sample("no_bias", {2, 3, 7, 6}, {4, 3, 3, 2}, {}, false),
+      sample("strided_padded", {2, 4, 8, 7}, {6, 4, 3, 3},
+             {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}),
+      sample("dilated_grouped", {1, 4, 9, 9}, {6, 2, 3, 3},
+             {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}),
+      sample("depthwise", {2, 16, 6, 6}, {16, 1, 3, 3},
+             {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}),
+      sample("pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}),
+      sample("same_upper", {1, 2, 6, 5}, {3, 2, 2, 4},
+             {{"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 2}}}),
+      sample("same_lower", {1, 2, 6, 5}, {3, 2, 2, 4},
+             {{"auto_pad", std::string("SAME_LOWER")}, {"strides", Ints{2, 1}}}),
+      sample("line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}),
+      sample("volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}),
+      sample("empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {})};
+  append(cases, in_rare_types(cases[6]));
+  return cases;
+}
+
+}  // namespace
+
+void add_conv(Registry& registry) {
+  registry.add({.name = "Conv",
+                .min_inputs = 2,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"onednn", accepts, create},
+                        {"loops", accepts_conv_loops, make_conv_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0}});
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,81 @@
+// The sliding window of Conv and the poolings: its numbers with auto_pad resolved, always for three
+// spatial axes (one and two axes have leading axes of size 1), so that loops are written once.
+//
+// Attributes read: kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, as ONNX defines
+// them. Owns: values. Threads: any. Errors: kInput that names the attribute, expected and found.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "kernels/core/op_def.h"
+
+namespace ofsdp::kernels::ops {
+
+// Attribute of our own, of the convolutions in the gradient of ConvTranspose: the output positions
+// of each axis, where an output shape leaves room for more.
+inline constexpr const char* kOutputsAttribute = "ofsdp_outputs";
+
+struct Window {
+  using Axes = std::array<int64_t, 3>;
+
+  int axes = 0;          // spatial axes the operator really has, 1 to 3
+  Axes in{1, 1, 1};      // input positions
+  Axes out{1, 1, 1};     // output positions
+  Axes kernel{1, 1, 1};  // taps
+  Axes strides{1, 1, 1};
+  Axes dilations{1, 1, 1};
+  Axes pads_begin{0, 0, 0};
+  Axes pads_end{0, 0, 0};  // as given or resolved; ceil_mode may reach past it
+
+  int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+  int64_t in_size() const { return in[0] * in[1] * in[2]; }
+  int64_t out_size() const { return out[0] * out[1] * out[2]; }
+  // The input position that output `o` sees through tap `k`; outside 0..in-1 is padding.
+  int64_t position(size_t axis, int64_t o, int64_t k) const {
+    return o * strides[axis] - pads_begin[axis] + k * dilations[axis];
+  }
+  // The axes the operator has, of any of the members above.
+  std::vector<int64_t> used(const Axes& values) const {
+    return {values.end() - axes, values.end()};
+  }
+};
+
+// An attribute with `count` values of at least `least`, or `otherwise` in each place when absent.
+Result<std::vector<int64_t>> window_values(const Attributes& attributes, const char* name,
+                                           size_t count, int64_t least, int64_t otherwise);
+
+// `x` is [N, C, spatial...], `kernel` the taps of each spatial axis.
+Result<Window> resolve_window(const Attributes& attributes, const Shape& x,
+                              const std::vector<int64_t>& kernel);
+
+// For operators whose shapes infer has checked: the same, of known good attributes.
+Window known_window(const Attributes& attributes, const Shape& x,
+                    const std::vector<int64_t>& kernel);
+
+// strides, dilations and pads as explicit attributes (no auto_pad): what gradients carry.
+Attributes window_attributes(const Window& window);
+
+// Over all taps of all outputs of one image and channel, padding left out:
+// f(output index, tap index, input index).
+template <typename F>
+void for_each_tap(const Window& w, const F& f) {
+  int64_t output = 0;
+  for (int64_t d = 0; d < w.out[0]; ++d) {
+    for (int64_t h = 0; h < w.out[1]; ++h) {
+      for (int64_t v = 0; v < w.out[2]; ++v, ++output) {
+        for (int64_t tap = 0; tap < w.taps(); ++tap) {
+          const int64_t id = w.position(0, d, tap / (w.kernel[1] * w.kernel[2]));
+          const int64_t ih = w.position(1, h, tap / w.kernel[2] % w.kernel[1]);
+          const int64_t iw = w.position(2, v, tap % w.kernel[2]);
+          if (id < 0 || id >= w.in[0] || ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) {
+            continue;
+          }
+          f(output, tap, (id * w.in[1] + ih) * w.in[2] + iw);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,264 @@
+// Gather(data, indices), attribute axis: y[.., i.., ..] = data[.., indices[i..], ..]; a negative
+// index counts from the end. Any dtype of data. d data[.., k, ..] is the sum of dy over the places
+// that took k, in their order, and of `base` before them: ofsdp.GatherGrad(dy, indices, base),
+// attributes axis and shape (of data). base, which may be absent and whose place dx may take, is
+// another part of the same gradient, that of a tied weight: only the rows that were taken change.
+// An index outside of the axis is an error of the data.
+// https://onnx.ai/onnx/operators/onnx__Gather.html
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/indexed.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+// data is [outer, n, inner], y is [outer, count, inner].
+struct Extent {
+  int64_t outer, n, inner, count;
+};
+
+Extent extent(const Shape& data, const Shape& indices, int64_t axis) {
+  const int at = static_cast<int>(axis < 0 ? axis + data.rank() : axis);
+  return {data.numel(0, at), data[at], data.numel(at + 1, data.rank()), indices.numel()};
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& data = c.inputs[0];
+  OFSDP_ASSIGN_OR_RETURN(const int axis,
+                         normalize_axis(c.attributes.i("axis", 0), data.shape.rank()));
+  if (c.inputs[1].dtype != DType::kInt64 && c.inputs[1].dtype != DType::kInt32) {
+    return input_error("expected indices of int64 or int32, found {}", c.inputs[1].text());
+  }
+  std::vector<int64_t> shape = data.shape.axes();
+  shape.erase(shape.begin() + axis);
+  const auto& put = c.inputs[1].shape.axes();
+  shape.insert(shape.begin() + axis, put.begin(), put.end());
+  return std::vector{TensorDesc{data.dtype, Shape(shape)}};
+}
+
+void grad(GradBuilder& b) {
+  b.set_grad(0, b.emit1("ofsdp.GatherGrad", {b.grad_output(0), b.input(1)},
+                        {{"axis", b.attributes().i("axis", 0)},
+                         {"shape", b.desc(b.input(0)).shape.axes()}}));
+}
+
+// f(element of data, element of y), in the order of y.
+template <typename F>
+void reference_walk(const Extent& e, const std::vector<double>& indices, const F& f) {
+  for (int64_t o = 0; o < e.outer; ++o) {
+    for (int64_t i = 0; i < e.count; ++i) {
+      const auto index = static_cast<int64_t>(indices[static_cast<size_t>(i)]);
+      const int64_t k = index < 0 ? index + e.n : index;
+      for (int64_t j = 0; j < e.inner; ++j) {
+        f(static_cast<size_t>((o * e.n + k) * e.inner + j),
+          static_cast<size_t>((o * e.count + i) * e.inner + j));
+      }
+    }
+  }
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0],
+              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  const Extent e =
+      extent(c.inputs[0].desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
+  reference_walk(e, c.inputs[1].values,
+                 [&](size_t from, size_t to) { y.values[to] = c.inputs[0].values[from]; });
+  return {y};
+}
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  RefTensor dx{c.output_descs[0],
+               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  if (c.inputs.size() > 2) dx.values = c.inputs[2].values;
+  const Extent e = extent(dx.desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
+  reference_walk(e, c.inputs[1].values,
+                 [&](size_t to, size_t from) { dx.values[to] += c.inputs[0].values[from]; });
+  return {dx};
+}
+
+bool index_type(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
+
+bool accepts_grad(const Problem& p) { return index_type(p) && is_floating(p.in(0).dtype); }
+
+template <typename Index>
+std::unique_ptr<Kernel> create_as(const Problem& p) {
+  const Extent e = extent(p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
+  const auto bytes = e.inner * static_cast<int64_t>(dtype_size(p.in(0).dtype));
+  return make_kernel([e, bytes](const KernelArgs& a) {
+    const Index* indices = a.in<Index>(1);
+    OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
+    const int64_t grain = (int64_t{1} << 16) / std::max<int64_t>(bytes, 1) + 1;
+    parallel_for(e.outer * e.count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t from = row / e.count * e.n + wrapped(indices[row % e.count], e.n);
+        std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + from * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    });
+    return ok_status();
+  });
+}
+
+constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
+
+// Places in the order of the rows they took, those of one row in their own order.
+template <typename Index>
+void sort_by_row(const Index* indices, const Extent& e, int64_t* order) {
+  std::iota(order, order + e.count, int64_t{0});
+  std::sort(order, order + e.count, [&](int64_t a, int64_t b) {
+    const int64_t row_a = wrapped(indices[a], e.n), row_b = wrapped(indices[b], e.n);
+    return row_a != row_b ? row_a < row_b : a < b;
+  });
+}
+
+// Columns begin .. end-1 of every row that was taken: sums of 16-bit floats are float32.
+template <typename Index, typename T>
+void scatter_columns(const Extent& e, const T* dy, const Index* indices, const int64_t* order,
+                     T* dx, int64_t begin, int64_t end) {
+  RealOf<T> sum[kColumns];
+  for (int64_t i = 0; i < e.count;) {
+    const int64_t row = wrapped(indices[order[i]], e.n);
+    T* to = dx + row * e.inner;
+    for (int64_t j = begin; j < end; ++j) sum[j - begin] = as_real(to[j]);
+    for (; i < e.count && wrapped(indices[order[i]], e.n) == row; ++i) {
+      const T* from = dy + order[i] * e.inner;
+      for (int64_t j = begin; j < end; ++j) sum[j - begin] += as_real(from[j]);
+    }
+    for (int64_t j = begin; j < end; ++j) to[j] = stored<T>(sum[j - begin]);
+  }
+}
+
+// dx as it is before dy comes: base, or zeros.
+void start_grad(const KernelArgs& a, bool based) {
+  std::byte* dx = a.outputs[0].data;
+  if (based && a.inputs[2].data == dx) return;
+  parallel_for(static_cast<int64_t>(a.outputs[0].desc.bytes()), 1 << 18,
+               [&](int64_t begin, int64_t end) {
+                 const auto bytes = static_cast<size_t>(end - begin);
+                 if (based) {
+                   std::memcpy(dx + begin, a.inputs[2].data + begin, bytes);
+                 } else {
+                   std::memset(dx + begin, 0, bytes);
+                 }
+               });
+}
+
+template <typename Index, typename T>
+std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
+  const Extent e = extent(p.out(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
+  return make_kernel(
+      [e, based = p.has_in(2)](const KernelArgs& a) {
+        const Index* indices = a.in<Index>(1);
+        OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
+        auto* order = reinterpret_cast<int64_t*>(a.workspace);
+        sort_by_row(indices, e, order);
+        start_grad(a, based);
+        const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
+        const int64_t work = std::max<int64_t>(e.count * std::min(e.inner, kColumns), 1);
+        parallel_for(e.outer * blocks, 65536 / work + 1, [&](int64_t first, int64_t last) {
+          for (int64_t item = first; item < last; ++item) {
+            const int64_t o = item / blocks, begin = item % blocks * kColumns;
+            scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, order,
+                            a.out<T>(0) + o * e.n * e.inner, begin,
+                            std::min(begin + kColumns, e.inner));
+          }
+        });
+        return ok_status();
+      },
+      static_cast<size_t>(e.count) * sizeof(int64_t));
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_index(p.in(1).dtype, [&](auto index) { return create_as<decltype(index)>(p); });
+}
+
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return with_index(p.in(1).dtype, [&](auto index) {
+    using Index = decltype(index);
+    if (p.in(0).dtype == DType::kFloat64) return create_grad_as<Index, double>(p);
+    return with_stored_float(p.in(0).dtype,
+                             [&](auto zero) { return create_grad_as<Index, decltype(zero)>(p); });
+  });
+}
+
+SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
+  return {.name = name,
+          .attributes = {{"axis", axis}},
+          .inputs = {std::move(data), std::move(indices)},
+          .fill = fill_with(1, {2, 0, -1, 2, 1})};
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  const DType i = DType::kInt64;
+  return {sample("embedding", {f, {7, 5}}, {i, {2, 4}}, 0),
+          sample("columns", {f, {4, 3}}, {DType::kInt32, {5}}, -1),
+          sample("middle", {f, {2, 3, 4}}, {i, {2}}, 1), sample("scalar", {i, {4}}, {i, {}}, 0),
+          sample("empty", {f, {7, 5}}, {i, {0, 4}}, 0)};
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, Shape dy, TensorDesc indices, int64_t axis,
+                 std::vector<int64_t> shape, DType dtype = DType::kFloat32) {
+    SampleCase s = sample(name, {dtype, std::move(dy)}, std::move(indices), axis);
+    s.attributes.set("shape", std::move(shape));
+    if (dtype == DType::kBFloat16) s.tolerance = 4e-3;
+    if (dtype == DType::kFloat16) s.tolerance = 5e-4;
+    return s;
+  };
+  auto based = [](SampleCase s) {
+    s.inputs.push_back({s.inputs[0].dtype, Shape(s.attributes.ints("shape"))});
+    return s;
+  };
+  return {made("embedding", {2, 4, 5}, {DType::kInt64, {2, 4}}, 0, {7, 5}),
+          made("middle", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}),
+          made("wide", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300}),
+          made("doubles", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat64),
+          made("bfloat16", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}, DType::kBFloat16),
+          based(made("based", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300})),
+          based(made("based_float16", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat16)),
+          made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
+}
+
+}  // namespace
+
+void add_gather(Registry& registry) {
+  registry.add({.name = "Gather",
+                .min_inputs = 2,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"rows", index_type, create}},
+                .samples = samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "GatherGrad",
+                .min_inputs = 2,
+                .infer = infer_grad,
+                .reference = grad_reference,
+                .cpu = {{"columns", accepts_grad, create_grad}},
+                .samples = grad_samples,
+                .inplace_inputs = {2}});
+}
+
+void gather_grad_body(BodyBuilder& b) {
+  const Shape shape(b.attributes().ints("shape"));
+  const int64_t axis = b.attributes().i("axis", 0);
+  const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
+  const Ref rows = scatter_along(b, b.input(0), b.input(1), at, shape[at]);
+  const Ref base = b.input(2);
+  b.set_output(0, base ? b.add(base, rows) : rows);
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,114 @@
+// OneHot(indices, depth, values), attribute axis: values = [off, on]; a new axis of size depth
+// holds `on` at the index and `off` elsewhere, everywhere for an index outside of -depth..depth-1.
+// Any dtype of values, indices of any numeric dtype. No gradient.
+// https://onnx.ai/onnx/operators/onnx__OneHot.html
+#include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/lines.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const Constant* depth = c.constant(1);
+  if (depth == nullptr || depth->desc.numel() != 1) {
+    return input_error("input 'depth' must be one number known before the run, found {}",
+                       c.inputs[1].text());
+  }
+  if (c.inputs[2].numel() != 2) {
+    return input_error("input 'values': expected [off, on], found {}", c.inputs[2].text());
+  }
+  const double n = to_doubles(depth->desc, depth->bytes.data())[0];
+  if (!(n >= 0 && n < 0x1p40))
+    return input_error("input 'depth': expected at least 0, found {}", n);
+  std::vector<int64_t> axes = c.inputs[0].shape.axes();
+  OFSDP_ASSIGN_OR_RETURN(const int axis,
+                         normalize_axis(c.attributes.i("axis", -1), c.inputs[0].shape.rank() + 1));
+  axes.insert(axes.begin() + axis, static_cast<int64_t>(n));
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status());
+  return std::vector{TensorDesc{c.inputs[2].dtype, Shape(axes)}};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  const Lines lines = lines_along(y.desc.shape, c.attributes.i("axis", -1));
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const int64_t line = i / (lines.n * lines.inner) * lines.inner + i % lines.inner;
+    const auto index = static_cast<int64_t>(c.inputs[0].values[static_cast<size_t>(line)]);
+    const int64_t k = i / lines.inner % lines.n;
+    y.values.push_back(c.inputs[2].values[k == index || k == index + lines.n ? 1 : 0]);
+  }
+  return {y};
+}
+
+bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+
+// Index is what indices are stored as, T anything of the size of the values.
+template <typename Index, typename T>
+std::unique_ptr<Kernel> create_as(const Problem& p) {
+  const Lines lines = lines_along(p.out(0).shape, p.attributes.i("axis", -1));
+  return make_kernel([lines](const KernelArgs& a) {
+    const T off = a.in<T>(2)[0];
+    const T on = a.in<T>(2)[1];
+    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
+      for (int64_t k = 0; k < lines.n; ++k) {
+        T* y = a.out<T>(0) + lines.at(o, k, 0);
+        std::fill(y + begin, y + end, off);
+      }
+      for (int64_t j = begin; j < end; ++j) {
+        const auto index = static_cast<int64_t>(a.in<Index>(0)[o * lines.inner + j]);
+        const int64_t k = index < 0 ? index + lines.n : index;
+        if (k >= 0 && k < lines.n) a.out<T>(0)[lines.at(o, k, j)] = on;
+      }
+    });
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_number(p.in(0).dtype, [&](auto index) {
+    return with_bits(dtype_size(p.out(0).dtype),
+                     [&](auto value) { return create_as<decltype(index), decltype(value)>(p); });
+  });
+}
+
+SampleCase sample(const char* name, TensorDesc indices, DType values, int64_t axis) {
+  return {.name = name,
+          .attributes = {{"axis", axis}},
+          .inputs = {std::move(indices), {DType::kInt64, {1}}, {values, {2}}},
+          .fill =
+              [](size_t i, std::vector<double>& v) {
+                if (i == 0) fill_with(0, {0, 2, -1, 4, 7, -9, 3})(0, v);
+                if (i == 1) v = {5};
+                if (i == 2) v = {-1, 3};
+              },
+          .constant_inputs = {1}};
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  return {sample("last", {DType::kInt64, {2, 7}}, f, -1),
+          sample("first", {DType::kInt32, {7, 3}}, f, 0),
+          sample("middle", {f, {2, 7}}, DType::kInt64, 1),
+          sample("bytes", {DType::kInt64, {7}}, DType::kInt8, -1),
+          sample("halves", {DType::kInt64, {7}}, DType::kBFloat16, -1),
+          sample("scalar", {DType::kInt64, {}}, f, -1),
+          sample("empty", {DType::kInt64, {0, 2}}, f, -1)};
+}
+
+}  // namespace
+
+void add_one_hot(Registry& registry) {
+  registry.add({.name = "OneHot",
+                .min_inputs = 3,
+                .first_opset = 9,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"lines", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples,
+                .constant_inputs = {1}});
+}
+
+}  // namespace ofsdp::kernels::ops

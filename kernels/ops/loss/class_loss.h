@@ -1,0 +1,118 @@
+// What NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss share: both take log-probabilities [N,
+// C, d...] and labels [N, d...] to a loss (below, p is the log-probability, w the class weights or
+// 1, s the label smoothing, 0 for the former):
+//
+//   loss_i = -(1-s) w_y p_iy - s/C sum_c w_c p_ic       0 where label y is the ignore_index
+//   none: [N, d...]    sum: their sum    mean: their sum / sum of w_y over kept labels; 0 if that
+//   is 0
+//
+// d loss_i / d p_ic = -t_c, and through p = log_softmax(x): d loss_i / d x_c = e^p_ic sum(t) - t_c,
+// where t_c = (1-s) w_y [c = y] + s/C w_c. Sums run in double in the order of the samples, on one
+// thread.
+//
+// Ownership: values. Threads: that of the caller. Errors: a label outside of 0..C-1 is kInput.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/op_def.h"
+
+namespace ofsdp::kernels::ops {
+
+enum class LossReduction { kNone, kMean, kSum };
+
+struct ClassLoss {
+  int64_t samples = 0;  // N
+  int64_t classes = 0;  // C
+  int64_t inner = 1;    // product of d...
+  LossReduction reduction = LossReduction::kMean;
+  bool ignores = false;  // whether there is an ignore_index
+  int64_t ignore_index = 0;
+  double smoothing = 0;
+
+  int64_t labels() const { return samples * inner; }
+  bool ignored(int64_t label) const { return ignores && label == ignore_index; }
+  // Element of [N, C, d...] at class 0 of label i; classes lie `inner` apart.
+  int64_t first(int64_t i) const { return i / inner * classes * inner + i % inner; }
+};
+
+ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
+
+// Desc of the loss; checks scores, labels and weights (at `weights`, when present).
+Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
+
+// `Index` is int32_t or int64_t.
+template <typename Index>
+Status check_labels(const ClassLoss& l, const Index* labels);
+
+// What the loss of a label is multiplied by: 1, or 1 / the sum of the weights of kept labels.
+template <typename Index>
+double mean_scale(const ClassLoss& l, const Index* labels, const float* weights);
+
+inline double weight_of(const float* weights, int64_t label) {
+  return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
+}
+
+// The t_c of a label: `hit` more for its class, spread w_c for every one; total is their sum.
+struct ClassTargets {
+  double hit = 0, spread = 0, total = 0;
+};
+ClassTargets class_targets(const ClassLoss& l, int64_t label, const float* weights);
+
+// The loss of every label from log_prob(label, class), a float.
+template <typename Index, typename LogProb>
+Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* weights, float* loss,
+                        const LogProb& log_prob) {
+  OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
+  const double spread = l.smoothing / static_cast<double>(l.classes);
+  double sum = 0;
+  for (int64_t i = 0; i < l.labels(); ++i) {
+    double value = 0;
+    if (!l.ignored(labels[i])) {
+      value = -(1 - l.smoothing) * weight_of(weights, labels[i]) *
+              static_cast<double>(log_prob(i, labels[i]));
+      double all = 0;
+      for (int64_t c = 0; l.smoothing != 0 && c < l.classes; ++c) {
+        all += weight_of(weights, c) * static_cast<double>(log_prob(i, c));
+      }
+      value -= spread * all;
+    }
+    if (l.reduction == LossReduction::kNone) loss[i] = static_cast<float>(value);
+    sum += value;
+  }
+  if (l.reduction == LossReduction::kNone) return ok_status();
+  const double scale = mean_scale(l, labels, weights);
+  *loss = scale == 0 ? 0.0f : static_cast<float>(sum * scale);
+  return ok_status();
+}
+
+// The same from an array.
+template <typename Index>
+Status run_class_loss(const ClassLoss& l, const float* log_prob, const Index* labels,
+                      const float* weights, float* loss);
+
+// d loss / d scores through the softmax that gave `log_prob`, or d loss / d log_prob when that is
+// null. diff_src may be log_prob.
+template <typename Index>
+Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
+                           const Index* labels, const float* weights, float* diff_src);
+
+// The same two in double, for the references: weights and log_prob are empty when absent.
+std::vector<double> reference_class_loss(const ClassLoss& l, const std::vector<double>& log_prob,
+                                         const std::vector<double>& labels,
+                                         const std::vector<double>& weights);
+std::vector<double> reference_class_loss_grad(const ClassLoss& l,
+                                              const std::vector<double>& diff_loss,
+                                              const std::vector<double>& log_prob,
+                                              const std::vector<double>& labels,
+                                              const std::vector<double>& weights);
+
+// float32 beside int32 or int64 labels; scores may have another type.
+bool accepts_class_loss(const Problem& p, size_t labels, DType scores = DType::kFloat32);
+
+// Scores, labels and, in some, class weights, in every reduction and shape.
+std::vector<SampleCase> class_loss_samples();
+// The same behind a first input diff_loss, as the gradients take them.
+std::vector<SampleCase> class_loss_grad_samples();
+
+}  // namespace ofsdp::kernels::ops

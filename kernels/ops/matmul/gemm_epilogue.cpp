@@ -1,0 +1,230 @@
+// ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm that does at its end what would be a pass of its
+// own. importer/passes/epilogues.h puts it where a device has a kernel for it; it comes after the backward
+// nodes are made, so it has no gradient.
+//
+//   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' likewise; bias a row [columns];
+//                                        bias, addend and x may be absent
+//   y = z                                activation ""
+//   y = gelu(z)                          "gelu_tanh"; output 1, where it is wanted, is z
+//   y = z gelu'(x)                       "gelu_tanh_grad"
+//
+// bias_grad "a", "b", "y": output 1 is A' summed over the columns of each row, B' over the rows of
+// each column, or y over its rows: the gradient of a bias where these are what comes back to it.
+#include <array>
+
+#include "kernels/cpu/gelu_formulas.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/pointwise/gelu.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+enum Operand : size_t { kA, kB, kBias, kAddend, kX };
+
+std::string activation_of(const Attributes& a) { return a.s("activation", ""); }
+std::string bias_grad_of(const Attributes& a) { return a.s("bias_grad", ""); }
+
+Status check_operand(const InferContext& c, size_t i, const char* name, const Shape& shape) {
+  if (!c.has(i) || c.inputs[i] == TensorDesc{c.inputs[0].dtype, shape}) return {};
+  return input_error("expected {} of {}, found {}", name, shape.text(), c.inputs[i].text());
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const Shape &a = c.inputs[kA].shape, &b = c.inputs[kB].shape;
+  const int trans_a = c.attributes.i("transA", 0) != 0, trans_b = c.attributes.i("transB", 0) != 0;
+  const DType dtype = c.inputs[kA].dtype;
+  if (a.rank() != 2 || b.rank() != 2 || c.inputs[kB].dtype != dtype ||
+      a[1 - trans_a] != b[trans_b]) {
+    return input_error("A {} (transA {}) and B {} (transB {}) disagree", c.inputs[kA].text(),
+                       trans_a, c.inputs[kB].text(), trans_b);
+  }
+  const Shape y{a[trans_a], b[1 - trans_b]};
+  OFSDP_RETURN_IF_ERROR(check_operand(c, kBias, "a bias", Shape{y[1]}));
+  OFSDP_RETURN_IF_ERROR(check_operand(c, kAddend, "an addend", y));
+  OFSDP_RETURN_IF_ERROR(check_operand(c, kX, "the operand of gelu", y));
+  std::vector<TensorDesc> made{{dtype, y}};
+  const std::string grad = bias_grad_of(c.attributes);
+  if (!grad.empty()) made.push_back({dtype, {grad == "a" ? y[0] : y[1]}});
+  if (activation_of(c.attributes) == "gelu_tanh") made.push_back({dtype, y});
+  return made;
+}
+
+// Sums of a [rows, columns]: of each column, or of each row.
+std::vector<double> sums(const std::vector<double>& values, const Shape& shape, bool of_columns) {
+  std::vector<double> made(static_cast<size_t>(shape[of_columns ? 1 : 0]));
+  for (int64_t i = 0; i < shape.numel(); ++i) {
+    made[static_cast<size_t>(of_columns ? i % shape[1] : i / shape[1])] +=
+        values[static_cast<size_t>(i)];
+  }
+  return made;
+}
+
+// What is summed to the bias gradient, and whether over the first of its axes as they are stored.
+std::pair<size_t, bool> summed_operand(const Attributes& attributes) {
+  if (bias_grad_of(attributes) == "a") return {kA, attributes.i("transA", 0) != 0};
+  return {kB, attributes.i("transB", 0) == 0};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[kA].values,
+                    c.inputs[kB].values, y.values);
+  const auto operand = [&](size_t i) -> const RefTensor* {
+    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
+  };
+  const RefTensor *bias = operand(kBias), *addend = operand(kAddend), *x = operand(kX);
+  std::vector<double> z = y.values;
+  for (size_t i = 0; i < z.size(); ++i) {
+    if (bias != nullptr) z[i] += bias->values[i % bias->values.size()];
+    if (addend != nullptr) z[i] += addend->values[i];
+    const std::string activation = activation_of(c.attributes);
+    y.values[i] = activation == "gelu_tanh"        ? reference_gelu(z[i], true)
+                  : activation == "gelu_tanh_grad" ? z[i] * reference_gelu_slope(x->values[i], true)
+                                                   : z[i];
+  }
+  std::vector<RefTensor> made{y};
+  if (bias_grad_of(c.attributes) == "y") {
+    made.push_back({c.output_descs[1], sums(y.values, y.desc.shape, true)});
+  } else if (!bias_grad_of(c.attributes).empty()) {
+    const auto [i, of_columns] = summed_operand(c.attributes);
+    made.push_back(
+        {c.output_descs[1], sums(c.inputs[i].values, c.inputs[i].desc.shape, of_columns)});
+  } else if (activation_of(c.attributes) == "gelu_tanh") {
+    made.push_back({TensorDesc{y.desc.dtype, y.desc.shape}, z});
+  }
+  return made;
+}
+
+// The CPU gains nothing by it: the kernels that the parts have, one behind the other, so that a
+// device of the tests gives the bits of the parts.
+struct Plus {
+  template <typename T>
+  OFSDP_INLINE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+MatrixProduct planned(const Problem& p) {
+  MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
+  if (p.has_in(kBias)) made.addend = MatrixProduct::Addend::kBias;
+  return made;
+}
+
+bool accepts(const Problem& p) {
+  return p.all_plain() && p.all_dtype(DType::kFloat32) && p.out(0).numel() > 0 &&
+         onednn_accepts(planned(p));
+}
+
+class Parts final : public Kernel {
+ public:
+  explicit Parts(const Problem& p)
+      : product_(make_matrix_product(planned(p))),
+        activation_(activation_of(p.attributes)),
+        bias_grad_(bias_grad_of(p.attributes)),
+        keeps_z_(bias_grad_.empty() && p.has_out(1)),
+        y_(p.out(0)) {
+    const Problem two{{}, {y_, y_}, {y_}, {}}, one{{}, {y_}, {y_}, {}};
+    if (p.has_in(kAddend)) add_ = create_binary_of<Plus, kFloatTypes>(two);
+    if (activation_ == "gelu_tanh") gelu_ = create_unary_of<GeluTanh, kFloatTypes>(one);
+    if (activation_ == "gelu_tanh_grad") gelu_ = create_binary_of<GeluTanh, kFloatTypes>(two);
+    if (bias_grad_.empty() || !p.has_out(1)) return;
+    const auto [i, of_columns] = summed_operand(p.attributes);
+    summed_ = bias_grad_ == "y" ? -1 : static_cast<int>(i);
+    const bool columns = summed_ < 0 || of_columns;
+    sum_.emplace(summed_ < 0 ? y_.shape : p.in(i).shape, std::vector<bool>{columns, !columns},
+                 ReduceKind::kSum);
+  }
+
+  size_t workspace_bytes() const override { return product_->workspace_bytes(); }
+
+  Status run(const KernelArgs& a) override {
+    const TensorView y = a.outputs[0], z = keeps_z_ ? a.outputs[1] : y;
+    OFSDP_RETURN_IF_ERROR(product_->run({a.inputs, {&z, 1}, a.workspace, a.step}));
+    if (add_) OFSDP_RETURN_IF_ERROR(pass(*add_, {z, a.inputs[kAddend]}, z, a));
+    if (gelu_) {
+      const bool forward = activation_ == "gelu_tanh";
+      OFSDP_RETURN_IF_ERROR(pass(*gelu_, {z, forward ? z : a.inputs[kX]}, y, a));
+    }
+    if (sum_) {
+      const TensorView& from = summed_ < 0 ? y : a.inputs[static_cast<size_t>(summed_)];
+      sum_->run(from.as<const float>(), a.out<float>(1));
+    }
+    return {};
+  }
+
+ private:
+  static Status pass(Kernel& kernel, const std::array<TensorView, 2>& from, const TensorView& to,
+                     const KernelArgs& a) {
+    return kernel.run({from, {&to, 1}, a.workspace, a.step});
+  }
+
+  std::unique_ptr<Kernel> product_, add_, gelu_;
+  std::string activation_, bias_grad_;
+  bool keeps_z_;
+  TensorDesc y_;
+  int summed_ = -1;  // input; -1: y
+  std::optional<Reduction> sum_;
+};
+
+std::unique_ptr<Kernel> create(const Problem& p) { return std::make_unique<Parts>(p); }
+
+SampleCase sample(const char* name, Attributes attributes, std::vector<TensorDesc> inputs,
+                  size_t outputs = 1) {
+  const DType dtype = inputs[0].dtype;
+  return {.name = format_text("{}_{}", name, dtype_name(dtype)),
+          .attributes = std::move(attributes),
+          .inputs = std::move(inputs),
+          .num_outputs = outputs,
+          .check_grad = false,
+          .tolerance = dtype == DType::kFloat32   ? 2e-5
+                       : dtype == DType::kFloat16 ? 2e-3
+                                                  : 1.6e-2};
+}
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list;
+  const std::string gelu = "gelu_tanh", slope = "gelu_tanh_grad";
+  const Attributes trans_a{{"transA", int64_t{1}}}, trans_b{{"transB", int64_t{1}}};
+  const auto with = [](Attributes attributes, const char* name, const std::string& value) {
+    attributes.set(name, value);
+    return attributes;
+  };
+  for (DType d : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const auto t = [d](Shape shape) { return TensorDesc{d, std::move(shape)}; };
+    list.push_back(sample("addend", {{"alpha", 0.5f}}, {t({5, 7}), t({7, 9}), {}, t({5, 9})}));
+    list.push_back(sample("bias_addend", trans_b, {t({5, 8}), t({16, 8}), t({16}), t({5, 16})}));
+    for (size_t outputs : {1, 2}) {
+      list.push_back(sample(outputs == 1 ? "gelu" : "gelu_kept", with(trans_b, "activation", gelu),
+                            {t({6, 16}), t({24, 16}), t({24})}, outputs));
+    }
+    list.push_back(sample("gelu_no_bias", with({}, "activation", gelu), {t({3, 8}), t({8, 40})}));
+    list.push_back(sample("gelu_grad", with({}, "activation", slope),
+                          {t({6, 16}), t({16, 24}), {}, {}, t({6, 24})}));
+    list.push_back(sample("gelu_and_bias_grad",
+                          with(with({}, "activation", slope), "bias_grad", "y"),
+                          {t({33, 16}), t({16, 24}), {}, {}, t({33, 24})}, 2));
+    list.push_back(
+        sample("bias_grad_of_a", with(trans_a, "bias_grad", "a"), {t({70, 9}), t({70, 5})}, 2));
+    list.push_back(
+        sample("bias_grad_of_b", with(trans_a, "bias_grad", "b"), {t({70, 9}), t({70, 5})}, 2));
+    list.push_back(
+        sample("bias_grad_of_y", with(trans_b, "bias_grad", "y"), {t({12, 9}), t({5, 9})}, 2));
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_gemm_epilogue(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "GemmEpilogue",
+                .min_inputs = 2,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"parts", accepts, create}, in_float32<accepts, create>()},
+                .samples = samples});
+}
+
+}  // namespace ofsdp::kernels::ops

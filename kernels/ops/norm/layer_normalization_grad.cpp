@@ -1,0 +1,176 @@
+// ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv), attribute axis: dx, dscale
+// and dbias of LayerNormalization, and of RMSNormalization where mean is absent; dscale and dbias
+// are only there when scale is one row. dmean and dinv may be absent. Formulas:
+// kernels/cpu/norm_rows.h.
+#include <algorithm>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/strided_copy.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/norm/normalized_rows.h"
+#include "kernels/ops/standard_bodies.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[1];
+  const int axis = norm_axis(x.shape, c.attributes);
+  const auto& axes = x.shape.axes();
+  const TensorDesc row{c.inputs[2].dtype, Shape(std::vector(axes.begin() + axis, axes.end()))};
+  return std::vector{TensorDesc{x.dtype, x.shape}, row, row};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const auto& dy = c.inputs[0].values;
+  const auto& x = c.inputs[1];
+  const RefTensor& scale = c.inputs[2];
+  auto there = [&](size_t i) { return i < c.inputs.size() && c.inputs[i].desc.present(); };
+  const NormRows n = rows_of(x.desc.shape, c.attributes, there(3));
+  const auto width = static_cast<size_t>(n.width);
+  RefTensor dx{x.desc, std::vector<double>(dy.size())};
+  const auto outputs = c.output_descs.size();
+  RefTensor dscale{outputs > 1 ? c.output_descs[1] : TensorDesc{}, std::vector<double>(width)};
+  RefTensor dbias = dscale;
+  for (size_t row = 0; row < static_cast<size_t>(n.rows); ++row) {
+    const double mean = there(3) ? c.inputs[3].values[row] : 0;
+    const double inv = c.inputs[4].values[row];
+    const auto count = static_cast<double>(n.width);
+    std::vector<double> g, h;
+    double mean_g = 0, mean_gh = 0;
+    for (size_t i = 0; i < width; ++i) {
+      const size_t at = row * width + i;
+      const auto index = unravel(x.desc.shape, static_cast<int64_t>(at));
+      g.push_back(dy[at] * scale.values[ravel_broadcast(scale.desc.shape, index)]);
+      h.push_back((x.values[at] - mean) * inv);
+      mean_g += there(3) ? g[i] / count : 0;
+      mean_gh += g[i] * h[i] / count;
+      dscale.values[i] += dy[at] * h[i];
+      dbias.values[i] += dy[at];
+    }
+    for (size_t i = 0; i < width; ++i) {
+      double& d = dx.values[row * width + i];
+      d = inv * (g[i] - mean_g - h[i] * mean_gh);
+      if (there(5)) d += c.inputs[5].values[row] / count;
+      if (there(6)) d -= c.inputs[6].values[row] * inv * inv * h[i] / count;
+    }
+  }
+  return {dx, dscale, dbias};
+}
+
+template <typename T>
+bool accepts(const Problem& p) {
+  return accepts_norm<T>(p);
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const Shape& x = p.in(1).shape;
+  NormRows n = rows_of(x, p.attributes, p.has_in(3));
+  const bool one_row = is_one_row(p.in(2).shape, x, norm_axis(x, p.attributes));
+  const bool sums = p.has_out(1) || p.has_out(2);
+  n.scale_step = one_row ? 0 : n.width;
+  const StridedCopy stretch(x, broadcast_strides(p.in(2), x), strides_of({p.in(2).dtype, x}),
+                            sizeof(T));
+  using Real = RealOf<T>;
+  const size_t row_bytes = align_up(static_cast<size_t>(n.width) * sizeof(Real), kTensorAlignment);
+  const size_t partial =
+      sums ? static_cast<size_t>(norm_partial_count(n)) * 2 * row_bytes : size_t{0};
+  const size_t stretched = one_row ? 0 : p.in(1).bytes();
+  auto there = [&](size_t i) { return p.has_in(i); };
+  const bool mean = there(3), dmean = there(5), dinv = there(6);
+  const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        const T* scale = a.in<T>(2);
+        if (!one_row) {
+          stretch.run(a.inputs[2].data, a.workspace + partial + 2 * row_bytes);
+          scale = reinterpret_cast<const T*>(a.workspace + partial + 2 * row_bytes);
+        }
+        auto* spare = reinterpret_cast<T*>(a.workspace + partial);  // where an unwanted sum goes
+        T* dscale = has_dscale ? a.out<T>(1) : sums ? spare : nullptr;
+        T* dbias = has_dbias ? a.out<T>(2) : sums ? spare : nullptr;
+        norm_rows_grad<T>(
+            n, {a.in<T>(0), a.in<T>(1), scale, mean ? a.in<float>(3) : nullptr, a.in<float>(4),
+                dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr, a.out<T>(0),
+                dscale, dbias, reinterpret_cast<Real*>(a.workspace)});
+        return ok_status();
+      },
+      partial + 2 * row_bytes + stretched);
+}
+
+SampleCase sample(const char* name, Shape x, Shape scale, int64_t axis, bool mean, bool stats,
+                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
+  const DType f = DType::kFloat32;
+  const Shape row = stats_shape(x, {{"axis", axis}});
+  const TensorDesc none, some{f, row};
+  return {.name = name,
+          .attributes = {{"axis", axis}},
+          .inputs = {{dtype, x},
+                     {dtype, x},
+                     {dtype, scale},
+                     mean ? some : none,
+                     some,
+                     stats && mean ? some : none,
+                     stats ? some : none},
+          .num_outputs = is_one_row(scale, x, norm_axis(x, {{"axis", axis}})) ? size_t{3} : 1,
+          .tolerance = tolerance};
+}
+
+std::vector<SampleCase> samples() {
+  return {sample("last", {5, 37}, {37}, -1, true, false),
+          sample("many_rows", {70, 33}, {33}, 1, true, false),
+          sample("two_axes", {3, 4, 5}, {4, 5}, 1, true, true),
+          sample("rms", {5, 37}, {37}, -1, false, false),
+          sample("rms_stats", {5, 37}, {37}, -1, false, true),
+          sample("broadcast", {3, 4, 5}, {5}, 1, true, false),
+          sample("no_width", {3, 0}, {0}, -1, true, true),
+          sample("empty", {0, 4}, {4}, -1, true, false),
+          sample("float64", {3, 7}, {7}, -1, true, true, DType::kFloat64, 1e-12),
+          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3),
+          sample("bfloat16", {70, 33}, {33}, -1, true, false, DType::kBFloat16, 8e-3),
+          sample("bfloat16_rms", {3, 4, 5}, {5}, 1, false, true, DType::kBFloat16, 8e-3)};
+}
+
+}  // namespace
+
+void add_layer_normalization_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "LayerNormalizationGrad",
+                .min_inputs = 5,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"blocks", accepts<float>, create<float>},
+                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
+                        {"float16", accepts<Half>, create<Half>},
+                        in_float32<accepts<float>, create<float>>(),
+                        {"float64", accepts<double>, create<double>}},
+                .samples = samples,
+                .inplace_inputs = {0, 1}});
+}
+
+void layer_normalization_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1), scale = b.input(2);
+  // Statistics are float32 whatever x is.
+  const auto statistic = [&](size_t i) {
+    return b.input(i) ? b.cast(b.input(i), b.desc(x).dtype) : Ref{};
+  };
+  const Ref mean = statistic(3), dmean = statistic(5), dinv = statistic(6);
+  const Shape& shape = b.desc(x).shape;
+  const int axis = norm_axis(shape, b.attributes());
+  const auto n = static_cast<double>(std::max<int64_t>(shape.numel(axis, shape.rank()), 1));
+  std::vector<int64_t> lead, rest;
+  for (int i = 0; i < shape.rank(); ++i) (i < axis ? lead : rest).push_back(i);
+  const Ref inv = statistic(4), h = b.mul(mean ? b.sub(x, mean) : x, inv), g = b.mul(dy, scale);
+  Ref d = b.sub(g, b.mul(h, b.mul(b.sum(b.mul(g, h), rest), 1 / n)));
+  if (mean) d = b.sub(d, b.mul(b.sum(g, rest), 1 / n));
+  d = b.mul(inv, d);
+  if (dmean) d = b.add(d, b.mul(dmean, 1 / n));
+  if (dinv) d = b.sub(d, b.mul(b.mul(b.mul(dinv, 1 / n), b.mul(inv, inv)), h));
+  b.set_output(0, d);
+  if (b.wants(1)) b.set_output(1, b.reshape(b.sum(b.mul(dy, h), lead), b.output_desc(1).shape));
+  if (b.wants(2)) b.set_output(2, b.reshape(b.sum(dy, lead), b.output_desc(2).shape));
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,48 @@
+// Acos: y = arccos x. dx = -dy / sqrt((1 - x) (1 + x)).
+// https://onnx.ai/onnx/operators/onnx__Acos.html
+#include <cmath>
+
+#include "kernels/cpu/real_math.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise/pointwise.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+void grad(GradBuilder& b) {
+  const Ref one = b.scalar(b.desc(b.input(0)).dtype, 1);
+  const Ref inside =
+      b.emit1("Mul", {b.emit1("Sub", {one, b.input(0)}), b.emit1("Add", {one, b.input(0)})});
+  const Ref slope = b.emit1("Div", {b.grad_output(0), b.emit1("Sqrt", {inside})});
+  b.set_grad(0, b.emit1("Neg", {slope}));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return unary_reference(c, [](double x) { return std::acos(x); });
+}
+
+struct Acos {
+  template <typename T>
+  OFSDP_INLINE T operator()(T x) const {
+    return math::acos(x);
+  }
+};
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list = float_samples(squashed(0.9));
+  list.push_back(extreme_sample());
+  return list;
+}
+
+}  // namespace
+
+void add_acos(Registry& registry) {
+  registry.add(pointwise({.name = "Acos",
+                          .first_opset = 22,
+                          .grad = grad,
+                          .reference = reference,
+                          .cpu = unary_kernels<Acos>(),
+                          .samples = samples}));
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,81 @@
+// BitShift, attribute direction ("LEFT" or "RIGHT"): y = a shifted by b bits, of integers, broadcast.
+// Bits shifted out are lost; to the right, signed integers fill with their sign. A negative b, or one
+// of all bits and more, leaves only the fill. No gradient.
+// https://onnx.ai/onnx/operators/onnx__BitShift.html
+#include <cmath>
+
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise/pointwise.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const bool left = c.attributes.s("direction", "") == "LEFT";
+  const TensorDesc& desc = c.output_descs[0];
+  const double range = std::ldexp(1.0, static_cast<int>(8 * dtype_size(desc.dtype)));
+  const bool is_signed = desc.dtype <= DType::kInt64;
+  return binary_reference(c, [=](double a, double b) {
+    const double by = b < 0 ? 64 : b;
+    if (!left) return std::floor(std::ldexp(a, -static_cast<int>(by)));
+    if (std::ldexp(1.0, static_cast<int>(by)) >= range) return 0.0;
+    const double moved = std::ldexp(a, static_cast<int>(by));
+    if (std::abs(moved) < range / 2) return moved;
+    const double rest = std::fmod(moved, range);
+    const double positive = rest < 0 ? rest + range : rest;
+    return is_signed && positive >= range / 2 ? positive - range : positive;
+  });
+}
+
+struct BitShift {
+  bool left;
+  explicit BitShift(const Attributes& a) : left(a.s("direction", "") == "LEFT") {}
+  template <typename T>
+  OFSDP_INLINE T operator()(T a, T b) const {
+    constexpr T kBits = 8 * sizeof(T);
+    const bool all = (std::is_signed_v<T> && b < T{0}) || b >= kBits;
+    if (left) return all ? T{0} : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << b);
+    if (!std::is_signed_v<T> && all) return T{0};
+    return static_cast<T>(a >> (all ? static_cast<T>(kBits - 1) : b));
+  }
+};
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const std::string direction = c.attributes.s("direction", "");
+  if (direction != "LEFT" && direction != "RIGHT") {
+    return input_error("attribute 'direction': expected LEFT or RIGHT, found '{}'", direction);
+  }
+  return infer_binary(c);
+}
+
+std::vector<SampleCase> samples() {
+  std::vector<SampleCase> list;
+  for (const char* direction : {"LEFT", "RIGHT"}) {
+    append(list, samples_of_types(kIntegerTypes, [](size_t input, std::vector<double>& values) {
+             for (double& v : values) v *= input == 0 ? 13 : 1;
+           }));
+    for (DType dtype : types_in(kIntegerTypes)) {
+      const double bits = 8.0 * static_cast<double>(dtype_size(dtype));
+      list.push_back(
+          sample_of(dtype, "far", {{6}, {6}}, fill_with(1, {bits - 1, bits, 1, 0, 100, 2})));
+    }
+    for (SampleCase& s : list) {
+      if (!s.attributes.has("direction")) s.attributes.set("direction", std::string(direction));
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_bit_shift(Registry& registry) {
+  registry.add(pointwise({.name = "BitShift",
+                          .min_inputs = 2,
+                          .first_opset = 11,
+                          .infer = infer,
+                          .reference = reference,
+                          .cpu = binary_kernels<BitShift, kIntegerTypes>(),
+                          .samples = samples}));
+}
+
+}  // namespace ofsdp::kernels::ops

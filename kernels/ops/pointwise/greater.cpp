@@ -1,0 +1,32 @@
+// Greater: y = a > b as bool, broadcast, of all numbers. No gradient.
+// https://onnx.ai/onnx/operators/onnx__Greater.html
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise/pointwise.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return binary_reference(c, [](double a, double b) { return a > b ? 1.0 : 0.0; });
+}
+
+struct Greater {
+  template <typename T>
+  OFSDP_INLINE bool operator()(T a, T b) const {
+    return a > b;
+  }
+};
+
+}  // namespace
+
+void add_greater(Registry& registry) {
+  registry.add(pointwise({.name = "Greater",
+                          .min_inputs = 2,
+                          .first_opset = 13,
+                          .infer = infer_comparison,
+                          .reference = reference,
+                          .cpu = binary_kernels<Greater, kNumberTypes>(),
+                          .samples = [] { return samples_of_types(kNumberTypes); }}));
+}
+
+}  // namespace ofsdp::kernels::ops

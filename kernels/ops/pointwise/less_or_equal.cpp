@@ -1,0 +1,32 @@
+// LessOrEqual: y = a <= b as bool, broadcast, of all numbers. No gradient.
+// https://onnx.ai/onnx/operators/onnx__LessOrEqual.html
+#include "kernels/ops/list.h"
+#include "kernels/ops/pointwise/pointwise.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return binary_reference(c, [](double a, double b) { return a <= b ? 1.0 : 0.0; });
+}
+
+struct LessOrEqual {
+  template <typename T>
+  OFSDP_INLINE bool operator()(T a, T b) const {
+    return a <= b;
+  }
+};
+
+}  // namespace
+
+void add_less_or_equal(Registry& registry) {
+  registry.add(pointwise({.name = "LessOrEqual",
+                          .min_inputs = 2,
+                          .first_opset = 16,
+                          .infer = infer_comparison,
+                          .reference = reference,
+                          .cpu = binary_kernels<LessOrEqual, kNumberTypes>(),
+                          .samples = [] { return samples_of_types(kNumberTypes); }}));
+}
+
+}  // namespace ofsdp::kernels::ops

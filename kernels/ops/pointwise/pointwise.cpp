@@ -1,0 +1,140 @@
+#include "kernels/ops/pointwise/pointwise.h"
+
+#include <cmath>
+#include <limits>
+
+namespace ofsdp::kernels::ops {
+
+OpDef pointwise(OpDef op) {
+  if (op.infer == nullptr) op.infer = op.min_inputs == 1 ? infer_same : infer_binary;
+  const auto* given = op.infer.target<decltype(&infer_comparison)>();
+  const bool other_type =
+      given != nullptr && (*given == infer_comparison || *given == infer_predicate);
+  for (int i = 0; i < op.min_inputs && !other_type; ++i) op.inplace_inputs.push_back(i);
+  op.layout = LayoutRule::kElementwise;
+  return op;
+}
+
+OpDef pointwise_grad(OpDef op) {
+  op.domain = kOwnDomain;
+  op.min_inputs = 2;
+  return pointwise(std::move(op));
+}
+
+Result<std::vector<TensorDesc>> infer_comparison(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(TensorDesc desc, infer_broadcast(c));
+  desc.dtype = DType::kBool;
+  return std::vector{std::move(desc)};
+}
+
+Result<std::vector<TensorDesc>> infer_predicate(const InferContext& c) {
+  TensorDesc desc = c.inputs[0];
+  desc.dtype = DType::kBool;
+  return std::vector{std::move(desc)};
+}
+
+void grad_of_input(GradBuilder& b, const char* name) {
+  b.set_grad(0,
+             b.emit1(std::string("ofsdp.") + name, {b.grad_output(0), b.input(0)}, b.attributes()));
+}
+
+void grad_of_output(GradBuilder& b, const char* name) {
+  b.set_grad(
+      0, b.emit1(std::string("ofsdp.") + name, {b.grad_output(0), b.output(0)}, b.attributes()));
+}
+
+void grad_is_zero(GradBuilder& b) {
+  const TensorDesc& x = b.desc(b.input(0));
+  const Ref shape = b.ints(x.shape.axes());
+  b.set_grad(0, b.emit1("Expand", {b.scalar(x.dtype, 0), shape}));
+}
+
+namespace {
+
+double tolerance_of(DType dtype) {
+  if (dtype == DType::kFloat16) return 1e-3;
+  if (dtype == DType::kBFloat16) return 8e-3;
+  return dtype == DType::kFloat64 ? 1e-13 : 2e-5;
+}
+
+}  // namespace
+
+SampleCase sample_of(DType dtype, std::string name, std::vector<Shape> shapes, const Fill& fill) {
+  SampleCase made{.name = std::string(dtype_name(dtype)) + "_" + std::move(name), .fill = fill};
+  for (Shape& shape : shapes) made.inputs.push_back({dtype, std::move(shape)});
+  // A constant of a gradient is rounded to 16 bits: too coarse for finite differences.
+  made.check_grad = dtype == DType::kFloat32 || dtype == DType::kFloat64;
+  made.tolerance = tolerance_of(dtype);
+  return made;
+}
+
+std::vector<SampleCase> float_samples(const Fill& fill, const Attributes& attributes) {
+  std::vector<SampleCase> list = unary_samples(fill);
+  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    list.push_back(sample_of(dtype, "matrix", {{3, 11}}, fill));
+  }
+  for (SampleCase& s : list) s.attributes = attributes;
+  return list;
+}
+
+std::vector<SampleCase> float_pair_samples(const Fill& fill, const Attributes& attributes) {
+  std::vector<SampleCase> list = pair_samples(fill);
+  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    list.push_back(sample_of(dtype, "matrix", {{3, 11}, {3, 11}}, fill));
+  }
+  for (SampleCase& s : list) s.attributes = attributes;
+  return list;
+}
+
+std::vector<DType> types_in(TypeSet types) {
+  std::vector<DType> list;
+  for (auto i = static_cast<int>(DType::kFloat32); i <= static_cast<int>(DType::kBool); ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const bool small = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+    if (in_set(types, small ? DType::kFloat32 : dtype)) list.push_back(dtype);
+  }
+  return list;
+}
+
+std::vector<SampleCase> vectors_of_types(TypeSet types, const Fill& fill) {
+  std::vector<SampleCase> list;
+  for (DType dtype : types_in(types)) list.push_back(sample_of(dtype, "vector", {{19}}, fill));
+  return list;
+}
+
+std::vector<SampleCase> samples_of_types(TypeSet types, const Fill& fill) {
+  std::vector<SampleCase> list;
+  if (in_set(types, DType::kFloat32)) list = binary_samples(fill);
+  for (DType dtype : types_in(types)) {
+    list.push_back(sample_of(dtype, "pair", {{2, 9}, {2, 9}}, fill));
+    list.push_back(sample_of(dtype, "row", {{2, 9}, {9}}, fill));
+    list.back().check_grad = false;  // ofsdp.SumTo is of float32
+  }
+  return list;
+}
+
+SampleCase extreme_sample(const Attributes& attributes) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return {
+      .name = "extremes",
+      .attributes = attributes,
+      .inputs = {{DType::kFloat32, {18}}},
+      .fill = fill_with(0, {0.0, -0.0, kInfinity, -kInfinity, std::nan(""), 1e-40, -1e-40, 1e-20,
+                            -1e-20, 16.5, -16.5, 100, -100, 1e6, -1e6, 1e30, -1e30, 0.5}),
+      .check_grad = false};
+}
+
+Fill squashed(double limit) {
+  return [limit](size_t input, std::vector<double>& values) {
+    if (input != 0) return;
+    for (double& v : values) v = limit * std::tanh(v);
+  };
+}
+
+Fill positive_fill(double least) {
+  return [least](size_t, std::vector<double>& values) {
+    for (double& v : values) v = std::abs(v) + least;
+  };
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,209 @@
+// LpPool: y[n, c, o] = (sum over taps k inside x of |x[n, c, o s - p + k d]|^p)^(1/p), p = 2 unless
+// given. dx by ofsdp.LpPoolGrad(dy, x, y): dx = sum over the outputs that read it of
+// dy sign(x) |x|^(p-1) y^(1-p), 0 where y is 0.
+// https://onnx.ai/onnx/operators/onnx__LpPool.html
+#include "kernels/ops/pool/lp_pool.h"
+
+#include <cmath>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const Window w, infer_pool(c.attributes, c.inputs[0].shape));
+  if (c.attributes.i("p", 2) < 1) {
+    return input_error("p: expected 1 or more, found {}", c.attributes.i("p", 2));
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, pool_output(w, c.inputs[0].shape)}};
+}
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  return std::vector{c.inputs[1]};
+}
+
+void grad(GradBuilder& b) { grad_lp_pool(b, b.attributes()); }
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return reference_lp_pool(c, c.attributes);
+}
+
+// What a tap adds to dx, of dy, x and y.
+template <typename T>
+T slope(T x, T y, int64_t p) {
+  if (y == 0 || x == 0) return 0;
+  const T size = std::pow(std::abs(x) / y, static_cast<T>(p - 1));
+  return x < 0 ? -size : size;
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  const RefTensor &dy = c.inputs[0], &x = c.inputs[1], &y = c.inputs[2];
+  const Window w = known_pool(c.attributes, x.desc.shape);
+  const auto p = static_cast<double>(c.attributes.i("p", 2));
+  RefTensor dx{c.output_descs[0], std::vector<double>(x.values.size())};
+  for (int64_t plane = 0; plane < x.desc.shape.numel(0, 2); ++plane) {
+    for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
+      const auto i = static_cast<size_t>(plane * w.in_size() + in);
+      const auto o = static_cast<size_t>(plane * w.out_size() + out);
+      if (x.values[i] == 0 || y.values[o] == 0) return;
+      dx.values[i] += dy.values[o] * std::copysign(std::pow(std::abs(x.values[i]), p - 1) *
+                                                       std::pow(y.values[o], 1 - p),
+                                                   x.values[i]);
+    });
+  }
+  return {dx};
+}
+
+template <typename T>
+T power(T x, int64_t p) {
+  return p == 2 ? x * x : p == 1 ? std::abs(x) : std::pow(std::abs(x), static_cast<T>(p));
+}
+template <typename T>
+T root(T sum, int64_t p) {
+  return p == 2 ? std::sqrt(sum) : p == 1 ? sum : std::pow(sum, 1 / static_cast<T>(p));
+}
+
+// f(x, y of the same plane) for all planes, in parallel.
+template <typename F>
+void for_planes(int64_t planes, const F& f) {
+  parallel_for(planes, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> make_forward(const Window& w, int64_t planes, int64_t p) {
+  return make_kernel([=](const KernelArgs& a) {
+    for_planes(planes, [&](int64_t plane) {
+      const T* x = a.in<T>(0) + plane * w.in_size();
+      T* y = a.out<T>(0) + plane * w.out_size();
+      std::fill_n(y, w.out_size(), T{0});
+      for_each_tap(w, [&](int64_t out, int64_t, int64_t in) { y[out] += power(x[in], p); });
+      for (int64_t i = 0; i < w.out_size(); ++i) y[i] = root(y[i], p);
+    });
+    return ok_status();
+  });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad_of(const Problem& problem) {
+  const Window w = known_pool(problem.attributes, problem.in(1).shape);
+  return make_kernel([w, p = problem.attributes.i("p", 2),
+                      planes = problem.in(1).shape.numel(0, 2)](const KernelArgs& a) {
+    for_planes(planes, [&](int64_t plane) {
+      const T* dy = a.in<T>(0) + plane * w.out_size();
+      const T* x = a.in<T>(1) + plane * w.in_size();
+      const T* y = a.in<T>(2) + plane * w.out_size();
+      T* dx = a.out<T>(0) + plane * w.in_size();
+      std::fill_n(dx, w.in_size(), T{0});
+      for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
+        dx[in] += dy[out] * slope(x[in], y[out], p);
+      });
+    });
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) { return make_lp_pool(p, p.attributes); }
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return p.in(0).dtype == DType::kFloat64 ? create_grad_of<double>(p) : create_grad_of<float>(p);
+}
+
+using Ints = std::vector<int64_t>;
+
+std::vector<SampleCase> samples() {
+  const auto sample = [](const char* name, Shape x, Attributes attributes) {
+    return SampleCase{.name = name,
+                      .attributes = std::move(attributes),
+                      .inputs = {{DType::kFloat32, std::move(x)}}};
+  };
+  std::vector<SampleCase> cases = {
+      sample("halves", {2, 5, 6, 8}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}),
+      sample("cubes", {1, 2, 5, 6},
+             {{"kernel_shape", Ints{3, 3}}, {"pads", Ints{1, 0, 1, 2}}, {"p", int64_t{3}}}),
+      sample("sizes", {1, 2, 9, 8},
+             {{"kernel_shape", Ints{3, 3}}, {"dilations", Ints{2, 3}}, {"p", int64_t{1}}}),
+      sample("line", {2, 3, 14}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
+      sample("volume", {1, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}}),
+      sample("empty_batch", {0, 3, 4, 4}, {{"kernel_shape", Ints{2, 2}}})};
+  for (DType dtype : {DType::kFloat64, DType::kFloat16}) {
+    cases.push_back(cases[1]);
+    cases.back().name = dtype_name(dtype);
+    cases.back().inputs[0].dtype = dtype;
+    cases.back().check_grad = dtype == DType::kFloat64;
+    if (dtype == DType::kFloat16) cases.back().tolerance = 1e-3;
+  }
+  return cases;
+}
+
+std::vector<SampleCase> grad_samples() {
+  std::vector<SampleCase> cases = samples();
+  for (SampleCase& s : cases) {
+    const TensorDesc x = s.inputs[0];
+    const TensorDesc y{x.dtype, pool_output(known_pool(s.attributes, x.shape), x.shape)};
+    s.inputs = {y, x, y};
+    s.fill = [](size_t input, std::vector<double>& values) {
+      for (double& v : values) v = input == 2 ? std::abs(v) + 0.5 : v;
+    };
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_lp_pool(const Problem& problem, const Attributes& attributes) {
+  const Shape& x = problem.in(0).shape;
+  const Window w = known_pool(attributes, x);
+  const int64_t p = attributes.i("p", 2);
+  return problem.in(0).dtype == DType::kFloat64 ? make_forward<double>(w, x.numel(0, 2), p)
+                                                : make_forward<float>(w, x.numel(0, 2), p);
+}
+
+std::vector<RefTensor> reference_lp_pool(const ReferenceContext& c, const Attributes& attributes) {
+  const RefTensor& x = c.inputs[0];
+  const Window w = known_pool(attributes, x.desc.shape);
+  const auto p = static_cast<double>(attributes.i("p", 2));
+  RefTensor y{c.output_descs[0],
+              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  for (int64_t plane = 0; plane < x.desc.shape.numel(0, 2); ++plane) {
+    for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
+      y.values[static_cast<size_t>(plane * w.out_size() + out)] +=
+          std::pow(std::abs(x.values[static_cast<size_t>(plane * w.in_size() + in)]), p);
+    });
+  }
+  for (double& v : y.values) v = std::pow(v, 1 / p);
+  return {y};
+}
+
+bool accepts_lp_pool(const Problem& p) {
+  return (p.all_dtype(DType::kFloat32) || p.all_dtype(DType::kFloat64)) && p.all_plain();
+}
+
+void grad_lp_pool(GradBuilder& b, const Attributes& attributes) {
+  const Shape& x = b.desc(b.input(0)).shape;
+  Attributes made = pool_attributes(attributes, known_pool(attributes, x), x);
+  made.set("p", attributes.i("p", 2));
+  b.set_grad(0, b.emit1("ofsdp.LpPoolGrad", {b.grad_output(0), b.input(0), b.output(0)}, made));
+}
+
+void add_lp_pool(Registry& registry) {
+  registry.add({.name = "LpPool",
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts_lp_pool, create}, in_float32<accepts_lp_pool, create>()},
+                .samples = samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "LpPoolGrad",
+       .min_inputs = 3,
+       .infer = infer_grad,
+       .reference = grad_reference,
+       .cpu = {{"loops", accepts_lp_pool, create_grad}, in_float32<accepts_lp_pool, create_grad>()},
+       .samples = grad_samples});
+}
+
+}  // namespace ofsdp::kernels::ops

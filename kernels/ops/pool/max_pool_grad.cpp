@@ -1,0 +1,236 @@
+// ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs whose winning tap
+// lies at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
+// Outputs are added in their order, so repeated runs give the same bits.
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/ops/list.h"
+#include "kernels/ops/pool/pool_shape.h"
+#include "kernels/ops/standard_bodies.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Window window_of(const Attributes& attributes) {
+  return known_pool(attributes, Shape(attributes.ints("x_shape")));
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const Window w = window_of(c.attributes);
+  RefTensor dx{c.output_descs[0],
+               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  for (int64_t plane = 0; plane < dx.desc.shape.numel(0, 2); ++plane) {
+    for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
+      const auto at = static_cast<size_t>(plane * w.out_size() + out);
+      if (static_cast<int64_t>(c.inputs[1].values[at]) != tap) return;
+      dx.values[static_cast<size_t>(plane * w.in_size() + in)] += c.inputs[0].values[at];
+    });
+  }
+  return {dx};
+}
+
+OFSDP_MULTIARCH void add_winners(const float* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 float* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) diff_src[i] += winners[i] == tap ? diff_dst[i] : 0.0f;
+}
+
+OFSDP_MULTIARCH void set_winners(const float* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 float* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) diff_src[i] = winners[i] == tap ? diff_dst[i] : 0.0f;
+}
+
+// Windows side by side that cover x: every element of dx is written once, nothing need be cleared.
+bool tiles_input(const Window& w) {
+  for (size_t axis = 0; axis < 3; ++axis) {
+    if (w.strides[axis] != w.kernel[axis] || w.dilations[axis] != 1 || w.pads_begin[axis] != 0 ||
+        w.out[axis] * w.kernel[axis] != w.in[axis]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Channels last, windows of up to 255 taps: the channels of a position are one vector.
+class ChannelsLastGrad {
+ public:
+  explicit ChannelsLastGrad(const Problem& p)
+      : window_(window_of(p.attributes)),
+        images_(p.out(0).shape[0]),
+        channels_(p.out(0).shape[1]),
+        tiles_(tiles_input(window_)) {}
+
+  Status operator()(const KernelArgs& a) const {
+    parallel_for(images_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) image(a, n);
+    });
+    return ok_status();
+  }
+
+ private:
+  void image(const KernelArgs& a, int64_t n) const {
+    const float* dy = a.in<float>(0) + n * window_.out_size() * channels_;
+    const uint8_t* winners = a.in<uint8_t>(1) + n * window_.out_size() * channels_;
+    float* dx = a.out<float>(0) + n * window_.in_size() * channels_;
+    const auto size = static_cast<size_t>(window_.in_size() * channels_) * sizeof(float);
+    if (!tiles_) std::memset(dx, 0, size);
+    for_each_tap(window_, [&](int64_t out, int64_t tap, int64_t in) {
+      (tiles_ ? set_winners : add_winners)(dy + out * channels_, winners + out * channels_,
+                                           static_cast<uint8_t>(tap), dx + in * channels_,
+                                           channels_);
+    });
+  }
+
+  Window window_;
+  int64_t images_, channels_;
+  bool tiles_;
+};
+
+// Any layout and window: an addition per output, at its winner's place.
+template <typename T, typename Winner>
+class ScatterGrad {
+ public:
+  explicit ScatterGrad(const Problem& p)
+      : window_(window_of(p.attributes)),
+        planes_(p.out(0).shape.numel(0, 2)),
+        channels_(p.out(0).layout == Layout::kChannelsLast ? p.out(0).shape[1] : 1) {
+    const Window& w = window_;
+    for (int64_t tap = 0; tap < w.taps(); ++tap) {
+      const int64_t d = tap / (w.kernel[1] * w.kernel[2]) * w.dilations[0];
+      const int64_t h = tap / w.kernel[2] % w.kernel[1] * w.dilations[1];
+      offsets_.push_back((d * w.in[1] + h) * w.in[2] + tap % w.kernel[2] * w.dilations[2]);
+    }
+  }
+
+  Status operator()(const KernelArgs& a) const {
+    parallel_for(planes_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) plane(a, p);
+    });
+    return ok_status();
+  }
+
+ private:
+  void plane(const KernelArgs& a, int64_t p) const {
+    const Window& w = window_;
+    const int64_t image = p / channels_, channel = p % channels_;
+    const T* dy = a.in<T>(0) + image * w.out_size() * channels_ + channel;
+    const Winner* winners = a.in<Winner>(1) + image * w.out_size() * channels_ + channel;
+    T* dx = a.out<T>(0) + image * w.in_size() * channels_ + channel;
+    for (int64_t i = 0; i < w.in_size(); ++i) dx[i * channels_] = 0;
+    for (int64_t out = 0; out < w.out_size(); ++out) {
+      const Winner winner = winners[out * channels_];
+      if (winner == static_cast<Winner>(kNoWinner)) continue;
+      const int64_t row = out / w.out[2];
+      const int64_t d = w.position(0, row / w.out[1], 0), h = w.position(1, row % w.out[1], 0);
+      const int64_t start = (d * w.in[1] + h) * w.in[2] + w.position(2, out % w.out[2], 0);
+      dx[(start + offsets_[winner]) * channels_] += dy[out * channels_];
+    }
+  }
+
+  Window window_;
+  int64_t planes_, channels_;
+  std::vector<int64_t> offsets_;  // of a tap from the window's first position
+};
+
+template <typename T>
+bool accepts(const Problem& p) {
+  return p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout &&
+         p.in(0).dtype == dtype_of<T>();
+}
+
+bool accepts_channels_last(const Problem& p) {
+  return accepts<float>(p) && p.in(0).layout == Layout::kChannelsLast &&
+         p.in(1).dtype == DType::kUInt8;
+}
+
+std::unique_ptr<Kernel> create_channels_last(const Problem& p) {
+  return make_kernel(ChannelsLastGrad(p));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_scatter(const Problem& p) {
+  if (p.in(1).dtype == DType::kUInt8) return make_kernel(ScatterGrad<T, uint8_t>(p));
+  return make_kernel(ScatterGrad<T, int32_t>(p));
+}
+
+std::vector<SampleCase> samples() {
+  using Ints = std::vector<int64_t>;
+  struct Given {
+    const char* name;
+    Shape x;
+    Ints kernel, strides, pads, dilations;
+  };
+  const Given given[] = {{"halves", {2, 5, 6, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+                         {"overlapping", {2, 3, 7, 9}, {3, 3}, {1, 2}, {0, 0, 0, 0}, {1, 1}},
+                         {"padded_dilated", {1, 70, 8, 9}, {3, 2}, {2, 1}, {1, 0, 2, 1}, {1, 3}},
+                         {"large_window", {1, 2, 19, 18}, {17, 17}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+                         {"line", {2, 3, 11}, {3}, {2}, {0, 1}, {1}},
+                         {"empty_batch", {0, 3, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}}};
+  std::vector<SampleCase> cases;
+  for (const Given& g : given) {
+    const Attributes attributes{{"kernel_shape", g.kernel},
+                                {"strides", g.strides},
+                                {"pads", g.pads},
+                                {"dilations", g.dilations},
+                                {"x_shape", g.x.axes()}};
+    const Window w = window_of(attributes);
+    const Shape y = pool_output(w, g.x);
+    // A winner must lie inside x: of the taps that do, one by the output's number.
+    auto fill = [w](size_t input, std::vector<double>& values) {
+      if (input != 1) return;
+      std::vector<std::vector<int64_t>> inside(static_cast<size_t>(w.out_size()));
+      for_each_tap(w, [&](int64_t out, int64_t tap, int64_t) {
+        inside[static_cast<size_t>(out)].push_back(tap);
+      });
+      for (size_t i = 0; i < values.size(); ++i) {
+        const std::vector<int64_t>& taps = inside[i % inside.size()];
+        values[i] = static_cast<double>(taps[i * 7 % taps.size()]);
+      }
+    };
+    cases.push_back({.name = g.name,
+                     .attributes = attributes,
+                     .inputs = {{DType::kFloat32, y}, {winner_dtype(w.taps()), y}},
+                     .fill = fill});
+  }
+  for (DType dtype : {DType::kFloat64, DType::kBFloat16}) {
+    cases.push_back(cases[1]);
+    cases.back().name = dtype_name(dtype);
+    cases.back().inputs[0].dtype = dtype;
+    if (dtype == DType::kBFloat16) cases.back().tolerance = 1e-2;
+  }
+  return cases;
+}
+
+}  // namespace
+
+void add_max_pool_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "MaxPoolGrad",
+                .min_inputs = 2,
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
+                        {"scatter", accepts<float>, create_scatter<float>},
+                        {"float64", accepts<double>, create_scatter<double>},
+                        in_float32<accepts<float>, create_scatter<float>>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0, 1},
+                .channels_last_outputs = {0}});
+}
+
+// Of MaxPool as the standard has it: the winners are its Indices, places in the whole of x.
+void max_pool_grad_body(BodyBuilder& b) {
+  const Shape& shape = b.output_desc(0).shape;
+  const Ref dy = b.input(0);
+  const Ref zeros = b.emit1("Expand", {b.like(dy, 0), b.ints({shape.numel()})});
+  const Shape flat{b.desc(dy).shape.numel()};
+  const Ref sum =
+      b.emit1("ScatterElements", {zeros, b.reshape(b.input(1), flat), b.reshape(dy, flat)},
+              {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  b.set_output(0, b.reshape(sum, shape));
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,31 @@
+// What MaxPool and its gradient share: the numbers of the problem, and the winners that the forward
+// leaves for the gradient.
+//
+// The winner of an output is the number of the tap, in row-major order of the window, that held the
+// maximum: uint8 for windows of up to 255 taps, else int32. kNoWinner (all bits set) sends no
+// gradient anywhere: the window saw only padding, or an activation stopped it. Owns: values.
+// Threads: any.
+#pragma once
+
+#include "kernels/ops/conv/window.h"
+
+namespace ofsdp::kernels::ops {
+
+inline constexpr int32_t kNoWinner = -1;  // 255 as uint8
+
+DType winner_dtype(int64_t taps);
+
+Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
+Window known_pool(const Attributes& attributes, const Shape& x);
+Shape pool_output(const Window& window, const Shape& x);
+
+// What the gradient node carries: the window, x_shape.
+Attributes pool_attributes(const Attributes& attributes, const Window& window, const Shape& x);
+
+// The taps [begin, end) of kernel axis `axis` that lie inside x for output position `o`.
+std::pair<int64_t, int64_t> tap_range(const Window& window, size_t axis, int64_t o);
+
+// Place of spatial position `at` (row-major) as Indices counts it: storage_order 1 is column-major.
+int64_t stored_place(const Window& window, int64_t at, bool column_major);
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,56 @@
+// The activations of gates, ONNX's list: applied in place to a row, and their derivatives written
+// with the result y, which is all that is kept. With a clip c the argument is bounded to -c .. c
+// first; the derivative is 0 where that happened.
+//
+// Owns: values. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/attributes.h"
+
+namespace ofsdp::kernels::ops {
+
+struct GateActivation {
+  enum class Kind {
+    kSigmoid,
+    kTanh,
+    kRelu,
+    kAffine,
+    kLeakyRelu,
+    kThresholdedRelu,
+    kScaledTanh,
+    kHardSigmoid,
+    kElu,
+    kSoftsign,
+    kSoftplus
+  };
+  Kind kind = Kind::kTanh;
+  float alpha = 0, beta = 0;
+  float clip = 0;  // 0: none
+
+  GateActivation without_clip() const {
+    GateActivation made = *this;
+    made.clip = 0;
+    return made;
+  }
+};
+
+// `defaults` are the names when attribute activations is absent.
+Result<std::vector<GateActivation>> gate_activations(const Attributes& attributes,
+                                                     std::vector<std::string> defaults);
+
+// The definition, one value.
+double reference_activation(const GateActivation& activation, double x);
+
+// y[i] = f(y[i])
+void activate(const GateActivation& activation, float* y, int64_t n);
+void activate(const GateActivation& activation, double* y, int64_t n);
+
+// d[i] *= f'(x) where f(x) = y[i]
+void activate_grad(const GateActivation& activation, const float* y, float* d, int64_t n);
+void activate_grad(const GateActivation& activation, const double* y, double* d, int64_t n);
+
+}  // namespace ofsdp::kernels::ops

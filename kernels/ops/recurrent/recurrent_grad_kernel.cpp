@@ -1,0 +1,236 @@
+// The gradient kernel of RNN, GRU and LSTM: see recurrent_kernel.h.
+#include <algorithm>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/ops/recurrent/recurrent_kernel.h"
+#include "kernels/ops/recurrent/recurrent_operands.h"
+#include "kernels/ops/recurrent/recurrent_parameter_grad.h"
+#include "kernels/ops/recurrent/recurrent_product.h"
+#include "kernels/ops/recurrent/recurrent_rows.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+template <typename T>
+class Backward final : public Kernel {
+ public:
+  Backward(const RecurrentShape& s, const Problem& p)
+      : s_(s),
+        diff_x_wanted_(is_wanted(p, kDiffX)),
+        diff_h0_wanted_(is_wanted(p, kDiffH0)),
+        diff_c0_wanted_(is_wanted(p, kDiffC0)),
+        parameters_(s, p) {
+    const DType dtype = dtype_of<T>();
+    const int64_t h = s.hidden;
+    back_ = RecurrentProduct<T>(plain_product(dtype, s.batch, s.recurrent_width(), h));
+    if (s.resets_first()) to_reset_ = RecurrentProduct<T>(plain_product(dtype, s.batch, h, h));
+    lay_out();
+  }
+
+  size_t workspace_bytes() const override { return places_.size(); }
+
+  Status run(const KernelArgs& a) override {
+    x_ = a.in<T>(kX);
+    diff_x_ = diff_x_wanted_ ? a.out<T>(kDiffX) : nullptr;
+    if (s_.batch_first) {
+      for (int64_t r = 0; r < s_.steps * s_.batch; ++r) {
+        std::copy_n(x_ + s_.x_at(r / s_.batch, r % s_.batch), s_.in, at(a, x_copy_) + r * s_.in);
+      }
+      x_ = at(a, x_copy_);
+      if (diff_x_ != nullptr) diff_x_ = at(a, diff_x_copy_);
+    }
+    for (int64_t d = 0; d < s_.directions; ++d) {
+      OFSDP_RETURN_IF_ERROR(run_direction(a, d));
+    }
+    for (int64_t r = 0; s_.batch_first && diff_x_ != nullptr && r < s_.steps * s_.batch; ++r) {
+      std::copy_n(diff_x_ + r * s_.in, s_.in,
+                  a.out<T>(kDiffX) + s_.x_at(r / s_.batch, r % s_.batch));
+    }
+    return ok_status();
+  }
+
+ private:
+  void lay_out() {
+    const int64_t rows = s_.steps * s_.batch, h = s_.hidden, states = s_.batch * h;
+    const auto array = [this](int64_t n) {
+      return places_.add(static_cast<size_t>(n) * sizeof(T));
+    };
+    if (s_.batch_first) x_copy_ = array(rows * s_.in);
+    if (s_.batch_first) diff_x_copy_ = array(rows * s_.in);
+    gates_ = array(rows * s_.width());
+    recurrent_ = s_.is_gru() ? array(rows * s_.recurrent_width()) : gates_;
+    if (s_.resets_first()) {
+      last_ = array(rows * h);
+      reset_ = array(rows * h);
+    }
+    before_ = array(rows * h);
+    state_ = array(states);
+    cell_ = array(states);
+    current_ = array(states);
+    product_ = array(states);
+    row_ = array(states);
+    zeros_ = array(h);
+    scratch_ = places_.add(std::max(
+        {back_.workspace_bytes(), to_reset_.workspace_bytes(), parameters_.workspace_bytes()}));
+  }
+
+  static T* at(const KernelArgs& a, size_t place) {
+    return reinterpret_cast<T*>(a.workspace + place);
+  }
+
+  Status run_direction(const KernelArgs& a, int64_t d) {
+    std::fill_n(at(a, zeros_), s_.hidden, T{0});
+    start(a, kDiffYh, d, at(a, state_));
+    if (s_.is_lstm()) start(a, kDiffYc, d, at(a, cell_));
+    lay_states(a, d);
+    for (int64_t step = s_.steps; step-- > 0;) {
+      OFSDP_RETURN_IF_ERROR(back_step(a, d, s_.time(d, step)));
+    }
+    if (diff_h0_wanted_) finish(a, d, kDiffH0, at(a, state_));
+    if (diff_c0_wanted_) finish(a, d, kDiffC0, at(a, cell_));
+    return parameters_.run(a, d,
+                           {x_, at(a, gates_), at(a, recurrent_), at(a, last_), at(a, reset_),
+                            at(a, before_), at(a, zeros_)},
+                           diff_x_, a.workspace + scratch_);
+  }
+
+  void start(const KernelArgs& a, size_t input, int64_t d, T* to) const {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      const T* from = given(a, input) ? a.in<T>(input) + s_.state_at(d, b) : at(a, zeros_);
+      std::copy_n(from, s_.hidden, to + b * s_.hidden);
+    }
+  }
+  void finish(const KernelArgs& a, int64_t d, size_t output, const T* from) const {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      std::copy_n(from + b * s_.hidden, s_.hidden, a.out<T>(output) + s_.state_at(d, b));
+    }
+  }
+
+  // The states before each step; zeros where a sample has ended.
+  void lay_states(const KernelArgs& a, int64_t d) const {
+    for (int64_t t = 0; t < s_.steps; ++t) {
+      for (int64_t b = 0; b < s_.batch; ++b) {
+        const int64_t before = s_.time_before(d, t);
+        const T* from = at(a, zeros_);
+        if (is_active(s_, a, before, b)) {
+          from = a.in<T>(kY) + s_.y_at(before, d, b);
+        } else if (given(a, kInitialH)) {
+          from = a.in<T>(kInitialH) + s_.state_at(d, b);
+        }
+        if (!is_active(s_, a, t, b)) from = at(a, zeros_);
+        std::copy_n(from, s_.hidden, at(a, before_) + (t * s_.batch + b) * s_.hidden);
+      }
+    }
+  }
+
+  BackwardRow<T> row_of(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
+    const int64_t h = s_.hidden, row = t * s_.batch + b;
+    const GateActivation* functions = &s_.activation(d, 0);
+    BackwardRow<T> made{};
+    made.n = h;
+    made.f = functions;
+    made.g = functions + 1;
+    made.h = functions + 2;
+    made.saved = a.in<T>(kSaved) + s_.saved_at(t, d, b);
+    made.before = at(a, before_) + row * h;
+    made.cell_before = s_.is_lstm() ? cell_before<T>(s_, a, d, t, b, at(a, zeros_)) : nullptr;
+    made.peep = s_.is_lstm() && given(a, kP) ? a.in<T>(kP) + d * 3 * h : nullptr;
+    made.diff_state = at(a, current_) + b * h;
+    made.diff_cell = at(a, cell_) + b * h;
+    made.diff_gates = at(a, gates_) + row * s_.width();
+    made.diff_recurrent =
+        s_.resets_first() ? at(a, product_) + b * h : at(a, recurrent_) + row * s_.width();
+    made.scratch = at(a, row_) + b * h;
+    made.input_forget = s_.input_forget;
+    return made;
+  }
+
+  // f(b) for every sample, dealt to the threads.
+  template <typename F>
+  void each_sample(const F& f) const {
+    parallel_for(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t b = begin; b < end; ++b) f(b);
+                 });
+  }
+
+  Status back_step(const KernelArgs& a, int64_t d, int64_t t) {
+    const int64_t h = s_.hidden, first = t * s_.batch;
+    const T* r = a.in<T>(kR) + d * s_.width() * h;
+    std::byte* scratch = a.workspace + scratch_;
+    each_sample([&](int64_t b) { sample_step(a, d, t, b); });
+    if (s_.resets_first()) {
+      OFSDP_RETURN_IF_ERROR(to_reset_.run(at(a, last_) + first * h, r + 2 * h * h, nullptr,
+                                          at(a, product_), scratch));
+      each_sample([&](int64_t b) { reset_step(a, d, t, b); });
+    }
+    OFSDP_RETURN_IF_ERROR(back_.run(at(a, recurrent_) + first * s_.recurrent_width(), r, nullptr,
+                                    at(a, product_), scratch));
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      if (!is_active(s_, a, t, b)) continue;
+      const T *past = at(a, current_) + b * h, *back = at(a, product_) + b * h;
+      T* state = at(a, state_) + b * h;
+      for (int64_t k = 0; k < h; ++k) state[k] = past[k] + back[k];
+    }
+    return ok_status();
+  }
+
+  void sample_step(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
+    const int64_t h = s_.hidden, row = t * s_.batch + b;
+    if (!is_active(s_, a, t, b)) {
+      std::fill_n(at(a, gates_) + row * s_.width(), s_.width(), T{0});
+      std::fill_n(at(a, recurrent_) + row * s_.recurrent_width(), s_.recurrent_width(), T{0});
+      if (s_.resets_first()) std::fill_n(at(a, last_) + row * h, h, T{0});
+      if (s_.resets_first()) std::fill_n(at(a, reset_) + row * h, h, T{0});
+      return;
+    }
+    T* current = at(a, current_) + b * h;
+    std::copy_n(at(a, state_) + b * h, h, current);
+    if (given(a, kDiffY)) {
+      const T* dy = a.in<T>(kDiffY) + s_.y_at(t, d, b);
+      for (int64_t k = 0; k < h; ++k) current[k] += dy[k];
+    }
+    const BackwardRow<T> made = row_of(a, d, t, b);
+    if (s_.is_lstm()) return lstm_grad_row(made);
+    if (!s_.is_gru()) return rnn_grad_row(made);
+    if (!s_.resets_first()) return gru_grad_row(made);
+    gru_first_grad_row(made);
+    std::copy_n(made.diff_gates + 2 * h, h, at(a, last_) + row * h);
+    T* reset = at(a, reset_) + row * h;
+    for (int64_t k = 0; k < h; ++k) reset[k] = made.saved[h + k] * made.before[k];
+  }
+
+  void reset_step(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {
+    if (!is_active(s_, a, t, b)) return;
+    const int64_t h = s_.hidden;
+    const BackwardRow<T> made = row_of(a, d, t, b);
+    gru_reset_grad_row(made);
+    std::copy_n(made.diff_gates, 2 * h, at(a, recurrent_) + (t * s_.batch + b) * 2 * h);
+  }
+
+  static constexpr int64_t kRowGrain = 4096;  // gate values worth a thread
+
+  RecurrentShape s_;
+  bool diff_x_wanted_, diff_h0_wanted_, diff_c0_wanted_;
+  RecurrentProduct<T> back_, to_reset_;
+  RecurrentParameterGrad<T> parameters_;
+  Places places_;
+  // Gradients of the gates [T B, G H] and of h R^T; of a GRU with the reset first the latter has
+  // only z and r, and there is that of n in `last` and r h in `reset`.
+  size_t gates_ = 0, recurrent_ = 0, last_ = 0, reset_ = 0;
+  size_t before_ = 0, state_ = 0, cell_ = 0, current_ = 0, product_ = 0, row_ = 0, zeros_ = 0;
+  size_t x_copy_ = 0, diff_x_copy_ = 0, scratch_ = 0;
+  const T* x_ = nullptr;
+  T* diff_x_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_recurrent_grad(const RecurrentShape& shape, const Problem& problem) {
+  if (problem.in(0).dtype == DType::kFloat64) {
+    return std::make_unique<Backward<double>>(shape, problem);
+  }
+  return std::make_unique<Backward<float>>(shape, problem);
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,195 @@
+#include "kernels/ops/recurrent/recurrent_reference.h"
+
+#include <algorithm>
+
+#include "kernels/core/memory.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+using Values = std::vector<double>;
+
+std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors) {
+  std::vector<TensorDesc> made;
+  for (const RefTensor& t : tensors) made.push_back(t.desc);
+  return made;
+}
+
+// One sample of one direction through time.
+class Walk {
+ public:
+  Walk(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
+      : s_(s), inputs_(inputs), d_(d), b_(b), h_(initial(kInitialH)), c_(initial(kInitialC)) {}
+
+  void run(std::vector<RefTensor>& outputs) {
+    const int64_t length = has(kLens) ? static_cast<int64_t>(value(kLens, b_)) : s_.steps;
+    for (int64_t step = 0; step < s_.steps; ++step) {
+      const int64_t t = s_.time(d_, step);
+      if (t >= length) continue;
+      Values saved = advance(t);
+      put(outputs[0].values, s_.y_at(t, d_, b_), h_);
+      put(outputs[s_.outputs()].values, s_.saved_at(t, d_, b_), saved);
+    }
+    put(outputs[1].values, s_.state_at(d_, b_), h_);
+    if (s_.is_lstm()) put(outputs[2].values, s_.state_at(d_, b_), c_);
+  }
+
+ private:
+  bool has(size_t i) const { return i < inputs_.size() && inputs_[i].desc.present(); }
+  double value(size_t input, int64_t at) const {
+    return inputs_[input].values[static_cast<size_t>(at)];
+  }
+  double given(size_t input, int64_t at) const { return has(input) ? value(input, at) : 0; }
+  Values initial(size_t input) const {
+    Values made;
+    for (int64_t k = 0; k < s_.hidden; ++k) {
+      const bool is_state = input == kInitialH || s_.is_lstm();
+      made.push_back(is_state ? given(input, s_.state_at(d_, b_) + k) : 0);
+    }
+    return made;
+  }
+  static void put(Values& to, int64_t at, const Values& from) {
+    std::copy(from.begin(), from.end(), to.begin() + at);
+  }
+
+  // Row k of gate `gate`: its part from x with W's bias, and its part from `state` with R's bias.
+  double from_x(int64_t t, int64_t gate, int64_t k) const {
+    const int64_t row = d_ * s_.gates() * s_.hidden + gate * s_.hidden + k;
+    double sum = given(kB, row + d_ * s_.gates() * s_.hidden);
+    for (int64_t i = 0; i < s_.in; ++i) {
+      sum += value(kX, s_.x_at(t, b_) + i) * value(kW, row * s_.in + i);
+    }
+    return sum;
+  }
+  double from_state(const Values& state, int64_t gate, int64_t k) const {
+    const int64_t all = s_.gates() * s_.hidden, row = d_ * all + gate * s_.hidden + k;
+    double sum = given(kB, row + (d_ + 1) * all);
+    for (int64_t i = 0; i < s_.hidden; ++i) {
+      sum += state[static_cast<size_t>(i)] * value(kR, row * s_.hidden + i);
+    }
+    return sum;
+  }
+  double apply(size_t which, double x) const {
+    return reference_activation(s_.activation(d_, which), x);
+  }
+  double peep(int64_t gate, int64_t k, double c) const {
+    return s_.is_lstm() ? given(kP, (d_ * 3 + gate) * s_.hidden + k) * c : 0;
+  }
+
+  // One step; returns what is saved.
+  Values advance(int64_t t) { return s_.is_lstm() ? lstm(t) : s_.is_gru() ? gru(t) : rnn(t); }
+
+  Values rnn(int64_t t) {
+    Values next;
+    for (int64_t k = 0; k < s_.hidden; ++k) {
+      next.push_back(apply(0, from_x(t, 0, k) + from_state(h_, 0, k)));
+    }
+    return h_ = next;
+  }
+
+  Values gru(int64_t t) {
+    const auto n = static_cast<size_t>(s_.hidden);
+    Values saved(n * static_cast<size_t>(s_.saved())), reset(n);
+    for (size_t k = 0; k < 2 * n; ++k) {
+      const auto gate = static_cast<int64_t>(k / n), row = static_cast<int64_t>(k % n);
+      saved[k] = apply(0, from_x(t, gate, row) + from_state(h_, gate, row));
+    }
+    for (size_t k = 0; k < n; ++k) reset[k] = saved[n + k] * h_[k];
+    Values next(n);
+    for (size_t k = 0; k < n; ++k) {
+      const auto row = static_cast<int64_t>(k);
+      const double q = from_state(s_.linear_before_reset ? h_ : reset, 2, row);
+      const double candidate =
+          apply(1, from_x(t, 2, row) + (s_.linear_before_reset ? saved[n + k] * q : q));
+      next[k] = (1 - saved[k]) * candidate + saved[k] * h_[k];
+      saved[2 * n + k] = candidate;
+      if (s_.linear_before_reset) saved[3 * n + k] = q;
+    }
+    h_ = next;
+    return saved;
+  }
+
+  Values lstm(int64_t t) {
+    const auto n = static_cast<size_t>(s_.hidden);
+    Values saved(5 * n), next(n);
+    for (size_t k = 0; k < n; ++k) {
+      const auto row = static_cast<int64_t>(k);
+      const auto sum = [&](int64_t gate) {
+        return from_x(t, gate, row) + from_state(h_, gate, row);
+      };
+      const double i = apply(0, sum(0) + peep(0, row, c_[k]));
+      const double f = s_.input_forget ? 1 - i : apply(0, sum(2) + peep(2, row, c_[k]));
+      const double c = apply(1, sum(3));
+      c_[k] = f * c_[k] + i * c;
+      const double o = apply(0, sum(1) + peep(1, row, c_[k]));
+      next[k] = o * apply(2, c_[k]);
+      const double row_of[] = {i, o, f, c, c_[k]};
+      for (size_t g = 0; g < 5; ++g) saved[g * n + k] = row_of[g];
+    }
+    h_ = next;
+    return saved;
+  }
+
+  const RecurrentShape& s_;
+  const std::vector<RefTensor>& inputs_;
+  int64_t d_, b_;
+  Values h_, c_;
+};
+
+std::vector<std::byte> bytes_of(const RefTensor& tensor, const TensorDesc& desc) {
+  std::vector<std::byte> made(desc.present() ? desc.bytes() : 0);
+  if (desc.present()) from_doubles(tensor.values, desc, made.data());
+  return made;
+}
+
+TensorDesc in_double(TensorDesc desc) {
+  if (is_floating(desc.dtype)) desc.dtype = DType::kFloat64;
+  return desc;
+}
+
+}  // namespace
+
+std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceContext& c) {
+  const RecurrentShape s = known_recurrent(kind, c.attributes, descs_of(c.inputs));
+  std::vector<Shape> shapes(s.outputs(), s.state_shape());
+  shapes[0] = s.y_shape();
+  shapes.push_back(s.saved_shape());
+  std::vector<RefTensor> outputs;
+  for (const Shape& shape : shapes) {
+    outputs.push_back(
+        {{c.inputs[0].desc.dtype, shape}, Values(static_cast<size_t>(shape.numel()))});
+  }
+  for (int64_t d = 0; d < s.directions; ++d) {
+    for (int64_t b = 0; b < s.batch; ++b) Walk(s, c.inputs, d, b).run(outputs);
+  }
+  outputs.resize(std::min(outputs.size(), c.output_descs.size()));
+  return outputs;
+}
+
+std::vector<RefTensor> reference_recurrent_grad(RecurrentKind kind, const ReferenceContext& c) {
+  Problem p{c.attributes, descs_of(c.inputs), c.output_descs, {}};
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorView> inputs, outputs;
+  for (TensorDesc& desc : p.inputs) desc = in_double(desc);
+  for (TensorDesc& desc : p.outputs) desc = in_double(desc);
+  bytes.reserve(p.inputs.size() + p.outputs.size() + 1);
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    bytes.push_back(bytes_of(c.inputs[i], p.inputs[i]));
+    inputs.push_back({p.inputs[i].present() ? bytes.back().data() : nullptr, p.inputs[i]});
+  }
+  for (const TensorDesc& desc : p.outputs) {
+    bytes.emplace_back(desc.bytes());
+    outputs.push_back({bytes.back().data(), desc});
+  }
+  const auto kernel = make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
+  bytes.emplace_back(kernel->workspace_bytes() + kTensorAlignment);
+  const Status status = kernel->run({inputs, outputs, bytes.back().data(), &c.step});
+  OFSDP_CHECK(status.ok(), "the gradient in double failed");
+  std::vector<RefTensor> made;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    made.push_back({c.output_descs[i], to_doubles(p.outputs[i], outputs[i].data)});
+  }
+  return made;
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,136 @@
+#include "kernels/ops/reduce/arg_extreme.h"
+
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/lines.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const Shape& shape = c.inputs[0].shape;
+  OFSDP_ASSIGN_OR_RETURN(const int axis, normalize_axis(c.attributes.i("axis", 0), shape.rank()));
+  std::vector<int64_t> axes = shape.axes();
+  axes[static_cast<size_t>(axis)] = 1;
+  if (c.attributes.i("keepdims", 1) == 0) axes.erase(axes.begin() + axis);
+  const Shape out(axes);
+  if (shape[axis] == 0 && out.numel() > 0) {
+    return input_error("axis {} of {} is empty, expected at least one element", axis, shape.text());
+  }
+  return std::vector{TensorDesc{DType::kInt64, out}};
+}
+
+// Does `value` take the place of `best`, which stands in front of it?
+template <bool largest, bool last, typename T>
+[[gnu::always_inline]] inline bool replaces(T value, T best) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(best)) return last && std::isnan(value);
+    if (std::isnan(value)) return true;
+  }
+  if constexpr (largest) return last ? value >= best : value > best;
+  return last ? value <= best : value < best;
+}
+
+template <bool largest>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  const Lines lines = lines_along(c.inputs[0].desc.shape, c.attributes.i("axis", 0));
+  const bool last = c.attributes.i("select_last_index", 0) != 0;
+  const auto& x = c.inputs[0].values;
+  for (int64_t line = 0; line < lines.count(); ++line) {
+    int64_t best = 0;
+    auto at = [&](int64_t k) {
+      return x[static_cast<size_t>(lines.at(line / lines.inner, k, line % lines.inner))];
+    };
+    for (int64_t k = 1; k < lines.n; ++k) {
+      const bool better = largest ? at(k) > at(best) : at(k) < at(best);
+      if (better || (last && at(k) == at(best))) best = k;
+    }
+    y.values.push_back(static_cast<double>(best));
+  }
+  return {y};
+}
+
+bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+
+// A block of neighbouring lines side by side, so that columns go at the speed of rows.
+template <bool largest, bool last, typename T>
+void extreme_block(const Lines& lines, const T* x, int64_t* y, int64_t count) {
+  std::array<T, kLineBlock> best;
+  std::copy_n(x, count, best.begin());
+  std::fill_n(y, count, 0);
+  for (int64_t k = 1; k < lines.n; ++k) {
+    const T* row = x + k * lines.inner;
+    for (int64_t j = 0; j < count; ++j) {
+      const auto at = static_cast<size_t>(j);
+      const bool better = replaces<largest, last>(row[j], best[at]);
+      best[at] = better ? row[j] : best[at];
+      y[j] = better ? k : y[j];
+    }
+  }
+}
+
+template <bool largest, bool last, typename T>
+std::unique_ptr<Kernel> create_as(const Problem& p) {
+  const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", 0));
+  return make_kernel([lines](const KernelArgs& a) {
+    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
+      extreme_block<largest, last>(lines, a.in<T>(0) + lines.at(o, 0, begin),
+                                   a.out<int64_t>(0) + o * lines.inner + begin, end - begin);
+    });
+    return ok_status();
+  });
+}
+
+template <bool largest>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_number(p.in(0).dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return p.attributes.i("select_last_index", 0) != 0 ? create_as<largest, true, T>(p)
+                                                       : create_as<largest, false, T>(p);
+  });
+}
+
+SampleCase sample(const char* name, TensorDesc x, Attributes attributes, const Fill& fill = {}) {
+  return {.name = name,
+          .attributes = std::move(attributes),
+          .inputs = {std::move(x)},
+          .fill = fill,
+          .check_grad = false};
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  const Fill ties = fill_with(0, {1, 4, 4, -2, -2, 0, 3});
+  const Attributes last{{"axis", int64_t{-1}}, {"select_last_index", int64_t{1}}};
+  const Attributes drop{{"axis", int64_t{1}}, {"keepdims", int64_t{0}}};
+  return {sample("default_axis", {f, {4, 3}}, {}),
+          sample("rows", {f, {5, 37}}, {{"axis", int64_t{-1}}}),
+          sample("middle", {f, {2, 5, 300}}, drop),
+          sample("ties", {f, {3, 7}}, {{"axis", int64_t{1}}}, ties),
+          sample("last", {f, {3, 7}}, last, ties),
+          sample("doubles", {DType::kFloat64, {3, 4}}, drop),
+          sample("halves", {DType::kFloat16, {3, 4}}, drop),
+          sample("longs", {DType::kInt64, {3, 4}}, last),
+          sample("bytes", {DType::kUInt8, {3, 4}}, {}),
+          sample("one", {f, {1}}, {}),
+          sample("empty", {f, {0, 4}}, drop)};
+}
+
+}  // namespace
+
+OpDef arg_extreme(const char* name, bool largest) {
+  return {
+      .name = name,
+      .infer = infer,
+      .reference = largest ? reference<true> : reference<false>,
+      .cpu = {{"lines", accepts, largest ? create<true> : create<false>},
+              largest ? in_float32<accepts, create<true>>() : in_float32<accepts, create<false>>()},
+      .samples = samples};
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,186 @@
+// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements in front of axis i and
+// pads[r + i] behind it: a constant, or by reflect, edge and wrap those of the data (see
+// kernels/cpu/pad.h). A negative pad cuts off. Any dtype. d data of a constant padding is dy padded
+// by -pads; of the others it is the sum of dy over the places that show an element:
+// ofsdp.PadGrad (pad_grad.cpp). d constant_value is the sum of the
+// rest of dy. https://onnx.ai/onnx/operators/onnx__Pad.html
+#include "kernels/ops/shape/pad.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cpu/broadcast.h"
+#include "kernels/cpu/element_types.h"
+#include "kernels/ops/list.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+Result<Pads> pads_of(const InferContext& c) {
+  const int rank = c.inputs[0].shape.rank();
+  OFSDP_ASSIGN_OR_RETURN(const auto given, known_ints(c, 1, "pads"));
+  std::vector<int64_t> axes(static_cast<size_t>(rank));
+  std::iota(axes.begin(), axes.end(), 0);
+  if (c.has(3)) {
+    OFSDP_ASSIGN_OR_RETURN(axes, known_ints(c, 3, "axes"));
+    OFSDP_RETURN_IF_ERROR(unique_axes(axes, rank).status());
+  }
+  if (given.size() != 2 * axes.size()) {
+    return input_error("expected {} pads for {} axes, found {}", 2 * axes.size(), axes.size(),
+                       given.size());
+  }
+  Pads pads{std::vector<int64_t>(static_cast<size_t>(rank)),
+            std::vector<int64_t>(static_cast<size_t>(rank))};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<size_t>(axes[i] < 0 ? axes[i] + rank : axes[i]);
+    pads.before[axis] = given[i];
+    pads.after[axis] = given[axes.size() + i];
+  }
+  return pads;
+}
+
+constexpr int64_t kMostPad = int64_t{1} << 40;
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  OFSDP_ASSIGN_OR_RETURN(const Pads pads, pads_of(c));
+  OFSDP_ASSIGN_OR_RETURN(const PadMode mode, pad_mode(c.attributes));
+  if (c.has(2) && (c.inputs[2].dtype != x.dtype || c.inputs[2].numel() != 1)) {
+    return input_error("expected a constant_value of one {}, found {}", dtype_name(x.dtype),
+                       c.inputs[2].text());
+  }
+  std::vector<int64_t> axes = x.shape.axes();
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t before = std::clamp(pads.before[i], -kMostPad, kMostPad);
+    const int64_t after = std::clamp(pads.after[i], -kMostPad, kMostPad);
+    const int64_t kept = axes[i] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+    axes[i] += before + after;
+    if (before != pads.before[i] || after != pads.after[i] || kept < 0 ||
+        (kept == 0 && axes[i] > 0 && mode != PadMode::kConstant)) {
+      return input_error("axis {} of {} cannot be padded by {} and {}", i, x.text(), pads.before[i],
+                         pads.after[i]);
+    }
+  }
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status());
+  return std::vector{TensorDesc{x.dtype, Shape(axes)}};
+}
+
+std::vector<int64_t> joined(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
+                            int64_t sign) {
+  std::vector<int64_t> pads;
+  for (int64_t pad : before) pads.push_back(sign * pad);
+  for (int64_t pad : after) pads.push_back(sign * pad);
+  return pads;
+}
+
+void grad(GradBuilder& b) {
+  InferContext c{b.attributes(), {}, {}, {}};
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    const Ref in = b.input(i);
+    c.inputs.push_back(in ? b.desc(in) : TensorDesc{});
+    c.constants.push_back(in ? b.constant_value(in) : nullptr);
+  }
+  const Pads pads = *pads_of(c);
+  const Ref dy = b.grad_output(0);
+  if (*pad_mode(b.attributes()) != PadMode::kConstant) {
+    b.set_grad(0, b.emit1("ofsdp.PadGrad", {dy},
+                          {{"shape", c.inputs[0].shape.axes()},
+                           {"pads", joined(pads.before, pads.after, 1)},
+                           {"mode", b.attributes().s("mode", "")}}));
+    return;
+  }
+  const Ref dx = b.emit1("Pad", {dy, b.ints(joined(pads.before, pads.after, -1))});
+  b.set_grad(0, dx);
+  if (!b.needs_grad(2)) return;
+  const Attributes scalar{{"keepdims", int64_t{0}}};
+  const Ref all = b.emit1("ReduceSum", {dy}, scalar);
+  const Ref of_data = b.emit1("ReduceSum", {dx}, scalar);
+  b.set_grad(2, reshape_like(b, b.emit1("Sub", {all, of_data}), b.input(2)));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  InferContext known{c.attributes, {}, {}, {}};
+  for (const RefTensor& in : c.inputs) {
+    known.inputs.push_back(in.desc);
+    std::vector<std::byte> bytes(in.desc.present() ? in.desc.bytes() : 0);
+    if (in.desc.present()) from_doubles(in.values, in.desc, bytes.data());
+    known.constants.push_back(std::make_shared<const Constant>(Constant{in.desc, bytes}));
+  }
+  const double value = known.has(2) ? c.inputs[2].values[0] : 0;
+  RefTensor y{c.output_descs[0], {}};
+  reference_pad_walk(
+      c.inputs[0].desc.shape, y.desc.shape, *pads_of(known), *pad_mode(c.attributes),
+      [&](int64_t from, size_t) {
+        y.values.push_back(from < 0 ? value : c.inputs[0].values[static_cast<size_t>(from)]);
+      });
+  return {y};
+}
+
+bool accepts(const Problem& p) { return p.all_plain() && p.in(0).shape.rank() <= kMaxLoopAxes; }
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const Pads pads = *pads_of({p.attributes, p.inputs, p.constants, {}});
+  const PadMap map(p.in(0).shape, pads.before, pads.after, *pad_mode(p.attributes));
+  return with_bits(dtype_size(p.out(0).dtype), [&](auto zero) {
+    using T = decltype(zero);
+    return make_kernel([map, valued = p.has_in(2)](const KernelArgs& a) {
+      map.pad(a.in<T>(0), valued ? *a.in<T>(2) : T{0}, a.out<T>(0));
+      return ok_status();
+    });
+  });
+}
+
+SampleCase sample(const char* name, const char* mode, TensorDesc x, std::vector<double> pads,
+                  bool value = false, std::vector<double> axes = {}) {
+  const DType i = DType::kInt64;
+  SampleCase made{.name = name,
+                  .attributes = {{"mode", std::string(mode)}},
+                  .inputs = {x, {i, {static_cast<int64_t>(pads.size())}}},
+                  .fill = {},
+                  .constant_inputs = {1}};
+  if (value || !axes.empty()) made.inputs.push_back(value ? TensorDesc{x.dtype, {}} : TensorDesc{});
+  if (!axes.empty()) {
+    made.inputs.push_back({i, {static_cast<int64_t>(axes.size())}});
+    made.constant_inputs.push_back(3);
+  }
+  made.fill = [pads, axes](size_t in, std::vector<double>& v) {
+    if (in == 1) v = pads;
+    if (in == 3) v = axes;
+  };
+  return made;
+}
+
+std::vector<SampleCase> samples() {
+  const DType f = DType::kFloat32;
+  return {sample("constant", "constant", {f, {2, 3, 4}}, {1, 0, 2, 0, 1, 3}),
+          sample("value", "constant", {f, {3, 4}}, {1, 1, 1, 1}, true),
+          sample("crop", "constant", {f, {4, 5}}, {-1, 2, 1, -2}, true),
+          sample("axes", "constant", {f, {3, 4}}, {2, 1}, false, {-1}),
+          sample("reflect", "reflect", {f, {3, 4, 5}}, {1, 2, 2, 0, 3, 4}),
+          sample("edge", "edge", {f, {3, 4}}, {2, 1, 0, 5}),
+          sample("wrap", "wrap", {f, {3, 4}}, {2, 6, 1, 5}),
+          sample("reflect_often", "reflect", {f, {2, 3}}, {3, 7, 2, 5}),
+          sample("edge_crop", "edge", {f, {4, 5}}, {-1, 2, 2, -1}),
+          sample("longs", "wrap", {DType::kInt64, {3}}, {1, 2}),
+          sample("bools", "constant", {DType::kBool, {3}}, {1, 2}, true),
+          sample("halves", "edge", {DType::kFloat16, {3}}, {1, 2}),
+          sample("scalar", "constant", {f, {}}, {}),
+          sample("from_nothing", "constant", {f, {0, 2}}, {1, 1, 1, 0}),
+          sample("empty", "reflect", {f, {0, 3}}, {0, 1, 0, 1})};
+}
+
+}  // namespace
+
+void add_pad(Registry& registry) {
+  registry.add({.name = "Pad",
+                .min_inputs = 2,
+                .first_opset = 11,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"rows", accepts, create}},
+                .samples = samples,
+                .constant_inputs = {1, 3}});
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,221 @@
+#include "runtime/cli/config/config_questions.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <istream>
+#include <set>
+
+#include "fsdp/checkpoint/disk.h"
+#include "runtime/cli/config/question_list.h"
+#include "runtime/cli/config/terminal_menu.h"
+#include "runtime/cli/options/option_table.h"
+
+namespace ofsdp::cli {
+namespace {
+
+class Questions {
+ public:
+  Questions(const Options& options, std::istream& in, bool terminal)
+      : options_(options), in_(in), terminal_(terminal) {
+    options_.files.output.clear();  // -o names the YAML
+    if (options_.run.steps && !options_.run.epochs) options_.run.epochs = 1;
+  }
+
+  Status ask() {
+    std::puts("An empty line takes the answer in [ ].");
+    for (const Question& question : question_list()) {
+      if (!question.asked(options_)) continue;
+      const OptionEntry& entry = *find_entry(table_, question.option);
+      const std::vector<std::string> choices = choices_of(question, entry);
+      OFSDP_RETURN_IF_ERROR(choices.empty() ? ask_text(question, entry)
+                                            : ask_choice(question, entry, choices));
+      asked_.insert(entry.name);
+      if (entry.name == "optimizer") take_defaults();
+      if (entry.name == "param-dtype") options_.sharding.reduce_dtype = DType::kFloat32;
+    }
+    return ok_status();
+  }
+
+  // The answers, and what the command line has said besides.
+  std::string yaml() const {
+    std::string text = "# fsdp-run MODEL.onnx --config THIS_FILE\n";
+    const Options defaults;
+    for (const OptionEntry& entry : table_) {
+      if (!no_effect(options_, entry.name).beside.empty()) continue;
+      const std::string value = entry.show(options_);
+      const bool said = asked_.count(entry.name) > 0 || value != entry.show(defaults);
+      if (!said ||
+          (entry.name == "epochs" && (options_.run.data.kind == DataChoice::Kind::kSynthetic)))
+        continue;
+      std::string key = entry.name;
+      std::replace(key.begin(), key.end(), '-', '_');
+      text += format_text("{}: {}\n", key, value);
+    }
+    return text;
+  }
+
+  // Paths were typed where the person is; the file says them from where it lies.
+  void move_paths(const std::filesystem::path& file) {
+    const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+    for (const OptionEntry& entry : table_) {
+      if (!entry.is_path || entry.kind == OptionEntry::Kind::kRepeated) continue;
+      Options plain;
+      const std::string path = shown(entry, options_);
+      if (path == shown(entry, plain) || path == "none" || path == "synthetic" ||
+          path == "latest") {
+        continue;
+      }
+      std::error_code error;
+      const auto moved = std::filesystem::proximate(std::filesystem::absolute(path), folder, error);
+      const bool absolute = std::filesystem::path(path).is_absolute();
+      if (!error && !absolute) (void)entry.set(options_, moved.string());
+    }
+  }
+
+ private:
+  // Without the quotes of YAML; ~ is what the program computes.
+  static std::string shown(const OptionEntry& entry, const Options& options) {
+    const std::string value = entry.show(options);
+    if (value.size() >= 2 && value.front() == '"') return value.substr(1, value.size() - 2);
+    if (entry.name == "wrap-layers" && value.front() == '[') {
+      return format_text("{}", joined(options.sharding.wrap_layers, ","));
+    }
+    if (value != "~") return value;
+    return entry.name == "data"         ? "data/ beside the model"
+           : entry.name == "batch-size" ? "8"
+           : entry.name == "grad-accum" ? "1"
+                                        : "none";
+  }
+
+  // The names of a closed set, of those that the program has and that are no pattern (output:NAME).
+  std::vector<std::string> choices_of(const Question& question, const OptionEntry& entry) const {
+    std::vector<std::string> names;
+    if (!question.closed) return names;
+    for (const std::string& name : split_list(entry.values)) {
+      Options tried = options_;
+      const bool word = name.find(':') == std::string::npos;
+      if (word && entry.set(tried, name).kind == Verdict::Kind::kFine) names.push_back(name);
+    }
+    return names;
+  }
+
+  Result<std::string> line() {
+    std::fflush(stdout);
+    std::string text;
+    if (!std::getline(in_, text)) {
+      if (terminal_) return input_error("config: ended before the last answer; nothing is written");
+      ended_ = true;
+    }
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\r')) text.pop_back();
+    return text;
+  }
+
+  // Whether `text` is a good answer; says what is wrong with another.
+  Result<bool> take(const OptionEntry& entry, const std::string& text) {
+    Options tried = options_;
+    if (entry.kind == OptionEntry::Kind::kRepeated) entry.clear(tried);
+    const Verdict verdict = entry.set(tried, text);
+    if (verdict.kind == Verdict::Kind::kFine) {
+      options_ = std::move(tried);
+      return true;
+    }
+    const std::string wrong =
+        verdict.kind == Verdict::Kind::kNotBuilt
+            ? format_text("not built yet (found '{}')", text)
+            : format_text("expected {}, found '{}'{}", verdict.expected, text, verdict.hint);
+    if (ended_ || in_.eof()) return input_error("config: {}: {}", entry.name, wrong);
+    std::printf("  %s\n", wrong.c_str());
+    return false;
+  }
+
+  Status ask_text(const Question& question, const OptionEntry& entry) {
+    while (true) {
+      const std::string before = shown(entry, options_);
+      const bool must = entry.name == "steps" && before == "none";
+      std::printf("%s%s ", std::string(question.text).c_str(),
+                  must ? "" : format_text(" [{}]", before).c_str());
+      OFSDP_ASSIGN_OR_RETURN(const std::string text, line());
+      if (!terminal_) std::puts("");
+      if (text.empty() && !must) return ok_status();
+      OFSDP_ASSIGN_OR_RETURN(const bool good, take(entry, text));
+      if (good && !(must && !options_.run.steps)) return ok_status();
+    }
+  }
+
+  Status ask_choice(const Question& question, const OptionEntry& entry,
+                    const std::vector<std::string>& choices) {
+    const std::string before = shown(entry, options_);
+    const auto found = std::find(choices.begin(), choices.end(), before);
+    const size_t chosen = found == choices.end() ? 0 : static_cast<size_t>(found - choices.begin());
+    std::printf("%s\n", std::string(question.text).c_str());
+    std::fflush(stdout);
+    if (terminal_) {
+      OFSDP_ASSIGN_OR_RETURN(const size_t which,
+                             choose_on_terminal(STDIN_FILENO, STDOUT_FILENO, choices, chosen));
+      return take(entry, choices[which]).status();
+    }
+    for (size_t i = 0; i < choices.size(); ++i)
+      std::printf("  %zu  %s\n", i + 1, choices[i].c_str());
+    while (true) {
+      std::printf("[%s] ", before.c_str());
+      OFSDP_ASSIGN_OR_RETURN(std::string text, line());
+      std::puts("");
+      if (text.empty()) return ok_status();
+      const auto number = parse_integer(text);
+      const bool numbered =
+          number && *number >= 1 && *number <= static_cast<int64_t>(choices.size());
+      if (numbered) text = choices[static_cast<size_t>(*number - 1)];
+      OFSDP_ASSIGN_OR_RETURN(const bool good, take(entry, text));
+      if (good) return ok_status();
+    }
+  }
+
+  // Another optimizer has other defaults.
+  void take_defaults() {
+    const OptimizerOptions defaults = optimizer_defaults(options_.optimizer.kind);
+    if (defaults.kind == before_.kind) return;
+    options_.optimizer.lr = defaults.lr;
+    options_.optimizer.weight_decay = defaults.weight_decay;
+    options_.optimizer.eps = defaults.eps;
+    options_.optimizer.beta1 = defaults.beta1;
+    options_.optimizer.beta2 = defaults.beta2;
+  }
+
+  const std::vector<OptionEntry> table_ = option_table();
+  Options options_;
+  const OptimizerOptions before_ = options_.optimizer;
+  std::istream& in_;
+  const bool terminal_;
+  bool ended_ = false;
+  std::set<std::string> asked_;
+};
+
+Status write_by_name(const std::string& path, const std::string& text) {
+  const std::string made = path + ".tmp";
+  const Status written = write_whole_file(made, text);
+  if (!written.ok()) return input_error("{}", written.message());
+  std::error_code error;
+  std::filesystem::rename(made, path, error);
+  if (error) return input_error("{}: cannot write the file: {}", path, error.message());
+  return ok_status();
+}
+
+}  // namespace
+
+Status ask_configuration(const Options& options, std::istream& in, bool terminal) {
+  const std::string path = options.files.output.empty() ? "config.yaml" : options.files.output;
+  if (options.files.output.empty() && is_file(path)) {
+    return input_error("{}: the file is there; -o FILE names another, or this one to replace it",
+                       path);
+  }
+  Questions questions(options, in, terminal);
+  OFSDP_RETURN_IF_ERROR(questions.ask());
+  questions.move_paths(path);
+  OFSDP_RETURN_IF_ERROR(write_by_name(path, questions.yaml()));
+  std::printf("wrote %s; fsdp-run MODEL.onnx --config %s\n", path.c_str(), path.c_str());
+  return ok_status();
+}
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,136 @@
+#include "runtime/cli/config/foreign/foreign_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+namespace ofsdp::cli {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string low(text);
+  for (char& c : low) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return low;
+}
+
+std::string found(const ForeignKey& key) {
+  if (key.value.IsMap()) return "a mapping";
+  if (key.value.IsSequence()) return "a list";
+  return key.value.IsScalar() ? format_text("'{}'", key.value.Scalar()) : "nothing";
+}
+
+const KeyRule* find_rule(const std::vector<KeyRule>& rules, std::string_view name) {
+  const auto at =
+      std::find_if(rules.begin(), rules.end(), [&](const KeyRule& r) { return r.name == name; });
+  return at == rules.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+void add_without_effect(std::vector<KeyRule>& rules,
+                        std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) rules.push_back({name, {}});
+}
+
+bool ForeignKey::is(std::string_view word) const {
+  return value.IsScalar() && lower(value.Scalar()) == lower(word);
+}
+
+ForeignKey ForeignFile::key(const YAML::Node& key, const YAML::Node& value,
+                            const std::string& section) const {
+  const std::string name = key.IsScalar() ? key.Scalar() : "?";
+  const std::string path = section.empty() ? name : section + "." + name;
+  return {path, format_text("{} line {}: {}", path_, key.Mark().line + 1, path), value};
+}
+
+Status ForeignFile::read_one(ForeignKey key, const std::string& name,
+                             const std::vector<KeyRule>& rules) {
+  const KeyRule* rule = find_rule(rules, name);
+  if (rule == nullptr) {
+    std::vector<std::string> names;
+    for (const KeyRule& known : rules) names.emplace_back(known.name);
+    return input_error("{}: a key that {} does not have{}", key.subject, program_,
+                       did_you_mean(name, names));
+  }
+  if (key.value.IsNull()) return ok_status();
+  if (rule->read) return rule->read(key);
+  without_effect(key);
+  return ok_status();
+}
+
+Status ForeignFile::read(const YAML::Node& mapping, const std::string& section,
+                         const std::vector<KeyRule>& rules, const std::string& prefix) {
+  std::set<std::string> seen;
+  for (const auto& pair : mapping) {
+    const ForeignKey one = key(pair.first, pair.second, section);
+    if (!pair.first.IsScalar()) return input_error("{}: expected the name of a key", one.subject);
+    std::string name = pair.first.Scalar();
+    if (!prefix.empty() && !name.starts_with(prefix)) name = prefix + name;
+    if (!seen.insert(name).second) return input_error("{}: the key stands here twice", one.subject);
+    OFSDP_RETURN_IF_ERROR(read_one(one, name, rules));
+  }
+  return ok_status();
+}
+
+Status ForeignFile::read_section(const ForeignKey& key, const std::vector<KeyRule>& rules,
+                                 const std::string& prefix) {
+  if (!key.value.IsMap()) return expected(key, "a mapping");
+  return read(key.value, key.path, rules, prefix);
+}
+
+void ForeignFile::finish() {
+  if (without_effect_.empty()) return;
+  reader_.warn(format_text("{}: known to {}, without effect here: {}", path_, program_,
+                           joined(without_effect_, ", ")));
+}
+
+Status expected(const ForeignKey& key, const std::string& what) {
+  return input_error("{}: expected {}, found {}", key.subject, what, found(key));
+}
+
+Result<std::string> text_of(const ForeignKey& key) {
+  if (!key.value.IsScalar()) return expected(key, "a value");
+  return key.value.Scalar();
+}
+
+Result<bool> switch_of(const ForeignKey& key) {
+  if (key.value.IsScalar()) {
+    const std::string text = lower(key.value.Scalar());
+    if (text == "1") return true;
+    if (text == "0") return false;
+    if (const std::optional<bool> value = parse_switch(text)) return *value;
+  }
+  return expected(key, "true or false");
+}
+
+Result<double> number_of(const ForeignKey& key) {
+  const auto value = key.value.IsScalar() ? parse_number(key.value.Scalar()) : std::nullopt;
+  if (!value) return expected(key, "a number");
+  return *value;
+}
+
+Result<int64_t> count_of(const ForeignKey& key, int64_t least) {
+  const auto value = key.value.IsScalar() ? parse_number(key.value.Scalar()) : std::nullopt;
+  constexpr double kExact = 9e15;  // whole numbers up to here are doubles
+  if (!value || *value != std::floor(*value) || std::abs(*value) > kExact ||
+      *value < static_cast<double>(least)) {
+    return expected(key, format_text("a whole number of at least {}", least));
+  }
+  return static_cast<int64_t>(*value);
+}
+
+Result<size_t> choice_of(const ForeignKey& key, const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (key.is(words[i])) return i;
+  }
+  const std::string hint = key.value.IsScalar() ? did_you_mean(key.value.Scalar(), words) : "";
+  return input_error("{}: expected one of {}, found {}{}", key.subject, joined(words, ", "),
+                     found(key), hint);
+}
+
+Status contradiction(const ForeignKey& a, const ForeignKey& b, const std::string& why) {
+  return input_error("{} ({}) contradicts {} ({}): {}", a.subject, found(a), b.subject, found(b),
+                     why);
+}
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,92 @@
+// What the readers of other programs' configuration files share: a mapping is read by a table of
+// keys, so that every key is one of three: known with an effect (it has a reader, which says our
+// options), known without one here (listed in one warning a file), unknown (an error with the
+// nearest name). Options that two keys say differently are an error that names both (OptionReader).
+//
+// Ownership: ForeignFile borrows the OptionReader; keys share yaml-cpp's nodes. Threads: one.
+// Errors: kInput naming file, line, key, what was expected and found. yaml-cpp's exceptions are
+// caught by read_yaml_config.
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/cli/options/option_reader.h"
+
+namespace ofsdp::cli {
+
+// One key of the file and what stands behind it.
+struct ForeignKey {
+  std::string path;     // "fsdp_config.fsdp_version"
+  std::string subject;  // "c.yaml line 3: fsdp_config.fsdp_version"
+  YAML::Node value;
+
+  bool is(std::string_view word) const;  // the value, whatever its case
+  bool automatic() const { return is("auto"); }
+};
+
+struct KeyRule {
+  std::string_view name;
+  std::function<Status(const ForeignKey&)> read;  // empty: without effect here
+};
+
+void add_without_effect(std::vector<KeyRule>& rules, std::initializer_list<std::string_view> names);
+
+class ForeignFile {
+ public:
+  // `program`: whose file it is, for warnings.
+  ForeignFile(std::string path, std::string program, Source source, OptionReader& reader)
+      : path_(std::move(path)), program_(std::move(program)), source_(source), reader_(reader) {}
+
+  const std::string& path() const { return path_; }
+  Source source() const { return source_; }
+  OptionReader& reader() { return reader_; }
+
+  ForeignKey key(const YAML::Node& key, const YAML::Node& value, const std::string& section) const;
+
+  // Every key of a mapping; null counts as absent. `section` is the mapping's own path ("" for the
+  // file), `prefix` what names may lack ("fsdp_").
+  Status read(const YAML::Node& mapping, const std::string& section,
+              const std::vector<KeyRule>& rules, const std::string& prefix = "");
+  Status read_one(ForeignKey key, const std::string& name, const std::vector<KeyRule>& rules);
+  // As `read`, of a key whose value must be a mapping.
+  Status read_section(const ForeignKey& key, const std::vector<KeyRule>& rules,
+                      const std::string& prefix = "");
+
+  // Says our option `name`.
+  Status set(const std::string& name, const std::string& text, const ForeignKey& key) {
+    return reader_.read(name, text, source_, key.subject);
+  }
+  void without_effect(const ForeignKey& key) { without_effect_.push_back(key.path); }
+  void warn(const ForeignKey& key, const std::string& text) {
+    reader_.warn(key.subject + ": " + text);
+  }
+  // The line of the keys without effect, when there are any.
+  void finish();
+
+ private:
+  std::string path_, program_;
+  Source source_;
+  OptionReader& reader_;
+  std::vector<std::string> without_effect_;
+};
+
+// What a value says; the errors name the key, what was expected and what was found.
+Status expected(const ForeignKey& key, const std::string& what);
+Result<std::string> text_of(const ForeignKey& key);
+Result<bool> switch_of(const ForeignKey& key);
+Result<int64_t> count_of(const ForeignKey& key, int64_t least);  // 100000000 and 1e8 alike
+Result<double> number_of(const ForeignKey& key);
+// The position of the value among these words; case does not count.
+Result<size_t> choice_of(const ForeignKey& key, const std::vector<std::string>& words);
+
+// "FILE line 4: a and FILE line 7: b" cannot both be; each as ForeignKey::subject has it.
+Status contradiction(const ForeignKey& a, const ForeignKey& b, const std::string& why);
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,165 @@
+#include "runtime/cli/options/option_reader.h"
+
+#include <utility>
+
+namespace ofsdp::cli {
+namespace {
+
+Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
+  switch (verdict.kind) {
+    case Verdict::Kind::kFine:
+      return ok_status();
+    case Verdict::Kind::kNotBuilt:
+      return input_error("{}: not built yet (found '{}')", subject, text);
+    default:
+      return input_error("{}: expected {}, found '{}'{}", subject, verdict.expected, text,
+                         verdict.hint);
+  }
+}
+
+}  // namespace
+
+Source OptionReader::source_of(const std::string& name) const {
+  const auto found = said_.find(name);
+  return found == said_.end() ? Source::kDefault : found->second.source;
+}
+
+void OptionReader::begin(const OptionEntry& entry, Source source, const std::string& subject) {
+  if (!said(entry.name) || source_of(entry.name) != source) entry.clear(options_);
+  said_[entry.name] = {source, subject};
+}
+
+Status OptionReader::read(const std::string& name, const std::string& text, Source source,
+                          const std::string& subject) {
+  if (name == "no-shuffle") {
+    const std::optional<bool> off = parse_switch(text);
+    if (!off) return input_error("{}: expected on or off, found '{}'", subject, text);
+    return read("shuffle", *off ? "off" : "on", source, subject);
+  }
+  const OptionEntry* entry = find_entry(table_, name);
+  OFSDP_CHECK(entry != nullptr, "option {}", name);
+  OFSDP_RETURN_IF_ERROR(agree(*entry, text, source, subject));
+  begin(*entry, source, subject);
+  return as_error(entry->set(options_, text), text, subject);
+}
+
+// Of two flags the later one counts; two keys of a file must not differ.
+Status OptionReader::agree(const OptionEntry& entry, const std::string& text, Source source,
+                           const std::string& subject) {
+  const bool twice = source != Source::kFlag && said(entry.name) &&
+                     entry.kind != OptionEntry::Kind::kRepeated &&
+                     source_of(entry.name) == source && said_.at(entry.name).subject != subject;
+  if (!twice) return ok_status();
+  Options other = options_;
+  (void)entry.set(other, text);  // what is wrong with it is said by the caller
+  const std::string before = entry.show(options_), after = entry.show(other);
+  if (before == after) return ok_status();
+  return input_error("{} contradicts {}: {} is {} here and {} there", subject,
+                     said_.at(entry.name).subject, entry.name, after, before);
+}
+
+void OptionReader::read_empty(const OptionEntry& entry, Source source, const std::string& subject) {
+  begin(entry, source, subject);
+}
+
+void OptionReader::read_inline_data(DataChoice data, Source source, const std::string& subject) {
+  options_.run.data = std::move(data);
+  said_["data"] = {source, subject};
+}
+
+void OptionReader::settle_optimizer() {
+  OptimizerOptions& optimizer = options_.optimizer;
+  const OptimizerOptions defaults = optimizer_defaults(optimizer.kind);
+  if (!said("lr")) optimizer.lr = defaults.lr;
+  if (!said("weight-decay")) optimizer.weight_decay = defaults.weight_decay;
+  if (!said("eps")) optimizer.eps = defaults.eps;
+  if (!said("betas")) optimizer.beta1 = defaults.beta1;
+  if (!said("betas")) optimizer.beta2 = defaults.beta2;
+}
+
+// What a model with a training_info says itself; only the model can tell whether it does.
+void OptionReader::note_training() {
+  for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
+                           "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
+                           "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
+    if (said(name) && options_.of_training.empty()) options_.of_training = said_.at(name).subject;
+  }
+}
+
+// One epoch unless something is said; `--steps` alone goes on with the next epoch.
+Status OptionReader::settle_length(Command command) {
+  RunOptions& run = options_.run;
+  if (!said("epochs") && run.steps) run.epochs.reset();
+  if (!run.epochs && !run.steps) {
+    return input_error("{}: expected a number beside no --steps, found 'none'",
+                       said_.at("epochs").subject);
+  }
+  const bool endless = run.data.kind == DataChoice::Kind::kSynthetic && !run.steps;
+  if (endless && command == Command::kTrain) {
+    return input_error("{} synthetic is endless: expected --steps N, found none",
+                       said_.at("data").subject);
+  }
+  return ok_status();
+}
+
+// A list such as "4,2" is for nested parallelism; its first number is ours.
+// Libraries divide sums among threads, so the same bits on any number of ranks need the same number
+// of threads on each: 1, unless it was said.
+Status OptionReader::settle_threads(const std::optional<std::string>& omp_num_threads) {
+  if (!said("threads") && options_.launch.deterministic == Determinism::kAcrossRanks) {
+    options_.launch.threads = 1;
+    return ok_status();
+  }
+  if (said("threads") || !omp_num_threads || omp_num_threads->empty()) return ok_status();
+  const std::optional<int64_t> count = parse_integer(split_list(*omp_num_threads).front());
+  if (!count || *count < 1) {
+    return input_error("OMP_NUM_THREADS: expected a whole number of at least 1, found '{}'",
+                       *omp_num_threads);
+  }
+  options_.launch.threads = count;
+  return ok_status();
+}
+
+Status OptionReader::refuse_without_effect() const {
+  for (const OptionEntry& entry : table_) {
+    if (!said(entry.name)) continue;
+    const NoEffect none = no_effect(options_, entry.name);
+    const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
+    if (none.beside.empty() || neutral) continue;
+    // "--lr-schedule linear" of a stronger source leaves the weaker one's gamma behind.
+    const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
+    if (source_of(entry.name) < source_of(decides)) continue;
+    return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
+  }
+  const bool across = options_.launch.deterministic == Determinism::kAcrossRanks;
+  if (across && options_.loss.mean == LossMean::kPerRank) {
+    return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",
+                       said_.at("loss-mean").subject);
+  }
+  if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {
+    return input_error("{} needs a --momentum above 0, found 0", said_.at("nesterov").subject);
+  }
+  return ok_status();
+}
+
+void OptionReader::place(GivenCount& count, const std::string& name) const {
+  count.source = source_of(name);
+  if (said(name)) count.said = said_.at(name).subject;
+}
+
+Result<Options> OptionReader::finish(Command command,
+                                     const std::optional<std::string>& omp_num_threads) {
+  options_.command = command;
+  BatchOptions::Given& given = options_.batch.given;
+  place(given.batch_size, "batch-size");
+  place(given.grad_accum, "grad-accum");
+  place(given.global_batch_size, "global-batch-size");
+  settle_optimizer();
+  note_training();
+  OFSDP_RETURN_IF_ERROR(refuse_without_effect());
+  OFSDP_RETURN_IF_ERROR(settle_length(command));
+  OFSDP_RETURN_IF_ERROR(settle_threads(omp_num_threads));
+  return std::move(options_);
+}
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,66 @@
+// OptionReader: fills Options from texts, source after source, weakest first, and remembers who
+// said what. Two keys of one file that say one option differently (its own name and another
+// program's) contradict each other. finish() then settles what depends on several options: the optimizer's own defaults,
+// options that have no effect beside others, how long the run is.
+//
+// Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
+// "model.yaml line 3: batch_size"). Ownership: owns the Options until finish() gives them away.
+// Threads: one. Errors: kInput, one line with subject, expected and found.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/cli/options/option_table.h"
+
+namespace ofsdp::cli {
+
+class OptionReader {
+ public:
+  OptionReader() : table_(option_table()) {}
+
+  const std::vector<OptionEntry>& table() const { return table_; }
+  OptimizerKind optimizer() const { return options_.optimizer.kind; }  // so far
+
+  // The texts of a repeated option add up within a source; a stronger source begins anew.
+  Status read(const std::string& name, const std::string& text, Source source,
+              const std::string& subject);
+  // `name: []`, a repeated option said to be empty.
+  void read_empty(const OptionEntry& entry, Source source, const std::string& subject);
+  // The mapping under `data:`.
+  void read_inline_data(DataChoice data, Source source, const std::string& subject);
+
+  // What the user should know and no error is: printed once, a line each, when the run starts.
+  void warn(std::string line) { warnings_.push_back(std::move(line)); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  // `omp_num_threads`: the environment variable, where set; the default of --threads.
+  Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
+
+ private:
+  struct Said {
+    Source source;
+    std::string subject;
+  };
+
+  bool said(const std::string& name) const { return said_.count(name) > 0; }
+  Source source_of(const std::string& name) const;
+  void place(GivenCount& count, const std::string& name) const;
+  void begin(const OptionEntry& entry, Source source, const std::string& subject);
+  Status agree(const OptionEntry& entry, const std::string& text, Source source,
+               const std::string& subject);
+  void settle_optimizer();
+  void note_training();
+  Status settle_length(Command command);
+  Status settle_threads(const std::optional<std::string>& omp_num_threads);
+  Status refuse_without_effect() const;
+
+  std::vector<OptionEntry> table_;
+  Options options_;
+  std::map<std::string, Said> said_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,33 @@
+// Texts of option values and what they mean: numbers, switches, byte counts, intervals. A text
+// counts only when all of it was read and the number is finite; nothing is rounded or cut off.
+//
+// The parsers give nothing for a text they cannot read; the caller knows flag and file and says so.
+// The `show` functions write the same forms, so that a shown value can be read again.
+// Ownership: values. Threads: any. Errors: none of their own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/options.h"
+
+namespace ofsdp::cli {
+
+std::optional<int64_t> parse_integer(std::string_view text);
+std::optional<uint64_t> parse_unsigned(std::string_view text);
+std::optional<double> parse_number(std::string_view text);      // finite
+std::optional<bool> parse_switch(std::string_view text);        // on off true false yes no
+std::optional<int64_t> parse_bytes(std::string_view text);      // 12GiB, 1.5GB, 4096; above 0
+std::optional<Interval> parse_interval(std::string_view text);  // 1epoch, 200step
+std::vector<std::string> split_list(std::string_view text);     // at commas; spaces around go
+
+std::string show_number(double value);  // the fewest digits that read back as the same double
+std::string show_bytes(int64_t bytes);
+std::string show_interval(const Interval& interval);
+std::string yaml_quoted(std::string_view text);
+std::string yaml_list(const std::vector<std::string>& texts);  // ["a", "b"]
+
+}  // namespace ofsdp::cli

@@ -1,0 +1,80 @@
+#include "runtime/commands/make_training.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "importer/export/graph_model.h"
+#include "importer/write/model_output.h"
+#include "runtime/commands/training_algorithm.h"
+#include "runtime/plan/predict/absent_ranks.h"
+#include "runtime/plan/run_optimizer.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+Status append(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return file.flush() ? ok_status() : fault("{}: cannot be written", path);
+}
+
+// Under its name whole or not at all.
+Status write_whole(const std::string& path, const std::string& bytes) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string temporary, create_temporary(path));
+  Status status = append(temporary, bytes);
+  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0)
+    status = fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
+  if (!status.ok()) std::remove(temporary.c_str());
+  return status;
+}
+
+Status write_training_info(const Options& options, const ModelSetup& setup) {
+  const std::string& path = options.files.output;
+  OFSDP_ASSIGN_OR_RETURN(const auto decays, weight_decays(options.optimizer, setup.graph));
+  OFSDP_ASSIGN_OR_RETURN(const std::string more, training_algorithm(options, setup, decays));
+  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::begin(setup.file, path));
+  OFSDP_RETURN_IF_ERROR(append(output.model_temporary(), more));
+  OFSDP_RETURN_IF_ERROR(output.finish());
+  OFSDP_RETURN_IF_ERROR(output.commit());
+  std::printf("wrote %s with its training_info\n", path.c_str());
+  return {};
+}
+
+Status write_graph(const Options& options, const ModelSetup& setup) {
+  const std::string& path = options.files.output;
+  OFSDP_RETURN_IF_ERROR(check_output_path(path, setup.file));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.gradient_graph(options.batch.batch_size));
+  std::map<ValueId, std::string> names{{graph.loss, graph.value(graph.loss).name}};
+  graph.outputs = {graph.loss};
+  for (const Parameter& p : graph.parameters) {
+    names[p.value] = p.name;
+    if (!p.trained || p.gradient == 0) continue;
+    names[p.gradient] = p.name + "_grad";
+    graph.outputs.push_back(p.gradient);
+  }
+  for (const ValueId id : graph.inputs) names[id] = graph.value(id).name;
+  OFSDP_ASSIGN_OR_RETURN(const std::string bytes, graph_model(graph, setup.file, names));
+  OFSDP_RETURN_IF_ERROR(write_whole(path, bytes));
+  std::printf("wrote %s: the loss '%s' and %zu gradients, for batches of %ld\n", path.c_str(),
+              names.at(graph.loss).c_str(), graph.outputs.size() - 1,
+              static_cast<long>(options.batch.batch_size));
+  return {};
+}
+
+}  // namespace
+
+Status make_training(Options options, const Registry& registry) {
+  if (options.files.output.empty()) {
+    return input_error("fsdp-run make-training: expected -o OUT.onnx, found none");
+  }
+  MemoryLedger ledger;
+  const auto communicator = make_absent_ranks(1, 1, true);
+  OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
+                         ModelSetup::make(options, registry, *communicator, ledger));
+  return options.form == "graph" ? write_graph(options, setup)
+                                 : write_training_info(options, setup);
+}
+
+}  // namespace ofsdp::runtime

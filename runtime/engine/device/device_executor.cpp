@@ -1,0 +1,244 @@
+#include "runtime/engine/device/device_executor.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ofsdp::runtime {
+
+DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
+                               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+                               std::unique_ptr<DeviceOffload> offload)
+    : context_(context),
+      device_(context.device),
+      table_(context.device.table()),
+      optimizer_(std::move(optimizer)),
+      options_(options),
+      ranks_(std::move(ranks)),
+      offload_(std::move(offload)),
+      exposed_(context.plan.units.size()) {
+  step_.seed = options.seed;
+  for (const Unit& unit : context.plan.units) {
+    gaps_.push_back(gaps(unit));
+    represented_.push_back(context.plan.represented(unit, ranks_->rank()));
+  }
+}
+
+Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
+    const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
+    std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload) {
+  std::unique_ptr<DeviceExecutor> made(new DeviceExecutor(context, std::move(optimizer), options,
+                                                          std::move(ranks), std::move(offload)));
+  for (Slot& slot : made->slots_) {
+    OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
+    OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
+  }
+  if (made->offload_ == nullptr) made->make_step_lengths();
+  OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
+  if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
+  return made;
+}
+
+// With work under way the run has failed, and what that waits for may never come.
+DeviceExecutor::~DeviceExecutor() {
+  const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
+  if (under_way) ranks_->abort();
+}
+
+Status DeviceExecutor::prepare(BoundProgram& program) {
+  Prepared& prepared = prepared_[&program];
+  const AccessContext touched{context_.plan,     context_.offsets.offload,
+                              context_.units,    context_.memory.io() + context_.io.state,
+                              ranks_->several(), step_lengths_ != nullptr};
+  prepared.streams = plan_streams(step_accesses(touched, program));
+  for (DeviceGraph& graph : prepared.graphs) graph = DeviceGraph(nullptr, {&device_});
+  while (events_.size() < static_cast<size_t>(prepared.streams.events)) {
+    OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));
+    events_.push_back(std::move(event));
+  }
+  if (trace_ == nullptr) return {};
+  return trace_->reserve(program.plan->schedule, context_.plan.units.size());
+}
+
+// The state begins with the loss scale that the run begins or goes on with.
+Status DeviceExecutor::start() {
+  if (started_) return {};
+  started_ = true;
+  ofsdp_run_state& first = pinned_result(0);
+  first = {};
+  first.scale_used = 1;
+  first.gradient_factor = 1;
+  first.loss_scale = loss_scale_.scale;
+  first.good_updates = loss_scale_.good_updates;
+  first.skipped_updates = loss_scale_.skipped_updates;
+  first.steps_before = options_.steps_done;
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
+                                     static_cast<void*>(run_state()),
+                                     static_cast<const void*>(&first), sizeof(first)));
+  if (context_.plan.across_ranks) OFSDP_RETURN_IF_ERROR(clear_exact_sum());
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.synchronize));
+  return trace_ == nullptr ? Status{} : trace_->start();
+}
+
+Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
+  OFSDP_RETURN_IF_ERROR(start());
+  const size_t slot = next_;
+  OFSDP_RETURN_IF_ERROR(collect(slot));
+  empty_ = batch.sample_index.empty();
+  step_.numbers = device_numbers(slot);
+  step_.fault = &run_state()->fault;
+  scalars_ = context_.memory.io() + context_.io.scalars[slot];
+  step_.samples = static_cast<int64_t>(batch.sample_index.size());
+  OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
+  slots_[slot].pending = true;
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->begin());
+  OFSDP_RETURN_IF_ERROR(play(program, slot, batch.alike));
+  Slot& under_way = slots_[slot];
+  OFSDP_RETURN_IF_ERROR(
+      device_.call("an event", table_.record, under_way.done.get(), device_.compute()));
+  const CompileOptions& options = program.plan->options;
+  under_way.training = options.training;
+  under_way.last = options.last_micro;
+  under_way.empty = empty_;
+  under_way.share = batch.loss_weight;
+  under_way.step = numbers_.step;
+  under_way.samples = step_.samples;
+  under_way.program = &program;
+  next_ = (slot + 1) % kMicroSlots;
+  // The staging of the loader is its own again; the device has work all the while.
+  OFSDP_RETURN_IF_ERROR(device_.call("the upload", table_.await, under_way.uploaded.get()));
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(update_on_host(program));
+  if (trace_ != nullptr) trace_->finish();
+  return {};
+}
+
+Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
+  const auto it = prepared_.find(&program);
+  OFSDP_CHECK(it != prepared_.end(), "a program that was not prepared");
+  Prepared& prepared = it->second;
+  const bool may_replay = alike && !empty_;
+  if (!options_.graphs || !prepared.ran || !may_replay || tracing()) {
+    prepared.ran = prepared.ran || may_replay;
+    patch_inputs(program, slot);
+    return enqueue(program, prepared, slot);
+  }
+  DeviceGraph& graph = prepared.graphs[slot];
+  if (graph == nullptr) OFSDP_RETURN_IF_ERROR(capture(program, prepared, slot));
+  return device_.call("the captured step", table_.launch, graph.get(), device_.compute());
+}
+
+Status DeviceExecutor::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(device_.call("capture", table_.capture_begin, device_.compute()));
+  Status status = enqueue(program, prepared, slot);
+  ofsdp_device_graph* made = table_.capture_end(device_.handle(), device_.compute());
+  prepared.graphs[slot] = DeviceGraph(made, {&device_});
+  OFSDP_RETURN_IF_ERROR(std::move(status));
+  return device_.check(made == nullptr ? 1 : 0, "capture");
+}
+
+Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
+  ofsdp_stream* const compute = device_.compute();
+  ofsdp_stream* const communication = device_.communication();
+  const auto event = [&](int e) { return events_[static_cast<size_t>(e)].get(); };
+  const auto order = [&](int e, ofsdp_stream* first, ofsdp_stream* then) {
+    if (first != nullptr) {
+      OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, event(e), first));
+    }
+    return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, event(e));
+  };
+  const CompileOptions& options = program.plan->options;
+  if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
+  OFSDP_RETURN_IF_ERROR(device_.call("begin", table_.begin, compute, run_state(),
+                                     static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
+                                     options.first_micro || !options.training ? 1 : 0,
+                                     options_.scale_loss ? 1 : 0));
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const StreamStep& streams = prepared.streams.steps[s];
+    const bool here = streams.stream == StreamOf::kCompute;
+    if (streams.forks >= 0) {
+      OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
+      if (offload_ != nullptr) offload_->forked(event(streams.forks));
+    }
+    for (const int e : streams.waits) {
+      OFSDP_RETURN_IF_ERROR(order(e, nullptr, here ? compute : communication));
+    }
+    OFSDP_RETURN_IF_ERROR(execute_traced(program, s, streams.stream));
+    if (streams.records < 0) continue;
+    const bool lands = streams.stream == StreamOf::kDownload;
+    OFSDP_RETURN_IF_ERROR(
+        order(streams.records, lands ? offload_->download() : communication, nullptr));
+  }
+  for (const int e : prepared.streams.joins) OFSDP_RETURN_IF_ERROR(order(e, nullptr, compute));
+  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->join());
+  OFSDP_RETURN_IF_ERROR(finish_micro_batch(program, slot));
+  return tracing() ? trace_->end(compute) : Status{};
+}
+
+// Evaluation has no CheckLoss.
+Status DeviceExecutor::finish_micro_batch(const BoundProgram& program, size_t slot) {
+  ofsdp_stream* const compute = device_.compute();
+  if (!empty_ && !program.plan->options.training) {
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("the loss", table_.note_loss, compute, run_state(), program.loss, 0));
+  }
+  if (!empty_ && program.matches != nullptr) {
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("the matches", table_.copy, compute, static_cast<void*>(run_state()->matches),
+                     static_cast<const void*>(program.matches), sizeof(ofsdp_run_state::matches)));
+  }
+  return device_.call("the results", table_.copy, compute, static_cast<void*>(&pinned_result(slot)),
+                      static_cast<const void*>(run_state()), sizeof(ofsdp_run_state));
+}
+
+// Takes the numbers of the slot's micro-batch, which it waits for.
+Status DeviceExecutor::collect(size_t slot) {
+  Slot& done = slots_[slot];
+  if (!done.pending) return {};
+  OFSDP_RETURN_IF_ERROR(ranks_->wait(done.done.get(), done.step));
+  done.pending = false;
+  if (trace_ != nullptr) OFSDP_RETURN_IF_ERROR(trace_->collect(slot));
+  const ofsdp_run_state& state = pinned_result(slot);
+  if (!done.training && state.fault.node != 0) return blame_evaluation(slot);
+  if (done.training && state.stop != 0) return blame(slot);
+  result_ = {};
+  if (!done.empty) result_.loss = state.loss;
+  const bool matches = !done.empty && done.program->matches != nullptr;
+  if (matches) result_ = {result_.loss, state.matches[0], state.matches[1]};
+  if (!done.training) return {};
+  summed_.step = done.step;
+  summed_.optimizer_step = state.optimizer_step;
+  summed_.loss += done.share * static_cast<double>(result_.loss);
+  summed_.samples += static_cast<double>(done.samples);
+  if (!done.last) return {};
+  // Where it is clipped by, it is of all ranks: one of them says so.
+  const bool of_all = done.program->plan->options.clip;
+  summed_.squared_norm = of_all && ranks_->rank() != 0
+                             ? 0
+                             : state.squared_norm / (state.scale_used * state.scale_used);
+  loss_scale_ = {state.loss_scale, state.good_updates, state.skipped_updates};
+  auto& place = ready_[0] ? ready_[1] : ready_[0];
+  OFSDP_CHECK(!place, "three updates whose numbers nobody took");
+  place = summed_;
+  summed_ = {};
+  return {};
+}
+
+Result<MicroResult> DeviceExecutor::result() {
+  OFSDP_RETURN_IF_ERROR(collect(next_));
+  OFSDP_RETURN_IF_ERROR(collect((next_ + 1) % kMicroSlots));
+  return result_;
+}
+
+// The older micro-batch has the slot that is used next.
+Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
+  for (const size_t slot : {next_, (next_ + 1) % kMicroSlots}) {
+    if (!settle && slots_[slot].step == numbers_.step) continue;
+    OFSDP_RETURN_IF_ERROR(collect(slot));
+  }
+  const std::optional<UpdateOutcome> oldest = ready_[0];
+  ready_[0] = ready_[1];
+  ready_[1].reset();
+  return oldest;
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,198 @@
+// DeviceExecutor: an UpdateRunner that puts the steps of a bound program on the streams of a device.
+//
+// The same schedule as Executor's, with device addresses. Nodes and what writes gradients run on the
+// compute stream; gathers, reductions and updates on the communication stream, with the events of
+// StreamPlan. Every decision that depends on values is the device's own: the loss scale, whether an
+// update is skipped, the clip factor; after a loss that is NaN, or an index out of range, it updates
+// nothing more, and the host, which hears of it an update later, names the node. A micro-batch:
+//
+//   host      wait for the micro-batch before last (its slot), take its numbers
+//   upload    inputs and ofsdp_step_numbers, pinned -> slot
+//   compute   the program, or the graph captured of it; then the run state -> pinned
+//
+// A graph is captured a program and slot, after the program has run once; with graphs off every
+// step is launched.
+//
+// [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
+// DeviceRanks, in place and in the order of the stream, which is why Post and the waits of Acquire
+// are nothing here. Whether a loss is NaN (`stop`) is agreed behind the forward pass of each
+// micro-batch, the norm before the clip factor, so all ranks update or none does, and the host reads
+// nothing. Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples
+// on some is launched step by step on all.
+//
+// With an offload the device has no optimizer: `run` ends, behind the last micro-batch of an update,
+// with the update on the host ([Note: an update on the host] in device_offload.h).
+//
+// Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device, no
+// synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "fsdp/comm/communicator.h"
+#include "runtime/engine/device/device_accesses.h"
+#include "runtime/engine/device/device_offload.h"
+#include "runtime/engine/device/device_ranks.h"
+#include "runtime/engine/device/device_rules.h"
+#include "runtime/engine/device/device_step_lengths.h"
+#include "runtime/engine/device/device_trace.h"
+#include "runtime/engine/executor.h"
+#include "runtime/program/device_memory.h"
+#include "runtime/program/device_slices.h"
+#include "runtime/program/stream_plan.h"
+
+namespace ofsdp::runtime {
+
+struct DeviceContext {  // what outlives the executor
+  Device& device;
+  const Plan& plan;
+  const RankMemoryPlan& offsets;
+  const DeviceIoPlan& io;
+  const DeviceRankMemory& memory;
+  const std::vector<UnitState>& units;  // device addresses
+  const OptimizerStep& optimizer;       // whose segments are used
+  DeviceRules* rules = nullptr;         // which update instead of an optimizer
+};
+
+class DeviceExecutor final : public UpdateRunner {
+ public:
+  // `optimizer` is null with an offload, which is null without one, and where there are rules.
+  static Result<std::unique_ptr<DeviceExecutor>> make(
+      const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
+      std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
+  ~DeviceExecutor() override;
+
+  // While planning: before its first run.
+  Status prepare(BoundProgram& program);
+  float* loss_weight() const { return &run_state()->loss_weight; }  // a device address
+
+  void begin_update(const UpdateNumbers& numbers) override { numbers_ = numbers; }
+  Status run(BoundProgram& program, const MicroBatch& batch) override;
+  void end_update(int64_t) override {}
+  Result<MicroResult> result() override;
+  Status check_evaluation(BoundProgram& program) override;
+  Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
+  LossScale& loss_scale() override { return loss_scale_; }
+  int64_t updates_done(int64_t start) const override {
+    return std::max(numbers_.step, start) - loss_scale_.skipped_updates;
+  }
+  const ExposedTime& exposed() const override { return exposed_; }
+
+ private:
+  struct Prepared {
+    StreamPlan streams;
+    bool ran = false;
+    std::array<DeviceGraph, kMicroSlots> graphs;
+  };
+  struct Slot {  // a micro-batch under way, or taken
+    bool pending = false;
+    bool training = false, last = false, empty = false;
+    double share = 0;
+    int64_t step = 0;
+    int64_t samples = 0;
+    BoundProgram* program = nullptr;
+    DeviceEvent uploaded, done;
+  };
+
+  DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
+                 const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+                 std::unique_ptr<DeviceOffload> offload);
+  Status start();
+  void make_step_lengths();
+
+  // A micro-batch.
+  Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  Status copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot);
+  Status upload_scalars(size_t slot);
+  void patch_inputs(BoundProgram& program, size_t slot);
+  Status play(BoundProgram& program, size_t slot, bool alike);
+  Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
+  Status enqueue(BoundProgram& program, const Prepared& prepared, size_t slot);
+  Status finish_micro_batch(const BoundProgram& program, size_t slot);
+  Status collect(size_t slot);
+  Status blame(size_t slot);
+  Status blame_evaluation(size_t slot);
+  Status blame_data(BoundProgram& program, const ofsdp_data_fault& found, int64_t step);
+  Status ask_the_cpu(const Graph& graph, const BoundRun& run);
+  Status read_back(const TensorView& view, std::byte* to);
+  Result<std::string> find_nan(BoundProgram& program, bool here);
+  Status settle();
+  Result<bool> has_nan(const TensorView& view);
+  // Of device memory, in order, until `see` has seen enough. Slow: for runs that end.
+  Status in_pieces(const TensorView& view,
+                   const std::function<bool(std::span<const std::byte>)>& see);
+
+  // Steps.
+  Status execute(BoundProgram& program, const BoundStep& step);
+  Status execute_traced(BoundProgram& program, size_t step, StreamOf stream);
+  bool tracing() const { return trace_ != nullptr && trace_->active(); }
+  Status run_node(const BoundProgram& program, const BoundRun& run);
+  Status check_loss(const BoundProgram& program);
+  Status gather(const BoundStep& step);
+  Status clip();
+  Status carry(const BoundStep& step);
+  Status acquire(const BoundProgram& program, int unit);
+  Status accumulate(const BoundProgram& program, int unit);
+  Status reduce(const BoundProgram& program, int unit, bool update);
+  Status reduce_slices(const BoundProgram& program, int unit, bool update);
+  Status sum_norm();
+  Status clear_exact_sum();
+  ofsdp_exact_sum* exact_sum() const {
+    return reinterpret_cast<ofsdp_exact_sum*>(context_.memory.io() + context_.io.exact_sum);
+  }
+  Result<const std::byte*> parts_of_all_ranks(int unit, const SliceRoom& room, size_t bytes);
+  Status all_reduce(const BoundProgram& program, int unit);
+  Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
+  Status apply(int rule, const ofsdp_device_update& update);
+  ofsdp_reduce reduction(int unit, const ofsdp_gradient& gradient, bool norm) const;
+  bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
+
+  // Of an offload (device_executor_offload.cpp).
+  Status update_on_host(const BoundProgram& program);
+  Status send_reduced(const BoundProgram& program, int unit, const void* gradient, bool update);
+  Status send_update(const BoundProgram& program, int unit, const void* gradient);
+  bool waits_for_decision(const BoundProgram& program) const {
+    return offload_ != nullptr && program.plan->options.clip;
+  }
+
+  ofsdp_run_state* run_state() const {
+    return reinterpret_cast<ofsdp_run_state*>(context_.memory.io() + context_.io.state);
+  }
+  ofsdp_step_numbers* device_numbers(size_t slot) const {
+    return reinterpret_cast<ofsdp_step_numbers*>(context_.memory.io() + context_.io.numbers[slot]);
+  }
+  ofsdp_run_state& pinned_result(size_t slot) const {
+    return *reinterpret_cast<ofsdp_run_state*>(context_.memory.pinned() +
+                                               context_.io.pinned_results[slot]);
+  }
+
+  DeviceContext context_;
+  Device& device_;
+  const ofsdp_device_table& table_;
+  DeviceOptimizer optimizer_;
+  ExecutorOptions options_;
+  std::unique_ptr<DeviceRanks> ranks_;                          // outlives the graphs, as does
+  std::unique_ptr<DeviceOffload> offload_;                      // null: none
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
+  std::vector<Span> represented_;
+  std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
+  std::unique_ptr<DeviceTrace> trace_;               // null: nothing is recorded
+  std::vector<DeviceEvent> events_;
+  std::map<const BoundProgram*, Prepared> prepared_;
+
+  bool started_ = false;
+  size_t next_ = 0;  // slot
+  std::array<Slot, kMicroSlots> slots_;
+  DeviceStepContext step_;
+  const std::byte* scalars_ = nullptr;  // of the rules, on the device
+  UpdateNumbers numbers_;
+  bool empty_ = false;
+  MicroResult result_;
+  UpdateOutcome summed_;  // of the oldest update that is not complete
+  std::array<std::optional<UpdateOutcome>, 2> ready_;
+  LossScale loss_scale_;
+  ExposedTime exposed_;
+};
+
+}  // namespace ofsdp::runtime

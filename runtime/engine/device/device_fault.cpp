@@ -1,0 +1,180 @@
+// What ends a run on a device: a loss that is NaN, by the node that made it, and data that are at fault, by
+// the message that the CPU's kernel has for them.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/core/registry.h"
+#include "runtime/engine/device/device_executor.h"
+#include "runtime/engine/nan_search.h"
+#include "runtime/program/program.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// Without running the node on the host: what the device has said.
+Status in_words(const ofsdp_data_fault& found) {
+  if (found.extent == 0) return input_error("a value in its data is out of range");
+  return input_error("{} is out of range for {}", found.value, found.extent);
+}
+
+std::string subject(const BoundProgram& program, const ofsdp_data_fault& found, int64_t step,
+                    int rank) {
+  const bool known = found.node <= program.runs.size();
+  const std::string node = known ? program.plan->graph.describe(*program.runs[found.node - 1].node)
+                                 : program.plan->graph.file;
+  return format_text("{}, step {}, rank {}", node, step, rank);
+}
+
+// Bytes at an address that kernels like.
+struct HostBytes {
+  explicit HostBytes(size_t size) : bytes(size + kTensorAlignment) {
+    data = bytes.data();
+    const size_t behind = reinterpret_cast<uintptr_t>(data) % kTensorAlignment;
+    if (behind != 0) data += kTensorAlignment - behind;
+  }
+  std::vector<std::byte> bytes;
+  std::byte* data;
+};
+
+}  // namespace
+
+// The run is over: this may be slow. Nothing has been updated since, and the slot still has the
+// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
+// its gathers.
+Status DeviceExecutor::blame(size_t slot) {
+  BoundProgram& program = *slots_[slot].program;
+  const int64_t step = slots_[slot].step;
+  const ofsdp_data_fault data = pinned_result(slot).fault;
+  const bool here = !slots_[slot].empty && (data.node != 0 || std::isnan(pinned_result(slot).loss));
+  empty_ = false;
+  step_.numbers = device_numbers(slot);
+  step_.samples = slots_[slot].samples;
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(settle());
+  if (data.node != 0) return blame_data(program, data, step);
+  OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
+  if (!here) return ranks_->wait_for_failure(step);
+  return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
+}
+
+// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
+// asked to take part in running it again.
+Status DeviceExecutor::check_evaluation(BoundProgram& program) {
+  if (std::isfinite(result_.loss)) return {};
+  std::string first;
+  if (std::isnan(result_.loss) && !ranks_->several()) {
+    OFSDP_RETURN_IF_ERROR(settle());
+    OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
+  }
+  return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
+}
+
+Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
+  const auto again = [&](const BoundStep& step) {
+    OFSDP_RETURN_IF_ERROR(execute(program, step));
+    return settle();
+  };
+  const auto found = [&](const TensorView& view) { return has_nan(view); };
+  return first_nan(program, {.execute = again, .has_nan = found, .here = here, .together = true});
+}
+
+// Both streams are done.
+Status DeviceExecutor::settle() {
+  for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
+    OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, slots_[0].done.get(), stream));
+    OFSDP_RETURN_IF_ERROR(ranks_->wait(slots_[0].done.get(), numbers_.step));
+  }
+  return {};
+}
+
+Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
+  bool found = false;
+  OFSDP_RETURN_IF_ERROR(in_pieces(view, [&](std::span<const std::byte> piece) {
+    const auto* values = reinterpret_cast<const float*>(piece.data());
+    found = any_nan({values, piece.size() / sizeof(float)});
+    return !found;
+  }));
+  return found;
+}
+
+Status DeviceExecutor::in_pieces(const TensorView& view,
+                                 const std::function<bool(std::span<const std::byte>)>& see) {
+  std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
+  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
+    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.copy, device_.compute(),
+                                       static_cast<void*>(bounce),
+                                       static_cast<const void*>(view.data + done), piece));
+    OFSDP_RETURN_IF_ERROR(device_.call("a copy", table_.synchronize));
+    if (!see({bounce, piece})) return {};
+  }
+  return {};
+}
+
+// The run is over: this may be slow. The forward pass again up to the node, then the node on the host.
+// The other ranks, which have nothing to find, take part in the gathers (find_nan), so these go on.
+Status DeviceExecutor::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
+                                  int64_t step) {
+  Status culprit;
+  bool met = false;
+  for (const BoundStep& s : program.steps) {
+    if (s.kind == StepKind::kCheckLoss) break;
+    const bool run = s.kind == StepKind::kRun;
+    if (run ? met : s.kind != StepKind::kGather) continue;
+    met = run && static_cast<uint64_t>(s.index) + 1 == found.node;
+    if (met) {
+      culprit = ask_the_cpu(program.plan->graph, program.runs[static_cast<size_t>(s.index)]);
+      continue;
+    }
+    OFSDP_RETURN_IF_ERROR(execute(program, s));
+    OFSDP_RETURN_IF_ERROR(settle());
+  }
+  if (culprit.ok()) culprit = in_words(found);
+  return std::move(culprit).with_prefix(subject(program, found, step, ranks_->rank()));
+}
+
+// Each rank evaluates on its own, and the others go on: with several none can be asked for gathers.
+Status DeviceExecutor::blame_evaluation(size_t slot) {
+  BoundProgram& program = *slots_[slot].program;
+  const ofsdp_data_fault found = pinned_result(slot).fault;
+  const int64_t step = slots_[slot].step;
+  if (ranks_->several()) {
+    return in_words(found).with_prefix(subject(program, found, step, ranks_->rank()));
+  }
+  step_.numbers = device_numbers(slot);
+  step_.samples = slots_[slot].samples;
+  patch_inputs(program, slot);
+  OFSDP_RETURN_IF_ERROR(settle());
+  return blame_data(program, found, step);
+}
+
+// Ok: the CPU finds nothing wrong.
+Status DeviceExecutor::ask_the_cpu(const Graph& graph, const BoundRun& run) {
+  OFSDP_ASSIGN_OR_RETURN(const auto kernel,
+                         create_kernel(*run.node->op, problem_of(graph, *run.node)));
+  std::vector<HostBytes> memory;
+  const auto on_host = [&](const std::vector<TensorView>& views) {
+    std::vector<TensorView> made = views;
+    for (TensorView& view : made) {
+      if (view.data != nullptr) view.data = memory.emplace_back(view.desc.bytes()).data;
+    }
+    return made;
+  };
+  const std::vector<TensorView> inputs = on_host(run.inputs), outputs = on_host(run.outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].data != nullptr) OFSDP_RETURN_IF_ERROR(read_back(run.inputs[i], inputs[i].data));
+  }
+  const HostBytes workspace(kernel->workspace_bytes());
+  return kernel->run({inputs, outputs, workspace.data, &step_});
+}
+
+Status DeviceExecutor::read_back(const TensorView& view, std::byte* to) {
+  return in_pieces(view, [&](std::span<const std::byte> piece) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+    return true;
+  });
+}
+
+}  // namespace ofsdp::runtime

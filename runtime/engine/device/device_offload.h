@@ -1,0 +1,131 @@
+// DeviceOffload: what --cpu-offload adds to a step on a device: copies of parameters up and of
+// gradients down, beside compute and communication stream, and the update on the host.
+//
+//   up        host -> device: a rank's part of a unit, before its all-gather; slots of sums; with
+//             kOptimizer new parameters
+//   download  device -> host: a unit's gradient as soon as it is complete
+//
+// [Note: an update on the host] The device never waits for the host inside a micro-batch: its steps
+// are put on the streams, or launched as one graph, and end with every gradient in pinned memory. The
+// host waits for each gradient's event in turn and updates the unit while the device is still at the
+// units before it in backward. Where the norm decides (clipping, the loss scale) all gradients have
+// landed before the decision, which comes behind them on the same stream. The next micro-batch, which
+// reads the parameters, is given to the device when all are updated. So an update lies between two
+// graphs and nothing of it is captured; the events that the host waits for are nodes of the graph
+// (`signal` of the table). CUDA does not say whether such an event, waited for right behind a launch,
+// may still stand for the launch before. So the device also marks each arrival in pinned memory, which
+// the host has cleared, and the mark decides.
+//
+// The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so the
+// host does what the device would have done.
+//
+// A copy waits for what the compute stream had before its step (`forked`), and what follows on the
+// communication stream waits for the copy. Ownership: streams and events; memory is RunState's.
+// Threads: one. No allocation after make. Errors: what the device says.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+
+#include "kernels/core/device.h"
+#include "runtime/engine/device/device_trace.h"
+#include "runtime/engine/host_update.h"
+#include "runtime/program/binding.h"
+
+namespace ofsdp::runtime {
+
+// With masters, states, what the device takes and what else rests in pinned memory there; all else as
+// in `units`.
+std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload what,
+                                       std::byte* pinned, std::vector<UnitState> units);
+
+struct OffloadContext {  // what outlives it
+  Device& device;
+  const Plan& plan;
+  const RankMemoryPlan& memory;
+  std::byte* pinned;
+  std::byte* slots;                            // on the device
+  const std::vector<UnitState>& units;         // of the host
+  const std::vector<UnitState>& device_units;  // with kOptimizer where new parameters go
+};
+
+class DeviceOffload {
+ public:
+  using Wait = std::function<Status(ofsdp_event*)>;
+
+  static Result<std::unique_ptr<DeviceOffload>> make(const OffloadContext& context,
+                                                     HostUpdate host);
+  DeviceOffload(const DeviceOffload&) = delete;
+  ~DeviceOffload();
+
+  // What has been loaded and rounded, to where the device takes it from. Waits.
+  Status publish();
+  void set_trace(DeviceTrace* trace) { trace_ = trace; }  // which outlives it, or null
+  // Before a program: what was sent up has to be there.
+  Status begin();
+  // Behind a training program that ends an update. `wait` until an event is reached.
+  Status update(const BoundProgram& program, const UpdateNumbers& numbers, bool scaled,
+                const Wait& wait);
+
+  // Steps of a program, in the order of the schedule.
+  bool fetches() const { return context_.plan.offload == CpuOffload::kParams; }
+  const OffloadedUnit& of(int unit) const {
+    return context_.memory.offload.units[static_cast<size_t>(unit)];
+  }
+  void forked(ofsdp_event* event) { fork_ = event; }
+  Status fetch(int unit, std::byte* owned, std::byte* frozen);
+  Result<float*> take_slot(int unit, bool with_sum);
+  Status give_slot_back();  // behind the download
+  Status land(int unit, const void* gradient);
+  Status decide(const ofsdp_run_state* state);  // once a program
+  Status signal(int unit);                      // -1: the decision
+  Status join();                                // the end of the program
+  ofsdp_stream* download() const { return download_; }
+
+ private:
+  DeviceOffload(const OffloadContext& context, HostUpdate host)
+      : context_(context), device_(context.device), host_(host) {}
+  Status open();
+  const std::byte* rest(int unit) const { return context_.pinned + of(unit).rest; }
+  size_t rest_bytes(int unit) const {
+    return static_cast<size_t>(context_.units[static_cast<size_t>(unit)].owned_numel) *
+           dtype_size(context_.plan.rest_dtype());
+  }
+  Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
+  // As a copy of a unit in the trace, if there is one.
+  template <typename Copies>
+  Status traced(ofsdp_stream* stream, int unit, const Copies& copies);
+  Status order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then);
+  Status await(int unit, const Wait& wait) const;
+  Status begin_up();
+  Status send_up(int unit);
+  Status take_steps(const UpdateNumbers& numbers);
+  const ofsdp_run_state& decision() const {
+    return *reinterpret_cast<const ofsdp_run_state*>(context_.pinned +
+                                                     context_.memory.offload.decision);
+  }
+  int64_t* arrival(int unit) const {
+    return reinterpret_cast<int64_t*>(context_.pinned + context_.memory.offload.arrivals) + unit +
+           1;
+  }
+  const DeviceEvent& arrived(int unit) const { return arrived_[static_cast<size_t>(unit + 1)]; }
+
+  OffloadContext context_;
+  Device& device_;
+  HostUpdate host_;
+  ofsdp_stream* up_ = nullptr;
+  ofsdp_stream* download_ = nullptr;
+  std::vector<DeviceEvent> arrived_;  // the decision, then the units
+  std::vector<DeviceEvent> free_;     // of the slots
+  DeviceEvent went_up_, complete_, sent_;
+  std::array<DeviceEvent, 3> joins_;
+
+  ofsdp_event* fork_ = nullptr;  // in the present program
+  bool up_used_ = false, download_used_ = false, decided_ = false;
+  int slots_taken_ = 0;
+  bool sending_ = false;  // new parameters, since `begin`
+  DeviceTrace* trace_ = nullptr;
+};
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,25 @@
+// An optimizer of a device, by its name: one pass over a stretch of a shard (`update` of the table).
+//
+// Ownership: the device outlives it. Threads: one. Errors: null where the device has none of that name.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/core/device.h"
+#include "kernels/core/optimizer.h"
+
+namespace ofsdp::runtime {
+
+struct DeviceOptimizerDrop {
+  Device* device = nullptr;
+  void operator()(ofsdp_device_optimizer* optimizer) const {
+    device->table().drop_optimizer(device->handle(), optimizer);
+  }
+};
+using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
+
+DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
+                                      const OptimizerSettings& settings);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,239 @@
+#include "runtime/engine/device/device_ranks.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "fsdp/comm/local/peer_wait.h"
+#include "runtime/engine/shared_text.h"
+#include "runtime/program/device_memory.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+constexpr std::chrono::microseconds kPause{50};   // between two looks
+constexpr std::chrono::milliseconds kSlice{100};  // between two looks at the groups
+constexpr std::chrono::seconds kLeaving{5};       // the others may have failed
+constexpr std::chrono::seconds kHearsay{2};       // how long a death takes to be known
+constexpr int kKinds = 8;
+
+constexpr const char* kNames[kKinds] = {"joining the devices",
+                                        "all-gather",
+                                        "reduce-scatter",
+                                        "all-reduce",
+                                        "norm exchange",
+                                        "loss exchange",
+                                        "exchange of parameters' norms"};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceRanks>> DeviceRanks::join(Device& device, const Plan& plan,
+                                                       Communicator& communicator, int64_t* mark,
+                                                       double timeout_seconds) {
+  std::unique_ptr<DeviceRanks> made(new DeviceRanks(device, communicator, mark, timeout_seconds));
+  if (made->several()) OFSDP_RETURN_IF_ERROR(made->join_all(plan));
+  return made;
+}
+
+Status DeviceRanks::join_all(const Plan& plan) {
+  const ofsdp_device_table& table = device_.table();
+  std::string key(OFSDP_GROUP_KEY_BYTES, '\0');
+  if (rank() == 0) {
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("a group of ranks", table.make_group_key, static_cast<void*>(key.data())));
+  }
+  OFSDP_ASSIGN_OR_RETURN(key, text_of_rank0(communicator_, std::move(key)));
+  begin_wait(0);
+  OFSDP_RETURN_IF_ERROR(joined(world(), table.join_group(device_.handle(), key.data(), rank(),
+                                                         communicator_.size(), &patience_)));
+  const int shards = plan.shard_size;
+  if (shards == 1 || shards == communicator_.size()) return {};
+  OFSDP_RETURN_IF_ERROR(split({rank() / shards * shards, shards, 1}, rank() / shards));
+  return split({rank() % shards, communicator_.size() / shards, shards}, rank() % shards);
+}
+
+Status DeviceRanks::split(const RankGroup& ranks, int color) {
+  begin_wait(0);
+  return joined(ranks, device_.table().split_group(device_.handle(), groups_[0].handle, color,
+                                                   ranks.index_of(rank())));
+}
+
+Status DeviceRanks::joined(const RankGroup& ranks, ofsdp_group* handle) {
+  if (handle != nullptr) {
+    groups_.push_back({ranks, handle});
+    return {};
+  }
+  if (!vain_.ok()) return std::move(vain_);
+  return fault("rank {}: joining the ranks' devices: {}", rank(),
+               device_.table().error(device_.handle()));
+}
+
+DeviceRanks::~DeviceRanks() {
+  if (!communicator_.check({}).ok()) abort();
+  timeout_ = std::min<Clock::duration>(timeout_, kLeaving);
+  begin_wait(step_);
+  std::ranges::reverse(groups_);
+  for (const Group& group : groups_) device_.table().leave_group(device_.handle(), group.handle);
+}
+
+void DeviceRanks::abort() {
+  if (aborted_) return;
+  aborted_ = true;
+  for (const Group& group : groups_) device_.table().abort_group(device_.handle(), group.handle);
+}
+
+Status DeviceRanks::make_known(std::byte* data, size_t bytes, bool same_offsets) {
+  for (const Group& group : groups_) {
+    if (bytes == 0) break;
+    begin_wait(0);
+    OFSDP_RETURN_IF_ERROR(device_.call("memory that ranks reach", device_.table().make_known,
+                                       group.handle, static_cast<void*>(data), bytes,
+                                       same_offsets ? 1 : 0));
+  }
+  return {};
+}
+
+ofsdp_group* DeviceRanks::group(const RankGroup& ranks) const {
+  const auto it = std::ranges::find(groups_, ranks, &Group::ranks);
+  OFSDP_CHECK(it != groups_.end(), "ranks {} + {} x {} are no group", ranks.first, ranks.count,
+              ranks.stride);
+  return it->handle;
+}
+
+Status DeviceRanks::mark(Collective collective, int unit) {
+  const int64_t value = (unit + 1) * int64_t{kKinds} + static_cast<int64_t>(collective);
+  return device_.call("a mark", device_.table().mark, device_.communication(), mark_, value);
+}
+
+Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
+                               size_t bytes_each) {
+  if (ranks.count == 1 || bytes_each == 0) return {};
+  OFSDP_RETURN_IF_ERROR(mark(Collective::kAllGather, unit));
+  const std::byte* own = all + static_cast<size_t>(ranks.index_of(rank())) * bytes_each;
+  return device_.call("all-gather", device_.table().all_gather, device_.communication(),
+                      group(ranks), static_cast<const void*>(own), static_cast<void*>(all),
+                      bytes_each);
+}
+
+Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* all, DType dtype,
+                                   int64_t count_each) {
+  if (ranks.count == 1 || count_each == 0) return {};
+  OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
+  const size_t bytes = static_cast<size_t>(count_each) * dtype_size(dtype);
+  return device_.call("reduce-scatter", device_.table().reduce_scatter, device_.communication(),
+                      group(ranks), static_cast<const void*>(all),
+                      static_cast<void*>(all + static_cast<size_t>(ranks.index_of(rank())) * bytes),
+                      number(dtype), count_each);
+}
+
+Status DeviceRanks::exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
+                                   std::byte* parts, size_t bytes_each) {
+  if (bytes_each == 0) return {};
+  OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
+  return device_.call("reduce-scatter", device_.table().exchange_parts, device_.communication(),
+                      group(world()), static_cast<const void*>(all), offsets.data(),
+                      static_cast<int32_t>(offsets.size()), static_cast<void*>(parts), bytes_each);
+}
+
+Status DeviceRanks::all_reduce(int unit, const RankGroup& ranks, void* values, DType dtype,
+                               int64_t count) {
+  return reduce(Collective::kAllReduce, unit, ranks, values, dtype, count, OFSDP_SUM);
+}
+
+Status DeviceRanks::sum_norm(double* squares, int64_t count) {
+  return reduce(Collective::kNorm, -1, world(), squares, DType::kFloat64, count, OFSDP_SUM);
+}
+
+Status DeviceRanks::sum_parameter_norms(double* squares, int64_t count) {
+  return reduce(Collective::kParameterNorms, -1, world(), squares, DType::kFloat64, count,
+                OFSDP_SUM);
+}
+
+Status DeviceRanks::agree_to_stop(int32_t* stop) {
+  return reduce(Collective::kLoss, -1, world(), stop, DType::kInt32, 1, OFSDP_LARGEST);
+}
+
+Status DeviceRanks::reduce(Collective collective, int unit, const RankGroup& ranks, void* values,
+                           DType dtype, int64_t count, ofsdp_reduction how) {
+  if (ranks.count == 1 || count == 0) return {};
+  OFSDP_RETURN_IF_ERROR(mark(collective, unit));
+  return device_.call("all-reduce", device_.table().all_reduce, device_.communication(),
+                      group(ranks), static_cast<const void*>(values), values, number(dtype), count,
+                      static_cast<int32_t>(how));
+}
+
+Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {
+  const ofsdp_device_table& table = device_.table();
+  if (!several()) return device_.call("the device", table.await, event);
+  begin_wait(step);
+  while (true) {
+    const int32_t reached = table.reached(device_.handle(), event);
+    if (reached == 1) return {};
+    if (reached != 0) {
+      vain_ = fault("rank {}: {}, step {}: {}", rank(), site_text(site()), step_,
+                    table.error(device_.handle()));
+    }
+    if (!vain_.ok() || !look()) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  abort();
+  return std::move(vain_);
+}
+
+Status DeviceRanks::wait_for_failure(int64_t step) {
+  begin_wait(step);
+  while (look()) std::this_thread::sleep_for(kSlice);
+  abort();
+  return std::move(vain_);
+}
+
+void DeviceRanks::begin_wait(int64_t step) {
+  step_ = step;
+  waited_ = Clock::duration::zero();
+  looked_ = looked_at_groups_ = Clock::now();
+  vain_ = {};
+}
+
+int32_t DeviceRanks::goes_on(void* self) { return static_cast<DeviceRanks*>(self)->look() ? 1 : 0; }
+
+// Time in which this process was stopped is nobody's fault, as in PeerWait.
+bool DeviceRanks::look() {
+  const Clock::time_point now = Clock::now();
+  waited_ += std::min<Clock::duration>(now - looked_, 2 * kSlice);
+  looked_ = now;
+  vain_ = communicator_.check(site());
+  if (vain_.ok() && now - looked_at_groups_ >= kSlice) {
+    looked_at_groups_ = now;
+    vain_ = group_failure();
+  }
+  if (vain_.ok() && waited_ >= timeout_) vain_ = late();
+  return vain_.ok();
+}
+
+// A rank that dies breaks its connections before the communicator has heard of it, and says more.
+Status DeviceRanks::group_failure() {
+  const ofsdp_device_table& table = device_.table();
+  const auto fails = [&](const Group& group) {
+    return table.check_group(device_.handle(), group.handle) != 0;
+  };
+  if (std::ranges::none_of(groups_, fails)) return {};
+  const std::string text = table.error(device_.handle());
+  const Clock::time_point end = Clock::now() + kHearsay;
+  while (Clock::now() < end) {
+    OFSDP_RETURN_IF_ERROR(communicator_.check(site()));
+    std::this_thread::sleep_for(kSlice);
+  }
+  return fault("rank {}: {}, step {}: {}", rank(), site_text(site()), step_, text);
+}
+
+CollectiveSite DeviceRanks::site() const {
+  const int64_t value = *static_cast<const volatile int64_t*>(mark_);
+  return {kNames[value % kKinds], static_cast<int>(value / kKinds) - 1, step_};
+}
+
+Status DeviceRanks::late() const {
+  return fault("rank {} waited {} s on its device: {}, step {}; another rank's did not arrive",
+               rank(), std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
+               site_text(site()), step_);
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,209 @@
+#include "runtime/engine/device/device_rules.h"
+
+#include <algorithm>
+
+namespace ofsdp::runtime {
+namespace {
+
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
+}
+
+Result<std::shared_ptr<Kernel>> scaling(int64_t count, Device& device) {
+  Problem problem;
+  problem.inputs = {{DType::kFloat32, Shape{count}}, {DType::kFloat32, Shape{}}};
+  problem.outputs = {{DType::kFloat32, Shape{count}}};
+  problem.constants.resize(2);
+  std::shared_ptr<Kernel> kernel = device.make_kernel("Mul", problem);
+  if (kernel == nullptr) return fault("the device has no kernel for Mul");
+  return kernel;
+}
+
+}  // namespace
+
+Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& rules,
+                                              const std::vector<std::pair<int, int64_t>>& stretches,
+                                              KernelCache& kernels) {
+  if (rules.most_states() > OFSDP_MOST_OPTIMIZER_STATES) {
+    return input_error("{}: training_info keeps {} states of a parameter, expected at most {}",
+                       rules.graph.file, rules.most_states(), OFSDP_MOST_OPTIMIZER_STATES);
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto scalars, UpdateProgram::make(rules));
+  DeviceRulesPlan plan;
+  plan.scalar_bytes = scalars->scalars().size();
+  const auto add = [&](int rule, int64_t count) -> Status {
+    if (rule < 0 || count <= 0 || plan.parts.contains({rule, count})) return {};
+    Part part;
+    OFSDP_ASSIGN_OR_RETURN(part.program,
+                           plan_rule(
+                               rules, rules.rules[static_cast<size_t>(rule)], count,
+                               [&](ValueId id) { return scalars->is_scalar(id); }, kernels));
+    OFSDP_ASSIGN_OR_RETURN(part.scale, scaling(count, *kernels.device()));
+    plan.slots = std::max(plan.slots, part.program.slots);
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    plan.slot_bytes = std::max(plan.slot_bytes, align_up(bytes, kTensorAlignment));
+    plan.workspace = std::max(plan.workspace, part.scale->workspace_bytes());
+    for (const RuleStep& step : part.program.steps) {
+      plan.workspace = std::max(plan.workspace, step.kernel->workspace_bytes());
+    }
+    plan.parts.emplace(std::pair(rule, count), std::move(part));
+    return {};
+  };
+  for (const auto& [rule, count] : stretches) {
+    if (count >= kPart) OFSDP_RETURN_IF_ERROR(add(rule, kPart));
+    OFSDP_RETURN_IF_ERROR(add(rule, count % kPart));
+  }
+  return plan;
+}
+
+void DeviceRulesPlan::add_to(DeviceIoPlan& io) const {
+  const auto take = [](size_t& end, size_t bytes) {
+    const size_t offset = align_up(end, kTensorAlignment);
+    end = offset + bytes;
+    return offset;
+  };
+  for (size_t slot = 0; slot < kMicroSlots; ++slot) {
+    io.scalars[slot] = take(io.device_bytes, scalar_bytes);
+    io.pinned_scalars[slot] = take(io.pinned_bytes, scalar_bytes);
+  }
+  io.rules = take(io.device_bytes, scratch_bytes());
+}
+
+DeviceRules::DeviceRules(Device& device, const DeviceRulesPlan& plan, UpdateProgram& scalars,
+                         std::byte* scratch)
+    : device_(device), plan_(plan), scalars_(scalars), scratch_(scratch), slots_(plan.slots) {
+  std::byte* const behind = scratch_slot(plan.slots + 1);
+  factor_ = reinterpret_cast<float*>(behind);
+  workspace_ = behind + kTensorAlignment;
+  size_t most = 0;
+  for (const auto& [key, part] : plan.parts) {
+    for (const RuleStep& step : part.program.steps) {
+      most = std::max({most, step.in.size(), step.out.size()});
+    }
+  }
+  in_.reserve(std::max<size_t>(most, 2));
+  out_.reserve(std::max<size_t>(most, 1));
+}
+
+Result<std::unique_ptr<DeviceRules>> DeviceRules::make(Device& device, const DeviceRulesPlan& plan,
+                                                       UpdateProgram& scalars, std::byte* scratch) {
+  std::unique_ptr<DeviceRules> made(new DeviceRules(device, plan, scalars, scratch));
+  made->assign_ = make_device_optimizer(device, "assign", {});
+  if (made->assign_ == nullptr) return fault("the device has no optimizer 'assign'");
+  return made;
+}
+
+size_t DeviceRules::write_scalars(int64_t number, std::byte* to) {
+  scalars_.begin(number);
+  std::ranges::copy(scalars_.scalars(), to);
+  return scalars_.scalars().size();
+}
+
+Status DeviceRules::update(int rule, const ofsdp_device_update& stretch,
+                           const DeviceStepContext& step, const std::byte* scalars) {
+  if (rule < 0) return {};
+  const size_t width = dtype_size(static_cast<DType>(stretch.gradient.dtype));
+  for (int64_t at = 0; at < stretch.count; at += DeviceRulesPlan::kPart) {
+    ofsdp_device_update given = stretch;
+    given.count = std::min(DeviceRulesPlan::kPart, stretch.count - at);
+    given.gradient.src =
+        static_cast<const std::byte*>(stretch.gradient.src) + static_cast<size_t>(at) * width;
+    if (given.gradient.onto != nullptr) given.gradient.onto += at;
+    given.param += at;
+    for (float*& state : given.states) state = state == nullptr ? nullptr : state + at;
+    OFSDP_RETURN_IF_ERROR(update_part(plan_.parts.at({rule, given.count}), given, step, scalars));
+  }
+  return {};
+}
+
+Status DeviceRules::update_part(const DeviceRulesPlan::Part& part, const ofsdp_device_update& given,
+                                const DeviceStepContext& step, const std::byte* scalars) {
+  DeviceStepContext context = step;
+  context.stream = device_.communication();
+  context.fault = nullptr;
+  OFSDP_RETURN_IF_ERROR(place(part.program, given));
+  OFSDP_RETURN_IF_ERROR(take_gradient(part, given, context));
+  for (const RuleStep& s : part.program.steps) {
+    OFSDP_RETURN_IF_ERROR(run(s, context, scalars));
+  }
+  return assign(part.program, given);
+}
+
+// Kernels see parameter and states where they are, unless these lie oddly or must outlive the results.
+Status DeviceRules::place(const RuleProgram& program, const ofsdp_device_update& given) {
+  const size_t bytes = static_cast<size_t>(given.count) * sizeof(float);
+  for (size_t i = 0; i < program.slots; ++i) slots_[i] = scratch_slot(i);
+  const auto show = [&](int slot, float* values) -> Status {
+    auto* const at = reinterpret_cast<std::byte*>(values);
+    std::byte*& shown = slots_[static_cast<size_t>(slot)];
+    if (program.in_place && is_aligned(at)) {
+      shown = at;
+      return {};
+    }
+    return device_.call("an update", device_.table().copy, device_.communication(),
+                        static_cast<void*>(shown), static_cast<const void*>(at), bytes);
+  };
+  OFSDP_RETURN_IF_ERROR(show(kParameterSlot, given.param));
+  for (int slot = kFirstStateSlot; slot < static_cast<int>(program.inputs); ++slot) {
+    OFSDP_RETURN_IF_ERROR(show(slot, given.states[slot - kFirstStateSlot]));
+  }
+  return {};
+}
+
+Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
+                                  const ofsdp_device_update& given, const DeviceStepContext& step) {
+  const bool scaled = given.scaled != 0;
+  std::byte* const whole = scratch_slot(scaled ? plan_.slots : size_t{kGradientSlot});
+  ofsdp_reduce reduce{};
+  reduce.gradient = given.gradient;
+  reduce.dst = reinterpret_cast<float*>(whole);
+  reduce.count = given.count;
+  reduce.state = const_cast<ofsdp_run_state*>(given.state);
+  OFSDP_RETURN_IF_ERROR(device_.call("an update", device_.table().reduce, device_.communication(),
+                                     static_cast<const ofsdp_reduce*>(&reduce)));
+  if (!scaled) return {};
+  OFSDP_RETURN_IF_ERROR(device_.call(
+      "an update", device_.table().copy, device_.communication(), static_cast<void*>(factor_),
+      static_cast<const void*>(&given.state->gradient_factor), sizeof(float)));
+  const TensorDesc desc{DType::kFloat32, Shape{given.count}};
+  in_ = {{whole, desc}, {reinterpret_cast<std::byte*>(factor_), {DType::kFloat32, Shape{}}}};
+  out_ = {{scratch_slot(kGradientSlot), desc}};
+  return part.scale->run({in_, out_, workspace_, &step});
+}
+
+Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context,
+                        const std::byte* scalars) {
+  const auto view = [&](const std::vector<RuleOperand>& operands,
+                        const std::vector<TensorView>& planned, std::vector<TensorView>& views) {
+    views = planned;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const auto [scalar, slot] = operands[i];
+      // Read only: an update's nodes write slots.
+      if (scalar != 0)
+        views[i].data = const_cast<std::byte*>(scalars) + scalars_.scalar_offset(scalar);
+      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
+    }
+  };
+  view(step.in, step.in_views, in_);
+  view(step.out, step.out_views, out_);
+  return step.kernel->run({in_, out_, workspace_, &context});
+}
+
+Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update& given) {
+  for (const RuleResult& result : program.results) {
+    ofsdp_device_update written{};
+    written.gradient = {slots_[static_cast<size_t>(result.slot)], number(DType::kFloat32),
+                        number(DType::kFloat32), nullptr};
+    written.param = result.target == kParameterSlot ? given.param
+                                                    : given.states[result.target - kFirstStateSlot];
+    written.count = given.count;
+    written.state = given.state;
+    written.numbers = given.numbers;
+    OFSDP_RETURN_IF_ERROR(device_.call("an update", device_.table().update, device_.communication(),
+                                       assign_.get(),
+                                       static_cast<const ofsdp_device_update*>(&written)));
+  }
+  return {};
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,134 @@
+// OptimizerStep: the update of what a rank owns of the units, block by block, with the norm of the
+// gradient summed on the way.
+//
+// A gradient arrives in blocks of at most kReduceBlock elements of the owned span. Weight decay may
+// differ between parameters (--no-decay), so a block is cut where the parameters change;
+// elementwise optimizers give the same bits whatever the cut.
+//
+// [Note: the norm's blocks] The squares are summed in double per block of kReduceBlock elements
+// that starts at a multiple of it in a rank's span of the padded flat unit, blocks in order, units
+// in the order of the schedule, ranks in order: the same sum under every strategy.
+//
+// Ownership: views of the rank's memory. Threads: the one that runs the schedule. No allocation
+// after make.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "fsdp/comm/communicator.h"
+#include "fsdp/plan/plan.h"
+#include "kernels/core/optimizer.h"
+#include "runtime/engine/update_program.h"
+#include "runtime/program/rank_memory.h"
+
+namespace ofsdp::runtime {
+
+// What the rank holds of one unit.
+struct UnitState {
+  float* owned = nullptr;         // parameters: the shard, or the whole; with an offload of the
+                                  // device, in Plan::rest_dtype, or null
+  std::vector<float*> optimizer;  // like owned
+  std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
+  std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
+  std::byte* rounded = nullptr;   // of these the owned ones, which an update writes anew; or null
+  float* gradient = nullptr;      // like owned, where the reduced gradient waits; or null
+  std::byte* slot = nullptr;      // the unit's gradient slot, whole, in Plan::slot_dtype
+  int64_t owned_numel = 0;
+  int64_t owned_begin = 0;  // of the unit's flat elements
+};
+
+std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
+                                   const MemoryBases& memory);
+
+struct UpdateNumbers {
+  double lr = 0;
+  int64_t step = 0;            // from 1
+  int64_t optimizer_step = 0;  // from 1, without skipped ones; begin_update sets it
+};
+
+class OptimizerStep {
+ public:
+  // `decays`: per parameter of the graph, whether weight decay applies to it.
+  // `program`: what updates instead of the optimizer, where it is not null; its rules per parameter
+  // of the graph (-1: none).
+  OptimizerStep(const OptimizerDef& optimizer, const OptimizerSettings& settings, const Plan& plan,
+                const std::vector<UnitState>& units, const std::vector<bool>& decays,
+                UpdateProgram* program = nullptr, const std::vector<int>& rules = {});
+
+  // Whether `update` only advances the states, and `apply` with norms of parameters must follow.
+  bool needs_norms() const { return optimizer_.direction != nullptr; }
+  // Whether `update` may be called by one thread alone, the rank's: of a program, and of a plug-in,
+  // which fans out itself.
+  bool of_one_thread() const {
+    return program_ != nullptr || optimizer_.name.starts_with("plugin:");
+  }
+
+  struct Segment {
+    int64_t end = 0;  // of the owned span
+    double weight_decay = 0;
+    int parameter = 0;
+    int rule = -1;  // of the program
+  };
+  // Per unit, in order, covering the owned span.
+  const std::vector<std::vector<Segment>>& segments() const { return segments_; }
+
+  // Elements [begin, begin + gradient.size()) of what is owned of the unit.
+  void update(int unit, int64_t begin, std::span<const float> gradient,
+              const UpdateNumbers& numbers) {
+    update(unit, begin, gradient, numbers, state_);
+  }
+  // Of several threads at once, unless of_one_thread: `scratch` for a pointer to each state.
+  void update(int unit, int64_t begin, std::span<const float> gradient,
+              const UpdateNumbers& numbers, std::span<float*> scratch);
+  // Writes all that is owned where nodes read it, if they read it rounded.
+  void round(int unit) const;
+
+  // Of the elements `part` of what is owned: every parameter's own, and the step that waits for its
+  // length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
+  template <typename See>
+  void visit(int unit, Span part, const UpdateNumbers& numbers, See see);
+  double step_length(const ParameterNorms& norms) const {
+    return optimizer_.step_length(settings_, norms);
+  }
+  // p -= length d, with a length for each parameter of the graph.
+  void apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths);
+
+ private:
+  void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
+                   const float* gradient, const UpdateNumbers& numbers);
+
+  void round(const UnitState& state, int64_t begin, int64_t count) const;
+  std::span<const float> direction(int unit, int64_t begin, int64_t count, double weight_decay,
+                                   const UpdateNumbers& numbers);
+
+  const OptimizerDef& optimizer_;
+  OptimizerSettings settings_;
+  DType param_dtype_;
+  const std::vector<UnitState>& units_;
+  std::vector<std::vector<Segment>> segments_;
+  std::vector<float*> state_;  // scratch of one call
+  UpdateProgram* program_ = nullptr;
+  std::vector<float> direction_;  // likewise, kReduceBlock elements
+};
+
+template <typename See>
+void OptimizerStep::visit(int unit, Span part, const UpdateNumbers& numbers, See see) {
+  const UnitState& state = units_[static_cast<size_t>(unit)];
+  int64_t at = part.begin;
+  for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
+    const int64_t stop = std::min(segment.end, part.begin + part.numel);
+    while (at < stop) {
+      const int64_t count = std::min<int64_t>(kReduceBlock, stop - at);
+      see(segment.parameter, std::span<const float>(state.owned + at, static_cast<size_t>(count)),
+          direction(unit, at, count, segment.weight_decay, numbers));
+      at += count;
+    }
+  }
+}
+
+// In double, in a fixed order.
+double sum_of_squares(std::span<const float> values);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,45 @@
+// RuleProgram: the nodes of an UpdateRule made kernels for `count` elements, over slots: the parameter,
+// its gradient, its states, then what the nodes make. What runs it says where the slots are, and where
+// the scalars (update_program.h, device_rules.h).
+//
+// Ownership: values; kernels are the cache's. Threads: one. Errors: kInput for a node without a kernel.
+#pragma once
+
+#include <functional>
+
+#include "importer/dialects/training_info/update_rules.h"
+#include "runtime/program/program.h"
+
+namespace ofsdp::runtime {
+
+// A scalar of the rules, or a slot; neither: absent.
+struct RuleOperand {
+  ValueId scalar = 0;
+  int slot = -1;
+};
+
+struct RuleStep {
+  Kernel* kernel = nullptr;
+  std::vector<RuleOperand> in, out;
+  std::vector<TensorView> in_views, out_views;  // without data
+};
+
+struct RuleResult {
+  int slot = 0;
+  int target = 0;  // the slot of the parameter or of a state
+};
+
+struct RuleProgram {
+  std::vector<RuleStep> steps;
+  std::vector<RuleResult> results;  // what is written when all has been computed
+  bool in_place = true;             // whether inputs may be read where they are
+  size_t inputs = 0;                // slots of the parameter, its gradient and states
+  size_t slots = 0;
+};
+
+inline constexpr int kParameterSlot = 0, kGradientSlot = 1, kFirstStateSlot = 2;
+
+Result<RuleProgram> plan_rule(const UpdateRules& rules, const UpdateRule& rule, int64_t count,
+                              const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,197 @@
+#include "runtime/engine/update_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace ofsdp::runtime {
+namespace {
+
+constexpr size_t kSlotBytes = static_cast<size_t>(UpdateProgram::kBlock) * sizeof(float);
+
+std::byte* aligned(std::vector<std::byte>& storage, size_t bytes) {
+  storage.resize(bytes + kTensorAlignment);
+  void* at = storage.data();
+  size_t room = storage.size();
+  return static_cast<std::byte*>(std::align(kTensorAlignment, bytes, at, room));
+}
+
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& rules) {
+  std::unique_ptr<UpdateProgram> made(new UpdateProgram(rules));
+  made->place_scalars();
+  OFSDP_RETURN_IF_ERROR(made->plan_scalars());
+  size_t slots = 0;
+  for (const UpdateRule& rule : rules.rules) {
+    OFSDP_ASSIGN_OR_RETURN(RuleProgram program, made->plan_block(rule));
+    slots = std::max(slots, program.slots);
+    made->programs_.push_back(std::move(program));
+  }
+  made->slots_.resize(slots);
+  made->inputs_.resize(slots);
+  made->scratch_ = aligned(made->scratch_bytes_, slots * kSlotBytes);
+  std::fill_n(reinterpret_cast<float*>(made->scratch_), slots * kBlock, 1.0f);
+  size_t workspace = 0;
+  const auto see = [&](const std::vector<RuleStep>& steps) {
+    for (const RuleStep& step : steps)
+      workspace = std::max(workspace, step.kernel->workspace_bytes());
+  };
+  see(made->scalar_steps_);
+  for (const RuleProgram& program : made->programs_) see(program.steps);
+  made->workspace_ = aligned(made->workspace_bytes_, workspace);
+  return made;
+}
+
+// Every value that is no tensor of the update has bytes of its own.
+void UpdateProgram::place_scalars() {
+  const Graph& graph = rules_.graph;
+  std::vector<bool> wanted(graph.values.size(), false);
+  for (size_t id = 1; id < graph.values.size(); ++id)
+    wanted[id] = graph.values[id].kind == ValueKind::kConstant;
+  for (const UpdateState& scalar : rules_.scalars) wanted[static_cast<size_t>(scalar.value)] = true;
+  for (const int index : rules_.scalar_nodes) {
+    for (const ValueId id : graph.nodes[static_cast<size_t>(index)].outputs)
+      wanted[static_cast<size_t>(id)] = id != 0;
+  }
+  std::vector<size_t> offsets(graph.values.size(), 0);
+  size_t bytes = 0;
+  for (size_t id = 1; id < graph.values.size(); ++id) {
+    if (!wanted[id]) continue;
+    offsets[id] = bytes;
+    bytes += align_up(std::max<size_t>(graph.values[id].desc.bytes(), 1), kTensorAlignment);
+  }
+  std::byte* const base = aligned(scalar_bytes_, bytes);
+  scalar_base_ = base;
+  scalar_size_ = bytes;
+  scalars_.assign(graph.values.size(), nullptr);
+  for (size_t id = 1; id < graph.values.size(); ++id) {
+    if (!wanted[id]) continue;
+    scalars_[id] = base + offsets[id];
+    const ConstantPtr& constant = graph.values[id].constant;
+    if (graph.values[id].kind == ValueKind::kConstant && !constant->bytes.empty())
+      std::memcpy(scalars_[id], constant->bytes.data(), constant->bytes.size());
+  }
+  for (const UpdateState& scalar : rules_.scalars) {
+    std::memcpy(scalars_[static_cast<size_t>(scalar.value)], scalar.initial->bytes.data(),
+                scalar.initial->bytes.size());
+  }
+}
+
+Status UpdateProgram::plan_scalars() {
+  const Graph& graph = rules_.graph;
+  for (const int index : rules_.scalar_nodes) {
+    const Node& node = graph.nodes[static_cast<size_t>(index)];
+    if (node.op->view) {  // another name of the same bytes
+      scalars_[static_cast<size_t>(node.outputs[0])] =
+          scalars_[static_cast<size_t>(node.inputs[0])];
+      continue;
+    }
+    RuleStep step;
+    const Problem problem = problem_of(graph, node);
+    OFSDP_ASSIGN_OR_RETURN(step.kernel, kernels_.get(*node.op, problem));
+    const auto add = [](ValueId id, std::vector<RuleOperand>& operands,
+                        std::vector<TensorView>& views, const TensorDesc& desc) {
+      operands.push_back({id, -1});
+      views.push_back({nullptr, desc});
+    };
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      add(node.inputs[i], step.in, step.in_views, problem.inputs[i]);
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      add(node.outputs[i], step.out, step.out_views, problem.outputs[i]);
+    scalar_steps_.push_back(std::move(step));
+  }
+  return {};
+}
+
+Result<RuleProgram> UpdateProgram::plan_block(const UpdateRule& rule) {
+  return plan_rule(
+      rules_, rule, kBlock, [this](ValueId id) { return is_scalar(id); }, kernels_);
+}
+
+void UpdateProgram::run_step(RuleStep& step) {
+  const auto place = [this](const std::vector<RuleOperand>& operands,
+                            std::vector<TensorView>& views) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const auto [scalar, slot] = operands[i];
+      if (scalar != 0) views[i].data = scalars_[static_cast<size_t>(scalar)];
+      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
+    }
+  };
+  place(step.in, step.in_views);
+  place(step.out, step.out_views);
+  const StepContext context;
+  const Status status = step.kernel->run({step.in_views, step.out_views, workspace_, &context});
+  OFSDP_CHECK(status.ok(), "update: {}", status.message());
+}
+
+void UpdateProgram::begin(int64_t update) {
+  for (; begun_ < update; ++begun_) {
+    for (const UpdateState& scalar : rules_.scalars) {
+      if (begun_ == 0 || scalar.next == 0) continue;
+      std::memcpy(scalars_[static_cast<size_t>(scalar.value)],
+                  scalars_[static_cast<size_t>(scalar.next)],
+                  rules_.graph.value(scalar.value).desc.bytes());
+    }
+    for (RuleStep& step : scalar_steps_) run_step(step);
+    rates_[static_cast<size_t>(begun_ + 1) % rates_.size()] = current_rate();
+  }
+}
+
+std::span<const std::byte> UpdateProgram::scalar_after(size_t scalar, int64_t updates) {
+  begin(updates);
+  const UpdateState& state = rules_.scalars[scalar];
+  const ValueId id = updates > 0 && state.next != 0 ? state.next : state.value;
+  return {scalars_[static_cast<size_t>(id)], rules_.graph.value(state.value).desc.bytes()};
+}
+
+double UpdateProgram::rate(int64_t update) const {
+  const bool known = update <= begun_ && begun_ - update < static_cast<int64_t>(rates_.size());
+  if (begun_ == 0) return current_rate();
+  return rates_[static_cast<size_t>(known ? update : begun_) % rates_.size()];
+}
+
+double UpdateProgram::current_rate() const {
+  if (rules_.rate == 0 || scalars_[static_cast<size_t>(rules_.rate)] == nullptr)
+    return std::nan("");
+  const TensorDesc& desc = rules_.graph.value(rules_.rate).desc;
+  return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(rules_.rate)])[0];
+}
+
+// A kernel takes whole blocks; of a short one it sees a copy, with something harmless behind.
+void UpdateProgram::run_block(RuleProgram& program, float* const* inputs, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  for (size_t i = 0; i < program.slots; ++i) {
+    slots_[i] = scratch_ + i * kSlotBytes;
+    if (i >= program.inputs || inputs[i] == nullptr) continue;
+    auto* const given = reinterpret_cast<std::byte*>(inputs[i]);
+    if (program.in_place && count == kBlock && is_aligned(given)) {
+      slots_[i] = given;
+    } else {
+      std::memcpy(slots_[i], given, bytes);
+    }
+  }
+  for (RuleStep& step : program.steps) run_step(step);
+  for (const RuleResult& result : program.results) {
+    const std::byte* const made = slots_[static_cast<size_t>(result.slot)];
+    auto* const target = reinterpret_cast<std::byte*>(inputs[static_cast<size_t>(result.target)]);
+    if (made != target) std::memcpy(target, made, bytes);
+  }
+}
+
+void UpdateProgram::update(int rule, float* param, const float* gradient, float* const* states,
+                           int64_t count) {
+  RuleProgram& program = programs_[static_cast<size_t>(rule)];
+  for (int64_t at = 0; at < count; at += kBlock) {
+    inputs_[0] = param + at;
+    inputs_[1] = const_cast<float*>(gradient) + at;  // read only
+    for (size_t i = 2; i < program.inputs; ++i) inputs_[i] = states[i - 2] + at;
+    run_block(program, inputs_.data(), std::min(kBlock, count - at));
+  }
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,71 @@
+// UpdateProgram: the UpdateRules of a model made ready to run on a rank's shards: kernels for the
+// nodes of each parameter, over blocks of kBlock elements, and the scalars (rate, count of updates)
+// that all of them read.
+//
+//   begin(n)   the scalars of update n, from 1. They follow from the file and n alone, so every rank
+//              has the same and a checkpoint need not hold them.
+//   update     one parameter's elements [0, count) in place, from its gradient and states
+//
+// Ownership: owns kernels and scratch; `rules` outlives it. Threads: the one that runs the schedule.
+// No allocation after make. Errors: kInput from make (a node without a kernel; an unreadable file).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/rule_program.h"
+
+namespace ofsdp::runtime {
+
+class UpdateProgram {
+ public:
+  static constexpr int64_t kBlock = 2048;
+
+  static Result<std::unique_ptr<UpdateProgram>> make(const UpdateRules& rules);
+
+  void begin(int64_t update);
+  // `rule` as UpdateRules numbers them; `states` in its order.
+  void update(int rule, float* param, const float* gradient, float* const* states, int64_t count);
+
+  // The rate of one of the updates begun last, or of the very last; NaN where none can be told.
+  double rate(int64_t update) const;
+  // A scalar of the rules behind `updates` of them, as bytes.
+  std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);
+
+  // All scalars, as the update begun last has them, and where one lies in them. The same offsets for
+  // the same rules.
+  std::span<const std::byte> scalars() const { return {scalar_base_, scalar_size_}; }
+  bool is_scalar(ValueId id) const { return scalars_[static_cast<size_t>(id)] != nullptr; }
+  size_t scalar_offset(ValueId id) const {
+    return static_cast<size_t>(scalars_[static_cast<size_t>(id)] - scalar_base_);
+  }
+
+ private:
+  explicit UpdateProgram(const UpdateRules& rules) : rules_(rules) {}
+  void place_scalars();
+  Status plan_scalars();
+  Result<RuleProgram> plan_block(const UpdateRule& rule);
+  void run_block(RuleProgram& program, float* const* inputs, int64_t count);
+  void run_step(RuleStep& step);
+  double current_rate() const;
+
+  const UpdateRules& rules_;
+  KernelCache kernels_;
+  std::vector<RuleProgram> programs_;
+  std::vector<RuleStep> scalar_steps_;
+  std::vector<std::byte*> scalars_;  // per value; null: no scalar
+  std::vector<std::byte> scalar_bytes_;
+  std::byte* scalar_base_ = nullptr;
+  size_t scalar_size_ = 0;
+  std::vector<std::byte> workspace_bytes_, scratch_bytes_;
+  std::byte* workspace_ = nullptr;
+  std::byte* scratch_ = nullptr;   // kBlock elements a slot
+  std::vector<std::byte*> slots_;  // of the block that runs
+  std::vector<float*> inputs_;     // of one call
+  int64_t begun_ = 0;              // updates whose scalars were computed
+  std::array<double, 4> rates_{};  // of the last of them, by their numbers
+};
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,61 @@
+// UpdateRunner: what runs an update, on the CPU (Executor) or on a device (DeviceExecutor).
+//
+// An update is begin_update, then `run` for each of its micro-batches. On a device `run` puts the
+// work on its streams and comes back, so the numbers of an update come one update late: `outcome`
+// gives those of the oldest update that has not been given. On the CPU there is nothing to wait for.
+//
+// Ownership: views. Threads: the one that made it. Errors: as Executor.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "runtime/engine/loss_scale.h"
+#include "runtime/log/exposed_time.h"
+#include "runtime/program/binding.h"
+
+namespace ofsdp::runtime {
+
+struct MicroBatch {
+  std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again behind `run`
+  std::span<const int64_t> sample_index;
+  double loss_weight = 0;  // this micro-batch's share of the global mean
+  bool alike = true;       // every rank's has as many samples
+};
+
+struct MicroResult {
+  float loss = 0;  // 0 when it was empty
+  int64_t right = 0, kept = 0;
+};
+
+struct UpdateOutcome {  // of this rank
+  int64_t step = 0;     // as in UpdateNumbers, both
+  int64_t optimizer_step = 0;
+  double loss = 0;          // each micro-batch's times its share
+  double squared_norm = 0;  // unscaled
+  double samples = 0;
+};
+
+class UpdateRunner {
+ public:
+  virtual ~UpdateRunner() = default;
+
+  virtual void begin_update(const UpdateNumbers& numbers) = 0;
+  virtual Status run(BoundProgram& program, const MicroBatch& batch) = 0;
+  // Of training: all ranks have met since `exchange_began`.
+  virtual void end_update(int64_t exchange_began) = 0;
+
+  // Of the last micro-batch; waits for it.
+  virtual Result<MicroResult> result() = 0;
+  // kFault when that of an evaluation is a loss that is NaN or infinite. Follows result().
+  virtual Status check_evaluation(BoundProgram& program) = 0;
+  // Nothing: all have been given, or (unless `settle`) the oldest is the present one and under way.
+  virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
+  // As of the updates given.
+  virtual LossScale& loss_scale() = 0;
+  // Updates that were made, not skipped; `start` of them before this run.
+  virtual int64_t updates_done(int64_t start) const = 0;
+  virtual const ExposedTime& exposed() const = 0;
+};
+
+}  // namespace ofsdp::runtime

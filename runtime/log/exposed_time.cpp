@@ -1,0 +1,78 @@
+#include "runtime/log/exposed_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace ofsdp::runtime {
+namespace {
+
+constexpr size_t kKept = 512;      // times a unit
+constexpr size_t kUnitsShown = 5;  // the slowest
+
+// The largest of all ranks' values, and whose it is.
+struct Slowest {
+  double ms = 0;
+  int rank = 0;
+};
+
+Result<std::vector<Slowest>> slowest_of(const std::vector<double>& mine,
+                                        Communicator& communicator) {
+  const auto size = static_cast<size_t>(communicator.size());
+  std::vector<Slowest> slowest(mine.size());
+  std::vector<double> all;
+  for (size_t begin = 0; begin < mine.size(); begin += kExchangeMost) {
+    const size_t count = std::min<size_t>(kExchangeMost, mine.size() - begin);
+    all.resize(count * size);
+    OFSDP_RETURN_IF_ERROR(communicator.exchange(std::span(mine).subspan(begin, count), all,
+                                                {"exchange of waiting times", -1, 0}));
+    for (size_t i = 0; i < all.size(); ++i) {
+      Slowest& entry = slowest[begin + i % count];
+      if (all[i] > entry.ms) entry = {all[i], static_cast<int>(i / count)};
+    }
+  }
+  return slowest;
+}
+
+double or_zero(double ms) { return std::isfinite(ms) ? ms : 0; }
+
+}  // namespace
+
+ExposedTime::ExposedTime(size_t units) : present_(units + 1), total_(kKept) {
+  for (size_t i = 0; i <= units; ++i) medians_.emplace_back(kKept);
+}
+
+void ExposedTime::begin_update() { std::ranges::fill(present_, 0); }
+
+void ExposedTime::end_update() {
+  for (size_t i = 0; i < present_.size(); ++i) {
+    medians_[i].add(static_cast<double>(present_[i]) * 1e-6);
+  }
+  total_.add(static_cast<double>(std::accumulate(present_.begin(), present_.end(), int64_t{0})) *
+             1e-6);
+}
+
+Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
+                                 Communicator& communicator) {
+  std::vector<double> mine{or_zero(time.median_total_ms())};
+  for (int u = -1; u < static_cast<int>(plan.units.size()); ++u) {
+    mine.push_back(or_zero(time.median_ms(u)));
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto slowest, slowest_of(mine, communicator));
+  if (communicator.size() == 1) return std::string("exposed communication: none, one rank");
+  std::string text =
+      format_text("exposed communication: {:.3g} ms an update (median; rank {}, which has most)",
+                  slowest[0].ms, slowest[0].rank);
+  std::vector<size_t> order(plan.units.size() + 1);
+  std::iota(order.begin(), order.end(), size_t{1});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i].ms; });
+  order.resize(std::min(order.size(), kUnitsShown));
+  for (const size_t i : order) {
+    const std::string what = i == 1 ? "the end of the update"
+                                    : format_text("unit {} ({})", i - 2, plan.units[i - 2].name);
+    text += format_text("\nwaited {:.3g} ms for {}", slowest[i].ms, what);
+  }
+  return text;
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,71 @@
+// ExposedTime: how long this rank stood still for communication in an update, by unit: waits for
+// other ranks, gathers, and reductions that are not one pass with the update.
+//
+// An update is begin_update, any number of `add`, end_update; what is added outside (evaluation) is
+// dropped. Medians are over updates, in constant memory (StepTimes). Unit -1 stands for the
+// exchanges that belong to no unit: the norm's and the one that ends an update.
+//
+// Times are in nanoseconds of the steady clock, medians in milliseconds. Ownership: values.
+// Threads: the executor's. No allocation after construction. Errors: none; exposed_text is
+// collective and has those of Communicator::exchange.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fsdp/comm/communicator.h"
+#include "fsdp/plan/plan.h"
+#include "runtime/log/step_times.h"
+
+namespace ofsdp::runtime {
+
+inline int64_t nanoseconds_now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+class ExposedTime {
+ public:
+  explicit ExposedTime(size_t units = 0);
+
+  void begin_update();
+  void add(int unit, int64_t nanoseconds) {
+    present_[static_cast<size_t>(unit + 1)] += nanoseconds;
+  }
+  void end_update();
+
+  int64_t updates() const { return total_.count(); }
+  double median_ms(int unit) const { return medians_[static_cast<size_t>(unit + 1)].median(); }
+  double median_total_ms() const { return total_.median(); }
+
+  // Adds what its life takes.
+  class Stretch {
+   public:
+    Stretch(ExposedTime& time, int unit) : time_(time), unit_(unit), began_(nanoseconds_now()) {}
+    ~Stretch() { time_.add(unit_, nanoseconds_now() - began_); }
+    Stretch(const Stretch&) = delete;
+    Stretch& operator=(const Stretch&) = delete;
+
+   private:
+    ExposedTime& time_;
+    int unit_;
+    int64_t began_;
+  };
+
+ private:
+  std::vector<int64_t> present_;  // per unit, after those of none
+  std::vector<StepTimes> medians_;
+  StepTimes total_;
+};
+
+// On rank 0, what a run says at its end: the total of the rank that stood still longest, and the
+// units that cost most, each with its slowest rank's time:
+//
+//   exposed communication: 5.3 ms an update (median; rank 1, which has most)
+//   waited 3.1 ms for unit 7 (encoder.layer.6)
+Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
+                                 Communicator& communicator);
+
+}  // namespace ofsdp::runtime

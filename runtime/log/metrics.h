@@ -1,0 +1,71 @@
+// The metrics file: JSON Lines, one object a step, an evaluation and the end of the run; written by
+// rank 0 alone. Fields are those of the contract; NaN and infinity are null; `loss` and `grad_norm`
+// have the nine digits that tell every float32 apart.
+//
+// A line is one write(2), so a reader sees whole lines and a killed run loses none. A step and an
+// evaluation allocate nothing. A default-made writer has no file and writes nothing.
+//
+// Ownership: owns the file descriptor. Threads: one. Errors: open is kInput (before the first
+// step); a failing write (a full disk) is kFault naming the file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/status.h"
+
+namespace ofsdp::runtime {
+
+struct StepRow {
+  int64_t step = 0;  // updates, from 1
+  int64_t epoch = 0;
+  double loss = 0;       // before the update
+  double grad_norm = 0;  // before clipping, unscaled
+  double lr = 0;         // the rate this update used
+  double step_ms = 0;
+  double samples_per_s = 0;
+  uint64_t peak_bytes = 0;
+};
+
+struct EvalRow {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  double loss = 0;
+  std::optional<double> accuracy;  // absent: null
+};
+
+struct EndRow {
+  int64_t steps = 0;
+  double seconds = 0;
+  double median_step_ms = 0;
+  std::span<const uint64_t> peak_bytes;  // a rank each
+  std::span<const uint64_t> planned_peak_bytes;
+};
+
+class MetricsWriter {
+ public:
+  enum class Mode { kTruncate, kAppend };  // a new run, a resumed run
+
+  MetricsWriter() = default;
+  MetricsWriter(MetricsWriter&& other) noexcept;
+  MetricsWriter& operator=(MetricsWriter&& other) noexcept;
+  ~MetricsWriter();
+
+  // An empty path gives a writer without a file.
+  static Result<MetricsWriter> open(const std::string& path, Mode mode);
+
+  Status step(const StepRow& row);
+  Status eval(const EvalRow& row);
+  Status end(const EndRow& row);
+
+ private:
+  Status write_line(std::string_view line);
+
+  int fd_ = -1;
+  std::string path_;
+};
+
+}  // namespace ofsdp::runtime

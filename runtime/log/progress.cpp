@@ -1,0 +1,147 @@
+#include "runtime/log/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+
+namespace ofsdp::runtime {
+namespace {
+
+constexpr std::chrono::milliseconds kRedraw(100);
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+// Text in a buffer of its own; what does not fit is cut off.
+class Text {
+ public:
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    const size_t room = buffer_.size() - size_;
+    const auto result =
+        fmt::format_to_n(buffer_.data() + size_, room, format, std::forward<Args>(args)...);
+    size_ += std::min(room, result.size);
+  }
+  void cut(size_t width) { size_ = std::min(size_, width); }
+  std::string_view view() const { return {buffer_.data(), size_}; }
+
+ private:
+  std::array<char, 512> buffer_;
+  size_t size_ = 0;
+};
+
+double seconds_between(Progress::Clock::time_point from, Progress::Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+void add_bar(Text& text, int64_t step, int64_t total) {
+  constexpr int64_t kCells = 20;
+  const int64_t full = std::min(kCells, step * kCells / total);
+  text.add("[{:=<{}}{: <{}}] ", "", full, full < kCells ? ">" : "", kCells - full);
+}
+
+void add_time(Text& text, double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9));
+  const int64_t hours = whole / 3600;
+  const int64_t minutes = whole / 60 % 60;
+  if (hours > 0) text.add("{}:{:02}:{:02}", hours, minutes, whole % 60);
+  if (hours == 0) text.add("{}:{:02}", minutes, whole % 60);
+}
+
+size_t terminal_width(int fd) {
+  winsize size{};
+  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col - 1u : 79u;
+}
+
+}  // namespace
+
+ProgressOptions stdout_progress(int64_t log_interval, int64_t first_step, int64_t total_steps) {
+  return {STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, log_interval, first_step, total_steps};
+}
+
+Progress::Progress(const ProgressOptions& options)
+    : options_(options), start_(Clock::now()), last_drawn_(start_) {}
+
+Progress::~Progress() {
+  if (bar_up_) write_all("\n");
+}
+
+void Progress::step(const StepRow& row, int64_t samples) {
+  samples_since_drawn_ += samples;
+  const Clock::time_point now = Clock::now();
+  if (!is_due(row.step, now)) return;
+  draw(row, now);
+  last_drawn_ = now;
+  samples_since_drawn_ = 0;
+  drawn_ = true;
+}
+
+bool Progress::is_due(int64_t step, Clock::time_point now) const {
+  if (!drawn_ || step == options_.total_steps) return true;
+  return options_.terminal ? now - last_drawn_ >= kRedraw : step % options_.log_interval == 0;
+}
+
+void Progress::draw(const StepRow& row, Clock::time_point now) {
+  const int64_t total = options_.total_steps;
+  const int64_t left = total - row.step;
+  Text text;
+  text.add("epoch {}  ", row.epoch + 1);
+  if (!options_.terminal) text.add("step ");
+  if (options_.terminal && total > 0) add_bar(text, row.step, total);
+  text.add("{}", row.step);
+  if (total > 0) text.add("/{}", total);
+  text.add("  loss {:.4f}", row.loss);
+  if (std::isfinite(row.lr)) text.add("  lr {:.4g}", row.lr);
+  const double seconds = std::max(1e-9, seconds_between(last_drawn_, now));
+  text.add("  {:.0f} samples/s", static_cast<double>(samples_since_drawn_) / seconds);
+  const int64_t done = row.step - options_.first_step;
+  if (left > 0 && done > 0) {
+    text.add("  eta ");
+    add_time(text, seconds_between(start_, now) / static_cast<double>(done) * double(left));
+  }
+  if (options_.terminal) {
+    text.cut(terminal_width(options_.fd));
+    write_all(kClearLine);
+    write_all(text.view());
+    bar_up_ = true;
+  } else {
+    text.add("\n");
+    write_all(text.view());
+  }
+}
+
+void Progress::eval(const EvalRow& row) {
+  Text text;
+  text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
+  if (row.accuracy) text.add("  accuracy {:.4f}", *row.accuracy);
+  line(text.view());
+  last_drawn_ = Clock::now();  // the evaluation's time is not the next steps'
+  samples_since_drawn_ = 0;
+}
+
+void Progress::line(std::string_view text) {
+  leave_bar();
+  write_all(text);
+  write_all("\n");
+}
+
+// The bar of a finished step stays above the line; it would be drawn again only with the next step.
+void Progress::leave_bar() {
+  if (bar_up_) write_all("\n");
+  bar_up_ = false;
+}
+
+void Progress::write_all(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(options_.fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace ofsdp::runtime

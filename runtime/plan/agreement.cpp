@@ -1,0 +1,68 @@
+#include "runtime/plan/agreement.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ofsdp::runtime {
+namespace {
+
+// A double holds 53 bits: the size of the unit, the unit, the kind.
+constexpr int64_t kKinds = 16, kUnits = 8192, kSizes = int64_t{1} << 35;
+constexpr double kNoStep = -1;
+
+}  // namespace
+
+double step_code(const Step& step, const Plan& plan) {
+  const int64_t size =
+      step.index < 0 ? 0 : plan.units[static_cast<size_t>(step.index)].padded_numel % kSizes;
+  const int64_t unit = (step.index + 1) % kUnits;
+  return static_cast<double>((size * kUnits + unit) * kKinds + static_cast<int64_t>(step.kind));
+}
+
+std::string step_code_text(double code) {
+  if (code == kNoStep) return "nothing more";
+  const auto bits = static_cast<int64_t>(code);
+  const int64_t unit = bits / kKinds % kUnits - 1;
+  const char* name = step_name(static_cast<StepKind>(bits % kKinds));
+  if (unit < 0) return name;
+  return format_text("{} u{} of {} elements", name, unit, bits / kKinds / kUnits);
+}
+
+std::vector<double> step_codes(const RunPlan& plan) {
+  std::vector<double> codes;
+  for (const auto& [key, program] : plan.programs) {
+    if (key.batch != plan.train_sampler[0].options().batch_size) continue;
+    for (const Step& step : program.schedule.steps) {
+      if (communicates(step)) codes.push_back(step_code(step, plan.plan));
+    }
+  }
+  return codes;
+}
+
+// In blocks: the ranks need not have equally many steps.
+Status first_difference(const RunPlan& plan, Communicator& communicator) {
+  const auto codes = step_codes(plan);
+  const auto ranks = static_cast<size_t>(communicator.size());
+  std::vector<double> all(ranks * kExchangeMost);
+  for (size_t begin = 0;; begin += kExchangeMost) {
+    std::array<double, kExchangeMost> mine;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      mine[i] = begin + i < codes.size() ? codes[begin + i] : kNoStep;
+    }
+    OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, {"schedule comparison", -1, 0}));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      for (size_t r = 1; r < ranks; ++r) {
+        const double first = all[i], other = all[r * kExchangeMost + i];
+        if (first == other) continue;
+        return fault(
+            "the schedules of ranks 0 and {} differ, first in collective step {}: {} on rank 0, {} "
+            "on rank {}; are options and files the same?",
+            r, begin + i, step_code_text(first), step_code_text(other), r);
+      }
+    }
+    if (std::ranges::all_of(all, [](double code) { return code == kNoStep; })) break;
+  }
+  return fault("the ranks have compiled different schedules; are options and files the same?");
+}
+
+}  // namespace ofsdp::runtime

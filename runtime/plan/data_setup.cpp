@@ -1,0 +1,150 @@
+#include "runtime/plan/data_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/data/synthetic.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+std::vector<std::string> wanted_names(const Graph& graph, const std::string& label) {
+  std::vector<std::string> names;
+  for (ValueId id : graph.inputs) names.push_back(graph.value(id).name);
+  if (!label.empty()) names.push_back(label);
+  return names;
+}
+
+std::string beside_model(const Options& options, const char* name) {
+  return (std::filesystem::path(options.model).parent_path() / name).string();
+}
+
+}  // namespace
+
+Result<DataSpec> find_data(const Options& options) {
+  const DataChoice& choice = options.run.data;
+  switch (choice.kind) {
+    case DataChoice::Kind::kSynthetic: {
+      DataSpec spec;
+      spec.synthetic = true;
+      return spec;
+    }
+    case DataChoice::Kind::kPath:
+      return read_data_spec(choice.path);
+    case DataChoice::Kind::kInline:
+      return parse_data_yaml(choice.yaml, choice.base_folder, choice.origin);
+    default:
+      return read_data_spec(beside_model(options, "data"));
+  }
+}
+
+Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
+                            const std::string& label, Communicator& communicator,
+                            MemoryLedger& ledger) {
+  DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
+  const auto names = wanted_names(graph, label);
+  if (!data.spec.synthetic) {
+    OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
+  }
+  if (options.run.eval_data.kind == DataChoice::Kind::kNone) data.spec.eval.reset();
+  if (options.run.eval_data.kind == DataChoice::Kind::kPath) {
+    OFSDP_ASSIGN_OR_RETURN(data.spec.eval, read_eval_spec(options.run.eval_data.path));
+  }
+  if (data.spec.eval) {
+    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, names, communicator, ledger));
+  }
+  return data;
+}
+
+Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph) {
+  std::map<std::string, Shape> rows;
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (data.train != nullptr) {
+      rows[input.name] = data.train->stored(input.name)->row;
+      continue;
+    }
+    std::vector<int64_t> axes;
+    for (size_t i = 1; i < input.declared.size(); ++i) {
+      if (input.declared[i].size < 0) {
+        return input_error("--data synthetic: {}: axis {} of input '{}' has no fixed size ('{}')",
+                           graph.file, i, input.name, input.declared[i].symbol);
+      }
+      axes.push_back(input.declared[i].size);
+    }
+    rows[input.name] = Shape(std::move(axes));
+  }
+  return rows;
+}
+
+namespace {
+
+// The length of the axis that the input indexes, when a Gather of the graph does; else 0.
+int64_t gathered_axis(const Graph& graph, ValueId input) {
+  const auto storage = [&] {
+    std::vector<ValueId> same(graph.values.size());
+    for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
+    for (const Node& node : graph.nodes) {
+      if (node.op->view || node.op->full_name() == "Cast") {
+        same[static_cast<size_t>(node.outputs[0])] = same[static_cast<size_t>(node.inputs[0])];
+      }
+    }
+    return same;
+  }();
+  for (const Node& node : graph.nodes) {
+    if (node.op->full_name() != "Gather" || storage[static_cast<size_t>(node.inputs[1])] != input)
+      continue;
+    const Shape& shape = graph.value(node.inputs[0]).desc.shape;
+    const int64_t axis = node.attributes.i("axis", 0);
+    return shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)];
+  }
+  return 0;
+}
+
+SyntheticColumn synthetic_column(const Graph& graph, ValueId id, const LossCount& count) {
+  const Value& input = graph.value(id);
+  std::vector<int64_t> row(input.desc.shape.axes().begin() + 1, input.desc.shape.axes().end());
+  SyntheticColumn column{input.name, input.desc.dtype, Shape(std::move(row)),
+                         SyntheticKind::kNormal, 1};
+  const bool appended = input.declared.empty();  // the label column of an attached loss
+  if (input.desc.dtype == DType::kBool) {
+    column.kind = SyntheticKind::kOnes;
+  } else if (is_integer(input.desc.dtype)) {
+    column.below =
+        count.by_label && count.labels == input.name ? count.classes : gathered_axis(graph, id);
+    column.kind = column.below > 0                               ? SyntheticKind::kBelow
+                  : input.name.find("mask") != std::string::npos ? SyntheticKind::kOnes
+                                                                 : SyntheticKind::kZeros;
+  } else if (appended) {
+    const bool bits = std::ranges::any_of(graph.nodes, [](const Node& node) {
+      return node.op->full_name() == "ofsdp.BceWithLogitsLoss";
+    });
+    column.kind = bits ? SyntheticKind::kBits : SyntheticKind::kUniform;
+  }
+  return column;
+}
+
+}  // namespace
+
+Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed, const LossCount& count) {
+  if (data.spec.synthetic) {
+    std::vector<SyntheticColumn> columns;
+    for (ValueId id : finished.inputs) columns.push_back(synthetic_column(finished, id, count));
+    data.synthetic = std::make_unique<SyntheticData>(seed, columns);
+  }
+  std::vector<WantedColumn> wanted;
+  for (ValueId id : finished.inputs) {
+    const Value& input = finished.value(id);
+    std::vector<int64_t> dims;
+    for (size_t i = 1; i < input.declared.size(); ++i) dims.push_back(input.declared[i].size);
+    const bool label = input.declared.empty();
+    const auto& axes = input.desc.shape.axes();
+    if (label) dims.assign(axes.begin() + 1, axes.end());
+    wanted.push_back({input.name, input.desc.dtype, dims, label});
+  }
+  if (data.train != nullptr) OFSDP_RETURN_IF_ERROR(data.train->bind(wanted));
+  if (data.eval != nullptr) OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));
+  return {};
+}
+
+}  // namespace ofsdp::runtime

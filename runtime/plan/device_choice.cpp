@@ -1,0 +1,160 @@
+#include "runtime/plan/device_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "runtime/plan/planning_device.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// What a run asks for that only the CPU path has so far; empty: nothing.
+std::string only_on_cpu(const Options& options) {
+  if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
+  const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  if (options.launch.deterministic == Determinism::kAcrossRanks) {
+    if (options.optimizer.kind == OptimizerKind::kLamb) {
+      return "--deterministic across_ranks with --optimizer lamb needs exact norms of parameters, "
+             "which the CPU alone has so far";
+    }
+    if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
+  }
+  if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
+    return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
+  }
+  return "";
+}
+
+std::string missing_line(const Device& device) {
+  std::string text = device.missing();
+  for (size_t at; (at = text.find('\n')) != std::string::npos && at + 1 < text.size();) {
+    text.replace(at, 1, "; ");
+  }
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+// Whether the ranks can be joined; `engine` is by what. Empty: they can.
+std::string not_joined(const Device& device, int sharing, std::string& engine) {
+  std::array<char, 512> text{};
+  const bool can = device.table().can_join(device.handle(), sharing, text.data(), text.size()) != 0;
+  if (can) engine = text.data();
+  return can ? "" : text.data();
+}
+
+// As a double holds it.
+double identity_of(const Device& device) {
+  return static_cast<double>(device.table().identity(device.handle()) >> 12);
+}
+
+class Chooser {
+ public:
+  Chooser(const Options& options, const Communicator& communicator)
+      : options_(options),
+        communicator_(communicator),
+        must_(options.launch.device == DeviceChoice::kCuda) {}
+
+  // Of this rank. A plan takes the first GPU for any, and asks nothing about ranks that are not here.
+  Result<ChosenDevice> run() const {
+    const bool plans = options_.command == Command::kPlan;
+    const auto devices = count_devices();
+    const std::string why = only_on_cpu(options_);
+    if (!devices.ok() && !(plans && must_)) return none(devices.error().message());
+    if (!why.empty()) return none(why);
+    if (!devices.ok()) return only_planned(devices.error().message());
+    return open(*devices, !plans && communicator_.size() > 1);
+  }
+
+  // A device for all ranks, or for none. They may see other devices than each other, so only the
+  // devices know which are shared.
+  Result<ChosenDevice> agree(ChosenDevice mine, Communicator& communicator) const {
+    const bool has = mine.device != nullptr;
+    const std::array<double, 2> said{has ? 1.0 : 0.0, has ? identity_of(*mine.device) : 0.0};
+    std::vector<double> all(2 * static_cast<size_t>(communicator.size()));
+    OFSDP_RETURN_IF_ERROR(communicator.exchange(said, all, {"choice of devices", -1, 0}));
+    std::map<double, int> sharing;
+    int without = -1;
+    for (int r = communicator.size() - 1; r >= 0; --r) {
+      const double* rank = &all[2 * static_cast<size_t>(r)];
+      if (rank[0] == 0) without = r;
+      if (rank[0] != 0) ++sharing[rank[1]];
+    }
+    if (sharing.empty()) return mine;
+    if (without >= 0) {
+      return none(
+          format_text("rank {} has no GPU that it can use; --device cuda says why", without));
+    }
+    int most = 0;
+    for (const auto& [device, ranks] : sharing) most = std::max(most, ranks);
+    std::string engine;
+    const std::string why = most == 1 ? "" : not_joined(*mine.device, most, engine);
+    if (!why.empty()) return none(ranks_text() + why);
+    return mine;
+  }
+
+ private:
+  uint32_t permissions() const {
+    const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
+    const bool vary = options_.launch.deterministic == Determinism::kOff;
+    uint32_t what = 0;
+    if (tf32) what |= OFSDP_MAY_ROUND_TO_TF32;
+    if (vary) what |= OFSDP_MAY_VARY;
+    return what;
+  }
+
+  Result<ChosenDevice> open(int devices, bool several) const {
+    if (several && communicator_.ranks_of_each_host() == 0) {
+      return none("several hosts have different numbers of ranks");
+    }
+    const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
+    ChosenDevice chosen;
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % devices));
+    OFSDP_RETURN_IF_ERROR(chosen.device->allow(permissions()));
+    chosen.notice = "device: " + chosen.device->description();
+    if (several) {
+      std::string engine;
+      const std::string why = not_joined(*chosen.device, 1, engine);
+      if (!why.empty()) return none(ranks_text() + why);
+      chosen.notice += ", " + engine;
+    }
+    if (const std::string missing = missing_line(*chosen.device); !missing.empty()) {
+      chosen.notice += "\nwithout " + missing;
+    }
+    return chosen;
+  }
+
+  // For whoever plans on a host without a GPU.
+  static Result<ChosenDevice> only_planned(const std::string& why) {
+    ChosenDevice chosen;
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, make_planning_device());
+    chosen.notice = format_text("device: {}: {}", chosen.device->description(), why);
+    return chosen;
+  }
+
+  std::string ranks_text() const { return format_text("{} ranks: ", communicator_.size()); }
+
+  // A program without the library never promised a device.
+  Result<ChosenDevice> none(const std::string& why) const {
+    if (must_) return input_error("--device cuda: {}", why);
+    ChosenDevice chosen;
+    if (!why.starts_with("no libofsdp_cuda.so")) chosen.notice = "device: the CPU, since " + why;
+    return chosen;
+  }
+
+  const Options& options_;
+  const Communicator& communicator_;
+  bool must_;
+};
+
+}  // namespace
+
+Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator) {
+  if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};
+  const Chooser chooser(options, communicator);
+  OFSDP_ASSIGN_OR_RETURN(ChosenDevice chosen, chooser.run());
+  if (communicator.size() == 1 || options.command == Command::kPlan) return chosen;
+  return chooser.agree(std::move(chosen), communicator);
+}
+
+}  // namespace ofsdp::runtime

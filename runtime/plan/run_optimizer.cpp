@@ -1,0 +1,140 @@
+#include "runtime/plan/run_optimizer.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "runtime/engine/optimizer_step.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+std::string optimizer_name(const OptimizerOptions& options) {
+  switch (options.kind) {
+    case OptimizerKind::kAdamW:
+      return options.transformers ? "adamw_transformers" : "adamw";
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kSgd:
+      return "sgd";
+    case OptimizerKind::kAdadelta:
+      return "adadelta";
+    case OptimizerKind::kLion:
+      return "lion";
+    case OptimizerKind::kAdagrad:
+      return "adagrad";
+    case OptimizerKind::kLamb:
+      return "lamb";
+    case OptimizerKind::kPlugin:
+      return "plugin:" + options.plugin;
+  }
+  return "";
+}
+
+// States of different rules share their places: state0, state1, ...
+void follow_rules(const UpdateRules& rules, const Graph& graph, RunPlan& run) {
+  std::vector<std::string> states;
+  for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(format_text("state{}", i));
+  run.own_optimizer.name = "training_info";
+  run.own_optimizer.states = [states](const OptimizerSettings&) { return states; };
+  run.optimizer = &run.own_optimizer;
+  for (const Parameter& p : graph.parameters) {
+    const auto found = std::ranges::find(rules.trained, p.name);
+    const bool trained = p.trained && found != rules.trained.end();
+    run.rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
+    run.decays.push_back(false);
+  }
+}
+
+}  // namespace
+
+Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup,
+                        const std::vector<OptimizerDef>& optimizers, RunPlan& run) {
+  run.settings = {options.weight_decay, options.momentum,       options.nesterov,
+                  options.beta1,        options.beta2,          options.eps,
+                  options.rho,          options.bias_correction};
+  if (setup.rules) {
+    follow_rules(*setup.rules, setup.graph, run);
+    return {};
+  }
+  const std::string name = optimizer_name(options);
+  for (const OptimizerDef& def : optimizers) {
+    if (def.name == name) run.optimizer = &def;
+  }
+  if (run.optimizer == nullptr) {
+    return input_error("--optimizer {}: no --plugin offers it", name);
+  }
+  const bool norms = options.kind == OptimizerKind::kPlugin && run.optimizer->direction != nullptr;
+  if (run.device != nullptr && norms) {
+    return input_error("--optimizer {} needs norms of parameters: the CPU alone has them for it",
+                       name);
+  }
+  OFSDP_ASSIGN_OR_RETURN(run.decays, weight_decays(options, setup.graph));
+  return {};
+}
+
+namespace {
+
+// As OptimizerStep cuts what the rank owns; of a program it sees only that there is one.
+Result<std::vector<std::pair<int, int64_t>>> stretches(const ModelSetup& setup, int rank,
+                                                       const RunPlan& run) {
+  std::vector<UnitState> units;
+  for (const Unit& unit : run.plan.units) {
+    const Span owned = run.plan.owned(unit, rank);
+    UnitState& state = units.emplace_back();
+    state.owned_begin = owned.begin;
+    state.owned_numel = owned.numel;
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto program, UpdateProgram::make(*setup.rules));
+  const OptimizerStep step(*run.optimizer, run.settings, run.plan, units, run.decays, program.get(),
+                           run.rules);
+  std::vector<std::pair<int, int64_t>> list;
+  for (const auto& segments : step.segments()) {
+    int64_t at = 0;
+    for (const OptimizerStep::Segment& segment : segments) {
+      list.emplace_back(segment.rule, segment.end - at);
+      at = segment.end;
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
+  const bool on_device = run.device != nullptr && run.plan.offload == CpuOffload::kNone;
+  if (!setup.rules || !on_device) return {};
+  if (run.plan.param_dtype == DType::kFloat16) {
+    return input_error(
+        "{}: its training_info counts updates, and the device alone knows which ones float16 "
+        "skips; --cpu-offload optimizer updates on the host",
+        setup.graph.file);
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto list, stretches(setup, rank, run));
+  OFSDP_ASSIGN_OR_RETURN(run.device_rules, DeviceRulesPlan::make(*setup.rules, list, *run.kernels));
+  return {};
+}
+
+Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph) {
+  const auto matches = [](const std::string& pattern, const Parameter& p) {
+    return pattern == p.name || fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0;
+  };
+  for (const std::string& pattern : options.no_decay) {
+    if (std::ranges::none_of(graph.parameters,
+                             [&](const Parameter& p) { return matches(pattern, p); })) {
+      return input_error("--no-decay {}: matches no initializer of {}", pattern, graph.file);
+    }
+  }
+  std::vector<bool> decays;
+  for (const Parameter& p : graph.parameters) {
+    const bool one_axis = graph.value(p.value).desc.shape.rank() <= 1;
+    const bool left_out = (options.no_decay_auto && one_axis) ||
+                          std::ranges::any_of(options.no_decay, [&](const std::string& pattern) {
+                            return matches(pattern, p);
+                          });
+    decays.push_back(!left_out);
+  }
+  return decays;
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,288 @@
+#include "runtime/plan/run_plan.h"
+
+#include <algorithm>
+
+#include "importer/passes/attention_statistics.h"
+#include "importer/passes/epilogues.h"
+#include "runtime/data/loader.h"
+#include "runtime/log/trace.h"
+#include "runtime/plan/run_optimizer.h"
+#include "runtime/plan/run_samplers.h"
+#include "runtime/program/device_slices.h"
+#include "runtime/state/checkpoint_state.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+class RunPlanner {
+ public:
+  RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
+             const std::vector<OptimizerDef>& optimizers, std::shared_ptr<KernelCache> kernels)
+      : options_(options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        run_(std::make_unique<RunPlan>()) {
+    run_->kernels = kernels != nullptr ? std::move(kernels) : std::make_shared<KernelCache>();
+    run_->device = run_->kernels->device();
+  }
+
+  Result<std::unique_ptr<RunPlan>> make() {
+    OFSDP_RETURN_IF_ERROR(settle_optimizer(options_.optimizer, setup_, optimizers_, *run_));
+    OFSDP_RETURN_IF_ERROR(check_shard_size());
+    OFSDP_RETURN_IF_ERROR(check_across_ranks());
+    OFSDP_RETURN_IF_ERROR(settle_samplers(options_, setup_, communicator_, *run_));
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
+    OFSDP_RETURN_IF_ERROR(check_units());
+    OFSDP_RETURN_IF_ERROR(settle_device_rules(setup_, communicator_.rank(), *run_));
+    OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
+    return std::move(run_);
+  }
+
+ private:
+  // Before the update: to clip, or to see that float16 gradients are finite.
+  bool needs_norm() const {
+    return options_.optimizer.clip_grad_norm.has_value() ||
+           options_.sharding.param_dtype == DType::kFloat16;
+  }
+
+  PlanOptions plan_options() const {
+    const ShardingOptions& s = options_.sharding;
+    return {.strategy = s.strategy,
+            .wrap = s.wrap,
+            .min_params = s.min_params,
+            .world = communicator_.size(),
+            .wrap_layers = s.wrap_layers,
+            .ignore = s.ignore,
+            .shard_size = static_cast<int>(shard_size()),
+            .param_dtype = s.param_dtype,
+            .reduce_dtype = s.reduce_dtype,
+            .across_ranks = options_.batch.slices > 0,
+            .wide_slots = sums_in_slots(),
+            .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
+            .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
+  }
+
+  // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
+  // to be rounded to it anyway.
+  bool sums_in_slots() const {
+    const ShardingOptions& s = options_.sharding;
+    const bool narrow = s.param_dtype != DType::kFloat32 && s.param_dtype != s.reduce_dtype;
+    return run_->device != nullptr && communicator_.size() > 1 && narrow;
+  }
+
+  int64_t shard_size() const {
+    return options_.sharding.shard_size.value_or(communicator_.ranks_of_each_host());
+  }
+
+  Status check_shard_size() const {
+    if (!is_hybrid(options_.sharding.strategy)) return {};
+    const int64_t size = shard_size();
+    if (size == 0) {
+      return input_error(
+          "--strategy {}: expected --shard-size, or as many ranks on every host, host by host",
+          strategy_name(options_.sharding.strategy));
+    }
+    if (communicator_.size() % size == 0) return {};
+    return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
+                       communicator_.size());
+  }
+
+  // Several hosts add partial sums, whose number depends on the hosts.
+  Status check_across_ranks() const {
+    const bool one_host = communicator_.ranks_in_common() == communicator_.size();
+    if (options_.batch.slices == 0 || one_host) return {};
+    return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
+                       communicator_.name());
+  }
+
+  // Two channels a unit.
+  Status check_units() const {
+    const size_t units = run_->plan.units.size();
+    if (2 * units <= static_cast<size_t>(kMostChannels)) return {};
+    return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
+                       units, kMostChannels / 2);
+  }
+
+  Status plan_programs(int recompute_level) {
+    run_->recompute_level = recompute_level;
+    run_->programs.clear();
+    run_->kept = {};
+    run_->hash = 0;
+    OFSDP_RETURN_IF_ERROR(plan_training());
+    OFSDP_RETURN_IF_ERROR(plan_evaluation());
+    plan_bytes();
+    return {};
+  }
+
+  // `auto`: the lowest level that fits.
+  Status settle_recomputation(int most) {
+    const Recompute how = options_.sharding.activation_checkpointing;
+    if (how != Recompute::kAuto) return plan_programs(how == Recompute::kNone ? 0 : most);
+    int low = 0, high = most;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      OFSDP_RETURN_IF_ERROR(plan_programs(middle));
+      if (run_->memory.fits(options_.sharding.memory_limit)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return plan_programs(low);
+  }
+
+  Status add_program(const ProgramKey& key) {
+    if (run_->programs.contains(key)) return {};
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
+                                                     : setup_.evaluation_graph(key.batch));
+    if (key.training && run_->recompute_level > 0) {
+      const auto parts = segments(graph, run_->plan);
+      graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
+    }
+    if (run_->device != nullptr) {
+      const TakesNode takes = [this](const Graph& g, const Node& node) {
+        return run_->kernels->get(*node.op, problem_of(g, node)).ok();
+      };
+      graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
+    }
+    const ShardingOptions& s = options_.sharding;
+    const CompileOptions compile_options{key.training,
+                                         key.first_micro,
+                                         key.last_micro,
+                                         key.training && needs_norm(),
+                                         s.forward_prefetch,
+                                         s.backward_prefetch,
+                                         static_cast<int>(s.prefetch_depth.value_or(1)),
+                                         key.training && run_->optimizer->direction != nullptr};
+    OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
+                                                             compile_options, *run_->kernels));
+    run_->programs.emplace(key, std::move(program));
+    return {};
+  }
+
+  // The full batch is planned on every rank, whatever sizes it gets: ranks compare its collectives.
+  Status plan_training() {
+    auto sizes = run_->train_sampler[0].micro_batch_sizes();
+    sizes.push_back(options_.batch.batch_size);
+    const int64_t accum = options_.batch.grad_accum;
+    for (int64_t size : sizes) {
+      if (size == 0) continue;
+      if (accum == 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, true, true}));
+      if (accum == 1) continue;
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, false}));
+      if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
+    }
+    const ProgramPlan& reference =
+        run_->programs.at({options_.batch.batch_size, true, accum == 1, true});
+    run_->slots = plan_gradient_slots(run_->plan, reference.schedule);
+    return {};
+  }
+
+  Status plan_evaluation() {
+    if (run_->eval_sampler.empty()) return {};
+    auto sizes = run_->eval_sampler[0].micro_batch_sizes();
+    sizes.push_back(options_.batch.batch_size);
+    for (int64_t size : sizes) {
+      if (size > 0) OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
+    }
+    return {};
+  }
+
+  void plan_bytes() {
+    RankMemoryNeeds needs;
+    needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
+    needs.accumulate = options_.batch.grad_accum > 1;
+    needs.norm = needs_norm();
+    needs.prefetch_depth = static_cast<int>(options_.sharding.prefetch_depth.value_or(1));
+    for (auto& [key, program] : run_->programs) {
+      needs.arena = std::max(needs.arena, program.memory.arena_bytes);
+      run_->kept.add(program, run_->plan);
+      if (key.batch == options_.batch.batch_size) {
+        run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
+      }
+    }
+    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weight
+    const int64_t batch = options_.batch.batch_size;
+    const RowSource* train =
+        setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
+    needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
+    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
+    size_t unpacked = 0;  // by the first rank of each host, for its ranks
+    if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
+    if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
+    needs.data = communicator_.is_first_of_host() ? unpacked : 0;
+    if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
+    needs.data_elsewhere = unpacked - needs.data;
+    const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
+    if (saves && !options_.checkpoint.sync) {
+      needs.checkpoint = staged_bytes(
+          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
+    }
+    if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
+    if (run_->device != nullptr) {
+      run_->device_io = plan_io();
+      needs.device_io = run_->device_io.device_bytes;
+      needs.pinned_io = run_->device_io.pinned_bytes;
+    }
+    run_->memory = plan_rank_memory(run_->plan, run_->slots, needs);
+  }
+
+  DeviceIoPlan plan_io() const {
+    size_t most = 0;
+    for (const auto& [key, program] : run_->programs) {
+      size_t inputs = 0;
+      for (ValueId id : program.graph.inputs) {
+        inputs += align_up(program.graph.value(id).desc.bytes(), kTensorAlignment);
+      }
+      most = std::max(most, inputs);
+    }
+    int64_t owned = 0;
+    for (const Unit& unit : run_->plan.units) {
+      owned = std::max(owned, run_->plan.owned_numel(unit));
+    }
+    const bool norms =
+        run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
+    DeviceIoPlan io = plan_device_io(most, options_.batch.batch_size, owned,
+                                     norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
+    if (run_->device_rules) run_->device_rules->add_to(io);
+    if (run_->plan.across_ranks) add_slices(io, run_->plan);
+    return io;
+  }
+
+  const Options& options_;
+  const ModelSetup& setup_;
+  const Communicator& communicator_;
+  const std::vector<OptimizerDef>& optimizers_;
+  std::unique_ptr<RunPlan> run_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
+                                               const Communicator& communicator,
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               std::shared_ptr<KernelCache> kernels) {
+  return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
+}
+
+bool is_carried(const RunPlan& plan, int parameter) {
+  for (const auto& [key, program] : plan.programs) {
+    for (const Carried& c : program.graph.carried) {
+      if (c.parameter == parameter) return true;
+    }
+  }
+  return false;
+}
+
+std::string fused_line(const RunPlan& run) {
+  std::string out;
+  for (const auto& [rule, count] : run.programs.rbegin()->second.graph.fused) {
+    out += format_text("{}{} {}", out.empty() ? "fused: " : ", ", rule, count);
+  }
+  return out.empty() ? out : out + "\n";
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,62 @@
+// RunPlan: everything a run will execute and hold, settled before anything is allocated: the units,
+// a program for every micro-batch that can occur (each size, each place in the accumulation,
+// evaluation), the gradient slots, the constants, and the bytes of every region. `fsdp-run plan`
+// prints it; RunState makes it real.
+//
+// A plan over --memory-limit is made all the same: plan_choice.h refuses it.
+//
+// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; options that do not
+// fit the model).
+#pragma once
+
+#include "fsdp/plan/recompute.h"
+#include "kernels/core/optimizer.h"
+#include "runtime/data/sampler.h"
+#include "runtime/engine/device/device_rules.h"
+#include "runtime/plan/model_setup.h"
+#include "runtime/program/program.h"
+#include "runtime/program/rank_memory.h"
+
+namespace ofsdp::runtime {
+
+struct ProgramKey {
+  int64_t batch = 0;
+  bool training = true;
+  bool first_micro = true;
+  bool last_micro = true;
+  auto operator<=>(const ProgramKey&) const = default;
+};
+
+struct RunPlan {
+  Device* device = nullptr;  // null: the CPU
+  Plan plan;
+  OptimizerSettings settings;
+  const OptimizerDef* optimizer = nullptr;
+  OptimizerDef own_optimizer;  // of a model with a training_info: the names of its states
+  std::vector<int> rules;      // and per parameter the rule that updates it, or -1
+  std::vector<bool> decays;    // per parameter
+  std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
+  std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen
+  int recompute_level = 0;               // of the training graphs; see fsdp/plan/recompute.h
+  std::map<ProgramKey, ProgramPlan> programs;
+  GradientSlots slots;
+  KeptPlan kept;
+  RankMemoryPlan memory;
+  DeviceIoPlan device_io;
+  std::optional<DeviceRulesPlan> device_rules;  // where a device follows them itself
+  std::string choice;  // why this one, where --strategy auto chose; a line or empty
+  uint64_t hash = 0;   // of everything that communicates; equal on all ranks
+
+  static Result<std::unique_ptr<RunPlan>> make(const Options& options, const ModelSetup& setup,
+                                               const Communicator& communicator,
+                                               const std::vector<OptimizerDef>& optimizers,
+                                               std::shared_ptr<KernelCache> kernels = nullptr);
+};
+
+// Whether a parameter is carried from micro-batch to micro-batch: running statistics.
+bool is_carried(const RunPlan& plan, int parameter);
+
+// "fused: attention 4, linear 25", of the training graph; empty without any.
+std::string fused_line(const RunPlan& plan);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,119 @@
+#include "runtime/program/device_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fsdp/comm/communicator.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+size_t take(size_t& end, size_t bytes) {
+  constexpr size_t kAlignment = 256;  // what the widest loads and copies of a GPU like
+  const size_t offset = end;
+  end += align_up(bytes, kAlignment);
+  return offset;
+}
+
+}  // namespace
+
+DeviceNormsPlan plan_device_norms(const Plan& plan) {
+  DeviceNormsPlan norms;
+  for (const Unit& unit : plan.units) {
+    norms.most_parts = std::max(norms.most_parts, static_cast<int64_t>(unit.params.size()));
+    for (const UnitParam& p : unit.params) {
+      norms.parameters = std::max<int64_t>(norms.parameters, p.parameter + 1);
+    }
+  }
+  return norms;
+}
+
+DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
+                            const DeviceNormsPlan& norms) {
+  const size_t numbers =
+      sizeof(ofsdp_step_numbers) + static_cast<size_t>(batch_size) * sizeof(int64_t);
+  DeviceIoPlan io;
+  io.state = take(io.device_bytes, sizeof(ofsdp_run_state));
+  for (size_t& offset : io.numbers) offset = take(io.device_bytes, numbers);
+  for (size_t& offset : io.inputs) offset = take(io.device_bytes, inputs);
+  const int64_t blocks = most_owned / kReduceBlock;
+  const int64_t partials =
+      std::max(blocks + 2, norms.parameters > 0 ? 2 * (blocks + norms.most_parts) : 0);
+  io.partials = take(io.device_bytes, static_cast<size_t>(partials) * sizeof(double));
+  io.squares = take(io.device_bytes, 2 * static_cast<size_t>(norms.parameters) * sizeof(double));
+  for (size_t& offset : io.pinned_numbers) offset = take(io.pinned_bytes, numbers);
+  for (size_t& offset : io.pinned_results) {
+    offset = take(io.pinned_bytes, sizeof(ofsdp_run_state));
+  }
+  io.mark = take(io.pinned_bytes, sizeof(int64_t));
+  io.bounce = take(io.pinned_bytes, kBounceBytes);
+  return io;
+}
+
+Result<DeviceRankMemory> DeviceRankMemory::allocate(Device& device, MemoryLedger& ledger,
+                                                    const RankMemoryPlan& plan,
+                                                    const DeviceIoPlan& io, bool several) {
+  using Place = DeviceMemory::Place;
+  const Place reached = several ? Place::kShared : Place::kDevice;
+  DeviceRankMemory memory;
+  memory.device_ = &device;
+  memory.bounce_ = io.bounce;
+  const auto get = [&](DeviceMemory& region, size_t bytes, Place place, const char* name) {
+    auto made = DeviceMemory::allocate(device, ledger, bytes, place, name);
+    if (!made.ok()) return std::move(made).status();
+    region = *std::move(made);
+    return ok_status();
+  };
+  OFSDP_RETURN_IF_ERROR(get(memory.arena_, plan.arena, reached, "the arena"));
+  OFSDP_RETURN_IF_ERROR(get(memory.kept_, plan.kept, Place::kDevice, "constants"));
+  OFSDP_RETURN_IF_ERROR(get(memory.state_, plan.state, Place::kDevice, "optimizer state"));
+  OFSDP_RETURN_IF_ERROR(get(memory.shared_, plan.shared, reached, "shards and gradients"));
+  OFSDP_RETURN_IF_ERROR(get(memory.io_, io.device_bytes, Place::kDevice, "inputs and numbers"));
+  OFSDP_RETURN_IF_ERROR(get(memory.staging_, plan.staging, Place::kPinned, "staging"));
+  OFSDP_RETURN_IF_ERROR(get(memory.pinned_, io.pinned_bytes, Place::kPinned, "pinned numbers"));
+  return memory;
+}
+
+std::array<DeviceRankMemory::Pair, 3> DeviceRankMemory::pairs(const RankMemory& images,
+                                                              size_t shared_bytes) const {
+  return {Pair{kept_.data(), images.kept.data(), images.kept.bytes()},
+          Pair{state_.data(), images.state.data(), images.state.bytes()},
+          Pair{shared_.data(), images.shared, shared_bytes}};
+}
+
+Status DeviceRankMemory::move(std::byte* dst, const std::byte* src, size_t bytes, bool up) {
+  const ofsdp_device_table& table = device_->table();
+  std::byte* const bounce = pinned_.data() + bounce_;
+  for (size_t done = 0; done < bytes; done += kBounceBytes) {
+    const size_t piece = std::min(kBounceBytes, bytes - done);
+    if (up) std::memcpy(bounce, src + done, piece);
+    const auto copy = [&](void* to, const void* from) {
+      return device_->call("a copy", table.copy, device_->upload(), to, from, piece);
+    };
+    OFSDP_RETURN_IF_ERROR(up ? copy(dst + done, bounce) : copy(bounce, src + done));
+    OFSDP_RETURN_IF_ERROR(device_->call("a copy", table.synchronize));
+    if (!up) std::memcpy(dst + done, bounce, piece);
+  }
+  return {};
+}
+
+Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes) {
+  for (const Pair& pair : pairs(images, shared_bytes)) {
+    OFSDP_RETURN_IF_ERROR(move(pair.device, pair.host, pair.bytes, true));
+    if (pair.bytes > 0) madvise(pair.host, pair.bytes, MADV_DONTNEED);
+  }
+  return {};
+}
+
+Status DeviceRankMemory::download(const RankMemory& images, size_t shared_bytes, bool kept_alone) {
+  OFSDP_RETURN_IF_ERROR(device_->call("the device", device_->table().synchronize));
+  for (const Pair& pair : pairs(images, shared_bytes)) {
+    OFSDP_RETURN_IF_ERROR(move(pair.host, pair.device, pair.bytes, false));
+    if (kept_alone) break;  // the first
+  }
+  return {};
+}
+
+}  // namespace ofsdp::runtime

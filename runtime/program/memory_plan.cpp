@@ -1,0 +1,229 @@
+#include "runtime/program/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "kernels/core/memory.h"
+#include "runtime/program/placement.h"
+
+namespace ofsdp::runtime {
+
+std::vector<ValueId> storage_of(const Graph& graph) {
+  std::vector<ValueId> storage(graph.values.size());
+  std::iota(storage.begin(), storage.end(), 0);
+  for (const Node& node : graph.nodes) {
+    if (node.op->view) {
+      storage[static_cast<size_t>(node.outputs[0])] = storage[static_cast<size_t>(node.inputs[0])];
+    }
+  }
+  return storage;
+}
+
+namespace {
+
+class MemoryPlanner {
+ public:
+  MemoryPlanner(const Graph& graph, const Plan& plan, const Schedule& schedule,
+                const std::vector<size_t>& workspace)
+      : graph_(graph),
+        plan_(plan),
+        schedule_(schedule),
+        workspace_(workspace),
+        storage_(storage_of(graph)),
+        last_use_(graph.values.size(), -1),
+        piece_of_(graph.values.size(), -1),
+        bound_(graph.values.size(), false) {
+    memory_.value_offset.assign(graph.values.size(), -1);
+    memory_.step_offset.assign(schedule.steps.size(), -1);
+    memory_.accumulate_offset.assign(plan.units.size(), -1);
+    for (const Parameter& p : graph.parameters) bound_[static_cast<size_t>(p.gradient)] = true;
+  }
+
+  MemoryPlan run() {
+    find_last_uses();
+    std::vector<int> open(plan_.units.size(), -1), writing(plan_.units.size(), -1);
+    for (int s = 0; s < static_cast<int>(schedule_.steps.size()); ++s) {
+      const Step& step = schedule_.steps[static_cast<size_t>(s)];
+      const auto index = static_cast<size_t>(step.index);
+      if (step.kind == StepKind::kRun) place_node(s, index);
+      if (step.kind == StepKind::kGather && !plan_.keeps_gathered(plan_.units[index])) {
+        open[index] = add_unit(index, s, Kind::kGathered);
+      }
+      if (step.kind == StepKind::kFree) pieces_[static_cast<size_t>(open[index])].last = s;
+      if (step.kind == StepKind::kAcquire) writing[index] = s;
+      if (step.kind == StepKind::kAccumulate) {
+        const int piece = add_unit(index, writing[index], Kind::kActivation);
+        pieces_[static_cast<size_t>(piece)].last = s;
+        accumulates_.emplace_back(index, piece);
+      }
+    }
+    finish();
+    return std::move(memory_);
+  }
+
+ private:
+  enum class Kind { kActivation, kGathered, kWorkspace };
+
+  int add_piece(size_t bytes, int first, int last, Kind kind) {
+    pieces_.push_back({align_up(bytes, kTensorAlignment), first, last, 0});
+    kinds_.push_back(kind);
+    return static_cast<int>(pieces_.size()) - 1;
+  }
+
+  int add_unit(size_t unit, int step, Kind kind) {
+    const Unit& u = plan_.units[unit];
+    const int64_t frozen = kind == Kind::kGathered ? u.frozen_padded_numel : 0;
+    const size_t bytes =
+        static_cast<size_t>(u.padded_numel + frozen) * dtype_size(plan_.param_dtype);
+    const int piece = add_piece(bytes, step, step, kind);
+    if (kind == Kind::kGathered) steps_.emplace_back(static_cast<size_t>(step), piece);
+    return piece;
+  }
+
+  void find_last_uses() {
+    const int end = static_cast<int>(schedule_.steps.size()) - 1;
+    for (int s = 0; s <= end; ++s) {
+      const Step& step = schedule_.steps[static_cast<size_t>(s)];
+      if (step.kind == StepKind::kCheckLoss) use(graph_.loss, s);
+      if (step.kind == StepKind::kCarry)
+        use(graph_.carried[static_cast<size_t>(step.index)].next, s);
+      if (step.kind != StepKind::kRun) continue;
+      const Node& node = graph_.nodes[static_cast<size_t>(step.index)];
+      for (ValueId id : node.inputs) use(id, s);
+      for (ValueId id : node.outputs) use(id, s);
+    }
+    if (graph_.matches != 0) {  // read when the micro-batch is over
+      use(graph_.matches, end);
+      use(graph_.loss, end);
+    }
+  }
+
+  void use(ValueId id, int step) {
+    int& last = last_use_[static_cast<size_t>(storage_[static_cast<size_t>(id)])];
+    last = std::max(last, step);
+  }
+
+  void place_node(int s, size_t n) {
+    const Node& node = graph_.nodes[n];
+    if (workspace_[n] > 0) {
+      steps_.emplace_back(static_cast<size_t>(s), add_piece(workspace_[n], s, s, Kind::kWorkspace));
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (id == 0 || bound_[static_cast<size_t>(id)]) continue;
+      int piece = i == 0 ? inplace_piece(node, id, s) : -1;
+      const int last = last_use_[static_cast<size_t>(id)];
+      if (piece < 0) piece = add_piece(graph_.value(id).desc.bytes(), s, last, Kind::kActivation);
+      pieces_[static_cast<size_t>(piece)].last = last;
+      piece_of_[static_cast<size_t>(id)] = piece;
+    }
+  }
+
+  // The piece of an input that dies here and that the operator may overwrite, or -1.
+  int inplace_piece(const Node& node, ValueId output, int s) const {
+    for (int k : node.op->inplace_inputs) {
+      if (k >= static_cast<int>(node.inputs.size())) continue;
+      const ValueId root = storage_[static_cast<size_t>(node.inputs[static_cast<size_t>(k)])];
+      const int piece = piece_of_[static_cast<size_t>(root)];
+      if (piece < 0 || last_use_[static_cast<size_t>(root)] != s) continue;
+      if (graph_.value(root).desc.bytes() != graph_.value(output).desc.bytes()) continue;
+      const auto uses = std::ranges::count_if(
+          node.inputs, [&](ValueId id) { return storage_[static_cast<size_t>(id)] == root; });
+      if (uses == 1) return piece;
+    }
+    return -1;
+  }
+
+  void finish() {
+    memory_.arena_bytes = place(pieces_);
+    for (size_t id = 0; id < piece_of_.size(); ++id) {
+      if (piece_of_[id] >= 0) memory_.value_offset[id] = offset(piece_of_[id]);
+    }
+    for (const auto& [step, piece] : steps_) memory_.step_offset[step] = offset(piece);
+    for (const auto& [unit, piece] : accumulates_) memory_.accumulate_offset[unit] = offset(piece);
+    find_peak();
+  }
+
+  int64_t offset(int piece) const {
+    return static_cast<int64_t>(pieces_[static_cast<size_t>(piece)].offset);
+  }
+
+  void find_peak() {
+    const size_t steps = schedule_.steps.size();
+    std::vector<std::array<size_t, 3>> begins(steps + 1), ends(steps + 1);
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const auto kind = static_cast<size_t>(kinds_[i]);
+      begins[static_cast<size_t>(pieces_[i].first)][kind] += pieces_[i].bytes;
+      ends[static_cast<size_t>(pieces_[i].last)][kind] += pieces_[i].bytes;
+    }
+    size_t most = 0;
+    std::array<size_t, 3> live{};
+    for (size_t s = 0; s < steps; ++s) {
+      for (size_t k = 0; k < live.size(); ++k)
+        live[k] += begins[s][k] - (s > 0 ? ends[s - 1][k] : 0);
+      const size_t sum = live[0] + live[1] + live[2];
+      memory_.live.push_back(sum);
+      if (sum <= most) continue;
+      most = sum;
+      memory_.peak_step = static_cast<int>(s);
+      memory_.peak_activations = live[0];
+      memory_.peak_gathered = live[1];
+      memory_.peak_workspace = live[2];
+    }
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Schedule& schedule_;
+  const std::vector<size_t>& workspace_;
+  std::vector<ValueId> storage_;
+  std::vector<int> last_use_;  // per storage: the last step that touches it
+  std::vector<int> piece_of_;  // per storage
+  std::vector<bool> bound_;    // gradients of parameters: written where the reduction reads
+  std::vector<MemoryPiece> pieces_;
+  std::vector<Kind> kinds_;
+  std::vector<std::pair<size_t, int>> steps_;        // step, its piece
+  std::vector<std::pair<size_t, int>> accumulates_;  // unit, its piece
+  MemoryPlan memory_;
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const Plan& plan, const Schedule& schedule,
+                       const std::vector<size_t>& workspace) {
+  return MemoryPlanner(graph, plan, schedule, workspace).run();
+}
+
+GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {
+  std::vector<MemoryPiece> pieces;
+  const int end = static_cast<int>(schedule.steps.size());
+  for (const Unit& unit : plan.units) {
+    const size_t bytes = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.slot_dtype(unit));
+    pieces.push_back({align_up(bytes, kTensorAlignment), 0, end, 0});
+  }
+  for (int s = 0; s < end; ++s) {
+    const Step& step = schedule.steps[static_cast<size_t>(s)];
+    if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry) continue;
+    if (!plan.shards_gradients(plan.units[static_cast<size_t>(step.index)])) continue;
+    if (step.kind == StepKind::kAcquire) pieces[static_cast<size_t>(step.index)].first = s;
+    if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
+      pieces[static_cast<size_t>(step.index)].last = s;
+    }
+  }
+  GradientSlots slots;
+  slots.bytes = place(pieces);
+  for (const MemoryPiece& a : pieces) {
+    slots.offset.push_back(a.offset);
+    auto& shared = slots.shares_bytes.emplace_back();
+    for (size_t u = 0; u < pieces.size(); ++u) {
+      const MemoryPiece& b = pieces[u];
+      if (a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) {
+        shared.push_back(static_cast<int>(u));
+      }
+    }
+  }
+  return slots;
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,125 @@
+#include "runtime/program/offload_plan.h"
+
+#include <algorithm>
+
+#include "kernels/core/device_table.h"
+#include "runtime/program/placement.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// How the gradient arrives: device_executor_offload.cpp sends it so.
+void settle_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {
+  const bool summed = accumulates && plan.shards_gradients(unit);
+  const bool summed_again = plan.sums_copies(unit) && plan.shards_gradients(unit);
+  made.summed = summed || summed_again;
+  made.passes_slots = summed && !summed_again && plan.offload == CpuOffload::kParams;
+  if (made.summed) return;
+  made.landed = plan.slot_dtype(unit);
+  made.rounded_to = plan.reduce_dtype;
+}
+
+OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_states,
+                           bool accumulates, OffloadPlan& offload) {
+  const auto numel = static_cast<size_t>(plan.owned_numel(unit));
+  const size_t bytes = numel * sizeof(float), rest = numel * dtype_size(plan.rest_dtype());
+  OffloadedUnit made;
+  made.owned = made.rest = take(offload.bytes, bytes);
+  offload.parameter_bytes += bytes;
+  if (plan.rest_dtype() != DType::kFloat32) {
+    made.rest = take(offload.bytes, rest);
+    offload.parameter_bytes += rest;
+  }
+  if (plan.offload == CpuOffload::kParams) {
+    const size_t frozen =
+        static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+    made.frozen = take(offload.bytes, frozen);
+    offload.parameter_bytes += frozen;
+  }
+  for (int i = 0; i < optimizer_states; ++i) {
+    made.optimizer.push_back(take(offload.bytes, bytes));
+    offload.optimizer_bytes += bytes;
+  }
+  made.gradient = take(offload.bytes, bytes);
+  offload.gradient_bytes += bytes;
+  settle_gradient(plan, unit, accumulates, made);
+  return made;
+}
+
+}  // namespace
+
+OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulates, int ahead) {
+  OffloadPlan offload;
+  if (plan.offload == CpuOffload::kNone) return offload;
+  offload.decision = take(offload.bytes, sizeof(ofsdp_run_state));
+  offload.arrivals = take(offload.bytes, (plan.units.size() + 1) * sizeof(int64_t));
+  for (const Unit& unit : plan.units) {
+    offload.units.push_back(offload_unit(plan, unit, optimizer_states, accumulates, offload));
+    if (!offload.units.back().passes_slots) continue;
+    const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+    offload.slot_bytes = std::max(offload.slot_bytes, align_up(bytes, kTensorAlignment));
+    offload.slots = std::max(2, ahead + 1);
+  }
+  return offload;
+}
+
+bool lands(const Plan& plan, const OffloadPlan& offload, const CompileOptions& options,
+           const Step& step) {
+  switch (step.kind) {
+    case StepKind::kReduceUpdate:
+      return !offload.units[static_cast<size_t>(step.index)].passes_slots;
+    case StepKind::kReduce:
+      return options.last_micro && options.clip &&
+             !offload.units[static_cast<size_t>(step.index)].passes_slots &&
+             !plan.sums_copies(plan.units[static_cast<size_t>(step.index)]);
+    case StepKind::kAllReduce:
+      return options.clip;
+    case StepKind::kUpdate:
+      return !options.clip;
+    default:
+      return false;
+  }
+}
+
+namespace {
+
+OffloadTraffic step_traffic(const Plan& plan, const OffloadPlan& offload,
+                            const CompileOptions& options, const Step& step) {
+  OffloadTraffic traffic;
+  if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry)
+    return traffic;
+  const Unit& unit = plan.units[static_cast<size_t>(step.index)];
+  const OffloadedUnit& offloaded = offload.units[static_cast<size_t>(step.index)];
+  const auto owned = static_cast<size_t>(plan.owned_numel(unit));
+  const bool params = plan.offload == CpuOffload::kParams;
+  const size_t rest = owned * dtype_size(plan.rest_dtype());
+  if (step.kind == StepKind::kGather && params) {
+    const auto frozen = static_cast<size_t>(plan.owned_frozen(unit, 0).numel);
+    traffic.up += rest + frozen * dtype_size(plan.param_dtype);
+  }
+  const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate;
+  const bool passes = reduces && offloaded.passes_slots;
+  if (passes && !options.first_micro) traffic.up += owned * sizeof(float);
+  if (passes || lands(plan, offload, options, step)) {
+    traffic.down += owned * dtype_size(offloaded.landed);
+  }
+  const bool updates = step.kind == StepKind::kReduceUpdate || step.kind == StepKind::kUpdate;
+  if (updates && !params) traffic.up += rest;
+  return traffic;
+}
+
+}  // namespace
+
+OffloadTraffic offload_traffic(const Plan& plan, const OffloadPlan& offload,
+                               const CompileOptions& options, const Schedule& schedule) {
+  OffloadTraffic sum;
+  for (const Step& step : schedule.steps) {
+    const OffloadTraffic one = step_traffic(plan, offload, options, step);
+    sum.up += one.up;
+    sum.down += one.down;
+  }
+  if (options.training && options.last_micro) sum.down += sizeof(ofsdp_run_state);
+  return sum;
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,134 @@
+#include "runtime/program/program.h"
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/parallel.h"
+#include "plugins/loading/device_kernel.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+uint64_t name_hash(const std::string& name) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+// Two problems with the same key are the same problem.
+std::string problem_key(const OpDef& op, const Problem& problem) {
+  std::string key = op.full_name() + "|" + problem.attributes.text();
+  for (const auto& [name, value] : problem.attributes.all()) {
+    if (const auto* constant = std::get_if<ConstantPtr>(&value)) {
+      key += format_text("|{}", static_cast<const void*>(constant->get()));
+    }
+  }
+  for (const TensorDesc& desc : problem.inputs) key += "|" + desc.text();
+  for (const TensorDesc& desc : problem.outputs) key += ">" + desc.text();
+  for (const ConstantPtr& constant : problem.constants) {
+    key += format_text("|{}", static_cast<const void*>(constant.get()));
+  }
+  return key + format_text("|{}", problem.node_seed);
+}
+
+}  // namespace
+
+Problem problem_of(const Graph& graph, const Node& node) {
+  Problem problem{node.attributes, {}, {}, {}, 0, pool_threads()};
+  for (ValueId id : node.inputs) {
+    problem.inputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+    problem.constants.push_back(id == 0 ? nullptr : graph.value(id).constant);
+  }
+  for (ValueId id : node.outputs) {
+    problem.outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+  }
+  if (node.op->random) {
+    problem.node_seed = name_hash(node.name) + static_cast<uint64_t>(node.attributes.i("seed", 0));
+  }
+  return problem;
+}
+
+Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
+  auto& slot = kernels_[problem_key(op, problem)];
+  if (slot == nullptr) {
+    OFSDP_ASSIGN_OR_RETURN(slot, make(op, problem));
+  }
+  return slot.get();
+}
+
+Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
+  if (device_ == nullptr) return create_kernel(op, problem);
+  // The device knows our operators alone, and a plug-in's may have the name of one of them.
+  const bool plugins = plugin_takes(op, problem);
+  auto kernel = plugins ? make_plugin_kernel(*device_, op, problem)
+                        : device_->make_kernel(op.full_name(), problem);
+  if (kernel != nullptr) return kernel;
+  std::string inputs;
+  for (const TensorDesc& desc : problem.inputs) {
+    inputs += (inputs.empty() ? "" : ", ") + desc.text();
+  }
+  return input_error("operator {}{} has no CUDA kernel for ({})", op.full_name(),
+                     plugins ? " of a plug-in" : "", inputs);
+}
+
+Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,
+                                 KernelCache& cache) {
+  ProgramPlan program{std::move(graph), options, {}, {}, {}};
+  std::vector<size_t> workspace;
+  std::string missing;
+  for (const Node& node : program.graph.nodes) {
+    Kernel* kernel = nullptr;
+    if (!node.op->view) {
+      auto made = cache.get(*node.op, problem_of(program.graph, node));
+      if (made.ok()) {
+        kernel = *made;
+      } else {
+        missing += format_text("{}node '{}': {}", missing.empty() ? "" : "; ", node.name,
+                               made.error().message());
+      }
+    }
+    program.kernels.push_back(kernel);
+    workspace.push_back(kernel == nullptr ? 0 : kernel->workspace_bytes());
+  }
+  if (!missing.empty()) return input_error("{}: {}", program.graph.file, missing);
+  program.schedule = compile(program.graph, plan, options);
+  program.memory = plan_memory(program.graph, plan, program.schedule, workspace);
+  return program;
+}
+
+KeptPlan::Key KeptPlan::key(const Graph& graph, ValueId storage) {
+  const Value& value = graph.value(storage);
+  if (value.kind == ValueKind::kConstant) return {value.constant.get(), -1};
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    if (graph.parameters[i].value == storage) return {nullptr, static_cast<int>(i)};
+  }
+  return {nullptr, -1};
+}
+
+void KeptPlan::add(const ProgramPlan& program, const Plan& plan) {
+  const Graph& graph = program.graph;
+  const auto storage = storage_of(graph);
+  const auto parameter = parameter_behind(graph);
+  const auto unit = unit_of_parameter(graph, plan);
+  for (const Node& node : graph.nodes) {
+    if (node.op->view) continue;
+    for (ValueId id : node.inputs) {
+      const ValueId root = storage[static_cast<size_t>(id)];
+      const ValueKind kind = graph.value(root).kind;
+      const bool frozen = kind == ValueKind::kParameter &&
+                          unit[static_cast<size_t>(parameter[static_cast<size_t>(root)])] < 0;
+      if (id == 0 || !(frozen || kind == ValueKind::kConstant)) continue;
+      const Key k = key(graph, root);
+      if (!index_.try_emplace(k, entries_.size()).second) continue;
+      const Value& value = graph.value(root);
+      entries_.push_back({bytes_, value.desc, frozen ? nullptr : value.constant, k.second});
+      bytes_ += align_up(value.desc.bytes(), kTensorAlignment);
+    }
+  }
+}
+
+size_t KeptPlan::offset(const Graph& graph, ValueId storage) const {
+  const auto it = index_.find(key(graph, storage));
+  OFSDP_CHECK(it != index_.end(), "{} is not kept", graph.value(storage).name);
+  return entries_[it->second].offset;
+}
+
+}  // namespace ofsdp::runtime

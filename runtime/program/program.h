@@ -1,0 +1,77 @@
+// ProgramPlan: everything about one kind of micro-batch (its batch size, training or evaluation,
+// its place in the accumulation) settled before anything is allocated: the graph, the kernels, the
+// schedule, the offsets.
+//
+// Equal problems share one kernel through the KernelCache, within a program and between programs: a
+// rank runs one node at a time. KeptPlan collects the constants and frozen parameters that nodes
+// read; they are kept whole, once, for all programs.
+//
+// With a device kernels are the device's, which have no fallback on the host.
+//
+// Ownership: the session owns programs, cache and kept plan; a program points into the cache; the
+// device outlives it.
+// Threads: one. Errors: kInput when a node's operator has no kernel for its problem (all such nodes
+// in one message).
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "kernels/core/device.h"
+#include "runtime/program/memory_plan.h"
+#include "runtime/program/schedule.h"
+
+namespace ofsdp::runtime {
+
+Problem problem_of(const Graph& graph, const Node& node);
+
+class KernelCache {
+ public:
+  explicit KernelCache(Device* device = nullptr) : device_(device) {}  // null: the CPU
+  Result<Kernel*> get(const OpDef& op, const Problem& problem);
+  size_t size() const { return kernels_.size(); }
+  Device* device() const { return device_; }
+
+ private:
+  Result<std::unique_ptr<Kernel>> make(const OpDef& op, const Problem& problem);
+
+  Device* device_;
+  std::map<std::string, std::unique_ptr<Kernel>> kernels_;
+};
+
+struct ProgramPlan {
+  Graph graph;
+  CompileOptions options;
+  Schedule schedule;
+  MemoryPlan memory;
+  std::vector<Kernel*> kernels;  // per node; null for views
+};
+
+Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,
+                                 KernelCache& cache);
+
+class KeptPlan {
+ public:
+  void add(const ProgramPlan& program, const Plan& plan);
+  size_t bytes() const { return bytes_; }
+
+  struct Entry {
+    size_t offset = 0;
+    TensorDesc desc;
+    ConstantPtr constant;  // null: a frozen parameter
+    int parameter = -1;    // its index in Graph::parameters
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Of a value whose storage is a constant or a frozen parameter.
+  size_t offset(const Graph& graph, ValueId storage) const;
+
+ private:
+  using Key = std::pair<const Constant*, int>;
+  static Key key(const Graph& graph, ValueId storage);
+
+  std::vector<Entry> entries_;
+  std::map<Key, size_t> index_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,168 @@
+#include "runtime/program/rank_memory.h"
+
+#include "runtime/program/placement.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// `common` counts the bytes of all ranks of the host.
+void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,
+                     RankMemoryPlan& memory) {
+  const size_t bytes = copy_bytes(plan, unit);
+  offsets.copies = static_cast<int64_t>(
+      take(common, bytes * static_cast<size_t>(plan.common_ranks / plan.shards(unit))));
+  memory.parameter_bytes += bytes / plan.shards(unit);
+  if (!plan.low_precision()) return;
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  offsets.owned = take(memory.state, owned);
+  memory.parameter_bytes += owned;
+}
+
+// The parameters: what the rank owns, and where it is kept gathered, the whole.
+void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
+                      RankMemoryPlan& memory) {
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  const auto whole = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.param_dtype);
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * dtype_size(plan.rest_dtype());
+  offsets.owned_in_shared = plan.gathers(unit);
+  if (rests_here && plan.keeps_gathered(unit) && plan.rest_dtype() == plan.param_dtype) {
+    offsets.whole = static_cast<int64_t>(take(memory.shared, whole));
+    offsets.owned = static_cast<size_t>(offsets.whole);
+    offsets.owned_stride = owned;
+    memory.parameter_bytes += whole;
+    return;
+  }
+  if (rests_here) {
+    offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
+    memory.parameter_bytes += owned;
+  }
+  if (!plan.keeps_gathered(unit)) return;
+  offsets.whole = static_cast<int64_t>(take(memory.state, whole));
+  memory.parameter_bytes += whole;
+}
+
+// A reduced gradient waits for the update in a place of its own where slots are used in turns, and
+// where it is summed once more over copies, in shared memory. With an offload it waits on the host
+// for the norm, and with that of parameters for the next micro-batch as well.
+void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
+                    UnitOffsets& offsets, RankMemoryPlan& memory) {
+  const bool summed_again = plan.sums_copies(unit);
+  const bool accumulate = plan.offload == CpuOffload::kNone
+                              ? needs.accumulate || needs.norm
+                              : needs.accumulate && plan.offload != CpuOffload::kParams;
+  if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
+  const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  offsets.gradient_in_shared = summed_again;
+  offsets.gradient = static_cast<int64_t>(take(summed_again ? memory.shared : memory.state, bytes));
+  memory.gradient_bytes += bytes;
+}
+
+void place_frozen(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
+                  RankMemoryPlan& memory) {
+  const size_t frozen =
+      static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+  offsets.frozen = take(memory.shared, frozen);
+  memory.parameter_bytes += frozen;
+}
+
+UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
+                       size_t& common, RankMemoryPlan& memory) {
+  UnitOffsets offsets;
+  if (plan.in_place(unit)) {
+    place_in_common(plan, unit, offsets, common, memory);
+  } else {
+    place_parameters(plan, unit, offsets, memory);
+    if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
+  }
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  const bool states_here = plan.offload == CpuOffload::kNone;
+  for (int i = 0; i < needs.optimizer_states && states_here; ++i) {
+    offsets.optimizer.push_back(take(memory.state, owned));
+    memory.optimizer_bytes += owned;
+  }
+  place_gradient(plan, unit, needs, offsets, memory);
+  return offsets;
+}
+
+}  // namespace
+
+size_t RankMemoryPlan::planned_bytes() const {
+  return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
+         region_bytes(common) + region_bytes(staging) + region_bytes(checkpoint) +
+         region_bytes(trace) + region_bytes(device_io) + region_bytes(pinned_io) + link + data;
+}
+
+size_t copy_bytes(const Plan& plan, const Unit& unit) {
+  const auto numel = static_cast<size_t>(unit.padded_numel + unit.frozen_padded_numel);
+  return align_up(numel * dtype_size(plan.param_dtype), kTensorAlignment);
+}
+
+RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
+                                const RankMemoryNeeds& needs) {
+  RankMemoryPlan memory;
+  memory.arena = needs.arena;
+  memory.kept = needs.kept;
+  memory.staging = needs.staging;
+  memory.data = needs.data;
+  memory.data_elsewhere = needs.data_elsewhere;
+  size_t common = 0;
+  for (const Unit& unit : plan.units) {
+    memory.units.push_back(place_unit(plan, unit, needs, common, memory));
+  }
+  const auto ranks = static_cast<size_t>(plan.common_ranks);
+  memory.common = (common + ranks - 1) / ranks;
+  memory.offload =
+      plan_offload(plan, needs.optimizer_states, needs.accumulate, needs.prefetch_depth);
+  memory.offload_slots =
+      take(memory.state, static_cast<size_t>(memory.offload.slots) * memory.offload.slot_bytes);
+  memory.checkpoint = needs.checkpoint;
+  memory.trace = needs.trace;
+  memory.device_io = needs.device_io;
+  memory.pinned_io = needs.pinned_io;
+  memory.link = needs.link;
+  const size_t first_slot = memory.shared;
+  for (size_t u = 0; u < plan.units.size(); ++u)
+    memory.units[u].slot = first_slot + slots.offset[u];
+  memory.shared += slots.bytes;
+  memory.gradient_bytes += slots.bytes;
+  return memory;
+}
+
+Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& ledger,
+                                   Communicator& communicator) {
+  constexpr auto kPrivate = Region::Sharing::kPrivate;
+  RankMemory memory;
+  OFSDP_ASSIGN_OR_RETURN(memory.arena, Region::map(ledger, plan.arena, kPrivate, "the arena"));
+  OFSDP_ASSIGN_OR_RETURN(memory.kept, Region::map(ledger, plan.kept, kPrivate, "constants"));
+  OFSDP_ASSIGN_OR_RETURN(memory.state,
+                         Region::map(ledger, plan.state, kPrivate, "optimizer state"));
+  OFSDP_ASSIGN_OR_RETURN(memory.staging, Region::map(ledger, plan.staging, kPrivate, "staging"));
+  OFSDP_ASSIGN_OR_RETURN(memory.checkpoint,
+                         Region::map(ledger, plan.checkpoint, kPrivate, "the checkpoint's copy"));
+  OFSDP_ASSIGN_OR_RETURN(memory.trace, Region::map(ledger, plan.trace, kPrivate, "the trace"));
+  OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
+  OFSDP_ASSIGN_OR_RETURN(memory.common, communicator.allocate_common(ledger, plan.common));
+  return memory;
+}
+
+std::string text(const RankMemoryPlan& plan) {
+  std::string out;
+  auto row = [&](const char* name, size_t bytes) {
+    out += format_text("{:<34} {:>14}\n", name, bytes);
+  };
+  row("parameters (owned)", plan.parameter_bytes);
+  row("optimizer state", plan.optimizer_bytes);
+  row("gradients (slots, shards)", plan.gradient_bytes);
+  row("arena (activations, gathered, work)", plan.arena);
+  row("constants and frozen parameters", plan.kept);
+  row("input (staging, unpacked columns)", plan.staging + plan.data);
+  if (plan.device_io > 0)
+    row("in and out of the device (both ends)", plan.device_io + plan.pinned_io);
+  if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
+  if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
+  if (plan.trace > 0) row("trace (recorded events)", plan.trace);
+  row("peak, in whole pages", plan.planned_bytes());
+  return out;
+}
+
+}  // namespace ofsdp::runtime

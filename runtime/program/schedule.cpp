@@ -1,0 +1,140 @@
+#include "runtime/program/schedule.h"
+
+#include <algorithm>
+
+#include "runtime/program/schedule_places.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+const char* kind_name(StepKind kind) {
+  switch (kind) {
+    case StepKind::kGather:
+      return "Gather";
+    case StepKind::kFree:
+      return "Free";
+    case StepKind::kRun:
+      return "Run";
+    case StepKind::kCheckLoss:
+      return "CheckLoss";
+    case StepKind::kCarry:
+      return "Carry";
+    case StepKind::kAcquire:
+      return "Acquire";
+    case StepKind::kAccumulate:
+      return "Accumulate";
+    case StepKind::kPost:
+      return "Post";
+    case StepKind::kReduce:
+      return "Reduce";
+    case StepKind::kPostShard:
+      return "PostShard";
+    case StepKind::kAllReduce:
+      return "AllReduce";
+    case StepKind::kReduceUpdate:
+      return "ReduceUpdate";
+    case StepKind::kClip:
+      return "Clip";
+    case StepKind::kUpdate:
+      return "Update";
+    case StepKind::kTrust:
+      return "Trust";
+    case StepKind::kApply:
+      return "Apply";
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* step_name(StepKind kind) { return kind_name(kind); }
+
+Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& options) {
+  StepPlaces places(graph.nodes.size());
+  place_gathers(graph, plan, options, places);
+  if (options.training) place_reductions(graph, plan, options, places);
+  Schedule schedule;
+  auto append = [&](const StepPlaces::Steps& steps) {
+    schedule.steps.insert(schedule.steps.end(), steps.begin(), steps.end());
+  };
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    append(places.before[n]);
+    const Node& node = graph.nodes[n];
+    if (!node.op->view) schedule.steps.push_back({StepKind::kRun, static_cast<int>(n)});
+    if (std::ranges::find(node.outputs, graph.loss) != node.outputs.end()) {
+      schedule.steps.push_back({StepKind::kCheckLoss, -1});
+    }
+    append(places.after[n]);
+  }
+  append(places.before.back());
+  // Of the first slice alone, where slices are dealt to any number of ranks.
+  const bool carries = options.training && (options.first_micro || !plan.across_ranks);
+  for (size_t k = 0; carries && k < graph.carried.size(); ++k) {
+    schedule.steps.push_back({StepKind::kCarry, static_cast<int>(k)});
+  }
+  append(places.tail);
+  return schedule;
+}
+
+std::vector<int> parameter_behind(const Graph& graph) {
+  std::vector<int> parameter(graph.values.size(), -1);
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    parameter[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
+  }
+  for (const Node& node : graph.nodes) {
+    if (!node.op->view) continue;
+    parameter[static_cast<size_t>(node.outputs[0])] =
+        parameter[static_cast<size_t>(node.inputs[0])];
+  }
+  return parameter;
+}
+
+std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan) {
+  std::vector<int> unit(graph.parameters.size(), -1);
+  for (const Unit& u : plan.units) {
+    for (const UnitParam& p : u.params) unit[static_cast<size_t>(p.parameter)] = u.id;
+    for (const UnitParam& p : u.frozen) unit[static_cast<size_t>(p.parameter)] = u.id;
+  }
+  return unit;
+}
+
+bool communicates(const Step& step) {
+  return step.kind != StepKind::kRun && step.kind != StepKind::kCheckLoss &&
+         step.kind != StepKind::kFree && step.kind != StepKind::kCarry;
+}
+
+uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed) {
+  uint64_t hash = 14695981039346656037ull ^ seed;
+  auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
+  for (const Step& step : schedule.steps) {
+    if (!communicates(step)) continue;
+    mix(static_cast<uint64_t>(step.kind));
+    mix(static_cast<uint64_t>(step.index + 1));
+    if (step.index < 0) continue;
+    const Unit& unit = plan.units[static_cast<size_t>(step.index)];
+    mix(static_cast<uint64_t>(unit.padded_numel));
+    mix(static_cast<uint64_t>(unit.frozen_padded_numel));
+  }
+  return hash;
+}
+
+std::string text(const Schedule& schedule, const Graph& graph) {
+  std::string out;
+  for (size_t i = 0; i < schedule.steps.size(); ++i) {
+    const Step& step = schedule.steps[i];
+    out += format_text("{:4} {}", i, kind_name(step.kind));
+    if (step.kind == StepKind::kRun) {
+      const Node& node = graph.nodes[static_cast<size_t>(step.index)];
+      out += format_text(" n{} {} '{}'", step.index, node.op->full_name(), node.name);
+    } else if (step.kind == StepKind::kCarry) {
+      const Carried& c = graph.carried[static_cast<size_t>(step.index)];
+      out += " '" + graph.parameters[static_cast<size_t>(c.parameter)].name + "'";
+    } else if (step.index >= 0) {
+      out += format_text(" u{}", step.index);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace ofsdp::runtime

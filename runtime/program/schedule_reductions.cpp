@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <map>
+
+#include "runtime/program/schedule_places.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+class ReductionPlacer {
+ public:
+  ReductionPlacer(const Graph& graph, const Plan& plan, const CompileOptions& options,
+                  StepPlaces& places)
+      : graph_(graph), plan_(plan), options_(options), places_(places) {}
+
+  void run() {
+    for (const UnitNodes& span : gradient_spans()) {
+      const Unit& unit = plan_.units[static_cast<size_t>(span.unit)];
+      if (unit.params.empty()) continue;  // all frozen
+      places_.before[static_cast<size_t>(span.first)].push_back({StepKind::kAcquire, span.unit});
+      Steps& done = places_.after[static_cast<size_t>(span.last)];
+      if (accumulates(unit)) done.push_back({StepKind::kAccumulate, span.unit});
+      if (!plan_.shards_gradients(unit) && !options_.last_micro) continue;
+      done.push_back({StepKind::kPost, span.unit});
+      advance(done);
+      underway_.push_back({stages_after_post(unit), 0});
+    }
+    while (!underway_.empty()) advance(places_.tail);
+    if (!options_.last_micro) return;
+    if (options_.clip) of_all_units(StepKind::kClip, StepKind::kUpdate);
+    if (options_.parameter_norms) of_all_units(StepKind::kTrust, StepKind::kApply);
+  }
+
+ private:
+  using Steps = StepPlaces::Steps;
+
+  // What all ranks agree on, and what then follows for each unit.
+  void of_all_units(StepKind agreement, StepKind step) {
+    places_.tail.push_back({agreement, -1});
+    for (const Unit& unit : plan_.units) {
+      if (!unit.params.empty()) places_.tail.push_back({step, unit.id});
+    }
+  }
+
+  // A unit whose slot is posted: what is still to be done, in groups; one group at each later Post.
+  struct Underway {
+    std::vector<Steps> stages;
+    size_t next;
+  };
+
+  void advance(Steps& steps) {
+    for (Underway& unit : underway_) {
+      const Steps& stage = unit.stages[unit.next++];
+      steps.insert(steps.end(), stage.begin(), stage.end());
+    }
+    std::erase_if(underway_, [](const Underway& u) { return u.next == u.stages.size(); });
+  }
+
+  bool accumulates(const Unit& unit) const {
+    const bool other_type = plan_.slot_dtype(unit) != plan_.param_dtype;
+    return other_type || (!plan_.shards_gradients(unit) && !options_.first_micro);
+  }
+
+  std::vector<Steps> stages_after_post(const Unit& unit) const {
+    const bool update_now = options_.last_micro && !options_.clip;
+    const Step update{StepKind::kUpdate, unit.id};
+    const Steps reduced{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}};
+    if (plan_.across_ranks) return {reduced};
+    Steps sum{{StepKind::kAllReduce, unit.id}};
+    if (update_now) sum.push_back(update);
+    const bool scatters = plan_.shards(unit) > 1 || plan_.shards_gradients(unit);
+    if (!scatters) return {sum};
+    if (plan_.replicas(unit) == 1) return {reduced};
+    Steps reduce{{StepKind::kReduce, unit.id}};
+    if (!options_.last_micro) return {reduce};
+    reduce.push_back({StepKind::kPostShard, unit.id});
+    return {reduce, sum};
+  }
+
+  // Per unit the first node that writes one of its gradients, and the node after which all are
+  // complete; in the order of completion.
+  std::vector<UnitNodes> gradient_spans() const {
+    const auto unit = unit_of_parameter(graph_, plan_);
+    std::map<ValueId, int> written;
+    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+      if (unit[i] >= 0 && graph_.parameters[i].gradient != 0) {
+        written[graph_.parameters[i].gradient] = unit[i];
+      }
+    }
+    const int size = static_cast<int>(graph_.nodes.size());
+    // The update overwrites parameters, so a unit is done only after the last use of these as well.
+    std::vector<UnitNodes> spans = readers_of_units(graph_, plan_, 0, size);
+    for (UnitNodes& span : spans) span.first = -1;
+    for (int n = 0; n < size; ++n) {
+      for (ValueId id : graph_.nodes[static_cast<size_t>(n)].outputs) {
+        const auto it = written.find(id);
+        if (it == written.end()) continue;
+        UnitNodes& span = spans[static_cast<size_t>(it->second)];
+        if (span.first < 0) span.first = n;
+        span.last = std::max(span.last, n);
+      }
+    }
+    std::ranges::stable_sort(spans, {}, &UnitNodes::last);
+    return spans;
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const CompileOptions& options_;
+  StepPlaces& places_;
+  std::vector<Underway> underway_;
+};
+
+}  // namespace
+
+std::vector<UnitNodes> readers_of_units(const Graph& graph, const Plan& plan, int begin, int end) {
+  const auto parameter = parameter_behind(graph);
+  const auto unit = unit_of_parameter(graph, plan);
+  std::vector<UnitNodes> result;
+  for (const Unit& u : plan.units) result.push_back({u.id});
+  for (int n = begin; n < end; ++n) {
+    if (graph.nodes[static_cast<size_t>(n)].op->view) continue;
+    for (ValueId id : graph.nodes[static_cast<size_t>(n)].inputs) {
+      const int p = parameter[static_cast<size_t>(id)];
+      if (p < 0 || unit[static_cast<size_t>(p)] < 0) continue;
+      UnitNodes& use = result[static_cast<size_t>(unit[static_cast<size_t>(p)])];
+      if (use.first < 0) use.first = n;
+      use.last = n;
+    }
+  }
+  return result;
+}
+
+void place_reductions(const Graph& graph, const Plan& plan, const CompileOptions& options,
+                      StepPlaces& places) {
+  ReductionPlacer(graph, plan, options, places).run();
+}
+
+}  // namespace ofsdp::runtime

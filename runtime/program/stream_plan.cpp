@@ -1,0 +1,94 @@
+#include "runtime/program/stream_plan.h"
+
+#include <algorithm>
+
+namespace ofsdp::runtime {
+namespace {
+
+bool conflict(const MemoryAccess& a, const MemoryAccess& b) {
+  if (!a.writes && !b.writes) return false;
+  return a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+bool conflict(const StepAccess& a, const StepAccess& b) {
+  for (const MemoryAccess& x : a.touches) {
+    for (const MemoryAccess& y : b.touches) {
+      if (conflict(x, y)) return true;
+    }
+  }
+  return false;
+}
+
+class StreamPlanner {
+ public:
+  explicit StreamPlanner(const std::vector<StepAccess>& steps) : accesses_(steps) {
+    plan_.steps.resize(steps.size());
+  }
+
+  StreamPlan run() {
+    for (size_t s = 0; s < accesses_.size(); ++s) {
+      if (accesses_[s].touches.empty()) continue;
+      accesses_[s].stream == StreamOf::kCompute ? compute(s) : communicate(s);
+    }
+    for (const auto* steps : {&communication_, &download_}) {
+      if (!steps->empty()) plan_.joins.push_back(recorded(steps->back()));
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // How many steps of the two other streams a stream has waited for.
+  struct Waited {
+    size_t communication = 0, download = 0;
+  };
+
+  void communicate(size_t s) {
+    StreamStep& step = plan_.steps[s];
+    step.stream = accesses_[s].stream;
+    if (computed_ || (communication_.empty() && download_.empty())) step.forks = plan_.events++;
+    computed_ = false;
+    wait(s, download_, of_communication_.download);
+    (step.stream == StreamOf::kDownload ? download_ : communication_).push_back(s);
+  }
+
+  // An end on the download stream is behind all that the communication stream had before it.
+  void compute(size_t s) {
+    computed_ = true;
+    if (wait(s, download_, of_compute_.download)) {
+      const size_t last = download_[of_compute_.download - 1];
+      const auto before = std::ranges::lower_bound(communication_, last) - communication_.begin();
+      of_compute_.communication = std::max(of_compute_.communication, static_cast<size_t>(before));
+    }
+    wait(s, communication_, of_compute_.communication);
+  }
+
+  // Waiting for one step of a stream is waiting for all before it.
+  bool wait(size_t s, const std::vector<size_t>& others, size_t& waited) {
+    for (size_t i = others.size(); i > waited; --i) {
+      const size_t other = others[i - 1];
+      if (!conflict(accesses_[s], accesses_[other])) continue;
+      plan_.steps[s].waits.push_back(recorded(other));
+      waited = i;
+      return true;
+    }
+    return false;
+  }
+
+  int recorded(size_t s) {
+    int& event = plan_.steps[s].records;
+    if (event < 0) event = plan_.events++;
+    return event;
+  }
+
+  const std::vector<StepAccess>& accesses_;
+  StreamPlan plan_;
+  std::vector<size_t> communication_, download_;  // steps so far
+  Waited of_compute_, of_communication_;
+  bool computed_ = false;  // since the last fork
+};
+
+}  // namespace
+
+StreamPlan plan_streams(const std::vector<StepAccess>& steps) { return StreamPlanner(steps).run(); }
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,50 @@
+// StreamPlan: which steps of a program run beside the compute stream of a device, and the events
+// between its streams.
+//
+// A step of the communication stream waits for all that the schedule has put on the compute stream
+// before it. A step of the download stream begins on the communication stream, like one of that, and
+// ends on its own; what follows it on the communication stream does not wait for that end. Otherwise a
+// step waits for an earlier one of another stream only where both touch the same bytes and one of them
+// writes: so a gather runs beside the nodes before its first use, an update beside the backward nodes
+// behind it. What is ordered in the schedule and touches the same bytes is ordered on the device; that
+// is all the results depend on.
+//
+// Pure. Ownership: values. Threads: any. Errors: none.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace ofsdp::runtime {
+
+struct MemoryAccess {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  bool writes = false;
+};
+
+enum class StreamOf { kCompute, kCommunication, kDownload };
+
+struct StepAccess {
+  StreamOf stream = StreamOf::kCompute;
+  std::vector<MemoryAccess> touches;  // empty: nothing is put on a stream
+};
+
+struct StreamStep {
+  StreamOf stream = StreamOf::kCompute;
+  int forks = -1;  // event: recorded on compute, then waited for, before another stream's step
+  std::vector<int>
+      waits;         // events of other streams that the stream it begins on waits for before it
+  int records = -1;  // event recorded behind this step on the stream it ends on
+};
+
+struct StreamPlan {
+  std::vector<StreamStep> steps;
+  int events = 0;
+  std::vector<int> joins;  // events that the compute stream waits for at the end; none: no other
+                           // stream was used
+};
+
+StreamPlan plan_streams(const std::vector<StepAccess>& steps);
+
+}  // namespace ofsdp::runtime

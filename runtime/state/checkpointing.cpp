@@ -1,0 +1,165 @@
+#include "runtime/state/checkpointing.h"
+
+#include <sys/random.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace ofsdp::runtime {
+namespace {
+
+double milliseconds(std::chrono::steady_clock::time_point from,
+                    std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+// The bits of a random number that a double holds.
+double random_token() {
+  uint64_t random = 0;
+  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
+  return static_cast<double>(random >> 12);
+}
+
+SavedEvaluation saved(const EvalRow& row) {
+  SavedEvaluation evaluation;
+  if (std::isfinite(row.loss)) evaluation.loss = row.loss;
+  if (row.accuracy && std::isfinite(*row.accuracy)) evaluation.accuracy = row.accuracy;
+  return evaluation;
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const Options& options, const RunPlan& plan, const ModelSetup& setup,
+                             RunState& state, Communicator& communicator, CheckpointStore* store)
+    : options_(options),
+      plan_(plan),
+      state_(state),
+      communicator_(communicator),
+      store_(store),
+      manifest_(describe_run(options, plan, setup)) {
+  if (options.checkpoint.save_on_signal) signal_ = std::make_unique<StopSignal>();
+}
+
+Result<std::unique_ptr<Checkpointing>> Checkpointing::make(const Options& options,
+                                                           const RunPlan& plan,
+                                                           const ModelSetup& setup, RunState& state,
+                                                           Communicator& communicator,
+                                                           CheckpointStore* store) {
+  std::unique_ptr<Checkpointing> made(
+      new Checkpointing(options, plan, setup, state, communicator, store));
+  OFSDP_ASSIGN_OR_RETURN(made->contents_,
+                         SaveContents::make(options, plan, setup, state, communicator));
+  std::vector<double> all(static_cast<size_t>(communicator.size()));
+  const double mine = random_token();
+  OFSDP_RETURN_IF_ERROR(communicator.exchange({&mine, 1}, all, {"token of saves", -1, 0}));
+  made->token_ = format_text("{:013x}", static_cast<uint64_t>(all[0]));
+  return made;
+}
+
+Checkpointing::~Checkpointing() {
+  saver_.stop();
+  const bool whole = saver_.committed() == saves_;
+  if (store_ != nullptr && !whole) (void)remove_all(folder_);
+}
+
+void Checkpointing::heard(double least_written, double stop_wishes) {
+  stopping_ = stopping_ || stop_wishes > 0;
+  if (settled_ < saves_ && least_written >= static_cast<double>(saves_)) commit_present();
+}
+
+// All ranks have written the present save.
+void Checkpointing::commit_present() {
+  settled_ = saves_;
+  if (store_ == nullptr) return;
+  saver_.commit({store_, folder_, manifest_});
+  committing_.push_back(present_);
+}
+
+bool Checkpointing::due(int64_t step) const {
+  const Interval& interval = options_.checkpoint.interval;
+  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
+  return plan_.train_sampler[0].ends_epochs(step, interval.count);
+}
+
+// Only rank 0 knows the other checkpoints; it has the row, too.
+Result<bool> Checkpointing::best_so_far(const std::optional<EvalRow>& evaluation) {
+  if (options_.checkpoint.keep_best == KeepBest::kNone || !evaluation) return false;
+  OFSDP_RETURN_IF_ERROR(settle());
+  double mine = 0;
+  if (store_ != nullptr) {
+    OFSDP_RETURN_IF_ERROR(saver_.wait());  // the store is the saver's until then
+    mine = store_->is_best(saved(*evaluation)) ? 1 : 0;
+  }
+  std::vector<double> all(static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, all, {"best evaluation", -1, 0}));
+  return all[0] > 0;
+}
+
+Status Checkpointing::after_update(int64_t step, const std::optional<EvalRow>& evaluation,
+                                   bool last) {
+  OFSDP_RETURN_IF_ERROR(saver_.failure());
+  OFSDP_ASSIGN_OR_RETURN(const bool best, best_so_far(evaluation));
+  if (!last && !stopping_ && !best && !due(step)) return ok_status();
+  return save(step, evaluation, last || stopping_ || options_.checkpoint.sync);
+}
+
+// The present save has been written by all ranks.
+Status Checkpointing::settle() {
+  if (settled_ == saves_) return ok_status();
+  OFSDP_RETURN_IF_ERROR(saver_.wait());
+  OFSDP_RETURN_IF_ERROR(communicator_.barrier({"end of the save", -1, manifest_.step}));
+  commit_present();
+  return ok_status();
+}
+
+Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait) {
+  const Clock::time_point began = Clock::now();
+  OFSDP_RETURN_IF_ERROR(settle());
+  const Clock::time_point copying = Clock::now();
+  OFSDP_RETURN_IF_ERROR(state_.fetch());
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<const float*> values, contents_->sources(!wait, step));
+  const double copy_ms = milliseconds(copying, Clock::now());
+  const RunStart position = plan_.train_sampler[0].position(step);
+  manifest_.step = step;
+  manifest_.save = format_text("{}-{}", token_, step);
+  manifest_.sampler.epoch = position.epoch;
+  manifest_.sampler.sample = position.sample;
+  if (options_.sharding.param_dtype == DType::kFloat16) {
+    const LossScale& scale = state_.executor().loss_scale();
+    manifest_.loss_scale = SavedLossScale{scale.scale, scale.good_updates, scale.skipped_updates};
+  }
+  manifest_.evaluation.reset();
+  if (evaluation) manifest_.evaluation = saved(*evaluation);
+  folder_ = save_folder(options_.checkpoint.dir, step, token_);
+  ++saves_;
+  present_ = {join_path(options_.checkpoint.dir, checkpoint_name(step)), began};
+  present_.copy_ms = copy_ms;
+  WriteJob job = contents_->job(folder_, manifest_.save, values);
+  if (communicator_.rank() == 0) job.configuration = options_.effective;
+  saver_.write(std::move(job));
+  present_.wait_ms = milliseconds(began, Clock::now());
+  return wait ? finish() : ok_status();
+}
+
+Status Checkpointing::finish() {
+  OFSDP_RETURN_IF_ERROR(settle());
+  OFSDP_RETURN_IF_ERROR(saver_.wait());
+  return communicator_.barrier({"end of the checkpoint", -1, manifest_.step});
+}
+
+std::string Checkpointing::newly_committed() {
+  if (saver_.committed() == reported_) return "";
+  ++reported_;
+  const Report report = std::move(committing_.front());
+  committing_.pop_front();
+  int64_t numel = 0;
+  for (const NamedTensor& tensor : manifest_.trained) numel += tensor.shape.numel();
+  const double bytes =
+      static_cast<double>(numel) * 4 * static_cast<double>(1 + manifest_.states.size());
+  const double seconds = milliseconds(report.began, saver_.last_commit()) / 1e3;
+  return format_text("saved {}  {:.1f} MB in {:.2f} s, the step waited {:.1f} ms (copy {:.1f} ms)",
+                     report.folder, bytes / 1e6, seconds, report.wait_ms, report.copy_ms);
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,160 @@
+#include "runtime/state/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "importer/proto/graph_hash.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+constexpr const char* kLatest = "latest";
+const CollectiveSite kSite{"check of the checkpoint", -1, 0};
+
+class Finder {
+ public:
+  Finder(Options& options, Communicator& communicator, CheckpointStore* store)
+      : options_(options), communicator_(communicator), store_(store) {}
+
+  Result<std::unique_ptr<CheckpointReader>> find() {
+    const std::string& resume = options_.checkpoint.resume;
+    if (resume.empty()) return std::unique_ptr<CheckpointReader>();
+    if (resume == kLatest) return latest();
+    OFSDP_RETURN_IF_ERROR(check_named(resume));
+    return open_named(resume);
+  }
+
+ private:
+  using Opened = Result<std::unique_ptr<CheckpointReader>>;
+
+  Opened open_verified(const std::string& folder) const {
+    OFSDP_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
+    OFSDP_RETURN_IF_ERROR(reader.verify(communicator_.rank(), communicator_.size()));
+    return std::make_unique<CheckpointReader>(std::move(reader));
+  }
+
+  // The first rank that says no, or -1.
+  Result<int> first_refusal(bool mine_is_good) {
+    const double mine = mine_is_good ? 0 : 1;
+    std::vector<double> all(static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, all, kSite));
+    const auto refusal = std::ranges::find(all, 1.0);
+    return refusal == all.end() ? -1 : static_cast<int>(refusal - all.begin());
+  }
+
+  static Status check_named(const std::string& folder) {
+    if (is_file(join_path(folder, kManifestName))) return ok_status();
+    const char* found = is_folder(folder) ? "a folder without manifest.json" : "nothing";
+    const bool above = is_folder(folder) && !complete_checkpoints(folder).empty();
+    return input_error("--resume {}: expected a complete checkpoint, found {}{}", folder, found,
+                       above ? "; its checkpoints are in folders below it" : "");
+  }
+
+  Opened open_named(const std::string& folder) {
+    Opened opened = open_verified(folder);
+    OFSDP_ASSIGN_OR_RETURN(const int refusal, first_refusal(opened.ok()));
+    if (refusal < 0) return use(*std::move(opened));
+    if (refusal == communicator_.rank()) {
+      return std::move(opened).status().with_prefix("--resume");
+    }
+    return communicator_.barrier(kSite);  // ends when that rank has said so
+  }
+
+  Opened latest() {
+    const std::string& dir = options_.checkpoint.dir;
+    if (dir.empty()) {
+      return input_error("--resume latest looks in --checkpoint-dir: expected one, found none");
+    }
+    std::vector<std::string> names;
+    if (communicator_.rank() == 0) names = complete_checkpoints(dir);
+    for (size_t i = 0;; ++i) {
+      OFSDP_ASSIGN_OR_RETURN(const std::string name, next_name(names, i));
+      if (name.empty()) return from_the_beginning();
+      Opened opened = open_verified(join_path(dir, name));
+      OFSDP_ASSIGN_OR_RETURN(const int refusal, first_refusal(opened.ok()));
+      if (refusal < 0) return use(*std::move(opened));
+      if (refusal == communicator_.rank()) say_passed_over(opened.error());
+      if (store_ != nullptr) store_->set_aside(name);
+    }
+  }
+
+  // As rank 0 has seen the folder; names are told as numbers.
+  Result<std::string> next_name(const std::vector<std::string>& names, size_t i) {
+    constexpr size_t kPrefix = std::string_view("step-").size();
+    double mine = -1;
+    if (i < names.size()) mine = std::strtod(names[i].c_str() + kPrefix, nullptr);
+    std::vector<double> all(static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, all, kSite));
+    return all[0] < 0 ? std::string() : checkpoint_name(static_cast<int64_t>(all[0]));
+  }
+
+  static void say_passed_over(const Status& reason) {
+    std::fprintf(stderr, "fsdp-run: --resume latest passes over a harmed checkpoint: %s\n",
+                 reason.message().c_str());
+  }
+
+  Opened from_the_beginning() const {
+    if (communicator_.rank() == 0) {
+      std::printf("--resume latest: no complete checkpoint in %s, starting from the beginning\n",
+                  options_.checkpoint.dir.c_str());
+      std::fflush(stdout);
+    }
+    return std::unique_ptr<CheckpointReader>();
+  }
+
+  std::unique_ptr<CheckpointReader> use(std::unique_ptr<CheckpointReader> reader) {
+    const Manifest& m = reader->manifest();
+    options_.run.start = {m.step, m.sampler.epoch, m.sampler.sample};
+    if (communicator_.rank() != 0) return reader;
+    std::printf("resuming from %s: step %ld, saved by %d rank%s under %s\n",
+                reader->folder().c_str(), static_cast<long>(m.step), m.world,
+                m.world == 1 ? "" : "s", m.strategy.c_str());
+    std::fflush(stdout);
+    warn_of_another_order(m);
+    return reader;
+  }
+
+  void warn_of_another_order(const Manifest& m) const {
+    const RunOptions& run = options_.run;
+    if (m.sampler.seed == run.seed && m.sampler.shuffle == run.shuffle &&
+        m.sampler.drop_last == run.drop_last) {
+      return;
+    }
+    std::fprintf(stderr,
+                 "fsdp-run: warning: the checkpoint was trained with --seed %lu, shuffle %s, "
+                 "drop-last %s, which this run has not: its samples come in another order\n",
+                 static_cast<unsigned long>(m.sampler.seed), m.sampler.shuffle ? "on" : "off",
+                 m.sampler.drop_last ? "on" : "off");
+  }
+
+  Options& options_;
+  Communicator& communicator_;
+  CheckpointStore* store_;
+};
+
+}  // namespace
+
+Status settle_weights(Options& options) {
+  std::string& resume = options.checkpoint.resume;
+  if (resume.empty() || resume == kLatest || !is_file(resume)) return ok_status();
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile model, OnnxFile::open(options.model));
+  Result<OnnxFile> weights = OnnxFile::open(resume);
+  if (!weights.ok()) return std::move(weights).status().with_prefix("--resume");
+  const std::string expected = graph_hash(model), found = graph_hash(*weights);
+  if (expected != found) {
+    return input_error("--resume {}: expected the graph of {} (hash {}), found another (hash {})",
+                       resume, options.model, expected, found);
+  }
+  options.weights = std::move(resume);
+  resume.clear();
+  return ok_status();
+}
+
+Result<std::unique_ptr<CheckpointReader>> find_checkpoint(Options& options,
+                                                          Communicator& communicator,
+                                                          CheckpointStore* store) {
+  return Finder(options, communicator, store).find();
+}
+
+}  // namespace ofsdp::runtime

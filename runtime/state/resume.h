@@ -1,0 +1,29 @@
+// Resume: which checkpoint a run goes on from. `--resume latest` takes the newest of the folder
+// whose bytes are as they were written, a named folder that one or none.
+//
+// All ranks together check every byte once, each a share of them, and agree on the verdict, before
+// anything is planned or loaded. The first rank that found a harmed checkpoint says on stderr what
+// is wrong with it; it keeps its bytes as bad-step-N.
+//
+// Ownership: the reader is the caller's; the store is rank 0's. Collective. Errors: kInput, naming
+// folder, expected and found.
+#pragma once
+
+#include <memory>
+
+#include "fsdp/checkpoint/checkpoint_reader.h"
+#include "fsdp/checkpoint/checkpoint_store.h"
+#include "fsdp/comm/communicator.h"
+#include "runtime/options.h"
+
+namespace ofsdp::runtime {
+
+// `--resume FILE.onnx`: the same graph as the model, whose weights this run then starts from.
+Status settle_weights(Options& options);
+
+// Null: from the beginning. Sets options.run.start.
+Result<std::unique_ptr<CheckpointReader>> find_checkpoint(Options& options,
+                                                          Communicator& communicator,
+                                                          CheckpointStore* store);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,102 @@
+#include "runtime/state/saver.h"
+
+#include <pthread.h>
+
+#include <csignal>
+
+#include "fsdp/checkpoint/file_writer.h"
+
+namespace ofsdp::runtime {
+
+Saver::Saver() {
+  sigset_t all, before;  // signals are for the main thread
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "ofsdp-save");
+}
+
+void Saver::stop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Saver::add(Job job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void Saver::write(WriteJob job) {
+  add([this, job = std::move(job)] {
+    OFSDP_RETURN_IF_ERROR(write_now(job));
+    ++written_;
+    return ok_status();
+  });
+}
+
+void Saver::commit(CommitJob job) {
+  add([this, job = std::move(job)] {
+    OFSDP_RETURN_IF_ERROR(job.store->commit(job.folder, job.manifest));
+    last_commit_ = std::chrono::steady_clock::now();
+    ++committed_;
+    return ok_status();
+  });
+}
+
+Status Saver::write_now(const WriteJob& job) {
+  OFSDP_RETURN_IF_ERROR(make_folder(job.folder));
+  std::vector<CheckpointFile> files;
+  for (const PlannedFile& planned : job.files) {
+    OFSDP_ASSIGN_OR_RETURN(CheckpointFile file,
+                           write_planned_file(job.folder, planned, cancelled_));
+    files.push_back(std::move(file));
+  }
+  if (!job.configuration.empty()) {
+    OFSDP_RETURN_IF_ERROR(
+        write_whole_file(join_path(job.folder, "config.yaml"), job.configuration));
+  }
+  if (job.more) OFSDP_RETURN_IF_ERROR(job.more(cancelled_));
+  return write_part(job.folder, job.rank, files);
+}
+
+void Saver::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return cancelled_ || (!jobs_.empty() && failure_.ok()); });
+    if (cancelled_) return;
+    const Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    Status status = job();
+    lock.lock();
+    busy_ = false;
+    if (!status.ok()) failure_ = std::move(status);
+    changed_.notify_all();
+  }
+}
+
+// A copy, so that asking again gives the same error.
+Status Saver::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_.ok() ? Status{} : Status(failure_.kind(), failure_.message());
+}
+
+Status Saver::wait() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !failure_.ok() || (jobs_.empty() && !busy_); });
+  }
+  return failure();
+}
+
+}  // namespace ofsdp::runtime

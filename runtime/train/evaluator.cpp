@@ -1,0 +1,62 @@
+#include "runtime/train/evaluator.h"
+
+#include <array>
+
+namespace ofsdp::runtime {
+
+LabelRule label_rule(const LossCount& count, const RowSource& rows) {
+  LabelRule rule;
+  if (!count.by_label) return rule;
+  for (size_t i = 0; i < rows.columns().size(); ++i) {
+    if (rows.columns()[i].name == count.labels) rule.column = static_cast<int>(i);
+  }
+  rule.range.classes = count.classes;
+  rule.range.ignore_index = count.ignore_index;
+  if (count.class_weights != nullptr) {
+    const auto weights = count.class_weights->as<float>();
+    rule.class_weights.assign(weights.begin(), weights.end());
+  }
+  return rule;
+}
+
+Evaluator::Evaluator(const RunPlan& plan, const ModelSetup& setup, RunState& state,
+                     Communicator& communicator)
+    : plan_(plan),
+      state_(state),
+      communicator_(communicator),
+      loader_(*setup.data.eval, plan.eval_sampler[0], label_rule(setup.count, *setup.data.eval),
+              state.eval_staging()) {}
+
+Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
+  std::array<double, 4> sums{};  // loss times count, count, right answers, kept labels
+  bool has_matches = false;
+  UpdateRunner& executor = state_.executor();
+  executor.begin_update({0, step});
+  loader_.start(0, plan_.eval_sampler[0].updates_per_epoch());
+  const Sampler& sampler = plan_.eval_sampler[0];
+  for (int64_t update = 0;; ++update) {
+    OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
+    if (batch == nullptr) break;
+    BoundProgram& program = state_.program({batch->size, false, true, true});
+    OFSDP_RETURN_IF_ERROR(executor.run(
+        program, {batch->columns, batch->sample_index, 1.0, sampler.alike(update, 0)}));
+    has_matches = program.matches != nullptr;
+    OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
+    if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
+    sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
+    sums[1] += batch->kept;
+    sums[2] += static_cast<double>(result.right);
+    sums[3] += static_cast<double>(result.kept);
+    loader_.release();
+  }
+  std::array<double, 4 * kMostRanks> all;
+  const std::span<double> gathered(all.data(), 4 * static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange(sums, gathered, {"evaluation exchange", -1, step}));
+  sums = {};
+  for (size_t i = 0; i < gathered.size(); ++i) sums[i % 4] += gathered[i];
+  EvalRow row{step, epoch, sums[1] > 0 ? sums[0] / sums[1] : 0.0, {}};
+  if (has_matches) row.accuracy = sums[3] > 0 ? sums[2] / sums[3] : 0.0;
+  return row;
+}
+
+}  // namespace ofsdp::runtime

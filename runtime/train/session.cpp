@@ -1,0 +1,286 @@
+#include "runtime/train/session.h"
+
+#include <array>
+#include <cstdio>
+
+#include "importer/write/output_files.h"
+#include "kernels/cpu/parallel.h"
+#include "runtime/plan/agreement.h"
+#include "runtime/plan/device_choice.h"
+#include "runtime/plan/predict/plan_choice.h"
+#include "runtime/report/plan_report.h"
+#include "runtime/state/artifact_state.h"
+#include "runtime/state/resume.h"
+#include "runtime/train/dtypes_lines.h"
+#include "runtime/train/offload_line.h"
+#include "runtime/train/trainer.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+class Session {
+ public:
+  Session(Options options, const Registry& registry, const std::vector<OptimizerDef>& optimizers,
+          Communicator& communicator, MemoryLedger& ledger)
+      : options_(std::move(options)),
+        registry_(registry),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        ledger_(ledger) {}
+
+  Status run() {
+    if (communicator_.size() > kMostRanks) {
+      return input_error("{} ranks: at most {} are supported", communicator_.size(), kMostRanks);
+    }
+    OFSDP_RETURN_IF_ERROR(settle_weights(options_));
+    OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
+                           ModelSetup::make(options_, registry_, communicator_, ledger_));
+    OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
+    OFSDP_RETURN_IF_ERROR(open_checkpoints());
+    OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, communicator_));
+    OFSDP_ASSIGN_OR_RETURN(const auto plan, plan_for_device(setup));
+    if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
+    if (options_.command == Command::kPlan) return report_plan(setup, *plan);
+    print_plan(setup, *plan);
+    OFSDP_RETURN_IF_ERROR(agree(*plan));
+    return execute(setup, *plan);
+  }
+
+ private:
+  // With --device auto a model that has no plan on the GPU is the CPU's.
+  Result<std::unique_ptr<RunPlan>> plan_for_device(const ModelSetup& setup) {
+    auto plan = choose_plan(options_, setup, communicator_, optimizers_, chosen_.device.get());
+    if (plan.ok() || chosen_.device == nullptr || options_.launch.device == DeviceChoice::kCuda) {
+      return plan;
+    }
+    chosen_ = {nullptr, "device: the CPU, since " + plan.error().message()};
+    return choose_plan(options_, setup, communicator_, optimizers_);
+  }
+
+  // What would otherwise be found only after hours of training.
+  Status check_before_planning(const ModelSetup& setup) const {
+    if (options_.command == Command::kEval && !setup.data.eval) {
+      return input_error("eval: the data have no evaluation part; name one with --eval-data");
+    }
+    if (options_.checkpoint.keep_best != KeepBest::kNone && !setup.data.eval) {
+      return input_error(
+          "--keep-best: the data have no evaluation part; name one with --eval-data");
+    }
+    if (!options_.files.output.empty()) OFSDP_RETURN_IF_ERROR(check_output(setup));
+    if (!setup.count.by_label) return {};
+    const LabelRange range{setup.count.classes, setup.count.ignore_index};
+    if (setup.data.train) {
+      OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
+    }
+    return setup.data.eval ? setup.data.eval->check_labels(setup.count.labels, range) : Status{};
+  }
+
+  Status check_output(const ModelSetup& setup) const {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return check_output_path(path, setup.file);
+    return OrtOutput::check({*setup.artifacts, setup.file}, trained_state(options_, setup, 0),
+                            path);
+  }
+
+  // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
+  Status open_checkpoints() {
+    if (options_.command == Command::kPlan) return {};
+    const CheckpointOptions& c = options_.checkpoint;
+    warn_of_no_folder();
+    if (options_.command == Command::kTrain && !c.dir.empty() && communicator_.rank() == 0) {
+      OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
+                             CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
+      store_ = std::make_unique<CheckpointStore>(std::move(store));
+    }
+    OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options_, communicator_, store_.get()));
+    return {};
+  }
+
+  void warn_of_no_folder() const {
+    const CheckpointOptions& c = options_.checkpoint;
+    const CheckpointOptions plain;
+    const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
+                      c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+    if (!c.dir.empty() || !said || communicator_.rank() != 0) return;
+    std::fprintf(stderr,
+                 "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
+                 "options about checkpoints have no effect\n");
+  }
+
+  Status check_checkpoint(const ModelSetup& setup, const RunPlan& plan) const {
+    return check_resumable(checkpoint_->manifest(), options_, setup,
+                           plan.optimizer->state_names(plan.settings))
+        .with_prefix("--resume: " + checkpoint_->folder());
+  }
+
+  // A finished run that is resumed only writes its output.
+  bool finished(const RunPlan& plan) const {
+    return checkpoint_ != nullptr &&
+           options_.run.start.update >= total_updates(options_, plan.train_sampler[0]);
+  }
+
+  void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
+    if (communicator_.rank() != 0) return;
+    const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+    if (options_.command != Command::kPlan) print(options_.effective);
+    print(trained_table(setup.graph));
+    if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
+    const char* mean =
+        options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
+    print(setup.count.by_label
+              ? format_text("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
+              : format_text("loss: {} over samples\n", mean));
+    print(fused_line(plan));
+    if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
+    print(offload_line(plan, options_));
+    print(dtypes_lines(options_, plan.device != nullptr));
+    print(slices_line());
+    print(plan.choice);
+    if (options_.command != Command::kPlan) {
+      print(format_text("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
+                        strategy_name(plan.plan.strategy), communicator_.size(),
+                        communicator_.size() == 1 ? "" : "s", pool_threads(),
+                        pool_threads() == 1 ? "" : "s", plan.plan.units.size(),
+                        plan.memory.planned_bytes()));
+    }
+    std::fflush(stdout);
+  }
+
+  // Rank 0 measures and prints; no other has anything to do.
+  Status report_plan(const ModelSetup& setup, const RunPlan& plan) const {
+    if (communicator_.rank() != 0) return {};
+    OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, options_));
+    if (!options_.report.html.empty()) {
+      OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, options_)));
+    }
+    if (options_.json) {
+      std::puts(to_json(report, options_).c_str());
+      return {};
+    }
+    print_plan(setup, plan);
+    std::fputs(("\n" + text(report)).c_str(), stdout);
+    return {};
+  }
+
+  std::string slices_line() const {
+    const BatchOptions& b = options_.batch;
+    if (b.slices == 0) return "";
+    return format_text(
+        "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+        "ranks with {} thread{} each\n",
+        b.slices, b.batch_size, b.grad_accum, pool_threads(), pool_threads() == 1 ? "" : "s");
+  }
+
+  // All ranks must have compiled the same order of collectives.
+  Status agree(const RunPlan& plan) {
+    const uint64_t hash = plan.hash;
+    const std::array<double, 2> mine{static_cast<double>(hash >> 32),
+                                     static_cast<double>(hash & 0xffffffffu)};
+    std::vector<double> all(2 * static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"schedule exchange", -1, 0}));
+    for (size_t r = 0; r < all.size() / 2; ++r) {
+      if (all[2 * r] == mine[0] && all[2 * r + 1] == mine[1]) continue;
+      return first_difference(plan, communicator_);
+    }
+    return {};
+  }
+
+  Status execute(const ModelSetup& setup, const RunPlan& plan) {
+    const bool done = options_.command == Command::kTrain && finished(plan);
+    OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
+                           TraceFile::open(done ? "" : options_.files.trace, communicator_.rank()));
+    MetricsWriter metrics;
+    if (communicator_.rank() == 0 && !done) {
+      using Mode = MetricsWriter::Mode;
+      const bool resumed = options_.command == Command::kTrain && checkpoint_ != nullptr;
+      OFSDP_ASSIGN_OR_RETURN(
+          metrics,
+          MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
+    }
+    const ShardingOptions& sharding = options_.sharding;
+    const ExecutorOptions executor{options_.run.seed,
+                                   options_.optimizer.clip_grad_norm.value_or(0),
+                                   sharding.param_dtype == DType::kFloat16,
+                                   options_.optimizer.steps_done,
+                                   sharding.buffer_dtype,
+                                   nullptr,
+                                   options_.launch.cuda_graph,
+                                   options_.launch.timeout_seconds};
+    OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
+                                                            executor, checkpoint_.get()));
+    bool stopped = options_.command == Command::kEval;  // which writes no output
+    if (stopped) {
+      OFSDP_RETURN_IF_ERROR(evaluate(setup, plan, *state, metrics));
+    } else if (!done) {
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(setup, plan, *state, metrics));
+    }
+    if (!done && state->trace() != nullptr) {
+      OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
+    }
+    if (stopped || options_.files.output.empty()) return {};
+    OFSDP_RETURN_IF_ERROR(write_output(setup, plan, *state));
+    if (communicator_.rank() == 0) print_output(setup.graph);
+    return {};
+  }
+
+  Status write_output(const ModelSetup& setup, const RunPlan& plan, RunState& state) {
+    const std::string& path = options_.files.output;
+    if (setup.artifacts == nullptr) return state.write_output(path);
+    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
+    return write_artifacts(plan, setup, state, communicator_,
+                           trained_state(options_, setup, updates), path);
+  }
+
+  // True when a signal has ended it early, with a checkpoint.
+  Result<bool> train(const ModelSetup& setup, const RunPlan& plan, RunState& state,
+                     MetricsWriter& metrics) {
+    std::unique_ptr<Checkpointing> checkpoints;
+    if (!options_.checkpoint.dir.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(checkpoints, Checkpointing::make(options_, plan, setup, state,
+                                                              communicator_, store_.get()));
+    }
+    Trainer trainer(options_, plan, setup, state, communicator_, ledger_, metrics,
+                    checkpoints.get());
+    OFSDP_RETURN_IF_ERROR(trainer.run());
+    return trainer.stopped();
+  }
+
+  Status evaluate(const ModelSetup& setup, const RunPlan& plan, RunState& state,
+                  MetricsWriter& metrics) {
+    Evaluator evaluator(plan, setup, state, communicator_);
+    OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
+                           evaluator.run(options_.run.start.update, options_.run.start.epoch));
+    if (communicator_.rank() != 0) return {};
+    Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
+    return metrics.eval(row);
+  }
+
+  void print_output(const Graph& graph) const {
+    int active = 0;
+    for (const Node& node : graph.nodes) active += node.op->full_name() == "Dropout";
+    std::printf("wrote %s\n", options_.files.output.c_str());
+    if (active > 0) {
+      std::printf("its %d Dropout nodes keep the training_mode of the input file\n", active);
+    }
+    std::fflush(stdout);
+  }
+
+  Options options_;
+  const Registry& registry_;
+  Communicator& communicator_;
+  const std::vector<OptimizerDef>& optimizers_;
+  MemoryLedger& ledger_;
+  ChosenDevice chosen_;
+  std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
+  std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
+};
+
+}  // namespace
+
+Status run_session(Options options, const Registry& registry,
+                   const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
+                   MemoryLedger& ledger) {
+  return Session(std::move(options), registry, optimizers, communicator, ledger).run();
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,245 @@
+#include "runtime/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "runtime/state/weight_check.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+using Clock = Progress::Clock;
+
+double milliseconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+Progress make_progress(const Options& options, int rank, int64_t total) {
+  ProgressOptions progress =
+      stdout_progress(options.files.log_interval, options.run.start.update, total);
+  if (rank != 0) progress.fd = -1;
+  return Progress(progress);
+}
+
+}  // namespace
+
+int64_t total_updates(const Options& options, const Sampler& sampler) {
+  int64_t total = options.run.steps.value_or(kEndless);
+  const bool endless = sampler.options().samples == kEndless;
+  if (options.run.epochs && !endless) {
+    total = std::min(total, sampler.updates_until(*options.run.epochs));
+  }
+  return total;
+}
+
+Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup,
+                 RunState& state, Communicator& communicator, const MemoryLedger& ledger,
+                 MetricsWriter& metrics, Checkpointing* checkpoints)
+    : options_(options),
+      plan_(plan),
+      setup_(setup),
+      state_(state),
+      communicator_(communicator),
+      ledger_(ledger),
+      metrics_(metrics),
+      checkpoints_(checkpoints),
+      sampler_(plan.train_sampler[0]),
+      total_(total_updates(options, sampler_)),
+      schedule_(make_lr_schedule(options, total_)),
+      progress_(make_progress(options, communicator.rank(), total_)),
+      loader_(setup.data.train ? static_cast<RowSource&>(*setup.data.train) : *setup.data.synthetic,
+              sampler_,
+              label_rule(setup.count, setup.data.train ? static_cast<RowSource&>(*setup.data.train)
+                                                       : *setup.data.synthetic),
+              state.train_staging()) {
+  if (setup.data.eval) evaluator_ = std::make_unique<Evaluator>(plan, setup, state, communicator);
+}
+
+Status Trainer::run() {
+  const int64_t start = options_.run.start.update;
+  loader_.start(start, total_);
+  OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  const auto began = Clock::now();
+  UpdateSums first;
+  first.next_kept = next_kept();
+  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, start));
+  kept_ = first.next_kept;
+  update_began_ = Clock::now();
+  for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
+    OFSDP_RETURN_IF_ERROR(update(step));
+    if (step == total_) {
+      OFSDP_RETURN_IF_ERROR(state_.fetch());
+      OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
+    }
+    OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
+    OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
+    stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
+  }
+  return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
+}
+
+Status Trainer::update(int64_t step) {
+  UpdateRunner& runner = state_.executor();
+  runner.begin_update({learning_rate(schedule_, step - 1, sampler_.epoch_of(step - 1)), step});
+  OFSDP_RETURN_IF_ERROR(micro_batches(step));
+  OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
+  OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
+  if (!settles(step)) return {};
+  OFSDP_ASSIGN_OR_RETURN(outcome, runner.outcome(true));
+  return outcome ? exchange_and_report(outcome, step) : Status{};
+}
+
+// On a device numbers come an update late; nothing may be late where something else begins.
+bool Trainer::settles(int64_t step) const {
+  return step == total_ || (evaluator_ != nullptr && evaluation_due(step)) ||
+         (checkpoints_ != nullptr && checkpoints_->may_save(step));
+}
+
+Status Trainer::micro_batches(int64_t step) {
+  const int64_t accum = options_.batch.grad_accum;
+  for (int64_t micro = 0; micro < accum; ++micro) {
+    const double weight = share_of_mean();
+    BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
+    OFSDP_RETURN_IF_ERROR(state_.executor().run(
+        program, {batch_->columns, batch_->sample_index, weight, sampler_.alike(step - 1, micro)}));
+    loader_.release();
+    OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  }
+  return {};
+}
+
+// `outcome` is of this update or, on a device, of one before; none: it is not known yet.
+Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step) {
+  UpdateSums mine;
+  if (outcome) mine.loss = outcome->loss;
+  if (outcome) mine.squared_norm = outcome->squared_norm;
+  if (outcome) mine.samples = outcome->samples;
+  mine.next_kept = next_kept();
+  mine.step_ms = milliseconds(update_began_, Clock::now());
+  const int64_t exchange_began = nanoseconds_now();
+  OFSDP_ASSIGN_OR_RETURN(const UpdateSums sums, exchange(mine, step));
+  state_.executor().end_update(exchange_began);
+  update_began_ = Clock::now();
+  kept_ = sums.next_kept;
+  return outcome ? report(*outcome, sums) : Status{};
+}
+
+// What this rank adds to the number that the mean of the next update is divided by: of samples or
+// labels, or, for the mean of the ranks' means, itself if it has any.
+double Trainer::next_kept() const {
+  if (batch_ == nullptr) return 0;
+  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept_in_update;
+  return batch_->counted_in_update > 0 ? 1 : 0;
+}
+
+// Of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch accumulates;
+// those without a kept label, and ranks without, are left out.
+double Trainer::share_of_mean() const {
+  if (kept_ <= 0 || batch_->kept <= 0) return 0;
+  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept / kept_;
+  return 1.0 / (static_cast<double>(batch_->counted_in_update) * kept_);
+}
+
+Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
+  constexpr size_t kNumbers = 7;
+  const bool saves = checkpoints_ != nullptr;
+  const std::array<double, kNumbers> sent{mine.loss,
+                                          mine.squared_norm,
+                                          mine.step_ms,
+                                          mine.next_kept,
+                                          mine.samples,
+                                          saves ? checkpoints_->written() : 0,
+                                          saves ? checkpoints_->stop_wish() : 0};
+  std::array<double, kNumbers * kMostRanks> all;
+  const std::span<double> gathered(all.data(),
+                                   kNumbers * static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange(sent, gathered, {"end of the update", -1, step}));
+  UpdateSums sums;
+  sums.written = gathered[5];
+  for (const double* rank = gathered.data(); rank != gathered.data() + gathered.size();
+       rank += kNumbers) {
+    sums.loss += rank[0];
+    sums.squared_norm += rank[1];
+    sums.step_ms = std::max(sums.step_ms, rank[2]);
+    sums.next_kept += rank[3];
+    sums.samples += rank[4];
+    sums.written = std::min(sums.written, rank[5]);
+    sums.stop_wishes += rank[6];
+  }
+  if (saves) checkpoints_->heard(sums.written, sums.stop_wishes);
+  return sums;
+}
+
+// For people: a training_info has a rate of its own.
+double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
+  const UpdateProgram* program = state_.update_program();
+  return program != nullptr ? program->rate(outcome.optimizer_step)
+                            : learning_rate(schedule_, outcome.step - 1, epoch);
+}
+
+Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
+  times_.add(sums.step_ms);
+  if (communicator_.rank() != 0) return {};
+  const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
+  const StepRow row{step,
+                    epoch,
+                    sums.loss,
+                    std::sqrt(sums.squared_norm),
+                    rate(outcome, epoch),
+                    sums.step_ms,
+                    sums.samples / sums.step_ms * 1e3,
+                    ledger_.peak()};
+  progress_.step(row, static_cast<int64_t>(sums.samples));
+  return metrics_.step(row);
+}
+
+bool Trainer::evaluation_due(int64_t step) const {
+  const Interval& interval = options_.run.eval_interval;
+  if (step == total_) return true;
+  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
+  return sampler_.ends_epochs(step, interval.count);
+}
+
+Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
+  if (evaluator_ == nullptr || !evaluation_due(step)) return std::optional<EvalRow>();
+  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator_->run(step, sampler_.epoch_of(step - 1)));
+  update_began_ = Clock::now();
+  if (communicator_.rank() == 0) {
+    progress_.eval(row);
+    OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
+  }
+  return std::optional(row);
+}
+
+Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evaluation) {
+  if (checkpoints_ == nullptr) return {};
+  OFSDP_RETURN_IF_ERROR(checkpoints_->after_update(step, evaluation, step == total_));
+  say_saved();
+  return {};
+}
+
+void Trainer::say_saved() {
+  if (communicator_.rank() != 0) return;
+  for (std::string line; !(line = checkpoints_->newly_committed()).empty();) progress_.line(line);
+}
+
+Status Trainer::finish(double seconds) {
+  const std::array<double, 2> mine{static_cast<double>(ledger_.peak()),
+                                   static_cast<double>(plan_.memory.planned_bytes())};
+  const auto size = static_cast<size_t>(communicator_.size());
+  std::vector<double> all(2 * size);
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"end of the run", -1, total_}));
+  OFSDP_ASSIGN_OR_RETURN(const std::string exposed,
+                         exposed_text(state_.executor().exposed(), plan_.plan, communicator_));
+  if (communicator_.rank() != 0) return {};
+  progress_.line(exposed);
+  std::vector<uint64_t> peak, planned;
+  for (size_t r = 0; r < size; ++r) {
+    peak.push_back(static_cast<uint64_t>(all[2 * r]));
+    planned.push_back(static_cast<uint64_t>(all[2 * r + 1]));
+  }
+  return metrics_.end({total_, seconds, times_.median(), peak, planned});
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,84 @@
+// Trainer: the loop over updates: batches in, programs run, numbers out.
+//
+// An update: its micro-batches run, each weighted with its share of the kept labels of the global
+// batch; then one exchange tells every rank the loss, the norm, the slowest rank's time, and the
+// count of the next update, and is the barrier behind which the new parameters may be gathered.
+// Rank 0 writes metrics and progress. That exchange also says how far the save under way is.
+//
+// Ownership: borrows everything. Threads: the one that made it; the loader has a helper of its own.
+// After the first update of each batch shape nothing here allocates. `run` is collective. Errors:
+// as Executor, Loader, MetricsWriter.
+#pragma once
+
+#include "runtime/data/loader.h"
+#include "runtime/engine/lr_schedule.h"
+#include "runtime/log/metrics.h"
+#include "runtime/log/progress.h"
+#include "runtime/log/step_times.h"
+#include "runtime/state/checkpointing.h"
+#include "runtime/state/run_state.h"
+#include "runtime/train/evaluator.h"
+
+namespace ofsdp::runtime {
+
+// Updates of a whole run: by epochs or --steps, whichever ends first.
+int64_t total_updates(const Options& options, const Sampler& sampler);
+
+class Trainer {
+ public:
+  Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup, RunState& state,
+          Communicator& communicator, const MemoryLedger& ledger, MetricsWriter& metrics,
+          Checkpointing* checkpoints = nullptr);
+
+  // From options.run.start to the end, or until a signal has stopped it.
+  Status run();
+  bool stopped() const { return stopped_; }
+
+ private:
+  struct UpdateSums {
+    double loss = 0;
+    double squared_norm = 0;
+    double step_ms = 0;
+    double next_kept = 0;
+    double samples = 0;
+    double written = 0;      // saves that every rank has written
+    double stop_wishes = 0;  // ranks that were told to stop
+  };
+
+  Status update(int64_t step);
+  Status micro_batches(int64_t step);
+  Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
+  bool settles(int64_t step) const;
+  double next_kept() const;
+  double share_of_mean() const;
+  Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  double rate(const UpdateOutcome& outcome, int64_t epoch) const;
+  Status report(const UpdateOutcome& outcome, const UpdateSums& sums);
+  Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
+  Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
+  void say_saved();
+  bool evaluation_due(int64_t step) const;
+  Status finish(double seconds);
+
+  const Options& options_;
+  const RunPlan& plan_;
+  const ModelSetup& setup_;
+  RunState& state_;
+  Communicator& communicator_;
+  const MemoryLedger& ledger_;
+  MetricsWriter& metrics_;
+  Checkpointing* checkpoints_;
+  const Sampler& sampler_;
+  int64_t total_;
+  LrSchedule schedule_;
+  Progress progress_;
+  StepTimes times_;
+  Loader loader_;
+  std::unique_ptr<Evaluator> evaluator_;
+  bool stopped_ = false;
+  const Batch* batch_ = nullptr;  // taken from the loader
+  double kept_ = 0;               // of the present update, all ranks together
+  Progress::Clock::time_point update_began_;
+};
+
+}  // namespace ofsdp::runtime

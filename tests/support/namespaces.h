@@ -1,0 +1,13 @@
+// Tests look into every folder, so their namespace `ofsdp` sees all of them.
+#pragma once
+
+#include "kernels/base/namespaces.h"
+
+namespace ofsdp {
+using namespace kernels;
+using namespace plugins;
+using namespace importer;
+using namespace fsdp;
+using namespace runtime;
+using namespace cli;
+}  // namespace ofsdp
