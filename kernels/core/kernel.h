@@ -71,9 +71,26 @@ class Kernel {
   virtual Status run(const KernelArgs& args) = 0;
 };
 
+// Whether an implementation takes a problem; if not, why: `fsdp-run plan --explain` prints it.
+class Acceptance {
+ public:
+  Acceptance(bool taken) : reason_(taken ? nullptr : "") {}  // NOLINT: implicit, for lists of terms
+  static Acceptance refuse(const char* reason) { return Acceptance(reason); }
+
+  explicit operator bool() const { return reason_ == nullptr; }
+  const char* reason() const { return reason_ == nullptr ? "" : reason_; }
+
+ private:
+  explicit Acceptance(const char* reason) : reason_(reason) {}
+  const char* reason_;  // a literal; null: taken
+};
+inline Acceptance accept_if(bool taken, const char* otherwise) {
+  return taken ? Acceptance(true) : Acceptance::refuse(otherwise);
+}
+
 struct Implementation {
   std::string name;  // "onednn", "loops"
-  std::function<bool(const Problem&)> accepts;
+  std::function<Acceptance(const Problem&)> accepts;
   std::function<std::unique_ptr<Kernel>(const Problem&)> create;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
@@ -121,6 +123,20 @@ std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) 
   return "";
 }
 
+// With OFSDP_OUTPUT_HASHES=FILE: a line for each implementation and sample, to compare two commits.
+void note_hash(const Setting& s, const std::vector<GuardedBytes>& outputs) {
+  const char* path = std::getenv("OFSDP_OUTPUT_HASHES");
+  if (path == nullptr) return;
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const TensorDesc& desc = s.problem.outputs[i];
+    for (size_t k = 0; desc.present() && k < desc.bytes(); ++k) {
+      hash = (hash ^ static_cast<uint8_t>(outputs[i].data()[k])) * 0x100000001b3;
+    }
+  }
+  std::ofstream(path, std::ios::app) << s.where << ' ' << hash << '\n';
+}
+
 std::string check_inputs_unchanged(const Setting& s, const Run& run, int inplace) {
   const auto fresh = input_bytes(s);
   for (size_t i = 0; i < fresh.size(); ++i) {
@@ -135,6 +151,7 @@ std::string check_implementation(const OpDef& op, const Setting& s, const Implem
   const auto kernel = made.create(s.problem);
   const Run first = run_kernel(s, *kernel, 0xFF, -1);  // floats of 0xFF bytes are NaN
   if (!first.error.empty()) return first.error;
+  note_hash(s, first.outputs);
   std::string wrong = check_inputs_unchanged(s, first, -1);
   for (size_t i = 0; i < first.outputs.size(); ++i) wrong += compare(s, i, first.outputs[i]);
   const Run again = run_kernel(s, *kernel, 0x5A, -1);
