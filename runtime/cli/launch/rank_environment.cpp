@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "kernels/base/format.h"
+
 namespace ofsdp::cli {
 
 RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores,
