@@ -134,10 +134,11 @@ class TwoHosts : public testing::TestWithParam<By> {
     const std::string line = line_of(words), address = Namespaces::kAddress[0];
     const std::string both = format_text("{},{}", address, Namespaces::kAddress[1]);
     if (GetParam() == By::kOpenMpi) {
-      run(0, format_text("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {0} "
-                         "--mca btl_tcp_if_include {1} --mca oob_tcp_if_include {1} --host {2} "
-                         "-np 2 {3}",
-                         hosts_.agent(), "10.77.31.0/24", both, line));
+      const std::string network = "10.77.31.0/24";
+      run(0, format_text("mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {} "
+                         "--mca btl_tcp_if_include {} --mca oob_tcp_if_include {} --host {} "
+                         "-np 2 {}",
+                         hosts_.agent(), network, network, both, line));
     } else if (GetParam() == By::kMpich) {
       run(0, format_text("mpirun.mpich -launcher ssh -launcher-exec {} -hosts {} -np 2 {}",
                          hosts_.agent(), both, line));

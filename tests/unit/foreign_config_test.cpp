@@ -329,8 +329,8 @@ TEST_F(ForeignConfig, DeepSpeedStagesAndOptimizers) {
   // Adam decays as AdamW does, unless it is told not to.
   const std::string adam =
       "{{\"optimizer\": {{\"type\": \"Adam\", \"params\": {{\"weight_decay\": 0.1{}}}}}}}";
-  EXPECT_EQ(options(format_text(fmt::runtime(adam), ""), "d.json"), Words{"weight_decay: 0.1"});
-  EXPECT_EQ(options(format_text(fmt::runtime(adam), ", \"adam_w_mode\": false"), "d.json"),
+  EXPECT_EQ(options(fmt::format(fmt::runtime(adam), ""), "d.json"), Words{"weight_decay: 0.1"});
+  EXPECT_EQ(options(fmt::format(fmt::runtime(adam), ", \"adam_w_mode\": false"), "d.json"),
             (Words{"optimizer: adam", "weight_decay: 0.1"}));
   EXPECT_THAT(ds("\"optimizer\": {\"type\": \"OneBitAdam\"}"), HasSubstr("expected one of Adam, "));
   EXPECT_THAT(

@@ -238,9 +238,9 @@ TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
             (Batch{6, 2, 24}));
   const std::string file = at("model.yaml");
   EXPECT_EQ(unsettled(beside(parts + "global_batch_size: 24\n"), 2),
-            format_text("{0} line 1: batch_size 5 x {0} line 2: grad_accum 3 x 2 ranks is 30, but "
-                        "{0} line 3: global_batch_size is 24",
-                        file));
+            format_text("{} line 1: batch_size 5 x {} line 2: grad_accum 3 x 2 ranks is 30, but "
+                        "{} line 3: global_batch_size is 24",
+                        file, file, file));
   EXPECT_EQ(unsettled(beside("global_batch_size: 25\n"), 2),
             file +
                 " line 1: global_batch_size 25 is not a multiple of --grad-accum 1 x 2 ranks, so "
