@@ -14,6 +14,7 @@
 // when it cannot be written.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 
