@@ -1,4 +1,4 @@
-// How fast the collectives are, beside a plain copy of the same bytes measured in turn.
+// How fast the collectives are, next to a plain copy of the same bytes measured in turn.
 //
 //   bench_collectives [RANKS (2)] [MEGABYTES OF A SLOT (16)] [ROUNDS (50)] [HOSTS (1)]
 //

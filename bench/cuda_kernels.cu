@@ -1,9 +1,11 @@
-// Share of the card's copy bandwidth that each memory-bound kernel of kernels/cuda reaches, at sizes that fill it:
+// Share of the card's copy bandwidth that each memory-bound kernel of kernels/cuda reaches, at
+// sizes that fill it:
 //
-//   build/cuda/bench/cuda_kernels [PART]        norms, losses, pointwises, movements, embeddings or updates alone
+//   build/cuda/bench/cuda_kernels [PART]   norms, losses, pointwises, movements, embeddings or updates
 //
-// Copy bandwidth is that of cudaMemcpyAsync on the device, 512 MiB read and written. A kernel's bytes are what it must read
-// and write (kernels/cuda/*.h say what). Time is the median of 20 runs by events, after 5 for warmth. Wanted: 85 %.
+// Copy bandwidth is that of cudaMemcpyAsync on the device, 512 MiB read and written. A kernel's
+// bytes are what it must read and write (kernels/cuda/*.h say what). Time is the median of 20 runs
+// by events, after 5 for warmth. Wanted: 85 %.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

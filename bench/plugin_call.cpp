@@ -1,5 +1,6 @@
-// What the C interface costs a call: the plug-in ScaledTanh and the built-in Tanh on one element,
-// where a kernel has next to nothing to do. PLUGIN in the environment names libscaled_tanh.so.
+// The cost of the C interface for a call: the plug-in ScaledTanh and the built-in Tanh on one
+// element, where a kernel has next to nothing to do. PLUGIN in the environment names
+// libscaled_tanh.so.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -15,6 +15,9 @@ import tempfile
 import cpp_source
 
 FINISHED = (
+    "bench",
+    "tests/fuzz", "tests/hosts", "tests/long", "tests/nodes", "tests/ops", "tests/oracle", "tests/preload", "tests/procs",
+    "tests/ranks", "tests/support", "tests/unit",
 )
 FOLDERS = (*cpp_source.PRODUCT, "bench", "tests")
 SUFFIXES = cpp_source.SOURCES | {".md"}

@@ -1,5 +1,5 @@
-// A libFuzzer target: any bytes as a checkpoint of ONNX Runtime's. What is accepted names bytes that
-// are there; nothing else may happen. tests/fuzz/run.sh builds and runs it.
+// A libFuzzer target: any bytes as a checkpoint of ONNX Runtime's. What is accepted names bytes
+// that are there; nothing else may happen. tests/fuzz/run.sh builds and runs it.
 #include "importer/dialects/onnxruntime/ort_checkpoint.h"
 
 #include <cstdint>
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (read->optimizer) {
     for (const auto& state : read->optimizer->parameters) check(state.moments, size);
   }
-  // What was read can be written.
+  // A checkpoint that was read can be written.
   if (!ofsdp::describe_ort_checkpoint(*read).ok()) std::abort();
   return 0;
 }

@@ -1,11 +1,11 @@
 // bind_model: the model of a node test for one data set, in terms the importer has: tensors alone.
 // A sequence that goes in is put together by SequenceConstruct from tensors, one that comes out is
-// taken apart by SequenceAt and SequenceLength; Optional and OptionalGetElement likewise.
+// taken apart by SequenceAt and SequenceLength; so are Optional and OptionalGetElement.
 //
 // Inputs stay inputs, or become Constant nodes where `constants` says so: `If` conditions,
 // positions in sequences and the like, which the importer must know.
 //
-// Ownership: values. Threads: any. Errors: none.
+// No errors.
 #pragma once
 
 #include "tests/nodes/node_test.h"

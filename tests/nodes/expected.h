@@ -1,7 +1,7 @@
 // The table of node tests that do not pass, and why: lines "PATTERN REASON", where a pattern is a
 // name with * for any characters. '#' begins a comment.
 //
-// Ownership: values. Threads: any. Errors: kInput naming file and line.
+// Errors: kInput naming file and line.
 #pragma once
 
 #include <string>

@@ -6,7 +6,8 @@
 // fails, then the counts. Without a table the exit status is 1 when any fails; with one (see
 // expected.h) when a listed test passes, another fails, or a line of the table matches nothing.
 //
-// The tests run in a process of their own, which is started again when one crashes: that test fails.
+// The tests run in a process of their own, which is started again when one crashes: that test
+// fails.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +37,8 @@ Status compare_all(const std::vector<Constant>& found,
   return {};
 }
 
-// What cannot be planned with data is planned with what operators need as constants, then with
-// nothing but constants.
+// A model that cannot be planned with data is planned with what operators need as constants, then
+// with nothing but constants.
 Status run_data_set(const NodeTest& test, const DataSet& data, const Registry& registry) {
   struct Attempt {
     bool constants;
@@ -78,7 +79,7 @@ class Runner {
   Runner(const std::vector<std::string>& tests, const Registry& registry)
       : tests_(tests), registry_(registry) {}
 
-  // Of each test in turn; empty: it passes.
+  // The verdict of each test in turn; empty: it passes.
   std::string next_failure() {
     if (replies_ == nullptr) start();
     ++next_;

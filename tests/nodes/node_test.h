@@ -2,7 +2,7 @@
 // its inputs and outputs (input_0.pb, output_0.pb, ...), which are tensors, sequences of tensors or
 // optional ones.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the file.
+// Errors: kInput naming the file.
 #pragma once
 
 #include <onnx/onnx-data.pb.h>

@@ -1,5 +1,5 @@
-// What conformance does not say about Gemm, MatMul, Conv and MaxPool: NaN is never hidden, ties go
-// to the first, and wrong shapes are refused with both numbers.
+// Properties of Gemm, MatMul, Conv and MaxPool that conformance does not check: NaN is never
+// hidden, ties go to the first, and wrong shapes are refused with both numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ class FusionRotary : public testing::Fusion {
     const ValueId low = last(x, 0, d / 2), high = last(x, d / 2, INT64_MAX);
     return sum(x, joined(op("Neg", {high}), low), cos, sin);
   }
-  // Adds something trained behind x, so that a gradient passes through the rotation.
+  // Adds something trained after x, so that a gradient passes through the rotation.
   ValueId scaled(const Shape& shape) {
     const ValueId x = maker.parameter("x", shape);
     return op("Mul", {x, number(1.5)});
@@ -79,7 +79,7 @@ TEST_F(FusionRotary, APartOfTheHead) {
   EXPECT_EQ(fuse(maker.graph, {maker.graph.loss}).fused.at("rotary"), 2);  // whole, then the part
 }
 
-// What looks alike and is not: nothing fires.
+// Graphs that look alike and are not: nothing fires.
 TEST_F(FusionRotary, LeavesOtherSumsAlone) {
   const ValueId x = scaled({2, 3, 5, 8});
   const ValueId cos = maker.input("cos", {DType::kFloat32, {5, 8}});  // halves that may differ

@@ -113,7 +113,7 @@ TEST_F(Fusion, AttentionBehindTheGuardAgainstMaskedRows) {
   expect_same(op("MatMul", {guarded, v}), {"attention"});
 }
 
-// [5, 5]: `hidden` behind the diagonal, else 0.
+// [5, 5]: `hidden` above the diagonal, else 0.
 std::vector<float> causal(float hidden) {
   std::vector<float> mask(25);
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % 5 <= i / 5 ? 0 : hidden;

@@ -1,4 +1,4 @@
-// What operators say about data and shapes that are wrong: one line with what was expected and
+// Messages of operators about data and shapes that are wrong: one line with what was expected and
 // found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-// Every differentiable operator over axes of size 1 and over empty ones. The cases are made from the
-// operator's own: every axis of one size is set to 1, or to 0, in all inputs at once, and what infer
-// still accepts is checked as in conformance_test.cpp. Inputs are dense by design (kernels never see
-// a stride), so uses behind a Transpose or a Slice are those of the dense result; channels last is
-// the one other order of bytes, and check_kernels goes through it.
+// Every differentiable operator over axes of size 1 and over empty ones. The cases are made from
+// the operator's own: every axis of one size is set to 1, or to 0, in all inputs at once, and what
+// infer still accepts is checked as in conformance_test.cpp. Inputs are dense by design (kernels
+// never see a stride), so uses after a Transpose or a Slice are those of the dense result; channels
+// last is the one other order of bytes, and check_kernels goes through it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

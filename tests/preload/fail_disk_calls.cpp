@@ -1,4 +1,5 @@
-// A library for LD_PRELOAD: lets one call that changes a folder fail, to see what becomes of a save.
+// A library for LD_PRELOAD: lets one call that changes a folder fail, to see what becomes of a
+// save.
 //
 //   FAIL_FOLDER  only calls below this folder count
 //   FAIL_RANK    only in this rank

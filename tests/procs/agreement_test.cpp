@@ -22,7 +22,7 @@ Start as_rank(int rank) {
   return start;
 }
 
-// What the two ranks say together, where rank 1 has `more`.
+// The messages of both ranks, where rank 1 has `more`.
 std::string said_with(const Words& more) {
   const Words command = mlp() + Words{"--min-params", "1000", "--steps", "2", "--threads", "1"};
   Program first(command, as_rank(0));

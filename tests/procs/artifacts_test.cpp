@@ -114,7 +114,8 @@ TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
   const Finished run =
       Program::run(train(artifacts(name), 2, 20) + Words{"--output", folder / "out"});
   ASSERT_EQ(run.status, 0) << run.err;
-  // An ordinary model with its loss inside: no step is taken before the evaluation of its first rows.
+  // An ordinary model with its loss inside: no step is taken before the evaluation of its first
+  // rows.
   const Finished eval = Program::run(fsdp_run(
       {"eval", folder / "out" + "/eval_model.onnx", "--data", artifacts(name) + "/data",
        "--eval-data", artifacts(name) + "/data", "--batch-size", "12", "--metrics", metrics}));

@@ -1,5 +1,6 @@
-// Checkpoints that were harmed or belong to something else: --resume latest passes over them and says
-// so, a named one is refused, in one line that names the file, what was expected and what was found.
+// Checkpoints that were harmed or belong to something else: --resume latest passes over them and
+// says so, a named one is refused, in one line that names the file, what was expected and what was
+// found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -67,7 +67,7 @@ TEST(BadDataTest, LabelsOutOfRange) {
   const RunFolder folder;
   for (const int64_t wrong : {3, -1, -101, 1 << 30}) {
     std::vector<int64_t> labels(12, 1);
-    labels[11] = wrong;  // behind the last step of this run
+    labels[11] = wrong;  // after the last step of this run
     folder.write("data/labels.npy", npy("<i8", "(12,)", labels));
     expect_refused(folder, {"'labels'", "sample 11", format_text("{}", wrong), "0..2"});
   }
@@ -146,7 +146,7 @@ TEST(NanLossTest, WithAccumulationAndOnAnotherRank) {
   expect_refused(folder, words, {"NaN", "step 1", "rank 1"}, {.status = 1, .one_rank = false});
 }
 
-// Evaluation data beside good training data: two samples, of which rank 1 has the second.
+// Evaluation data next to good training data: two samples, of which rank 1 has the second.
 void write_evaluation(const RunFolder& folder, const std::vector<float>& second) {
   std::vector<float> values(4, 0.5f);
   values.insert(values.end(), second.begin(), second.end());

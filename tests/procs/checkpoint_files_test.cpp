@@ -1,6 +1,6 @@
-// What a run leaves in its checkpoint folder and makes of it: which checkpoints stay, what they hold,
-// that evaluation and fine-tuning start from them, and that an exported file is the input with other
-// weights.
+// The checkpoint folder of a run and what the run makes of it: which checkpoints stay, what they
+// hold, that evaluation and fine-tuning start from them, and that an exported file is the input
+// with other weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

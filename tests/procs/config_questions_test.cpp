@@ -1,5 +1,5 @@
-// fsdp-run config: what it asks becomes a file that runs at once; with lines and with arrow keys. The
-// terminal is as it was before, whatever ends the program.
+// fsdp-run config: what it asks becomes a file that runs at once; with lines and with arrow keys.
+// The terminal is as it was before, whatever ends the program.
 #include "runtime/cli/config/config_questions.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // --cpu-offload on a device that lives in host memory (tests/device/counting_device.h): masters,
 // optimizer state and, with `params`, the parameters rest in pinned memory and are updated on the
-// host. Losses, norms, evaluations and trained files must be those of the CPU, bit for bit, whatever
-// order the device runs its streams in; what is planned must be what is held.
+// host. Losses, norms, evaluations and trained files must be those of the CPU, bit for bit,
+// whatever order the device runs its streams in; what is planned must be what is held.
 #include "kernels/core/memory.h"
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
@@ -127,7 +127,7 @@ TEST(DeviceOffloadFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
   }
 }
 
-// Of sample 5, which rank 1 has. Parameters updated behind it would be named before the node.
+// A NaN in sample 5, which rank 1 has. Parameters updated after it would be named before the node.
 TEST(DeviceOffloadFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
   RunFolder folder;
   std::string inputs = onnx_bytes::linear_inputs();
@@ -195,8 +195,8 @@ TEST(DeviceOffloadCheckpointTest, ASaveReadsNoShardFromTheDevice) {
   }
 }
 
-// Updates more cost copies, launches and waits: one for the upload, one for the update before, and one
-// for the gradient of each unit.
+// Updates more cost copies, launches and waits: one for the upload, one for the update before, and
+// one for the gradient of each unit.
 TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   constexpr long kUnits = 3;
   const auto counts = [](const char* what, const Words& more) {
@@ -228,7 +228,8 @@ TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   }
 }
 
-// What ten updates more copy, beyond what they copy without an offload, is what the run has said.
+// Ten more updates copy, beyond what they copy without an offload, the bytes that the run has
+// reported.
 TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
   const Words bfloat16{"--param-dtype", "bfloat16"}, clip{"--clip-grad-norm", "1"};
   const std::vector<std::pair<int, Words>> runs = {

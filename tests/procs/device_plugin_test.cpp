@@ -1,7 +1,7 @@
-// Operators of plug-ins on a device: the functions for CUDA of tests/plugins/device_plugin.cpp, which
-// put their work onto a stream of the device that counts. Losses, norms and trained files must be
-// those of the plug-in's kernels for the CPU bit for bit, captured or launched, whatever order the
-// device runs its streams in.
+// Operators of plug-ins on a device: the functions for CUDA of tests/plugins/device_plugin.cpp,
+// which put their work onto a stream of the device that counts. Losses, norms and trained files
+// must be those of the plug-in's kernels for the CPU bit for bit, captured or launched, whatever
+// order the device runs its streams in.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

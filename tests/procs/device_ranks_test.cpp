@@ -142,8 +142,8 @@ TEST(DeviceRanksCheckpointTest, GoOnFromWhatTheCpuSavedAndTheOtherWayRound) {
   }
 }
 
-// The last update of an epoch: one rank has fewer samples than the other, or none. No rank may launch
-// a captured step where another launches its own one by one.
+// The last update of an epoch: one rank has fewer samples than the other, or none. No rank may
+// launch a captured step where another launches its own one by one.
 TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
     for (const char* strategy : {"full_shard", "no_shard"}) {
@@ -162,7 +162,8 @@ TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   }
 }
 
-// An infinite number in sample `number` of the small linear model, of which rank number % 2 makes a NaN.
+// An infinite number in sample `number` of the small linear model, of which rank number % 2 makes a
+// NaN.
 std::string with_infinity(size_t number) {
   std::string bytes = onnx_bytes::linear_inputs();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -171,8 +172,8 @@ std::string with_infinity(size_t number) {
   return bytes;
 }
 
-// The line names the node that makes it: parameters updated with it would be named before, also those
-// that the rank gathers from the other.
+// The line names the node that makes it: parameters updated with it would be named before, also
+// those that the rank gathers from the other.
 TEST(DeviceRanksFaultTest, DataOutOfRangeOnOneRankEndAllBeforeAnUpdate) {
   for (const Spoiled& spoiled : spoiled_data()) {
     for (const char* strategy : {"full_shard", "no_shard"}) {

@@ -1,6 +1,6 @@
-// Files that say themselves how they are trained, on a device: ONNX Runtime's training artifacts and
-// models with a training_info, on the device that counts with the CPU's bits, and with the operators
-// of the CUDA library within the tolerance of recorded losses and of the CPU's.
+// Files that say themselves how they are trained, on a device: ONNX Runtime's training artifacts
+// and models with a training_info, on the device that counts with the CPU's bits, and with the
+// operators of the CUDA library within the tolerance of recorded losses and of the CPU's.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -16,7 +16,7 @@ Words train_artifacts(const std::string& folder, int world, const char* steps = 
          ranks(world);
 }
 
-// What a run writes into a folder.
+// The files that a run writes into a folder.
 struct Folder {
   Finished run;
   std::vector<nlohmann::json> rows;

@@ -114,7 +114,8 @@ TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
   }
 }
 
-// TF32 has ten bits of fraction: losses move, but no further than its rounding; of 16 bits none does.
+// TF32 has ten bits of fraction: losses move, but no further than its rounding; of 16 bits none
+// does.
 TEST(EmulatedDevicePrecision, HighRoundsOperandsOfFloat32Products) {
   const Words high{"--matmul-precision", "high"};
   const Words mlp = small_mlp(1) + Words{"--steps", "9"};

@@ -1,5 +1,5 @@
-// Every kind of exported model in tests/oracle/cases trains with the CUDA kernels on the emulated device: each node has a
-// kernel, forwards and backwards, and the losses are the CPU's within 5e-5.
+// Every kind of exported model in tests/oracle/cases trains with the CUDA kernels on the emulated
+// device: each node has a kernel, forwards and backwards, and the losses are the CPU's within 5e-5.
 #include <filesystem>
 
 #include "tests/support/device_runs.h"
@@ -19,7 +19,7 @@ std::vector<std::string> kinds() {
   return names;
 }
 
-// Of several exporters' the last by name: "legacy" ones.
+// Takes the last by name of several exporters': "legacy" ones.
 std::string graph_of(const std::string& kind) {
   std::string last;
   for (const auto& entry : std::filesystem::directory_iterator(kCases + kind)) {

@@ -134,7 +134,7 @@ TEST(ExportTest, ExternalDataStayExternal) {
   EXPECT_EQ(changed(folder.model(), folder / "out/trained.onnx"), (Words{"w", "b"}));
 }
 
-// Beside its input the trained model needs a data file of another name, which it names itself.
+// Next to its input the trained model needs a data file of another name, which it names itself.
 TEST(ExportTest, ExternalDataBesideTheInput) {
   const RunFolder folder;
   folder.write("model.onnx", external_model().bytes());

@@ -1,4 +1,5 @@
-// Three runs in which a random rank is killed, stopped or cut off at a random moment (failing_runs.h).
+// Three runs in which a random rank is killed, stopped or cut off at a random moment
+// (failing_runs.h).
 //
 // OFSDP_FAILURES says how many; OFSDP_FAILURE_SEED which moments.
 #include "tests/support/failing_runs.h"

@@ -1,5 +1,5 @@
-// What goes wrong while a run trains: ranks and launchers that die, stop or are told to end, a disk
-// that is full. The run ends in time, says once who failed, and leaves no process and no file.
+// Failures while a run trains: ranks and launchers that die, stop or are told to end, a disk that
+// is full. The run ends in time, says once who failed, and leaves no process and no file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,5 +1,6 @@
-// Every file of tests/fixtures/accelerate and tests/fixtures/deepspeed given to the real command: it
-// runs with the strategy and ranks that it names, warnings said once a run, or is refused in one line.
+// Every file of tests/fixtures/accelerate and tests/fixtures/deepspeed given to the real command:
+// it runs with the strategy and ranks that it names, warnings said once a run, or is refused in one
+// line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

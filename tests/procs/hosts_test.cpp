@@ -109,7 +109,7 @@ int lines_of_errors(const std::string& said) {
   return count;
 }
 
-// What starts one rank on each host.
+// Starts one rank on each host.
 enum class By { kOpenMpi, kMpich, kVariables, kLaunchers };
 
 class TwoHosts : public testing::TestWithParam<By> {
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(StartedBy, TwoHosts,
                          testing::Values(By::kOpenMpi, By::kMpich, By::kVariables, By::kLaunchers),
                          name_of);
 
-// What two ranks of one host write: one rank a host sums in the same order.
+// The file of two ranks of one host: one rank a host sums in the same order.
 std::string written_on_one_host(const Words& command) {
   const testing_data::TempFolder folder;
   const std::string out = folder.path() + "/trained.onnx";
@@ -184,7 +184,7 @@ TEST_P(TwoHosts, TrainAsPyTorchDoes) {
       << "other bytes than two ranks of one host";
 }
 
-// Of a command that has this text, without what started them.
+// Processes of a command that has this text, without those that started them.
 bool ranks_are_left(const std::string& text) {
   return std::ranges::any_of(processes_with(text), [](pid_t pid) {
     return read_text(format_text("/proc/{}/comm", pid)) == "fsdp-run\n";

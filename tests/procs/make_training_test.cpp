@@ -1,6 +1,6 @@
 // fsdp-run make-training: what it writes trains to the same losses as the command it was made from,
-// and the gradients of its graph are those of a run. (tests/oracle/gradient_graphs.py has onnx's own
-// checker and reference evaluator look at the graph.)
+// and the gradients of its graph are those of a run. (tests/oracle/gradient_graphs.py has onnx's
+// own checker and reference evaluator look at the graph.)
 #include <cmath>
 #include <cstring>
 
@@ -72,7 +72,7 @@ TEST(MakeTrainingTest, TheFileTrainsAsTheCommand) {
        }) {
     expect_same_training(mlp_model(), run, loss + training);
   }
-  // Beside the sample's model are settings of its own; a copy has none.
+  // The sample's model has a settings file in its folder; a copy has none.
   const TempFolder folder;
   const std::string copy = folder.path() + "/mnist.onnx";
   std::filesystem::copy_file(sample_model("mnist/mnist.onnx"), copy);

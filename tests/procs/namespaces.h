@@ -1,7 +1,7 @@
 // Two hosts on one machine: network namespaces joined by a link with a delay and a limited rate
 // (tests/hosts/delayed_link.cpp), or where /dev/net/tun cannot be opened by a pair of virtual links
-// with a limited rate alone. They share files and processes with this machine, and no network and no
-// abstract sockets, which is what ranks need of a host.
+// with a limited rate alone. They share files and processes with this machine, and no network and
+// no abstract sockets, which is what ranks need of a host.
 //
 // Needs root, `ip`, and a kernel that allows it; `made` says so, and `link` what joins them.
 // Ownership: made and removed with the object, and with it whatever still runs on these hosts.
@@ -69,7 +69,7 @@ class Namespaces {
     if (!joined) ADD_FAILURE() << "the hosts cannot be joined again";
   }
 
-  // What mpirun calls in place of ssh: AGENT [-x] ADDRESS COMMAND...
+  // mpirun calls this in place of ssh: AGENT [-x] ADDRESS COMMAND...
   std::string agent() {
     agent_ = format_text("/tmp/ofsdp-agent-{}", getpid());
     std::ofstream(agent_) << "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1; shift\ncase $host in\n"

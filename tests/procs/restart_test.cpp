@@ -104,7 +104,8 @@ TEST(RestartTest, ASignalToEveryProcessSavesAndIsNoFailure) {
   EXPECT_EQ(runs.checkpoints().size(), 1u);
 }
 
-// All others are done with it: nobody waits for a rank that stops at the very end, but the launcher.
+// All others are done with it: nobody waits for a rank that stops at the very end, but the
+// launcher.
 TEST(RestartTest, ARankThatStaysStoppedIsKilled) {
   const CheckpointRuns runs;
   Program program(checkpointed_model() + Words{"--steps", "100000000", "--log-interval", "1",

@@ -64,7 +64,8 @@ TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
   EXPECT_NE(first, trained_file(words())) << "the clip had no effect";
 }
 
-// Parameters that lie in place are read by all ranks: nobody may update them while another evaluates.
+// Parameters that lie in place are read by all ranks: nobody may update them while another
+// evaluates.
 TEST_P(SameBitsTest, EvaluationsBetweenUpdatesAgree) {
   const TempFolder folder;
   const auto evaluated = [&](const char* strategy) {

@@ -117,7 +117,7 @@ TEST(TwoLaunchersTest, ASignalToOneStopsAllAfterTheSameUpdate) {
   }
 }
 
-// What is left when the second host is killed for good.
+// The second host is killed for good: this is left.
 Finished without_second(const CheckpointRuns& runs, int ranks_of_first) {
   const Words words = train("60") + runs.saving() +
                       Words{"--min-nodes",

@@ -1,8 +1,9 @@
-// One state, saved by N ranks under one strategy, loaded by M under another and saved again: the same
-// bits everywhere, in memory, in both checkpoints and in the files exported from them. Ranks are set
-// up one after another in this process.
+// One state, saved by N ranks under one strategy, loaded by M under another and saved again: the
+// same bits everywhere, in memory, in both checkpoints and in the files exported from them. Ranks
+// are set up one after another in this process.
 //
-// OFSDP_RESHARD_ALL takes the large models through every pair; OFSDP_RESHARD_MODEL is one more model.
+// OFSDP_RESHARD_ALL takes the large models through every pair; OFSDP_RESHARD_MODEL is one more
+// model.
 #include <gtest/gtest.h>
 
 #include <cmath>

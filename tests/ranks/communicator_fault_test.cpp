@@ -1,4 +1,4 @@
-// What the other ranks say when one dies, hangs, fails or leaves too early, and how soon.
+// The other ranks' messages when one dies, hangs, fails or leaves too early, and how soon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

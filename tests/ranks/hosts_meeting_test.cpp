@@ -1,5 +1,6 @@
-// What is said when ranks of several hosts have found each other, and one then stops before it has
-// connected to the others: one line, by rank 0, that names it; and none from those that wait for it.
+// Messages when ranks of several hosts have found each other, and one then stops before it has
+// connected to the others: one line, by rank 0, that names it; and none from those that wait for
+// it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What is said when ranks cannot meet: ranks that are missing, that come twice, of another world.
+// Messages when ranks cannot meet: ranks that are missing, that come twice, of another world.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -2,7 +2,7 @@
 // the test waits for them. Fork before any thread is made, so a test must not hold a communicator
 // itself.
 //
-// Where HostCounts names an MPI library, its mpirun starts this program again as every rank, with the
+// If HostCounts names an MPI library, its mpirun starts this program again as every rank, with the
 // filter of the test that runs; there the constructor is the rank and never returns.
 //
 // A rank reports with RankReport, which lies in memory shared with the test. Ranks that overstay
@@ -71,7 +71,7 @@ struct HostCounts {
   }
 };
 
-// What the environment would say to each rank.
+// Each rank's values, as the environment would give them.
 inline std::vector<RankIdentity> identities(const HostCounts& hosts, const std::string& name) {
   std::vector<RankIdentity> all;
   int port = 0;  // free a moment ago

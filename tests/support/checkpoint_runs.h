@@ -57,7 +57,7 @@ class CheckpointRuns {
   mutable Finished last_;
 };
 
-// Of a metrics file.
+// Reads a metrics file.
 inline std::vector<std::pair<int64_t, double>> losses_by_step(const std::string& metrics) {
   std::vector<std::pair<int64_t, double>> losses;
   for (const auto& row : rows_of(metrics, "step")) {

@@ -1,8 +1,8 @@
 // Training runs of the real program on a device that lives in host memory (tests/device), and what
-// they left behind: rows of metrics without times, the trained file, what the device counted. With
-// the comparisons of a device's run with the CPU's.
+// they wrote: rows of metrics without times, the trained file, what the device counted. With the
+// comparisons of a device's run with the CPU's.
 //
-// Ownership: values. Threads: any. Errors: test failures.
+// Errors: test failures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct Trained {
   Finished run;
 };
 
-// Of one rank; those of several are added up.
+// Counts of one rank; those of several are added up.
 inline void add_report(const std::string& file, Trained& trained) {
   std::ifstream counted(file);
   std::string word;

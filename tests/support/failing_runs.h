@@ -64,7 +64,7 @@ struct FailingRun {
   }
 };
 
-// Of ours: other programs come and go there.
+// Only ours are counted: other programs come and go there.
 inline std::set<std::string> shared_memory() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -113,7 +113,7 @@ class Launchers {
     return 0;
   }
 
-  // Of all; the status is that of the first host.
+  // Waits for all; the status is that of the first host.
   Finished wait() {
     Finished all = programs_[0]->wait(kPatience);
     for (size_t i = 1; i < programs_.size(); ++i) {

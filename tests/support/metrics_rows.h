@@ -1,7 +1,6 @@
 // The rows of a run's --metrics file (docs/training.md), read back.
 //
-// Ownership: values. Threads: any. Errors: exceptions of nlohmann::json, where a row lacks what is
-// asked for.
+// Errors: exceptions of nlohmann::json, where a row lacks what is asked for.
 #pragma once
 
 #include <nlohmann/json.hpp>

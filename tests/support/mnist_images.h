@@ -1,5 +1,5 @@
 // FirstImages: the first 240 images of the MNIST sample as data of their own (reading all of them
-// takes longer than a test trains), and the sample's model without the mnist.yaml beside it.
+// takes longer than a test trains), and the sample's model without its mnist.yaml.
 //
 // Ownership: owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once

@@ -1,6 +1,6 @@
 // Tests with one case for each operator of the registry: which ones, and what the cases are called.
 //
-// Ownership: values. Threads: any. Errors: none.
+// No errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace ofsdp {
 
-// Those that `wanted` takes.
+// The names that `wanted` takes.
 template <typename Wanted>
 std::vector<std::string> operator_names(Wanted wanted) {
   std::vector<std::string> names;

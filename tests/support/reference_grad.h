@@ -2,8 +2,8 @@
 // double.
 //
 // Forward values are those of one node on given inputs; `seeds` are the gradients of its outputs.
-// What goes wrong on the way (an unknown operator, an infer that refuses, a node that no kernel
-// accepts) is collected in `error()`.
+// Failures on the way (an unknown operator, an infer that refuses, a node that no kernel accepts)
+// are collected in `error()`.
 #pragma once
 
 #include <map>

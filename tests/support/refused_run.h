@@ -1,6 +1,6 @@
 // A folder with a good model and good data, which a test spoils in one place, and what the contract
 // says of a command whose input is wrong: its exit status, one line on stderr once a run that names
-// the subject, and nothing left behind. Every check is made with one rank and with two.
+// the subject, and no file written. Every check is made with one rank and with two.
 //
 // Ownership: RunFolder owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once

@@ -28,7 +28,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What a launcher around the tests would have told us is not meant for the program.
+// Variables from a launcher that runs the tests are not meant for the program.
 bool is_ours(std::string_view variable) {
   constexpr std::array<std::string_view, 8> kForeign = {
       "RANK=",        "WORLD_SIZE=",  "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
@@ -64,7 +64,7 @@ std::string content_of(int fd) {
   return text;
 }
 
-// State and parent of a process, from /proc/PID/stat: the fields behind the name in brackets.
+// State and parent of a process, from /proc/PID/stat: the fields after the name in brackets.
 struct ProcessState {
   char state = 'X';
   pid_t parent = 0;

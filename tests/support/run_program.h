@@ -66,9 +66,10 @@ class Program {
 
 // The processes whose parent is `parent`, not counting those that have ended.
 std::vector<pid_t> children_of(pid_t parent);
-// Of a process that may be anybody's; one that has ended and was not waited for is not alive.
+// Whether a process, which may be anybody's, is alive; one that has ended and was not waited for is
+// not alive.
 bool is_alive(pid_t pid);
-// Those with this text in their command line that have not ended.
+// Processes with this text in their command line that have not ended.
 std::vector<pid_t> processes_with(const std::string& text);
 // Looks until the condition holds; false when it did not within the time.
 bool holds_within(double seconds, const std::function<bool()>& condition);

@@ -1,7 +1,7 @@
 // SmallModel: an .onnx file of a few nodes, put together from bytes, to be changed by a test before
 // it is written. linear_model() is a good one: logits [batch, 3] = x [batch, 4] * w [4, 3] + b [3].
 //
-// Ownership: values. Threads: any. Errors: none.
+// No errors.
 #pragma once
 
 #include "tests/support/data_files.h"
@@ -37,7 +37,7 @@ struct SmallModel {
   std::vector<std::string> initializers;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
-  std::vector<std::string> domains;  // beside ONNX's own
+  std::vector<std::string> domains;  // besides ONNX's own
   uint64_t opset = 20;
 
   std::string bytes() const {

@@ -1,9 +1,10 @@
 // `main` of test programs that hold several test files.
 //
 //   test_unit                          all tests
-//   test_unit --file=shape_test.cpp    those of one file, as CTest runs them
+//   test_unit --file=shape             those of one file, as CTest runs them
 //
-// Arguments of GoogleTest follow or precede. Exit status 2: the file has no test, or two files define one name.
+// Arguments of GoogleTest follow or precede. Exit status 2: the file has no test, or two files
+// define one name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,10 +48,13 @@ bool names_are_unique() {
   return unique;
 }
 
-std::string filter_for(const std::string& file) {
+// The tests of NAME.cpp or NAME_test.cpp.
+std::string filter_for(const std::string& name) {
   std::string filter;
   for_each_test([&](const testing::TestInfo& test) {
-    if (file_of(test) == file) filter += (filter.empty() ? "" : ":") + name_of(test);
+    const std::string file = file_of(test);
+    if (file != name + "_test.cpp" && file != name + ".cpp") return;
+    filter += (filter.empty() ? "" : ":") + name_of(test);
   });
   return filter;
 }
@@ -66,7 +70,7 @@ int main(int argc, char** argv) {
     const bool is_file = word.substr(0, kFlag.size()) == kFlag;
     const std::string filter = is_file ? filter_for(std::string(word.substr(kFlag.size()))) : "";
     if (filter.empty()) {
-      std::fprintf(stderr, "%s: expected --file= with a file of tests\n", argv[i]);
+      std::fprintf(stderr, "%s: expected --file=NAME with a file of tests\n", argv[i]);
       return 2;
     }
     testing::GTEST_FLAG(filter) = filter;

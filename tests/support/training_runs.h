@@ -1,7 +1,7 @@
 // Training runs of the real program on the fixtures, for the tests in tests/procs: commands for the
-// multi-layer perceptron of tests/fixtures/mlp and for the MNIST sample, and what they left behind.
+// multi-layer perceptron of tests/fixtures/mlp and for the MNIST sample, and the files they wrote.
 //
-// Ownership: values. Threads: any. Errors: test failures.
+// Errors: test failures.
 #pragma once
 
 #include <cstdlib>

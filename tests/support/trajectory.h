@@ -1,7 +1,7 @@
 // Losses and gradient norms of the steps of a run: those of a metrics file, and those that PyTorch
 // recorded (expected.json of a fixture, which says with which versions).
 //
-// Ownership: values. Threads: any. Errors: test failures.
+// Errors: test failures.
 #pragma once
 
 #include <gtest/gtest.h>

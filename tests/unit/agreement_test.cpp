@@ -1,4 +1,4 @@
-// What ranks tell each other about their schedules comes back as text.
+// Ranks exchange descriptions of their schedules; they come back as text.
 #include "runtime/plan/agreement.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// keep_attention_statistics on small graphs: which forward node keeps them, what the gradient reads, and
-// what stays as it is. Values are compared by tests/procs/device_test.cpp, bit by bit, and on the
-// kernels of devices by tests/procs/emulated_device_test.cpp.
+// keep_attention_statistics on small graphs: which forward node keeps them, what the gradient
+// reads, and what stays as it is. Values are compared by tests/procs/device_test.cpp, bit by bit,
+// and on the kernels of devices by tests/procs/emulated_device_test.cpp.
 #include "importer/passes/attention_statistics.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class AttentionStatistics : public ::testing::Test {
     return maker.node("Transpose", name + "t", {split}, kSwap);
   }
 
-  // Attention as exporters write it, with the projection behind it.
+  // Attention as exporters write it, followed by the projection.
   ValueId block(ValueId y, bool trained = true) {
     const ValueId t = maker.node("Transpose", "yt", {y}, kSwap);
     const ValueId rows = maker.node("Reshape", "y3", {t, maker.ints({2, 3, 8})});
@@ -203,7 +203,8 @@ TEST_F(AttentionStatistics, OfARecomputedBlockTheCloneKeepsThem) {
   EXPECT_EQ(graph.value(gradient.inputs[6]).name, "yt");
 }
 
-// Cheap nodes are made again around an Attention that is kept: its gradient reads clones of Q, K, V.
+// Cheap nodes are made again around an Attention that is kept: its gradient reads clones of Q, K,
+// V.
 TEST_F(AttentionStatistics, OfCheapRecomputationTheForwardNodeKeepsThem) {
   const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});
   const Graph graph =

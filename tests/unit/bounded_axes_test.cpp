@@ -113,7 +113,7 @@ TEST_F(BoundedAxesTest, CompressPicksSlices) {
   EXPECT_THAT(run(raw("ReduceSum", {y, maker.ints({0})}), {0, 1, 1, 0}), ElementsAre(8, 10));
 }
 
-// Unique of {2, 1, 2, 5}: each output through what may stand behind it.
+// Unique of {2, 1, 2, 5}: each output through what may follow it.
 TEST_F(BoundedAxesTest, UniqueFindsWhatIsDifferent) {
   const testing::Floats values{2, 1, 2, 5};
   for (const bool sorted : {true, false}) {
@@ -133,8 +133,8 @@ TEST_F(BoundedAxesTest, UniqueFindsWhatIsDifferent) {
   }
 }
 
-// What is computed once for each different value goes back to where these were, and what belongs
-// to the same value is added.
+// Values computed once for each different input go back to where these were, and what belongs to
+// the same value is added.
 TEST_F(BoundedAxesTest, UniqueIsUndoneByItsInverse) {
   const auto different = unique(flags, {});
   const ValueId doubled = raw("Add", {different[0], different[0]});

@@ -1,6 +1,6 @@
-// Bytes of a checkpoint that somebody has changed at random: opening, verifying and reading end with
-// a value or an error, never outside of memory. Manifests are also changed as JSON, with a right
-// checksum, so that what lies behind the checksum is reached.
+// Bytes of a checkpoint that somebody has changed at random: opening, verifying and reading end
+// with a value or an error, never outside of memory. Manifests are also changed as JSON, with a
+// right checksum, so that the code after the checksum is reached.
 //
 // OFSDP_FUZZ_SECONDS: how long (2); OFSDP_FUZZ_SEED. Meant for the preset `dev`.
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ TEST(Permutation, EveryOrderOfFourComesUpAboutEquallyOften) {
   for (const auto& [order, count] : counts) EXPECT_NEAR(count, 1000, 160);  // 5 sigma
 }
 
-// Where the samples of the first tenth land: about a tenth of them in every tenth.
+// The samples of the first tenth are spread evenly: about a tenth of them in every tenth.
 TEST(Permutation, Spreads) {
   const Permutation order(60000, 3, 5);
   std::vector<int> tenths(10);

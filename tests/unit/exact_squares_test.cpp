@@ -52,7 +52,7 @@ TEST(ExactSquares, SmallWholeNumbers) {
   EXPECT_EQ(sum_on(std::vector<float>(1 << 16, 65536.0f), 3), std::ldexp(1.0, 48));
 }
 
-// What a sum in double would lose beside the large value.
+// A sum in double would lose these next to the large value.
 TEST(ExactSquares, NothingIsLostBesideALargeValue) {
   std::vector<float> values(1025, std::ldexp(1.0f, -30));
   values[512] = 1;

@@ -1,4 +1,4 @@
-// What a run says about communication at its end, and the ring of traced events.
+// The report on communication at the end of a run, and the ring of traced events.
 #include "runtime/log/exposed_time.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 namespace ofsdp {
 namespace {
 
-// Of each sign and exponent the numbers around which rounding turns.
+// Returns, for each sign and exponent, the numbers around which rounding turns.
 std::vector<float> turning_points() {
   std::vector<float> all;
   for (uint32_t high = 0; high < 512; ++high) {

@@ -1,5 +1,6 @@
-// Files that `accelerate config` writes (one of every guide of its FSDP pages since 2022, and one of each
-// fsdp_version) and DeepSpeed's: what each gives, against what its documentation says that it means.
+// Files that `accelerate config` writes (one of every guide of its FSDP pages since 2022, and one
+// of each fsdp_version) and DeepSpeed's: what each gives, against what its documentation says that
+// it means.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -203,7 +204,7 @@ class ForeignConfig : public testing::Test {
     return without_folder(refusal({"m.onnx", "--config", write(name, text)}),
                           folder_.string() + "/");
   }
-  // Of fsdp_config alone.
+  // Keys of fsdp_config alone.
   std::string fsdp(const std::string& keys) const { return refused("fsdp_config: {" + keys + "}"); }
   std::string ds(const std::string& keys) const { return refused("{" + keys + "}", "ds.json"); }
   std::vector<std::string> options(const std::string& text, const std::string& name = "c.yaml") {

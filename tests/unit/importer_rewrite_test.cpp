@@ -1,4 +1,4 @@
-// What the importer resolves before operators are looked up: branches, loops, sequences, functions;
+// The importer resolves these before it looks up operators: branches, loops, sequences, functions;
 // and what it says where it cannot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::operators;
 
 enum : int { kString = 8, kBool = 9 };
 
-// Attributes, to stand behind a node.
+// Attributes, to be appended to a node.
 std::string attribute(const std::string& name, int field, const std::string& body, int type) {
   return message(5,
                  message(1, name) + message(field, body) + number(20, static_cast<uint64_t>(type)));
@@ -114,7 +114,8 @@ std::string known_ints(const std::string& name, const std::vector<int64_t>& valu
   return constant(name, tensor("", kInt64, {count}, raw(values)));
 }
 
-// Pads as PyTorch's older exporter computes them; ONNX's shape inference alone does not see through.
+// Pads as PyTorch's older exporter computes them; ONNX's shape inference alone does not see
+// through.
 TEST_F(Rewrite, AConditionBehindComputedPadsIsKnown) {
   const auto ops = operators_of(
       image_model({known_ints("given", {0, 0, 1, 1}), known_ints("pairs", {2, 2}),

@@ -199,7 +199,7 @@ TEST_F(ModelOutputTest, KeepsTheNamesOfExternalData) {
   EXPECT_EQ(content(in_ / "w.bin"), bytes_of(kBefore) + "between" + bytes_of(kBefore));
 }
 
-// The new name is longer, so lengths grow from one byte to two and all offsets behind it move.
+// The new name is longer, so lengths grow from one byte to two and all later offsets move.
 TEST_F(ModelOutputTest, NamesExternalDataAfterTheOutputBesideTheInput) {
   in_.write("w", bytes_of(kBefore) + bytes_of<int64_t>({7, 8}));
   const std::string name = std::string(90, 'n') + ".onnx";

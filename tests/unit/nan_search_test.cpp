@@ -1,4 +1,5 @@
-// What the search for a NaN executes and says, on two nodes that a list of executed steps stands for.
+// The nodes that the search for a NaN executes and the message it gives, on a list of executed
+// steps of two nodes.
 #include "runtime/engine/nan_search.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the tests of options share: command lines in, options or the one line of a refusal out.
+// Helpers of the tests of options: command lines in, options or the one line of a refusal out.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -70,7 +70,7 @@ TEST(Simulate, WithoutOverlapAllCommunicationIsExposed) {
   EXPECT_DOUBLE_EQ(of_units, result.exposed);
 }
 
-// The first gather hides behind nothing; the last reduction begins when the last node ends.
+// Nothing hides the first gather; the last reduction begins when the last node ends.
 TEST(Simulate, WithOverlapTheEndsStayExposed) {
   const Chain chain;
   const Simulation result = chain.simulated(true);
@@ -103,7 +103,7 @@ TEST(Simulate, NothingOfAStreamOverlapsItself) {
   }
 }
 
-// Two seconds of work beside a gather of three, at two thirds of the speed, take three; the work
+// Two seconds of work during a gather of three, at two thirds of the speed, take three; the work
 // done alone takes what it takes.
 TEST(Simulate, ContentionSlowsTheWorkBesideCommunication) {
   const Chain chain;

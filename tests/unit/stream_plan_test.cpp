@@ -1,5 +1,6 @@
-// Streams of a device: what touches the same bytes is ordered as in the schedule, by a search through the
-// events that knows nothing of how they were placed; what does not may run side by side.
+// Streams of a device: what touches the same bytes is ordered as in the schedule, by a search
+// through the events that knows nothing of how they were placed; what does not may run side by
+// side.
 #include "runtime/program/stream_plan.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@ StepAccess step(StreamOf stream, int begin, int bytes, bool writes) {
   return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}};
 }
 
-// What has ended at a point of a stream: steps, each with a begin (on the communication stream, if it
-// is not the compute stream's) and an end. Points are 2 s and 2 s + 1.
+// The steps that have ended at a point of a stream, each with a begin (on the communication stream,
+// if it is not the compute stream's) and an end. Points are 2 s and 2 s + 1.
 class Order {
  public:
   explicit Order(const StreamPlan& plan)
