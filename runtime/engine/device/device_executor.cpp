@@ -38,10 +38,12 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
   return made;
 }
 
-// With work under way the run has failed, and what that waits for may never come.
+// With work under way the run has failed, and what that waits for may never come. Queued work refers
+// to kernels, the optimizer and rules, so it ends before any of these does.
 DeviceExecutor::~DeviceExecutor() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
+  (void)device_.call("the end of the run", table_.synchronize);
 }
 
 Status DeviceExecutor::prepare(BoundProgram& program) {
