@@ -44,6 +44,40 @@ Graph with_frozen(const Graph& graph, const PlanOptions& options) {
   return marked;
 }
 
+UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
+  const bool whole = unit.replicated || plan.strategy == Strategy::kNoShard;
+  const bool resharded =
+      plan.strategy == Strategy::kFullShard || plan.strategy == Strategy::kHybridShard;
+  UnitPlan made;
+  made.shards = whole ? 1 : plan.shard_size;
+  made.copies = plan.world / made.shards;
+  if (plan.offload == CpuOffload::kParams) {
+    made.unshard = Unshard::kFetch;
+  } else if (made.shards > 1) {
+    made.unshard = Unshard::kGather;
+  } else if (plan.rest_dtype != plan.param_dtype) {
+    made.unshard = Unshard::kConvert;
+  }
+  if (!whole && plan.strategy == Strategy::kZero1 && made.unshard != Unshard::kNone) {
+    made.residency = Residency::kUpdate;
+  } else if (resharded && unit.id != plan.root &&
+             (made.shards > 1 || made.unshard == Unshard::kFetch)) {
+    made.residency = Residency::kPass;
+  }
+  made.common = made.shards > 1 && plan.common_ranks % made.shards == 0 &&
+                made.residency != Residency::kUpdate;
+  if (made.common) made.unshard = Unshard::kNone;
+  made.shards_gradients = plan.across_ranks || (!whole && plan.strategy != Strategy::kZero1);
+  if (made.shards_gradients && !plan.wide_slots) made.gradient_dtype = plan.param_dtype;
+  if (plan.across_ranks) {
+    made.sum_over = SumOver::kWorld;
+  } else if (made.shards == 1 && !made.shards_gradients) {
+    made.sum_over = SumOver::kCopies;
+  }
+  made.sums_copies = !plan.across_ranks && made.copies > 1;
+  return made;
+}
+
 }  // namespace
 
 std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit) {
@@ -81,76 +115,55 @@ std::string_view strategy_name(Strategy strategy) {
   return "";
 }
 
-int Plan::shards(const Unit& unit) const {
-  return unit.replicated || strategy == Strategy::kNoShard ? 1 : shard_size;
-}
-
-bool Plan::shards_gradients(const Unit& unit) const {
-  return across_ranks ||
-         (!unit.replicated && strategy != Strategy::kNoShard && strategy != Strategy::kZero1);
-}
-
-bool Plan::keeps_gathered(const Unit& unit) const {
-  return !unit.replicated && strategy == Strategy::kZero1 && gathers(unit);
-}
-
-bool Plan::reshards_after_forward(const Unit& unit) const {
-  const bool frees = strategy == Strategy::kFullShard || strategy == Strategy::kHybridShard;
-  const bool costs = shards(unit) > 1 || offload == CpuOffload::kParams;
-  return frees && costs && unit.id != root;
-}
-
 RankGroup Plan::shard_group(const Unit& unit, int rank) const {
-  const int count = shards(unit);
+  const int count = unit.plan.shards;
   return {rank / count * count, count, 1};
 }
 
 RankGroup Plan::replica_group(const Unit& unit, int rank) const {
-  const int count = shards(unit);
+  const int count = unit.plan.shards;
   return {rank % count, world / count, count};
 }
 
 RankGroup Plan::summing_group(const Unit& unit, int rank) const {
-  if (across_ranks) return {0, world, 1};
-  const bool scatters = shards(unit) > 1 || shards_gradients(unit);
-  return scatters ? shard_group(unit, rank) : replica_group(unit, rank);
+  if (unit.plan.sum_over == SumOver::kWorld) return {0, world, 1};
+  return unit.plan.sum_over == SumOver::kShards ? shard_group(unit, rank)
+                                                : replica_group(unit, rank);
 }
 
 Span Plan::owned(const Unit& unit, int rank) const {
   const int64_t numel = owned_numel(unit);
-  return {rank % shards(unit) * numel, numel};
+  return {rank % unit.plan.shards * numel, numel};
 }
 
 Span Plan::owned_frozen(const Unit& unit, int rank) const {
-  const int64_t numel = unit.frozen_padded_numel / shards(unit);
-  return {rank % shards(unit) * numel, numel};
+  const int64_t numel = unit.frozen_padded_numel / unit.plan.shards;
+  return {rank % unit.plan.shards * numel, numel};
 }
 
 Span Plan::represented(const Unit& unit, int rank) const {
   const int64_t numel = unit.padded_numel / world;
-  return {owned(unit, rank).begin + rank / shards(unit) * numel, numel};
-}
-
-DType Plan::slot_dtype(const Unit& unit) const {
-  return shards_gradients(unit) && !wide_slots ? param_dtype : DType::kFloat32;
+  return {owned(unit, rank).begin + rank / unit.plan.shards * numel, numel};
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
   OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(with_frozen(graph, options),
                                                     {options.wrap, options.min_params,
                                                      options.wrap_layers, options.ignore}));
-  Plan plan{.strategy = options.strategy,
-            .world = options.world,
-            .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
-                                                                                : options.world,
-            .param_dtype = options.param_dtype,
-            .reduce_dtype = options.reduce_dtype,
-            .across_ranks = options.across_ranks,
-            .wide_slots = options.wide_slots,
-            .offload = options.offload,
-            .common_ranks = options.common_ranks,
-            .units = {},
-            .notice = std::move(parts.notice)};
+  Plan plan{
+      .strategy = options.strategy,
+      .world = options.world,
+      .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
+                                                                          : options.world,
+      .param_dtype = options.param_dtype,
+      .reduce_dtype = options.reduce_dtype,
+      .rest_dtype = options.offload == CpuOffload::kNone ? DType::kFloat32 : options.param_dtype,
+      .across_ranks = options.across_ranks,
+      .wide_slots = options.wide_slots,
+      .offload = options.offload,
+      .common_ranks = options.common_ranks,
+      .units = {},
+      .notice = std::move(parts.notice)};
   const auto nodes = readers(graph, false);
   for (const ParameterGroup& group : parts.groups) {
     Unit unit;
@@ -172,13 +185,15 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;
     plan.units.push_back(std::move(unit));
   }
+  for (Unit& unit : plan.units) unit.plan = plan_unit(plan, unit);
   return plan;
 }
 
 std::string text(const Plan& plan) {
   std::string out = format_text("strategy {} world {}", strategy_name(plan.strategy), plan.world);
   if (is_hybrid(plan.strategy)) out += format_text(" shard-size {}", plan.shard_size);
-  if (plan.low_precision()) out += format_text(" parameters {}", dtype_name(plan.param_dtype));
+  if (plan.param_dtype != DType::kFloat32)
+    out += format_text(" parameters {}", dtype_name(plan.param_dtype));
   if (plan.reduce_dtype != DType::kFloat32) {
     out += format_text(" reduction {}", dtype_name(plan.reduce_dtype));
   }

@@ -82,7 +82,9 @@ struct Plan {
   int shard_size = 1;                    // ranks that share one copy: the world, unless hybrid
   DType param_dtype = DType::kFloat32;   // what nodes compute with; masters are float32
   DType reduce_dtype = DType::kFloat32;  // what sums over ranks are rounded to
-  bool across_ranks = false;             // sums in the order of slices, see above
+  // Of what the rank owns, where unsharding takes it from.
+  DType rest_dtype = DType::kFloat32;
+  bool across_ranks = false;  // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
   CpuOffload offload = CpuOffload::kNone;
@@ -91,43 +93,18 @@ struct Plan {
   int root = -1;            // its id
   std::string notice;       // a line for the user, or empty
 
-  bool low_precision() const { return param_dtype != DType::kFloat32; }
-  // Ranks that divide the unit's optimizer state among them; 1: each has the whole.
-  int shards(const Unit& unit) const;
-  // Gradients are reduced to the shard after every micro-batch, not once an update.
-  bool shards_gradients(const Unit& unit) const;
-  // The type of what the rank owns, where its gathers take it from.
-  DType rest_dtype() const { return offload == CpuOffload::kNone ? DType::kFloat32 : param_dtype; }
-  // Nodes read a gathered (or converted, or fetched) copy, not what the rank owns.
-  bool gathers(const Unit& unit) const {
-    return shards(unit) > 1 || rest_dtype() != param_dtype || offload == CpuOffload::kParams;
-  }
-  // Nobody gathers it: the shards lie side by side where all ranks see them, see above.
-  bool in_place(const Unit& unit) const {
-    return shards(unit) > 1 && common_ranks % shards(unit) == 0 && !keeps_gathered(unit);
-  }
-  // That copy outlives the micro-batch: gathered once an update.
-  bool keeps_gathered(const Unit& unit) const;
-  bool reshards_after_forward(const Unit& unit) const;
-
   // Ranks that share `rank`'s copy; ranks that hold the same shard of the other copies.
   RankGroup shard_group(const Unit& unit, int rank) const;
   RankGroup replica_group(const Unit& unit, int rank) const;
-  int replicas(const Unit& unit) const { return world / shards(unit); }
   // Ranks whose gradient slots are added to what the rank owns of the unit's gradient.
   RankGroup summing_group(const Unit& unit, int rank) const;
-  // What is summed there is summed once more, over the copies.
-  bool sums_copies(const Unit& unit) const { return !across_ranks && replicas(unit) > 1; }
 
   // What the rank owns, and updates: parameters and optimizer state.
   Span owned(const Unit& unit, int rank) const;
-  int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / shards(unit); }
+  int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / unit.plan.shards; }
   Span owned_frozen(const Unit& unit, int rank) const;
   // The part of that which this rank stands for, where every element counts once: in norms, files.
   Span represented(const Unit& unit, int rank) const;
-
-  // The type in which a gradient waits to be summed over ranks.
-  DType slot_dtype(const Unit& unit) const;
 };
 
 bool is_hybrid(Strategy strategy);

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/dtype.h"
+
 namespace ofsdp::fsdp {
 
 inline constexpr int64_t kParamAlignment = 16;  // elements: 64 bytes, what vector kernels want
@@ -23,6 +25,32 @@ struct UnitParam {
   std::string name;
   int64_t offset = 0;  // elements from the start of the unit
   int64_t numel = 0;
+};
+
+// How nodes get the whole of a unit: what the rank holds is the whole already (none); it is converted
+// to the type that nodes compute in; it is gathered from all shards; its part comes from the host first.
+enum class Unshard : uint8_t { kNone, kConvert, kGather, kFetch };
+
+// How long the unsharded unit lasts: from its first use in an update to the next update; to the last
+// use in a micro-batch; to the last use in forward, and again in backward.
+enum class Residency : uint8_t { kUpdate, kMicroBatch, kPass };
+
+// Which ranks' gradient buffers are added to what this rank owns: all; those that share its copy of
+// the unit; those that hold the same shard of the other copies.
+enum class SumOver : uint8_t { kWorld, kShards, kCopies };
+
+// How a strategy treats a unit. make_plan computes it once.
+struct UnitPlan {
+  int shards = 1;  // ranks that divide the optimizer state; 1: each has the whole
+  int copies = 1;  // world / shards
+  Unshard unshard = Unshard::kNone;
+  bool common = false;  // shards are adjacent in memory that all their ranks map
+  Residency residency = Residency::kMicroBatch;
+  DType gradient_dtype = DType::kFloat32;  // in which a gradient waits to be summed over ranks
+  bool shards_gradients =
+      false;  // reduced to the shard after every micro-batch, not once an update
+  SumOver sum_over = SumOver::kShards;
+  bool sums_copies = false;  // that sum is summed once more, over the copies
 };
 
 struct Unit {
@@ -37,6 +65,7 @@ struct Unit {
   int64_t frozen_padded_numel = 0;
   int nodes = 0;            // that read one of its parameters, forward and backward
   bool replicated = false;  // whole on every rank under every strategy (--ignore)
+  UnitPlan plan;
 };
 
 // The spans [begin, end) of a unit that belong to no parameter, in order.

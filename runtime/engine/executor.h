@@ -69,7 +69,7 @@ class Executor final : public UpdateRunner {
 
   bool scatters(int unit) const {
     const auto u = static_cast<size_t>(unit);
-    return groups_[u].shards.count > 1 || plan_.shards_gradients(plan_.units[u]);
+    return groups_[u].shards.count > 1 || plan_.units[u].plan.shards_gradients;
   }
   int shard_channel(int unit) const { return static_cast<int>(plan_.units.size()) + unit; }
 

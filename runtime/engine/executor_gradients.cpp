@@ -63,14 +63,14 @@ void Executor::accumulate(const BoundProgram& program, int unit) {
 
 SlotSource Executor::gradient_slot(int unit) const {
   const auto u = static_cast<size_t>(unit);
-  return {offsets_.units[u].slot, units_[u].owned_numel, plan_.slot_dtype(plan_.units[u]),
+  return {offsets_.units[u].slot, units_[u].owned_numel, plan_.units[u].plan.gradient_dtype,
           units_[u].owned_begin};
 }
 
 // What is summed over the copies.
 SlotSource Executor::represented_slot(int unit) const {
   const auto u = static_cast<size_t>(unit);
-  const bool shard = plan_.shards_gradients(plan_.units[u]);
+  const bool shard = plan_.units[u].plan.shards_gradients;
   return {shard ? static_cast<size_t>(offsets_.units[u].gradient) : offsets_.units[u].slot,
           groups_[u].represented.numel};
 }
@@ -86,8 +86,8 @@ Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) 
   const auto u = static_cast<size_t>(unit);
   const CompileOptions& options = program.plan->options;
   const bool ordered = plan_.across_ranks;
-  const bool more = !options.first_micro && plan_.shards_gradients(plan_.units[u]);
-  const bool complete = options.last_micro && !plan_.sums_copies(plan_.units[u]);
+  const bool more = !options.first_micro && plan_.units[u].plan.shards_gradients;
+  const bool complete = options.last_micro && !plan_.units[u].plan.sums_copies;
   float* const kept = units_[u].gradient;
   auto sink = [&](int64_t begin, std::span<float> block) {
     const auto numel = static_cast<int64_t>(block.size());
@@ -116,7 +116,7 @@ Status Executor::reduce(const BoundProgram& program, int unit, bool update_now) 
 Status Executor::all_reduce(int unit) {
   const auto u = static_cast<size_t>(unit);
   const Span part = groups_[u].represented;
-  const bool shard = plan_.shards_gradients(plan_.units[u]);
+  const bool shard = plan_.units[u].plan.shards_gradients;
   const SlotSource slot = represented_slot(unit);
   const int64_t began = nanoseconds_now();
   OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(

@@ -16,10 +16,10 @@ float* floats(std::byte* base, size_t offset) { return reinterpret_cast<float*>(
 void point_into_common(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                        const MemoryBases& memory, UnitState& state) {
   const size_t width = dtype_size(plan.param_dtype);
-  const auto copy = static_cast<size_t>(rank % plan.common_ranks / plan.shards(unit));
+  const auto copy = static_cast<size_t>(rank % plan.common_ranks / unit.plan.shards);
   state.whole = memory.common + o.copies + copy * copy_bytes(plan, unit);
   std::byte* const mine = state.whole + static_cast<size_t>(state.owned_begin) * width;
-  if (plan.low_precision()) {
+  if (plan.param_dtype != DType::kFloat32) {
     state.owned = floats(memory.state, o.owned);
     state.rounded = mine;
   } else {
@@ -31,7 +31,7 @@ void point_into_common(const Plan& plan, const Unit& unit, int rank, const UnitO
 
 void point_at_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                          const MemoryBases& memory, UnitState& state) {
-  const auto place = static_cast<size_t>(rank % plan.shards(unit));
+  const auto place = static_cast<size_t>(rank % unit.plan.shards);
   const bool rests_here = plan.offload != CpuOffload::kParams;
   if (rests_here) {
     state.owned =
@@ -39,7 +39,7 @@ void point_at_parameters(const Plan& plan, const Unit& unit, int rank, const Uni
   }
   if (o.whole >= 0) {
     state.whole = (o.owned_stride > 0 ? memory.shared : memory.state) + o.whole;
-  } else if (!plan.gathers(unit)) {
+  } else if (unit.plan.unshard == Unshard::kNone) {
     state.whole = reinterpret_cast<std::byte*>(state.owned);
   }
   if (rests_here) state.frozen = memory.shared + o.frozen;
@@ -62,7 +62,7 @@ UnitState unit_state(const Plan& plan, const Unit& unit, int rank, const UnitOff
   if (o.gradient >= 0) {
     made.gradient =
         floats(o.gradient_in_shared ? memory.shared : state, static_cast<size_t>(o.gradient));
-  } else if (!plan.shards_gradients(unit)) {
+  } else if (!unit.plan.shards_gradients) {
     made.gradient = reinterpret_cast<float*>(made.slot) + owned.begin;
   }
   return made;

@@ -7,7 +7,7 @@ namespace ofsdp::runtime {
 SliceRoom slice_room(const Plan& plan, const Unit& unit, std::byte* slices) {
   const auto owned = static_cast<size_t>(plan.owned_numel(unit));
   const auto ranks = static_cast<size_t>(plan.world == 1 ? 0 : plan.world);
-  const size_t parts = ranks * owned * dtype_size(plan.slot_dtype(unit));
+  const size_t parts = ranks * owned * dtype_size(unit.plan.gradient_dtype);
   std::byte* const sum = slices + align_up(parts, kTensorAlignment);
   std::byte* const rounded = sum + align_up(owned * sizeof(float), kTensorAlignment);
   return {slices, reinterpret_cast<float*>(sum), reinterpret_cast<float*>(rounded)};

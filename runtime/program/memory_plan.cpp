@@ -47,7 +47,8 @@ class MemoryPlanner {
       const Step& step = schedule_.steps[static_cast<size_t>(s)];
       const auto index = static_cast<size_t>(step.index);
       if (step.kind == StepKind::kRun) place_node(s, index);
-      if (step.kind == StepKind::kGather && !plan_.keeps_gathered(plan_.units[index])) {
+      if (step.kind == StepKind::kGather &&
+          plan_.units[index].plan.residency != Residency::kUpdate) {
         open[index] = add_unit(index, s, Kind::kGathered);
       }
       if (step.kind == StepKind::kFree) pieces_[static_cast<size_t>(open[index])].last = s;
@@ -199,13 +200,14 @@ GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {
   std::vector<MemoryPiece> pieces;
   const int end = static_cast<int>(schedule.steps.size());
   for (const Unit& unit : plan.units) {
-    const size_t bytes = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.slot_dtype(unit));
+    const size_t bytes =
+        static_cast<size_t>(unit.padded_numel) * dtype_size(unit.plan.gradient_dtype);
     pieces.push_back({align_up(bytes, kTensorAlignment), 0, end, 0});
   }
   for (int s = 0; s < end; ++s) {
     const Step& step = schedule.steps[static_cast<size_t>(s)];
     if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry) continue;
-    if (!plan.shards_gradients(plan.units[static_cast<size_t>(step.index)])) continue;
+    if (!plan.units[static_cast<size_t>(step.index)].plan.shards_gradients) continue;
     if (step.kind == StepKind::kAcquire) pieces[static_cast<size_t>(step.index)].first = s;
     if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
       pieces[static_cast<size_t>(step.index)].last = s;

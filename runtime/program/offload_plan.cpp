@@ -10,23 +10,23 @@ namespace {
 
 // How the gradient arrives: device_executor_offload.cpp sends it so.
 void settle_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {
-  const bool summed = accumulates && plan.shards_gradients(unit);
-  const bool summed_again = plan.sums_copies(unit) && plan.shards_gradients(unit);
+  const bool summed = accumulates && unit.plan.shards_gradients;
+  const bool summed_again = unit.plan.sums_copies && unit.plan.shards_gradients;
   made.summed = summed || summed_again;
   made.passes_slots = summed && !summed_again && plan.offload == CpuOffload::kParams;
   if (made.summed) return;
-  made.landed = plan.slot_dtype(unit);
+  made.landed = unit.plan.gradient_dtype;
   made.rounded_to = plan.reduce_dtype;
 }
 
 OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_states,
                            bool accumulates, OffloadPlan& offload) {
   const auto numel = static_cast<size_t>(plan.owned_numel(unit));
-  const size_t bytes = numel * sizeof(float), rest = numel * dtype_size(plan.rest_dtype());
+  const size_t bytes = numel * sizeof(float), rest = numel * dtype_size(plan.rest_dtype);
   OffloadedUnit made;
   made.owned = made.rest = take(offload.bytes, bytes);
   offload.parameter_bytes += bytes;
-  if (plan.rest_dtype() != DType::kFloat32) {
+  if (plan.rest_dtype != DType::kFloat32) {
     made.rest = take(offload.bytes, rest);
     offload.parameter_bytes += rest;
   }
@@ -71,7 +71,7 @@ bool lands(const Plan& plan, const OffloadPlan& offload, const CompileOptions& o
     case StepKind::kReduce:
       return options.last_micro && options.clip &&
              !offload.units[static_cast<size_t>(step.index)].passes_slots &&
-             !plan.sums_copies(plan.units[static_cast<size_t>(step.index)]);
+             !plan.units[static_cast<size_t>(step.index)].plan.sums_copies;
     case StepKind::kAllReduce:
       return options.clip;
     case StepKind::kUpdate:
@@ -92,7 +92,7 @@ OffloadTraffic step_traffic(const Plan& plan, const OffloadPlan& offload,
   const OffloadedUnit& offloaded = offload.units[static_cast<size_t>(step.index)];
   const auto owned = static_cast<size_t>(plan.owned_numel(unit));
   const bool params = plan.offload == CpuOffload::kParams;
-  const size_t rest = owned * dtype_size(plan.rest_dtype());
+  const size_t rest = owned * dtype_size(plan.rest_dtype);
   if (step.kind == StepKind::kGather && params) {
     const auto frozen = static_cast<size_t>(plan.owned_frozen(unit, 0).numel);
     traffic.up += rest + frozen * dtype_size(plan.param_dtype);

@@ -10,9 +10,9 @@ void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, s
                      RankMemoryPlan& memory) {
   const size_t bytes = copy_bytes(plan, unit);
   offsets.copies = static_cast<int64_t>(
-      take(common, bytes * static_cast<size_t>(plan.common_ranks / plan.shards(unit))));
-  memory.parameter_bytes += bytes / plan.shards(unit);
-  if (!plan.low_precision()) return;
+      take(common, bytes * static_cast<size_t>(plan.common_ranks / unit.plan.shards)));
+  memory.parameter_bytes += bytes / unit.plan.shards;
+  if (plan.param_dtype == DType::kFloat32) return;
   const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   offsets.owned = take(memory.state, owned);
   memory.parameter_bytes += owned;
@@ -23,9 +23,10 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
                       RankMemoryPlan& memory) {
   const bool rests_here = plan.offload != CpuOffload::kParams;
   const auto whole = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.param_dtype);
-  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * dtype_size(plan.rest_dtype());
-  offsets.owned_in_shared = plan.gathers(unit);
-  if (rests_here && plan.keeps_gathered(unit) && plan.rest_dtype() == plan.param_dtype) {
+  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * dtype_size(plan.rest_dtype);
+  offsets.owned_in_shared = unit.plan.unshard != Unshard::kNone;
+  if (rests_here && unit.plan.residency == Residency::kUpdate &&
+      plan.rest_dtype == plan.param_dtype) {
     offsets.whole = static_cast<int64_t>(take(memory.shared, whole));
     offsets.owned = static_cast<size_t>(offsets.whole);
     offsets.owned_stride = owned;
@@ -36,7 +37,7 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
     offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
     memory.parameter_bytes += owned;
   }
-  if (!plan.keeps_gathered(unit)) return;
+  if (unit.plan.residency != Residency::kUpdate) return;
   offsets.whole = static_cast<int64_t>(take(memory.state, whole));
   memory.parameter_bytes += whole;
 }
@@ -46,11 +47,11 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
 // for the norm, and with that of parameters for the next micro-batch as well.
 void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
                     UnitOffsets& offsets, RankMemoryPlan& memory) {
-  const bool summed_again = plan.sums_copies(unit);
+  const bool summed_again = unit.plan.sums_copies;
   const bool accumulate = plan.offload == CpuOffload::kNone
                               ? needs.accumulate || needs.norm
                               : needs.accumulate && plan.offload != CpuOffload::kParams;
-  if (!plan.shards_gradients(unit) || !(accumulate || summed_again)) return;
+  if (!unit.plan.shards_gradients || !(accumulate || summed_again)) return;
   const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
   offsets.gradient_in_shared = summed_again;
   offsets.gradient = static_cast<int64_t>(take(summed_again ? memory.shared : memory.state, bytes));
@@ -68,7 +69,7 @@ void place_frozen(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
 UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
                        size_t& common, RankMemoryPlan& memory) {
   UnitOffsets offsets;
-  if (plan.in_place(unit)) {
+  if (unit.plan.common) {
     place_in_common(plan, unit, offsets, common, memory);
   } else {
     place_parameters(plan, unit, offsets, memory);

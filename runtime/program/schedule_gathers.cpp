@@ -20,14 +20,14 @@ class GatherPlacer {
 
   void run() {
     for (const Unit& unit : plan_.units) {
-      if (plan_.gathers(unit) && !plan_.in_place(unit)) add_stretches(unit);
+      if (unit.plan.unshard != Unshard::kNone && !unit.plan.common) add_stretches(unit);
     }
     std::ranges::stable_sort(list_, {}, &UnitNodes::first);
     for (size_t k = 0; k < list_.size(); ++k) {
       const Unit& unit = unit_of(list_[k]);
-      if (plan_.keeps_gathered(unit) && !options_.first_micro) continue;
+      if (unit.plan.residency == Residency::kUpdate && !options_.first_micro) continue;
       gather_before(k);
-      if (plan_.keeps_gathered(unit)) continue;
+      if (unit.plan.residency == Residency::kUpdate) continue;
       places_.after[static_cast<size_t>(list_[k].last)].push_back({StepKind::kFree, unit.id});
     }
   }
@@ -41,7 +41,8 @@ class GatherPlacer {
     const UnitNodes& f = forward_[static_cast<size_t>(unit.id)];
     const UnitNodes& b = backward_[static_cast<size_t>(unit.id)];
     if (f.first < 0 && b.first < 0) return;
-    if (f.first >= 0 && b.first >= 0 && plan_.reshards_after_forward(unit) && !adjacent(f, b)) {
+    if (f.first >= 0 && b.first >= 0 && unit.plan.residency == Residency::kPass &&
+        !adjacent(f, b)) {
       list_.push_back(f);
       list_.push_back(b);
       return;

@@ -19,7 +19,7 @@ class ReductionPlacer {
       places_.before[static_cast<size_t>(span.first)].push_back({StepKind::kAcquire, span.unit});
       Steps& done = places_.after[static_cast<size_t>(span.last)];
       if (accumulates(unit)) done.push_back({StepKind::kAccumulate, span.unit});
-      if (!plan_.shards_gradients(unit) && !options_.last_micro) continue;
+      if (!unit.plan.shards_gradients && !options_.last_micro) continue;
       done.push_back({StepKind::kPost, span.unit});
       advance(done);
       underway_.push_back({stages_after_post(unit), 0});
@@ -56,8 +56,8 @@ class ReductionPlacer {
   }
 
   bool accumulates(const Unit& unit) const {
-    const bool other_type = plan_.slot_dtype(unit) != plan_.param_dtype;
-    return other_type || (!plan_.shards_gradients(unit) && !options_.first_micro);
+    const bool other_type = unit.plan.gradient_dtype != plan_.param_dtype;
+    return other_type || (!unit.plan.shards_gradients && !options_.first_micro);
   }
 
   std::vector<Steps> stages_after_post(const Unit& unit) const {
@@ -67,9 +67,9 @@ class ReductionPlacer {
     if (plan_.across_ranks) return {reduced};
     Steps sum{{StepKind::kAllReduce, unit.id}};
     if (update_now) sum.push_back(update);
-    const bool scatters = plan_.shards(unit) > 1 || plan_.shards_gradients(unit);
+    const bool scatters = unit.plan.shards > 1 || unit.plan.shards_gradients;
     if (!scatters) return {sum};
-    if (plan_.replicas(unit) == 1) return {reduced};
+    if (unit.plan.copies == 1) return {reduced};
     Steps reduce{{StepKind::kReduce, unit.id}};
     if (!options_.last_micro) return {reduce};
     reduce.push_back({StepKind::kPostShard, unit.id});

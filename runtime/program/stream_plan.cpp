@@ -28,7 +28,7 @@ class StreamPlanner {
   StreamPlan run() {
     for (size_t s = 0; s < accesses_.size(); ++s) {
       if (accesses_[s].touches.empty()) continue;
-      accesses_[s].stream == StreamOf::kCompute ? compute(s) : communicate(s);
+      accesses_[s].stream == Lane::kCompute ? compute(s) : communicate(s);
     }
     for (const auto* steps : {&communication_, &download_}) {
       if (!steps->empty()) plan_.joins.push_back(recorded(steps->back()));
@@ -48,7 +48,7 @@ class StreamPlanner {
     if (computed_ || (communication_.empty() && download_.empty())) step.forks = plan_.events++;
     computed_ = false;
     wait(s, download_, of_communication_.download);
-    (step.stream == StreamOf::kDownload ? download_ : communication_).push_back(s);
+    (step.stream == Lane::kDownload ? download_ : communication_).push_back(s);
   }
 
   // An end on the download stream is behind all that the communication stream had before it.

@@ -23,15 +23,15 @@ struct MemoryAccess {
   bool writes = false;
 };
 
-enum class StreamOf { kCompute, kCommunication, kDownload };
+enum class Lane { kCompute, kCommunication, kDownload };
 
 struct StepAccess {
-  StreamOf stream = StreamOf::kCompute;
+  Lane stream = Lane::kCompute;
   std::vector<MemoryAccess> touches;  // empty: nothing is put on a stream
 };
 
 struct StreamStep {
-  StreamOf stream = StreamOf::kCompute;
+  Lane stream = Lane::kCompute;
   int forks = -1;  // event: recorded on compute, then waited for, before another stream's step
   std::vector<int>
       waits;         // events of other streams that the stream it begins on waits for before it

@@ -63,7 +63,7 @@ std::string text(const DevicePart& part) {
   return out + "no times: nothing measures GPUs yet; --device cpu predicts for this machine\n";
 }
 
-const char* stream_name(StreamOf stream) {
+const char* stream_name(Lane stream) {
   constexpr std::array kNames{"compute", "communication", "download"};
   return kNames[static_cast<size_t>(stream)];
 }
@@ -78,7 +78,7 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
   std::string out = "streams:";
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i] == 0) continue;
-    out += format_text("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<StreamOf>(i)),
+    out += format_text("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<Lane>(i)),
                        steps[i], steps[i] == 1 ? "" : "s");
   }
   out += format_text("; {} event{}", plan.events, plan.events == 1 ? "" : "s");
@@ -96,7 +96,7 @@ std::string stream_text(const StreamStep& step) {
     out += format_text("{} {}", i == 0 ? "; waits" : ",", step.waits[i]);
   }
   if (step.records >= 0) out += format_text("; event {}", step.records);
-  if (out.empty() && step.stream == StreamOf::kCompute) return "";
+  if (out.empty() && step.stream == Lane::kCompute) return "";
   return format_text("  [{}{}]", stream_name(step.stream), out);
 }
 

@@ -29,6 +29,6 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program);
 // Behind a step's line of the schedule: "  [communication; forks 1; waits 0; event 2]", or nothing for
 // a step of the compute stream without events.
 std::string stream_text(const StreamStep& step);
-const char* stream_name(StreamOf stream);
+const char* stream_name(Lane stream);
 
 }  // namespace ofsdp::runtime

@@ -14,10 +14,10 @@ namespace {
 
 std::byte memory[64];
 
-constexpr StreamOf kCompute = StreamOf::kCompute, kCommunication = StreamOf::kCommunication,
-                   kDownload = StreamOf::kDownload;
+constexpr Lane kCompute = Lane::kCompute, kCommunication = Lane::kCommunication,
+                   kDownload = Lane::kDownload;
 
-StepAccess step(StreamOf stream, int begin, int bytes, bool writes) {
+StepAccess step(Lane stream, int begin, int bytes, bool writes) {
   return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}};
 }
 
@@ -61,7 +61,7 @@ class Order {
   std::vector<std::vector<bool>> before_;
 };
 
-StreamOf drawn(std::mt19937& random) {
+Lane drawn(std::mt19937& random) {
   const auto number = random() % 6;
   return number == 0 ? kDownload : number < 3 ? kCommunication : kCompute;
 }

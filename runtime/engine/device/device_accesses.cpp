@@ -21,15 +21,15 @@ bool communicates_on_device(StepKind kind) {
   }
 }
 
-StreamOf stream_of(const AccessContext& context, const BoundProgram& program,
+Lane stream_of(const AccessContext& context, const BoundProgram& program,
                    const BoundStep& step) {
   if (context.offload.bytes > 0 &&
       lands(context.plan, context.offload, program.plan->options, {step.kind, step.index})) {
-    return StreamOf::kDownload;
+    return Lane::kDownload;
   }
   const bool agrees = step.kind == StepKind::kCheckLoss && context.several;
-  return agrees || communicates_on_device(step.kind) ? StreamOf::kCommunication
-                                                     : StreamOf::kCompute;
+  return agrees || communicates_on_device(step.kind) ? Lane::kCommunication
+                                                     : Lane::kCompute;
 }
 
 // gcc 12 takes an address inside the device's block, which it saw made of null, for no memory.
@@ -63,7 +63,7 @@ std::vector<MemoryAccess> unit_touches(const AccessContext& context, const Bound
   const auto numel = static_cast<size_t>(unit.padded_numel);
   const auto owned = static_cast<size_t>(state.owned_numel) * sizeof(float);
   const size_t width = dtype_size(context.plan.param_dtype);
-  const size_t slot = numel * dtype_size(context.plan.slot_dtype(unit));
+  const size_t slot = numel * dtype_size(unit.plan.gradient_dtype);
   std::byte* const own = program.accumulate[u];
   Touches touches;
   switch (step.kind) {

@@ -38,10 +38,12 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
   return made;
 }
 
-// With work under way the run has failed, and what that waits for may never come.
+// With work under way the run has failed, and what that waits for may never come. Queued work refers
+// to kernels, the optimizer and rules, so it ends before any of these does.
 DeviceExecutor::~DeviceExecutor() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
+  (void)device_.call("the end of the run", table_.synchronize);
 }
 
 Status DeviceExecutor::prepare(BoundProgram& program) {
@@ -154,7 +156,7 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
                                      options_.scale_loss ? 1 : 0));
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const StreamStep& streams = prepared.streams.steps[s];
-    const bool here = streams.stream == StreamOf::kCompute;
+    const bool here = streams.stream == Lane::kCompute;
     if (streams.forks >= 0) {
       OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
       if (offload_ != nullptr) offload_->forked(event(streams.forks));
@@ -164,7 +166,7 @@ Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, 
     }
     OFSDP_RETURN_IF_ERROR(execute_traced(program, s, streams.stream));
     if (streams.records < 0) continue;
-    const bool lands = streams.stream == StreamOf::kDownload;
+    const bool lands = streams.stream == Lane::kDownload;
     OFSDP_RETURN_IF_ERROR(
         order(streams.records, lands ? offload_->download() : communication, nullptr));
   }

@@ -125,7 +125,7 @@ class DeviceExecutor final : public UpdateRunner {
 
   // Steps.
   Status execute(BoundProgram& program, const BoundStep& step);
-  Status execute_traced(BoundProgram& program, size_t step, StreamOf stream);
+  Status execute_traced(BoundProgram& program, size_t step, Lane stream);
   bool tracing() const { return trace_ != nullptr && trace_->active(); }
   Status run_node(const BoundProgram& program, const BoundRun& run);
   Status check_loss(const BoundProgram& program);

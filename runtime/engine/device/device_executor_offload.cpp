@@ -8,8 +8,8 @@ namespace ofsdp::runtime {
 Status DeviceExecutor::send_reduced(const BoundProgram& program, int unit, const void* gradient,
                                     bool update) {
   const CompileOptions& options = program.plan->options;
-  const bool complete = options.last_micro &&
-                        !context_.plan.sums_copies(context_.plan.units[static_cast<size_t>(unit)]);
+  const bool complete =
+      options.last_micro && !context_.plan.units[static_cast<size_t>(unit)].plan.sums_copies;
   if (offload_->of(unit).passes_slots) {
     OFSDP_RETURN_IF_ERROR(offload_->land(unit, gradient));
     OFSDP_RETURN_IF_ERROR(offload_->give_slot_back());

@@ -14,7 +14,7 @@ Status DeviceExecutor::reduce_slices(const BoundProgram& program, int unit, bool
   const Unit& of = context_.plan.units[u];
   const SliceRoom room = slice_room(context_.plan, of, context_.memory.io() + context_.io.slices);
   float* const sum = state.gradient != nullptr ? state.gradient : room.sum;
-  const DType dtype = context_.plan.slot_dtype(of);
+  const DType dtype = of.plan.gradient_dtype;
   const size_t bytes = static_cast<size_t>(state.owned_numel) * dtype_size(dtype);
   OFSDP_ASSIGN_OR_RETURN(const std::byte* parts, parts_of_all_ranks(unit, room, bytes));
   ofsdp_stream* const stream = device_.communication();
@@ -74,7 +74,7 @@ Result<const std::byte*> DeviceExecutor::parts_of_all_ranks(int unit, const Slic
   const auto u = static_cast<size_t>(unit);
   if (!ranks_->several()) return static_cast<const std::byte*>(context_.units[u].slot);
   const Unit& of = context_.plan.units[u];
-  const size_t width = dtype_size(context_.plan.slot_dtype(of));
+  const size_t width = dtype_size(of.plan.gradient_dtype);
   std::array<size_t, kMostRanks> offsets;
   const auto world = static_cast<size_t>(context_.plan.world);
   for (size_t r = 0; r < world; ++r) {

@@ -115,8 +115,7 @@ Status DeviceExecutor::gather(const BoundStep& step) {
     }
     return ranks_->all_gather(step.index, shards, all, bytes);
   };
-  OFSDP_RETURN_IF_ERROR(
-      part(state.owned, context_.plan.rest_dtype(), step.slot, state.owned_numel));
+  OFSDP_RETURN_IF_ERROR(part(state.owned, context_.plan.rest_dtype, step.slot, state.owned_numel));
   return part(state.frozen, dtype, behind, frozen);
 }
 
@@ -154,7 +153,7 @@ Status DeviceExecutor::accumulate(const BoundProgram& program, int unit) {
   const int64_t numel = context_.plan.units[u].padded_numel;
   std::byte* const slot = context_.units[u].slot;
   const bool first =
-      program.plan->options.first_micro || context_.plan.shards_gradients(context_.plan.units[u]);
+      program.plan->options.first_micro || context_.plan.units[u].plan.shards_gradients;
   if (first) {
     return device_.call("accumulation", table_.convert, device_.compute(), src, from,
                         static_cast<void*>(slot), number(DType::kFloat32), numel);
@@ -182,8 +181,8 @@ Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update
   const Unit& of = context_.plan.units[u];
   const UnitState& state = context_.units[u];
   const CompileOptions& options = program.plan->options;
-  const DType dtype = context_.plan.slot_dtype(of);
-  const bool more = !options.first_micro && context_.plan.shards_gradients(of);
+  const DType dtype = of.plan.gradient_dtype;
+  const bool more = !options.first_micro && of.plan.shards_gradients;
   OFSDP_RETURN_IF_ERROR(ranks_->reduce_scatter(
       unit, context_.plan.summing_group(of, ranks_->rank()), state.slot, dtype, state.owned_numel));
   float* kept = state.gradient;
@@ -197,8 +196,7 @@ Status DeviceExecutor::reduce(const BoundProgram& program, int unit, bool update
   const ofsdp_gradient gradient{
       state.slot + static_cast<size_t>(state.owned_begin) * dtype_size(dtype), number(dtype),
       number(context_.plan.reduce_dtype), more ? kept : nullptr};
-  ofsdp_reduce reduce =
-      reduction(unit, gradient, options.last_micro && !context_.plan.sums_copies(of));
+  ofsdp_reduce reduce = reduction(unit, gradient, options.last_micro && !of.plan.sums_copies);
   if (keeps) reduce.dst = kept;
   OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.reduce, device_.communication(),
                                      static_cast<const ofsdp_reduce*>(&reduce)));

@@ -70,11 +70,11 @@ void DeviceExecutor::patch_inputs(BoundProgram& program, size_t slot) {
 }
 
 // A step that lands gradients on the host begins on the stream of the collectives.
-Status DeviceExecutor::execute_traced(BoundProgram& program, size_t step, StreamOf stream) {
+Status DeviceExecutor::execute_traced(BoundProgram& program, size_t step, Lane stream) {
   const BoundStep& bound = program.steps[step];
   const bool agrees = bound.kind == StepKind::kCheckLoss && ranks_->several();
   if (!tracing() || !(agrees || is_shown(bound.kind))) return execute(program, bound);
-  const bool computes = stream == StreamOf::kCompute;
+  const bool computes = stream == Lane::kCompute;
   ofsdp_stream* const on = computes ? device_.compute() : device_.communication();
   OFSDP_ASSIGN_OR_RETURN(const size_t stretch,
                          trace_->open(on, computes ? TraceRow::kCompute : TraceRow::kCommunication,

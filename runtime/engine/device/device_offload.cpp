@@ -87,8 +87,7 @@ Status DeviceOffload::begin_up() {
 
 Status DeviceOffload::fetch(int unit, std::byte* owned, std::byte* frozen) {
   const Unit& of_plan = context_.plan.units[static_cast<size_t>(unit)];
-  const auto frozen_numel =
-      static_cast<size_t>(of_plan.frozen_padded_numel / context_.plan.shards(of_plan));
+  const auto frozen_numel = static_cast<size_t>(of_plan.frozen_padded_numel / of_plan.plan.shards);
   OFSDP_RETURN_IF_ERROR(begin_up());
   OFSDP_RETURN_IF_ERROR(traced(up_, unit, [&] {
     OFSDP_RETURN_IF_ERROR(copy(up_, owned, rest(unit), rest_bytes(unit)));

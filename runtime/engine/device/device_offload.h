@@ -90,7 +90,7 @@ class DeviceOffload {
   const std::byte* rest(int unit) const { return context_.pinned + of(unit).rest; }
   size_t rest_bytes(int unit) const {
     return static_cast<size_t>(context_.units[static_cast<size_t>(unit)].owned_numel) *
-           dtype_size(context_.plan.rest_dtype());
+           dtype_size(context_.plan.rest_dtype);
   }
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
   // As a copy of a unit in the trace, if there is one.

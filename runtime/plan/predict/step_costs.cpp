@@ -83,7 +83,7 @@ class StepPricer {
 
   StepCost reduce(const Unit& unit, double factor) const {
     const RankGroup group = plan_.summing_group(unit, 0);
-    const double width = static_cast<double>(dtype_size(plan_.slot_dtype(unit)));
+    const double width = static_cast<double>(dtype_size(unit.plan.gradient_dtype));
     const double owned = static_cast<double>(plan_.owned_numel(unit));
     const double local = copying(owned * (group.count * width + sizeof(float)));
     if (group.count == 1) return {local / factor, 0};
