@@ -60,8 +60,8 @@ class GraphBodyBuilder final : public BodyBuilder {
   // One of ours within a body: its own body in its place.
   std::vector<Ref> expand(const std::string& op, const std::vector<Ref>& inputs,
                           const Attributes& attributes, size_t num_outputs) {
-    const StandardBody body = find_standard_body(op);
     Node node{&graph_.registry->get(op), op, attributes, {}, {}};
+    const StandardBody body = node.op->body;
     for (const Ref ref : inputs) node.inputs.push_back(ref.id);
     node.outputs.assign(num_outputs, 1);  // all wanted
     auto descs = infer_outputs(graph_, node);
@@ -85,7 +85,7 @@ class GraphBodyBuilder final : public BodyBuilder {
 }  // namespace
 
 Result<Graph> standard_body_graph(const Graph& graph, const Node& node) {
-  const StandardBody body = find_standard_body(node.op->full_name());
+  const StandardBody body = node.op->body;
   if (body == nullptr) {
     return input_error("{}: the operator has no form in standard operators", graph.describe(node));
   }

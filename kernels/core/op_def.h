@@ -1,11 +1,12 @@
-// OpDef: everything the program knows about one operator. Each lives in one file,
-// kernels/ops/NAME.cpp, in this order: formula and derivative as a comment; infer; grad; a
-// reference in double; the implementations, best first; sample cases. kernels/ops/list.cpp names
-// them all.
+// OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone or
+// with its family, in this order: formula and derivative as a comment; infer; grad; a reference in
+// double; the implementations, best first; sample cases. kernels/ops/operators.inc has a row for each.
 //
 //   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
 //              included); its errors say what the node got, the importer adds file and node
 //   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: none
+//   body       the operator in operators of the ONNX standard (kernels/core/standard_body.h), for
+//              operators of our own that are written to files; null: none
 //   reference  the definition again, in double and with plain loops: the oracle of the tests
 //   cpu        implementations; empty only for views (`view`: output 0 has input 0's bytes)
 //
@@ -76,6 +77,9 @@ class GradBuilder {
 };
 using GradFn = std::function<void(GradBuilder&)>;
 
+class BodyBuilder;
+using StandardBody = void (*)(BodyBuilder&);
+
 // A tensor of the reference implementations: any dtype's values as doubles.
 struct RefTensor {
   TensorDesc desc;
@@ -118,6 +122,7 @@ struct OpDef {
   int last_opset = 0;   // of a plug-in's domain: where it ends; 0: it does not
   InferFn infer = nullptr;
   GradFn grad = nullptr;
+  StandardBody body = nullptr;
   ReferenceFn reference = nullptr;
   std::vector<Implementation> cpu = {};
   std::function<std::vector<SampleCase>()> samples = nullptr;

@@ -1,5 +1,5 @@
 // Registry: the operators this process knows, by domain and name. Built once by
-// kernels/ops/list.cpp (and by plug-ins later), then only read.
+// kernels/ops/operators.cpp (and by plug-ins later), then only read.
 //
 // Ownership: main owns it; everybody else has a const reference. Threads: any, once built.
 #pragma once

@@ -1,12 +1,11 @@
-// StandardBody: what an operator of our own is in operators of the ONNX standard, so that a gradient
-// graph can be written to a file that others read (fsdp-run make-training). It stands in the
-// operator's file, written against BodyBuilder, so kernels know no graph; kernels/ops/
-// standard_bodies.cpp lists them all.
+// BodyBuilder: builds an operator of our own from operators of the ONNX standard, so that a gradient
+// graph can be written to a file that others read (fsdp-run make-training). OpDef::body is the
+// function that does so. It is written against BodyBuilder, so kernels know no graph.
 //
-// A body is made for one problem: shapes and attributes are known. It may use standard operators and
+// A body is built for one problem: shapes and attributes are known. It may use standard operators and
 // those of ours that have a body themselves.
 //
-// Ownership: values. Threads: any. Errors: `fail` with what cannot be said in standard operators.
+// Errors: `fail` with what standard operators cannot express.
 #pragma once
 
 #include <string>
@@ -50,11 +49,5 @@ class BodyBuilder {
   Ref where(Ref condition, Ref a, Ref b) { return emit1("Where", {condition, a, b}); }
   Ref cast(Ref a, DType dtype);
 };
-
-using StandardBody = void (*)(BodyBuilder&);
-
-// The body of "ofsdp.ReluGrad"; null where there is none.
-StandardBody find_standard_body(const std::string& full_name);
-std::vector<std::string> standard_body_names();
 
 }  // namespace ofsdp::kernels

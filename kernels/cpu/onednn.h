@@ -8,7 +8,7 @@
 // through its workspace.
 //
 // [Note: oneDNN and malloc] A primitive's run makes 5 to 15 `operator new` calls of at most 160
-// bytes (nodes of its argument map), which small_object_pool.cpp serves without malloc. Some
+// bytes, the nodes of its argument map. Our own code makes none in a training step. Some
 // implementations also call posix_memalign at every run (x64:gemm once an image, brgconv for
 // strided backward); first_quiet walks past those. Scratchpads are ours (mode user): part of the
 // workspace.

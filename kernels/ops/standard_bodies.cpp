@@ -1,68 +1,6 @@
 #include "kernels/ops/standard_bodies.h"
 
-#include <algorithm>
-#include <map>
-#include <numeric>
-
-namespace ofsdp::kernels {
-namespace {
-
-const std::map<std::string, StandardBody>& bodies() {
-  using namespace ops;
-  static const std::map<std::string, StandardBody> table = {
-      // constant: definitions, no state
-      {"ofsdp.AbsGrad", abs_grad_body},
-      {"ofsdp.AveragePoolGrad", average_pool_grad_body},
-      {"ofsdp.BatchNormalizationGrad", batch_normalization_grad_body},
-      {"ofsdp.BceWithLogitsLoss", bce_with_logits_loss_body},
-      {"ofsdp.BceWithLogitsLossGrad", bce_with_logits_loss_grad_body},
-      {"ofsdp.ClipGrad", clip_grad_body},
-      {"ofsdp.CollapseAll", collapse_body},
-      {"ofsdp.CollapseLeading", collapse_body},
-      {"ofsdp.ConvGradInput", conv_grad_input_body},
-      {"ofsdp.ConvGradWeights", conv_grad_weights_body},
-      {"ofsdp.Copy", copy_body},
-      {"ofsdp.DropoutGrad", dropout_grad_body},
-      {"ofsdp.EluGrad", elu_grad_body},
-      {"ofsdp.ErfGrad", erf_grad_body},
-      {"ofsdp.GatherGrad", gather_grad_body},
-      {"ofsdp.GeluGrad", gelu_grad_body},
-      {"ofsdp.GroupNormalizationGrad", group_normalization_grad_body},
-      {"ofsdp.LayerNormalizationGrad", layer_normalization_grad_body},
-      {"ofsdp.LeakyReluGrad", leaky_relu_grad_body},
-      {"ofsdp.LogSoftmaxGrad", log_softmax_grad_body},
-      {"ofsdp.MatMul", matmul_body},
-      {"ofsdp.MaxPoolGrad", max_pool_grad_body},
-      {"ofsdp.MseLoss", mse_loss_body},
-      {"ofsdp.MseLossGrad", mse_loss_grad_body},
-      {"ofsdp.NllLossGrad", nll_loss_grad_body},
-      {"ofsdp.ReluGrad", relu_grad_body},
-      {"ofsdp.SigmoidGrad", sigmoid_grad_body},
-      {"ofsdp.SliceGrad", slice_grad_body},
-      {"ofsdp.SoftmaxCrossEntropyLossGrad", softmax_cross_entropy_loss_grad_body},
-      {"ofsdp.SoftmaxGrad", softmax_grad_body},
-      {"ofsdp.SoftplusGrad", softplus_grad_body},
-      {"ofsdp.SumTo", sum_to_body},
-      {"ofsdp.SwishGrad", swish_grad_body},
-      {"ofsdp.TanhGrad", tanh_grad_body},
-  };
-  return table;
-}
-
-}  // namespace
-
-StandardBody find_standard_body(const std::string& full_name) {
-  const auto found = bodies().find(full_name);
-  return found == bodies().end() ? nullptr : found->second;
-}
-
-std::vector<std::string> standard_body_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, body] : bodies()) names.push_back(name);
-  return names;
-}
-
-namespace ops {
+namespace ofsdp::kernels::ops {
 
 Ref scatter_along(BodyBuilder& b, Ref dy, Ref indices, int axis, int64_t size) {
   const Shape& from = b.desc(dy).shape;
@@ -136,5 +74,4 @@ Ref label_scale(BodyBuilder& b, const LabelTerms& terms, Ref diff_loss) {
   return b.where(none, b.scalar(dtype, 0), b.div(diff_loss, safe));
 }
 
-}  // namespace ops
-}  // namespace ofsdp::kernels
+}  // namespace ofsdp::kernels::ops

@@ -112,7 +112,16 @@ TEST_P(StandardBodies, AreTheirOperators) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Operators, StandardBodies, ::testing::ValuesIn(standard_body_names()),
+std::vector<std::string> names_with_body() {
+  std::vector<std::string> names;
+  const Registry registry = make_registry();
+  for (const auto& [key, op] : registry.all()) {
+    if (op.body != nullptr) names.push_back(op.full_name());
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, StandardBodies, ::testing::ValuesIn(names_with_body()),
                          [](const auto& info) { return info.param.substr(6); });
 
 TEST(StandardBodyTest, MaxPoolGradTakesIndices) {

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/attention/attention_past.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

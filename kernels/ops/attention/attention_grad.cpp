@@ -14,7 +14,7 @@
 
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/attention/attention_shape.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

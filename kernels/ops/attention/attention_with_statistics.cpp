@@ -13,7 +13,7 @@
 // no gradient whatever they are, since another library's forward pass may have written them.
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/attention/attention_shape.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -4,7 +4,7 @@
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/attention/rotary.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

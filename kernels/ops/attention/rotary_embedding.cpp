@@ -7,7 +7,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/attention/rotary.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv/window.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

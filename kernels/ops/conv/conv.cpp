@@ -6,7 +6,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv/conv_kernels.h"
 #include "kernels/ops/conv/conv_shape.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/support.h"
 

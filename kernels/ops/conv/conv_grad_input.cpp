@@ -1,10 +1,10 @@
 // ofsdp.ConvGradInput(dy, w) -> dx, attributes in conv_grad.h: dx[n, c, i] = sum over (m, o, k) that
 // read i of w dy.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv/conv_grad.h"
 #include "kernels/ops/conv/conv_kernels.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -60,26 +60,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 }
 
 std::vector<SampleCase> samples() { return conv_grad_samples(&ConvShape::y, &ConvShape::w, 1); }
-}  // namespace
-
-bool accepts_conv_grad_input(const Problem& p) { return accepts(p); }
-std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return create(p); }
-
-void add_conv_grad_input(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradInput",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"onednn", accepts, create},
-                        {"loops", accepts_conv_loops, make_conv_grad_input_loops},
-                        in_float32<accepts, create>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
-}
-
 void conv_grad_input_body(BodyBuilder& b) {
   const ConvShape s = conv_of_grad(b.attributes());
   const Window& w = s.window;
@@ -95,6 +75,27 @@ void conv_grad_input_body(BodyBuilder& b) {
                            {"kernel_shape", w.used(w.kernel)},
                            {"pads", onnx_pads(w)},
                            {"output_padding", rest}}));
+}
+
+}  // namespace
+
+bool accepts_conv_grad_input(const Problem& p) { return accepts(p); }
+std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return create(p); }
+
+void add_conv_grad_input(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "ConvGradInput",
+                .min_inputs = 2,
+                .infer = infer,
+                .body = conv_grad_input_body,
+                .reference = reference,
+                .cpu = {{"onednn", accepts, create},
+                        {"loops", accepts_conv_loops, make_conv_grad_input_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0},
+                .channels_last_outputs = {0}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,11 +1,11 @@
 // ofsdp.ConvGradWeights(x, dy) -> dw, db, attributes in conv_grad.h:
 // dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d] dy, db[m] = sum over (n, o) of dy, which is
 // made only when wanted.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/conv/conv_grad.h"
 #include "kernels/ops/conv/conv_kernels.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -91,23 +91,6 @@ Ref weights_of_group(BodyBuilder& b, const ConvShape& s, Ref x, Ref dy) {
   return b.transpose(made, swapped);
 }
 
-}  // namespace
-
-void add_conv_grad_weights(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradWeights",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"onednn", accepts, create},
-                        {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
-                        in_float32<accepts, create>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {}});
-}
-
 void conv_grad_weights_body(BodyBuilder& b) {
   const ConvShape s = conv_of_grad(b.attributes());
   const Ref x = b.input(0), dy = b.input(1);
@@ -125,6 +108,24 @@ void conv_grad_weights_body(BodyBuilder& b) {
   std::vector<int64_t> axes{0};
   for (int axis = 2; axis < s.y.rank(); ++axis) axes.push_back(axis);
   b.set_output(1, b.reshape(b.sum(dy, axes), b.output_desc(1).shape));
+}
+
+}  // namespace
+
+void add_conv_grad_weights(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "ConvGradWeights",
+                .min_inputs = 2,
+                .infer = infer,
+                .body = conv_grad_weights_body,
+                .reference = reference,
+                .cpu = {{"onednn", accepts, create},
+                        {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
+                        in_float32<accepts, create>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0, 1},
+                .channels_last_outputs = {}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -10,7 +10,7 @@
 #include "kernels/ops/conv/conv_kernels.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/conv/conv_transpose_shape.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -3,7 +3,7 @@
 // on the condition, which must be known while planning. Any dtype. dx is dy put back, zeros
 // elsewhere. https://onnx.ai/onnx/operators/onnx__Compress.html
 #include "kernels/cpu/lines.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -3,7 +3,7 @@
 // again (0 when there is none), so that what reads rows by them meets nothing it would not meet
 // anyway; and how many there are, int64[1]. No gradient. importer/passes/bounded_axes.h says who uses it.
 #include "kernels/cpu/element_types.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

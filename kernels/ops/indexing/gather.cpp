@@ -12,7 +12,7 @@
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
@@ -232,6 +232,15 @@ std::vector<SampleCase> grad_samples() {
           made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
 }
 
+void gather_grad_body(BodyBuilder& b) {
+  const Shape shape(b.attributes().ints("shape"));
+  const int64_t axis = b.attributes().i("axis", 0);
+  const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
+  const Ref rows = scatter_along(b, b.input(0), b.input(1), at, shape[at]);
+  const Ref base = b.input(2);
+  b.set_output(0, base ? b.add(base, rows) : rows);
+}
+
 }  // namespace
 
 void add_gather(Registry& registry) {
@@ -246,19 +255,11 @@ void add_gather(Registry& registry) {
                 .name = "GatherGrad",
                 .min_inputs = 2,
                 .infer = infer_grad,
+                .body = gather_grad_body,
                 .reference = grad_reference,
                 .cpu = {{"columns", accepts_grad, create_grad}},
                 .samples = grad_samples,
                 .inplace_inputs = {2}});
-}
-
-void gather_grad_body(BodyBuilder& b) {
-  const Shape shape(b.attributes().ints("shape"));
-  const int64_t axis = b.attributes().i("axis", 0);
-  const int at = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
-  const Ref rows = scatter_along(b, b.input(0), b.input(1), at, shape[at]);
-  const Ref base = b.input(2);
-  b.set_output(0, base ? b.add(base, rows) : rows);
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -5,7 +5,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/indexing/gather_scatter.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // ofsdp.KeepCounted(x, count), attributes axis, factor: the slices of x that are there, zeros for
 // the padding (kernels/ops/indexing/counted.h). dx is the same of dy.
 #include "kernels/ops/indexing/counted.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -1,7 +1,7 @@
 // NonZero(x): the indices of the elements that are not 0, as [rank, count], in row-major order; of
 // a scalar [1, count]. Its shape depends on the values, so x must be known while planning. No
 // gradient. https://onnx.ai/onnx/operators/onnx__NonZero.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

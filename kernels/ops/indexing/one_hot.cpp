@@ -5,7 +5,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

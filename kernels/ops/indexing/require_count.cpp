@@ -2,7 +2,7 @@
 // its slices are there (kernels/ops/indexing/counted.h), as a graph whose exporter has written that number
 // down needs it; another number ends the run. dx = dy.
 #include "kernels/ops/indexing/counted.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -2,7 +2,7 @@
 // sequence_lens[b] steps along the time axis are reversed, the others stay. Any dtype. dx is dy
 // under the same reversal. https://onnx.ai/onnx/operators/onnx__ReverseSequence.html
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

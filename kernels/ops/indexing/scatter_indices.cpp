@@ -4,7 +4,7 @@
 // shape, each element is a tuple). What is there stays, counted from the front; padding goes to
 // that slice: (dims[0], 0, ...). No gradient.
 #include "kernels/ops/indexing/counted.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -3,7 +3,7 @@
 // round the end when mode is circular. Any dtype. No gradient: it serves caches of generation.
 // https://onnx.ai/onnx/operators/onnx__TensorScatter.html
 #include "kernels/cpu/lines.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

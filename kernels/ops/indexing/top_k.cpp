@@ -8,7 +8,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/ops/indexing/gather_scatter.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "kernels/ops/indexing/unique_groups.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // ofsdp.ArgmaxMatches(prediction [k, C], labels [k]), attribute ignore_index: int64[2], how many
 // kept rows have their first largest element at the label, and how many rows are kept. A row with a
 // NaN matches nothing. The numbers behind an accuracy; no gradient.
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/vector_math.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/loss/mean_loss.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -51,27 +51,6 @@ OFSDP_MULTIARCH void diffs(float scale, const float* x, const float* t, float* d
 std::unique_ptr<Kernel> create(const Problem& p) { return mean_loss_kernel(p, losses); }
 std::unique_ptr<Kernel> create_grad(const Problem& p) { return mean_loss_grad_kernel(p, diffs); }
 
-}  // namespace
-
-void add_bce_with_logits_loss(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "BceWithLogitsLoss",
-                .min_inputs = 2,
-                .infer = infer_mean_loss,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"blocks", accepts_mean_loss, create}},
-                .samples = mean_loss_samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "BceWithLogitsLossGrad",
-                .min_inputs = 3,
-                .infer = infer_mean_loss_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_mean_loss, create_grad}},
-                .samples = mean_loss_grad_samples,
-                .inplace_inputs = {1, 2}});
-}
-
 void bce_with_logits_loss_body(BodyBuilder& b) {
   const Ref x = b.input(0), t = b.input(1), zero = b.like(x, 0), one = b.like(x, 1);
   if (b.desc(x).shape.numel() == 0) return b.set_output(0, zero);
@@ -86,6 +65,29 @@ void bce_with_logits_loss_grad_body(BodyBuilder& b) {
   const auto n = static_cast<double>(std::max<int64_t>(b.desc(x).shape.numel(), 1));
   const Ref d = b.sub(b.emit1("Sigmoid", {x}), b.input(2));
   b.set_output(0, b.mul(b.mul(b.input(0), 1 / n), d));
+}
+
+}  // namespace
+
+void add_bce_with_logits_loss(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "BceWithLogitsLoss",
+                .min_inputs = 2,
+                .infer = infer_mean_loss,
+                .grad = grad,
+                .body = bce_with_logits_loss_body,
+                .reference = reference,
+                .cpu = {{"blocks", accepts_mean_loss, create}},
+                .samples = mean_loss_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "BceWithLogitsLossGrad",
+                .min_inputs = 3,
+                .infer = infer_mean_loss_grad,
+                .body = bce_with_logits_loss_grad_body,
+                .reference = grad_reference,
+                .cpu = {{"loops", accepts_mean_loss, create_grad}},
+                .samples = mean_loss_grad_samples,
+                .inplace_inputs = {1, 2}});
 }
 
 }  // namespace ofsdp::kernels::ops

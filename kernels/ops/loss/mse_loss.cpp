@@ -2,10 +2,10 @@
 // dp = dloss 2 (p - t) / n (ofsdp.MseLossGrad(dloss, p, t)); dt = -dp.
 #include <algorithm>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/loss/mean_loss.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -50,27 +50,6 @@ OFSDP_MULTIARCH void diffs(float scale, const float* p, const float* t, float* d
 std::unique_ptr<Kernel> create(const Problem& p) { return mean_loss_kernel(p, squares); }
 std::unique_ptr<Kernel> create_grad(const Problem& p) { return mean_loss_grad_kernel(p, diffs); }
 
-}  // namespace
-
-void add_mse_loss(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "MseLoss",
-                .min_inputs = 2,
-                .infer = infer_mean_loss,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"blocks", accepts_mean_loss, create}},
-                .samples = mean_loss_samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "MseLossGrad",
-                .min_inputs = 3,
-                .infer = infer_mean_loss_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_mean_loss, create_grad}},
-                .samples = mean_loss_grad_samples,
-                .inplace_inputs = {1, 2}});
-}
-
 void mse_loss_body(BodyBuilder& b) {
   const Ref d = b.sub(b.input(0), b.input(1)), square = b.mul(d, d);
   const Shape& shape = b.desc(d).shape;
@@ -82,6 +61,29 @@ void mse_loss_grad_body(BodyBuilder& b) {
   const Ref d = b.sub(b.input(1), b.input(2));
   const auto n = static_cast<double>(std::max<int64_t>(b.desc(d).shape.numel(), 1));
   b.set_output(0, b.mul(b.mul(b.input(0), 2 / n), d));
+}
+
+}  // namespace
+
+void add_mse_loss(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "MseLoss",
+                .min_inputs = 2,
+                .infer = infer_mean_loss,
+                .grad = grad,
+                .body = mse_loss_body,
+                .reference = reference,
+                .cpu = {{"blocks", accepts_mean_loss, create}},
+                .samples = mean_loss_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "MseLossGrad",
+                .min_inputs = 3,
+                .infer = infer_mean_loss_grad,
+                .body = mse_loss_grad_body,
+                .reference = grad_reference,
+                .cpu = {{"loops", accepts_mean_loss, create_grad}},
+                .samples = mean_loss_grad_samples,
+                .inplace_inputs = {1, 2}});
 }
 
 }  // namespace ofsdp::kernels::ops

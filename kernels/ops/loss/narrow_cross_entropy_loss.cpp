@@ -13,8 +13,8 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/vector_math.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/loss/class_loss.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -2,8 +2,8 @@
 // smoothing) and the attributes reduction and ignore_index. d log_prob = ofsdp.NllLossGrad(dloss,
 // labels, weights), the same attributes and `classes`: log_prob need not be kept.
 // https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
-#include "kernels/ops/list.h"
 #include "kernels/ops/loss/class_loss.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
@@ -92,6 +92,12 @@ std::vector<SampleCase> grad_samples() {
   return list;
 }
 
+void nll_loss_grad_body(BodyBuilder& b) {
+  const LabelTerms t = label_terms(b, b.input(1), b.input(2), b.output_desc(0));
+  const Ref each = label_scale(b, t, b.input(0));
+  b.set_output(0, b.emit1("Neg", {b.mul(t.one_hot, b.mul(t.weight, each))}));
+}
+
 }  // namespace
 
 void add_nll_loss(Registry& registry) {
@@ -107,15 +113,10 @@ void add_nll_loss(Registry& registry) {
                 .name = "NllLossGrad",
                 .min_inputs = 2,
                 .infer = infer_grad,
+                .body = nll_loss_grad_body,
                 .reference = grad_reference,
                 .cpu = {{"loops", accepts, create_grad}},
                 .samples = grad_samples});
-}
-
-void nll_loss_grad_body(BodyBuilder& b) {
-  const LabelTerms t = label_terms(b, b.input(1), b.input(2), b.output_desc(0));
-  const Ref each = label_scale(b, t, b.input(0));
-  b.set_output(0, b.emit1("Neg", {b.mul(t.one_hot, b.mul(t.weight, each))}));
 }
 
 }  // namespace ofsdp::kernels::ops

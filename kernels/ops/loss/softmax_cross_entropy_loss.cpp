@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "kernels/cpu/softmax.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/loss/class_loss.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
@@ -127,27 +127,6 @@ std::vector<SampleCase> samples() {
 
 std::vector<SampleCase> grad_samples() { return with_smoothing(class_loss_grad_samples()); }
 
-}  // namespace
-
-void add_softmax_cross_entropy_loss(Registry& registry) {
-  registry.add({.name = "SoftmaxCrossEntropyLoss",
-                .min_inputs = 2,
-                .first_opset = 12,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "SoftmaxCrossEntropyLossGrad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_grad, create_grad}},
-                .samples = grad_samples,
-                .inplace_inputs = {1}});
-}
-
 void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
   const LabelTerms t = label_terms(b, b.input(2), b.input(3), b.output_desc(0));
   const double s = static_cast<double>(b.attributes().f("label_smoothing", 0.0f));
@@ -163,6 +142,28 @@ void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
   const Ref whole = b.emit1("Expand", {target, b.ints(shape.axes())});
   const Ref d = b.sub(b.mul(b.emit1("Exp", {b.input(1)}), b.sum(whole, {1})), whole);
   b.set_output(0, b.mul(d, label_scale(b, t, b.input(0))));
+}
+
+}  // namespace
+
+void add_softmax_cross_entropy_loss(Registry& registry) {
+  registry.add({.name = "SoftmaxCrossEntropyLoss",
+                .min_inputs = 2,
+                .first_opset = 12,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts, create}},
+                .samples = samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "SoftmaxCrossEntropyLossGrad",
+                .min_inputs = 3,
+                .infer = infer_grad,
+                .body = softmax_cross_entropy_loss_grad_body,
+                .reference = grad_reference,
+                .cpu = {{"loops", accepts_grad, create_grad}},
+                .samples = grad_samples,
+                .inplace_inputs = {1}});
 }
 
 }  // namespace ofsdp::kernels::ops

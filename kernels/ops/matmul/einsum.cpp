@@ -9,9 +9,9 @@
 
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/matmul/einsum_matrices.h"
 #include "kernels/ops/matmul/einsum_terms.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -4,8 +4,8 @@
 // dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -6,8 +6,8 @@
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
 
 namespace ofsdp::kernels::ops {

@@ -14,8 +14,8 @@
 
 #include "kernels/cpu/gelu_formulas.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
 
 namespace ofsdp::kernels::ops {

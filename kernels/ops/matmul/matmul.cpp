@@ -8,10 +8,10 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/matmul/matrix_product.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -174,6 +174,21 @@ std::vector<SampleCase> own_samples() {
           sample("folded_empty", {0, 3, 4}, {0, 3, 5}, fold)};
 }
 
+void matmul_body(BodyBuilder& b) {
+  const auto& attributes = b.attributes();
+  const auto as_matrix = [&](Ref ref, const char* flag) {
+    const Shape& shape = b.desc(ref).shape;
+    if (attributes.i("fold_batch", 0) != 0) ref = b.reshape(ref, folded(shape));
+    if (attributes.i(flag, 0) == 0) return ref;
+    std::vector<int64_t> order(static_cast<size_t>(b.desc(ref).shape.rank()));
+    std::iota(order.begin(), order.end(), 0);
+    std::swap(order[order.size() - 1], order[order.size() - 2]);
+    return b.transpose(ref, order);
+  };
+  const Ref left = as_matrix(b.input(0), "transA"), right = as_matrix(b.input(1), "transB");
+  b.set_output(0, b.emit1("MatMul", {left, right}));
+}
+
 }  // namespace
 
 void add_matmul(Registry& registry) {
@@ -181,6 +196,7 @@ void add_matmul(Registry& registry) {
                 .min_inputs = 2,
                 .infer = infer,
                 .grad = grad,
+                .body = matmul_body,
                 .reference = reference,
                 .cpu = {{"onednn", accepts, create},
                         in_float32<accepts, create>(),
@@ -195,21 +211,6 @@ void add_matmul(Registry& registry) {
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
                 .samples = own_samples});
-}
-
-void matmul_body(BodyBuilder& b) {
-  const auto& attributes = b.attributes();
-  const auto as_matrix = [&](Ref ref, const char* flag) {
-    const Shape& shape = b.desc(ref).shape;
-    if (attributes.i("fold_batch", 0) != 0) ref = b.reshape(ref, folded(shape));
-    if (attributes.i(flag, 0) == 0) return ref;
-    std::vector<int64_t> order(static_cast<size_t>(b.desc(ref).shape.rank()));
-    std::iota(order.begin(), order.end(), 0);
-    std::swap(order[order.size() - 1], order[order.size() - 2]);
-    return b.transpose(ref, order);
-  };
-  const Ref left = as_matrix(b.input(0), "transA"), right = as_matrix(b.input(1), "transB");
-  b.set_output(0, b.emit1("MatMul", {left, right}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -12,7 +12,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 

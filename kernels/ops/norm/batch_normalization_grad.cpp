@@ -4,10 +4,10 @@
 // dx = scale inv (dy - dbias / n - h dscale / n).
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/batch_normalization.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -103,8 +103,6 @@ std::vector<SampleCase> samples() {
           made("float16", {3, 5, 4}, 1, DType::kFloat16, 4e-3)};
 }
 
-}  // namespace
-
 void batch_normalization_grad_body(BodyBuilder& b) {
   const TensorDesc& x = b.output_desc(0);
   const ChannelExtent e = batch_norm_extent({x.dtype, x.shape});
@@ -129,11 +127,14 @@ void batch_normalization_grad_body(BodyBuilder& b) {
   if (b.wants(2)) b.set_output(2, b.reshape(dbias, {e.channels}));
 }
 
+}  // namespace
+
 void add_batch_normalization_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,
                 .name = "BatchNormalizationGrad",
                 .min_inputs = 5,
                 .infer = infer,
+                .body = batch_normalization_grad_body,
                 .reference = reference,
                 .cpu = {{"channels", accepts<float>, create<float>},
                         in_float32<accepts<float>, create<float>>(),

@@ -9,8 +9,8 @@
 #include "kernels/cpu/channel_norm.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/group_norm.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 Result<std::vector<TensorDesc>> infer_group_norm(const InferContext& c, int64_t groups) {

@@ -1,11 +1,11 @@
 // ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv), attribute num_groups: dx, dscale and dbias
 // of GroupNormalization and InstanceNormalization; formulas in group_normalization.cpp.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/channel_norm.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/group_norm.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -114,8 +114,6 @@ std::vector<SampleCase> samples() {
           made("float16", {2, 4, 5}, 2, DType::kFloat16, 3e-3)};
 }
 
-}  // namespace
-
 void group_normalization_grad_body(BodyBuilder& b) {
   const GroupExtent e =
       group_extent(b.output_desc(0).shape, b.attributes().i("num_groups", 1), b.attributes());
@@ -137,11 +135,14 @@ void group_normalization_grad_body(BodyBuilder& b) {
   if (b.wants(2)) b.set_output(2, by_channel(dy));
 }
 
+}  // namespace
+
 void add_group_normalization_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,
                 .name = "GroupNormalizationGrad",
                 .min_inputs = 5,
                 .infer = infer,
+                .body = group_normalization_grad_body,
                 .reference = reference,
                 .cpu = {{"rows", accepts_group_norm<float>, create<float>},
                         in_float32<accepts_group_norm<float>, create<float>>(),

@@ -3,7 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__Hardmax.html
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/softmax_loops.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

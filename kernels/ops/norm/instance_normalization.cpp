@@ -2,8 +2,8 @@
 // each channel; formula and derivative in group_normalization.cpp.
 // https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/group_norm.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

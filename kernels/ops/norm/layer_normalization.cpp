@@ -5,8 +5,8 @@
 // kernels/cpu/norm_rows.h; without mean it is that of RMSNormalization.
 // https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/normalized_rows.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

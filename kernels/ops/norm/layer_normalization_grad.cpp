@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "kernels/core/memory.h"
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/normalized_rows.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -133,23 +133,6 @@ std::vector<SampleCase> samples() {
           sample("bfloat16_rms", {3, 4, 5}, {5}, 1, false, true, DType::kBFloat16, 8e-3)};
 }
 
-}  // namespace
-
-void add_layer_normalization_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "LayerNormalizationGrad",
-                .min_inputs = 5,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"blocks", accepts<float>, create<float>},
-                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
-                        {"float16", accepts<Half>, create<Half>},
-                        in_float32<accepts<float>, create<float>>(),
-                        {"float64", accepts<double>, create<double>}},
-                .samples = samples,
-                .inplace_inputs = {0, 1}});
-}
-
 void layer_normalization_grad_body(BodyBuilder& b) {
   const Ref dy = b.input(0), x = b.input(1), scale = b.input(2);
   // Statistics are float32 whatever x is.
@@ -171,6 +154,24 @@ void layer_normalization_grad_body(BodyBuilder& b) {
   b.set_output(0, d);
   if (b.wants(1)) b.set_output(1, b.reshape(b.sum(b.mul(dy, h), lead), b.output_desc(1).shape));
   if (b.wants(2)) b.set_output(2, b.reshape(b.sum(dy, lead), b.output_desc(2).shape));
+}
+
+}  // namespace
+
+void add_layer_normalization_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "LayerNormalizationGrad",
+                .min_inputs = 5,
+                .infer = infer,
+                .body = layer_normalization_grad_body,
+                .reference = reference,
+                .cpu = {{"blocks", accepts<float>, create<float>},
+                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
+                        {"float16", accepts<Half>, create<Half>},
+                        in_float32<accepts<float>, create<float>>(),
+                        {"float64", accepts<double>, create<double>}},
+                .samples = samples,
+                .inplace_inputs = {0, 1}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/softmax_loops.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -141,6 +141,12 @@ std::vector<SampleCase> samples() {
 
 std::vector<SampleCase> grad_samples() { return samples_of(2); }
 
+void log_softmax_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0);
+  const Ref sum = b.sum(dy, {b.attributes().i("axis", -1)});
+  b.set_output(0, b.sub(dy, b.mul(b.emit1("Exp", {b.input(1)}), sum)));
+}
+
 }  // namespace
 
 void add_log_softmax(Registry& registry) {
@@ -158,18 +164,13 @@ void add_log_softmax(Registry& registry) {
                 .name = "LogSoftmaxGrad",
                 .min_inputs = 2,
                 .infer = infer,
+                .body = log_softmax_grad_body,
                 .reference = grad_reference,
                 .cpu = {{"rows", accepts, create_grad},
                         in_float32<accepts, create_grad>(),
                         {"float64", accepts_double, create_grad_double}},
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
-}
-
-void log_softmax_grad_body(BodyBuilder& b) {
-  const Ref dy = b.input(0);
-  const Ref sum = b.sum(dy, {b.attributes().i("axis", -1)});
-  b.set_output(0, b.sub(dy, b.mul(b.emit1("Exp", {b.input(1)}), sum)));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -9,7 +9,7 @@
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

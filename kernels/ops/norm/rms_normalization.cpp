@@ -5,7 +5,7 @@
 #include "kernels/ops/norm/rms_normalization.h"
 
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -1,8 +1,8 @@
 // SimplifiedLayerNormalization(x, scale): ONNX Runtime's name of RMSNormalization, in its domain and in
 // ai.onnx; output 1 is inv. See rms_normalization.cpp, which has formula and derivative.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/rms_normalization.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 

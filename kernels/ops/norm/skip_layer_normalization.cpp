@@ -6,9 +6,9 @@
 #include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/normalized_rows.h"
 #include "kernels/ops/norm/skip_layer_norm.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

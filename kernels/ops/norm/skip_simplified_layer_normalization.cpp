@@ -3,8 +3,8 @@
 // Derivative as in skip_layer_normalization.cpp, without mean.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
 #include "kernels/ops/norm/skip_layer_norm.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/softmax_loops.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -142,6 +142,11 @@ std::vector<SampleCase> samples() {
 
 std::vector<SampleCase> grad_samples() { return samples_of(2); }
 
+void softmax_grad_body(BodyBuilder& b) {
+  const Ref y = b.input(1), product = b.mul(b.input(0), y);
+  b.set_output(0, b.sub(product, b.mul(y, b.sum(product, {b.attributes().i("axis", -1)}))));
+}
+
 }  // namespace
 
 void add_softmax(Registry& registry) {
@@ -159,17 +164,13 @@ void add_softmax(Registry& registry) {
                 .name = "SoftmaxGrad",
                 .min_inputs = 2,
                 .infer = infer,
+                .body = softmax_grad_body,
                 .reference = grad_reference,
                 .cpu = {{"rows", accepts, create_grad},
                         in_float32<accepts, create_grad>(),
                         {"float64", accepts_double, create_grad_double}},
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
-}
-
-void softmax_grad_body(BodyBuilder& b) {
-  const Ref y = b.input(1), product = b.mul(b.input(0), y);
-  b.set_output(0, b.sub(product, b.mul(y, b.sum(product, {b.attributes().i("axis", -1)}))));
 }
 
 }  // namespace ofsdp::kernels::ops

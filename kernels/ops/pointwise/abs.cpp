@@ -3,11 +3,11 @@
 // https://onnx.ai/onnx/operators/onnx__Abs.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -45,6 +45,10 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void abs_grad_body(BodyBuilder& b) {
+  b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
+}
+
 }  // namespace
 
 void add_abs(Registry& registry) {
@@ -55,13 +59,10 @@ void add_abs(Registry& registry) {
                           .cpu = unary_kernels<Abs, kNumberTypes>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "AbsGrad",
+                               .body = abs_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<AbsGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
-}
-
-void abs_grad_body(BodyBuilder& b) {
-  b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,6 +1,6 @@
 // And: y = a and b, of bool, broadcast. No gradient.
 // https://onnx.ai/onnx/operators/onnx__And.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

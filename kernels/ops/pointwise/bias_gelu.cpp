@@ -3,7 +3,7 @@
 // that onnxruntime's optimizer has written hold them. d(x + bias) is ofsdp.GeluGrad(dy, x + bias),
 // dbias its sum.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
 #include "kernels/ops/pointwise/pointwise.h"
 

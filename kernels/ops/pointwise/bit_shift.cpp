@@ -4,7 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__BitShift.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

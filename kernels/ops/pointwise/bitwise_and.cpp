@@ -1,6 +1,6 @@
 // BitwiseAnd: y = a & b, bit by bit, of integers, broadcast. No gradient.
 // https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,6 +1,6 @@
 // CastLike(x, like): x in the dtype of `like`, as Cast does it. dx is dy cast back, where both
 // types are floats. https://onnx.ai/onnx/operators/onnx__CastLike.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 
 namespace ofsdp::kernels::ops {

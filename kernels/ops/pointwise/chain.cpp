@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/chain_kernel.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
 #include "kernels/ops/support.h"
 

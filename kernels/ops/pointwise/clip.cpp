@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/ops/list.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -136,6 +136,14 @@ std::vector<SampleCase> grad_samples() {
   return list;
 }
 
+void clip_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1), zero = b.like(dy, 0);
+  Ref made = dy;
+  if (b.input(2)) made = b.where(b.emit1("GreaterOrEqual", {x, b.input(2)}), made, zero);
+  if (b.input(3)) made = b.where(b.emit1("LessOrEqual", {x, b.input(3)}), made, zero);
+  b.set_output(0, made);
+}
+
 }  // namespace
 
 void add_clip(Registry& registry) {
@@ -148,17 +156,10 @@ void add_clip(Registry& registry) {
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "ClipGrad",
                                .infer = infer_grad,
+                               .body = clip_grad_body,
                                .reference = grad_reference,
                                .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create_grad>(),
                                .samples = grad_samples}));
-}
-
-void clip_grad_body(BodyBuilder& b) {
-  const Ref dy = b.input(0), x = b.input(1), zero = b.like(dy, 0);
-  Ref made = dy;
-  if (b.input(2)) made = b.where(b.emit1("GreaterOrEqual", {x, b.input(2)}), made, zero);
-  if (b.input(3)) made = b.where(b.emit1("LessOrEqual", {x, b.input(3)}), made, zero);
-  b.set_output(0, made);
 }
 
 }  // namespace ofsdp::kernels::ops

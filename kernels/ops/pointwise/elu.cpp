@@ -3,10 +3,10 @@
 // https://onnx.ai/onnx/operators/onnx__Elu.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -49,6 +49,13 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void elu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1);
+  const double alpha = static_cast<double>(b.attributes().f("alpha", 1.0f));
+  const Ref bent = b.mul(b.mul(dy, b.emit1("Exp", {x})), alpha);
+  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, bent));
+}
+
 }  // namespace
 
 void add_elu(Registry& registry) {
@@ -59,18 +66,12 @@ void add_elu(Registry& registry) {
                           .cpu = unary_kernels<Elu>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "EluGrad",
+                               .body = elu_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<EluGrad>(),
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 2.0f}});
                                }}));
-}
-
-void elu_grad_body(BodyBuilder& b) {
-  const Ref dy = b.input(0), x = b.input(1);
-  const double alpha = static_cast<double>(b.attributes().f("alpha", 1.0f));
-  const Ref bent = b.mul(b.mul(dy, b.emit1("Exp", {x})), alpha);
-  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, bent));
 }
 
 }  // namespace ofsdp::kernels::ops

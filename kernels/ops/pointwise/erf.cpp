@@ -3,10 +3,10 @@
 // https://onnx.ai/onnx/operators/onnx__Erf.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -42,6 +42,12 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void erf_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1);
+  const Ref slope = b.mul(b.emit1("Exp", {b.emit1("Neg", {b.mul(x, x)})}), 2 / std::sqrt(M_PI));
+  b.set_output(0, b.mul(b.input(0), slope));
+}
+
 }  // namespace
 
 void add_erf(Registry& registry) {
@@ -52,15 +58,10 @@ void add_erf(Registry& registry) {
                           .cpu = unary_kernels<Erf>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "ErfGrad",
+                               .body = erf_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<ErfGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
-}
-
-void erf_grad_body(BodyBuilder& b) {
-  const Ref x = b.input(1);
-  const Ref slope = b.mul(b.emit1("Exp", {b.emit1("Neg", {b.mul(x, x)})}), 2 / std::sqrt(M_PI));
-  b.set_output(0, b.mul(b.input(0), slope));
 }
 
 }  // namespace ofsdp::kernels::ops

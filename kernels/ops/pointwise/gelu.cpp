@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -87,25 +87,6 @@ void wide(size_t, std::vector<double>& values) {
   for (double& v : values) v *= 3;
 }
 
-}  // namespace
-
-void add_gelu(Registry& registry) {
-  for (const char* domain : {"", "com.microsoft"}) {
-    registry.add(pointwise({.domain = domain,
-                            .name = "Gelu",
-                            .grad = grad,
-                            .reference = reference,
-                            .cpu = {{"loops", accepts_unary_of<kFloatTypes>, create},
-                                    {"blocks", accepts_unary_16, create_16}},
-                            .samples = [] { return both_forms(float_samples(wide)); }}));
-  }
-  registry.add(pointwise_grad({.name = "GeluGrad",
-                               .reference = grad_reference,
-                               .cpu = {{"loops", accepts_binary_of<kFloatTypes>, create_grad},
-                                       {"blocks", accepts_binary_16, create_grad_16}},
-                               .samples = [] { return both_forms(float_pair_samples(wide)); }}));
-}
-
 void gelu_grad_body(BodyBuilder& b) {
   const Ref x = b.input(1), one = b.like(x, 1), square = b.mul(x, x);
   Ref slope;
@@ -121,6 +102,26 @@ void gelu_grad_body(BodyBuilder& b) {
     slope = b.add(b.mul(below, 0.5), b.mul(x, density));
   }
   b.set_output(0, b.mul(b.input(0), slope));
+}
+
+}  // namespace
+
+void add_gelu(Registry& registry) {
+  for (const char* domain : {"", "com.microsoft"}) {
+    registry.add(pointwise({.domain = domain,
+                            .name = "Gelu",
+                            .grad = grad,
+                            .reference = reference,
+                            .cpu = {{"loops", accepts_unary_of<kFloatTypes>, create},
+                                    {"blocks", accepts_unary_16, create_16}},
+                            .samples = [] { return both_forms(float_samples(wide)); }}));
+  }
+  registry.add(pointwise_grad({.name = "GeluGrad",
+                               .body = gelu_grad_body,
+                               .reference = grad_reference,
+                               .cpu = {{"loops", accepts_binary_of<kFloatTypes>, create_grad},
+                                       {"blocks", accepts_binary_16, create_grad_16}},
+                               .samples = [] { return both_forms(float_pair_samples(wide)); }}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,6 +1,6 @@
 // GreaterOrEqual: y = a >= b as bool, broadcast, of all numbers. No gradient.
 // https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -3,7 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__HardSigmoid.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

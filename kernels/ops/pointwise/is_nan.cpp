@@ -2,7 +2,7 @@
 // https://onnx.ai/onnx/operators/onnx__IsNaN.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,9 +1,9 @@
 // LeakyRelu, attribute alpha (0.01): y = x where x >= 0, else alpha x.
 // dx = dy where x > 0, else alpha dy (ofsdp.LeakyReluGrad(dy, x), the same attribute).
 // https://onnx.ai/onnx/operators/onnx__LeakyRelu.html
-#include "kernels/ops/list.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -45,6 +45,12 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void leaky_relu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), x = b.input(1);
+  const Ref less = b.mul(dy, static_cast<double>(b.attributes().f("alpha", 0.01f)));
+  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, less));
+}
+
 }  // namespace
 
 void add_leaky_relu(Registry& registry) {
@@ -55,17 +61,12 @@ void add_leaky_relu(Registry& registry) {
                           .cpu = unary_kernels<LeakyRelu>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "LeakyReluGrad",
+                               .body = leaky_relu_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<LeakyReluGrad>(),
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 0.25f}});
                                }}));
-}
-
-void leaky_relu_grad_body(BodyBuilder& b) {
-  const Ref dy = b.input(0), x = b.input(1);
-  const Ref less = b.mul(dy, static_cast<double>(b.attributes().f("alpha", 0.01f)));
-  b.set_output(0, b.where(b.emit1("Greater", {x, b.like(x, 0)}), dy, less));
 }
 
 }  // namespace ofsdp::kernels::ops

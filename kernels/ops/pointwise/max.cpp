@@ -3,7 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__Max.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/variadic.h"
 
 namespace ofsdp::kernels::ops {

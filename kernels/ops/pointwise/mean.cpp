@@ -2,7 +2,7 @@
 // https://onnx.ai/onnx/operators/onnx__Mean.html
 #include <numeric>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/variadic.h"
 
 namespace ofsdp::kernels::ops {

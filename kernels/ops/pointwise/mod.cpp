@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/cpu/integer_division.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 // what was broadcast.
 // https://onnx.ai/onnx/operators/onnx__Mul.html
 #include "kernels/cpu/integer_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

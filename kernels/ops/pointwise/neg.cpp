@@ -1,7 +1,7 @@
 // Neg: y = -x, of floats and signed integers; the smallest integer wraps. dx = -dy.
 // https://onnx.ai/onnx/operators/onnx__Neg.html
 #include "kernels/cpu/integer_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,6 +1,6 @@
 // Not: y = !x of bool. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Not.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,6 +1,6 @@
 // Or: y = a or b, of bool, broadcast. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Or.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

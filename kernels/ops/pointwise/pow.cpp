@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

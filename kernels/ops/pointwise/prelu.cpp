@@ -2,7 +2,7 @@
 // else dy slope; dslope = the sum of dy x where x < 0.
 // https://onnx.ai/onnx/operators/onnx__PRelu.html
 #include "kernels/cpu/integer_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

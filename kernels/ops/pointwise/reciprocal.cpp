@@ -1,6 +1,6 @@
 // Reciprocal: y = 1 / x. dx = -dy y^2.
 // https://onnx.ai/onnx/operators/onnx__Reciprocal.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

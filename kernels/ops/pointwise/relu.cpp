@@ -2,9 +2,9 @@
 // dx = dy where y > 0, else 0 (ofsdp.ReluGrad(dy, y)); y is enough, so x need not be kept.
 // NaN stays NaN in y and stops the gradient, as in PyTorch.
 // https://onnx.ai/onnx/operators/onnx__Relu.html
-#include "kernels/ops/list.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -40,6 +40,11 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void relu_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0), zero = b.like(dy, 0);
+  b.set_output(0, b.where(b.emit1("Greater", {b.input(1), zero}), dy, zero));
+}
+
 }  // namespace
 
 void add_relu(Registry& registry) {
@@ -50,14 +55,10 @@ void add_relu(Registry& registry) {
                           .cpu = unary_kernels<Relu, kFloatTypes | kSignedIntegers>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "ReluGrad",
+                               .body = relu_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<ReluGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
-}
-
-void relu_grad_body(BodyBuilder& b) {
-  const Ref dy = b.input(0), zero = b.like(dy, 0);
-  b.set_output(0, b.where(b.emit1("Greater", {b.input(1), zero}), dy, zero));
 }
 
 }  // namespace ofsdp::kernels::ops

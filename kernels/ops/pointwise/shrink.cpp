@@ -1,7 +1,7 @@
 // Shrink, attributes lambd (0.5) and bias (0): y = x + bias where x < -lambd, x - bias where
 // x > lambd, else 0; of all numbers. dx = dy where |x| > lambd, else 0 (ofsdp.ShrinkGrad(dy, x)).
 // https://onnx.ai/onnx/operators/onnx__Shrink.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

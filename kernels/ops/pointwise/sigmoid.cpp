@@ -3,10 +3,10 @@
 // https://onnx.ai/onnx/operators/onnx__Sigmoid.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -41,6 +41,11 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void sigmoid_grad_body(BodyBuilder& b) {
+  const Ref y = b.input(1);
+  b.set_output(0, b.mul(b.mul(b.input(0), y), b.sub(b.like(y, 1), y)));
+}
+
 }  // namespace
 
 void add_sigmoid(Registry& registry) {
@@ -51,14 +56,10 @@ void add_sigmoid(Registry& registry) {
                           .cpu = unary_kernels<Sigmoid>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "SigmoidGrad",
+                               .body = sigmoid_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<SigmoidGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
-}
-
-void sigmoid_grad_body(BodyBuilder& b) {
-  const Ref y = b.input(1);
-  b.set_output(0, b.mul(b.mul(b.input(0), y), b.sub(b.like(y, 1), y)));
 }
 
 }  // namespace ofsdp::kernels::ops

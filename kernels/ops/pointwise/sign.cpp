@@ -1,6 +1,6 @@
 // Sign: y = 1 where x > 0, -1 where x < 0, 0 at 0. NaN stays NaN. dx = 0. Of all numbers.
 // https://onnx.ai/onnx/operators/onnx__Sign.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

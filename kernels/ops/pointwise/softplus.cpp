@@ -3,10 +3,10 @@
 // https://onnx.ai/onnx/operators/onnx__Softplus.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -42,6 +42,10 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void softplus_grad_body(BodyBuilder& b) {
+  b.set_output(0, b.mul(b.input(0), b.emit1("Sigmoid", {b.input(1)})));
+}
+
 }  // namespace
 
 void add_softplus(Registry& registry) {
@@ -52,13 +56,10 @@ void add_softplus(Registry& registry) {
                           .cpu = unary_kernels<Softplus>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "SoftplusGrad",
+                               .body = softplus_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<SoftplusGrad>(),
                                .samples = [] { return float_pair_samples(); }}));
-}
-
-void softplus_grad_body(BodyBuilder& b) {
-  b.set_output(0, b.mul(b.input(0), b.emit1("Sigmoid", {b.input(1)})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

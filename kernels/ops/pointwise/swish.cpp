@@ -3,10 +3,10 @@
 // https://onnx.ai/onnx/operators/onnx__Swish.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -51,6 +51,14 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void swish_grad_body(BodyBuilder& b) {
+  const Ref x = b.input(1);
+  const Ref scaled = b.mul(x, static_cast<double>(b.attributes().f("alpha", 1.0f)));
+  const Ref s = b.emit1("Sigmoid", {scaled});
+  const Ref bend = b.mul(b.mul(scaled, s), b.sub(b.like(x, 1), s));
+  b.set_output(0, b.mul(b.input(0), b.add(s, bend)));
+}
+
 }  // namespace
 
 void add_swish(Registry& registry) {
@@ -61,19 +69,12 @@ void add_swish(Registry& registry) {
                           .cpu = unary_kernels<Swish>(),
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "SwishGrad",
+                               .body = swish_grad_body,
                                .reference = grad_reference,
                                .cpu = binary_kernels<SwishGrad>(),
                                .samples = [] {
                                  return float_pair_samples({}, {{"alpha", 1.5f}});
                                }}));
-}
-
-void swish_grad_body(BodyBuilder& b) {
-  const Ref x = b.input(1);
-  const Ref scaled = b.mul(x, static_cast<double>(b.attributes().f("alpha", 1.0f)));
-  const Ref s = b.emit1("Sigmoid", {scaled});
-  const Ref bend = b.mul(b.mul(scaled, s), b.sub(b.like(x, 1), s));
-  b.set_output(0, b.mul(b.input(0), b.add(s, bend)));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,7 +1,7 @@
 // ThresholdedRelu, attribute alpha (1): y = x where x > alpha, else 0.
 // dx = dy where x > alpha, else 0 (ofsdp.ThresholdedReluGrad(dy, x)).
 // https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 // dx is dy_out where it is true, else 0, and the other way round, each summed over what was
 // broadcast. https://onnx.ai/onnx/operators/onnx__Where.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

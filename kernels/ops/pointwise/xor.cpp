@@ -1,6 +1,6 @@
 // Xor: y = a or b, but not both, of bool, broadcast. No gradient.
 // https://onnx.ai/onnx/operators/onnx__Xor.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {

@@ -4,12 +4,12 @@
 // dx[i] = sum over the outputs o that read i of dy[o] / count[o] (ofsdp.AveragePoolGrad(dy),
 // attributes of the window and x_shape); rows of outputs are added in their order.
 // https://onnx.ai/onnx/operators/onnx__AveragePool.html
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pool/average_pool_kernel.h"
 #include "kernels/ops/pool/pool_shape.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -117,8 +117,6 @@ std::vector<SampleCase> grad_samples() {
   return cases;
 }
 
-}  // namespace
-
 // dy / count spread over the windows by a transposed convolution with ones, padding cut off.
 void average_pool_grad_body(BodyBuilder& b) {
   const Shape& x = b.output_desc(0).shape;
@@ -148,6 +146,8 @@ void average_pool_grad_body(BodyBuilder& b) {
   b.set_output(0, dx);
 }
 
+}  // namespace
+
 void add_average_pool(Registry& registry) {
   registry.add({.name = "AveragePool",
                 .infer = infer,
@@ -163,6 +163,7 @@ void add_average_pool(Registry& registry) {
   registry.add({.domain = kOwnDomain,
                 .name = "AveragePoolGrad",
                 .infer = infer_grad,
+                .body = average_pool_grad_body,
                 .reference = grad_reference,
                 .cpu = {{"loops", accepts<float>, make_average_pool_grad},
                         {"float64", accepts<double>, make_average_pool_grad},

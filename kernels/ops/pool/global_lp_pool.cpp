@@ -2,7 +2,7 @@
 // LpPool with one window that covers x; the gradient is ofsdp.LpPoolGrad of that (lp_pool.cpp).
 // https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pool/lp_pool.h"
 
 namespace ofsdp::kernels::ops {

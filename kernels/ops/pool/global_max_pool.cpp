@@ -4,7 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pool/max_pool_kernel.h"
 #include "kernels/ops/pool/pool_shape.h"
 

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/pool/max_pool_kernel.h"
 #include "kernels/ops/pool/pool_shape.h"

@@ -1,11 +1,11 @@
 // ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs whose winning tap
 // lies at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
 // Outputs are added in their order, so repeated runs give the same bits.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pool/pool_shape.h"
-#include "kernels/ops/standard_bodies.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -203,24 +203,6 @@ std::vector<SampleCase> samples() {
   return cases;
 }
 
-}  // namespace
-
-void add_max_pool_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "MaxPoolGrad",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
-                        {"scatter", accepts<float>, create_scatter<float>},
-                        {"float64", accepts<double>, create_scatter<double>},
-                        in_float32<accepts<float>, create_scatter<float>>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {0}});
-}
-
 // Of MaxPool as the standard has it: the winners are its Indices, places in the whole of x.
 void max_pool_grad_body(BodyBuilder& b) {
   const Shape& shape = b.output_desc(0).shape;
@@ -231,6 +213,25 @@ void max_pool_grad_body(BodyBuilder& b) {
       b.emit1("ScatterElements", {zeros, b.reshape(b.input(1), flat), b.reshape(dy, flat)},
               {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
   b.set_output(0, b.reshape(sum, shape));
+}
+
+}  // namespace
+
+void add_max_pool_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "MaxPoolGrad",
+                .min_inputs = 2,
+                .infer = infer,
+                .body = max_pool_grad_body,
+                .reference = reference,
+                .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
+                        {"scatter", accepts<float>, create_scatter<float>},
+                        {"float64", accepts<double>, create_scatter<double>},
+                        in_float32<accepts<float>, create_scatter<float>>()},
+                .samples = samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0, 1},
+                .channels_last_outputs = {0}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -3,7 +3,7 @@
 // dx = dy at those places: Gather(flat dy, I). Where places repeat, the last x stays.
 // https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // Bernoulli(p): 1 with probability p, else 0, of attribute dtype or p's type: u < p for a uniform u
 // in [0, 1). No gradient flows: dp = 0.
 // https://onnx.ai/onnx/operators/onnx__Bernoulli.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 

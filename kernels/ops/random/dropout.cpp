@@ -12,7 +12,7 @@
 #include "kernels/core/philox.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/philox_lanes.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,8 +1,8 @@
 // ofsdp.DropoutGrad(dy, mask), attribute ratio: dx = dy mask / (1 - ratio); see dropout.cpp.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/random/dropout.h"
-#include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -54,6 +54,13 @@ std::vector<SampleCase> samples() {
       {.name = "empty", .inputs = {{DType::kFloat32, {0, 3}}, {DType::kBool, {0, 3}}}}};
 }
 
+void dropout_grad_body(BodyBuilder& b) {
+  const double ratio = static_cast<double>(b.attributes().f("ratio", 0.5f));
+  const Ref dy = b.input(0);
+  const Ref kept = b.cast(b.input(1), b.desc(dy).dtype);
+  b.set_output(0, b.mul(b.mul(dy, kept), ratio < 1 ? 1 / (1 - ratio) : 0));
+}
+
 }  // namespace
 
 void add_dropout_grad(Registry& registry) {
@@ -61,18 +68,12 @@ void add_dropout_grad(Registry& registry) {
                 .name = "DropoutGrad",
                 .min_inputs = 2,
                 .infer = infer,
+                .body = dropout_grad_body,
                 .reference = reference,
                 .cpu = {{"loops", accepts, create}},
                 .samples = samples,
                 .inplace_inputs = {0},
                 .layout = LayoutRule::kElementwise});
-}
-
-void dropout_grad_body(BodyBuilder& b) {
-  const double ratio = static_cast<double>(b.attributes().f("ratio", 0.5f));
-  const Ref dy = b.input(0);
-  const Ref kept = b.cast(b.input(1), b.desc(dy).dtype);
-  b.set_output(0, b.mul(b.mul(dy, kept), ratio < 1 ? 1 / (1 - ratio) : 0));
 }
 
 }  // namespace ofsdp::kernels::ops

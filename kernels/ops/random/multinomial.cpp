@@ -4,7 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__Multinomial.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 

@@ -2,7 +2,7 @@
 // attributes mean (0) and scale (1, the standard deviation). No gradient flows: dx = 0.
 // https://onnx.ai/onnx/operators/onnx__RandomNormal.html
 // https://onnx.ai/onnx/operators/onnx__RandomNormalLike.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 

@@ -2,7 +2,7 @@
 // and 1), high left out but for rounding. No gradient flows: dx = 0.
 // https://onnx.ai/onnx/operators/onnx__RandomUniform.html
 // https://onnx.ai/onnx/operators/onnx__RandomUniformLike.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 

@@ -8,7 +8,7 @@
 //   linear first, with q = R_n h + b_Rn: dr = dn q f'(r), dq = dn r;
 //   dW, dR, dB, dx as in rnn.cpp (ofsdp.GRUGrad, recurrent_kernel.h).
 // https://onnx.ai/onnx/operators/onnx__GRU.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/recurrent/recurrent.h"
 
 namespace ofsdp::kernels::ops {

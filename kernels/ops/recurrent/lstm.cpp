@@ -8,7 +8,7 @@
 //   dP_i = sum of di C, dP_f = sum of df C, dP_o = sum of do C';
 //   dW, dR, dB, dx as in rnn.cpp (ofsdp.LSTMGrad, recurrent_kernel.h).
 // https://onnx.ai/onnx/operators/onnx__LSTM.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/recurrent/recurrent.h"
 
 namespace ofsdp::kernels::ops {

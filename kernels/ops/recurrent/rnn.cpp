@@ -5,7 +5,7 @@
 //   dW = sum of da_t x_t^T,  dR = sum of da_t h_{t-1}^T,  db_W = db_R = sum of da_t,  dx_t = W^T da_t
 // (ofsdp.RNNGrad, recurrent_kernel.h). f' is written with h_t, which the forward leaves.
 // https://onnx.ai/onnx/operators/onnx__RNN.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/recurrent/recurrent.h"
 
 namespace ofsdp::kernels::ops {

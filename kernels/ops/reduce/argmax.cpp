@@ -1,7 +1,7 @@
 // ArgMax(x), attributes axis, keepdims, select_last_index: the index of the largest element along
 // the axis; of equal ones the first, or the last when select_last_index is 1. No gradient: the
 // output is whole numbers. https://onnx.ai/onnx/operators/onnx__ArgMax.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/arg_extreme.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 // (k < i when exclusive, k >= i when reverse). No gradient.
 // https://onnx.ai/onnx/operators/onnx__CumProd.html
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/cumulative.h"
 
 namespace ofsdp::kernels::ops {

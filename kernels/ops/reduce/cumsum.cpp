@@ -2,7 +2,7 @@
 // when exclusive, k >= i when reverse). dx is the CumSum of dy in the other direction.
 // https://onnx.ai/onnx/operators/onnx__CumSum.html
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/cumulative.h"
 
 namespace ofsdp::kernels::ops {

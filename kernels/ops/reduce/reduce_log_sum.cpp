@@ -3,7 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

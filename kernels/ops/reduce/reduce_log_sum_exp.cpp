@@ -6,7 +6,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/vector_math.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 // bool it is or. dy is shared equally among the elements that are equal to y, as PyTorch's amax
 // does. https://onnx.ai/onnx/operators/onnx__ReduceMax.html
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_extreme.h"
 
 namespace ofsdp::kernels::ops {

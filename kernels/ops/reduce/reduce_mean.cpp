@@ -2,7 +2,7 @@
 // stretched over the n elements of each mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html
 #include <limits>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

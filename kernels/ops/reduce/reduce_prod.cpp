@@ -1,7 +1,7 @@
 // ReduceProd(x, axes): the product; see reduce_axes.h for the attributes. dx = dy times the product
 // of the other elements (ofsdp.ReduceProdGrad(dy, x, axes)), which is exact where elements are 0.
 // https://onnx.ai/onnx/operators/onnx__ReduceProd.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

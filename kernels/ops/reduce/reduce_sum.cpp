@@ -1,7 +1,7 @@
 // ReduceSum(x, axes): the sum over the axes; see reduce_axes.h for the attributes. dx = dy
 // stretched over what was summed. Whole numbers wrap.
 // https://onnx.ai/onnx/operators/onnx__ReduceSum.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

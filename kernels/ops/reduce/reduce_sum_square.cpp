@@ -1,6 +1,6 @@
 // ReduceSumSquare(x, axes): the sum of x^2; see reduce_axes.h for the attributes. dx = 2 x dy.
 // https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/reduce/reduce_axes.h"
 
 namespace ofsdp::kernels::ops {

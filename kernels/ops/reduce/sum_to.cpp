@@ -2,10 +2,10 @@
 // that of dy: axes that `shape` lacks in front and axes where it has 1. It is the gradient of
 // broadcasting, and so of every bias. The gradient of SumTo is that broadcasting. The additions
 // have one order, whatever the number of threads (kernels/cpu/reduce.h).
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -96,18 +96,6 @@ std::vector<SampleCase> samples() {
           sample("same", {2, 3}, {2, 3})};
 }
 
-}  // namespace
-
-void add_sum_to(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "SumTo",
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
-                .samples = samples});
-}
-
 void sum_to_body(BodyBuilder& b) {
   const Shape& from = b.desc(b.input(0)).shape;
   const Shape& to = b.output_desc(0).shape;
@@ -117,6 +105,19 @@ void sum_to_body(BodyBuilder& b) {
     if (axis < lead || (to[axis - lead] == 1 && from[axis] != 1)) axes.push_back(axis);
   }
   b.set_output(0, b.reshape(b.sum(b.input(0), axes), to));
+}
+
+}  // namespace
+
+void add_sum_to(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "SumTo",
+                .infer = infer,
+                .grad = grad,
+                .body = sum_to_body,
+                .reference = reference,
+                .cpu = {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
+                .samples = samples});
 }
 
 }  // namespace ofsdp::kernels::ops

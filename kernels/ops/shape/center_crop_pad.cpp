@@ -3,7 +3,7 @@
 // CenterCropPad(dy, shape of x).
 // https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

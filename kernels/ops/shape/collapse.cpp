@@ -1,8 +1,8 @@
 // ofsdp.CollapseLeading: [a, b, ..., C] -> [a*b*..., C]; ofsdp.CollapseAll: any shape ->
 // [elements]. Views that need no constant shape, so they hold for every batch size; losses flatten
 // predictions and labels with them. dx = dy in the shape of x.
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -26,11 +26,16 @@ std::vector<SampleCase> samples() {
           {.name = "empty", .inputs = {{DType::kFloat32, {0, 3, 4}}}}};
 }
 
+void collapse_body(BodyBuilder& b) {
+  b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
+}
+
 OpDef collapse(const char* name, InferFn infer) {
   return {.domain = kOwnDomain,
           .name = name,
           .infer = infer,
           .grad = grad_of_view,
+          .body = collapse_body,
           .reference = reference_of_view,
           .samples = samples,
           .view = true};
@@ -41,10 +46,6 @@ OpDef collapse(const char* name, InferFn infer) {
 void add_collapse(Registry& registry) {
   registry.add(collapse("CollapseLeading", infer_leading));
   registry.add(collapse("CollapseAll", infer_all));
-}
-
-void collapse_body(BodyBuilder& b) {
-  b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
 }
 
 }  // namespace ofsdp::kernels::ops

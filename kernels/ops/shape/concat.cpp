@@ -2,7 +2,7 @@
 // dx_k is the slice of dy that x_k filled.
 // https://onnx.ai/onnx/operators/onnx__Concat.html
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

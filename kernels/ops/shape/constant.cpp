@@ -1,7 +1,7 @@
 // Constant: a value from an attribute: value (a tensor), value_float(s) or value_int(s). The
 // importer folds it away by running it. No gradient: it has no inputs, and a Constant is never
 // trained. https://onnx.ai/onnx/operators/onnx__Constant.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // ConstantOfShape(shape), attribute value (one element; float32 0 when absent): a tensor full of
 // it. No gradient. https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // ofsdp.Copy: y = x in bytes of its own (Identity is a view). dx = dy. Any dtype.
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
-#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -27,6 +27,8 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+void copy_body(BodyBuilder& b) { b.set_output(0, b.emit1("Identity", {b.input(0)})); }
+
 }  // namespace
 
 void add_copy(Registry& registry) {
@@ -34,12 +36,11 @@ void add_copy(Registry& registry) {
                 .name = "Copy",
                 .infer = infer_same,
                 .grad = grad,
+                .body = copy_body,
                 .reference = reference_of_view,
                 .cpu = {{"memcpy", accepts, create}},
                 .samples = samples,
                 .layout = LayoutRule::kElementwise});
 }
-
-void copy_body(BodyBuilder& b) { b.set_output(0, b.emit1("Identity", {b.input(0)})); }
 
 }  // namespace ofsdp::kernels::ops

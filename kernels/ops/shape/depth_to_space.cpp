@@ -1,7 +1,7 @@
 // DepthToSpace(x), attributes blocksize b, mode: [N, C b b, H, W] -> [N, C, H b, W b], each b b
 // channels becoming a block of b x b pixels; see depth_space.h for the modes. Any dtype. dx is the
 // SpaceToDepth of dy. https://onnx.ai/onnx/operators/onnx__DepthToSpace.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/shape/depth_space.h"
 
 namespace ofsdp::kernels::ops {

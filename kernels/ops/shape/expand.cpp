@@ -1,7 +1,7 @@
 // Expand(x, shape): x broadcast to shape and its own (an axis of 1 in `shape` keeps that of x). Any
 // dtype. dx = dy summed over what was broadcast. https://onnx.ai/onnx/operators/onnx__Expand.html
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

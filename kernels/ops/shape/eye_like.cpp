@@ -1,7 +1,7 @@
 // EyeLike(x), attributes dtype (that of x when absent), k: a matrix of the shape of x with ones on
 // the diagonal j = i + k and zeros beside it. Only the shape of x counts. No gradient.
 // https://onnx.ai/onnx/operators/onnx__EyeLike.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/support.h"
 

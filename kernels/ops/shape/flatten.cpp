@@ -1,6 +1,6 @@
 // Flatten(x), attribute axis: [a*b, c*d], cut in front of `axis` (1; may be the rank itself); a
 // view. dx = dy in the shape of x. https://onnx.ai/onnx/operators/onnx__Flatten.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

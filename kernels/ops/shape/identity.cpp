@@ -1,6 +1,6 @@
 // Identity: y = x; a view. dx = dy.
 // https://onnx.ai/onnx/operators/onnx__Identity.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/element_types.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

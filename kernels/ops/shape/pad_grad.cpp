@@ -3,7 +3,7 @@
 // order of y. No gradient of its own.
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/shape/pad.h"
 
 namespace ofsdp::kernels::ops {

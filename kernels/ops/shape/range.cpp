@@ -2,7 +2,7 @@
 // while planning. No gradient. https://onnx.ai/onnx/operators/onnx__Range.html
 #include <cmath>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

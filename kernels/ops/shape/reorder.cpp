@@ -2,7 +2,7 @@
 // tensor in the other layout. The planner puts it in after differentiation, so it has no gradient
 // of its own.
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 // In `shape`, -1 is what is left over, and 0 copies the axis of data unless allowzero is 1.
 // dx = dy in the shape of data.
 // https://onnx.ai/onnx/operators/onnx__Reshape.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

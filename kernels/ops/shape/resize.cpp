@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/shape/resize_kernel.h"
 #include "kernels/ops/support.h"
 

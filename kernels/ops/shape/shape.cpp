@@ -2,7 +2,7 @@
 // the importer folds it. No gradient. https://onnx.ai/onnx/operators/onnx__Shape.html
 #include <algorithm>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,6 +1,6 @@
 // Size(x): the number of elements of x, an int64 scalar. Known as soon as the shape of x is, so the
 // importer folds it. No gradient. https://onnx.ai/onnx/operators/onnx__Size.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
 
@@ -198,26 +198,6 @@ std::vector<SampleCase> grad_samples() {
           made("nothing", {0, 3}, {5, 3}, {0, 0}, {1, 1})};
 }
 
-}  // namespace
-
-void add_slice(Registry& registry) {
-  registry.add({.name = "Slice",
-                .min_inputs = 3,
-                .first_opset = 10,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"copy", accepts, create}},
-                .samples = samples,
-                .constant_inputs = {1, 2, 3, 4}});
-  registry.add({.domain = kOwnDomain,
-                .name = "SliceGrad",
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"copy", accepts, create_grad}},
-                .samples = grad_samples});
-}
-
 void slice_grad_body(BodyBuilder& b) {
   const Shape shape(b.attributes().ints("shape"));
   const auto starts = b.attributes().ints("starts"), steps = b.attributes().ints("steps");
@@ -236,6 +216,27 @@ void slice_grad_body(BodyBuilder& b) {
     made = scatter_along(b, made, b.ints(places), axis, shape[axis]);
   }
   b.set_output(0, b.emit1("Pad", {made, b.ints(pads)}));
+}
+
+}  // namespace
+
+void add_slice(Registry& registry) {
+  registry.add({.name = "Slice",
+                .min_inputs = 3,
+                .first_opset = 10,
+                .infer = infer,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"copy", accepts, create}},
+                .samples = samples,
+                .constant_inputs = {1, 2, 3, 4}});
+  registry.add({.domain = kOwnDomain,
+                .name = "SliceGrad",
+                .infer = infer_grad,
+                .body = slice_grad_body,
+                .reference = grad_reference,
+                .cpu = {{"copy", accepts, create_grad}},
+                .samples = grad_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

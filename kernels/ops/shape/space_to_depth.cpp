@@ -1,7 +1,7 @@
 // SpaceToDepth(x), attributes blocksize b, mode: [N, C, H b, W b] -> [N, C b b, H, W], each block
 // of b x b pixels becoming b b channels; see depth_space.h for the modes. Any dtype. dx is the
 // DepthToSpace of dy. https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/shape/depth_space.h"
 
 namespace ofsdp::kernels::ops {

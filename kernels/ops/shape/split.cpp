@@ -4,7 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__Split.html
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/indexing/gather_scatter.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -2,7 +2,7 @@
 // named); a view. dx = dy in the shape of x. https://onnx.ai/onnx/operators/onnx__Squeeze.html
 #include <algorithm>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

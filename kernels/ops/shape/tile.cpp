@@ -1,7 +1,7 @@
 // Tile(x, repeats): x repeated repeats[i] times along axis i. Any dtype. dx is the sum of dy over
 // the repetitions. https://onnx.ai/onnx/operators/onnx__Tile.html
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

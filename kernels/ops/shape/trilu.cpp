@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

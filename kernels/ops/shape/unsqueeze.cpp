@@ -3,7 +3,7 @@
 // https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
 #include <algorithm>
 
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/training/training_update.h"
 
 namespace ofsdp::kernels::ops {

@@ -3,7 +3,7 @@
 //   x' = x - R v', or with mode nesterov x - R (g + alpha v')
 // https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Momentum.html
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/training/training_update.h"
 
 namespace ofsdp::kernels::ops {
