@@ -24,7 +24,7 @@
 #include "kernels/cuda/random/dropout.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
-#include "kernels/cuda/training/update.h"
+#include "kernels/cuda/training/optimizers.h"
 
 namespace {
 
@@ -262,39 +262,26 @@ void embeddings(const Bench& b) {
 void updates(const Bench& b) {
   const int64_t n = int64_t{1} << 27;
   const double d = static_cast<double>(n);
-  Memory param(d * 4), first(d * 4), second(d * 4), gradient(d * 4), copy(d * 2),
-      input(sizeof(StepInput)), state(sizeof(UpdateState)), partials(1 << 16), sum(64);
-  input.put(std::vector<StepInput>(1));
-  state.put(std::vector<UpdateState>(1));
+  Memory param(d * 4), first(d * 4), second(d * 4), gradient(d * 4),
+      numbers(sizeof(ofsdp_step_numbers)), state(sizeof(ofsdp_run_state));
+  numbers.put(std::vector<ofsdp_step_numbers>(1));
+  state.put(std::vector<ofsdp_run_state>(1));
   struct Kind {
     const char* name;
-    OptimizerKind kind;
-    double bytes;
+    int states;
   };
-  for (const Kind& k :
-       {Kind{"adamw", OptimizerKind::kAdamW, 24}, Kind{"adadelta", OptimizerKind::kAdadelta, 24},
-        Kind{"lion", OptimizerKind::kLion, 16}, Kind{"sgd", OptimizerKind::kSgd, 8}}) {
-    const OptimizerUpdate u{.kind = k.kind,
-                            .settings = {},
-                            .param = param.as<float>(),
-                            .state = {first.as<float>(), second.as<float>()},
-                            .gradient = gradient.as(),
-                            .gradient_dtype = kHalf,
-                            .copy = copy.as(),
-                            .numel = n,
-                            .input = input.as<StepInput>(),
-                            .update_state = state.as<UpdateState>()};
-    b(k.name, d * (k.bytes + 4), [&](auto s) { return update(u, s); });
+  for (const Kind& k : {Kind{"adamw", 2}, Kind{"adadelta", 2}, Kind{"lion", 1}, Kind{"sgd", 0}}) {
+    ofsdp_device_update u{};
+    u.gradient = {gradient.as(), static_cast<int32_t>(kHalf), static_cast<int32_t>(DType::kFloat32),
+                  nullptr};
+    u.param = param.as<float>();
+    if (k.states > 0) u.states[0] = first.as<float>();
+    if (k.states > 1) u.states[1] = second.as<float>();
+    u.count = n;
+    u.state = state.as<ofsdp_run_state>();
+    u.numbers = numbers.as<ofsdp_step_numbers>();
+    b(k.name, d * (10 + 8 * k.states), [&](auto s) { return find_update(k.name)({}, u, s); });
   }
-  b("squared_norm bfloat16", d * 2,
-    [&](auto s) { return squared_norm(kHalf, gradient.as(), n, partials.as<double>(), s); });
-  const GradientSum g{.slots = {gradient.as()},
-                      .count = 1,
-                      .dtype = kHalf,
-                      .kept = first.as<float>(),
-                      .out = first.as<float>(),
-                      .numel = n};
-  b("accumulate bfloat16", d * 10, [&](auto s) { return sum_gradients(g, s); });
 }
 
 }  // namespace

@@ -28,7 +28,12 @@ namespace ofsdp::runtime {
 enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class LossMean { kGlobal, kPerRank };
-enum class OptimizerKind { kAdamW, kAdam, kSgd, kAdadelta, kAdagrad, kLamb, kLion, kPlugin };
+enum class OptimizerKind {
+#define OPTIMIZER(name, Update, ...) k##Update,
+#define VARIANT(...)
+#include "kernels/optimizers/optimizers.inc"
+  kPlugin
+};
 enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
 enum class ScheduleUnit { kEpoch, kStep };
 enum class Recompute { kNone, kUnit, kAuto };

@@ -1,14 +1,16 @@
 // Optimizers: the update of a span of a parameter shard, in float32, elementwise.
 //
-// An OptimizerDef names its state tensors (one float32 each per element), and `update` does one
-// update of `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor,
-// not fused), with its order of operations, so that trajectories agree to rounding; every operation
-// is one IEEE operation, so vector body and tail give the same bits and the split into spans does
-// not matter. `reference` is the same in double.
+// An OptimizerDef names its state tensors (one float32 each per element). `update` does one update of
+// `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor, not fused), with
+// its order of operations, so that trajectories agree to rounding. Every operation is one IEEE
+// operation: vector body and tail give the same bits, and the split into spans does not matter.
+// `reference` is the same in double.
 //
-// Ownership: views only. Threads: the one that runs the schedule. `step` counts updates from 1.
+// Spans are views; they own nothing. The thread that runs the schedule calls. kernels/optimizers has the
+// definitions, kernels/optimizers/optimizers.inc the list.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -41,13 +43,34 @@ struct OptimizerSpan {
   int64_t step;         // this update's number, from 1
 };
 
-// What the length of a whole parameter's step may depend on.
+// The norms and numbers that the length of a whole parameter's step may depend on.
 struct ParameterNorms {
   double param;      // |p|, before the step
   double direction;  // |d|
   int64_t count;     // elements
   double lr;
   int64_t step;  // this update's number, from 1
+};
+
+// The settings an optimizer takes; options for the others have no effect on it.
+enum OptimizerTakes : uint32_t {
+  kTakesMomentum = 1,  // and, with a momentum other than 0, has the state momentum_buffer
+  kTakesNesterov = 2,
+  kTakesBetas = 4,
+  kTakesEps = 8,
+  kTakesRho = 16,
+};
+
+// A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
+struct OptimizerTraits {
+  std::array<const char*, 2> states = {};  // null: none
+  uint32_t takes = ~0u;                    // OptimizerTakes
+  double lr = 1e-3;
+  double weight_decay = 0;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double rho = 0.9;
+  const char* deepspeed = nullptr;  // its type in a DeepSpeed file; null: none
 };
 
 struct OptimizerDef {
@@ -58,15 +81,16 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
-  // Of an optimizer whose steps need the norms of whole parameters (LAMB), else empty. `update` then
-  // is elementwise as ever (it advances the states); this writes the direction d of the span, and the
-  // caller takes p -= step_length d. `reference` takes a span that is a whole parameter.
+  // Both are set if steps need the norms of whole parameters (LAMB), else empty. `update` is elementwise
+  // even then: it advances the states. `direction` writes the direction d of the span, and the caller
+  // takes p -= step_length d. `reference` takes a span that is a whole parameter.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
   std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};
+  OptimizerTraits traits = {};
 };
 
-std::vector<OptimizerDef> optimizer_list();                   // one list
+std::vector<OptimizerDef> optimizer_list();                   // in the order of the rows
 const OptimizerDef* find_optimizer(const std::string& name);  // null: unknown
 
 }  // namespace ofsdp::kernels

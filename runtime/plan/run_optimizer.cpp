@@ -10,25 +10,14 @@ namespace ofsdp::runtime {
 namespace {
 
 std::string optimizer_name(const OptimizerOptions& options) {
-  switch (options.kind) {
-    case OptimizerKind::kAdamW:
-      return options.transformers ? "adamw_transformers" : "adamw";
-    case OptimizerKind::kAdam:
-      return "adam";
-    case OptimizerKind::kSgd:
-      return "sgd";
-    case OptimizerKind::kAdadelta:
-      return "adadelta";
-    case OptimizerKind::kLion:
-      return "lion";
-    case OptimizerKind::kAdagrad:
-      return "adagrad";
-    case OptimizerKind::kLamb:
-      return "lamb";
-    case OptimizerKind::kPlugin:
-      return "plugin:" + options.plugin;
-  }
-  return "";
+  if (options.kind == OptimizerKind::kPlugin) return "plugin:" + options.plugin;
+  const bool transformers = options.kind == OptimizerKind::kAdamW && options.transformers;
+  if (transformers) return "adamw_transformers";
+  constexpr const char* kNames[] = {
+#define OPTIMIZER(name, Update, ...) #name,
+#include "kernels/optimizers/optimizers.inc"
+  };
+  return kNames[static_cast<size_t>(options.kind)];
 }
 
 // States of different rules share their places: state0, state1, ...

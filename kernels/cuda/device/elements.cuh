@@ -1,4 +1,4 @@
-// What arithmetic.cu and optimizers.cu share: element types as float, grid-stride loops, launches.
+// Shared by arithmetic.cu and optimizers.cu: element types as float, grid-stride loops, launches.
 #pragma once
 
 #include <cuda_bf16.h>

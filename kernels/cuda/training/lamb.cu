@@ -1,12 +1,12 @@
 // A thread block takes a block of one part, which it finds by bisection among the launch's arguments.
-#include <cmath>
-
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/pointwise/rounding.cuh"
 #include "kernels/cuda/training/lamb.h"
+#include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
+
+using updates::Lamb;
 
 constexpr int kThreads = 256;
 constexpr int64_t kBlock = 4096;  // elements
@@ -29,29 +29,19 @@ struct View {
   double *squares, *partials;
   const ofsdp_run_state* state;
   const ofsdp_step_numbers* numbers;
-  double beta1, beta2, eps;
+  OptimizerSettings settings;
 };
 
-struct Factors {
-  float correction1, root_correction2, eps;
-};
-
-__device__ Factors factors_of(const View& v) {
-  const auto t = static_cast<double>(v.state->optimizer_step);
-  return {static_cast<float>(1 - pow(v.beta1, t)), static_cast<float>(sqrt(1 - pow(v.beta2, t))),
-          static_cast<float>(v.eps)};
-}
-
-__device__ inline float direction(const View& v, const Factors& f, float weight_decay, int64_t i) {
-  const float denominator = sqrtf(v.square[i]) / f.root_correction2 + f.eps;
-  return v.average[i] / f.correction1 / denominator + times(weight_decay, v.param[i]);
+__device__ inline float direction(const View& v, const Lamb::Direction& f, float weight_decay,
+                                  int64_t i) {
+  return f(v.average[i], v.square[i], weight_decay, v.param[i]);
 }
 
 __device__ inline bool stands_still(const View& v) {
   return v.state->skip != 0 || v.state->stop != 0;
 }
 
-// The last part whose first block is not behind this one.
+// Returns the last part whose first block is not after `block`.
 __device__ inline int part_of(const Launch& launch, int block) {
   int low = 0, high = launch.count - 1;
   while (low < high) {
@@ -65,7 +55,7 @@ __device__ inline int part_of(const Launch& launch, int block) {
   return low;
 }
 
-// What a thread block has of its part; `shared` factors are those of all its threads.
+// The elements of its part that a thread block covers.
 struct Stretch {
   int64_t begin, end;
 };
@@ -76,20 +66,20 @@ __device__ inline Stretch stretch_of(const Part& part, int block) {
 }
 
 __global__ void __launch_bounds__(kThreads) squares_kernel(Launch launch, View v) {
-  __shared__ Factors shared;
+  __shared__ Lamb::Direction shared;
   __shared__ double spare[kThreads / kWarp];
   if (stands_still(v)) return;
   const int block = static_cast<int>(blockIdx.x);
   const Part part = launch.parts[part_of(launch, block)];
-  if (threadIdx.x == 0) shared = factors_of(v);
+  if (threadIdx.x == 0) shared = Lamb::direction(v.settings, v.state->optimizer_step);
   __syncthreads();
-  const Factors f = shared;
+  const Lamb::Direction f = shared;
   const Stretch s = stretch_of(part, block);
   double of_param = 0, of_direction = 0;
   for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
     const double p = v.param[i], d = direction(v, f, part.weight_decay, i);
-    of_param += times(p, p);
-    of_direction += times(d, d);
+    of_param += p * p;
+    of_direction += d * d;
   }
   of_param = group_fold<kThreads>(of_param, Add(), spare);
   of_direction = group_fold<kThreads>(of_direction, Add(), spare);
@@ -121,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Launch launch, View v) {
 }
 
 __global__ void __launch_bounds__(kThreads) step_kernel(Launch launch, View v) {
-  __shared__ Factors shared;
+  __shared__ Lamb::Direction shared;
   __shared__ float length;
   if (stands_still(v)) return;
   const int block = static_cast<int>(blockIdx.x);
@@ -129,20 +119,19 @@ __global__ void __launch_bounds__(kThreads) step_kernel(Launch launch, View v) {
   if (threadIdx.x == 0) {
     const double p = sqrt(v.squares[2 * part.parameter]);
     const double d = sqrt(v.squares[2 * part.parameter + 1]);
-    length = static_cast<float>(v.numbers->lr * (p == 0 || d == 0 ? 1.0 : p / d));
-    shared = factors_of(v);
+    length = updates::f32(Lamb::step_length(v.numbers->lr, p, d));
+    shared = Lamb::direction(v.settings, v.state->optimizer_step);
   }
   __syncthreads();
-  const Factors f = shared;
+  const Lamb::Direction f = shared;
   const Stretch s = stretch_of(part, block);
   for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
-    v.param[i] -= times(length, direction(v, f, part.weight_decay, i));
+    v.param[i] -= length * direction(v, f, part.weight_decay, i);
   }
 }
 
-View view_of(const ofsdp_optimizer_settings& s, const ofsdp_parameter_parts& p) {
-  return {p.param, p.states[0], p.states[1], p.squares, p.partials,
-          p.state, p.numbers,   s.beta1,     s.beta2,   s.eps};
+View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p) {
+  return {p.param, p.states[0], p.states[1], p.squares, p.partials, p.state, p.numbers, s};
 }
 
 // kMostLambParts at a time; empty parts have no block.
@@ -170,8 +159,8 @@ cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
 
 }  // namespace
 
-cudaError_t add_lamb_squares(const ofsdp_optimizer_settings& settings,
-                             const ofsdp_parameter_parts& parts, cudaStream_t stream) {
+cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
+                             cudaStream_t stream) {
   const View view = view_of(settings, parts);
   return in_launches(parts, [&](const Launch& launch) {
     const cudaError_t error =
@@ -181,8 +170,8 @@ cudaError_t add_lamb_squares(const ofsdp_optimizer_settings& settings,
   });
 }
 
-cudaError_t take_lamb_step(const ofsdp_optimizer_settings& settings,
-                           const ofsdp_parameter_parts& parts, cudaStream_t stream) {
+cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
+                           cudaStream_t stream) {
   const View view = view_of(settings, parts);
   return in_launches(parts, [&](const Launch& launch) {
     return launch_blocks(stream, launch.blocks, kThreads, step_kernel, launch, view);

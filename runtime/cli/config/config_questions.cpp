@@ -181,6 +181,7 @@ class Questions {
     options_.optimizer.eps = defaults.eps;
     options_.optimizer.beta1 = defaults.beta1;
     options_.optimizer.beta2 = defaults.beta2;
+    options_.optimizer.rho = defaults.rho;
   }
 
   const std::vector<OptionEntry> table_ = option_table();

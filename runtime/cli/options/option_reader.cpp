@@ -75,6 +75,7 @@ void OptionReader::settle_optimizer() {
   if (!said("eps")) optimizer.eps = defaults.eps;
   if (!said("betas")) optimizer.beta1 = defaults.beta1;
   if (!said("betas")) optimizer.beta2 = defaults.beta2;
+  if (!said("rho")) optimizer.rho = defaults.rho;
 }
 
 // What a model with a training_info says itself; only the model can tell whether it does.

@@ -1,6 +1,7 @@
 // The options about what is minimised, which parameters change and how: loss, optimizer, schedule.
 #include <algorithm>
 
+#include "kernels/core/optimizer.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -14,10 +15,10 @@ constexpr Choice<LossKind> kLosses[] = {{"auto", LossKind::kAuto},
 constexpr Choice<LossMean> kMeans[] = {{"global", LossMean::kGlobal},
                                        {"per_rank", LossMean::kPerRank}};
 constexpr Choice<OptimizerKind> kOptimizers[] = {
-    {"adamw", OptimizerKind::kAdamW},     {"adam", OptimizerKind::kAdam},
-    {"sgd", OptimizerKind::kSgd},         {"adadelta", OptimizerKind::kAdadelta},
-    {"adagrad", OptimizerKind::kAdagrad}, {"lamb", OptimizerKind::kLamb},
-    {"lion", OptimizerKind::kLion}};
+#define OPTIMIZER(name, Update, ...) {#name, OptimizerKind::k##Update},
+#define VARIANT(...)
+#include "kernels/optimizers/optimizers.inc"
+};
 constexpr Choice<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::kConstant},
                                                {"step", ScheduleKind::kStep},
                                                {"linear", ScheduleKind::kLinear},
@@ -202,13 +203,21 @@ bool any_of(E value, std::initializer_list<E> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+// A plug-in's optimizer takes every setting.
+OptimizerTraits traits_of(OptimizerKind kind) {
+  if (kind == OptimizerKind::kPlugin) return {};
+  return find_optimizer(choice_name(std::span<const Choice<OptimizerKind>>(kOptimizers), kind))
+      ->traits;
+}
+
 bool optimizer_uses(OptimizerKind kind, std::string_view name) {
-  using enum OptimizerKind;
-  if (kind == kPlugin) return true;
-  if (name == "momentum" || name == "nesterov") return kind == kSgd;
-  if (name == "betas") return any_of(kind, {kAdamW, kAdam, kLamb, kLion});
-  if (name == "eps") return !any_of(kind, {kSgd, kLion});
-  if (name == "rho") return kind == kAdadelta;
+  constexpr std::pair<std::string_view, OptimizerTakes> kSettings[] = {
+      {"momentum", kTakesMomentum}, {"nesterov", kTakesNesterov}, {"betas", kTakesBetas},
+      {"eps", kTakesEps},           {"rho", kTakesRho},
+  };
+  for (const auto& [setting, bit] : kSettings) {
+    if (name == setting) return (traits_of(kind).takes & bit) != 0;
+  }
   return true;
 }
 
@@ -232,15 +241,13 @@ bool loss_uses(LossKind kind, std::string_view name) {
 
 OptimizerOptions optimizer_defaults(OptimizerKind kind) {
   OptimizerOptions options;
+  const OptimizerTraits traits = traits_of(kind);
   options.kind = kind;
-  using enum OptimizerKind;
-  if (kind == kAdadelta) options.lr = 1;
-  if (kind == kAdagrad) options.lr = 1e-2;
-  if (kind == kLion) options.lr = 1e-4;
-  options.weight_decay = kind == kAdamW ? 1e-2 : 0;
-  options.beta2 = kind == kLion ? 0.99 : 0.999;
-  if (kind == kAdadelta || kind == kLamb) options.eps = 1e-6;
-  if (kind == kAdagrad) options.eps = 1e-10;
+  options.lr = traits.lr;
+  options.weight_decay = traits.weight_decay;
+  options.beta2 = traits.beta2;
+  options.eps = traits.eps;
+  options.rho = traits.rho;
   return options;
 }
 

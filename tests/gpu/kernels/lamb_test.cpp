@@ -1,5 +1,5 @@
 // Squares of parameters and directions against sums in double, and the step bit for bit against
-// kernels/optimizers/lamb.cpp with the lengths that follow from the device's own squares.
+// kernels/optimizers/updates.h with the lengths that follow from the device's own squares.
 #include "kernels/cuda/training/lamb.h"
 
 #include <cstring>
@@ -52,7 +52,6 @@ struct Shard {
 
 void check(const Shard& shard, bool skip) {
   const OptimizerSettings settings;
-  const ofsdp_optimizer_settings given{0, settings.beta1, settings.beta2, settings.eps, 0, 0, 0};
   Tensor param(DType::kFloat32, numbers(shard.numel, 1)),
       average(DType::kFloat32, numbers(shard.numel, 2)),
       square(DType::kFloat32, squared(numbers(shard.numel, 3))),
@@ -74,9 +73,9 @@ void check(const Shard& shard, bool skip) {
                                 on_gpu_numbers->as<ofsdp_step_numbers>()};
   std::vector<float> before = floats(param.values()), expected = before;
   std::vector<float> m = floats(average.values()), v = floats(square.values());
-  same_twice({&squares, &partials}, [&] { return add_lamb_squares(given, p, nullptr); });
+  same_twice({&squares, &partials}, [&] { return add_lamb_squares(settings, p, nullptr); });
   const Doubles found = squares.values();
-  EXPECT_CUDA(take_lamb_step(given, p, nullptr));
+  EXPECT_CUDA(take_lamb_step(settings, p, nullptr));
   const OptimizerDef& lamb = *find_optimizer("lamb");
   for (const ofsdp_parameter_part& part : shard.parts) {
     const auto at = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
@@ -118,7 +117,8 @@ TEST_F(CudaLamb, ASkippedUpdateTakesNone) { check(Shard({100, 5000}), true); }
 
 // |p| or |d| of 0: the rate alone.
 TEST_F(CudaLamb, AParameterOfZeroesMovesByTheRate) {
-  const ofsdp_optimizer_settings given{0, 0.9, 0.999, 0, 0, 0, 0};
+  OptimizerSettings given;
+  given.eps = 0;
   Tensor param(DType::kFloat32, Doubles(2)), average(DType::kFloat32, {0.1, -0.1}),
       square(DType::kFloat32, {0.001, 0.001}), squares(DType::kFloat64, Doubles(2)),
       partials(DType::kFloat64, Tensor::blank(2));

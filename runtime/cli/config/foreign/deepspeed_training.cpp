@@ -1,5 +1,7 @@
 #include "runtime/cli/config/foreign/deepspeed_training.h"
 
+#include "kernels/core/optimizer.h"
+
 namespace ofsdp::cli {
 namespace {
 
@@ -72,10 +74,12 @@ class Training {
     TypedSection section;
     OFSDP_RETURN_IF_ERROR(section.read(file_, key));
     if (!section.type) return ok_status();
-    const std::vector<std::string> types = {"Adam", "AdamW",    "SGD", "Adagrad",
-                                            "Lamb", "Adadelta", "Lion"};
-    const std::vector<std::string> names = {"adam", "adamw",    "sgd", "adagrad",
-                                            "lamb", "adadelta", "lion"};
+    std::vector<std::string> types, names;
+    for (const OptimizerDef& optimizer : optimizer_list()) {
+      if (optimizer.traits.deepspeed == nullptr) continue;
+      types.emplace_back(optimizer.traits.deepspeed);
+      names.push_back(optimizer.name);
+    }
     OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(*section.type, types));
     if (section.params) {
       OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, parameters()));

@@ -1,0 +1,360 @@
+// The formulas of the optimizers, one struct each, for the CPU's loops and the CUDA kernels alike.
+//
+//   Factors, factors(n)       the numbers that all elements share: computed in double, rounded once
+//   step(e, gradient, f)      one update of one element and its states, in float32
+//   reference(settings, span) the same in double, written independently: the oracle of the tests
+//
+// The order of operations is PyTorch's. Compilers must not contract a product and a sum.
+// Spans are views; they own nothing. Any thread may call.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/core/optimizer.h"
+
+#ifdef __CUDACC__
+#define OFSDP_BOTH __host__ __device__
+#else
+#define OFSDP_BOTH
+#endif
+
+namespace ofsdp::kernels::updates {
+
+struct Element {
+  float param;
+  float state[2];  // in the order of the optimizer's state_names
+};
+
+struct UpdateNumbers {
+  const OptimizerSettings& settings;
+  double lr;
+  double weight_decay;
+  int64_t step;  // from 1; skipped updates do not count
+};
+
+OFSDP_BOTH inline float f32(double value) { return static_cast<float>(value); }
+
+struct ElementUpdate {
+  static constexpr bool kMovesParam = true;  // false: `step` advances the states only
+};
+
+// L2 decay: the gradient plus weight_decay p.
+struct GradientDecay {
+  float weight_decay;
+  bool decays;
+
+  OFSDP_BOTH static GradientDecay of(const UpdateNumbers& n) {
+    return {f32(n.weight_decay), n.weight_decay != 0};
+  }
+  OFSDP_BOTH float operator()(float gradient, float param) const {
+    return decays ? gradient + weight_decay * param : gradient;
+  }
+};
+
+// Adam (torch.optim.Adam), t the number of this update:
+//   g += weight_decay p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// https://arxiv.org/abs/1412.6980
+// With `decoupled`, AdamW (torch.optim.AdamW): p *= 1 - lr weight_decay instead of the first line.
+// https://arxiv.org/abs/1711.05101
+template <bool decoupled>
+struct AdamUpdate : ElementUpdate {
+  struct Factors {
+    float keep;  // 1 - lr weight_decay
+    GradientDecay decay;
+    float weight1;  // 1 - beta1
+    float beta1, beta2, weight2;
+    float root_correction2;  // sqrt(1 - beta2^t)
+    float eps;
+    float minus_step;  // -lr / (1 - beta1^t)
+    bool far;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    const auto t = static_cast<double>(n.step);
+    const float weight1 = f32(1 - s.beta1);
+    return {.keep = f32(1 - n.lr * n.weight_decay),
+            .decay = GradientDecay::of(n),
+            .weight1 = weight1,
+            .beta1 = 1 - weight1,
+            .beta2 = f32(s.beta2),
+            .weight2 = f32(1 - s.beta2),
+            .root_correction2 = s.bias_correction ? f32(std::sqrt(1 - std::pow(s.beta2, t))) : 1.0f,
+            .eps = f32(s.eps),
+            .minus_step = f32(-(n.lr / (s.bias_correction ? 1 - std::pow(s.beta1, t) : 1.0))),
+            .far = weight1 >= 0.5f};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float p = decoupled && f.decay.decays ? e.param * f.keep : e.param;
+    const float g = decoupled ? gradient : f.decay(gradient, p);
+    // torch.lerp is exact at its far end too: from 0.5 on it starts there.
+    const float m =
+        f.far ? g - (g - e.state[0]) * f.beta1 : e.state[0] + f.weight1 * (g - e.state[0]);
+    const float v = e.state[1] * f.beta2 + f.weight2 * g * g;
+    e.state[0] = m;
+    e.state[1] = v;
+    e.param = p + f.minus_step * m / (std::sqrt(v) / f.root_correction2 + f.eps);
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const auto t = static_cast<double>(span.step);
+    for (int64_t i = 0; i < span.count; ++i) {
+      double &p = span.param[i], &m = span.state[0][i], &v = span.state[1][i];
+      double g = span.grad[i];
+      if (decoupled) p -= span.lr * span.weight_decay * p;
+      if (!decoupled) g += span.weight_decay * p;
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      const double corrected_m = s.bias_correction ? m / (1 - std::pow(s.beta1, t)) : m;
+      const double corrected_v = s.bias_correction ? v / (1 - std::pow(s.beta2, t)) : v;
+      p -= span.lr * corrected_m / (std::sqrt(corrected_v) + s.eps);
+    }
+  }
+};
+using Adam = AdamUpdate<false>;
+using AdamW = AdamUpdate<true>;
+
+// AdamW of Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer with
+// adam_mode 1: eps is added before the correction of the second average, and the decay applies to what
+// the step has left.
+//   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+//   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
+//   p -= lr weight_decay p
+// https://huggingface.co/docs/transformers/v4.46.0/en/main_classes/optimizer_schedules
+struct AdamWTransformers : ElementUpdate {
+  struct Factors {
+    float beta1, weight1, beta2, weight2, eps, minus_step, decay;
+  };
+  OFSDP_BOTH static double step_size(const OptimizerSettings& s, double lr, int64_t step) {
+    if (!s.bias_correction) return lr;
+    const auto t = static_cast<double>(step);
+    return lr * std::sqrt(1 - std::pow(s.beta2, t)) / (1 - std::pow(s.beta1, t));
+  }
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {.beta1 = f32(s.beta1),
+            .weight1 = f32(1 - s.beta1),
+            .beta2 = f32(s.beta2),
+            .weight2 = f32(1 - s.beta2),
+            .eps = f32(s.eps),
+            .minus_step = f32(-step_size(s, n.lr, n.step)),
+            .decay = f32(n.lr * n.weight_decay)};
+  }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    const float m = e.state[0] * f.beta1 + f.weight1 * g;
+    const float v = e.state[1] * f.beta2 + f.weight2 * g * g;
+    e.state[0] = m;
+    e.state[1] = v;
+    const float p = e.param + f.minus_step * m / (std::sqrt(v) + f.eps);
+    e.param = p - f.decay * p;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const double length = step_size(s, span.lr, span.step);
+    for (int64_t i = 0; i < span.count; ++i) {
+      double &p = span.param[i], &m = span.state[0][i], &v = span.state[1][i];
+      const double g = span.grad[i];
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      p -= length * m / (std::sqrt(v) + s.eps);
+      p -= span.lr * span.weight_decay * p;
+    }
+  }
+};
+
+// SGD (torch.optim.SGD, dampening 0):
+//   g += weight_decay p
+//   b = g at the first update, else momentum b + g
+//   p -= lr d,  d = g without momentum, g + momentum b with nesterov, else b
+struct Sgd : ElementUpdate {
+  struct Factors {
+    float minus_lr;
+    GradientDecay decay;
+    float momentum;
+    bool moves, first, nesterov;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {.minus_lr = f32(-n.lr),
+            .decay = GradientDecay::of(n),
+            .momentum = f32(s.momentum),
+            .moves = s.momentum != 0,
+            .first = n.step == 1,
+            .nesterov = s.nesterov};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float g = f.decay(gradient, e.param);
+    if (!f.moves) {
+      e.param += f.minus_lr * g;
+      return;
+    }
+    const float b = f.first ? g : f.momentum * e.state[0] + g;
+    e.state[0] = b;
+    e.param += f.minus_lr * (f.nesterov ? g + f.momentum * b : b);
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      double d = span.grad[i] + span.weight_decay * span.param[i];
+      if (s.momentum != 0) {
+        double& b = span.state[0][i];
+        b = span.step == 1 ? d : s.momentum * b + d;
+        d = s.nesterov ? d + s.momentum * b : b;
+      }
+      span.param[i] -= span.lr * d;
+    }
+  }
+};
+
+// Adagrad (torch.optim.Adagrad, lr_decay 0, initial accumulator 0):
+//   g += weight_decay p;  s += g^2;  p -= lr g / (sqrt(s) + eps)
+// https://jmlr.org/papers/v12/duchi11a.html
+struct Adagrad : ElementUpdate {
+  struct Factors {
+    float minus_lr;
+    GradientDecay decay;
+    float eps;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    return {f32(-n.lr), GradientDecay::of(n), f32(n.settings.eps)};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float g = f.decay(gradient, e.param);
+    e.state[0] = e.state[0] + g * g;
+    e.param += f.minus_lr * g / (std::sqrt(e.state[0]) + f.eps);
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      const double g = span.grad[i] + span.weight_decay * span.param[i];
+      span.state[0][i] += g * g;
+      span.param[i] -= span.lr * g / (std::sqrt(span.state[0][i]) + s.eps);
+    }
+  }
+};
+
+// Adadelta (torch.optim.Adadelta):
+//   g += weight_decay p;  s = rho s + (1 - rho) g^2;  d = sqrt(a + eps) / sqrt(s + eps) g
+//   a = rho a + (1 - rho) d^2;  p -= lr d
+// https://arxiv.org/abs/1212.5701
+struct Adadelta : ElementUpdate {
+  struct Factors {
+    float minus_lr;
+    GradientDecay decay;
+    float rho, weight, eps;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {f32(-n.lr), GradientDecay::of(n), f32(s.rho), f32(1 - s.rho), f32(s.eps)};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float g = f.decay(gradient, e.param);
+    const float s = e.state[0] * f.rho + f.weight * g * g;
+    const float delta = std::sqrt(e.state[1] + f.eps) / std::sqrt(s + f.eps) * g;
+    e.state[0] = s;
+    e.state[1] = e.state[1] * f.rho + f.weight * delta * delta;
+    e.param += f.minus_lr * delta;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      const double g = span.grad[i] + span.weight_decay * span.param[i];
+      double &square = span.state[0][i], &accumulated = span.state[1][i];
+      square = s.rho * square + (1 - s.rho) * g * g;
+      const double delta = std::sqrt(accumulated + s.eps) / std::sqrt(square + s.eps) * g;
+      accumulated = s.rho * accumulated + (1 - s.rho) * delta * delta;
+      span.param[i] -= span.lr * delta;
+    }
+  }
+};
+
+// Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2):
+//   p -= lr weight_decay p;  c = beta1 m + (1 - beta1) g;  p -= lr sign(c);  m = beta2 m + (1 - beta2) g
+// sign(0) is 0. https://arxiv.org/abs/2302.06675
+struct Lion : ElementUpdate {
+  struct Factors {
+    float lr, keep, beta1, rest1, beta2, rest2;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {f32(n.lr),    f32(1 - n.lr * n.weight_decay),
+            f32(s.beta1), f32(1 - s.beta1),
+            f32(s.beta2), f32(1 - s.beta2)};
+  }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    const float m = e.state[0];
+    const float c = f.beta1 * m + f.rest1 * g;
+    const float length = c > 0 ? f.lr : c < 0 ? -f.lr : 0.0f;
+    e.param = e.param * f.keep - length;
+    e.state[0] = f.beta2 * m + f.rest2 * g;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      double& m = span.state[0][i];
+      const double g = span.grad[i], c = s.beta1 * m + (1 - s.beta1) * g;
+      span.param[i] *= 1 - span.lr * span.weight_decay;
+      span.param[i] -= span.lr * ((c > 0) - (c < 0));
+      m = s.beta2 * m + (1 - s.beta2) * g;
+    }
+  }
+};
+
+// LAMB (You et al., "Large Batch Optimization for Deep Learning", 2019, algorithm 2), with the two
+// averages and their corrections of Adam:
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   d = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p
+//   p -= lr |p| / |d| d      the trust ratio |p| / |d| of a whole parameter; 1 where a norm is 0
+// `step` advances m and v, `direction` returns d: the norms need all spans of the parameter.
+// https://arxiv.org/abs/1904.00962
+struct Lamb : ElementUpdate {
+  static constexpr bool kMovesParam = false;
+  struct Factors {
+    float beta1, rest1, beta2, rest2;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {f32(s.beta1), f32(1 - s.beta1), f32(s.beta2), f32(1 - s.beta2)};
+  }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    e.state[0] = f.beta1 * e.state[0] + f.rest1 * g;
+    e.state[1] = f.beta2 * e.state[1] + f.rest2 * g * g;
+  }
+
+  struct Direction {
+    float correction1, root_correction2;  // 1 - beta1^t, sqrt(1 - beta2^t)
+    float eps;
+
+    OFSDP_BOTH float operator()(float average, float square, float weight_decay,
+                                float param) const {
+      const float denominator = std::sqrt(square) / root_correction2 + eps;
+      return average / correction1 / denominator + weight_decay * param;
+    }
+  };
+  OFSDP_BOTH static Direction direction(const OptimizerSettings& s, int64_t step) {
+    const auto t = static_cast<double>(step);
+    return {f32(1 - std::pow(s.beta1, t)), f32(std::sqrt(1 - std::pow(s.beta2, t))), f32(s.eps)};
+  }
+  OFSDP_BOTH static double step_length(double lr, double param_norm, double direction_norm) {
+    return lr * (param_norm == 0 || direction_norm == 0 ? 1.0 : param_norm / direction_norm);
+  }
+
+  // REQUIRES: the span is a whole parameter.
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const auto t = static_cast<double>(span.step);
+    std::vector<double> d(static_cast<size_t>(span.count));
+    double squares_of_p = 0, squares_of_d = 0;
+    for (int64_t i = 0; i < span.count; ++i) {
+      double &m = span.state[0][i], &v = span.state[1][i];
+      m = s.beta1 * m + (1 - s.beta1) * span.grad[i];
+      v = s.beta2 * v + (1 - s.beta2) * span.grad[i] * span.grad[i];
+      const double corrected_m = m / (1 - std::pow(s.beta1, t));
+      const double corrected_v = v / (1 - std::pow(s.beta2, t));
+      double& di = d[static_cast<size_t>(i)];
+      di = corrected_m / (std::sqrt(corrected_v) + s.eps) + span.weight_decay * span.param[i];
+      squares_of_p += span.param[i] * span.param[i];
+      squares_of_d += di * di;
+    }
+    const bool none = squares_of_p == 0 || squares_of_d == 0;
+    const double ratio = none ? 1 : std::sqrt(squares_of_p) / std::sqrt(squares_of_d);
+    for (int64_t i = 0; i < span.count; ++i) {
+      span.param[i] -= span.lr * ratio * d[static_cast<size_t>(i)];
+    }
+  }
+};
+
+}  // namespace ofsdp::kernels::updates
