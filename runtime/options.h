@@ -192,6 +192,7 @@ struct PlanReportOptions {
   std::optional<int64_t> world;  // ranks that need not be there; none: those that are
   std::string topology;          // empty: this machine
   std::string html;              // empty: none
+  bool operations = false;       // the lowered programs instead of the report
 };
 
 struct Options {

@@ -39,6 +39,7 @@ struct Words {
   std::vector<Flag> flags;
   std::optional<std::string> config;
   bool json = false;
+  bool operations = false;
   bool inference = false;
   bool verify = false;
   std::optional<std::string> format, form;
@@ -69,6 +70,7 @@ class Scanner {
   Status scan_option(const std::string& word) {
     if (word == "--help" || word == "-h") return on(words_.help);
     if (word == "--json") return on(words_.json);
+    if (word == "--operations") return on(words_.operations);
     if (word == "--inference") return on(words_.inference);
     if (word == "--verify") return on(words_.verify);
     const size_t equals = word.find('=');
@@ -179,6 +181,9 @@ Status check_command(const CommandEntry& command, const Words& words) {
                                         : "html",
                        command.name);
   }
+  if (!plans && words.operations) {
+    return input_error("--operations has no effect with fsdp-run {}", command.name);
+  }
   if (words.world && parse_integer(*words.world).value_or(0) < 1) {
     return input_error("--world: expected a whole number of at least 1, found '{}'", *words.world);
   }
@@ -242,6 +247,7 @@ Result<Options> read_sources(const CommandEntry& command, const Words& words, Op
   options.form = words.form.value_or(options.form);
   if (words.world) options.report.world = parse_integer(*words.world);
   options.report.topology = words.topology.value_or("");
+  options.report.operations = words.operations;
   options.report.html = words.html.value_or("");
   return options;
 }

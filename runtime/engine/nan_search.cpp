@@ -29,20 +29,24 @@ Result<std::string> nan_of(const BoundRun& run, const Graph& graph, const NanSea
 
 }  // namespace
 
+bool is_of_unshard(const Operation& op) {
+  return op.kind == OpKind::kUnshard || op.kind == OpKind::kCopyUp;
+}
+
 bool any_nan(std::span<const float> values) {
   return std::ranges::any_of(values, [](float value) { return std::isnan(value); });
 }
 
 Result<std::string> first_nan(const BoundProgram& program, const NanSearch& search) {
   std::string first;
-  for (const BoundStep& step : program.steps) {
-    if (step.kind == StepKind::kCheckLoss) break;
+  for (const Operation& op : program.operations) {
+    if (op.kind == OpKind::kCheckLoss) break;
     if (!first.empty() && !search.together) break;
-    const bool runs = step.kind == StepKind::kRun && search.here && first.empty();
-    if (!runs && step.kind != StepKind::kGather) continue;
-    OFSDP_RETURN_IF_ERROR(search.execute(step));
+    const bool runs = op.kind == OpKind::kRun && search.here && first.empty();
+    if (!runs && !is_of_unshard(op)) continue;
+    OFSDP_RETURN_IF_ERROR(search.execute(op));
     if (!runs) continue;
-    const BoundRun& run = program.runs[static_cast<size_t>(step.index)];
+    const BoundRun& run = program.runs[static_cast<size_t>(op.run)];
     OFSDP_ASSIGN_OR_RETURN(first, nan_of(run, program.plan->graph, search));
   }
   return first.empty() ? "none found when run again" : first;

@@ -13,16 +13,19 @@
 
 namespace ofsdp::runtime {
 
+// Of forward: an unshard, or the copy up before it.
+bool is_of_unshard(const Operation& op);
+
 bool any_nan(std::span<const float> values);
 
 struct NanSearch {
-  std::function<Status(const BoundStep&)> execute;         // comes back when the step is done
+  std::function<Status(const Operation&)> execute;         // comes back when the step is done
   std::function<Result<bool>(const TensorView&)> has_nan;  // float32 with an address
   bool here = true;       // false: this rank only takes part in the gathers of those that search
   bool together = false;  // other ranks wait in every gather, also behind the first NaN
 };
 
-// The value or node, in words. Runs and gathers only.
+// The value or node, in words. Runs nodes and unshards units, no more.
 Result<std::string> first_nan(const BoundProgram& program, const NanSearch& search);
 
 // kFault of a loss that is not finite; `first` may be empty.

@@ -21,26 +21,9 @@
 #include "fsdp/plan/plan.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/engine/update_program.h"
-#include "runtime/program/rank_memory.h"
+#include "runtime/program/unit_state.h"
 
 namespace ofsdp::runtime {
-
-// What the rank holds of one unit.
-struct UnitState {
-  float* owned = nullptr;         // parameters: the shard, or the whole; with an offload of the
-                                  // device, in Plan::rest_dtype, or null
-  std::vector<float*> optimizer;  // like owned
-  std::byte* frozen = nullptr;    // the share of the frozen ones, in Plan::param_dtype
-  std::byte* whole = nullptr;     // all parameters in Plan::param_dtype, where they rest; or null
-  std::byte* rounded = nullptr;   // of these the owned ones, which an update writes anew; or null
-  float* gradient = nullptr;      // like owned, where the reduced gradient waits; or null
-  std::byte* slot = nullptr;      // the unit's gradient slot, whole, in Plan::slot_dtype
-  int64_t owned_numel = 0;
-  int64_t owned_begin = 0;  // of the unit's flat elements
-};
-
-std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
-                                   const MemoryBases& memory);
 
 struct UpdateNumbers {
   double lr = 0;

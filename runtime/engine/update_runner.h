@@ -1,16 +1,17 @@
-// UpdateRunner: what runs an update, on the CPU (Executor) or on a device (DeviceExecutor).
+// UpdateRunner: what runs an update, on the CPU (CpuEngine) or on a device (DeviceEngine).
 //
 // An update is begin_update, then `run` for each of its micro-batches. On a device `run` puts the
 // work on its streams and comes back, so the numbers of an update come one update late: `outcome`
 // gives those of the oldest update that has not been given. On the CPU there is nothing to wait for.
 //
-// Ownership: views. Threads: the one that made it. Errors: as Executor.
+// Ownership: views. Threads: the one that made it. Errors: as CpuEngine.
 #pragma once
 
 #include <optional>
 #include <span>
 
 #include "runtime/engine/loss_scale.h"
+#include "runtime/engine/optimizer_step.h"
 #include "runtime/log/exposed_time.h"
 #include "runtime/program/binding.h"
 
@@ -34,6 +35,19 @@ struct UpdateOutcome {  // of this rank
   double loss = 0;          // each micro-batch's times its share
   double squared_norm = 0;  // unscaled
   double samples = 0;
+};
+
+class TraceRecorder;
+
+struct ExecutorOptions {
+  uint64_t seed = 0;
+  double clip_norm = 0;                  // 0: none
+  bool scale_loss = false;               // float16
+  int64_t steps_done = 0;                // of the optimizer before the run
+  DType buffer_dtype = DType::kFloat32;  // what running statistics are rounded to
+  TraceRecorder* trace = nullptr;        // null: nothing is recorded
+  bool graphs = true;                    // of a device: steps are captured and replayed
+  double timeout_seconds = 300;          // of a device: how long a rank may be late
 };
 
 class UpdateRunner {

@@ -22,21 +22,6 @@ constexpr std::array kRowNames{"compute",   "communication", "inputs up",
 
 int number(TraceRow row) { return static_cast<int>(row) - static_cast<int>(TraceRow::kCompute); }
 
-TraceRow row_of(StepKind kind) {
-  switch (kind) {
-    case StepKind::kGather:
-    case StepKind::kAcquire:
-    case StepKind::kReduce:
-    case StepKind::kReduceUpdate:
-    case StepKind::kAllReduce:
-    case StepKind::kClip:
-    case StepKind::kTrust:
-      return TraceRow::kCommunication;
-    default:
-      return TraceRow::kCompute;
-  }
-}
-
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -50,12 +35,14 @@ struct StepText {
 
 StepText describe(const ProgramPlan& program, const Plan& plan, const Step& step) {
   const std::string kind = step_name(step.kind);
-  StepText text{is_shown(step.kind), row_of(step.kind), quoted(kind), quoted(kind)};
-  if (step.kind == StepKind::kRun) {
+  const StepTraits& of = traits(step.kind);
+  StepText text{of.shown, of.waits ? TraceRow::kCommunication : TraceRow::kCompute, quoted(kind),
+                quoted(kind)};
+  if (of.subject == StepSubject::kNode) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
     text.name = quoted(node.name.empty() ? node.op->full_name() : node.name);
     text.category = quoted(node.op->full_name());
-  } else if (step.index >= 0 && step.kind != StepKind::kCarry) {
+  } else if (of.subject == StepSubject::kUnit) {
     const Unit& unit = plan.units[static_cast<size_t>(step.index)];
     text.name = quoted(format_text("{} u{} {}", kind, unit.id, unit.name));
   }
@@ -172,11 +159,6 @@ Result<int64_t> common_base(const TraceRecorder& recorder, Communicator& communi
 }
 
 }  // namespace
-
-bool is_shown(StepKind kind) {
-  return kind != StepKind::kFree && kind != StepKind::kPost && kind != StepKind::kPostShard &&
-         kind != StepKind::kCheckLoss;
-}
 
 std::string trace_lines(const TraceRecorder& recorder, const Plan& plan, int rank, int64_t base) {
   return LineWriter(plan, rank, base).write(recorder);

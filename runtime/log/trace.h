@@ -46,9 +46,6 @@ struct TraceEvent {
   int64_t update;  // from 1
 };
 
-// Steps that take no time would only hide the others.
-bool is_shown(StepKind kind);
-
 inline constexpr size_t kTraceEvents = size_t{1} << 18;
 inline constexpr size_t kTraceBytes = kTraceEvents * sizeof(TraceEvent);
 

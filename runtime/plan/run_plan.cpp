@@ -268,6 +268,10 @@ Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const Mod
   return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
 }
 
+LoweringContext lowering(const RunPlan& plan, int rank) {
+  return {plan.plan, rank, plan.memory, plan.slots, plan.kept, plan.device != nullptr};
+}
+
 bool is_carried(const RunPlan& plan, int parameter) {
   for (const auto& [key, program] : plan.programs) {
     for (const Carried& c : program.graph.carried) {

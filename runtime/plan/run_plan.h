@@ -14,8 +14,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
 #include "runtime/plan/model_setup.h"
-#include "runtime/program/program.h"
-#include "runtime/program/rank_memory.h"
+#include "runtime/program/lower.h"
 
 namespace ofsdp::runtime {
 
@@ -52,6 +51,9 @@ struct RunPlan {
                                                const std::vector<OptimizerDef>& optimizers,
                                                std::shared_ptr<KernelCache> kernels = nullptr);
 };
+
+// What the programs of rank `rank` are lowered with; views of the plan.
+LoweringContext lowering(const RunPlan& plan, int rank);
 
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.
 bool is_carried(const RunPlan& plan, int parameter);

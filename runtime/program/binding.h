@@ -1,15 +1,12 @@
-// BoundProgram: a ProgramPlan with every offset turned into an address. What the executor's loop
-// reads.
+// BoundProgram: a program lowered for this rank, with the address of every operand. What an engine runs.
 //
-// Ownership: views of RankMemory; kernels belong to the cache. The session owns it. Threads: one.
+// Inputs: the data pointers of `inputs` are set for each micro-batch, wherever its columns are.
+// Ownership: views of the rank's memory; kernels belong to the cache. RunState owns it. Threads: one.
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "runtime/engine/optimizer_step.h"
-#include "runtime/program/program.h"
-#include "runtime/program/rank_memory.h"
+#include "runtime/program/lower.h"
 
 namespace ofsdp::runtime {
 
@@ -21,15 +18,6 @@ struct BoundRun {
   const Node* node = nullptr;
 };
 
-struct BoundStep {
-  StepKind kind;
-  int index;                          // unit, or position in runs
-  std::byte* slot = nullptr;          // Gather, Carry: where to
-  const std::byte* source = nullptr;  // Carry: where from
-  size_t bytes = 0;                   // Carry
-};
-
-// Where the data pointer of an input stands, to be set for each micro-batch.
 struct InputPatch {
   int run;
   int operand;
@@ -38,21 +26,19 @@ struct InputPatch {
 
 struct BoundProgram {
   const ProgramPlan* plan = nullptr;
-  std::vector<BoundStep> steps;
+  std::vector<Operation> operations;
+  std::vector<Operation> host;  // LoweredProgram::host
   std::vector<BoundRun> runs;
   std::vector<InputPatch> inputs;
-  std::vector<std::byte*> accumulate;  // per unit: this micro-batch's gradients, or null
   const float* loss = nullptr;
   const int64_t* matches = nullptr;  // right answers, kept labels; or null
 };
 
 struct BindingContext {
-  const Plan& plan;
-  const RankMemoryPlan& offsets;
+  LoweringContext lowering;
   const MemoryBases& memory;
-  const std::vector<UnitState>& units;
-  const KeptPlan& kept;
-  float* loss_weight;
+  std::byte* host = nullptr;  // what an offload pins
+  float* loss_weight = nullptr;
 };
 
 BoundProgram bind(const ProgramPlan& program, const BindingContext& context);

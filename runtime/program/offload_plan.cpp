@@ -8,8 +8,8 @@
 namespace ofsdp::runtime {
 namespace {
 
-// How the gradient arrives: device_executor_offload.cpp sends it so.
-void settle_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {
+// How the gradient arrives on the host; lower sends it so.
+void plan_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {
   const bool summed = accumulates && unit.plan.shards_gradients;
   const bool summed_again = unit.plan.sums_copies && unit.plan.shards_gradients;
   made.summed = summed || summed_again;
@@ -42,7 +42,7 @@ OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_sta
   }
   made.gradient = take(offload.bytes, bytes);
   offload.gradient_bytes += bytes;
-  settle_gradient(plan, unit, accumulates, made);
+  plan_gradient(plan, unit, accumulates, made);
   return made;
 }
 
@@ -61,65 +61,6 @@ OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulate
     offload.slots = std::max(2, ahead + 1);
   }
   return offload;
-}
-
-bool lands(const Plan& plan, const OffloadPlan& offload, const CompileOptions& options,
-           const Step& step) {
-  switch (step.kind) {
-    case StepKind::kReduceUpdate:
-      return !offload.units[static_cast<size_t>(step.index)].passes_slots;
-    case StepKind::kReduce:
-      return options.last_micro && options.clip &&
-             !offload.units[static_cast<size_t>(step.index)].passes_slots &&
-             !plan.units[static_cast<size_t>(step.index)].plan.sums_copies;
-    case StepKind::kAllReduce:
-      return options.clip;
-    case StepKind::kUpdate:
-      return !options.clip;
-    default:
-      return false;
-  }
-}
-
-namespace {
-
-OffloadTraffic step_traffic(const Plan& plan, const OffloadPlan& offload,
-                            const CompileOptions& options, const Step& step) {
-  OffloadTraffic traffic;
-  if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry)
-    return traffic;
-  const Unit& unit = plan.units[static_cast<size_t>(step.index)];
-  const OffloadedUnit& offloaded = offload.units[static_cast<size_t>(step.index)];
-  const auto owned = static_cast<size_t>(plan.owned_numel(unit));
-  const bool params = plan.offload == CpuOffload::kParams;
-  const size_t rest = owned * dtype_size(plan.rest_dtype);
-  if (step.kind == StepKind::kGather && params) {
-    const auto frozen = static_cast<size_t>(plan.owned_frozen(unit, 0).numel);
-    traffic.up += rest + frozen * dtype_size(plan.param_dtype);
-  }
-  const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate;
-  const bool passes = reduces && offloaded.passes_slots;
-  if (passes && !options.first_micro) traffic.up += owned * sizeof(float);
-  if (passes || lands(plan, offload, options, step)) {
-    traffic.down += owned * dtype_size(offloaded.landed);
-  }
-  const bool updates = step.kind == StepKind::kReduceUpdate || step.kind == StepKind::kUpdate;
-  if (updates && !params) traffic.up += rest;
-  return traffic;
-}
-
-}  // namespace
-
-OffloadTraffic offload_traffic(const Plan& plan, const OffloadPlan& offload,
-                               const CompileOptions& options, const Schedule& schedule) {
-  OffloadTraffic sum;
-  for (const Step& step : schedule.steps) {
-    const OffloadTraffic one = step_traffic(plan, offload, options, step);
-    sum.up += one.up;
-    sum.down += one.down;
-  }
-  if (options.training && options.last_micro) sum.down += sizeof(ofsdp_run_state);
-  return sum;
 }
 
 }  // namespace ofsdp::runtime

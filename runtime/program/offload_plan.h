@@ -52,18 +52,4 @@ struct OffloadPlan {
 // `accumulates`: an update has several micro-batches. `ahead`: units whose copies are under way at once.
 OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulates, int ahead);
 
-// Whether the step sends a gradient down from where the unit's slot or its sum on the device is. (One
-// that passes slots comes down from these.)
-bool lands(const Plan& plan, const OffloadPlan& offload, const CompileOptions& options,
-           const Step& step);
-
-struct OffloadTraffic {
-  size_t up = 0;
-  size_t down = 0;
-};
-
-// Bytes that a micro-batch and, if it ends one, its update copy.
-OffloadTraffic offload_traffic(const Plan& plan, const OffloadPlan& offload,
-                               const CompileOptions& options, const Schedule& schedule);
-
 }  // namespace ofsdp::runtime

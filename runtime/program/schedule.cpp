@@ -1,53 +1,41 @@
 #include "runtime/program/schedule.h"
 
 #include <algorithm>
+#include <array>
 
 #include "runtime/program/schedule_places.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-const char* kind_name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kGather:
-      return "Gather";
-    case StepKind::kFree:
-      return "Free";
-    case StepKind::kRun:
-      return "Run";
-    case StepKind::kCheckLoss:
-      return "CheckLoss";
-    case StepKind::kCarry:
-      return "Carry";
-    case StepKind::kAcquire:
-      return "Acquire";
-    case StepKind::kAccumulate:
-      return "Accumulate";
-    case StepKind::kPost:
-      return "Post";
-    case StepKind::kReduce:
-      return "Reduce";
-    case StepKind::kPostShard:
-      return "PostShard";
-    case StepKind::kAllReduce:
-      return "AllReduce";
-    case StepKind::kReduceUpdate:
-      return "ReduceUpdate";
-    case StepKind::kClip:
-      return "Clip";
-    case StepKind::kUpdate:
-      return "Update";
-    case StepKind::kTrust:
-      return "Trust";
-    case StepKind::kApply:
-      return "Apply";
-  }
-  return "";
-}
+using enum StepSubject;
+
+// In the order of StepKind.
+constexpr std::array<StepTraits, 16> kTraits{{
+    {"Gather", kUnit, true, true, true, true},
+    {"Free", kUnit, false, false, false, false},
+    {"Run", kNode, false, false, true, true},
+    {"CheckLoss", kRun, false, false, false, true},
+    {"Carry", kBuffer, false, false, true, true},
+    {"Acquire", kUnit, true, true, true, true},
+    {"Accumulate", kUnit, true, false, true, true},
+    {"Post", kUnit, true, false, false, false},
+    {"Reduce", kUnit, true, true, true, true},
+    {"PostShard", kUnit, true, false, false, false},
+    {"AllReduce", kUnit, true, true, true, true},
+    {"ReduceUpdate", kUnit, true, true, true, true},
+    {"Clip", kRun, true, true, true, true},
+    {"Update", kUnit, true, false, true, true},
+    {"Trust", kRun, true, true, true, true},
+    {"Apply", kUnit, true, false, true, true},
+}};
+static_assert(kTraits.size() == static_cast<size_t>(StepKind::kApply) + 1);
 
 }  // namespace
 
-const char* step_name(StepKind kind) { return kind_name(kind); }
+const StepTraits& traits(StepKind kind) { return kTraits[static_cast<size_t>(kind)]; }
+
+const char* step_name(StepKind kind) { return traits(kind).name; }
 
 Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& options) {
   StepPlaces places(graph.nodes.size());
@@ -98,10 +86,7 @@ std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan) {
   return unit;
 }
 
-bool communicates(const Step& step) {
-  return step.kind != StepKind::kRun && step.kind != StepKind::kCheckLoss &&
-         step.kind != StepKind::kFree && step.kind != StepKind::kCarry;
-}
+bool communicates(const Step& step) { return traits(step.kind).communicates; }
 
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed) {
   uint64_t hash = 14695981039346656037ull ^ seed;
@@ -122,11 +107,12 @@ std::string text(const Schedule& schedule, const Graph& graph) {
   std::string out;
   for (size_t i = 0; i < schedule.steps.size(); ++i) {
     const Step& step = schedule.steps[i];
-    out += format_text("{:4} {}", i, kind_name(step.kind));
-    if (step.kind == StepKind::kRun) {
+    const StepSubject subject = traits(step.kind).subject;
+    out += format_text("{:4} {}", i, step_name(step.kind));
+    if (subject == kNode) {
       const Node& node = graph.nodes[static_cast<size_t>(step.index)];
       out += format_text(" n{} {} '{}'", step.index, node.op->full_name(), node.name);
-    } else if (step.kind == StepKind::kCarry) {
+    } else if (subject == kBuffer) {
       const Carried& c = graph.carried[static_cast<size_t>(step.index)];
       out += " '" + graph.parameters[static_cast<size_t>(c.parameter)].name + "'";
     } else if (step.index >= 0) {

@@ -92,12 +92,25 @@ std::vector<int> parameter_behind(const Graph& graph);
 // For each parameter, trained or frozen: its unit, or -1 where it is kept whole.
 std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 
+// What a step is about: its index.
+enum class StepSubject : uint8_t { kNode, kUnit, kBuffer, kRun };
+
+struct StepTraits {
+  const char* name;  // "Gather"
+  StepSubject subject;
+  bool communicates;  // all ranks have it at the same place
+  bool waits;         // for other ranks, on a CPU
+  bool shown;         // in a trace: a step that takes no time would only hide the others
+  bool on_device;     // a device has something to do for it
+};
+const StepTraits& traits(StepKind kind);
+
 bool communicates(const Step& step);
 
 // Two steps apart in anything that communicates have different hashes (FNV-1a, 64 bits).
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed = 0);
 
-const char* step_name(StepKind kind);  // "Gather"
+const char* step_name(StepKind kind);
 std::string text(const Schedule& schedule, const Graph& graph);
 
 }  // namespace ofsdp::runtime

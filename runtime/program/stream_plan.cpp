@@ -89,6 +89,23 @@ class StreamPlanner {
 
 }  // namespace
 
+std::vector<StepAccess> step_accesses(std::span<const Operation> operations, size_t steps) {
+  constexpr uintptr_t kApart = uintptr_t{1} << 42;
+  std::vector<StepAccess> list(steps);
+  for (const Operation& op : operations) {
+    StepAccess& step = list[static_cast<size_t>(op.step)];
+    step.stream = std::max(step.stream, op.lane);
+    for (const Operand& o : op.operands) {
+      if (o.area == Area::kNone || o.area == Area::kInput || o.count == 0) continue;
+      const uintptr_t place = static_cast<uintptr_t>(o.area) * kApart;
+      step.touches.push_back(
+          {reinterpret_cast<const std::byte*>(place + static_cast<uintptr_t>(o.offset)), o.bytes(),
+           o.writes});
+    }
+  }
+  return list;
+}
+
 StreamPlan plan_streams(const std::vector<StepAccess>& steps) { return StreamPlanner(steps).run(); }
 
 }  // namespace ofsdp::runtime

@@ -12,8 +12,10 @@
 // Pure. Ownership: values. Threads: any. Errors: none.
 #pragma once
 
-#include <cstddef>
+#include <span>
 #include <vector>
+
+#include "runtime/program/operation.h"
 
 namespace ofsdp::runtime {
 
@@ -22,8 +24,6 @@ struct MemoryAccess {
   size_t bytes = 0;
   bool writes = false;
 };
-
-enum class Lane { kCompute, kCommunication, kDownload };
 
 struct StepAccess {
   Lane stream = Lane::kCompute;
@@ -46,5 +46,9 @@ struct StreamPlan {
 };
 
 StreamPlan plan_streams(const std::vector<StepAccess>& steps);
+
+// What each of `steps` steps touches. Addresses are made up of area and offset: they are compared and
+// never followed. Inputs have none; only uploads write them.
+std::vector<StepAccess> step_accesses(std::span<const Operation> operations, size_t steps);
 
 }  // namespace ofsdp::runtime

@@ -2,39 +2,19 @@
 
 #include <array>
 
-#include "runtime/engine/device/device_accesses.h"
 #include "runtime/plan/planning_device.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-// Where the regions could lie: far apart, never looked at.
-MemoryBases made_up_bases() {
-  constexpr uintptr_t kApart = uintptr_t{1} << 42;
-  const auto at = [](uintptr_t place) { return reinterpret_cast<std::byte*>(place * kApart); };
-  return {at(1), at(2), at(3), at(4)};
-}
-
 std::map<const ProgramPlan*, StreamPlan> plan_all_streams(const RunPlan& run) {
-  const MemoryBases bases = made_up_bases();
-  const std::vector<UnitState> units = unit_states(run.plan, 0, run.memory, bases);
-  const std::byte* const state = bases.shared + region_bytes(run.memory.shared);
-  const bool measures =
-      run.optimizer->direction != nullptr && run.plan.offload == CpuOffload::kNone;
-  const AccessContext touched{run.plan, run.memory.offload, units,
-                              state,    run.plan.world > 1, measures};
-  const BindingContext context{run.plan, run.memory,
-                               bases,    units,
-                               run.kept, reinterpret_cast<float*>(bases.kept + run.kept.bytes())};
   std::map<const ProgramPlan*, StreamPlan> streams;
   for (const auto& [key, program] : run.programs) {
-    streams.emplace(&program, plan_streams(step_accesses(touched, bind(program, context))));
+    const LoweredProgram lowered = lower(program, lowering(run, 0));
+    streams.emplace(&program,
+                    plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
   }
   return streams;
-}
-
-bool puts_nothing(StepKind kind) {
-  return kind == StepKind::kFree || kind == StepKind::kPost || kind == StepKind::kPostShard;
 }
 
 }  // namespace
@@ -72,7 +52,7 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
   const StreamPlan& plan = part.streams.at(&program);
   std::array<int, 3> steps{};
   for (size_t s = 0; s < plan.steps.size(); ++s) {
-    if (puts_nothing(program.schedule.steps[s].kind)) continue;
+    if (!traits(program.schedule.steps[s].kind).on_device) continue;
     ++steps[static_cast<size_t>(plan.steps[s].stream)];
   }
   std::string out = "streams:";

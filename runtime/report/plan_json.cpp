@@ -78,12 +78,13 @@ Json memory_json(const PlanReport& report) {
 
 Json step_json(const ProgramPlan& program, const Step& step) {
   Json out{{"step", step_name(step.kind)}};
-  if (step.kind == StepKind::kRun) {
+  const StepSubject subject = traits(step.kind).subject;
+  if (subject == StepSubject::kNode) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
     out["node"] = node.name;
     out["op"] = node.op->full_name();
     out["backward"] = node.backward;
-  } else if (step.kind == StepKind::kCarry) {
+  } else if (subject == StepSubject::kBuffer) {
     const Carried& c = program.graph.carried[static_cast<size_t>(step.index)];
     out["parameter"] = program.graph.parameters[static_cast<size_t>(c.parameter)].name;
   } else if (step.index >= 0) {

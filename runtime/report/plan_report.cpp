@@ -22,11 +22,12 @@ const ProgramPlan& largest_program(const RunPlan& plan) {
 
 std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
   const Step& step = program.schedule.steps[static_cast<size_t>(s)];
-  if (step.kind == StepKind::kRun) {
+  const StepSubject subject = traits(step.kind).subject;
+  if (subject == StepSubject::kNode) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
     return format_text("{} '{}'", node.op->full_name(), node.name);
   }
-  if (step.index < 0 || step.kind == StepKind::kCarry) return step_name(step.kind);
+  if (step.index < 0 || subject == StepSubject::kBuffer) return step_name(step.kind);
   return format_text("{} u{} ({})", step_name(step.kind), step.index,
                      plan.units[static_cast<size_t>(step.index)].name);
 }

@@ -50,6 +50,8 @@ struct PlanReport {
 Result<PlanReport> make_report(const RunPlan& plan, const Options& options);
 
 std::string text(const PlanReport& report);
+// --operations: the programs as rank 0 runs them (runtime/program/operation.h).
+std::string operations_text(const RunPlan& plan);
 std::string to_json(const PlanReport& report, const Options& options);
 std::string page(const PlanReport& report, const Options& options);
 

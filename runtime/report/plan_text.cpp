@@ -70,15 +70,18 @@ std::string update_text(const PlanReport& report) {
   return out;
 }
 
+std::string name_of(const ProgramKey& key) {
+  return format_text("{} of {} samples{}{}", key.training ? "training" : "evaluation", key.batch,
+                     key.first_micro ? "" : ", not the first of an update",
+                     key.last_micro ? "" : ", not the last");
+}
+
 std::string head(const PlanReport& report, const ProgramReport& entry) {
-  const ProgramKey& key = *entry.key;
   const MemoryPlan& memory = entry.program->memory;
   std::string out = format_text(
-      "\n{} of {} samples{}{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
+      "\n{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
       "{}, workspace {})",
-      key.training ? "training" : "evaluation", key.batch,
-      key.first_micro ? "" : ", not the first of an update", key.last_micro ? "" : ", not the last",
-      entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
+      name_of(*entry.key), entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
       memory.peak_activations, memory.peak_gathered, memory.peak_workspace);
   if (report.device) return out + "\n" + streams_line(*report.device, *entry.program);
   return out + format_text(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
@@ -117,6 +120,15 @@ std::string schedule_text(const PlanReport& report, const ProgramReport& entry) 
 }
 
 }  // namespace
+
+std::string operations_text(const RunPlan& plan) {
+  std::string out;
+  for (const auto& [key, program] : plan.programs) {
+    out += format_text("{}{}\n", out.empty() ? "" : "\n", name_of(key));
+    out += text(lower(program, lowering(plan, 0)));
+  }
+  return out;
+}
 
 std::string text(const PlanReport& report) {
   std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +

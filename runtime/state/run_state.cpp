@@ -71,9 +71,9 @@ Status RunState::make_executor(const ExecutorOptions& options) {
   loss_weight_ = reinterpret_cast<float*>(memory_.kept.data() + plan_.kept.bytes());
   OFSDP_RETURN_IF_ERROR(make_optimizer(units_));
   for (const Unit& unit : plan_.plan.units) optimizer_->round(unit.id);
-  executor_ = std::make_unique<Executor>(plan_.plan, plan_.memory, memory_, units_, plan_.slots,
-                                         *optimizer_, communicator_, loss_weight_, options);
-  bind_programs(memory_.bases(), units_);
+  executor_ = std::make_unique<CpuEngine>(plan_.plan, units_, *optimizer_, communicator_,
+                                          loss_weight_, options);
+  bind_programs(memory_.bases());
   return {};
 }
 
@@ -184,8 +184,9 @@ Status RunState::load_converted(int parameter, const Span& elements, DType dtype
   return {};
 }
 
-void RunState::bind_programs(const MemoryBases& bases, const std::vector<UnitState>& units) {
-  const BindingContext context{plan_.plan, plan_.memory, bases, units, plan_.kept, loss_weight_};
+void RunState::bind_programs(const MemoryBases& bases) {
+  const BindingContext context{lowering(plan_, communicator_.rank()), bases, offloaded_.data(),
+                               loss_weight_};
   for (const auto& [key, program] : plan_.programs) programs_.emplace(key, bind(program, context));
 }
 

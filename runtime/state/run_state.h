@@ -15,8 +15,8 @@
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "importer/write/model_output.h"
-#include "runtime/engine/device/device_executor.h"
-#include "runtime/engine/executor.h"
+#include "runtime/engine/cpu_engine.h"
+#include "runtime/engine/device/device_engine.h"
 #include "runtime/plan/run_plan.h"
 
 namespace ofsdp::runtime {
@@ -68,7 +68,7 @@ class RunState {
   Status load_kept();
   Status load_frozen();
   Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
-  void bind_programs(const MemoryBases& bases, const std::vector<UnitState>& units);
+  void bind_programs(const MemoryBases& bases);
   Result<ModelOutput> open_output(const std::string& path);
   Status write_shares(ModelOutput& output) const;
   Status write_unit(ModelOutput& output, const Unit& unit) const;

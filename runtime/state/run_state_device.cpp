@@ -55,10 +55,10 @@ Status RunState::make_device_executor(const ExecutorOptions& options) {
                               device_memory_, device_units_, *optimizer_,  device_rules_.get()};
   OFSDP_ASSIGN_OR_RETURN(auto ranks, join_devices(options.timeout_seconds));
   OFSDP_ASSIGN_OR_RETURN(auto offload, make_offload());
-  OFSDP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::make(context, std::move(optimizer), options,
-                                                             std::move(ranks), std::move(offload)));
+  OFSDP_ASSIGN_OR_RETURN(auto executor, DeviceEngine::make(context, std::move(optimizer), options,
+                                                           std::move(ranks), std::move(offload)));
   loss_weight_ = executor->loss_weight();
-  bind_programs(device_memory_.bases(), device_units_);
+  bind_programs(device_memory_.bases());
   for (auto& [key, program] : programs_) OFSDP_RETURN_IF_ERROR(executor->prepare(program));
   executor_ = std::move(executor);
   return {};

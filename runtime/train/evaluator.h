@@ -4,7 +4,7 @@
 // (or samples), accuracy the share of kept labels whose first largest class is right.
 //
 // Ownership: borrows state, plan, setup and communicator. Threads: one; `run` is collective. No
-// allocation in `run`. Errors: as Executor and Loader; kFault of a loss that is NaN or infinite.
+// allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss that is NaN or infinite.
 #pragma once
 
 #include "runtime/data/loader.h"

@@ -8,8 +8,7 @@ OffloadTraffic of_update(const RunPlan& run, const BatchOptions& batch) {
   for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
     const ProgramPlan& program =
         run.programs.at({batch.batch_size, true, micro == 0, micro + 1 == batch.grad_accum});
-    const OffloadTraffic one =
-        offload_traffic(run.plan, run.memory.offload, program.options, program.schedule);
+    const OffloadTraffic one = offload_traffic(lower(program, lowering(run, 0)));
     sum.up += one.up;
     sum.down += one.down;
   }

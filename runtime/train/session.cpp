@@ -149,6 +149,10 @@ class Session {
   // Rank 0 measures and prints; no other has anything to do.
   Status report_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return {};
+    if (options_.report.operations) {
+      std::fputs(operations_text(plan).c_str(), stdout);
+      return {};
+    }
     OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, options_));
     if (!options_.report.html.empty()) {
       OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, options_)));

@@ -7,7 +7,7 @@
 //
 // Ownership: borrows everything. Threads: the one that made it; the loader has a helper of its own.
 // After the first update of each batch shape nothing here allocates. `run` is collective. Errors:
-// as Executor, Loader, MetricsWriter.
+// as CpuEngine, Loader, MetricsWriter.
 #pragma once
 
 #include "runtime/data/loader.h"

@@ -1,5 +1,5 @@
 // What is computed: operators by the CPU's kernels, the rest in the order of operations of
-// runtime/engine/executor_gradients.cpp, so that the bits must be the CPU path's.
+// runtime/engine/cpu_engine.cpp, so that the bits must be the CPU path's.
 #include <algorithm>
 #include <array>
 #include <cinttypes>

@@ -25,17 +25,18 @@ struct TwoNodes {
         return TensorView{reinterpret_cast<std::byte*>(values[i]), desc};
       };
       program.runs.push_back({nullptr, {view(n)}, {view(n + 1)}, nullptr, &plan.graph.nodes[n]});
-      program.steps.push_back({StepKind::kGather, static_cast<int>(n)});
-      program.steps.push_back({StepKind::kRun, static_cast<int>(n)});
+      program.operations.push_back({.kind = OpKind::kUnshard, .unit = static_cast<int>(n)});
+      program.operations.push_back({.kind = OpKind::kRun, .run = static_cast<int>(n)});
     }
-    program.steps.push_back({StepKind::kCheckLoss, 0});
-    program.steps.push_back({StepKind::kGather, 2});
+    program.operations.push_back({.kind = OpKind::kCheckLoss});
+    program.operations.push_back({.kind = OpKind::kUnshard, .unit = 2});
   }
 
   std::string first(bool here, bool together) {
     NanSearch search;
-    search.execute = [this](const BoundStep& step) {
-      executed += format_text("{}{} ", step.kind == StepKind::kRun ? "R" : "G", step.index);
+    search.execute = [this](const Operation& op) {
+      const bool runs = op.kind == OpKind::kRun;
+      executed += format_text("{}{} ", runs ? "R" : "G", runs ? op.run : op.unit);
       return ok_status();
     };
     search.has_nan = [](const TensorView& view) { return any_nan({view.as<const float>(), 2}); };

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/core/registry.h"
-#include "runtime/engine/device/device_executor.h"
+#include "runtime/engine/device/device_engine.h"
 #include "runtime/engine/nan_search.h"
 #include "runtime/program/program.h"
 
@@ -42,7 +42,7 @@ struct HostBytes {
 // The run is over: this may be slow. Nothing has been updated since, and the slot still has the
 // inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
 // its gathers.
-Status DeviceExecutor::blame(size_t slot) {
+Status DeviceEngine::blame(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const int64_t step = slots_[slot].step;
   const ofsdp_data_fault data = pinned_result(slot).fault;
@@ -60,7 +60,7 @@ Status DeviceExecutor::blame(size_t slot) {
 
 // Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
 // asked to take part in running it again.
-Status DeviceExecutor::check_evaluation(BoundProgram& program) {
+Status DeviceEngine::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.loss)) return {};
   std::string first;
   if (std::isnan(result_.loss) && !ranks_->several()) {
@@ -70,9 +70,10 @@ Status DeviceExecutor::check_evaluation(BoundProgram& program) {
   return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
 }
 
-Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
-  const auto again = [&](const BoundStep& step) {
-    OFSDP_RETURN_IF_ERROR(execute(program, step));
+Result<std::string> DeviceEngine::find_nan(BoundProgram& program, bool here) {
+  program_ = &program;
+  const auto again = [&](const Operation& op) {
+    OFSDP_RETURN_IF_ERROR(execute(*this, op));
     return settle();
   };
   const auto found = [&](const TensorView& view) { return has_nan(view); };
@@ -80,7 +81,7 @@ Result<std::string> DeviceExecutor::find_nan(BoundProgram& program, bool here) {
 }
 
 // Both streams are done.
-Status DeviceExecutor::settle() {
+Status DeviceEngine::settle() {
   for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
     OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, slots_[0].done.get(), stream));
     OFSDP_RETURN_IF_ERROR(ranks_->wait(slots_[0].done.get(), numbers_.step));
@@ -88,7 +89,7 @@ Status DeviceExecutor::settle() {
   return {};
 }
 
-Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
+Result<bool> DeviceEngine::has_nan(const TensorView& view) {
   bool found = false;
   OFSDP_RETURN_IF_ERROR(in_pieces(view, [&](std::span<const std::byte> piece) {
     const auto* values = reinterpret_cast<const float*>(piece.data());
@@ -98,8 +99,8 @@ Result<bool> DeviceExecutor::has_nan(const TensorView& view) {
   return found;
 }
 
-Status DeviceExecutor::in_pieces(const TensorView& view,
-                                 const std::function<bool(std::span<const std::byte>)>& see) {
+Status DeviceEngine::in_pieces(const TensorView& view,
+                               const std::function<bool(std::span<const std::byte>)>& see) {
   std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
   for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
     const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
@@ -114,20 +115,21 @@ Status DeviceExecutor::in_pieces(const TensorView& view,
 
 // The run is over: this may be slow. The forward pass again up to the node, then the node on the host.
 // The other ranks, which have nothing to find, take part in the gathers (find_nan), so these go on.
-Status DeviceExecutor::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
-                                  int64_t step) {
+Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
+                                int64_t step) {
   Status culprit;
   bool met = false;
-  for (const BoundStep& s : program.steps) {
-    if (s.kind == StepKind::kCheckLoss) break;
-    const bool run = s.kind == StepKind::kRun;
-    if (run ? met : s.kind != StepKind::kGather) continue;
-    met = run && static_cast<uint64_t>(s.index) + 1 == found.node;
+  program_ = &program;
+  for (const Operation& op : program.operations) {
+    if (op.kind == OpKind::kCheckLoss) break;
+    const bool run = op.kind == OpKind::kRun;
+    if (run ? met : !is_of_unshard(op)) continue;
+    met = run && static_cast<uint64_t>(op.run) + 1 == found.node;
     if (met) {
-      culprit = ask_the_cpu(program.plan->graph, program.runs[static_cast<size_t>(s.index)]);
+      culprit = ask_the_cpu(program.plan->graph, program.runs[static_cast<size_t>(op.run)]);
       continue;
     }
-    OFSDP_RETURN_IF_ERROR(execute(program, s));
+    OFSDP_RETURN_IF_ERROR(execute(*this, op));
     OFSDP_RETURN_IF_ERROR(settle());
   }
   if (culprit.ok()) culprit = in_words(found);
@@ -135,7 +137,7 @@ Status DeviceExecutor::blame_data(BoundProgram& program, const ofsdp_data_fault&
 }
 
 // Each rank evaluates on its own, and the others go on: with several none can be asked for gathers.
-Status DeviceExecutor::blame_evaluation(size_t slot) {
+Status DeviceEngine::blame_evaluation(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const ofsdp_data_fault found = pinned_result(slot).fault;
   const int64_t step = slots_[slot].step;
@@ -150,7 +152,7 @@ Status DeviceExecutor::blame_evaluation(size_t slot) {
 }
 
 // Ok: the CPU finds nothing wrong.
-Status DeviceExecutor::ask_the_cpu(const Graph& graph, const BoundRun& run) {
+Status DeviceEngine::ask_the_cpu(const Graph& graph, const BoundRun& run) {
   OFSDP_ASSIGN_OR_RETURN(const auto kernel,
                          create_kernel(*run.node->op, problem_of(graph, *run.node)));
   std::vector<HostBytes> memory;
@@ -169,7 +171,7 @@ Status DeviceExecutor::ask_the_cpu(const Graph& graph, const BoundRun& run) {
   return kernel->run({inputs, outputs, workspace.data, &step_});
 }
 
-Status DeviceExecutor::read_back(const TensorView& view, std::byte* to) {
+Status DeviceEngine::read_back(const TensorView& view, std::byte* to) {
   return in_pieces(view, [&](std::span<const std::byte> piece) {
     std::memcpy(to, piece.data(), piece.size());
     to += piece.size();

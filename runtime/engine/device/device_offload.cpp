@@ -85,52 +85,35 @@ Status DeviceOffload::begin_up() {
   return fork_ == nullptr ? Status{} : device_.call("an event", device_.table().wait, up_, fork_);
 }
 
-Status DeviceOffload::fetch(int unit, std::byte* owned, std::byte* frozen) {
-  const Unit& of_plan = context_.plan.units[static_cast<size_t>(unit)];
-  const auto frozen_numel = static_cast<size_t>(of_plan.frozen_padded_numel / of_plan.plan.shards);
+Status DeviceOffload::copy_up(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(begin_up());
-  OFSDP_RETURN_IF_ERROR(traced(up_, unit, [&] {
-    OFSDP_RETURN_IF_ERROR(copy(up_, owned, rest(unit), rest_bytes(unit)));
-    return copy(up_, frozen, context_.pinned + of(unit).frozen,
-                frozen_numel * dtype_size(context_.plan.param_dtype));
-  }));
-  return order(went_up_, up_, device_.communication());
-}
-
-Result<float*> DeviceOffload::take_slot(int unit, bool with_sum) {
-  const size_t slot = static_cast<size_t>(slots_taken_) % free_.size();
-  const bool used = static_cast<size_t>(slots_taken_++) >= free_.size();
-  std::byte* const data = context_.slots + slot * context_.memory.offload.slot_bytes;
-  ofsdp_stream* const writer = with_sum ? up_ : device_.communication();
-  if (with_sum) OFSDP_RETURN_IF_ERROR(begin_up());
-  if (used) {
-    OFSDP_RETURN_IF_ERROR(
-        device_.call("an event", device_.table().wait, writer, free_[slot].get()));
+  if (op.slot >= 0) {
+    OFSDP_RETURN_IF_ERROR(device_.call("an event", device_.table().wait, up_,
+                                       free_[static_cast<size_t>(op.slot)].get()));
   }
-  if (with_sum) {
-    const auto numel = context_.units[static_cast<size_t>(unit)].owned_numel;
-    OFSDP_RETURN_IF_ERROR(traced(up_, unit, [&] {
-      return copy(up_, data, context_.pinned + of(unit).gradient,
-                  static_cast<size_t>(numel) * sizeof(float));
-    }));
-    OFSDP_RETURN_IF_ERROR(order(went_up_, up_, device_.communication()));
-  }
-  return reinterpret_cast<float*>(data);
+  OFSDP_RETURN_IF_ERROR(
+      traced(up_, op.unit, [&] { return copy(up_, op.dst.data, op.src.data, op.src.bytes()); }));
+  return device_.call("an event", device_.table().record, went_up_.get(), up_);
 }
 
-Status DeviceOffload::give_slot_back() {
-  const size_t slot = static_cast<size_t>(slots_taken_ - 1) % free_.size();
-  return device_.call("an event", device_.table().record, free_[slot].get(), download_);
+Status DeviceOffload::wait_for_copy() {
+  return device_.call("an event", device_.table().wait, device_.communication(), went_up_.get());
 }
 
-Status DeviceOffload::land(int unit, const void* gradient) {
-  const auto numel = context_.units[static_cast<size_t>(unit)].owned_numel;
+Status DeviceOffload::wait_for_slot(int slot) {
+  return device_.call("an event", device_.table().wait, device_.communication(),
+                      free_[static_cast<size_t>(slot)].get());
+}
+
+Status DeviceOffload::copy_down(const Operation& op) {
   download_used_ = true;
   OFSDP_RETURN_IF_ERROR(order(complete_, device_.communication(), download_));
-  return traced(download_, unit, [&] {
-    return copy(download_, context_.pinned + of(unit).gradient, gradient,
-                static_cast<size_t>(numel) * dtype_size(of(unit).landed));
-  });
+  OFSDP_RETURN_IF_ERROR(traced(download_, op.unit, [&] {
+    return copy(download_, op.dst.data, op.src.data, op.dst.bytes());
+  }));
+  if (op.slot < 0) return {};
+  return device_.call("an event", device_.table().record, free_[static_cast<size_t>(op.slot)].get(),
+                      download_);
 }
 
 // On the communication stream, which alone writes what is decided.
@@ -161,7 +144,6 @@ Status DeviceOffload::join() {
   }
   fork_ = nullptr;
   up_used_ = download_used_ = decided_ = false;
-  slots_taken_ = 0;
   return {};
 }
 
@@ -172,11 +154,14 @@ Status DeviceOffload::publish() {
 
 // Nodes have read the old ones, since the gradient is complete.
 Status DeviceOffload::send_up(int unit) {
-  if (fetches()) return {};
+  if (context_.plan.offload == CpuOffload::kParams) return {};
   sending_ = true;
+  const auto u = static_cast<size_t>(unit);
+  const size_t bytes =
+      static_cast<size_t>(context_.units[u].owned_numel) * dtype_size(context_.plan.rest_dtype);
   return traced(up_, unit, [&] {
-    return copy(up_, context_.device_units[static_cast<size_t>(unit)].owned, rest(unit),
-                rest_bytes(unit));
+    return copy(up_, context_.device_units[u].owned,
+                context_.pinned + context_.memory.offload.units[u].rest, bytes);
   });
 }
 
@@ -195,23 +180,23 @@ Status DeviceOffload::await(int unit, const Wait& wait) const {
   }
 }
 
-Status DeviceOffload::update(const BoundProgram& program, const UpdateNumbers& numbers, bool scaled,
-                             const Wait& wait) {
-  const bool clip = program.plan->options.clip;
-  if (clip) OFSDP_RETURN_IF_ERROR(await(-1, wait));
-  for (const BoundStep& step : program.steps) {
-    if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) continue;
-    if (!clip) OFSDP_RETURN_IF_ERROR(await(step.index, wait));
-    const ofsdp_run_state& decided = decision();
-    if (decided.stop != 0 || decided.skip != 0) return {};
+Status DeviceOffload::update(const std::vector<Operation>& operations, const UpdateNumbers& numbers,
+                             bool scaled, const Wait& wait) {
+  for (const Operation& op : operations) {
+    if (op.kind == OpKind::kAwait) {
+      OFSDP_RETURN_IF_ERROR(await(op.unit, wait));
+      if (decision().stop != 0 || decision().skip != 0) return {};
+      continue;
+    }
+    if (op.kind == OpKind::kTrust) return take_steps(numbers);
     UpdateNumbers mine = numbers;
-    mine.optimizer_step = decided.optimizer_step;
+    mine.optimizer_step = decision().optimizer_step;
     const int64_t began = nanoseconds_now();
-    host_.run(step.index, mine, scaled ? &decided.gradient_factor : nullptr);
-    if (trace_ != nullptr) trace_->add_host(step.index, began);
-    if (!host_.takes_steps()) OFSDP_RETURN_IF_ERROR(send_up(step.index));
+    host_.run(op.unit, mine, scaled ? &decision().gradient_factor : nullptr);
+    if (trace_ != nullptr) trace_->add_host(op.unit, began);
+    if (!host_.takes_steps()) OFSDP_RETURN_IF_ERROR(send_up(op.unit));
   }
-  return host_.takes_steps() ? take_steps(numbers) : Status{};
+  return {};
 }
 
 // All units have been updated, so the decision is there.

@@ -64,20 +64,17 @@ class DeviceOffload {
   void set_trace(DeviceTrace* trace) { trace_ = trace; }  // which outlives it, or null
   // Before a program: what was sent up has to be there.
   Status begin();
-  // Behind a training program that ends an update. `wait` until an event is reached.
-  Status update(const BoundProgram& program, const UpdateNumbers& numbers, bool scaled,
+  // After a training program that ends an update: LoweredProgram::host. `wait` until an event is
+  // reached.
+  Status update(const std::vector<Operation>& operations, const UpdateNumbers& numbers, bool scaled,
                 const Wait& wait);
 
-  // Steps of a program, in the order of the schedule.
-  bool fetches() const { return context_.plan.offload == CpuOffload::kParams; }
-  const OffloadedUnit& of(int unit) const {
-    return context_.memory.offload.units[static_cast<size_t>(unit)];
-  }
+  // Operations of a program, in their order.
   void forked(ofsdp_event* event) { fork_ = event; }
-  Status fetch(int unit, std::byte* owned, std::byte* frozen);
-  Result<float*> take_slot(int unit, bool with_sum);
-  Status give_slot_back();  // behind the download
-  Status land(int unit, const void* gradient);
+  Status copy_up(const Operation& op);
+  Status wait_for_copy();  // the communication stream, for the copy up before it
+  Status wait_for_slot(int slot);
+  Status copy_down(const Operation& op);
   Status decide(const ofsdp_run_state* state);  // once a program
   Status signal(int unit);                      // -1: the decision
   Status join();                                // the end of the program
@@ -87,11 +84,6 @@ class DeviceOffload {
   DeviceOffload(const OffloadContext& context, HostUpdate host)
       : context_(context), device_(context.device), host_(host) {}
   Status open();
-  const std::byte* rest(int unit) const { return context_.pinned + of(unit).rest; }
-  size_t rest_bytes(int unit) const {
-    return static_cast<size_t>(context_.units[static_cast<size_t>(unit)].owned_numel) *
-           dtype_size(context_.plan.rest_dtype);
-  }
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
   // As a copy of a unit in the trace, if there is one.
   template <typename Copies>
@@ -123,7 +115,6 @@ class DeviceOffload {
 
   ofsdp_event* fork_ = nullptr;  // in the present program
   bool up_used_ = false, download_used_ = false, decided_ = false;
-  int slots_taken_ = 0;
   bool sending_ = false;  // new parameters, since `begin`
   DeviceTrace* trace_ = nullptr;
 };

@@ -19,10 +19,9 @@ Result<std::unique_ptr<DeviceTrace>> DeviceTrace::make(Device& device, TraceReco
   return made;
 }
 
-// A step has one stretch; one about a unit also at most two copies, and a unit's new parameters one.
-Status DeviceTrace::reserve(const Schedule& schedule, size_t units) {
-  size_t stretches = units + 1;
-  for (const Step& step : schedule.steps) stretches += step.kind == StepKind::kRun ? 1 : 3;
+// An operation is a step's first, or a copy, or neither; a unit's new parameters have one stretch more.
+Status DeviceTrace::reserve(size_t operations, size_t units) {
+  const size_t stretches = 2 * operations + units + 1;
   for (Slot& slot : slots_) {
     slot.stretches.reserve(stretches);
     while (slot.events.size() < 2 * (stretches + 1)) {

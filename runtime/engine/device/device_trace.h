@@ -32,8 +32,8 @@ class DeviceTrace {
   // Null: nothing is recorded.
   static Result<std::unique_ptr<DeviceTrace>> make(Device& device, TraceRecorder* recorder);
 
-  // While planning: for a micro-batch with that schedule.
-  Status reserve(const Schedule& schedule, size_t units);
+  // While planning: for a micro-batch of so many operations.
+  Status reserve(size_t operations, size_t units);
   // The device is idle.
   Status start();
 

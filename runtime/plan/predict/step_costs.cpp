@@ -12,32 +12,30 @@ class StepPricer {
   StepPricer(const RunPlan& run, const ProgramPlan& program, const Machine& machine)
       : plan_(run.plan), program_(program), machine_(machine) {}
 
-  StepCost price(const Step& step) const {
+  StepCost price(const Operation& op) const {
     const double factor = machine_.topology ? machine_.topology->compute_factor : 1;
-    if (step.kind == StepKind::kRun) {
-      return {machine_.kernels.of(program_.kernels[static_cast<size_t>(step.index)]) / factor, 0};
-    }
-    if (step.kind == StepKind::kClip) return {0, exchange()};
-    if (step.kind == StepKind::kTrust) return {trusting() / factor, exchanges() * exchange()};
-    if (step.index < 0 || step.kind == StepKind::kCarry) return {};
-    const Unit& unit = plan_.units[static_cast<size_t>(step.index)];
-    switch (step.kind) {
-      case StepKind::kGather:
-        return gather(unit, factor);
-      case StepKind::kReduce:
-        return reduce(unit, factor);
-      case StepKind::kReduceUpdate: {
-        StepCost cost = reduce(unit, factor);
-        cost.compute += update(unit) / factor;
+    switch (op.kind) {
+      case OpKind::kRun:
+        return {machine_.kernels.of(program_.kernels[static_cast<size_t>(op.node)]) / factor, 0};
+      case OpKind::kClip:
+        return {0, exchange()};
+      case OpKind::kTrust:
+        return {trusting() / factor, exchanges() * exchange()};
+      case OpKind::kUnshard:
+        return op.frozen ? StepCost{} : gather(op, factor);
+      case OpKind::kReduce: {
+        StepCost cost = reduce(op, factor);
+        if (op.stages.update) cost.compute += update(op.part.numel) / factor;
         return cost;
       }
-      case StepKind::kAllReduce:
-        return all_reduce(unit);
-      case StepKind::kUpdate:
-      case StepKind::kApply:
-        return {update(unit) / factor, 0};
-      case StepKind::kAccumulate:
-        return {copying(3.0 * sizeof(float) * static_cast<double>(unit.padded_numel)) / factor, 0};
+      case OpKind::kAllReduce:
+        return all_reduce(op);
+      case OpKind::kUpdate:
+      case OpKind::kApply:
+        return {update(op.part.numel) / factor, 0};
+      case OpKind::kConvert:
+      case OpKind::kAdd:
+        return {copying(3.0 * sizeof(float) * static_cast<double>(op.dst.count)) / factor, 0};
       default:
         return {};
     }
@@ -46,14 +44,14 @@ class StepPricer {
  private:
   double copying(double bytes) const { return bytes / machine_.rates.copy; }
 
-  double update(const Unit& unit) const {
-    return static_cast<double>(plan_.owned_numel(unit)) / machine_.rates.update;
+  double update(int64_t elements) const {
+    return static_cast<double>(elements) / machine_.rates.update;
   }
 
   // Norms of all parameters, and the exchanges that they take; as an update reads its elements.
   double trusting() const {
     double seconds = 0;
-    for (const Unit& unit : plan_.units) seconds += update(unit);
+    for (const Unit& unit : plan_.units) seconds += update(plan_.owned_numel(unit));
     return seconds;
   }
   double exchanges() const {
@@ -71,20 +69,20 @@ class StepPricer {
                 std::ceil(std::log2(t.hosts)) * t.between.alpha);
   }
 
-  StepCost gather(const Unit& unit, double factor) const {
-    const RankGroup group = plan_.shard_group(unit, 0);
-    const double numel = static_cast<double>(unit.padded_numel);
-    const double width = static_cast<double>(dtype_size(plan_.param_dtype));
+  StepCost gather(const Operation& op, double factor) const {
+    const RankGroup& group = op.group;
+    const double numel = static_cast<double>(op.dst.count);
+    const double width = static_cast<double>(dtype_size(op.dst.dtype));
     const double local = copying(numel * (sizeof(float) + width));
     if (group.count == 1) return {local / factor, 0};
     if (!machine_.topology) return {0, local};
     return {0, machine_.topology->all_gather(group, numel * width)};
   }
 
-  StepCost reduce(const Unit& unit, double factor) const {
-    const RankGroup group = plan_.summing_group(unit, 0);
-    const double width = static_cast<double>(dtype_size(unit.plan.gradient_dtype));
-    const double owned = static_cast<double>(plan_.owned_numel(unit));
+  StepCost reduce(const Operation& op, double factor) const {
+    const RankGroup& group = op.group;
+    const double width = static_cast<double>(dtype_size(op.src.dtype));
+    const double owned = static_cast<double>(op.part.numel);
     const double local = copying(owned * (group.count * width + sizeof(float)));
     if (group.count == 1) return {local / factor, 0};
     if (!machine_.topology) return {0, kLocalSignal + local};
@@ -93,10 +91,10 @@ class StepPricer {
   }
 
   // Each sums its span of all copies, then takes the others' spans.
-  StepCost all_reduce(const Unit& unit) const {
-    const RankGroup group = plan_.replica_group(unit, 0);
+  StepCost all_reduce(const Operation& op) const {
+    const RankGroup& group = op.group;
     if (group.count == 1) return {};
-    const double bytes = static_cast<double>(plan_.owned_numel(unit)) * sizeof(float);
+    const double bytes = static_cast<double>(op.dst.bytes());
     if (machine_.topology) return {0, machine_.topology->all_reduce(group, bytes)};
     const double span = bytes / group.count;
     return {0, 2 * kLocalSignal + copying(span * (group.count + 1) + 2 * span * (group.count - 1))};
@@ -112,8 +110,12 @@ class StepPricer {
 std::vector<StepCost> step_costs(const RunPlan& run, const ProgramPlan& program,
                                  const Machine& machine) {
   const StepPricer pricer(run, program, machine);
-  std::vector<StepCost> costs;
-  for (const Step& step : program.schedule.steps) costs.push_back(pricer.price(step));
+  std::vector<StepCost> costs(program.schedule.steps.size());
+  for (const Operation& op : lower(program, lowering(run, 0)).operations) {
+    const StepCost cost = pricer.price(op);
+    costs[static_cast<size_t>(op.step)].compute += cost.compute;
+    costs[static_cast<size_t>(op.step)].communication += cost.communication;
+  }
   return costs;
 }
 

@@ -1,13 +1,14 @@
-#include "runtime/engine/device/device_executor.h"
+#include "runtime/engine/device/device_engine.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace ofsdp::runtime {
 
-DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
-                               std::unique_ptr<DeviceOffload> offload)
+DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
+                           const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+                           std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
       table_(context.device.table()),
@@ -18,16 +19,21 @@ DeviceExecutor::DeviceExecutor(const DeviceContext& context, DeviceOptimizer opt
       exposed_(context.plan.units.size()) {
   step_.seed = options.seed;
   for (const Unit& unit : context.plan.units) {
-    gaps_.push_back(gaps(unit));
-    represented_.push_back(context.plan.represented(unit, ranks_->rank()));
+    std::vector<size_t>& of_ranks = parts_.emplace_back();
+    for (int r = 0; r < context.plan.world && context.plan.across_ranks; ++r) {
+      of_ranks.push_back(static_cast<size_t>(context.plan.owned(unit, r).begin) *
+                         dtype_size(unit.plan.gradient_dtype));
+    }
   }
 }
 
-Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
-    const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
-    std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload) {
-  std::unique_ptr<DeviceExecutor> made(new DeviceExecutor(context, std::move(optimizer), options,
-                                                          std::move(ranks), std::move(offload)));
+Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& context,
+                                                         DeviceOptimizer optimizer,
+                                                         const ExecutorOptions& options,
+                                                         std::unique_ptr<DeviceRanks> ranks,
+                                                         std::unique_ptr<DeviceOffload> offload) {
+  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizer), options,
+                                                      std::move(ranks), std::move(offload)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
@@ -40,29 +46,27 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::make(
 
 // With work under way the run has failed, and what that waits for may never come. Queued work refers
 // to kernels, the optimizer and rules, so it ends before any of these does.
-DeviceExecutor::~DeviceExecutor() {
+DeviceEngine::~DeviceEngine() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
   (void)device_.call("the end of the run", table_.synchronize);
 }
 
-Status DeviceExecutor::prepare(BoundProgram& program) {
+Status DeviceEngine::prepare(BoundProgram& program) {
   Prepared& prepared = prepared_[&program];
-  const AccessContext touched{context_.plan,     context_.offsets.offload,
-                              context_.units,    context_.memory.io() + context_.io.state,
-                              ranks_->several(), step_lengths_ != nullptr};
-  prepared.streams = plan_streams(step_accesses(touched, program));
+  prepared.streams =
+      plan_streams(step_accesses(program.operations, program.plan->schedule.steps.size()));
   for (DeviceGraph& graph : prepared.graphs) graph = DeviceGraph(nullptr, {&device_});
   while (events_.size() < static_cast<size_t>(prepared.streams.events)) {
     OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));
     events_.push_back(std::move(event));
   }
   if (trace_ == nullptr) return {};
-  return trace_->reserve(program.plan->schedule, context_.plan.units.size());
+  return trace_->reserve(program.operations.size(), context_.plan.units.size());
 }
 
 // The state begins with the loss scale that the run begins or goes on with.
-Status DeviceExecutor::start() {
+Status DeviceEngine::start() {
   if (started_) return {};
   started_ = true;
   ofsdp_run_state& first = pinned_result(0);
@@ -81,7 +85,7 @@ Status DeviceExecutor::start() {
   return trace_ == nullptr ? Status{} : trace_->start();
 }
 
-Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
+Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   OFSDP_RETURN_IF_ERROR(start());
   const size_t slot = next_;
   OFSDP_RETURN_IF_ERROR(collect(slot));
@@ -108,12 +112,16 @@ Status DeviceExecutor::run(BoundProgram& program, const MicroBatch& batch) {
   next_ = (slot + 1) % kMicroSlots;
   // The staging of the loader is its own again; the device has work all the while.
   OFSDP_RETURN_IF_ERROR(device_.call("the upload", table_.await, under_way.uploaded.get()));
-  if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(update_on_host(program));
+  if (!program.host.empty()) {
+    OFSDP_RETURN_IF_ERROR(offload_->update(
+        program.host, numbers_, scales_gradients(),
+        [this](ofsdp_event* event) { return ranks_->wait(event, numbers_.step); }));
+  }
   if (trace_ != nullptr) trace_->finish();
   return {};
 }
 
-Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
+Status DeviceEngine::play(BoundProgram& program, size_t slot, bool alike) {
   const auto it = prepared_.find(&program);
   OFSDP_CHECK(it != prepared_.end(), "a program that was not prepared");
   Prepared& prepared = it->second;
@@ -128,7 +136,7 @@ Status DeviceExecutor::play(BoundProgram& program, size_t slot, bool alike) {
   return device_.call("the captured step", table_.launch, graph.get(), device_.compute());
 }
 
-Status DeviceExecutor::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
+Status DeviceEngine::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
   patch_inputs(program, slot);
   OFSDP_RETURN_IF_ERROR(device_.call("capture", table_.capture_begin, device_.compute()));
   Status status = enqueue(program, prepared, slot);
@@ -138,46 +146,68 @@ Status DeviceExecutor::capture(BoundProgram& program, Prepared& prepared, size_t
   return device_.check(made == nullptr ? 1 : 0, "capture");
 }
 
-Status DeviceExecutor::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
+Status DeviceEngine::order(int event, ofsdp_stream* first, ofsdp_stream* then) {
+  ofsdp_event* const at = events_[static_cast<size_t>(event)].get();
+  if (first != nullptr) {
+    OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, at, first));
+  }
+  return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, at);
+}
+
+Status DeviceEngine::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
   ofsdp_stream* const compute = device_.compute();
-  ofsdp_stream* const communication = device_.communication();
-  const auto event = [&](int e) { return events_[static_cast<size_t>(e)].get(); };
-  const auto order = [&](int e, ofsdp_stream* first, ofsdp_stream* then) {
-    if (first != nullptr) {
-      OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, event(e), first));
-    }
-    return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, event(e));
-  };
   const CompileOptions& options = program.plan->options;
   if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
   OFSDP_RETURN_IF_ERROR(device_.call("begin", table_.begin, compute, run_state(),
                                      static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
                                      options.first_micro || !options.training ? 1 : 0,
                                      options_.scale_loss ? 1 : 0));
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    const StreamStep& streams = prepared.streams.steps[s];
-    const bool here = streams.stream == Lane::kCompute;
-    if (streams.forks >= 0) {
-      OFSDP_RETURN_IF_ERROR(order(streams.forks, compute, communication));
-      if (offload_ != nullptr) offload_->forked(event(streams.forks));
-    }
-    for (const int e : streams.waits) {
-      OFSDP_RETURN_IF_ERROR(order(e, nullptr, here ? compute : communication));
-    }
-    OFSDP_RETURN_IF_ERROR(execute_traced(program, s, streams.stream));
-    if (streams.records < 0) continue;
-    const bool lands = streams.stream == Lane::kDownload;
-    OFSDP_RETURN_IF_ERROR(
-        order(streams.records, lands ? offload_->download() : communication, nullptr));
-  }
+  program_ = &program;
+  streams_ = &prepared.streams;
+  OFSDP_RETURN_IF_ERROR(execute(*this, program));
   for (const int e : prepared.streams.joins) OFSDP_RETURN_IF_ERROR(order(e, nullptr, compute));
   if (offload_ != nullptr) OFSDP_RETURN_IF_ERROR(offload_->join());
   OFSDP_RETURN_IF_ERROR(finish_micro_batch(program, slot));
   return tracing() ? trace_->end(compute) : Status{};
 }
 
+Status DeviceEngine::begin_step(const Operation& op) {
+  const StreamStep& streams = streams_->steps[static_cast<size_t>(op.step)];
+  const bool computes = streams.stream == Lane::kCompute;
+  ofsdp_stream* const on = computes ? device_.compute() : device_.communication();
+  if (streams.forks >= 0) {
+    OFSDP_RETURN_IF_ERROR(order(streams.forks, device_.compute(), device_.communication()));
+    if (offload_ != nullptr) {
+      offload_->forked(events_[static_cast<size_t>(streams.forks)].get());
+    }
+  }
+  for (const int e : streams.waits) OFSDP_RETURN_IF_ERROR(order(e, nullptr, on));
+  if (!tracing()) return {};
+  const StepKind kind = program_->plan->schedule.steps[static_cast<size_t>(op.step)].kind;
+  const bool agrees = op.kind == OpKind::kCheckLoss && ranks_->several();
+  const bool shown = traits(kind).shown && traits(kind).on_device;
+  if (!agrees && !shown) return {};
+  OFSDP_ASSIGN_OR_RETURN(
+      stretch_,
+      trace_->open(on, computes ? TraceRow::kCompute : TraceRow::kCommunication, op.step));
+  return {};
+}
+
+Status DeviceEngine::end_step(const Operation& op) {
+  const StreamStep& streams = streams_->steps[static_cast<size_t>(op.step)];
+  if (stretch_) {
+    const bool computes = streams.stream == Lane::kCompute;
+    OFSDP_RETURN_IF_ERROR(
+        trace_->close(*stretch_, computes ? device_.compute() : device_.communication()));
+    stretch_.reset();
+  }
+  if (streams.records < 0) return {};
+  const bool lands = streams.stream == Lane::kDownload;
+  return order(streams.records, lands ? offload_->download() : device_.communication(), nullptr);
+}
+
 // Evaluation has no CheckLoss.
-Status DeviceExecutor::finish_micro_batch(const BoundProgram& program, size_t slot) {
+Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot) {
   ofsdp_stream* const compute = device_.compute();
   if (!empty_ && !program.plan->options.training) {
     OFSDP_RETURN_IF_ERROR(
@@ -193,7 +223,7 @@ Status DeviceExecutor::finish_micro_batch(const BoundProgram& program, size_t sl
 }
 
 // Takes the numbers of the slot's micro-batch, which it waits for.
-Status DeviceExecutor::collect(size_t slot) {
+Status DeviceEngine::collect(size_t slot) {
   Slot& done = slots_[slot];
   if (!done.pending) return {};
   OFSDP_RETURN_IF_ERROR(ranks_->wait(done.done.get(), done.step));
@@ -225,14 +255,14 @@ Status DeviceExecutor::collect(size_t slot) {
   return {};
 }
 
-Result<MicroResult> DeviceExecutor::result() {
+Result<MicroResult> DeviceEngine::result() {
   OFSDP_RETURN_IF_ERROR(collect(next_));
   OFSDP_RETURN_IF_ERROR(collect((next_ + 1) % kMicroSlots));
   return result_;
 }
 
 // The older micro-batch has the slot that is used next.
-Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
+Result<std::optional<UpdateOutcome>> DeviceEngine::outcome(bool settle) {
   for (const size_t slot : {next_, (next_ + 1) % kMicroSlots}) {
     if (!settle && slots_[slot].step == numbers_.step) continue;
     OFSDP_RETURN_IF_ERROR(collect(slot));
@@ -241,6 +271,70 @@ Result<std::optional<UpdateOutcome>> DeviceExecutor::outcome(bool settle) {
   ready_[0] = ready_[1];
   ready_[1].reset();
   return oldest;
+}
+
+Status DeviceEngine::upload(BoundProgram& program, const MicroBatch& batch, size_t slot) {
+  bool traced = false;
+  if (trace_ != nullptr) {
+    OFSDP_ASSIGN_OR_RETURN(traced, trace_->begin(slot, *program.plan, numbers_.step));
+  }
+  size_t stretch = 0;
+  if (traced) {
+    OFSDP_ASSIGN_OR_RETURN(stretch, trace_->open(device_.upload(), TraceRow::kInputs, 0));
+  }
+  OFSDP_RETURN_IF_ERROR(copy_inputs(program, batch, slot));
+  if (traced) OFSDP_RETURN_IF_ERROR(trace_->close(stretch, device_.upload()));
+  ofsdp_event* uploaded = slots_[slot].uploaded.get();
+  OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, uploaded, device_.upload()));
+  return device_.call("an event", table_.wait, device_.compute(), uploaded);
+}
+
+Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot) {
+  auto* numbers = reinterpret_cast<ofsdp_step_numbers*>(context_.memory.pinned() +
+                                                        context_.io.pinned_numbers[slot]);
+  *numbers = {options_.seed,
+              numbers_.step - 1,
+              step_.samples,
+              numbers_.lr,
+              static_cast<float>(batch.loss_weight),
+              0};
+  const size_t indexes = batch.sample_index.size_bytes();
+  if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
+  const auto copy = [&](void* to, const void* from, size_t bytes) {
+    return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
+  };
+  OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
+  if (program.plan->options.training) OFSDP_RETURN_IF_ERROR(upload_scalars(slot));
+  const Graph& graph = program.plan->graph;
+  std::byte* to = context_.memory.io() + context_.io.inputs[slot];
+  for (size_t c = 0; c < graph.inputs.size() && !empty_; ++c) {
+    const size_t bytes = graph.value(graph.inputs[c]).desc.bytes();
+    if (bytes > 0) OFSDP_RETURN_IF_ERROR(copy(to, batch.columns[c], bytes));
+    to += align_up(bytes, kTensorAlignment);
+  }
+  return {};
+}
+
+Status DeviceEngine::upload_scalars(size_t slot) {
+  if (context_.rules == nullptr) return {};
+  std::byte* const from = context_.memory.pinned() + context_.io.pinned_scalars[slot];
+  const size_t bytes = context_.rules->write_scalars(numbers_.step, from);
+  std::byte* const to = context_.memory.io() + context_.io.scalars[slot];
+  return device_.call("the upload", table_.copy, device_.upload(), static_cast<void*>(to),
+                      static_cast<const void*>(from), bytes);
+}
+
+void DeviceEngine::patch_inputs(BoundProgram& program, size_t slot) {
+  const Graph& graph = program.plan->graph;
+  for (const InputPatch& patch : program.inputs) {
+    std::byte* data = context_.memory.io() + context_.io.inputs[slot];
+    for (int c = 0; c < patch.column; ++c) {
+      const ValueId input = graph.inputs[static_cast<size_t>(c)];
+      data += align_up(graph.value(input).desc.bytes(), kTensorAlignment);
+    }
+    program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
+        data;
+  }
 }
 
 }  // namespace ofsdp::runtime

@@ -1,6 +1,6 @@
-// DeviceExecutor: an UpdateRunner that puts the steps of a bound program on the streams of a device.
+// DeviceEngine: puts the operations of a bound program on the streams of a device.
 //
-// The same schedule as Executor's, with device addresses. Nodes and what writes gradients run on the
+// The same operations as CpuEngine's, with device addresses. Nodes and what writes gradients run on the
 // compute stream; gathers, reductions and updates on the communication stream, with the events of
 // StreamPlan. Every decision that depends on values is the device's own: the loss scale, whether an
 // update is skipped, the clip factor; after a loss that is NaN, or an index out of range, it updates
@@ -14,8 +14,7 @@
 // step is launched.
 //
 // [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
-// DeviceRanks, in place and in the order of the stream, which is why Post and the waits of Acquire
-// are nothing here. Whether a loss is NaN (`stop`) is agreed behind the forward pass of each
+// DeviceRanks, in place and in the order of the stream, which is why Post and Await are nothing here. Whether a loss is NaN (`stop`) is agreed behind the forward pass of each
 // micro-batch, the norm before the clip factor, so all ranks update or none does, and the host reads
 // nothing. Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples
 // on some is launched step by step on all.
@@ -24,20 +23,20 @@
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
 // Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device, no
-// synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as Executor and DeviceRanks.
+// synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as CpuEngine and DeviceRanks.
 #pragma once
 
 #include <functional>
 #include <map>
 
 #include "fsdp/comm/communicator.h"
-#include "runtime/engine/device/device_accesses.h"
 #include "runtime/engine/device/device_offload.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/device/device_rules.h"
 #include "runtime/engine/device/device_step_lengths.h"
 #include "runtime/engine/device/device_trace.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/update_runner.h"
 #include "runtime/program/device_memory.h"
 #include "runtime/program/device_slices.h"
 #include "runtime/program/stream_plan.h"
@@ -55,13 +54,13 @@ struct DeviceContext {  // what outlives the executor
   DeviceRules* rules = nullptr;         // which update instead of an optimizer
 };
 
-class DeviceExecutor final : public UpdateRunner {
+class DeviceEngine final : public UpdateRunner, private Engine {
  public:
   // `optimizer` is null with an offload, which is null without one, and where there are rules.
-  static Result<std::unique_ptr<DeviceExecutor>> make(
+  static Result<std::unique_ptr<DeviceEngine>> make(
       const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
       std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
-  ~DeviceExecutor() override;
+  ~DeviceEngine() override;
 
   // While planning: before its first run.
   Status prepare(BoundProgram& program);
@@ -95,9 +94,9 @@ class DeviceExecutor final : public UpdateRunner {
     DeviceEvent uploaded, done;
   };
 
-  DeviceExecutor(const DeviceContext& context, DeviceOptimizer optimizer,
-                 const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
-                 std::unique_ptr<DeviceOffload> offload);
+  DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
+               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+               std::unique_ptr<DeviceOffload> offload);
   Status start();
   void make_step_lengths();
 
@@ -123,38 +122,37 @@ class DeviceExecutor final : public UpdateRunner {
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);
 
-  // Steps.
-  Status execute(BoundProgram& program, const BoundStep& step);
-  Status execute_traced(BoundProgram& program, size_t step, Lane stream);
-  bool tracing() const { return trace_ != nullptr && trace_->active(); }
-  Status run_node(const BoundProgram& program, const BoundRun& run);
-  Status check_loss(const BoundProgram& program);
-  Status gather(const BoundStep& step);
-  Status clip();
-  Status carry(const BoundStep& step);
-  Status acquire(const BoundProgram& program, int unit);
-  Status accumulate(const BoundProgram& program, int unit);
-  Status reduce(const BoundProgram& program, int unit, bool update);
-  Status reduce_slices(const BoundProgram& program, int unit, bool update);
-  Status sum_norm();
+  // Operations.
+  Status begin_step(const Operation& op) override;
+  Status end_step(const Operation& op) override;
+  Status run_node(const Operation& op) override;
+  Status unshard(const Operation& op) override;
+  Status clear(const Operation& op) override;
+  Status convert(const Operation& op) override;
+  Status add(const Operation& op) override;
+  Status reduce(const Operation& op) override;
+  Status all_reduce(const Operation& op) override;
+  Status check_loss(const Operation& op) override;
+  Status buffer(const Operation& op) override;
+  Status clip(const Operation& op) override;
+  Status update(const Operation& op) override;
+  Status trust(const Operation& op) override;
+  Status apply(const Operation& op) override;
+  Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
+  Status copy_down(const Operation& op) override { return offload_->copy_down(op); }
+  Status signal(const Operation& op) override;
+
+  Status reduce_slices(const Operation& op);
   Status clear_exact_sum();
   ofsdp_exact_sum* exact_sum() const {
     return reinterpret_cast<ofsdp_exact_sum*>(context_.memory.io() + context_.io.exact_sum);
   }
-  Result<const std::byte*> parts_of_all_ranks(int unit, const SliceRoom& room, size_t bytes);
-  Status all_reduce(const BoundProgram& program, int unit);
-  Status update(int unit, const ofsdp_gradient& gradient, bool scaled);
-  Status apply(int rule, const ofsdp_device_update& update);
-  ofsdp_reduce reduction(int unit, const ofsdp_gradient& gradient, bool norm) const;
+  Result<const std::byte*> parts_of_all_ranks(const Operation& op, const SliceRoom& room);
+  Status update_from(int unit, const ofsdp_gradient& gradient, bool scaled);
+  ofsdp_reduce reduction(const Operation& op, const ofsdp_gradient& gradient) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
-
-  // Of an offload (device_executor_offload.cpp).
-  Status update_on_host(const BoundProgram& program);
-  Status send_reduced(const BoundProgram& program, int unit, const void* gradient, bool update);
-  Status send_update(const BoundProgram& program, int unit, const void* gradient);
-  bool waits_for_decision(const BoundProgram& program) const {
-    return offload_ != nullptr && program.plan->options.clip;
-  }
+  bool tracing() const { return trace_ != nullptr && trace_->active(); }
+  Status order(int event, ofsdp_stream* first, ofsdp_stream* then);
 
   ofsdp_run_state* run_state() const {
     return reinterpret_cast<ofsdp_run_state*>(context_.memory.io() + context_.io.state);
@@ -172,15 +170,18 @@ class DeviceExecutor final : public UpdateRunner {
   const ofsdp_device_table& table_;
   DeviceOptimizer optimizer_;
   ExecutorOptions options_;
-  std::unique_ptr<DeviceRanks> ranks_;                          // outlives the graphs, as does
-  std::unique_ptr<DeviceOffload> offload_;                      // null: none
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> gaps_;  // per unit
-  std::vector<Span> represented_;
+  std::unique_ptr<DeviceRanks> ranks_;               // outlives the graphs, as does
+  std::unique_ptr<DeviceOffload> offload_;           // null: none
+  std::vector<std::vector<size_t>> parts_;           // per unit and rank, with across_ranks: bytes
+                                                     // before its part of the buffer
   std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
   std::unique_ptr<DeviceTrace> trace_;               // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 
+  BoundProgram* program_ = nullptr;  // whose operations are put on the streams
+  const StreamPlan* streams_ = nullptr;
+  std::optional<size_t> stretch_;  // of the step under way, in the trace
   bool started_ = false;
   size_t next_ = 0;  // slot
   std::array<Slot, kMicroSlots> slots_;

@@ -1,0 +1,323 @@
+#include "runtime/engine/cpu_engine.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "fsdp/comm/rank_sum.h"
+#include "kernels/cpu/parallel.h"
+#include "runtime/engine/nan_search.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+OFSDP_MULTIARCH void scale_span(const float* __restrict from, float factor, float* __restrict to,
+                                int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+}
+
+const std::byte* bytes_of(const float* values) {
+  return reinterpret_cast<const std::byte*>(values);
+}
+
+// A slice without samples adds 0, and -0 + 0 is 0: the one trace that the number of slices leaves.
+void drop_negative_zeros(float* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] += 0.0f;
+}
+
+SlotSource slot_of(const Operation& op) {
+  return {static_cast<size_t>(op.src.offset), op.part.numel, op.src.dtype, op.part.begin};
+}
+
+}  // namespace
+
+CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units,
+                     OptimizerStep& optimizer, Communicator& communicator, float* loss_weight,
+                     const ExecutorOptions& options)
+    : optimizer_(optimizer),
+      communicator_(communicator),
+      loss_weight_(loss_weight),
+      options_(options),
+      exposed_(plan.units.size()) {
+  if (optimizer.needs_norms()) step_lengths_.emplace(plan, units, communicator.rank());
+  context_.seed = options.seed;
+}
+
+void CpuEngine::begin_update(const UpdateNumbers& numbers) {
+  numbers_ = numbers;
+  context_.step = numbers.step - 1;
+  numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
+  scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
+  skip_update_ = false;
+  squared_norm_ = 0;
+  exact_squares_.clear();
+  global_norm_ = 0;
+  exposed_.begin_update();
+  outcome_ = {.step = numbers.step, .optimizer_step = numbers_.optimizer_step};
+  outcome_given_ = false;
+  update_began_ = nanoseconds_now();
+}
+
+Result<std::optional<UpdateOutcome>> CpuEngine::outcome(bool) {
+  if (outcome_given_) return std::optional<UpdateOutcome>();
+  outcome_given_ = true;
+  outcome_.squared_norm = squared_norm_ / (scale_used_ * scale_used_);
+  return std::optional(outcome_);
+}
+
+void CpuEngine::end_update(int64_t exchange_began) {
+  const int64_t now = nanoseconds_now();
+  exposed_.add(-1, now - exchange_began);
+  exposed_.end_update();
+  if (options_.trace == nullptr) return;
+  options_.trace->add(
+      {nullptr, exchange_began, now, kTraceExchange, TraceRow::kOfStep, numbers_.step});
+  options_.trace->add(
+      {nullptr, update_began_, now, kTraceUpdate, TraceRow::kOfStep, numbers_.step});
+}
+
+Status CpuEngine::run(BoundProgram& program, const MicroBatch& batch) {
+  program_ = &program;
+  empty_ = batch.sample_index.empty();
+  result_ = {};
+  *loss_weight_ = static_cast<float>(batch.loss_weight) * static_cast<float>(scale_used_);
+  context_.sample_index = batch.sample_index;
+  for (const InputPatch& patch : program.inputs) {
+    program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
+        batch.columns[static_cast<size_t>(patch.column)];
+  }
+  OFSDP_RETURN_IF_ERROR(execute(*this, program));
+  if (!program.plan->options.training && !empty_) result_.loss = *program.loss;
+  if (program.matches != nullptr && !empty_) {
+    result_.right = program.matches[0];
+    result_.kept = program.matches[1];
+  }
+  outcome_.loss += batch.loss_weight * static_cast<double>(result_.loss);
+  outcome_.samples += static_cast<double>(batch.sample_index.size());
+  return {};
+}
+
+Status CpuEngine::begin_step(const Operation&) {
+  if (options_.trace != nullptr) step_began_ = nanoseconds_now();
+  return {};
+}
+
+Status CpuEngine::end_step(const Operation& op) {
+  if (options_.trace == nullptr) return {};
+  options_.trace->add(
+      {program_->plan, step_began_, nanoseconds_now(), op.step, TraceRow::kOfStep, numbers_.step});
+  return {};
+}
+
+Status CpuEngine::run_node(const Operation& op) {
+  if (empty_) return {};
+  const BoundRun& run = program_->runs[static_cast<size_t>(op.run)];
+  Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &context_});
+  if (status.ok()) return status;
+  return std::move(status).with_prefix(format_text("{}, step {}, rank {}",
+                                                   program_->plan->graph.describe(*run.node),
+                                                   numbers_.step, communicator_.rank()));
+}
+
+Status CpuEngine::check_loss(const Operation&) {
+  if (empty_) return {};
+  result_.loss = *program_->loss;
+  const bool ends = std::isnan(result_.loss) && program_->plan->options.training;
+  return ends ? blame_nan(*program_) : Status{};
+}
+
+Status CpuEngine::check_evaluation(BoundProgram& program) {
+  if (std::isfinite(result_.loss)) return {};
+  if (std::isnan(result_.loss)) return blame_nan(program);
+  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank());
+}
+
+// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this rank's
+// Post, and evaluation ends in an exchange.
+Status CpuEngine::blame_nan(BoundProgram& program) {
+  alone_ = true;  // the others go on to wait for this rank
+  const auto again = [&](const Operation& op) { return execute(*this, op); };
+  const auto has_nan = [](const TensorView& view) {
+    return any_nan({view.as<const float>(), static_cast<size_t>(view.desc.numel())});
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::string first,
+                         first_nan(program, {.execute = again, .has_nan = has_nan}));
+  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank(), first);
+}
+
+Status CpuEngine::buffer(const Operation& op) {
+  if (empty_) return {};
+  std::memcpy(op.dst.data, op.src.data, op.dst.bytes());
+  round_elements(op.dst.floats(), options_.buffer_dtype,
+                 static_cast<int64_t>(op.dst.bytes() / sizeof(float)));
+  return {};
+}
+
+Status CpuEngine::unshard(const Operation& op) {
+  const ExposedTime::Stretch stretch(exposed_, op.unit);
+  const auto own = static_cast<size_t>(op.group.index_of(communicator_.rank())) * op.stride;
+  const ShardSource source{static_cast<size_t>(op.src.offset) - own, op.stride, op.part.numel,
+                           op.src.dtype};
+  return communicator_.all_gather(op.group, source, op.dst.data, op.dst.dtype,
+                                  site("all-gather", op.unit));
+}
+
+Status CpuEngine::await(const Operation& op) {
+  const int64_t waited = communicator_.waited();
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.acquire(op.channel, op.group, site("reduce-scatter", op.channel)));
+  exposed_.add(op.unit, communicator_.waited() - waited);
+  return {};
+}
+
+// Also clears what a unit of another shape has left in the gaps of the slot.
+Status CpuEngine::clear(const Operation& op) {
+  if (empty_) {
+    std::memset(op.dst.data, 0, op.dst.bytes());
+    return {};
+  }
+  const size_t width = dtype_size(op.dst.dtype);
+  for (const auto& [begin, end] : op.gaps) {
+    std::memset(op.dst.data + static_cast<size_t>(begin) * width, 0,
+                static_cast<size_t>(end - begin) * width);
+  }
+  return {};
+}
+
+Status CpuEngine::convert(const Operation& op) {
+  convert_elements(op.src.data, op.src.dtype, op.dst.data, op.dst.dtype, op.dst.count);
+  return {};
+}
+
+Status CpuEngine::add(const Operation& op) {
+  add_elements(op.src.data, op.src.dtype, op.dst.floats(), op.dst.count);
+  return {};
+}
+
+Status CpuEngine::post(const Operation& op) {
+  communicator_.post(op.channel, op.group, slot_of(op));
+  return {};
+}
+
+Status CpuEngine::reduce(const Operation& op) {
+  const Stages& then = op.stages;
+  float *const dst = op.dst.floats(), *const onto = op.onto.floats();
+  auto sink = [&](int64_t begin, std::span<float> block) {
+    const auto numel = static_cast<int64_t>(block.size());
+    round_elements(block.data(), then.round_to, numel);
+    if (then.adds) add_elements(bytes_of(onto + begin), DType::kFloat32, block.data(), numel);
+    if (then.positive_zero) drop_negative_zeros(block.data(), numel);
+    if (then.norm) add_to_norm(op, begin, block);
+    if (then.update) {
+      optimizer_.update(op.unit, begin, block, numbers_);
+    } else {
+      std::memcpy(dst + begin, block.data(), block.size_bytes());
+    }
+  };
+  SlotSource slot = slot_of(op);
+  slot.onto = then.ordered ? onto : nullptr;
+  const int64_t waited = communicator_.waited(), began = nanoseconds_now();
+  Status status = communicator_.reduce_scatter(op.channel, op.group, slot, sink,
+                                               site("reduce-scatter", op.unit));
+  // Fused with the update, which is work of the rank: only the wait is the others'.
+  exposed_.add(op.unit, then.update ? communicator_.waited() - waited : nanoseconds_now() - began);
+  return status;
+}
+
+// Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
+Status CpuEngine::all_reduce(const Operation& op) {
+  const int64_t began = nanoseconds_now();
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.all_reduce(op.channel, op.group, slot_of(op), site("all-reduce", op.unit)));
+  exposed_.add(op.unit, nanoseconds_now() - began);
+  float* const gradient = op.dst.floats();
+  round_elements(gradient, op.stages.round_to, op.dst.count);
+  for (int64_t begin = 0; begin < op.unique.numel; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, op.unique.numel - begin);
+    const int64_t first = op.unique.begin + begin;
+    add_to_norm(op, first, {gradient + first, static_cast<size_t>(count)});
+  }
+  return {};
+}
+
+// Of a block that begins at `begin` of what the rank owns, the part that counts here and nowhere
+// else.
+void CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const float> block) {
+  const auto size = static_cast<int64_t>(block.size());
+  const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);
+  const int64_t to = std::clamp<int64_t>(op.unique.begin + op.unique.numel - begin, from, size);
+  const auto mine = block.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from));
+  squared_norm_ += sum_of_squares(mine);
+  if (op.stages.exact) exact_squares_.add(mine);
+}
+
+Result<double> CpuEngine::exchange_norm() {
+  std::array<double, kMostRanks> all;
+  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
+  double sum = 0;
+  for (const double part : gathered) sum += part;
+  return sum;
+}
+
+Result<double> CpuEngine::exchange_exact_norm() {
+  constexpr size_t kLimbs = ExactSquares::kLimbs;
+  std::array<double, kLimbs * kMostRanks> all;
+  const std::span<double> gathered(all.data(), kLimbs * static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.exchange(exact_squares_.limbs(), gathered, site("norm exchange", -1)));
+  return ExactSquares::sum(gathered);
+}
+
+Status CpuEngine::clip(const Operation& op) {
+  const int64_t began = nanoseconds_now();
+  OFSDP_ASSIGN_OR_RETURN(const double sum,
+                         op.stages.exact ? exchange_exact_norm() : exchange_norm());
+  exposed_.add(-1, nanoseconds_now() - began);
+  global_norm_ = std::sqrt(sum) / scale_used_;
+  gradient_factor_ = clip_factor() / static_cast<float>(scale_used_);
+  if (!options_.scale_loss) return {};
+  skip_update_ = !std::isfinite(global_norm_);
+  loss_scale_.note(!skip_update_);
+  return {};
+}
+
+// torch.nn.utils.clip_grad_norm_: float32 arithmetic on the norm.
+float CpuEngine::clip_factor() const {
+  if (options_.clip_norm <= 0) return 1.0f;
+  const float factor =
+      static_cast<float>(options_.clip_norm) / (static_cast<float>(global_norm_) + 1e-6f);
+  return std::min(factor, 1.0f);
+}
+
+Status CpuEngine::update(const Operation& op) {
+  if (skip_update_) return {};
+  alignas(kTensorAlignment) std::array<float, kReduceBlock> scaled;
+  for (int64_t begin = 0; begin < op.src.count; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, op.src.count - begin);
+    const float* block = op.src.floats() + begin;
+    if (scales_gradients()) {
+      scale_span(block, gradient_factor_, scaled.data(), count);
+      block = scaled.data();
+    }
+    optimizer_.update(op.unit, begin, {block, static_cast<size_t>(count)}, numbers_);
+  }
+  return {};
+}
+
+// Also an update that is skipped is agreed on by all.
+Status CpuEngine::trust(const Operation&) {
+  if (skip_update_) return {};
+  const int64_t waited = communicator_.waited();
+  OFSDP_RETURN_IF_ERROR(step_lengths_->agree(optimizer_, numbers_, communicator_));
+  exposed_.add(-1, communicator_.waited() - waited);
+  return {};
+}
+
+Status CpuEngine::apply(const Operation& op) {
+  if (!skip_update_) optimizer_.apply(op.unit, numbers_, step_lengths_->lengths());
+  return {};
+}
+
+}  // namespace ofsdp::runtime

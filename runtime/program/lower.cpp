@@ -1,0 +1,532 @@
+#include "runtime/program/lower.h"
+
+#include <algorithm>
+
+#include "kernels/core/device_table.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+size_t at(int index) { return static_cast<size_t>(index); }
+
+Operand with(Operand operand, bool writes) {
+  operand.writes = writes;
+  return operand;
+}
+
+// Orders of streams count the elements of what a rank owns as float32, whatever their type.
+Operand as_floats(Operand operand, bool writes) {
+  operand.dtype = DType::kFloat32;
+  return with(operand, writes);
+}
+
+Operand moved(Operand operand, int64_t elements, int64_t count) {
+  operand.offset += elements * static_cast<int64_t>(dtype_size(operand.dtype));
+  operand.count = count;
+  return operand;
+}
+
+class Lowering {
+ public:
+  Lowering(const ProgramPlan& program, const LoweringContext& context)
+      : program_(program),
+        graph_(program.graph),
+        options_(program.options),
+        context_(context),
+        plan_(context.plan),
+        offloads_(plan_.offload != CpuOffload::kNone),
+        several_(plan_.world > 1),
+        storage_(storage_of(graph_)),
+        parameter_(parameter_behind(graph_)),
+        unit_of_(unit_of_parameter(graph_, plan_)),
+        element_(graph_.parameters.size(), 0),
+        gradient_of_(graph_.values.size(), -1) {
+    for (const Unit& unit : plan_.units) {
+      places_.push_back(unit_places(plan_, unit, context.rank, context.memory.units[at(unit.id)]));
+      whole_.push_back(places_.back().whole);
+      for (const UnitParam& p : unit.params) element_[at(p.parameter)] = p.offset;
+      for (const UnitParam& p : unit.frozen) {
+        element_[at(p.parameter)] = unit.padded_numel + p.offset;
+      }
+      const int64_t offset = program.memory.accumulate_offset[at(unit.id)];
+      own_.push_back(offset < 0 ? Operand{} : arena(offset, unit.padded_numel, plan_.param_dtype));
+    }
+    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+      if (graph_.parameters[i].gradient != 0) {
+        gradient_of_[at(graph_.parameters[i].gradient)] = static_cast<int>(i);
+      }
+    }
+  }
+
+  LoweredProgram run() {
+    for (size_t s = 0; s < program_.schedule.steps.size(); ++s) {
+      const size_t begin = made_.operations.size();
+      add_step(s);
+      if (made_.operations.size() == begin) continue;
+      made_.operations[begin].begins_step = true;
+      made_.operations.back().ends_step = true;
+    }
+    if (offloads_ && options_.training && options_.last_micro) update_on_host();
+    made_.loss = value(graph_.loss, false);
+    if (graph_.matches != 0) made_.matches = value(graph_.matches, false);
+    return std::move(made_);
+  }
+
+ private:
+  Operation& add(OpKind kind, Lane lane, int unit = -1) {
+    Operation& made = made_.operations.emplace_back();
+    made.kind = kind;
+    made.lane = lane;
+    made.step = step_;
+    made.unit = unit;
+    made.first = options_.first_micro;
+    made.last = options_.last_micro;
+    return made;
+  }
+
+  void add_step(size_t s) {
+    const Step& step = program_.schedule.steps[s];
+    step_ = static_cast<int>(s);
+    switch (step.kind) {
+      case StepKind::kRun:
+        return run_node(s, step.index);
+      case StepKind::kGather:
+        return unshard(s, step.index);
+      case StepKind::kFree:
+        return;
+      case StepKind::kCheckLoss:
+        return check_loss();
+      case StepKind::kCarry:
+        return buffer(step.index);
+      case StepKind::kAcquire:
+        return acquire(step.index);
+      case StepKind::kAccumulate:
+        return accumulate(step.index);
+      case StepKind::kPost:
+        return post(step.index, step.index);
+      case StepKind::kPostShard:
+        return post(step.index, shard_channel(step.index));
+      case StepKind::kReduce:
+        return reduce(step.index, false);
+      case StepKind::kReduceUpdate:
+        return reduce(step.index, true);
+      case StepKind::kAllReduce:
+        return all_reduce(step.index);
+      case StepKind::kClip:
+        return clip();
+      case StepKind::kUpdate:
+        return update(step.index);
+      case StepKind::kTrust:
+        return trust();
+      case StepKind::kApply:
+        return apply(step.index);
+    }
+  }
+
+  // Nodes.
+
+  void run_node(size_t s, int n) {
+    const Node& node = graph_.nodes[at(n)];
+    Operation& made = add(OpKind::kRun, Lane::kCompute);
+    made.run = runs_++;
+    made.node = n;
+    for (const ValueId id : node.inputs) made.operands.push_back(value(id, false));
+    for (const ValueId id : node.outputs) made.operands.push_back(value(id, true));
+    if (program_.memory.step_offset[s] < 0) return;
+    const auto bytes = static_cast<int64_t>(program_.kernels[at(n)]->workspace_bytes());
+    made.operands.push_back(
+        with(arena(program_.memory.step_offset[s], bytes, DType::kUInt8), true));
+  }
+
+  static Operand arena(int64_t offset, int64_t count, DType dtype) {
+    return {.area = Area::kArena, .offset = offset, .count = count, .dtype = dtype};
+  }
+
+  // At the present step: a parameter of a unit is where the unit's latest Gather put it.
+  Operand value(ValueId id, bool writes) const {
+    Operand made;
+    if (id == 0) return made;
+    const ValueId root = storage_[at(id)];
+    const TensorDesc& desc = graph_.value(id).desc;
+    if (const int p = gradient_of_[at(root)]; p >= 0) {
+      made = in_unit(p, gradients(unit_of_[at(p)]));
+    } else {
+      made = place(root);
+    }
+    made.count = desc.numel();
+    made.dtype = desc.dtype;
+    made.writes = writes;
+    return made;
+  }
+
+  Operand place(ValueId root) const {
+    switch (graph_.value(root).kind) {
+      case ValueKind::kAbsent:
+        return {};
+      case ValueKind::kInput:
+        return {.area = Area::kInput,
+                .offset = std::ranges::find(graph_.inputs, root) - graph_.inputs.begin()};
+      case ValueKind::kLossWeight:
+        return {.area = Area::kLossWeight};
+      case ValueKind::kActivation: {
+        const int64_t offset = program_.memory.value_offset[at(root)];
+        return offset < 0 ? Operand{} : arena(offset, 0, DType::kFloat32);
+      }
+      case ValueKind::kConstant:
+        return kept(root);
+      case ValueKind::kParameter:
+        break;
+    }
+    const int parameter = parameter_[at(root)];
+    const int unit = unit_of_[at(parameter)];
+    if (unit < 0) return kept(root);
+    OFSDP_CHECK(whole_[at(unit)].area != Area::kNone, "u{} is used before its Gather", unit);
+    return in_unit(parameter, whole_[at(unit)]);
+  }
+
+  Operand kept(ValueId root) const {
+    return {.area = Area::kKept,
+            .offset = static_cast<int64_t>(context_.kept.offset(graph_, root))};
+  }
+
+  Operand in_unit(int parameter, Operand base) const {
+    base.dtype = plan_.param_dtype;
+    return moved(base, element_[at(parameter)], 0);
+  }
+
+  // What nodes write: the unit's buffer, or this micro-batch's own.
+  Operand gradients(int unit) const {
+    if (own_[at(unit)].area != Area::kNone) return own_[at(unit)];
+    Operand buffer = places_[at(unit)].slot;
+    buffer.dtype = plan_.param_dtype;
+    return buffer;
+  }
+
+  void check_loss() {
+    const bool agrees = context_.on_device && several_;
+    Operation& made = add(OpKind::kCheckLoss, agrees ? Lane::kCommunication : Lane::kCompute);
+    made.operands = {value(graph_.loss, false), run_state()};
+  }
+
+  static Operand run_state() {
+    return {.area = Area::kRunState, .count = 1, .dtype = DType::kUInt8, .writes = true};
+  }
+
+  void buffer(int k) {
+    const Carried& c = graph_.carried[at(k)];
+    const ValueId parameter = graph_.parameters[at(c.parameter)].value;
+    Operation& made = add(OpKind::kBuffer, Lane::kCompute);
+    made.src = value(c.next, false);
+    made.dst = kept(parameter);
+    made.dst.count = graph_.value(parameter).desc.numel();
+    made.dst.dtype = graph_.value(parameter).desc.dtype;
+    made.operands = {made.src, with(made.dst, true)};
+  }
+
+  // Parameters.
+
+  void unshard(size_t s, int u) {
+    const Unit& unit = plan_.units[at(u)];
+    const UnitPlaces& places = places_[at(u)];
+    const UnitOffsets& offsets = context_.memory.units[at(u)];
+    if (const int64_t offset = program_.memory.step_offset[s]; offset >= 0) {
+      whole_[at(u)] =
+          arena(offset, unit.padded_numel + unit.frozen_padded_numel, plan_.param_dtype);
+    }
+    const Operand all = whole_[at(u)];
+    const RankGroup group = plan_.shard_group(unit, context_.rank);
+    const int64_t place = group.index_of(context_.rank);
+    const int64_t frozen = unit.frozen_padded_numel / group.count;
+    const Span mine{place * places.span.numel, places.span.numel};
+    const Span mine_frozen{place * frozen, frozen};
+    const Operand trained_all = moved(all, 0, unit.padded_numel);
+    const Operand frozen_all = moved(all, unit.padded_numel, unit.frozen_padded_numel);
+    const bool fetches = unit.plan.unshard == Unshard::kFetch;
+    if (fetches) {
+      const OffloadedUnit& from = context_.memory.offload.units[at(u)];
+      fetch(u, from.rest, trained_all, mine);
+      fetch(u, from.frozen, frozen_all, mine_frozen);
+    }
+    const auto unshard_part = [&](const Operand& src, const Operand& dst, const Span& span) {
+      Operation& made = add(OpKind::kUnshard, Lane::kCommunication, u);
+      made.src = src;
+      made.dst = dst;
+      made.group = group;
+      made.part = span;
+      made.converts = !fetches && !src.begins_at(moved(dst, span.begin, 0));
+      made.copied = fetches;
+      return &made;
+    };
+    Operation* made = unshard_part(places.owned, trained_all, mine);
+    made->stride = offsets.owned_stride;
+    made->operands = {as_floats(places.owned, false),
+                      with(moved(all, 0, unit.padded_numel + unit.frozen_padded_numel),
+                           several_ || !places.owned.begins_at(all))};
+    if (unit.frozen_padded_numel > 0)
+      unshard_part(places.frozen, frozen_all, mine_frozen)->frozen = true;
+  }
+
+  void fetch(int u, size_t from, const Operand& all, const Span& part) {
+    if (part.numel == 0) return;
+    Operation& made = add(OpKind::kCopyUp, Lane::kCommunication, u);
+    made.dst = moved(all, part.begin, part.numel);
+    made.src = host(from, part.numel, all.dtype);
+  }
+
+  static Operand host(size_t offset, int64_t count, DType dtype) {
+    return {.area = Area::kHost,
+            .offset = static_cast<int64_t>(offset),
+            .count = count,
+            .dtype = dtype};
+  }
+
+  // Gradients.
+
+  int shard_channel(int u) const { return static_cast<int>(plan_.units.size()) + u; }
+
+  RankGroup sums(int u) const { return plan_.summing_group(plan_.units[at(u)], context_.rank); }
+
+  Span unique(int u) const { return plan_.represented(plan_.units[at(u)], context_.rank); }
+
+  Span unique_of_owned(int u) const {
+    return {unique(u).begin - places_[at(u)].span.begin, unique(u).numel};
+  }
+
+  void acquire(int u) {
+    for (const int other : context_.slots.shares_bytes[at(u)]) {
+      Operation& made = add(OpKind::kAwait, Lane::kCompute, u);
+      made.channel = other;
+      made.group = sums(other);
+    }
+    Operation& made = add(OpKind::kClear, Lane::kCompute, u);
+    made.dst = gradients(u);
+    made.gaps = gaps(plan_.units[at(u)]);
+    made.operands = {own_[at(u)].area != Area::kNone ? with(made.dst, true)
+                                                     : with(places_[at(u)].slot, true)};
+  }
+
+  void accumulate(int u) {
+    const bool first = options_.first_micro || plan_.units[at(u)].plan.shards_gradients;
+    Operation& made = add(first ? OpKind::kConvert : OpKind::kAdd, Lane::kCompute, u);
+    made.src = own_[at(u)];
+    made.dst = with(places_[at(u)].slot, true);
+    made.operands = {made.src, made.dst};
+  }
+
+  // The elements that this rank adds up of the unit's buffer.
+  void read_buffer(Operation& made, int u) const {
+    made.src = places_[at(u)].slot;
+    made.part = places_[at(u)].span;
+  }
+
+  // What is summed over the copies: `part` counts from the begin of `src`, in the order of the group.
+  void read_gradient(Operation& made, int u) const {
+    const bool shard = plan_.units[at(u)].plan.shards_gradients;
+    made.src = shard ? places_[at(u)].gradient : places_[at(u)].slot;
+    made.part = {-1, unique(u).numel};
+  }
+
+  void post(int u, int channel) {
+    const Unit& unit = plan_.units[at(u)];
+    Operation& made = add(OpKind::kPost, Lane::kCompute, u);
+    made.channel = channel;
+    const bool again = channel != u;
+    const bool scatters = unit.plan.shards > 1 || unit.plan.shards_gradients;
+    made.group = again ? plan_.replica_group(unit, context_.rank) : sums(u);
+    scatters && !again ? read_buffer(made, u) : read_gradient(made, u);
+  }
+
+  // What a device's streams see of a step that sums or updates.
+  std::vector<Operand> touched(int u, bool writes_slot, bool updates) const {
+    const UnitPlaces& places = places_[at(u)];
+    std::vector<Operand> list{with(places.slot, writes_slot), with(places.gradient, true)};
+    if (!updates) return list;
+    list.push_back(as_floats(places.owned, true));
+    for (const Operand& values : places.optimizer) list.push_back(with(values, true));
+    return list;
+  }
+
+  // A gradient that is summed over copies afterwards is no gradient yet: its norm is taken there.
+  void reduce(int u, bool updates) {
+    const Unit& unit = plan_.units[at(u)];
+    const bool more = !options_.first_micro && unit.plan.shards_gradients;
+    const bool complete = options_.last_micro && !unit.plan.sums_copies;
+    const OffloadedUnit* host_unit = offloads_ ? &context_.memory.offload.units[at(u)] : nullptr;
+    const bool passes = host_unit != nullptr && host_unit->passes_slots;
+    const bool keeps = host_unit != nullptr ? host_unit->summed : !updates;
+    Operand sum = places_[at(u)].gradient;
+    int slot = -1;
+    bool waits = false;
+    if (passes) {
+      slot = slots_taken_ % context_.memory.offload.slots;
+      waits = slots_taken_++ >= context_.memory.offload.slots;
+      sum = {.area = Area::kState,
+             .offset = static_cast<int64_t>(context_.memory.offload_slots +
+                                            at(slot) * context_.memory.offload.slot_bytes),
+             .count = places_[at(u)].span.numel};
+      if (more) {
+        Operation& made = add(OpKind::kCopyUp, Lane::kCommunication, u);
+        made.src = host(host_unit->gradient, sum.count, DType::kFloat32);
+        made.dst = sum;
+        made.slot = waits ? slot : -1;
+      }
+    }
+    const bool sends = passes || (offloads_ && (updates || (complete && options_.clip)));
+    // One that passes slots frees its slot by an event of its own.
+    const Lane lane = sends && !passes ? Lane::kDownload : Lane::kCommunication;
+    Operation& made = add(OpKind::kReduce, lane, u);
+    read_buffer(made, u);
+    made.group = sums(u);
+    made.channel = u;
+    made.unique = unique_of_owned(u);
+    made.operands = touched(u, several_, updates);
+    // A device sums slices one after the other, in memory; where there is none, in its own room.
+    if (keeps || (context_.on_device && plan_.across_ranks)) made.dst = with(sum, true);
+    if (more) made.onto = sum;
+    made.copied = passes && more;
+    made.slot = passes && !more && waits ? slot : -1;
+    made.stages = {
+        .ordered = plan_.across_ranks,
+        .round_to = !plan_.across_ranks || complete ? plan_.reduce_dtype : DType::kFloat32,
+        .adds = more && !plan_.across_ranks,
+        .positive_zero = complete && plan_.across_ranks,
+        .norm = complete,
+        .exact = complete && plan_.across_ranks && options_.clip,
+        .update = updates && !offloads_};
+    const Operand reduced =
+        keeps ? sum
+              : moved(places_[at(u)].slot, places_[at(u)].span.begin, places_[at(u)].span.numel);
+    if (sends) send_down(u, reduced, lane, slot);
+    if (offloads_ && updates) signal(u, lane);
+  }
+
+  void send_down(int u, const Operand& gradient, Lane lane, int slot) {
+    const OffloadedUnit& to = context_.memory.offload.units[at(u)];
+    Operation& made = add(OpKind::kCopyDown, lane, u);
+    made.src = gradient;
+    made.dst = host(to.gradient, gradient.count, to.landed);
+    made.slot = slot;
+  }
+
+  void signal(int u, Lane lane) { add(OpKind::kSignal, lane, u); }
+
+  void all_reduce(int u) {
+    const Unit& unit = plan_.units[at(u)];
+    const Lane lane = offloads_ && options_.clip ? Lane::kDownload : Lane::kCommunication;
+    Operation& made = add(OpKind::kAllReduce, lane, u);
+    read_gradient(made, u);
+    made.dst = with(places_[at(u)].gradient, true);
+    made.group = plan_.replica_group(unit, context_.rank);
+    made.channel = unit.plan.shards_gradients ? shard_channel(u) : u;
+    made.unique = unique_of_owned(u);
+    made.operands = touched(u, true, false);
+    made.stages = {.round_to = plan_.reduce_dtype, .norm = true};
+    if (lane == Lane::kDownload) send_down(u, places_[at(u)].gradient, lane, -1);
+  }
+
+  void clip() {
+    Operation& made = add(OpKind::kClip, Lane::kCommunication);
+    made.stages.exact = plan_.across_ranks;
+    made.operands = {run_state()};
+    if (offloads_) signal(-1, Lane::kCommunication);
+  }
+
+  // Where the norm decides, an offload has sent its gradient down before.
+  void update(int u) {
+    if (!offloads_) {
+      Operation& made = add(OpKind::kUpdate, Lane::kCommunication, u);
+      made.src = places_[at(u)].gradient;
+      made.part = places_[at(u)].span;
+      made.operands = touched(u, several_, true);
+      return;
+    }
+    if (options_.clip) return;
+    send_down(u, places_[at(u)].gradient, Lane::kDownload, -1);
+    made_.operations.back().operands = touched(u, several_, true);
+    signal(u, Lane::kDownload);
+  }
+
+  void trust() {
+    if (offloads_) return;  // the host takes the steps
+    Operation& made = add(OpKind::kTrust, Lane::kCommunication);
+    for (const UnitPlaces& places : places_) {
+      made.operands.push_back(as_floats(places.owned, false));
+      for (const Operand& values : places.optimizer) made.operands.push_back(values);
+    }
+  }
+
+  void apply(int u) {
+    if (offloads_) return;
+    Operation& made = add(OpKind::kApply, Lane::kCommunication, u);
+    made.part = places_[at(u)].span;
+    made.operands = {as_floats(places_[at(u)].owned, true)};
+    for (const Operand& values : places_[at(u)].optimizer) made.operands.push_back(values);
+  }
+
+  // The host waits for the decision or, where nothing decides, for each gradient in turn.
+  void update_on_host() {
+    const auto add_host = [this](OpKind kind, int unit) {
+      Operation& made = made_.host.emplace_back();
+      made.kind = kind;
+      made.unit = unit;
+      return &made;
+    };
+    if (options_.clip) add_host(OpKind::kAwait, -1);
+    for (const Step& step : program_.schedule.steps) {
+      if (step.kind != StepKind::kReduceUpdate && step.kind != StepKind::kUpdate) continue;
+      if (!options_.clip) add_host(OpKind::kAwait, step.index);
+      Operation* made = add_host(OpKind::kHostUpdate, step.index);
+      const OffloadedUnit& of = context_.memory.offload.units[at(step.index)];
+      if (plan_.offload == CpuOffload::kParams) continue;
+      made->src = host(of.rest, places_[at(step.index)].span.numel, plan_.rest_dtype);
+      made->dst = with(places_[at(step.index)].owned, true);
+    }
+    if (options_.parameter_norms) add_host(OpKind::kTrust, -1);
+  }
+
+  const ProgramPlan& program_;
+  const Graph& graph_;
+  const CompileOptions& options_;
+  const LoweringContext& context_;
+  const Plan& plan_;
+  bool offloads_, several_;
+  std::vector<ValueId> storage_;
+  std::vector<int> parameter_;      // per value: the parameter behind it, or -1
+  std::vector<int> unit_of_;        // per parameter
+  std::vector<int64_t> element_;    // per parameter: its first, of an unsharded unit
+  std::vector<int> gradient_of_;    // per value: the parameter whose gradient it is, or -1
+  std::vector<UnitPlaces> places_;  // per unit
+  std::vector<Operand> whole_;      // per unit: where the latest Gather put it
+  std::vector<Operand> own_;        // per unit: this micro-batch's gradients, or none
+  int step_ = -1, runs_ = 0, slots_taken_ = 0;
+  LoweredProgram made_;
+};
+
+}  // namespace
+
+LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context) {
+  return Lowering(program, context).run();
+}
+
+OffloadTraffic offload_traffic(const LoweredProgram& program) {
+  OffloadTraffic sum;
+  for (const auto* list : {&program.operations, &program.host}) {
+    for (const Operation& op : *list) {
+      if (op.kind == OpKind::kCopyUp || op.kind == OpKind::kHostUpdate) sum.up += op.src.bytes();
+      if (op.kind == OpKind::kCopyDown) sum.down += op.dst.bytes();
+    }
+  }
+  if (!program.host.empty()) sum.down += sizeof(ofsdp_run_state);
+  return sum;
+}
+
+std::string text(const LoweredProgram& program) {
+  std::string out;
+  for (const Operation& op : program.operations) {
+    out += format_text("{:4} {}\n", op.step, text(op));
+  }
+  for (const Operation& op : program.host) out += format_text("host {}\n", text(op));
+  return out;
+}
+
+}  // namespace ofsdp::runtime

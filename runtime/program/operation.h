@@ -1,0 +1,127 @@
+// Operation: what a step of a schedule is for one rank, complete in itself: which bytes it reads and
+// writes, with which ranks, on which lane, and what follows a sum. lower (lower.h) makes operations; an
+// Engine (runtime/engine/engine.h) runs them and decides nothing.
+//
+//   Run        kernel of a node: operands are its inputs, outputs and workspace
+//   Unshard    dst: the whole unit in the type that nodes compute in; src: what this rank owns of it,
+//              or its frozen parameters. `part` is where this rank's elements are in dst
+//   Await      the ranks of `group` have read what `channel` posted last
+//   Clear      dst: the gaps between parameters, or all of it in a micro-batch without samples
+//   Convert    dst takes src in another type;  Add: dst += src
+//   Post       src is complete, for the ranks of `group` on `channel`
+//   Reduce     the sum of src over `group`, of the elements `part`, then `stages`
+//   AllReduce  dst becomes its sum over `group`, then `stages`; each rank adds `part`
+//   CheckLoss  the loss is known; NaN ends the run
+//   Buffer     dst (a running statistic) takes src
+//   Clip       the global norm and the factor of the updates that follow
+//   Update     the optimizer's update from src;  Trust, Apply: its steps where they need norms
+//   CopyUp     host to device;  CopyDown: device to host
+//   Signal     the host hears that the copies of `unit` have arrived; -1: the decision about updates
+//   HostUpdate the update on the host, after the device's program
+//
+// Ownership: values; addresses are views of the rank's memory. Threads: any. Errors: none.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fsdp/plan/plan.h"
+
+namespace ofsdp::runtime {
+
+// The regions of RankMemoryPlan; what --cpu-offload pins; a column of the micro-batch; the weight of
+// the loss; the state of a run on a device.
+enum class Area : uint8_t {
+  kNone,
+  kArena,
+  kKept,
+  kState,
+  kShared,
+  kCommon,
+  kHost,
+  kInput,
+  kLossWeight,
+  kRunState
+};
+
+struct Operand {
+  Area area = Area::kNone;
+  int64_t offset = 0;  // bytes; of kInput the column
+  int64_t count = 0;   // elements
+  DType dtype = DType::kFloat32;
+  bool writes = false;
+  std::byte* data = nullptr;  // once bound; null for kInput, which each micro-batch sets
+
+  size_t bytes() const { return static_cast<size_t>(count) * dtype_size(dtype); }
+  float* floats() const { return reinterpret_cast<float*>(data); }
+  bool begins_at(const Operand& other) const {
+    return area == other.area && offset == other.offset;
+  }
+};
+
+// The streams of a device where an operation begins and ends. One of kDownload begins on the
+// communication stream.
+enum class Lane { kCompute, kCommunication, kDownload };
+
+enum class OpKind : uint8_t {
+  kRun,
+  kUnshard,
+  kAwait,
+  kClear,
+  kConvert,
+  kAdd,
+  kPost,
+  kReduce,
+  kAllReduce,
+  kCheckLoss,
+  kBuffer,
+  kClip,
+  kUpdate,
+  kTrust,
+  kApply,
+  kCopyUp,
+  kCopyDown,
+  kSignal,
+  kHostUpdate,
+};
+
+// What happens to a block of a sum, in this order.
+struct Stages {
+  bool ordered = false;              // the sum starts from `onto`, in the order of slices
+  DType round_to = DType::kFloat32;  // float32: it is not rounded
+  bool adds = false;                 // `onto` is added
+  bool positive_zero = false;        // -0 becomes 0
+  bool norm = false;                 // its squares count
+  bool exact = false;                // and are summed exactly
+  bool update = false;               // the optimizer takes it; else dst does
+};
+
+struct Operation {
+  OpKind kind = OpKind::kRun;
+  Lane lane = Lane::kCompute;
+  bool begins_step = false, ends_step = false;
+  int step = -1;  // of the schedule
+  int unit = -1;
+  int run = -1;   // Run: position among these
+  int node = -1;  // and in the graph
+  Operand src{}, dst{}, onto{};
+  std::vector<Operand> operands{};  // all that is read and written on the lane
+  RankGroup group{};
+  int channel = -1;
+  Span part{};                                      // elements
+  size_t stride = 0;                                // Unshard: from one rank's part to the next
+  std::vector<std::pair<int64_t, int64_t>> gaps{};  // Clear: elements [first, second) of dst
+  bool first = false, last = false;                 // of an update's micro-batches
+  Stages stages{};
+  Span unique{};          // of `part`, the elements that count on this rank alone: in norms
+  bool frozen = false;    // Unshard: of the frozen parameters
+  bool converts = false;  // Unshard: src is not yet where dst has it
+  bool copied = false;    // the copy up before it must have arrived
+  int slot = -1;          // passes through: a writer waits until it is free, CopyDown frees it
+};
+
+// One line, without its end.
+std::string text(const Operation& operation);
+
+}  // namespace ofsdp::runtime

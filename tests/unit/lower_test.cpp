@@ -1,0 +1,121 @@
+// The lowered program: as text (golden), and that every operand is inside its region.
+#include "runtime/program/lower.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/program/binding.h"
+#include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp {
+namespace {
+
+struct Lowered {
+  Registry registry = make_registry();
+  KernelCache kernels;
+  Plan plan;
+  ProgramPlan program;
+  GradientSlots slots;
+  KeptPlan kept;
+  RankMemoryPlan memory;
+  LoweredProgram made;
+};
+
+std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOptions& compile,
+                                 int rank, bool on_device = false) {
+  auto l = std::make_unique<Lowered>();
+  Graph graph = testing::mlp_training_graph(l->registry, 4, {8, 8, 2});
+  l->plan = *make_plan(graph, options);
+  l->program = *plan_program(std::move(graph), l->plan, compile, l->kernels);
+  l->slots = plan_gradient_slots(l->plan, l->program.schedule);
+  l->kept.add(l->program, l->plan);
+  RankMemoryNeeds needs;
+  needs.optimizer_states = 1;
+  needs.accumulate = !compile.first_micro || !compile.last_micro;
+  needs.norm = compile.clip;
+  needs.arena = l->program.memory.arena_bytes;
+  needs.kept = l->kept.bytes();
+  l->memory = plan_rank_memory(l->plan, l->slots, needs);
+  l->made = lower(l->program, {l->plan, rank, l->memory, l->slots, l->kept, on_device});
+  return l;
+}
+
+// All but the nodes.
+std::string text_without_nodes(const LoweredProgram& program) {
+  LoweredProgram left = program;
+  std::erase_if(left.operations, [](const Operation& op) { return op.kind == OpKind::kRun; });
+  return "\n" + text(left);
+}
+
+PlanOptions options(Strategy strategy, int world) {
+  return {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = world};
+}
+
+TEST(Lower, FullShardUnshardsReducesAndUpdatesInOnePass) {
+  EXPECT_EQ(text_without_nodes(lowered(options(Strategy::kFullShard, 2), {}, 1)->made), R"(
+GOLDEN1)");
+}
+
+TEST(Lower, NoShardWithClippingAddsUpUnitsAndThenUpdates) {
+  EXPECT_EQ(text_without_nodes(lowered(options(Strategy::kNoShard, 2),
+                                       {.first_micro = false, .clip = true}, 0)
+                                   ->made),
+            R"(
+GOLDEN2)");
+}
+
+TEST(Lower, AnOffloadOfParametersCopiesUpAndDownAndUpdatesOnTheHost) {
+  PlanOptions plan = options(Strategy::kFullShard, 2);
+  plan.offload = CpuOffload::kParams;
+  EXPECT_EQ(text_without_nodes(lowered(plan, {.first_micro = false}, 0, true)->made), R"(
+GOLDEN3)");
+}
+
+int64_t bytes_of(const RankMemoryPlan& memory, Area area) {
+  switch (area) {
+    case Area::kArena:
+      return static_cast<int64_t>(memory.arena);
+    case Area::kKept:
+      return static_cast<int64_t>(memory.kept);
+    case Area::kState:
+      return static_cast<int64_t>(memory.state);
+    case Area::kShared:
+      return static_cast<int64_t>(memory.shared);
+    case Area::kHost:
+      return static_cast<int64_t>(memory.offload.bytes);
+    default:
+      return INT64_MAX;
+  }
+}
+
+// What an operation reads has been written before: parameters by an unshard, gradients by nodes.
+TEST(Lower, OperandsAreInsideTheirRegions) {
+  constexpr std::array kStrategies{Strategy::kFullShard, Strategy::kShardGradOp,
+                                   Strategy::kNoShard,   Strategy::kZero1,
+                                   Strategy::kHybridShard};
+  for (const Strategy strategy : kStrategies) {
+    for (const int world : {1, 2, 4}) {
+      for (const bool first : {true, false}) {
+        for (const bool clip : {true, false}) {
+          PlanOptions plan = options(strategy, world);
+          plan.shard_size = std::max(1, world / 2);
+          const auto l = lowered(plan, {.first_micro = first, .clip = clip}, world - 1);
+          size_t updates = 0;
+          for (const Operation& op : l->made.operations) {
+            std::vector<Operand> all{op.src, op.dst, op.onto};
+            all.insert(all.end(), op.operands.begin(), op.operands.end());
+            for (const Operand& o : all) {
+              EXPECT_LE(o.offset + static_cast<int64_t>(o.bytes()), bytes_of(l->memory, o.area))
+                  << text(op);
+            }
+            updates += op.stages.update || op.kind == OpKind::kUpdate ? 1 : 0;
+          }
+          EXPECT_EQ(updates, l->plan.units.size());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ofsdp
