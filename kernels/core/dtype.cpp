@@ -8,22 +8,23 @@ namespace {
 struct Entry {
   std::string_view name;
   size_t size;
+  int64_t onnx;  // in TensorProto.DataType
 };
 
-constexpr std::array<Entry, 14> kEntries = {{{"undefined", 0},
-                                             {"float32", 4},
-                                             {"float64", 8},
-                                             {"float16", 2},
-                                             {"bfloat16", 2},
-                                             {"int8", 1},
-                                             {"int16", 2},
-                                             {"int32", 4},
-                                             {"int64", 8},
-                                             {"uint8", 1},
-                                             {"uint16", 2},
-                                             {"uint32", 4},
-                                             {"uint64", 8},
-                                             {"bool", 1}}};
+constexpr std::array<Entry, 14> kEntries = {{{"undefined", 0, 0},
+                                             {"float32", 4, 1},
+                                             {"float64", 8, 11},
+                                             {"float16", 2, 10},
+                                             {"bfloat16", 2, 16},
+                                             {"int8", 1, 3},
+                                             {"int16", 2, 5},
+                                             {"int32", 4, 6},
+                                             {"int64", 8, 7},
+                                             {"uint8", 1, 2},
+                                             {"uint16", 2, 4},
+                                             {"uint32", 4, 12},
+                                             {"uint64", 8, 13},
+                                             {"bool", 1, 9}}};
 
 }  // namespace
 
@@ -36,6 +37,15 @@ std::optional<DType> dtype_from_name(std::string_view name) {
     if (kEntries[i].name == name) return static_cast<DType>(i);
   }
   return std::nullopt;
+}
+
+int64_t number_of_dtype(DType dtype) { return kEntries[static_cast<size_t>(dtype)].onnx; }
+
+DType dtype_of_number(int64_t number) {
+  for (size_t i = 1; i < kEntries.size(); ++i) {
+    if (kEntries[i].onnx == number) return static_cast<DType>(i);
+  }
+  return DType::kUndefined;
 }
 
 bool is_floating(DType dtype) { return dtype >= DType::kFloat32 && dtype <= DType::kBFloat16; }

@@ -1,8 +1,6 @@
 // Element types of tensors. Numbers are little-endian, bool is one byte that is 0 or 1, as ONNX's
 // raw_data holds them. float16 and bfloat16 are storage types (IEEE 754 binary16; the upper half of
 // a binary32): arithmetic is done in float32.
-//
-// Ownership: values. Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +32,8 @@ enum class DType : uint8_t {
 size_t dtype_size(DType dtype);            // bytes of an element; 0 for kUndefined
 std::string_view dtype_name(DType dtype);  // "float32", ...
 std::optional<DType> dtype_from_name(std::string_view name);
+int64_t number_of_dtype(DType dtype);   // in onnx.proto's TensorProto.DataType
+DType dtype_of_number(int64_t number);  // kUndefined when it is none of ours
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);  // signed and unsigned, not bool
 

@@ -47,24 +47,18 @@ struct Ref {
   explicit operator bool() const { return id != 0; }
 };
 
-class GradBuilder {
+// Builds a graph of operators while planning; values are Refs.
+class GraphBuilder {
  public:
-  virtual ~GradBuilder() = default;
-  virtual const Attributes& attributes() const = 0;
-  virtual size_t num_inputs() const = 0;
-  virtual Ref input(size_t i) const = 0;        // none when absent
-  virtual Ref output(size_t i) = 0;             // asks the node for it even if the file does not
-  virtual Ref grad_output(size_t i) const = 0;  // none when no gradient reaches that output
-  virtual bool needs_grad(size_t i) const = 0;  // whether set_grad(i) is of any use
+  virtual ~GraphBuilder() = default;
+  virtual const Attributes& attributes() const = 0;  // of the node that asks
+  virtual Ref input(size_t i) const = 0;             // none when absent
   virtual const TensorDesc& desc(Ref ref) const = 0;
-  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null when not known while planning
-
   // A new node and its outputs; default domain when `op` has no dot, "ofsdp.Name" is our own.
   virtual std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                                 const Attributes& attributes, size_t num_outputs) = 0;
   virtual Ref constant(ConstantPtr value) = 0;
-  virtual void set_grad(size_t input, Ref grad) = 0;
-  virtual void fail(Status status) = 0;  // ends the pass: what a plug-in's backward may cause
+  virtual void fail(Status status) = 0;  // ends the pass
 
   Ref emit1(const std::string& op, const std::vector<Ref>& inputs,
             const Attributes& attributes = {}) {
@@ -72,6 +66,33 @@ class GradBuilder {
   }
   Ref ints(const std::vector<int64_t>& values);  // an int64 constant of one axis
   Ref scalar(DType dtype, double value);         // a constant of rank 0
+  Ref like(Ref ref, double value) { return scalar(desc(ref).dtype, value); }
+
+  // REQUIRES: at most one argument of a call emits nodes itself. C++ does not fix the order in which
+  // arguments are evaluated, and the order of nodes is that of the emits.
+  Ref add(Ref a, Ref b) { return emit1("Add", {a, b}); }
+  Ref sub(Ref a, Ref b) { return emit1("Sub", {a, b}); }
+  Ref mul(Ref a, Ref b) { return emit1("Mul", {a, b}); }
+  Ref mul(Ref a, double b) { return emit1("Mul", {a, like(a, b)}); }
+  Ref div(Ref a, Ref b) { return emit1("Div", {a, b}); }
+  Ref neg(Ref a) { return emit1("Neg", {a}); }
+  Ref where(Ref condition, Ref a, Ref b) { return emit1("Where", {condition, a, b}); }
+  Ref sum(Ref a, const std::vector<int64_t>& axes);  // keeps the axes
+  Ref reshape(Ref a, const Shape& shape);            // `a` itself where it has that shape
+  Ref transpose(Ref a, const std::vector<int64_t>& order);
+  Ref slice(Ref a, int64_t axis, int64_t begin, int64_t end);
+  Ref cast(Ref a, DType dtype);  // `a` itself where it has that type
+};
+
+class GradBuilder : public GraphBuilder {
+ public:
+  virtual size_t num_inputs() const = 0;
+  virtual Ref output(size_t i) = 0;             // asks the node for it even if the file does not
+  virtual Ref grad_output(size_t i) const = 0;  // none when no gradient reaches that output
+  virtual bool needs_grad(size_t i) const = 0;  // whether set_grad(i) is of any use
+  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null when not known while planning
+  virtual void set_grad(size_t input, Ref grad) = 0;
+
   // `grad` summed over the axes along which `target` was broadcast; the shape of `target`.
   Ref sum_to(Ref grad, Ref target);
 };

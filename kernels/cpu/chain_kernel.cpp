@@ -30,7 +30,7 @@ struct Place {
 };
 
 struct Step {
-  ChainLoop loop;
+  RowLoop loop;
   size_t a, b, y;  // values
 };
 
@@ -85,7 +85,7 @@ class ChainKernel final : public Kernel {
       if (step.op == ChainOp::kNumber) continue;
       const auto a = static_cast<size_t>(step.a);
       const size_t b = step.b < 0 ? a : static_cast<size_t>(step.b);
-      steps_.push_back({chain_loop(step.op), a, b, value});
+      steps_.push_back({chain_loops(step.op)[DType::kFloat32], a, b, value});
       for (size_t operand : {a, b}) {
         const bool done = last[operand] == s && operand >= static_cast<size_t>(chain.inputs) &&
                           places_[operand].kind == Place::kBuffer;
@@ -127,7 +127,9 @@ class ChainKernel final : public Kernel {
       repeat(args.in<float>(static_cast<size_t>(r.input)), r.period, at, n,
              buffer + r.place * block_);
     }
-    for (const Step& s : steps_) s.loop({data[s.a], step[s.a], data[s.b], step[s.b], data[s.y], n});
+    for (const Step& s : steps_) {
+      s.loop({data[s.a], step[s.a], data[s.b], step[s.b], data[s.y], n}, {});
+    }
     if (kept_.first) {
       std::memcpy(args.out<float>(0) + at, buffer + kept_.second * block_,
                   static_cast<size_t>(n) * sizeof(float));
@@ -175,13 +177,14 @@ class ChainKernel final : public Kernel {
 
 }  // namespace
 
-bool chain_accepts(const Problem& p) {
-  if (!p.all_dtype(DType::kFloat32)) return false;
+Acceptance chain_accepts(const Problem& p) {
+  if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
   const TensorDesc& out = p.out(0);
-  return std::ranges::all_of(p.inputs, [&](const TensorDesc& d) {
+  const bool fit = std::ranges::all_of(p.inputs, [&](const TensorDesc& d) {
     if (d.shape == out.shape) return d.layout == out.layout;
     return d.numel() == 1 || (out.layout == Layout::kPlain && is_trailing(d.shape, out.shape));
   });
+  return accept_if(fit, "an operand with other axes or another layout");
 }
 
 std::unique_ptr<Kernel> make_chain_kernel(const Chain& chain, const Problem& problem) {

@@ -17,8 +17,8 @@
 
 namespace ofsdp::kernels {
 
-// Whether the operands lie as above.
-bool chain_accepts(const Problem& problem);
+// Whether the operands are as above.
+Acceptance chain_accepts(const Problem& problem);
 std::unique_ptr<Kernel> make_chain_kernel(const Chain& chain, const Problem& problem);
 
 }  // namespace ofsdp::kernels

@@ -1,97 +1,71 @@
 #include "kernels/cpu/chain_steps.h"
 
 #include "kernels/base/status.h"
-#include "kernels/cpu/gelu_formulas.h"
 #include "kernels/cpu/real_math.h"
+#include "kernels/formulas/activation.h"
+#include "kernels/formulas/gelu.h"
 
 namespace ofsdp::kernels {
 namespace {
 
-#define OFSDP_CHAIN_LOOP(name, formula)                                                          \
-  OFSDP_MULTIARCH void name(const BinaryRow<float>& row) {                                       \
-    binary_row(row, []([[maybe_unused]] float a, [[maybe_unused]] float b) { return formula; }); \
-  }
+using M = FloatMath;
 
-OFSDP_CHAIN_LOOP(add, a + b)
-OFSDP_CHAIN_LOOP(sub, a - b)
-OFSDP_CHAIN_LOOP(mul, a* b)
-OFSDP_CHAIN_LOOP(div, a / b)
-OFSDP_CHAIN_LOOP(neg, -a)
-OFSDP_CHAIN_LOOP(relu, a < 0.0f ? 0.0f : a)
-OFSDP_CHAIN_LOOP(sigmoid, math::sigmoid(a))
-OFSDP_CHAIN_LOOP(tanh, math::tanh(a))
-OFSDP_CHAIN_LOOP(exp, math::exp(a))
-OFSDP_CHAIN_LOOP(log, math::log(a))
-OFSDP_CHAIN_LOOP(sqrt, math::sqrt(a))
-OFSDP_CHAIN_LOOP(reciprocal, 1.0f / a)
-OFSDP_CHAIN_LOOP(erf, math::erf(a))
-OFSDP_CHAIN_LOOP(softplus, (a < 0.0f ? 0.0f : a) + math::log1p(math::exp(-math::fabs(a))))
-OFSDP_CHAIN_LOOP(gelu, ofsdp::kernels::gelu_erf(a))
-OFSDP_CHAIN_LOOP(gelu_by_tanh, ofsdp::kernels::gelu_tanh(a))
-OFSDP_CHAIN_LOOP(relu_grad, b > 0.0f ? a : 0.0f)
-OFSDP_CHAIN_LOOP(sigmoid_grad, a* b*(1.0f - b))
-OFSDP_CHAIN_LOOP(tanh_grad, a*(1.0f - b * b))
-OFSDP_CHAIN_LOOP(erf_grad, a*(1.12837916709551257390f * math::exp(-b * b)))
-OFSDP_CHAIN_LOOP(softplus_grad, a* math::sigmoid(b))
-OFSDP_CHAIN_LOOP(gelu_grad, a* gelu_erf_slope(b))
-OFSDP_CHAIN_LOOP(gelu_by_tanh_grad, a* gelu_tanh_slope(b))
-
-#undef OFSDP_CHAIN_LOOP
-
-}  // namespace
-
-ChainLoop chain_loop(ChainOp op) {
+PointwiseLoops loops_of(ChainOp op) {
   switch (op) {
     case ChainOp::kNumber:
       break;
     case ChainOp::kAdd:
-      return add;
+      return binary_loops<OFSDP_AB(a + b)>();
     case ChainOp::kSub:
-      return sub;
+      return binary_loops<OFSDP_AB(a - b)>();
     case ChainOp::kMul:
-      return mul;
+      return binary_loops<OFSDP_AB(a * b)>();
     case ChainOp::kDiv:
-      return div;
+      return binary_loops<OFSDP_AB(a / b)>();
     case ChainOp::kNeg:
-      return neg;
+      return unary_loops<OFSDP_X(-x)>();
     case ChainOp::kRelu:
-      return relu;
+      return unary_loops<OFSDP_X(relu_of(x))>();
     case ChainOp::kSigmoid:
-      return sigmoid;
+      return unary_loops<OFSDP_X(sigmoid_of<M>(x))>();
     case ChainOp::kTanh:
-      return tanh;
+      return unary_loops<OFSDP_X(M::tanh(x))>();
     case ChainOp::kExp:
-      return exp;
+      return unary_loops<OFSDP_X(M::exp(x))>();
     case ChainOp::kLog:
-      return log;
+      return unary_loops<OFSDP_X(M::log(x))>();
     case ChainOp::kSqrt:
-      return sqrt;
+      return unary_loops<OFSDP_X(M::sqrt(x))>();
     case ChainOp::kReciprocal:
-      return reciprocal;
+      return unary_loops<OFSDP_X(decltype(x)(1) / x)>();
     case ChainOp::kErf:
-      return erf;
+      return unary_loops<OFSDP_X(M::erf(x))>();
     case ChainOp::kSoftplus:
-      return softplus;
+      return unary_loops<OFSDP_X(softplus_of<M>(x))>();
     case ChainOp::kGelu:
-      return gelu;
+      return unary_loops<OFSDP_X(gelu_of<M>(x))>();
     case ChainOp::kGeluTanh:
-      return gelu_by_tanh;
+      return unary_loops<OFSDP_X(gelu_tanh_of<M>(x))>();
     case ChainOp::kReluGrad:
-      return relu_grad;
+      return binary_loops<OFSDP_DX(relu_grad(d, x))>();
     case ChainOp::kSigmoidGrad:
-      return sigmoid_grad;
+      return binary_loops<OFSDP_DX(sigmoid_grad(d, x))>();
     case ChainOp::kTanhGrad:
-      return tanh_grad;
+      return binary_loops<OFSDP_DX(tanh_grad(d, x))>();
     case ChainOp::kErfGrad:
-      return erf_grad;
+      return binary_loops<OFSDP_DX(erf_grad<M>(d, x))>();
     case ChainOp::kSoftplusGrad:
-      return softplus_grad;
+      return binary_loops<OFSDP_DX(softplus_grad<M>(d, x))>();
     case ChainOp::kGeluGrad:
-      return gelu_grad;
+      return binary_loops<OFSDP_DX(d * gelu_slope<M>(x))>();
     case ChainOp::kGeluTanhGrad:
-      return gelu_by_tanh_grad;
+      return binary_loops<OFSDP_DX(d * gelu_tanh_slope<M>(x))>();
   }
   OFSDP_CHECK(false, "no loop of a chain step");
 }
+
+}  // namespace
+
+PointwiseLoops chain_loops(ChainOp op) { return loops_of(op); }
 
 }  // namespace ofsdp::kernels

@@ -1,15 +1,14 @@
-// The loops of the steps of a chain: row.y = op(row.a, row.b), b unread by operations of one
-// operand. The formulas are those of the operators of the same name (kernels/ops/), so a chain gives
-// the bits of its members. Threads: any.
+// The loops of the operations that chains and operators share, for float32 and float64. An operator
+// with one of these formulas takes its loops from here, so a chain gives the bits of its members.
+//
+// A loop computes y = op(a), or y = op(a, b); see PointwiseRow. Threads: any.
 #pragma once
 
-#include "kernels/core/chain.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/chain_op.h"
+#include "kernels/cpu/pointwise.h"
 
 namespace ofsdp::kernels {
 
-using ChainLoop = void (*)(const BinaryRow<float>&);
-
-ChainLoop chain_loop(ChainOp op);  // of all but kNumber
+PointwiseLoops chain_loops(ChainOp op);  // REQUIRES: not kNumber
 
 }  // namespace ofsdp::kernels

@@ -1,17 +1,18 @@
-// Kernels of elementwise operators, built from one function over a row of elements.
+// Loops over the rows of elementwise kernels, built from one function of an element.
 //
 //   unary_row(x, y, n, f)    y[i] = f(x[i])
 //   binary_row(row, f)       y[i] = f(a[i * step_a], b[i * step_b]); steps are 0 or 1 almost always
-//   create_unary<span>       kernel of one input; `span` is a function (const X*, Y*, int64_t n)
-//   create_binary<T, R, row> kernel of two broadcast inputs of T and an output of R
+//   for_loop_rows(loop, f)   f(offsets, n) for the rows of a StridedLoop, shared among the threads
+//   run_binary<T, R, row>    binary rows of two broadcast inputs
 //
-// The rows are always inlined, so an OFSDP_MULTIARCH function that calls one is compiled for each
-// instruction set. `ivdep` is right because the only overlap allowed is y lying exactly on an
-// input: without it gcc takes its scalar loop for operators that run in place.
+// Rows are always inlined, so an OFSDP_MULTIARCH function that calls one is compiled for each
+// instruction set. `ivdep` holds because y may only overlap an input by being that input: without it
+// gcc takes its scalar loop for operators that run in place.
 //
-// Threads: kernels fan out over the pool; the cut changes no bits.
+// Threads: the functions fan out over the pool; the cut changes no bits.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/core/kernel.h"
@@ -73,38 +74,6 @@ template <typename T, typename R, typename F>
   }
 }
 
-template <typename X, typename Y = X>
-bool accepts_unary(const Problem& p) {
-  return p.in(0).dtype == dtype_of<X>() && p.out(0).dtype == dtype_of<Y>() &&
-         p.in(0).layout == p.out(0).layout;
-}
-
-template <auto span>
-struct UnaryTypes;
-template <typename X, typename Y, void (*span)(const X*, Y*, int64_t)>
-struct UnaryTypes<span> {
-  using In = X;
-  using Out = Y;
-};
-
-template <auto span>
-std::unique_ptr<Kernel> create_unary(const Problem& p) {
-  using Types = UnaryTypes<span>;
-  return make_kernel([n = p.out(0).numel()](const KernelArgs& args) {
-    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-      span(args.in<typename Types::In>(0) + begin, args.out<typename Types::Out>(0) + begin,
-           end - begin);
-    });
-    return ok_status();
-  });
-}
-
-template <typename T, typename R = T>
-bool accepts_binary(const Problem& p) {
-  return p.in(0).dtype == dtype_of<T>() && p.in(1).dtype == dtype_of<T>() &&
-         p.out(0).dtype == dtype_of<R>();
-}
-
 inline StridedLoop binary_loop(const Problem& p) {
   const Shape& shape = p.out(0).shape;
   return {
@@ -112,37 +81,36 @@ inline StridedLoop binary_loop(const Problem& p) {
       {broadcast_strides(p.in(0), shape), broadcast_strides(p.in(1), shape), strides_of(p.out(0))}};
 }
 
-// f(BinaryRow<T, R>) for every row, shared among the threads.
-template <typename T, typename R, typename F>
-void for_binary_rows(const StridedLoop& loop, const T* a, const T* b, R* y, const F& f) {
-  const int64_t step_a = loop.inner_stride(0);
-  const int64_t step_b = loop.inner_stride(1);
-  using Row = BinaryRow<T, R>;
+// f(offsets, n) for every row of a loop: `n` elements from these offsets in each operand. The rows, or
+// the parts of a single row, are shared among the threads.
+template <typename F>
+void for_loop_rows(const StridedLoop& loop, const F& f) {
   if (loop.rows() == 1) {
     parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {
-      f(Row{a + begin * step_a, step_a, b + begin * step_b, step_b, y + begin, end - begin});
+      StridedLoop::Offsets at;
+      for (size_t k = 0; k < at.size(); ++k) at[k] = begin * loop.inner_stride(k);
+      f(static_cast<const StridedLoop::Offsets&>(at), end - begin);
     });
     return;
   }
   const int64_t grain = kElementGrain / std::max<int64_t>(loop.inner(), 1) + 1;
   parallel_for(loop.rows(), grain, [&](int64_t begin, int64_t end) {
-    loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
-      f(Row{a + at[0], step_a, b + at[1], step_b, y + at[2], loop.inner()});
-    });
+    loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) { f(at, loop.inner()); });
+  });
+}
+
+// f(BinaryRow<T, R>) for every row.
+template <typename T, typename R, typename F>
+void for_binary_rows(const StridedLoop& loop, const T* a, const T* b, R* y, const F& f) {
+  for_loop_rows(loop, [&](const StridedLoop::Offsets& at, int64_t n) {
+    f(BinaryRow<T, R>{a + at[0], loop.inner_stride(0), b + at[1], loop.inner_stride(1), y + at[2],
+                      n});
   });
 }
 
 template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>
 void run_binary(const StridedLoop& loop, const KernelArgs& args) {
   for_binary_rows<T, R>(loop, args.in<T>(0), args.in<T>(1), args.out<R>(0), row);
-}
-
-template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>
-std::unique_ptr<Kernel> create_binary(const Problem& p) {
-  return make_kernel([loop = binary_loop(p)](const KernelArgs& args) {
-    run_binary<T, R, row>(loop, args);
-    return ok_status();
-  });
 }
 
 }  // namespace ofsdp::kernels

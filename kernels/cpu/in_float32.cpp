@@ -99,6 +99,17 @@ Problem as_float32(const Problem& p) {
   return wide;
 }
 
+Implementation in_float32(Implementation inner) {
+  return {"in_float32",
+          [accepts = inner.accepts](const Problem& p) {
+            return has_half_floats(p) ? accepts(as_float32(p))
+                                      : Acceptance::refuse("no 16-bit floats");
+          },
+          [create = inner.create](const Problem& p) {
+            return convert_around(p, create(as_float32(p)));
+          }};
+}
+
 std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner) {
   return std::make_unique<ConvertingKernel>(p, as_float32(p), std::move(inner));
 }

@@ -20,7 +20,7 @@ constexpr T wrapping_quotient(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-// What wrapping_quotient leaves: of the sign of a.
+// The remainder of wrapping_quotient: it has the sign of a.
 template <typename T>
 constexpr T wrapping_rest(T a, T b) {
   if constexpr (std::is_signed_v<T>) {
@@ -37,14 +37,15 @@ Status refuse_zero_divisor(const T* divisor, int64_t n) {
   return ok_status();
 }
 
-// `kernel`, where input 1 has integers only after a look at them.
+// `kernel` itself, or, where input 1 has integers, one that looks for zeros first.
 inline std::unique_ptr<Kernel> with_divisor_check(const Problem& p,
                                                   std::unique_ptr<Kernel> kernel) {
   if (!is_integer(p.in(1).dtype)) return kernel;
   return make_kernel(
       [inner = std::move(kernel), dtype = p.in(1).dtype, n = p.in(1).numel()](const KernelArgs& a) {
-        OFSDP_RETURN_IF_ERROR(with_number(
-            dtype, [&](auto zero) { return refuse_zero_divisor(a.in<decltype(zero)>(1), n); }));
+        OFSDP_RETURN_IF_ERROR(with_bits(dtype_size(dtype), [&](auto zero) {
+          return refuse_zero_divisor(a.in<decltype(zero)>(1), n);
+        }));
         return inner->run(a);
       });
 }

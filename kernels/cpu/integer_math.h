@@ -7,7 +7,7 @@
 namespace ofsdp::kernels {
 
 template <typename T, typename F>
-constexpr T wrapping(T a, T b, const F& f) {
+[[gnu::always_inline]] constexpr T wrapping(T a, T b, const F& f) {
   if constexpr (std::is_integral_v<T>) {
     // Small types would be promoted to int, whose overflow is undefined.
     using U = std::conditional_t<sizeof(T) < sizeof(unsigned), unsigned, std::make_unsigned_t<T>>;

@@ -1,32 +1,43 @@
-// Kernels of pointwise operators in every dtype, from one formula.
+// Kernels of pointwise operators in every dtype, from one formula each.
 //
-//   struct Elu {                                        the formula, of any C++ number
-//     float alpha;
-//     explicit Elu(const Attributes& a) : alpha(a.f("alpha", 1)) {}      or no constructor at all
-//     template <typename T>
-//     OFSDP_INLINE T operator()(T x) const { ... }
-//   };
-//   .cpu = unary_kernels<Elu>()                         y = Elu(x), float types
-//   .cpu = binary_kernels<Add, kNumberTypes>()          y = Add(a, b), broadcast, all numbers
+//   unary_loops<OFSDP_X(relu_of(x)), kNumberTypes>()
+//   unary_loops<OFSDP_X(elu_of<FloatMath>(x, k.a))>()     float types
+//   binary_loops<OFSDP_AB(a < b), kNumberTypes>()         broadcast, to bool
+//   pointwise_kernels("Elu", loops)                       for OpDef::cpu
 //
-// float32 loops are compiled for each instruction set, so formulas take functions from
-// kernels/cpu/real_math.h; float64 and integers are plain loops; the 16-bit floats go through
-// float32. A formula of bool gives a bool tensor. A formula that is only right in a part of float32
-// has a member `vector_fits(float)`, and `elsewhere(float)` for the other values.
+// OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda of an expression in one or two C++ numbers of one type
+// and in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type that the
+// expression computes in. The result is that type or bool.
 //
-// Formulas live in anonymous namespaces: target_clones of a template that other files instantiate
-// as well would be defined twice. Threads: as Kernel. Errors: none.
+// float32 loops are compiled for each instruction set, so formulas take functions from FloatMath.
+// Other types get one plain loop. The 16-bit floats go through float32, a block at a time. A loop is
+// a function over untyped rows: the kernel around it is compiled once, not once for each formula.
+//
+// gcc 12 takes a bare > in a template argument for its end, so the macros add parentheses.
+//
+// Write formulas in anonymous namespaces: target_clones of a template that other files
+// instantiate as well would be defined twice. Threads: as Kernel. Errors: none.
 #pragma once
 
-#include <algorithm>
 #include <array>
+#include <concepts>
+#include <string>
 
-#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/in_float32.h"
+#include "kernels/formulas/formula.h"
+#include "kernels/formulas/numbers.h"
 
-#define OFSDP_INLINE [[gnu::always_inline]] inline
+#define OFSDP_X(...) \
+  [](auto x, [[maybe_unused]] auto k) __attribute__((always_inline)) { return (__VA_ARGS__); }
+#define OFSDP_AB(...)                                                          \
+  [](auto a, auto b, [[maybe_unused]] auto k) __attribute__((always_inline)) { \
+    return (__VA_ARGS__);                                                      \
+  }
+#define OFSDP_DX(...)                                                          \
+  [](auto d, auto x, [[maybe_unused]] auto k) __attribute__((always_inline)) { \
+    return (__VA_ARGS__);                                                      \
+  }
 
 namespace ofsdp::kernels {
 
@@ -48,225 +59,180 @@ constexpr bool is_16_bit_float(DType dtype) {
 }
 constexpr bool in_set(TypeSet types, DType dtype) { return (types & type_bit(dtype)) != 0; }
 
-template <typename F>
-F make_formula(const Attributes& attributes) {
-  if constexpr (std::is_constructible_v<F, const Attributes&>) {
-    return F(attributes);
-  } else {
-    return F{};
-  }
-}
+// --- rows ---
+
+// y[i] = f(a[i * step_a], b[i * step_b]); steps are in elements. Unary loops do not read b and take
+// step_a as 0 or 1.
+struct PointwiseRow {
+  const void* a;
+  int64_t step_a;
+  const void* b;
+  int64_t step_b;
+  void* y;
+  int64_t n;
+};
+using RowLoop = void (*)(const PointwiseRow& row, const Numbers& numbers);
+
+// The loops of a formula, by dtype; null: none.
+struct PointwiseLoops {
+  int operands = 1;
+  bool to_bool = false;
+  std::array<RowLoop, static_cast<size_t>(DType::kBool) + 1> of = {};
+
+  RowLoop& operator[](DType dtype) { return of[static_cast<size_t>(dtype)]; }
+  RowLoop operator[](DType dtype) const { return of[static_cast<size_t>(dtype)]; }
+};
+// The loops of `a`, and those of `b` for other types.
+PointwiseLoops joined_loops(PointwiseLoops a, const PointwiseLoops& b);
+
+// --- loops of a formula ---
+
+template <typename T>
+struct NumbersOf {
+  T a, b;
+};
+// Integers are compared with numbers in double.
+template <typename T>
+using NumberOf = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 
 template <typename T, typename Made>
 using FormulaResult = std::conditional_t<std::is_same_v<Made, bool>, bool, T>;
-template <typename F, typename T>
-using UnaryResult = FormulaResult<T, std::invoke_result_t<const F&, T>>;
-template <typename F, typename T>
-using BinaryResult = FormulaResult<T, std::invoke_result_t<const F&, T, T>>;
+template <auto formula, typename T>
+using UnaryResult = FormulaResult<T, decltype(formula(T{}, NumbersOf<NumberOf<T>>{}))>;
+template <auto formula, typename T>
+using BinaryResult = FormulaResult<T, decltype(formula(T{}, T{}, NumbersOf<NumberOf<T>>{}))>;
 
-// kernel_for<types>(dtype, f): f(T{}) for the type of `dtype`, compiled only for those in the set.
-template <TypeSet types, typename F>
-std::unique_ptr<Kernel> kernel_for(DType dtype, const F& f) {
-  return with_number(dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
-    if constexpr (in_set(types, dtype_of<decltype(zero)>())) {
-      return f(zero);
-    } else {
-      return nullptr;
-    }
-  });
+template <typename T>
+NumbersOf<NumberOf<T>> numbers_in(const Numbers& numbers) {
+  return {static_cast<NumberOf<T>>(numbers.a), static_cast<NumberOf<T>>(numbers.b)};
 }
 
-// An implementation and the same for the 16-bit floats.
-template <bool (*accepts)(const Problem&), std::unique_ptr<Kernel> (*create)(const Problem&)>
-std::vector<Implementation> kernels_by() {
-  return {{"loops", accepts, create}, in_float32<accepts, create>()};
-}
-
-// --- unary ---
-
-template <typename F>
-OFSDP_MULTIARCH bool all_fit(const float* x, int64_t n) {
-  int misfits = 0;
-  for (int64_t i = 0; i < n; ++i) misfits |= F::vector_fits(x[i]) ? 0 : 1;
-  return misfits == 0;
-}
-
-template <typename F, typename Y>
-OFSDP_MULTIARCH void float_span(const float* x, Y* y, int64_t n, const F& f) {
-  unary_row(x, y, n, f);
-}
-
-template <typename F, typename T, typename Y>
-void pointwise_span(const T* x, Y* y, int64_t n, const F& f) {
-  if constexpr (std::is_same_v<T, float>) {
-    if constexpr (requires { F::vector_fits(1.0f); }) {
-      if (!all_fit<F>(x, n)) {
-        for (int64_t i = 0; i < n; ++i) y[i] = F::vector_fits(x[i]) ? f(x[i]) : F::elsewhere(x[i]);
-        return;
-      }
-    }
-    float_span(x, y, n, f);
+template <auto formula, typename T>
+[[gnu::always_inline]] inline void unary_loop(const PointwiseRow& row, const Numbers& numbers) {
+  using Y = UnaryResult<formula, T>;
+  const auto k = numbers_in<T>(numbers);
+  const auto f = [&k](T v) __attribute__((always_inline)) { return static_cast<Y>(formula(v, k)); };
+  const T* x = static_cast<const T*>(row.a);
+  Y* y = static_cast<Y*>(row.y);
+  if (row.step_a == 0) {
+    std::fill_n(y, row.n, f(*x));
   } else {
-    unary_row(x, y, n, [&f](T v) { return static_cast<Y>(f(v)); });
+    unary_row(x, y, row.n, f);
   }
 }
 
-template <TypeSet types>
-bool accepts_unary_of(const Problem& p) {
-  return in_set(types, p.in(0).dtype) && p.in(0).layout == p.out(0).layout;
-}
-
-template <typename F, TypeSet types>
-std::unique_ptr<Kernel> create_unary_of(const Problem& p) {
-  return kernel_for<types>(p.in(0).dtype, [&p](auto zero) {
-    using T = decltype(zero);
-    using Y = UnaryResult<F, T>;
-    return make_kernel(
-        [n = p.out(0).numel(), f = make_formula<F>(p.attributes)](const KernelArgs& a) {
-          parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-            pointwise_span(a.in<T>(0) + begin, a.out<Y>(0) + begin, end - begin, f);
-          });
-          return ok_status();
-        });
-  });
-}
-
-// 16-bit floats, a block at a time: widened, computed and rounded in the first-level cache.
-inline constexpr int64_t kWideBlock = 1024;
-
-// One operand of a block; steps are those of BinaryRow.
-struct WideOperand {
-  alignas(64) std::array<float, kWideBlock> values;
-  int64_t step = 1;
-
-  void load(DType dtype, const uint16_t* src, int64_t step_of_src, int64_t begin, int64_t n) {
-    step = step_of_src == 0 ? 0 : 1;
-    if (step_of_src <= 1) {
-      widen(dtype, src + begin * step_of_src, values.data(), step_of_src == 0 ? 1 : n);
-      return;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      widen(dtype, src + (begin + i) * step_of_src, &values[static_cast<size_t>(i)], 1);
-    }
+template <auto formula, typename T>
+[[gnu::always_inline]] inline void binary_loop(const PointwiseRow& row, const Numbers& numbers) {
+  using Y = BinaryResult<formula, T>;
+  const auto k = numbers_in<T>(numbers);
+  const auto f = [&k](T v, T w) __attribute__((always_inline)) {
+    return static_cast<Y>(formula(v, w, k));
+  };
+  const T *a = static_cast<const T*>(row.a), *b = static_cast<const T*>(row.b);
+  Y* y = static_cast<Y*>(row.y);
+  if constexpr (std::is_floating_point_v<T>) {
+    binary_row(BinaryRow<T, Y>{a, row.step_a, b, row.step_b, y, row.n}, f);
+  } else if (row.step_a == 1 && row.step_b == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < row.n; ++i) y[i] = f(a[i], b[i]);
+  } else {
+    for (int64_t i = 0; i < row.n; ++i) y[i] = f(a[i * row.step_a], b[i * row.step_b]);
   }
+}
+
+// All of a loop is inlined, so that each clone has it in its own instruction set.
+template <auto formula>
+OFSDP_MULTIARCH void float_unary(const PointwiseRow& row, const Numbers& numbers) {
+  unary_loop<formula, float>(row, numbers);
+}
+template <auto formula>
+OFSDP_MULTIARCH void float_binary(const PointwiseRow& row, const Numbers& numbers) {
+  binary_loop<formula, float>(row, numbers);
+}
+template <auto formula, typename T>
+void plain_unary(const PointwiseRow& row, const Numbers& numbers) {
+  unary_loop<formula, T>(row, numbers);
+}
+template <auto formula, typename T>
+void plain_binary(const PointwiseRow& row, const Numbers& numbers) {
+  binary_loop<formula, T>(row, numbers);
+}
+
+// f(T{}) for every type of the set.
+template <TypeSet types, typename F>
+void for_types(const F& f) {
+  const auto one = [&f]<typename T>(T zero) {
+    if constexpr (in_set(types, dtype_of<T>())) f(zero);
+  };
+  one(float{}), one(double{}), one(int8_t{}), one(int16_t{}), one(int32_t{}), one(int64_t{});
+  one(uint8_t{}), one(uint16_t{}), one(uint32_t{}), one(uint64_t{}), one(bool{});
+}
+
+// How the loops of a formula are compiled.
+enum class Loops {
+  kHot,       // float32 for each instruction set
+  kRare,      // every type once: for formulas that call the C library, or that nobody trains with
+  kSignless,  // as kHot; signed integers share the loops of unsigned ones, whose bits are the same
 };
 
-template <typename Y>
-void store_wide(const Y* values, DType dtype, void* dst, int64_t begin, int64_t n) {
-  if constexpr (std::is_same_v<Y, float>) {
-    narrow(values, dtype, static_cast<uint16_t*>(dst) + begin, n);
-  } else {
-    std::copy(values, values + n, static_cast<Y*>(dst) + begin);
-  }
-}
-
-inline bool accepts_unary_16(const Problem& p) {
-  return is_16_bit_float(p.in(0).dtype) && p.in(0).layout == p.out(0).layout;
-}
-
-template <typename F>
-std::unique_ptr<Kernel> create_unary_16(const Problem& p) {
-  using Y = UnaryResult<F, float>;
-  return make_kernel([n = p.out(0).numel(), dtype = p.in(0).dtype,
-                      f = make_formula<F>(p.attributes)](const KernelArgs& a) {
-    parallel_for(n, kElementGrain, [&](int64_t from, int64_t to) {
-      WideOperand x;
-      alignas(64) std::array<Y, kWideBlock> y;
-      for (int64_t begin = from; begin < to; begin += kWideBlock) {
-        const int64_t count = std::min(kWideBlock, to - begin);
-        x.load(dtype, a.in<uint16_t>(0), 1, begin, count);
-        pointwise_span(x.values.data(), y.data(), count, f);
-        store_wide(y.data(), dtype, a.outputs[0].data, begin, count);
-      }
-    });
-    return ok_status();
+template <auto formula, TypeSet types = kFloatTypes, Loops kind = Loops::kHot>
+PointwiseLoops unary_loops() {
+  PointwiseLoops made;
+  for_types<types>([&made]<typename T>(T) {
+    made.to_bool = std::is_same_v<UnaryResult<formula, T>, bool>;
+    if constexpr (std::is_same_v<T, float> && kind != Loops::kRare) {
+      made[DType::kFloat32] = float_unary<formula>;
+    } else {
+      made[dtype_of<T>()] = plain_unary<formula, T>;
+    }
   });
+  return made;
 }
 
-template <typename F, TypeSet types = kFloatTypes>
-std::vector<Implementation> unary_kernels() {
-  std::vector<Implementation> all = {{"loops", accepts_unary_of<types>, create_unary_of<F, types>}};
-  if constexpr (in_set(types, DType::kFloat32)) {
-    all.push_back({"blocks", accepts_unary_16, create_unary_16<F>});
-  }
-  return all;
-}
+template <typename T, Loops kind>
+struct LoopType {
+  using Type = T;
+};
+template <std::signed_integral T>
+struct LoopType<T, Loops::kSignless> {
+  using Type = std::make_unsigned_t<T>;
+};
 
-// --- binary ---
-
-template <typename F, typename Y>
-OFSDP_MULTIARCH void float_row(const BinaryRow<float, Y>& row, const F& f) {
-  binary_row(row, f);
-}
-
-template <typename F, typename T, typename Y>
-void pointwise_row(const BinaryRow<T, Y>& row, const F& f) {
-  if constexpr (std::is_same_v<T, float>) {
-    float_row(row, f);
-  } else {
-    binary_row(row, [&f](T a, T b) { return static_cast<Y>(f(a, b)); });
-  }
-}
-
-template <TypeSet types>
-bool accepts_binary_of(const Problem& p) {
-  return in_set(types, p.in(0).dtype) && p.in(0).dtype == p.in(1).dtype;
-}
-
-template <typename F, TypeSet types>
-std::unique_ptr<Kernel> create_binary_of(const Problem& p) {
-  return kernel_for<types>(p.in(0).dtype, [&p](auto zero) {
-    using T = decltype(zero);
-    using Y = BinaryResult<F, T>;
-    return make_kernel(
-        [loop = binary_loop(p), f = make_formula<F>(p.attributes)](const KernelArgs& a) {
-          for_binary_rows<T, Y>(loop, a.in<T>(0), a.in<T>(1), a.out<Y>(0),
-                                [&f](const BinaryRow<T, Y>& row) { pointwise_row(row, f); });
-          return ok_status();
-        });
+template <auto formula, TypeSet types = kFloatTypes, Loops kind = Loops::kHot>
+PointwiseLoops binary_loops() {
+  PointwiseLoops made{.operands = 2};
+  for_types<types>([&made]<typename T>(T) {
+    made.to_bool = std::is_same_v<BinaryResult<formula, T>, bool>;
+    if constexpr (std::is_same_v<T, float> && kind != Loops::kRare) {
+      made[DType::kFloat32] = float_binary<formula>;
+    } else {
+      made[dtype_of<T>()] = plain_binary<formula, typename LoopType<T, kind>::Type>;
+    }
   });
+  return made;
 }
 
-inline bool accepts_binary_16(const Problem& p) {
-  return is_16_bit_float(p.in(0).dtype) && p.in(0).dtype == p.in(1).dtype;
-}
+// --- kernels ---
 
-template <typename Y, typename F>
-void wide_row(const BinaryRow<uint16_t, Y>& row, DType dtype, const F& f) {
-  using Result = std::conditional_t<std::is_same_v<Y, uint16_t>, float, Y>;
-  WideOperand a, b;
-  alignas(64) std::array<Result, kWideBlock> y;
-  for (int64_t begin = 0; begin < row.n; begin += kWideBlock) {
-    const int64_t count = std::min(kWideBlock, row.n - begin);
-    a.load(dtype, row.a, row.step_a, begin, count);
-    b.load(dtype, row.b, row.step_b, begin, count);
-    pointwise_row(
-        BinaryRow<float, Result>{a.values.data(), a.step, b.values.data(), b.step, y.data(), count},
-        f);
-    store_wide(y.data(), dtype, row.y, begin, count);
-  }
-}
+// Whether there is a loop for input 0 and the operands fit: inputs of one dtype; the operand of a
+// unary loop in the layout of the result.
+Acceptance accepts_pointwise(const PointwiseLoops& loops, const Problem& p);
+std::unique_ptr<Kernel> create_pointwise(const PointwiseLoops& loops, const Numbers& numbers,
+                                         const Problem& p);
 
-template <typename F>
-std::unique_ptr<Kernel> create_binary_16(const Problem& p) {
-  using Y = std::conditional_t<std::is_same_v<BinaryResult<F, float>, bool>, bool, uint16_t>;
-  return make_kernel([loop = binary_loop(p), dtype = p.in(0).dtype,
-                      f = make_formula<F>(p.attributes)](const KernelArgs& a) {
-    for_binary_rows<uint16_t, Y>(
-        loop, a.in<uint16_t>(0), a.in<uint16_t>(1), a.out<Y>(0),
-        [&f, dtype](const BinaryRow<uint16_t, Y>& row) { wide_row(row, dtype, f); });
-    return ok_status();
-  });
-}
+// How 16-bit floats are computed in float32: a block at a time in the first-level cache, or whole
+// tensors in the workspace.
+enum class HalfFloats { kBlocks, kWhole };
 
-template <typename F, TypeSet types = kFloatTypes>
-std::vector<Implementation> binary_kernels() {
-  std::vector<Implementation> all = {
-      {"loops", accepts_binary_of<types>, create_binary_of<F, types>}};
-  if constexpr (in_set(types, DType::kFloat32)) {
-    all.push_back({"blocks", accepts_binary_16, create_binary_16<F>});
-  }
-  return all;
+// Implementations for operator `op`, whose numbers are numbers_of(op, attributes).
+std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoops& loops,
+                                              HalfFloats half = HalfFloats::kBlocks);
+
+// An implementation for every type of number by its own `accepts` and `create`, and the same for the
+// 16-bit floats in the workspace.
+template <auto accepts, auto create>
+std::vector<Implementation> kernels_by() {
+  return {{"loops", accepts, create}, in_float32<accepts, create>()};
 }
 
 }  // namespace ofsdp::kernels

@@ -1,6 +1,8 @@
 // The functions of <cmath> under one name for float and double, so that a formula is written once:
 // float32 goes to the vector forms of kernels/cpu/vector_math.h, double to the C library.
 //
+//   FloatMath::exp(x)    FloatMath is the type M of kernels/formulas
+//
 // Threads: any. Call from an OFSDP_MULTIARCH function.
 #pragma once
 
@@ -10,49 +12,53 @@
 #include "kernels/cpu/vector_pow.h"
 #include "kernels/cpu/vector_trigonometry.h"
 
-namespace ofsdp::kernels::math {
+namespace ofsdp::kernels {
 
+struct FloatMath {
 // A function of one argument that gcc turns into an instruction in both types.
-#define OFSDP_INSTRUCTION(name)                                                        \
-  [[gnu::always_inline]] inline float name(float x) { return __builtin_##name##f(x); } \
-  [[gnu::always_inline]] inline double name(double x) { return __builtin_##name(x); }
-OFSDP_INSTRUCTION(sqrt)
-OFSDP_INSTRUCTION(fabs)
-OFSDP_INSTRUCTION(floor)
-OFSDP_INSTRUCTION(ceil)
-OFSDP_INSTRUCTION(trunc)
-OFSDP_INSTRUCTION(rint)
+#define OFSDP_INSTRUCTION(name)                                                               \
+  [[gnu::always_inline]] static inline float name(float x) { return __builtin_##name##f(x); } \
+  [[gnu::always_inline]] static inline double name(double x) { return __builtin_##name(x); }
+  OFSDP_INSTRUCTION(sqrt)
+  OFSDP_INSTRUCTION(fabs)
+  OFSDP_INSTRUCTION(floor)
+  OFSDP_INSTRUCTION(ceil)
+  OFSDP_INSTRUCTION(trunc)
+  OFSDP_INSTRUCTION(rint)
 #undef OFSDP_INSTRUCTION
 
-#define OFSDP_VECTOR_OR_LIBRARY(name)                                            \
-  [[gnu::always_inline]] inline float name(float x) { return vector_##name(x); } \
-  inline double name(double x) { return std::name(x); }
-OFSDP_VECTOR_OR_LIBRARY(exp)
-OFSDP_VECTOR_OR_LIBRARY(expm1)
-OFSDP_VECTOR_OR_LIBRARY(log)
-OFSDP_VECTOR_OR_LIBRARY(log1p)
-OFSDP_VECTOR_OR_LIBRARY(erf)
-OFSDP_VECTOR_OR_LIBRARY(sin)
-OFSDP_VECTOR_OR_LIBRARY(cos)
-OFSDP_VECTOR_OR_LIBRARY(tan)
-OFSDP_VECTOR_OR_LIBRARY(asin)
-OFSDP_VECTOR_OR_LIBRARY(acos)
-OFSDP_VECTOR_OR_LIBRARY(atan)
-OFSDP_VECTOR_OR_LIBRARY(sinh)
-OFSDP_VECTOR_OR_LIBRARY(cosh)
-OFSDP_VECTOR_OR_LIBRARY(tanh)
-OFSDP_VECTOR_OR_LIBRARY(asinh)
-OFSDP_VECTOR_OR_LIBRARY(acosh)
-OFSDP_VECTOR_OR_LIBRARY(atanh)
+#define OFSDP_VECTOR_OR_LIBRARY(name)                                                   \
+  [[gnu::always_inline]] static inline float name(float x) { return vector_##name(x); } \
+  static inline double name(double x) { return std::name(x); }
+  OFSDP_VECTOR_OR_LIBRARY(exp)
+  OFSDP_VECTOR_OR_LIBRARY(expm1)
+  OFSDP_VECTOR_OR_LIBRARY(log)
+  OFSDP_VECTOR_OR_LIBRARY(log1p)
+  OFSDP_VECTOR_OR_LIBRARY(erf)
+  OFSDP_VECTOR_OR_LIBRARY(sin)
+  OFSDP_VECTOR_OR_LIBRARY(cos)
+  OFSDP_VECTOR_OR_LIBRARY(tan)
+  OFSDP_VECTOR_OR_LIBRARY(asin)
+  OFSDP_VECTOR_OR_LIBRARY(acos)
+  OFSDP_VECTOR_OR_LIBRARY(atan)
+  OFSDP_VECTOR_OR_LIBRARY(sinh)
+  OFSDP_VECTOR_OR_LIBRARY(cosh)
+  OFSDP_VECTOR_OR_LIBRARY(tanh)
+  OFSDP_VECTOR_OR_LIBRARY(asinh)
+  OFSDP_VECTOR_OR_LIBRARY(acosh)
+  OFSDP_VECTOR_OR_LIBRARY(atanh)
 #undef OFSDP_VECTOR_OR_LIBRARY
 
-[[gnu::always_inline]] inline float pow(float x, float e) { return vector_pow(x, e); }
-inline double pow(double x, double e) { return std::pow(x, e); }
+  [[gnu::always_inline]] static inline float pow(float x, float e) { return vector_pow(x, e); }
+  static inline double pow(double x, double e) { return std::pow(x, e); }
+  template <typename T>
+  static inline T fmod(T a, T b) {
+    return std::fmod(a, b);
+  }
+  template <typename T>
+  static inline T copysign(T a, T b) {
+    return std::copysign(a, b);
+  }
+};
 
-// 1 / (1 + e^-x)
-template <typename T>
-[[gnu::always_inline]] inline T sigmoid(T x) {
-  return T{1} / (T{1} + exp(-x));
-}
-
-}  // namespace ofsdp::kernels::math
+}  // namespace ofsdp::kernels

@@ -29,10 +29,12 @@ struct Form {
   float to = INFINITY;
 };
 
-#define FORM(name, ...)                                                                           \
-  Form {                                                                                          \
-#name, [](float x) { return math::name(x); }, [](double x) { return std::name(x); },          \
-                                                                                      __VA_ARGS__ \
+#define FORM(name, ...)                                                                          \
+  Form {                                                                                         \
+#name,                                                                                       \
+        [](float x) { return FloatMath::name(x); },                                              \
+                                                 [](double x) { return std::name(x); },          \
+                                                                                     __VA_ARGS__ \
   }
 
 const Form kForms[] = {FORM(exp, 1.5),

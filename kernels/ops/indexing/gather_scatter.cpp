@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/ops/pointwise/cast.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -12,7 +12,7 @@
 // each column, or y over its rows: the gradient of a bias where these are what comes back to it.
 #include <array>
 
-#include "kernels/cpu/gelu_formulas.h"
+#include "kernels/cpu/chain_steps.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
@@ -97,15 +97,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return made;
 }
 
-// The CPU gains nothing by it: the kernels that the parts have, one behind the other, so that a
+// The CPU gains nothing by it. It runs the kernels that the parts have, one behind the other, so that a
 // device of the tests gives the bits of the parts.
-struct Plus {
-  template <typename T>
-  OFSDP_INLINE T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-
 MatrixProduct planned(const Problem& p) {
   MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   if (p.has_in(kBias)) made.addend = MatrixProduct::Addend::kBias;
@@ -126,9 +119,9 @@ class Parts final : public Kernel {
         keeps_z_(bias_grad_.empty() && p.has_out(1)),
         y_(p.out(0)) {
     const Problem two{{}, {y_, y_}, {y_}, {}}, one{{}, {y_}, {y_}, {}};
-    if (p.has_in(kAddend)) add_ = create_binary_of<Plus, kFloatTypes>(two);
-    if (activation_ == "gelu_tanh") gelu_ = create_unary_of<GeluTanh, kFloatTypes>(one);
-    if (activation_ == "gelu_tanh_grad") gelu_ = create_binary_of<GeluTanh, kFloatTypes>(two);
+    if (p.has_in(kAddend)) add_ = joined(ChainOp::kAdd, two);
+    if (activation_ == "gelu_tanh") gelu_ = joined(ChainOp::kGeluTanh, one);
+    if (activation_ == "gelu_tanh_grad") gelu_ = joined(ChainOp::kGeluTanhGrad, two);
     if (bias_grad_.empty() || !p.has_out(1)) return;
     const auto [i, of_columns] = summed_operand(p.attributes);
     summed_ = bias_grad_ == "y" ? -1 : static_cast<int>(i);
@@ -155,6 +148,9 @@ class Parts final : public Kernel {
   }
 
  private:
+  static std::unique_ptr<Kernel> joined(ChainOp op, const Problem& p) {
+    return create_pointwise(chain_loops(op), {}, p);
+  }
   static Status pass(Kernel& kernel, const std::array<TensorView, 2>& from, const TensorView& to,
                      const KernelArgs& a) {
     return kernel.run({from, {&to, 1}, a.workspace, a.step});

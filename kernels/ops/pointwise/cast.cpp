@@ -1,33 +1,18 @@
-// Cast(x), attribute to (ONNX's TensorProto.DataType number): the same values in another type.
-// Floats become integers cut towards 0 and clamped to the range (NaN becomes 0); bool is "not 0".
-// dx is dy cast back, where both types are floats. https://onnx.ai/onnx/operators/onnx__Cast.html
-#include "kernels/ops/pointwise/cast.h"
-
+// Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of x
+// in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
+// bool is "not 0". dx is dy cast back, where both types are floats.
+// https://onnx.ai/onnx/operators/onnx__Cast.html
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/float_width.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/ops/operators.h"
-#include "kernels/ops/support.h"
+#include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
-
-struct Bits16 {
-  uint16_t bits;
-};
-struct Half : Bits16 {};
-struct BFloat16 : Bits16 {};
-
-// Type numbers of onnx.proto; index is the number.
-constexpr std::array<DType, 17> kOnnxTypes = {
-    DType::kUndefined, DType::kFloat32, DType::kUInt8,  DType::kInt8,      DType::kUInt16,
-    DType::kInt16,     DType::kInt32,   DType::kInt64,  DType::kUndefined, DType::kBool,
-    DType::kFloat16,   DType::kFloat64, DType::kUInt32, DType::kUInt64,    DType::kUndefined,
-    DType::kUndefined, DType::kBFloat16};
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const int64_t to = c.attributes.i("to", 0);
@@ -40,15 +25,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 template <typename To, typename From>
 To convert(From from) {
-  if constexpr (std::is_same_v<From, Half>) {
-    return convert<To>(half_to_float(from.bits));
-  } else if constexpr (std::is_same_v<From, BFloat16>) {
-    return convert<To>(bfloat16_to_float(from.bits));
-  } else if constexpr (std::is_same_v<To, Half>) {
-    return {{float_to_half(static_cast<float>(from))}};
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return {{float_to_bfloat16(static_cast<float>(from))}};
-  } else if constexpr (std::is_same_v<To, bool>) {
+  if constexpr (std::is_same_v<To, bool>) {
     return from != From{};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     using Limits = std::numeric_limits<To>;
@@ -62,39 +39,6 @@ To convert(From from) {
   }
 }
 
-// f(T{}) with the C++ type of `dtype`.
-template <typename F>
-auto with_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kFloat64:
-      return f(double{});
-    case DType::kFloat16:
-      return f(Half{});
-    case DType::kBFloat16:
-      return f(BFloat16{});
-    case DType::kInt8:
-      return f(int8_t{});
-    case DType::kInt16:
-      return f(int16_t{});
-    case DType::kInt32:
-      return f(int32_t{});
-    case DType::kInt64:
-      return f(int64_t{});
-    case DType::kUInt8:
-      return f(uint8_t{});
-    case DType::kUInt16:
-      return f(uint16_t{});
-    case DType::kUInt32:
-      return f(uint32_t{});
-    case DType::kUInt64:
-      return f(uint64_t{});
-    default:
-      return f(bool{});
-  }
-}
-
 template <typename To, typename From>
 void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
   const From* x = static_cast<const From*>(src);
@@ -104,12 +48,57 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
 
 using Span = void (*)(const void*, void*, int64_t, int64_t);
 
-Span span_for(DType from, DType to) {
-  if (const WidthSpan span = width_span(from, to); span != nullptr) return span;
-  return with_type(from, [to](auto x) {
-    return with_type(to, [](auto y) -> Span { return convert_span<decltype(y), decltype(x)>; });
+// One loop for all types of a pair whose conversion gives the same bits: to an integer only its size
+// counts, and bool is stored as 0 or 1.
+Span number_span(DType from, DType to) {
+  return with_number(from, [to]<typename From>(From) {
+    return with_number(to, []<typename To>(To) -> Span {
+      using Source = std::conditional_t<std::is_same_v<From, bool>, uint8_t, From>;
+      if constexpr (std::is_integral_v<Source> && std::is_integral_v<To>) {
+        using Bits = std::make_unsigned_t<Source>;
+        if constexpr (std::is_same_v<To, bool>)
+          return convert_span<bool, Bits>;
+        else
+          return convert_span<std::make_unsigned_t<To>, Source>;
+      } else {
+        return convert_span<To, Source>;
+      }
+    });
   });
 }
+
+// `from` to `to`; a 16-bit float goes through float32, a block at a time.
+class Conversion {
+ public:
+  Conversion(DType from, DType to)
+      : from_bytes_(static_cast<int64_t>(dtype_size(from))),
+        to_bytes_(static_cast<int64_t>(dtype_size(to))),
+        only_(width_span(from, to)) {
+    const bool half_from = is_16_bit_float(from), half_to = is_16_bit_float(to);
+    if (only_ != nullptr) return;
+    if (!half_from && !half_to) {
+      only_ = number_span(from, to);
+      return;
+    }
+    first_ = half_from ? width_span(from, DType::kFloat32) : number_span(from, DType::kFloat32);
+    second_ = half_to ? width_span(DType::kFloat32, to) : number_span(DType::kFloat32, to);
+  }
+
+  void run(const void* src, void* dst, int64_t begin, int64_t end) const {
+    if (only_ != nullptr) return only_(src, dst, begin, end);
+    std::array<float, kBlock> block;
+    for (int64_t at = begin; at < end; at += kBlock) {
+      const int64_t n = std::min(kBlock, end - at);
+      first_(static_cast<const std::byte*>(src) + at * from_bytes_, block.data(), 0, n);
+      second_(block.data(), static_cast<std::byte*>(dst) + at * to_bytes_, 0, n);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlock = 1024;
+  int64_t from_bytes_, to_bytes_;
+  Span only_, first_ = nullptr, second_ = nullptr;
+};
 
 SampleCase sample(DType from, DType to, Shape shape) {
   const bool exact = is_floating(from) && dtype_size(to) >= 4;
@@ -141,28 +130,14 @@ std::vector<SampleCase> samples() {
           sample(f, f, {0, 4})};
 }
 
-}  // namespace
-
-DType dtype_of_number(int64_t number) {
-  const bool known = number >= 0 && number < static_cast<int64_t>(kOnnxTypes.size());
-  return known ? kOnnxTypes[static_cast<size_t>(number)] : DType::kUndefined;
-}
-
-int64_t number_of_dtype(DType dtype) {
-  for (size_t i = 1; i < kOnnxTypes.size(); ++i) {
-    if (kOnnxTypes[i] == dtype) return static_cast<int64_t>(i);
-  }
-  return 0;
-}
-
-void cast_grad(GradBuilder& b) {
+void grad(GradBuilder& b) {
   const DType from = b.desc(b.input(0)).dtype;
   const DType to = b.desc(b.grad_output(0)).dtype;
   if (!is_floating(from) || !is_floating(to)) return;
   b.set_grad(0, b.emit1("Cast", {b.grad_output(0)}, {{"to", number_of_dtype(from)}}));
 }
 
-std::vector<RefTensor> cast_reference(const ReferenceContext& c) {
+std::vector<RefTensor> reference(const ReferenceContext& c) {
   const TensorDesc& desc = c.output_descs[0];
   RefTensor y{desc, c.inputs[0].values};
   for (double& v : y.values) {
@@ -172,27 +147,61 @@ std::vector<RefTensor> cast_reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts_cast(const Problem& p) { return p.in(0).layout == p.out(0).layout; }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.in(0).layout == p.out(0).layout, "input and output of two layouts");
+}
 
-std::unique_ptr<Kernel> create_cast(const Problem& p) {
-  const Span span = span_for(p.in(0).dtype, p.out(0).dtype);
-  return make_kernel([span, n = p.out(0).numel()](const KernelArgs& a) {
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return make_kernel([conversion = Conversion(p.in(0).dtype, p.out(0).dtype),
+                      n = p.out(0).numel()](const KernelArgs& a) {
     parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-      span(a.inputs[0].data, a.outputs[0].data, begin, end);
+      conversion.run(a.inputs[0].data, a.outputs[0].data, begin, end);
     });
     return ok_status();
   });
 }
 
+// --- CastLike ---
+
+Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[1].dtype, c.inputs[0].shape}};
+}
+
+SampleCase like_sample(const char* name, DType from, DType to, Shape shape) {
+  return {.name = name,
+          .inputs = {{from, std::move(shape)}, {to, {1}}},
+          .constant_inputs = {1},
+          .check_grad = to == DType::kFloat64};
+}
+
+std::vector<SampleCase> like_samples() {
+  const DType f = DType::kFloat32;
+  return {like_sample("float_to_double", f, DType::kFloat64, {3, 5}),
+          like_sample("double_to_int", DType::kFloat64, DType::kInt32, {7}),
+          like_sample("bool_to_float", DType::kBool, f, {7}),
+          like_sample("int_to_bool", DType::kInt64, DType::kBool, {7}),
+          like_sample("empty", f, DType::kFloat64, {0, 2})};
+}
+
+}  // namespace
+
 void add_cast(Registry& registry) {
   registry.add({.name = "Cast",
                 .first_opset = 9,
                 .infer = infer,
-                .grad = cast_grad,
-                .reference = cast_reference,
-                .cpu = {{"loops", accepts_cast, create_cast}},
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts, create}},
                 .samples = samples,
                 .layout = LayoutRule::kElementwise});
+  registry.add({.name = "CastLike",
+                .min_inputs = 2,
+                .first_opset = 15,
+                .infer = infer_like,
+                .grad = grad,
+                .reference = reference,
+                .cpu = {{"loops", accepts, create}},
+                .samples = like_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/standard_body.h"
-#include "kernels/ops/operators.h"
+#include "kernels/formulas/activation.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
@@ -50,56 +49,70 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return binary_reference(c, [=](double d, double v) { return v >= low && v <= high ? d : 0; });
 }
 
-template <typename T>
-struct Clip {
-  bool has_low, has_high;
-  T low, high;
-  OFSDP_INLINE T operator()(T v) const {
-    const T raised = has_low && v < low ? low : v;
-    return has_high && raised > high ? high : raised;
-  }
-  OFSDP_INLINE T operator()(T d, T v) const {
-    const bool inside = (!has_low || v >= low) && (!has_high || v <= high);
-    return inside && v == v ? d : T{0};
-  }
+// --- kernels: a loop for each type over x, or over dy and x, with the bounds of this run ---
+
+struct ClipRow {
+  const void *d, *x;
+  void* y;
+  int64_t n;
+  const void *low, *high;  // null: none
 };
+using ClipLoop = void (*)(const ClipRow& row);
 
-// The formula with the bounds of this run.
-template <typename T>
-Clip<T> clip_of(const KernelArgs& a, size_t first) {
-  auto bound = [&](size_t i) { return a.inputs.size() > i ? a.in<T>(i) : nullptr; };
-  const T* low = bound(first);
-  const T* high = bound(first + 1);
-  return {low != nullptr, high != nullptr, low != nullptr ? *low : T{},
-          high != nullptr ? *high : T{}};
+template <bool is_grad, typename T>
+[[gnu::always_inline]] inline void clip_row(const ClipRow& row) {
+  constexpr T kMost = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
+                                                           : std::numeric_limits<T>::max();
+  constexpr T kLeast =
+      std::numeric_limits<T>::has_infinity ? -kMost : std::numeric_limits<T>::min();
+  const T low = row.low != nullptr ? *static_cast<const T*>(row.low) : kLeast;
+  const T high = row.high != nullptr ? *static_cast<const T*>(row.high) : kMost;
+  const auto *d = static_cast<const T*>(row.d), *x = static_cast<const T*>(row.x);
+  auto* y = static_cast<T*>(row.y);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < row.n; ++i) {
+    y[i] = is_grad ? clip_grad(d[i], x[i], low, high) : clip_of(x[i], low, high);
+  }
 }
 
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return kernel_for<kNumberTypes>(p.in(0).dtype, [&p](auto zero) {
-    using T = decltype(zero);
-    return make_kernel([n = p.out(0).numel()](const KernelArgs& a) {
-      const Clip<T> f = clip_of<T>(a, 1);
+template <bool is_grad>
+OFSDP_MULTIARCH void clip_floats(const ClipRow& row) {
+  clip_row<is_grad, float>(row);
+}
+template <bool is_grad, typename T>
+void clip_numbers(const ClipRow& row) {
+  clip_row<is_grad, T>(row);
+}
+
+// The x of Clip is input 0, that of ClipGrad input 1 after dy.
+template <bool is_grad>
+Implementation clip_loops() {
+  constexpr TypeSet kTypes = is_grad ? kFloatTypes : kNumberTypes;
+  std::array<ClipLoop, static_cast<size_t>(DType::kBool) + 1> loops = {};
+  for_types<kTypes>([&]<typename T>(T) {
+    loops[static_cast<size_t>(dtype_of<T>())] =
+        std::is_same_v<T, float> ? clip_floats<is_grad> : clip_numbers<is_grad, T>;
+  });
+  const auto accepts = [](const Problem& p) {
+    if (!in_set(kTypes, p.in(0).dtype)) return Acceptance::refuse("no loop for this dtype");
+    return accept_if(p.in(0).layout == p.out(0).layout, "input and output of two layouts");
+  };
+  const auto create = [loops](const Problem& p) {
+    const auto bytes = static_cast<int64_t>(dtype_size(p.in(0).dtype));
+    return make_kernel([loop = loops[static_cast<size_t>(p.in(0).dtype)], n = p.out(0).numel(),
+                        bytes](const KernelArgs& a) {
+      constexpr size_t kX = is_grad ? 1 : 0;
+      const auto bound = [&](size_t i) -> const void* {
+        return a.inputs.size() > i ? a.inputs[i].data : nullptr;
+      };
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        pointwise_span(a.in<T>(0) + begin, a.out<T>(0) + begin, end - begin, f);
+        loop({a.in<std::byte>(0) + begin * bytes, a.in<std::byte>(kX) + begin * bytes,
+              a.out<std::byte>(0) + begin * bytes, end - begin, bound(kX + 1), bound(kX + 2)});
       });
       return ok_status();
     });
-  });
-}
-
-std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return kernel_for<kFloatTypes>(p.in(0).dtype, [&p](auto zero) {
-    using T = decltype(zero);
-    return make_kernel([n = p.out(0).numel()](const KernelArgs& a) {
-      const Clip<T> f = clip_of<T>(a, 2);
-      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        pointwise_row(BinaryRow<T>{a.in<T>(0) + begin, 1, a.in<T>(1) + begin, 1,
-                                   a.out<T>(0) + begin, end - begin},
-                      f);
-      });
-      return ok_status();
-    });
-  });
+  };
+  return {"loops", accepts, create};
 }
 
 Fill bounds_at(size_t first) {
@@ -152,13 +165,13 @@ void add_clip(Registry& registry) {
                           .infer = infer,
                           .grad = grad,
                           .reference = reference,
-                          .cpu = kernels_by<accepts_unary_of<kNumberTypes>, create>(),
+                          .cpu = {clip_loops<false>(), in_float32(clip_loops<false>())},
                           .samples = samples}));
   registry.add(pointwise_grad({.name = "ClipGrad",
                                .infer = infer_grad,
                                .body = clip_grad_body,
                                .reference = grad_reference,
-                               .cpu = kernels_by<accepts_unary_of<kFloatTypes>, create_grad>(),
+                               .cpu = {clip_loops<true>(), in_float32(clip_loops<true>())},
                                .samples = grad_samples}));
 }
 

@@ -1,13 +1,18 @@
-// Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) of a normal X; the formulas of
-// both forms are in gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same
-// attribute). com.microsoft's Gelu, of onnxruntime's optimizer, is the one with erf.
+// Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) of a normal X; both forms are in
+// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same attribute).
+// com.microsoft's Gelu is the form with erf.
+//
+// com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu of x + bias with a bias of the last
+// axis, in the form with erf and in that with tanh; the bias of FastGelu may be absent. d(x + bias)
+// is ofsdp.GeluGrad(dy, x + bias), dbias its sum. onnxruntime's optimizer writes these three.
 // https://onnx.ai/onnx/operators/onnx__Gelu.html
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
 #include "kernels/ops/pointwise/gelu.h"
 
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
-#include "kernels/ops/operators.h"
+#include "kernels/cpu/real_math.h"
+#include "kernels/formulas/gelu.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
@@ -44,33 +49,19 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   });
 }
 
-struct Erf {
-  template <typename T>
-  OFSDP_INLINE T operator()(T x) const {
-    return gelu_erf(x);
+ChainOp op_of(const Problem& p, ChainOp erf, ChainOp tanh) {
+  return is_tanh(p.attributes) ? tanh : erf;
+}
+
+// Loops for both forms, by the attribute.
+std::vector<Implementation> kernels_of(ChainOp erf, ChainOp tanh) {
+  std::vector<Implementation> made = pointwise_kernels("Gelu", chain_loops(erf));
+  for (Implementation& implementation : made) {
+    implementation.create = [=](const Problem& p) {
+      return create_pointwise(chain_loops(op_of(p, erf, tanh)), {}, p);
+    };
   }
-  template <typename T>
-  OFSDP_INLINE T operator()(T d, T x) const {
-    return d * gelu_erf_slope(x);
-  }
-};
-
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return is_tanh(p.attributes) ? create_unary_of<GeluTanh, kFloatTypes>(p)
-                               : create_unary_of<Erf, kFloatTypes>(p);
-}
-
-std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  return is_tanh(p.attributes) ? create_binary_of<GeluTanh, kFloatTypes>(p)
-                               : create_binary_of<Erf, kFloatTypes>(p);
-}
-
-std::unique_ptr<Kernel> create_16(const Problem& p) {
-  return is_tanh(p.attributes) ? create_unary_16<GeluTanh>(p) : create_unary_16<Erf>(p);
-}
-
-std::unique_ptr<Kernel> create_grad_16(const Problem& p) {
-  return is_tanh(p.attributes) ? create_binary_16<GeluTanh>(p) : create_binary_16<Erf>(p);
+  return made;
 }
 
 std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
@@ -81,10 +72,6 @@ std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
   }
   append(list, std::move(tanh));
   return list;
-}
-
-void wide(size_t, std::vector<double>& values) {
-  for (double& v : values) v *= 3;
 }
 
 void gelu_grad_body(BodyBuilder& b) {
@@ -104,6 +91,67 @@ void gelu_grad_body(BodyBuilder& b) {
   b.set_output(0, b.mul(b.input(0), slope));
 }
 
+// --- BiasGelu and FastGelu ---
+
+Result<std::vector<TensorDesc>> infer_biased(const InferContext& c) {
+  if (!c.has(1)) return infer_same(c);
+  OFSDP_ASSIGN_OR_RETURN(TensorDesc desc, infer_broadcast(c));
+  if (desc.shape != c.inputs[0].shape) {
+    return input_error("expected a bias that broadcasts to {}, found {}", c.inputs[0].text(),
+                       c.inputs[1].text());
+  }
+  return std::vector{std::move(desc)};
+}
+
+void grad_of_biased(GradBuilder& b, const char* approximate) {
+  const bool biased = b.num_inputs() > 1 && b.input(1);
+  const Ref x = biased ? b.add(b.input(0), b.input(1)) : b.input(0);
+  const Ref dx =
+      b.emit1("ofsdp.GeluGrad", {b.grad_output(0), x}, {{"approximate", std::string(approximate)}});
+  if (b.needs_grad(0)) b.set_grad(0, dx);
+  if (biased && b.needs_grad(1)) b.set_grad(1, b.sum_to(dx, b.input(1)));
+}
+
+std::vector<RefTensor> reference_of_biased(const ReferenceContext& c, bool tanh) {
+  if (c.inputs.size() > 1) {
+    return binary_reference(c, [tanh](double x, double b) { return reference_gelu(x + b, tanh); });
+  }
+  return unary_reference(c, [tanh](double x) { return reference_gelu(x, tanh); });
+}
+
+std::vector<Implementation> bias_gelu_kernels() {
+  return pointwise_kernels("BiasGelu", binary_loops<OFSDP_AB(gelu_of<FloatMath>(a + b))>());
+}
+
+// With or without a bias.
+std::vector<Implementation> fast_gelu_kernels() {
+  const PointwiseLoops one = chain_loops(ChainOp::kGeluTanh);
+  const PointwiseLoops two = binary_loops<OFSDP_AB(gelu_tanh_of<FloatMath>(a + b))>();
+  const Implementation loops{
+      "loops",
+      [=](const Problem& p) {
+        const Acceptance first = accepts_pointwise(one, p);
+        return first && p.has_in(1) ? accepts_pointwise(two, p) : first;
+      },
+      [=](const Problem& p) { return create_pointwise(p.has_in(1) ? two : one, {}, p); }};
+  return {loops, in_float32(loops)};
+}
+
+std::vector<SampleCase> biased_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "bias", .inputs = {{f, {2, 3, 37}}, {f, {37}}}},
+          {.name = "one", .inputs = {{f, {5, 1}}, {f, {1}}}},
+          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}},
+          sample_of(DType::kFloat64, "same", {{9}, {9}}),
+          sample_of(DType::kFloat16, "same", {{9}, {9}})};
+}
+
+std::vector<SampleCase> fast_samples() {
+  std::vector<SampleCase> list = float_samples();
+  append(list, biased_samples());
+  return list;
+}
+
 }  // namespace
 
 void add_gelu(Registry& registry) {
@@ -112,16 +160,32 @@ void add_gelu(Registry& registry) {
                             .name = "Gelu",
                             .grad = grad,
                             .reference = reference,
-                            .cpu = {{"loops", accepts_unary_of<kFloatTypes>, create},
-                                    {"blocks", accepts_unary_16, create_16}},
-                            .samples = [] { return both_forms(float_samples(wide)); }}));
+                            .cpu = kernels_of(ChainOp::kGelu, ChainOp::kGeluTanh),
+                            .samples = [] { return both_forms(float_samples(scaled(3))); }}));
   }
-  registry.add(pointwise_grad({.name = "GeluGrad",
-                               .body = gelu_grad_body,
-                               .reference = grad_reference,
-                               .cpu = {{"loops", accepts_binary_of<kFloatTypes>, create_grad},
-                                       {"blocks", accepts_binary_16, create_grad_16}},
-                               .samples = [] { return both_forms(float_pair_samples(wide)); }}));
+  registry.add(
+      pointwise_grad({.name = "GeluGrad",
+                      .body = gelu_grad_body,
+                      .reference = grad_reference,
+                      .cpu = kernels_of(ChainOp::kGeluGrad, ChainOp::kGeluTanhGrad),
+                      .samples = [] { return both_forms(float_pair_samples(scaled(3))); }}));
+  registry.add(pointwise(
+      {.domain = "com.microsoft",
+       .name = "BiasGelu",
+       .min_inputs = 2,
+       .infer = infer_biased,
+       .grad = [](GradBuilder& b) { grad_of_biased(b, "none"); },
+       .reference = [](const ReferenceContext& c) { return reference_of_biased(c, false); },
+       .cpu = bias_gelu_kernels(),
+       .samples = biased_samples}));
+  registry.add(pointwise(
+      {.domain = "com.microsoft",
+       .name = "FastGelu",
+       .infer = infer_biased,
+       .grad = [](GradBuilder& b) { grad_of_biased(b, "tanh"); },
+       .reference = [](const ReferenceContext& c) { return reference_of_biased(c, true); },
+       .cpu = fast_gelu_kernels(),
+       .samples = fast_samples}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -5,12 +5,32 @@
 
 namespace ofsdp::kernels::ops {
 
+namespace {
+
+TypeSet types_of(const PointwiseLoops& loops) {
+  TypeSet types = 0;
+  for (size_t i = 0; i < loops.of.size(); ++i) {
+    if (loops.of[i] != nullptr) types |= TypeSet{1} << i;
+  }
+  return types;
+}
+
+std::vector<SampleCase> cases_of(const UnarySamples& s) {
+  std::vector<SampleCase> list = float_samples(s.fill, s.attributes);
+  if (s.vectors_of != 0) append(list, vectors_of_types(s.vectors_of));
+  if (s.extremes) list.push_back(extreme_sample(s.attributes));
+  if (!s.attributes.all().empty()) {
+    list.push_back({.name = "defaults", .inputs = {{DType::kFloat32, {40}}}});
+  }
+  append(list, s.more);
+  return list;
+}
+
+}  // namespace
+
 OpDef pointwise(OpDef op) {
   if (op.infer == nullptr) op.infer = op.min_inputs == 1 ? infer_same : infer_binary;
-  const auto* given = op.infer.target<decltype(&infer_comparison)>();
-  const bool other_type =
-      given != nullptr && (*given == infer_comparison || *given == infer_predicate);
-  for (int i = 0; i < op.min_inputs && !other_type; ++i) op.inplace_inputs.push_back(i);
+  for (int i = 0; i < op.min_inputs; ++i) op.inplace_inputs.push_back(i);
   op.layout = LayoutRule::kElementwise;
   return op;
 }
@@ -20,6 +40,53 @@ OpDef pointwise_grad(OpDef op) {
   op.min_inputs = 2;
   return pointwise(std::move(op));
 }
+
+void add_unary(Registry& registry, const UnaryOp& op) {
+  const std::string slope_name = std::string(op.name) + "Grad";
+  OpDef made = pointwise({.domain = op.domain,
+                          .name = op.name,
+                          .first_opset = op.first_opset,
+                          .grad = op.grad,
+                          .reference = op.reference,
+                          .cpu = pointwise_kernels(op.name, op.loops),
+                          .samples = [s = op.samples] { return cases_of(s); }});
+  if (op.loops.to_bool) {
+    made.infer = infer_predicate;
+    made.inplace_inputs.clear();
+  }
+  if (op.slope) {
+    const bool of_output = op.slope->of_output;
+    made.grad = [=](GradBuilder& b) {
+      (of_output ? grad_of_output : grad_of_input)(b, slope_name);
+    };
+    registry.add(pointwise_grad(
+        {.name = slope_name,
+         .body = op.slope->body,
+         .reference = op.slope->reference,
+         .cpu = pointwise_kernels(op.name, op.slope->loops),
+         .samples = [s = op.samples] { return float_pair_samples(s.fill, s.attributes); }}));
+  }
+  registry.add(std::move(made));
+}
+
+OpDef binary(const BinaryOp& op) {
+  OpDef made = pointwise({.name = op.name,
+                          .min_inputs = 2,
+                          .first_opset = op.first_opset,
+                          .grad = op.grad,
+                          .reference = op.reference,
+                          .cpu = pointwise_kernels(op.name, op.loops),
+                          .samples = [types = types_of(op.loops), fill = op.fill] {
+                            return samples_of_types(types, fill);
+                          }});
+  if (op.loops.to_bool) {
+    made.infer = infer_comparison;
+    made.inplace_inputs.clear();
+  }
+  return made;
+}
+
+void add_binary(Registry& registry, const BinaryOp& op) { registry.add(binary(op)); }
 
 Result<std::vector<TensorDesc>> infer_comparison(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(TensorDesc desc, infer_broadcast(c));
@@ -33,20 +100,27 @@ Result<std::vector<TensorDesc>> infer_predicate(const InferContext& c) {
   return std::vector{std::move(desc)};
 }
 
-void grad_of_input(GradBuilder& b, const char* name) {
-  b.set_grad(0,
-             b.emit1(std::string("ofsdp.") + name, {b.grad_output(0), b.input(0)}, b.attributes()));
+void grad_of_input(GradBuilder& b, const std::string& name) {
+  b.set_grad(0, b.emit1("ofsdp." + name, {b.grad_output(0), b.input(0)}, b.attributes()));
 }
 
-void grad_of_output(GradBuilder& b, const char* name) {
-  b.set_grad(
-      0, b.emit1(std::string("ofsdp.") + name, {b.grad_output(0), b.output(0)}, b.attributes()));
+void grad_of_output(GradBuilder& b, const std::string& name) {
+  b.set_grad(0, b.emit1("ofsdp." + name, {b.grad_output(0), b.output(0)}, b.attributes()));
 }
 
 void grad_is_zero(GradBuilder& b) {
   const TensorDesc& x = b.desc(b.input(0));
   const Ref shape = b.ints(x.shape.axes());
   b.set_grad(0, b.emit1("Expand", {b.scalar(x.dtype, 0), shape}));
+}
+
+std::vector<RefTensor> map_x(const ReferenceContext& c, double (*f)(double, const Attributes&)) {
+  return unary_reference(c, [&](double x) { return f(x, c.attributes); });
+}
+
+std::vector<RefTensor> map_ab(const ReferenceContext& c,
+                              double (*f)(double, double, const Attributes&)) {
+  return binary_reference(c, [&](double a, double b) { return f(a, b, c.attributes); });
 }
 
 namespace {
@@ -128,6 +202,12 @@ Fill squashed(double limit) {
   return [limit](size_t input, std::vector<double>& values) {
     if (input != 0) return;
     for (double& v : values) v = limit * std::tanh(v);
+  };
+}
+
+Fill scaled(double factor) {
+  return [factor](size_t, std::vector<double>& values) {
+    for (double& v : values) v *= factor;
   };
 }
 

@@ -2,11 +2,12 @@
 // is 0; de = dy y ln x, 0 where y is 0; each summed over what was broadcast. Whole numbers of
 // whole exponents are exact and wrap; an exponent of 2 or 0.5, which variances and norms are
 // written with, is a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
+#include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
-#include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
@@ -58,26 +59,18 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   });
 }
 
-OFSDP_MULTIARCH void square(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return v * v; });
-}
+using M = FloatMath;
 
-OFSDP_MULTIARCH void root(const float* x, float* y, int64_t n) {
-  unary_row(x, y, n, [](float v) { return __builtin_sqrtf(v); });
-}
-
-OFSDP_MULTIARCH void powers(const BinaryRow<float>& row) {
-  binary_row(row, [](float x, float e) { return vector_pow(x, e); });
-}
-
-void pow_row(const BinaryRow<float>& row) {
+// An exponent of 2 or 0.5 for a whole row is a product or a root.
+void pow_row(const PointwiseRow& row, const Numbers& numbers) {
   const bool one_exponent = row.step_a == 1 && row.step_b == 0;
-  if (one_exponent && *row.b == 2.0f) return square(row.a, row.y, row.n);
-  if (one_exponent && *row.b == 0.5f) return root(row.a, row.y, row.n);
-  powers(row);
+  const float e = *static_cast<const float*>(row.b);
+  if (one_exponent && e == 2.0f) return float_unary<OFSDP_X(x * x)>(row, numbers);
+  if (one_exponent && e == 0.5f) return float_unary<OFSDP_X(M::sqrt(x))>(row, numbers);
+  float_binary<OFSDP_AB(M::pow(a, b))>(row, numbers);
 }
 
-// --- other types: x of T, e of any, both plain loops ---
+// --- other types: x of T, e of any, plain loops over a block of exponents read before ---
 
 template <typename T>
 T whole_power(T x, int64_t e) {
@@ -90,40 +83,68 @@ T whole_power(T x, int64_t e) {
   return y;
 }
 
+template <typename T>
+T mixed_power(T x, double e) {
+  return static_cast<T>(std::pow(static_cast<double>(x), e));
+}
+template <typename T>
+T mixed_power(T x, int64_t e) {
+  return whole_power(x, e);
+}
+
+constexpr int64_t kExponents = 256;
+
+template <typename To>
+void read_exponents(DType dtype, const std::byte* e, int64_t step, int64_t n, To* to) {
+  with_number(dtype, [&]<typename E>(E) {
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = static_cast<To>(reinterpret_cast<const E*>(e)[i * step]);
+  });
+}
+
 template <typename T, typename E>
-T mixed_power(T x, E e) {
-  if constexpr (std::is_integral_v<T> && std::is_integral_v<E>) {
-    return whole_power(x, static_cast<int64_t>(e));
-  } else {
-    return static_cast<T>(std::pow(static_cast<double>(x), static_cast<double>(e)));
+void mixed_row(const PointwiseRow& row, DType exponent) {
+  std::array<E, kExponents> e;
+  const auto bytes = static_cast<int64_t>(dtype_size(exponent));
+  for (int64_t begin = 0; begin < row.n; begin += kExponents) {
+    const int64_t n = std::min(kExponents, row.n - begin);
+    const auto* from = static_cast<const std::byte*>(row.b) + begin * row.step_b * bytes;
+    read_exponents(exponent, from, row.step_b, n, e.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const T x = static_cast<const T*>(row.a)[(begin + i) * row.step_a];
+      static_cast<T*>(row.y)[begin + i] = mixed_power(x, e[static_cast<size_t>(i)]);
+    }
   }
 }
 
 constexpr TypeSet kBases = kFloatTypes | type_bit(DType::kInt32) | type_bit(DType::kInt64);
 
-bool accepts_mixed(const Problem& p) {
-  return in_set(kBases, p.in(0).dtype) && in_set(kNumberTypes, p.in(1).dtype);
-}
-
-template <typename T, typename E>
-void mixed_rows(const StridedLoop& loop, const KernelArgs& a) {
-  loop.for_rows(0, loop.rows(), [&](const StridedLoop::Offsets& at) {
-    for (int64_t i = 0; i < loop.inner(); ++i) {
-      a.out<T>(0)[at[2] + i * loop.inner_stride(2)] =
-          mixed_power(a.in<T>(0)[at[0] + i * loop.inner_stride(0)],
-                      a.in<E>(1)[at[1] + i * loop.inner_stride(1)]);
-    }
-  });
+Acceptance accepts_mixed(const Problem& p) {
+  return accept_if(in_set(kBases, p.in(0).dtype) && in_set(kNumberTypes, p.in(1).dtype),
+                   "no loop for these dtypes");
 }
 
 std::unique_ptr<Kernel> create_mixed(const Problem& p) {
-  return kernel_for<kBases>(p.in(0).dtype, [&p](auto base) {
-    return kernel_for<kNumberTypes>(p.in(1).dtype, [&p](auto exponent) {
-      return make_kernel([loop = binary_loop(p)](const KernelArgs& a) {
-        mixed_rows<decltype(base), decltype(exponent)>(loop, a);
-        return ok_status();
-      });
+  using Row = void (*)(const PointwiseRow&, DType);
+  Row row = nullptr;
+  const DType exponent = p.in(1).dtype;
+  for_types<kBases>([&]<typename T>(T) {
+    if (dtype_of<T>() != p.in(0).dtype) return;
+    row = mixed_row<T, double>;
+    if constexpr (std::is_integral_v<T>) {
+      if (is_integer(exponent)) row = mixed_row<T, int64_t>;
+    }
+  });
+  const auto base_bytes = static_cast<int64_t>(dtype_size(p.in(0).dtype));
+  const auto bytes = static_cast<int64_t>(dtype_size(exponent));
+  return make_kernel([=, loop = binary_loop(p)](const KernelArgs& a) {
+    loop.for_rows(0, loop.rows(), [&](const StridedLoop::Offsets& at) {
+      row({a.in<std::byte>(0) + at[0] * base_bytes, loop.inner_stride(0),
+           a.in<std::byte>(1) + at[1] * bytes, loop.inner_stride(1),
+           a.out<std::byte>(0) + at[2] * base_bytes, loop.inner()},
+          exponent);
     });
+    return ok_status();
   });
 }
 
@@ -174,8 +195,11 @@ void add_pow(Registry& registry) {
                         .reference = reference,
                         .cpu = kernels_by<accepts_mixed, create_mixed>(),
                         .samples = samples});
-  op.cpu.insert(op.cpu.begin(),
-                {"rows", accepts_binary<float>, create_binary<float, float, pow_row>});
+  PointwiseLoops rows{.operands = 2};
+  rows[DType::kFloat32] = pow_row;
+  Implementation best = pointwise_kernels("Pow", rows)[0];
+  best.name = "rows";
+  op.cpu.insert(op.cpu.begin(), best);
   registry.add(std::move(op));
 }
 

@@ -1,6 +1,7 @@
 // Where(condition, x, y): x where the condition is true, else y, broadcast; any dtype of x and y.
 // dx is dy_out where it is true, else 0, and the other way round, each summed over what was
 // broadcast. https://onnx.ai/onnx/operators/onnx__Where.html
+#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -21,14 +22,10 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 void grad(GradBuilder& b) {
   const Ref d = b.grad_output(0);
-  const Ref zero = b.scalar(b.desc(d).dtype, 0);
+  const Ref zero = b.like(d, 0);
   const Ref condition = b.input(0);
-  if (b.needs_grad(1)) {
-    b.set_grad(1, b.sum_to(b.emit1("Where", {condition, d, zero}), b.input(1)));
-  }
-  if (b.needs_grad(2)) {
-    b.set_grad(2, b.sum_to(b.emit1("Where", {condition, zero, d}), b.input(2)));
-  }
+  if (b.needs_grad(1)) b.set_grad(1, b.sum_to(b.where(condition, d, zero), b.input(1)));
+  if (b.needs_grad(2)) b.set_grad(2, b.sum_to(b.where(condition, zero, d), b.input(2)));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -43,7 +40,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {out};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
+Acceptance accepts(const Problem& p) { return accept_if(p.all_plain(), "not plain"); }
 
 // One loop for each pattern of steps that matters: gcc vectorises those with known steps.
 template <int kStepX, int kStepY, typename T>
@@ -73,33 +70,14 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
                 loop.inner_stride(1), a.in<T>(2) + at[2], loop.inner_stride(2), a.out<T>(0) + at[3],
                 n);
     };
-    if (loop.rows() == 1) {
-      parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {
-        StridedLoop::Offsets at;
-        for (size_t k = 0; k < at.size(); ++k) at[k] = begin * loop.inner_stride(k);
-        row(at, end - begin);
-      });
-      return ok_status();
-    }
-    const int64_t grain = kElementGrain / std::max<int64_t>(loop.inner(), 1) + 1;
-    parallel_for(loop.rows(), grain, [&](int64_t begin, int64_t end) {
-      loop.for_rows(begin, end, [&](const StridedLoop::Offsets& at) { row(at, loop.inner()); });
-    });
+    for_loop_rows(loop, row);
     return ok_status();
   });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  switch (dtype_size(p.out(0).dtype)) {
-    case 1:
-      return create_as<uint8_t>(p);
-    case 2:
-      return create_as<uint16_t>(p);
-    case 4:
-      return create_as<uint32_t>(p);
-    default:
-      return create_as<uint64_t>(p);
-  }
+  return with_bits(dtype_size(p.out(0).dtype),
+                   [&p](auto bits) { return create_as<decltype(bits)>(p); });
 }
 
 std::vector<SampleCase> samples() {

@@ -2,7 +2,6 @@
 // in [0, 1). No gradient flows: dp = 0.
 // https://onnx.ai/onnx/operators/onnx__Bernoulli.html
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 
 namespace ofsdp::kernels::ops {

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 
 namespace ofsdp::kernels::ops {

@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/pointwise/cast.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -3,7 +3,6 @@
 // https://onnx.ai/onnx/operators/onnx__RandomNormal.html
 // https://onnx.ai/onnx/operators/onnx__RandomNormalLike.html
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/random/random_draw.h"
 
 namespace ofsdp::kernels::ops {

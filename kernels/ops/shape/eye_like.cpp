@@ -2,7 +2,6 @@
 // the diagonal j = i + k and zeros beside it. Only the shape of x counts. No gradient.
 // https://onnx.ai/onnx/operators/onnx__EyeLike.html
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/cast.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

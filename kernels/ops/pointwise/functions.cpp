@@ -1,0 +1,282 @@
+// Mathematical functions of one float input whose gradients are written with other operators.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+//   Sin, Cos, Tan     cos x, -sin x, 1 + y^2         Sinh, Cosh     cosh x, sinh x
+//   Asin, Acos        +-1 / sqrt((1 - x) (1 + x))    Asinh          1 / sqrt(x^2 + 1)
+//   Atan              1 / (1 + x^2)                  Acosh          1 / sqrt((x - 1) (x + 1))
+//   Atanh             1 / ((1 - x) (1 + x))          Exp, Log       y, 1 / x
+//   Sqrt              1 / (2 y)                      Reciprocal     -y^2
+//   Floor, Ceil, Round (the even one of two), Sign   0
+#include <cmath>
+
+#include "kernels/cpu/integer_math.h"
+#include "kernels/cpu/real_math.h"
+#include "kernels/formulas/activation.h"
+#include "kernels/ops/pointwise/pointwise.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+using M = FloatMath;
+
+// --- sine and its kin: the vector forms hold up to kMostTurned, the C library beyond ---
+
+[[gnu::always_inline]] inline bool fits(float x) { return !(__builtin_fabsf(x) > kMostTurned); }
+
+OFSDP_MULTIARCH bool all_fit(const float* x, int64_t n) {
+  int misfits = 0;
+  for (int64_t i = 0; i < n; ++i) misfits |= fits(x[i]) ? 0 : 1;
+  return misfits == 0;
+}
+
+template <auto formula, float (*library)(float)>
+void turned(const PointwiseRow& row, const Numbers& numbers) {
+  const auto* x = static_cast<const float*>(row.a);
+  auto* y = static_cast<float*>(row.y);
+  if (all_fit(x, row.step_a == 0 ? 1 : row.n)) return float_unary<formula>(row, numbers);
+  for (int64_t i = 0; i < row.n; ++i) {
+    const float v = x[i * row.step_a];
+    y[i] = fits(v) ? formula(v, NumbersOf<float>{}) : library(v);
+  }
+}
+
+template <auto formula, float (*library)(float)>
+PointwiseLoops turned_loops() {
+  PointwiseLoops made = unary_loops<formula>();
+  made[DType::kFloat32] = turned<formula, library>;
+  return made;
+}
+
+SampleCase many_turns() {
+  return {.name = "many_turns",
+          .inputs = {{DType::kFloat32, {4}}},
+          .fill = fill_with(0, {1e6, -3e9, 5e20, 1}),
+          .check_grad = false};
+}
+
+// --- parts of gradients ---
+
+// dy / sqrt(square)
+Ref over_root(GradBuilder& b, Ref square) {
+  return b.div(b.grad_output(0), b.emit1("Sqrt", {square}));
+}
+
+// (1 - x) (1 + x)
+Ref one_minus_square(GradBuilder& b) {
+  const Ref x = b.input(0), one = b.like(x, 1);
+  const Ref under = b.sub(one, x), over = b.add(one, x);
+  return b.mul(under, over);
+}
+
+// x^2 + 1
+Ref square_plus_one(GradBuilder& b) {
+  const Ref x = b.input(0), one = b.like(x, 1);
+  return b.add(b.mul(x, x), one);
+}
+
+template <typename T>
+OFSDP_HD T abs_of(T x) {
+  if constexpr (std::is_floating_point_v<T>) return M::fabs(x);
+  if constexpr (std::is_unsigned_v<T>) return x;
+  return x < T{0} ? wrapping(T{0}, x, [](auto p, auto q) { return p - q; }) : x;
+}
+
+std::vector<UnaryOp> trigonometric() {
+  return {
+      {.name = "Sin",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::sin(x); }>,
+       .loops = turned_loops<OFSDP_X(M::sin(x)), std::sin>(),
+       .samples = {.more = {many_turns()}},
+       .grad =
+           [](GradBuilder& b) {
+             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cos", {b.input(0)})));
+           }},
+      {.name = "Cos",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::cos(x); }>,
+       .loops = turned_loops<OFSDP_X(M::cos(x)), std::cos>(),
+       .samples = {.more = {many_turns()}},
+       .grad =
+           [](GradBuilder& b) {
+             b.set_grad(0, b.mul(b.grad_output(0), b.neg(b.emit1("Sin", {b.input(0)}))));
+           }},
+      {.name = "Tan",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::tan(x); }>,
+       .loops = turned_loops<OFSDP_X(M::tan(x)), std::tan>(),
+       .samples = {.fill = squashed(1.25), .more = {many_turns()}},
+       .grad =
+           [](GradBuilder& b) {
+             const Ref dy = b.grad_output(0), y = b.output(0);
+             b.set_grad(0, b.add(dy, b.mul(dy, b.mul(y, y))));
+           }},
+      {.name = "Asin",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::asin(x); }>,
+       .loops = unary_loops<OFSDP_X(M::asin(x))>(),
+       .samples = {.fill = squashed(0.9)},
+       .grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, one_minus_square(b))); }},
+      {.name = "Acos",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::acos(x); }>,
+       .loops = unary_loops<OFSDP_X(M::acos(x))>(),
+       .samples = {.fill = squashed(0.9)},
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.neg(over_root(b, one_minus_square(b)))); }},
+      {.name = "Atan",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::atan(x); }>,
+       .loops = unary_loops<OFSDP_X(M::atan(x))>(),
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), square_plus_one(b))); }},
+  };
+}
+
+std::vector<UnaryOp> hyperbolic() {
+  return {
+      {.name = "Sinh",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::sinh(x); }>,
+       .loops = unary_loops<OFSDP_X(M::sinh(x))>(),
+       .samples = {.extremes = false},
+       .grad =
+           [](GradBuilder& b) {
+             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cosh", {b.input(0)})));
+           }},
+      {.name = "Cosh",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::cosh(x); }>,
+       .loops = unary_loops<OFSDP_X(M::cosh(x))>(),
+       .samples = {.extremes = false},
+       .grad =
+           [](GradBuilder& b) {
+             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Sinh", {b.input(0)})));
+           }},
+      {.name = "Asinh",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::asinh(x); }>,
+       .loops = unary_loops<OFSDP_X(M::asinh(x))>(),
+       .grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, square_plus_one(b))); }},
+      {.name = "Acosh",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::acosh(x); }>,
+       .loops = unary_loops<OFSDP_X(M::acosh(x))>(),
+       .samples = {.fill = positive_fill(1.25)},
+       .grad =
+           [](GradBuilder& b) {
+             const Ref x = b.input(0), one = b.like(x, 1);
+             const Ref under = b.sub(x, one), over = b.add(x, one);
+             b.set_grad(0, over_root(b, b.mul(under, over)));
+           }},
+      {.name = "Atanh",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::atanh(x); }>,
+       .loops = unary_loops<OFSDP_X(M::atanh(x))>(),
+       .samples = {.fill = squashed(0.9)},
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), one_minus_square(b))); }},
+  };
+}
+
+std::vector<UnaryOp> powers() {
+  return {
+      {.name = "Exp",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::exp(x); }>,
+       .loops = chain_loops(ChainOp::kExp),
+       .samples = {.extremes = false},
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.mul(b.grad_output(0), b.output(0))); }},
+      {.name = "Log",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::log(x); }>,
+       .loops = chain_loops(ChainOp::kLog),
+       .samples = {.fill = positive_fill(0.25)},
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), b.input(0))); }},
+      {.name = "Sqrt",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::sqrt(x); }>,
+       .loops = chain_loops(ChainOp::kSqrt),
+       .samples = {.fill = positive_fill(0.25)},
+       .grad =
+           [](GradBuilder& b) {
+             const Ref scaled = b.mul(b.grad_output(0), 0.5);
+             b.set_grad(0, b.div(scaled, b.output(0)));
+           }},
+      {.name = "Reciprocal",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return 1 / x; }>,
+       .loops = chain_loops(ChainOp::kReciprocal),
+       .samples = {.fill = positive_fill(0.25), .extremes = false},
+       .grad =
+           [](GradBuilder& b) {
+             const Ref y = b.output(0);
+             b.set_grad(0, b.neg(b.mul(b.grad_output(0), b.mul(y, y))));
+           }},
+  };
+}
+
+double sign_in_double(double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : x; }
+
+std::vector<UnaryOp> steps() {
+  return {
+      {.name = "Floor",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::floor(x); }>,
+       .loops = unary_loops<OFSDP_X(M::floor(x))>(),
+       .grad = grad_is_zero},
+      {.name = "Ceil",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::ceil(x); }>,
+       .loops = unary_loops<OFSDP_X(M::ceil(x))>(),
+       .grad = grad_is_zero},
+      {.name = "Round",
+       .first_opset = 22,
+       .reference = of_x<[](double x) { return std::nearbyint(x); }>,
+       .loops = unary_loops<OFSDP_X(M::rint(x))>(),
+       .samples = {.more = {{.name = "halves",
+                             .inputs = {{DType::kFloat32, {6}}},
+                             .fill = fill_with(0, {0.5, 1.5, -0.5, -2.5, 2.5, 0.4999}),
+                             .check_grad = false}}},
+       .grad = grad_is_zero},
+      {.name = "Sign",
+       .first_opset = 13,
+       .reference = of_x<sign_in_double>,
+       .loops = unary_loops<OFSDP_X(sign_of(x)), kNumberTypes>(),
+       .samples = {.vectors_of = kIntegerTypes},
+       .grad = grad_is_zero},
+  };
+}
+
+// Of numbers; the smallest integer wraps. The gradient of Abs is 0 at 0.
+std::vector<UnaryOp> signs() {
+  return {
+      {.name = "Neg",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return -x; }>,
+       .loops = joined_loops(
+           chain_loops(ChainOp::kNeg),
+           unary_loops<OFSDP_X(wrapping(decltype(x){0}, x, [](auto p, auto q) { return p - q; })),
+                       kSignedIntegers>()),
+       .samples = {.vectors_of = kSignedIntegers},
+       .grad = [](GradBuilder& b) { b.set_grad(0, b.neg(b.grad_output(0))); }},
+      {.name = "Abs",
+       .first_opset = 13,
+       .reference = of_x<[](double x) { return std::abs(x); }>,
+       .loops = unary_loops<OFSDP_X(abs_of(x)), kNumberTypes>(),
+       .samples = {.vectors_of = kIntegerTypes},
+       .slope = {{.reference = of_ab<[](double d, double x) { return d * sign_in_double(x); }>,
+                  .loops = binary_loops<OFSDP_DX(abs_grad(d, x))>(),
+                  .body =
+                      [](BodyBuilder& b) {
+                        b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
+                      }}}},
+  };
+}
+
+}  // namespace
+
+void add_functions(Registry& registry) {
+  for (const auto& family : {trigonometric(), hyperbolic(), powers(), steps(), signs()}) {
+    for (const UnaryOp& op : family) add_unary(registry, op);
+  }
+}
+
+}  // namespace ofsdp::kernels::ops
