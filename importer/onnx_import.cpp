@@ -3,9 +3,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/normalize/normalized_model.h"
-#include "importer/proto/onnx_tensor.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -19,11 +17,14 @@ std::map<std::string, int64_t> foreign_opsets(const onnx::ModelProto& model) {
 
 class Importer {
  public:
-  Importer(const OnnxFile& file, const Registry& registry, Reasons reasons,
+  Importer(const OnnxFile& file, const Operators& operators, Reasons reasons,
            std::map<std::string, int64_t> opsets)
-      : file_(file), reasons_(std::move(reasons)), opsets_(std::move(opsets)) {
+      : file_(file),
+        operators_(operators),
+        reasons_(std::move(reasons)),
+        opsets_(std::move(opsets)) {
     graph_.file = file.path();
-    graph_.registry = &registry;
+    graph_.registry = &operators.registry;
   }
 
   Result<Graph> run(const onnx::GraphProto& proto) {
@@ -111,8 +112,7 @@ class Importer {
   Status add_node(const onnx::NodeProto& proto) {
     Node node;
     node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
-    node.op = graph_.registry->find(proto.domain(), proto.op_type());
-    if (node.op == nullptr) node.op = ort_operator(proto.domain(), proto.op_type());
+    node.op = operators_.find(proto.domain(), proto.op_type());
     if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
     for (const std::string& name : proto.input()) {
       const ValueId id = name.empty() ? 0 : lookup(name);
@@ -131,11 +131,9 @@ class Importer {
     }
     if (node.op == nullptr) return {};
     OFSDP_RETURN_IF_ERROR(check_opset(node));
-    for (const auto& attribute : proto.attribute()) {
-      auto value = attribute_from_onnx(attribute);
-      if (!value.ok()) return std::move(value).status().with_prefix(graph_.describe(node));
-      node.attributes.set(attribute.name(), *std::move(value));
-    }
+    auto attributes = attributes_from_onnx(proto);
+    if (!attributes.ok()) return std::move(attributes).status().with_prefix(graph_.describe(node));
+    node.attributes = *std::move(attributes);
     graph_.nodes.push_back(std::move(node));
     return {};
   }
@@ -168,6 +166,7 @@ class Importer {
   }
 
   const OnnxFile& file_;
+  const Operators operators_;
   Reasons reasons_;
   std::map<std::string, int64_t> opsets_;
   Graph graph_;
@@ -179,13 +178,11 @@ class Importer {
 }  // namespace
 
 Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
-                                                       const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model,
-                         normalized_model(file, registry, ImportedPart::kModel));
+                                                       const Operators& operators) {
+  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model, normalized_model(file, operators));
   std::map<std::pair<std::string, std::string>, MissingOperator> missing;
   for (const auto& node : model.proto.graph().node()) {
-    if (registry.find(node.domain(), node.op_type()) != nullptr) continue;
-    if (ort_operator(node.domain(), node.op_type()) != nullptr) continue;
+    if (operators.find(node.domain(), node.op_type()) != nullptr) continue;
     MissingOperator& op = missing[{node.domain(), node.op_type()}];
     op.domain = node.domain();
     op.name = node.op_type();
@@ -201,10 +198,11 @@ Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
   return list;
 }
 
-Result<Graph> import_onnx(const OnnxFile& file, const Registry& registry, ImportedPart part) {
-  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized_model(file, registry, part));
+Result<Graph> import_onnx(const OnnxFile& file, const Operators& operators,
+                          const std::string& forward) {
+  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized_model(file, operators, forward));
   OFSDP_ASSIGN_OR_RETURN(
-      Graph graph, Importer(file, registry, std::move(model.reasons), foreign_opsets(model.proto))
+      Graph graph, Importer(file, operators, std::move(model.reasons), foreign_opsets(model.proto))
                        .run(model.proto.graph()));
   graph.initializers = std::move(model.initializers);
   for (Parameter& p : graph.parameters) p.module = model.scopes.initializers.at(p.name);

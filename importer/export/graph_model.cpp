@@ -7,8 +7,8 @@
 
 #include "importer/export/standard_body_graph.h"
 #include "importer/export/standard_outputs.h"
-#include "importer/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 
 namespace ofsdp::importer {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::importer {
 namespace {
 
@@ -22,7 +24,7 @@ Status use_indices(Graph& graph, Node& node) {
   return {};
 }
 
-// Nodes that follow a normalization.
+// Adds the nodes that follow a normalization.
 class StatisticsBuilder {
  public:
   StatisticsBuilder(Graph& graph, const Node& node) : graph_(graph), node_(node) {}
@@ -61,9 +63,7 @@ class StatisticsBuilder {
     return made.ok() ? *made : 0;
   }
   ValueId ints(const std::vector<int64_t>& values) {
-    const Shape shape{static_cast<int64_t>(values.size())};
-    return GraphEditor(graph_).add_constant(format_text("{}.ints{}", node_.name, count_++),
-                                            make_constant<int64_t>(DType::kInt64, shape, values));
+    return add_ints(graph_, format_text("{}.ints{}", node_.name, count_++), values);
   }
   ValueId scalar(float value) {
     return GraphEditor(graph_).add_constant(
@@ -78,7 +78,7 @@ class StatisticsBuilder {
   int count_ = 0;
 };
 
-// Where the statistics begin among the node's outputs; 0: it has none.
+// Returns the first statistic among the node's outputs; 0: it has none.
 size_t first_statistic(const Node& node) {
   const std::string op = node.op->full_name();
   const bool groups = op == "GroupNormalization" || op == "InstanceNormalization";

@@ -4,7 +4,7 @@
 
 #include "importer/file/element_codec.h"
 #include "importer/file/file_mapping.h"
-#include "importer/file/tensor_data.h"
+#include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 
 namespace ofsdp::importer {

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "importer/file/external_data.h"
-#include "importer/file/tensor_data.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 
@@ -16,23 +15,13 @@ constexpr size_t kMostSkeleton = (size_t{1} << 31) - 1;  // what protobuf parses
 // Field numbers of ModelProto and GraphProto.
 enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
 enum : uint32_t { kGraphInitializer = 5, kGraphInput = 11, kGraphSparse = 15 };
+constexpr uint32_t kAlgorithm = 2;  // of TrainingInfoProto
 
 bool is_model_field(const WireField& field) {
   constexpr uint32_t kMessages[] = {2, 3, 4, 6, kModelGraph, 8, 14, 20, 25, 26};
   if (field.number == kIrVersion || field.number == 5) return field.type == WireType::kVarint;
   return std::ranges::find(kMessages, field.number) != std::end(kMessages) &&
          field.type == WireType::kBytes;
-}
-
-// The last string field of that number; empty when there is none or the message is broken.
-std::string string_field(std::span<const std::byte> message, uint32_t number) {
-  std::string text;
-  for (WireReader reader(message); !reader.done();) {
-    const Result<WireField> field = reader.next();
-    if (!field.ok()) break;
-    if (field->number == number && field->type == WireType::kBytes) text = as_text(field->bytes);
-  }
-  return text;
 }
 
 // ValueInfoProto{name, type{tensor_type{elem_type, shape{dim{dim_value}...}}}}
@@ -54,6 +43,80 @@ std::string input_declaration(const TensorRecord& tensor) {
   return value_info;
 }
 
+FieldPlace place_of(const WireField& field) { return {field.begin, field.body, field.end}; }
+
+// Walks over one TrainingInfoProto. The skeleton keeps its bytes but for the data of large
+// floating-point initializers of the algorithm graph. External data are refused here: they are for
+// the model's own weights.
+class TrainingWalker {
+ public:
+  TrainingWalker(int index, std::vector<AlgorithmTensor>& tensors)
+      : index_(index), tensors_(tensors) {}
+
+  Result<std::string> walk(const WireField& info) {
+    info_ = place_of(info);
+    std::string body;
+    for (WireReader reader(info.bytes, info.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number == kAlgorithm && field.type == WireType::kBytes) {
+        OFSDP_ASSIGN_OR_RETURN(const std::string graph, walk_algorithm(field));
+        append_bytes(body, kAlgorithm, graph);
+      } else {
+        body += as_text(field.whole);
+      }
+    }
+    std::string text;
+    append_bytes(text, kTrainingInfo, body);
+    return text;
+  }
+
+ private:
+  Result<std::string> walk_algorithm(const WireField& graph) {
+    algorithm_ = place_of(graph);
+    std::string body;
+    for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number == kGraphSparse) {
+        return input_error("algorithm: a sparse initializer: expected a dense one");
+      }
+      if (field.number != kGraphInitializer || field.type != WireType::kBytes) {
+        body += as_text(field.whole);
+        continue;
+      }
+      OFSDP_ASSIGN_OR_RETURN(const std::string tensor, walk_tensor(field));
+      append_bytes(body, kGraphInitializer, tensor);
+    }
+    return body;
+  }
+
+  Result<std::string> walk_tensor(const WireField& field) {
+    OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
+    if (tensor.external) {
+      return input_error("{} of an algorithm: expected its data in the file, found external data",
+                         tensor.label());
+    }
+    tensors_.push_back({index_,
+                        {tensor.name, tensor.dtype, Shape(tensor.dims), 0, tensor.offset,
+                         tensor.bytes, tensor.encoding, tensor.stride},
+                        place_of(field),
+                        info_,
+                        algorithm_});
+    if (!is_floating(tensor.dtype) || tensor.numel <= kSmallNumel) {
+      return std::string(as_text(field.bytes));
+    }
+    std::string body;
+    for (WireReader reader(field.bytes, field.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
+      if (!is_data_field(part.number)) body += as_text(part.whole);
+    }
+    return body;
+  }
+
+  int index_;
+  std::vector<AlgorithmTensor>& tensors_;
+  FieldPlace info_, algorithm_;
+};
+
 class Walker {
  public:
   Walker(const std::string& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
@@ -65,8 +128,8 @@ class Walker {
   }
 
  private:
-  // Whatever follows the first complete field of a ModelProto is taken for a damaged model; before
-  // that the file is something else.
+  // After the first complete field of a ModelProto, an error means a damaged model; before that the
+  // file is something else.
   Status walk_model() {
     WireField graph;
     bool has_version = false;
@@ -95,7 +158,7 @@ class Walker {
   }
 
   Status walk_graph(const WireField& graph) {
-    contents_.graph = {graph.begin, graph.body, graph.end};
+    contents_.graph = place_of(graph);
     Status status = find_inputs(graph);
     if (!status.ok()) return std::move(status).with_prefix("is damaged: graph");
     std::string& skeleton = contents_.skeleton;
@@ -112,19 +175,20 @@ class Walker {
                        kMostSkeleton, skeleton.size());
   }
 
-  // Those of the model that stand beside the graph.
+  // Copies the fields of the model outside of the graph.
   Status copy_fields(int64_t begin, int64_t end) {
     const auto part = bytes_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     for (WireReader reader(part, begin); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       if (field.number == kTrainingInfo) {
-        OFSDP_ASSIGN_OR_RETURN(
-            const std::string info,
-            walk_training_info(field, training_infos_++, bytes_, contents_.algorithm_tensors));
-        contents_.skeleton += info;
+        const int index = training_infos_++;
+        auto info = TrainingWalker(index, contents_.algorithm_tensors).walk(field);
+        if (!info.ok()) {
+          return std::move(info).status().with_prefix(format_text("training_info[{}]", index));
+        }
+        contents_.skeleton += *info;
       } else {
-        contents_.skeleton += as_text(bytes_.subspan(static_cast<size_t>(field.begin),
-                                                     static_cast<size_t>(field.end - field.begin)));
+        contents_.skeleton += as_text(field.whole);
       }
     }
     return ok_status();
@@ -154,10 +218,7 @@ class Walker {
     return ok_status();
   }
 
-  void keep(const WireField& field) {
-    graph_ += as_text(bytes_.subspan(static_cast<size_t>(field.begin),
-                                     static_cast<size_t>(field.end - field.begin)));
-  }
+  void keep(const WireField& field) { graph_ += as_text(field.whole); }
 
   Status initializer(const WireField& field) {
     OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
@@ -178,9 +239,8 @@ class Walker {
       return ok_status();
     }
     if (tensor.encoding == Initializer::Encoding::kList) {
-      contents_.places.push_back({{field.begin, field.body, field.end},
-                                  -1,
-                                  static_cast<int>(contents_.initializers.size())});
+      contents_.places.push_back(
+          {place_of(field), -1, static_cast<int>(contents_.initializers.size())});
     }
     list(tensor, 0, tensor.offset, tensor.bytes);
     if (tensor.numel <= kSmallNumel) {
@@ -196,7 +256,7 @@ class Walker {
     const OpenFile& file = contents_.data_files[static_cast<size_t>(index)].file;
     OFSDP_ASSIGN_OR_RETURN(const int64_t bytes,
                            external_bytes(*tensor.external, file, tensor.expected_bytes()));
-    contents_.places.push_back({{field.begin, field.body, field.end}, index, -1});
+    contents_.places.push_back({place_of(field), index, -1});
     const bool weight = is_floating(tensor.dtype);
     if (weight) list(tensor, index + 1, tensor.external->offset, bytes);
     if (weight && tensor.numel > kSmallNumel) {
@@ -219,8 +279,7 @@ class Walker {
       OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
       if (part.number == tensor_field::kExternalData || part.number == tensor_field::kDataLocation)
         continue;
-      body += as_text(bytes_.subspan(static_cast<size_t>(part.begin),
-                                     static_cast<size_t>(part.end - part.begin)));
+      body += as_text(part.whole);
     }
     append_bytes(body, tensor_field::kRawData, data);
     append_bytes(graph_, kGraphInitializer, body);
@@ -254,7 +313,7 @@ class Walker {
   OnnxContents contents_;
   std::string graph_;  // the skeleton's, so far
   int training_infos_ = 0;
-  std::string added_inputs_;  // to stand behind it
+  std::string added_inputs_;  // to follow it
   std::set<std::string> inputs_;
   std::set<std::string> names_;
 };

@@ -1,18 +1,17 @@
-// One walk over the bytes of an .onnx file: what it holds, without its weights.
+// One walk over the bytes of an .onnx file: everything in it but its weights.
 //
-//   skeleton      the ModelProto without the bytes of floating-point initializers of the main
-//   graph.
-//                 Each of these becomes a graph input of its static type behind the others (unless
-//                 an input has its name already), except those of at most kSmallNumel elements,
-//                 which stay, because converters and shape inference read Dropout's ratio, Clip's
-//                 bounds, Resize's scales. Other initializers stay; external ones get raw_data.
-//                 All else is kept byte for byte, in order.
-//   initializers  every floating-point initializer, small ones too, in the order of the file
-//   algorithm_tensors  initializers of training_info (training_walk.h)
-//   places        the initializers that a copy with other data files or encodings has to change
+//   skeleton           the ModelProto without the bytes of floating-point initializers of the main
+//                      graph. Each of these becomes a graph input of its static type after the others,
+//                      unless an input has its name already. Initializers of at most kSmallNumel
+//                      elements stay: converters and shape inference read Dropout's ratio, Clip's
+//                      bounds, Resize's scales. Initializers of other types stay too; external ones
+//                      get raw_data. All else is kept byte for byte, in order.
+//   initializers       every floating-point initializer, small ones too, in the order of the file
+//   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state of
+//                      its own shards alone
+//   places             the initializers that a copy with other data files or encodings has to change
 //
-// Ownership: values; data files are open. Threads: any.
-// Errors: kInput, starting with the path.
+// All members are values; data files are open. Threads: any. Errors: kInput, starting with the path.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +20,27 @@
 #include <vector>
 
 #include "importer/file/initializer.h"
-#include "importer/file/training_walk.h"
 #include "kernels/base/posix_file.h"
 
 namespace ofsdp::importer {
 
 inline constexpr int64_t kSmallNumel = 16;
+
+struct FieldPlace {   // of a message, in the file
+  int64_t begin = 0;  // its tag
+  int64_t body = 0;
+  int64_t end = 0;
+};
+
+// An initializer of an algorithm graph. Floating-point ones are read like the model's own; of the
+// others (the count of updates) only scalars are of use.
+struct AlgorithmTensor {
+  int training_info = 0;  // which
+  Initializer initializer;
+  FieldPlace field;
+  FieldPlace info;       // the TrainingInfoProto
+  FieldPlace algorithm;  // and its graph
+};
 
 struct DataFile {
   std::string location;  // as the model names it

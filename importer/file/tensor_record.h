@@ -1,11 +1,13 @@
-// TensorRecord: what a serialized TensorProto says of its tensor, without a copy of its data.
+// TensorRecord: what a serialized TensorProto says of its tensor, without a copy of its data, and the
+// data fields of a TensorProto: raw_data, or one of the lists float_data, int32_data, ... that ONNX
+// chooses by the type of the elements. Lists may be packed or not and come in several pieces.
 //
-// `numel` elements of `dims` are there: raw bytes, or one list of values (float_data, int32_data,
-// ...), or a reference to external data; how many was compared with `dims` while parsing, where the
-// type is one whose size is known (4-bit and 8-bit floats and the like are not checked).
+// `numel` elements of `dims` are there, as raw bytes, as one list of values or as a reference to
+// external data. Their number was compared with `dims` while parsing when the size of the type is
+// known (4-bit and 8-bit floats and the like are not checked).
 //
-// Ownership: offsets into the file, no views. Threads: immutable once made.
-// Errors: kInput, starting with "initializer 'w': ", without the file's name.
+// Holds offsets into the file, no views. Threads: any, once made. Errors: kInput, starting with
+// "initializer 'w': ", without the file's name.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +19,35 @@
 
 #include "importer/file/external_data.h"
 #include "importer/file/initializer.h"
+#include "importer/file/wire.h"
 
 namespace ofsdp::importer {
 
-// ONNX's TensorProto.DataType; kUndefined for what we have no type for.
-DType dtype_from_onnx(uint64_t onnx_type);
+namespace tensor_field {  // their numbers, and those of the other fields
+enum : uint32_t {
+  kDims = 1,
+  kDataType = 2,
+  kFloatData = 4,
+  kInt32Data = 5,
+  kStringData = 6,
+  kInt64Data = 7,
+  kName = 8,
+  kRawData = 9,
+  kDoubleData = 10,
+  kUint64Data = 11,
+  kExternalData = 13,
+  kDataLocation = 14,
+};
+}  // namespace tensor_field
+
+// Returns whether a field holds elements: raw_data or one of the lists.
+bool is_data_field(uint32_t number);
+
+uint32_t list_field(DType dtype);      // the list of a type
+int64_t fixed_bytes(uint32_t number);  // of an element of a list; 0: varints
+
+// ONNX's TensorProto.DataType; kUndefined for types that we do not have.
+DType dtype_from_onnx(int64_t onnx_type);
 int onnx_from_dtype(DType dtype);
 
 struct TensorRecord {
@@ -44,5 +70,9 @@ struct TensorRecord {
 
 // `body` is the TensorProto at `origin` in the file.
 Result<TensorRecord> parse_tensor(std::span<const std::byte> body, int64_t origin);
+
+// Elements first .. first + dst.size() - 1 from the list in a whole TensorProto.
+Status decode_list(std::span<const std::byte> body, DType dtype, int64_t first,
+                   std::span<float> dst);
 
 }  // namespace ofsdp::importer

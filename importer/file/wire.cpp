@@ -32,6 +32,7 @@ Status WireReader::take(WireField& field, uint64_t bytes) {
 
 Result<WireField> WireReader::next() {
   WireField field;
+  const size_t first = position_;
   field.begin = offset();
   OFSDP_ASSIGN_OR_RETURN(const uint64_t tag, varint());
   if (tag >> 32 != 0 || tag >> 3 == 0) return input_error("no field at byte {}", field.begin);
@@ -44,27 +45,40 @@ Result<WireField> WireReader::next() {
       OFSDP_ASSIGN_OR_RETURN(field.value, varint());
       field.bytes = bytes_.subspan(start, position_ - start);
       field.end = offset();
-      return field;
+      break;
     }
     case WireType::kBytes: {
       OFSDP_ASSIGN_OR_RETURN(const uint64_t bytes, varint());
       OFSDP_RETURN_IF_ERROR(take(field, bytes));
-      return field;
+      break;
     }
     case WireType::kFixed32:
     case WireType::kFixed64: {
       OFSDP_RETURN_IF_ERROR(take(field, field.type == WireType::kFixed32 ? 4 : 8));
       std::memcpy(&field.value, field.bytes.data(),
                   field.bytes.size());  // little-endian, as we are
-      return field;
+      break;
     }
+    default:
+      return input_error("field {} at byte {} has wire type {}, expected 0, 1, 2 or 5",
+                         field.number, field.begin, tag & 7);
   }
-  return input_error("field {} at byte {} has wire type {}, expected 0, 1, 2 or 5", field.number,
-                     field.begin, tag & 7);
+  field.whole = bytes_.subspan(first, position_ - first);
+  return field;
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string string_field(std::span<const std::byte> message, uint32_t number) {
+  std::string text;
+  for (WireReader reader(message); !reader.done();) {
+    const Result<WireField> field = reader.next();
+    if (!field.ok()) break;
+    if (field->number == number && field->type == WireType::kBytes) text = as_text(field->bytes);
+  }
+  return text;
 }
 
 void append_varint(std::string& out, uint64_t value) {

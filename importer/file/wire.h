@@ -1,12 +1,12 @@
 // Protobuf's wire format, read in place and bounds-checked, and the few bytes of it that we write.
 //
-// A WireReader walks the fields of one message in a span; nested messages are read by another
-// WireReader over `field.bytes`, so depth is the caller's. Groups (wire types 3 and 4) are refused:
-// ONNX has none. Offsets are those of the file, `origin` being the offset of the span's first byte.
+// A WireReader walks the fields of one message in a span. Another WireReader over `field.bytes` reads
+// a nested message, so the caller limits the depth. Groups (wire types 3 and 4) are refused: ONNX has
+// none. Offsets are those of the file; `origin` is the offset of the span's first byte.
 // Follows https://protobuf.dev/programming-guides/encoding.
 //
-// Ownership: views; the bytes must outlive reader and fields. Threads: any, one a reader.
-// Errors: kInput, with field, offset, expected and found, without the file's name.
+// The bytes must outlive reader and fields. Threads: any, one for each reader. Errors: kInput with
+// field, offset, expected and found, without the file's name.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,10 @@ struct WireField {
   WireType type = WireType::kVarint;
   uint64_t value = 0;                // of a varint or a fixed one
   std::span<const std::byte> bytes;  // the payload
+  std::span<const std::byte> whole;  // tag, length and payload
   int64_t begin = 0;                 // offset of the tag,
   int64_t body = 0;                  // of the payload,
-  int64_t end = 0;                   // and of the byte behind it
+  int64_t end = 0;                   // and of the byte after it
 };
 
 class WireReader {
@@ -50,13 +51,15 @@ class WireReader {
 };
 
 std::string_view as_text(std::span<const std::byte> bytes);
+// Returns the last string field of that number; "" when there is none before a broken field.
+std::string string_field(std::span<const std::byte> message, uint32_t number);
 
 void append_varint(std::string& out, uint64_t value);
 void append_tag(std::string& out, uint32_t number, WireType type);
 void append_int(std::string& out, uint32_t number, int64_t value);
 void append_bytes(std::string& out, uint32_t number, std::string_view bytes);
 
-// A name from a file made fit for a message of one line: control characters as \xNN, long ones cut.
+// Returns a name from a file fit for a message of one line: control characters as \xNN, long ones cut.
 std::string printable(std::string_view text);
 
 }  // namespace ofsdp::importer

@@ -1,7 +1,7 @@
-// GraphUses: which node makes a value and which nodes read it, by their places in the graph, for passes
-// over a finished graph.
+// GraphUses: which node makes a value and which nodes read it, by their places in the graph. Below
+// are small helpers of passes.
 //
-// Ownership: values; made anew when nodes have changed. Threads: any. Errors: none.
+// A GraphUses is a snapshot: make it again when nodes have changed. Threads: any.
 #pragma once
 
 #include <string_view>
@@ -30,7 +30,15 @@ class GraphUses {
   std::vector<std::vector<size_t>> readers_;
 };
 
-// Whether the node is that operator, and no plug-in has put another in its place.
+// Returns whether the node is that operator and no plug-in has replaced it.
 bool is_operator(const Node& node, std::string_view op);
+// Returns the node that makes the value, or null.
+const Node* maker_of(const Graph& graph, ValueId id);
+// Returns the loss, the next values of buffers and the gradients of parameters.
+std::vector<ValueId> trained_values(const Graph& graph);
+// Infers the descs of a node's outputs and sets them. Returns all of them.
+Result<std::vector<TensorDesc>> infer_descs(Graph& graph, const Node& node);
+// Adds an int64 constant of one axis.
+ValueId add_ints(Graph& graph, const std::string& name, const std::vector<int64_t>& values);
 
 }  // namespace ofsdp::importer

@@ -5,12 +5,12 @@
 #include <set>
 #include <string>
 
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Attributes that hold a type.
+// Attributes whose value is a type.
 constexpr std::array kTypeAttributes = {"to",         "dtype",           "output_dtype",
                                         "stash_type", "output_datatype", "softmax_precision"};
 

@@ -2,33 +2,11 @@
 
 #include <algorithm>
 
+#include "importer/normalize/control_flow.h"
 #include "importer/normalize/inline_functions.h"
-#include "importer/normalize/resolve_if.h"
-#include "importer/normalize/resolve_loops.h"
-#include "importer/normalize/resolve_sequences.h"
+#include "importer/normalize/sequences.h"
 
 namespace ofsdp::importer {
-
-std::string operator_name(const onnx::NodeProto& node) {
-  const bool own = node.domain().empty() || node.domain() == "ai.onnx";
-  return own ? node.op_type() : node.domain() + "." + node.op_type();
-}
-
-const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name) {
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.name() == name) return &attribute;
-  }
-  return nullptr;
-}
-
-int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise) {
-  const auto* attribute = find_attribute(node, name);
-  return attribute == nullptr ? otherwise : attribute->i();
-}
-
-std::string input_or_none(const onnx::NodeProto& node, int i) {
-  return i < node.input_size() ? node.input(i) : "";
-}
 
 Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry) {
   const bool whole = std::ranges::all_of(model.graph().node(), [&](const auto& node) {
@@ -92,12 +70,7 @@ Status GraphRewriter::add(const std::string& op, const std::vector<std::string>&
   node.set_name(names_.fresh(outputs[0] + "_" + op));
   for (const std::string& input : inputs) node.add_input(input);
   for (const std::string& output : outputs) node.add_output(output);
-  for (const auto& [name, value] : attributes) {
-    auto& attribute = *node.add_attribute();
-    attribute.set_name(name);
-    attribute.set_type(onnx::AttributeProto::INT);
-    attribute.set_i(value);
-  }
+  for (const auto& [name, value] : attributes) add_attribute(node, name, value);
   return process(std::move(node));
 }
 
@@ -107,15 +80,20 @@ Status GraphRewriter::alias(const std::string& from, const std::string& to) {
 }
 
 void GraphRewriter::constant(const std::string& name, const onnx::TensorProto& tensor) {
-  onnx::NodeProto node;
-  node.set_op_type("Constant");
+  onnx::NodeProto node = constant_node(name, tensor);
   node.set_name(name);
-  node.add_output(name);
-  auto& value = *node.add_attribute();
-  value.set_name("value");
-  value.set_type(onnx::AttributeProto::TENSOR);
-  *value.mutable_t() = tensor;
   keep(std::move(node));
+}
+
+void GraphRewriter::scalar(const std::string& name, int type, int64_t value) {
+  onnx::TensorProto tensor;
+  tensor.set_data_type(type);
+  if (type == onnx::TensorProto::INT64) {
+    tensor.add_int64_data(value);
+  } else {
+    tensor.add_int32_data(static_cast<int32_t>(value));
+  }
+  constant(name, tensor);
 }
 
 std::string GraphRewriter::ints(const std::vector<int64_t>& values) {

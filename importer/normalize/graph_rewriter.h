@@ -1,16 +1,16 @@
-// rewrite_graph: an ONNX graph without what is no operator on tensors, before it becomes a Graph:
+// rewrite_graph: resolves everything in an ONNX graph that is no operator on tensors, before the
+// graph becomes a Graph:
 //
-//   If                     the branch that runs, when its condition is known     resolve_if.h
-//   Loop, Scan             unrolled, when the number of iterations is known      resolve_loops.h
-//   sequences, optionals   the tensors in them                                   resolve_sequences.h
-//   operators that are functions in ONNX and have no kernel here: their bodies   inline_functions.h
+//   If                     the branch that runs, when its condition is known      control_flow.h
+//   Loop, Scan             unrolled, when the number of iterations is known       control_flow.h
+//   sequences, optionals   the tensors in them                                    sequences.h
+//   functions of ONNX      the body of an operator that has no kernel here        inline_functions.h
 //
-// Works on the model in the newest opset, node by node in their order; what a node becomes is
-// resolved in turn. A node that cannot be resolved stays as it is, and `reasons` says why, by
-// operator.
+// Works on the model in the newest opset, node by node in their order. New nodes are resolved in
+// turn. A node that cannot be resolved stays as it is; `reasons` says why, by operator.
 //
-// Ownership: the registry must outlive the call. Threads: one at a time. Errors: kInput for what is
-// wrong in a node (a position outside of a sequence).
+// The registry must outlive the call. Threads: one at a time. Errors: kInput for a wrong node (a
+// position outside of a sequence).
 #pragma once
 
 #include <map>
@@ -20,18 +20,13 @@
 #include "importer/normalize/known_values.h"
 #include "importer/proto/graph_names.h"
 #include "importer/proto/graph_types.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 
 using Reasons = std::map<std::string, std::string>;  // operator as messages name it -> why
 
 Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry);
-
-// "Name", or "domain.Name" outside of ai.onnx.
-std::string operator_name(const onnx::NodeProto& node);
-const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name);
-int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise);
-std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absent
 
 using IntAttributes = std::map<std::string, int64_t>;
 
@@ -57,6 +52,8 @@ class GraphRewriter {
   // `to` is another name of `from`: a tensor, sequence or optional.
   Status alias(const std::string& from, const std::string& to);
   void constant(const std::string& name, const onnx::TensorProto& tensor);
+  // A constant of rank 0; `type` is INT64 or BOOL of TensorProto.
+  void scalar(const std::string& name, int type, int64_t value);
   // An int64 constant of a fresh name, of one axis.
   std::string ints(const std::vector<int64_t>& values);
 

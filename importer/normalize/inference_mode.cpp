@@ -1,9 +1,9 @@
 #include "importer/normalize/inference_mode.h"
 
-#include <onnx/onnx_pb.h>
-
 #include <fstream>
 #include <set>
+
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -47,7 +47,7 @@ class Switch {
 
  private:
   Status turn_off(onnx::NodeProto& node) const {
-    if (!node.domain().empty() && node.domain() != "ai.onnx") return ok_status();
+    if (!short_domain(node.domain()).empty()) return ok_status();
     // Dropout's third input is training_mode, false when it is not there.
     if (node.op_type() == "Dropout" && node.input_size() == 3) {
       node.mutable_input()->RemoveLast();

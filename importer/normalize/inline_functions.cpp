@@ -9,16 +9,6 @@
 namespace ofsdp::importer {
 namespace {
 
-std::string short_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
-
-template <typename Imports>
-int version_of(const Imports& imports, const std::string& domain) {
-  for (const auto& import : imports) {
-    if (short_domain(import.domain()) == domain) return static_cast<int>(import.version());
-  }
-  return 0;
-}
-
 const onnx::OpSchema* schema_of(const onnx::NodeProto& node, int version) {
   return onnx::OpSchemaRegistry::Schema(node.op_type(), version, short_domain(node.domain()));
 }
@@ -48,7 +38,7 @@ bool build(GraphRewriter& rewriter, const onnx::OpSchema& schema, const onnx::No
   return schema.BuildContextDependentFunction(context, function, version);
 }
 
-// Whether an operator of the body means something else in the model's opset.
+// Returns whether an operator of the body means something else in the model's opset.
 bool outdated(const onnx::FunctionProto& function, int from, int to) {
   return from < to && std::ranges::any_of(function.node(), [&](const auto& node) {
            if (!short_domain(node.domain()).empty()) return false;
@@ -76,13 +66,7 @@ void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::Functio
   const onnx::ModelProto converted = onnx::version_conversion::ConvertVersion(model, to);
   function.clear_node();
   for (const auto& tensor : converted.graph().initializer()) {
-    auto& constant = *function.add_node();
-    constant.set_op_type("Constant");
-    constant.add_output(tensor.name());
-    auto& value = *constant.add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    *value.mutable_t() = tensor;
+    *function.add_node() = constant_node(tensor.name(), tensor);
   }
   function.mutable_node()->MergeFrom(converted.graph().node());
 }
@@ -145,10 +129,7 @@ Status inline_local_functions(onnx::ModelProto& model) {
   for (const auto& tensor : model.graph().initializer()) {
     auto& info = *model.mutable_graph()->add_value_info();
     info.set_name(tensor.name());
-    auto& type = *info.mutable_type()->mutable_tensor_type();
-    type.set_elem_type(tensor.data_type());
-    auto& shape = *type.mutable_shape();
-    for (const int64_t axis : tensor.dims()) shape.add_dim()->set_dim_value(axis);
+    set_tensor_type(*info.mutable_type(), tensor.data_type(), tensor.dims());
   }
   try {
     onnx::inliner::InlineLocalFunctions(model, true);

@@ -3,17 +3,10 @@
 #include <algorithm>
 
 #include "importer/passes/specialize.h"
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
-
-const onnx::AttributeProto* attribute(const onnx::NodeProto& node, const char* name) {
-  for (const auto& one : node.attribute()) {
-    if (one.name() == name) return &one;
-  }
-  return nullptr;
-}
 
 ConstantPtr ints(const std::vector<int64_t>& values, bool scalar) {
   const Shape shape = scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())};
@@ -21,7 +14,7 @@ ConstantPtr ints(const std::vector<int64_t>& values, bool scalar) {
 }
 
 bool is_op(const onnx::NodeProto& node, const char* op) {
-  return node.op_type() == op && (node.domain().empty() || node.domain() == "ai.onnx");
+  return node.op_type() == op && short_domain(node.domain()).empty();
 }
 
 }  // namespace
@@ -86,8 +79,7 @@ ConstantPtr KnownValues::shape_part(const onnx::NodeProto& node) {
   }
   const auto rank = static_cast<int64_t>(axes->size());
   auto bound = [&](const char* which, int64_t otherwise) {
-    const auto* given = attribute(node, which);
-    const int64_t at = given == nullptr ? otherwise : given->i();
+    const int64_t at = int_attribute(node, which, otherwise);
     return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
   };
   const auto begin = axes->begin() + bound("start", 0);
@@ -124,11 +116,9 @@ ConstantPtr KnownValues::folded(const onnx::NodeProto& node, const std::string& 
     if (value == nullptr && !input.empty()) return nullptr;
     one.inputs.push_back(value == nullptr ? 0 : editor.add_constant(input, value));
   }
-  for (const auto& proto : node.attribute()) {
-    auto value = attribute_from_onnx(proto);
-    if (!value.ok()) return nullptr;
-    one.attributes.set(proto.name(), *std::move(value));
-  }
+  auto attributes = attributes_from_onnx(node);
+  if (!attributes.ok()) return nullptr;
+  one.attributes = *std::move(attributes);
   for (const std::string& output : node.output()) {
     one.outputs.push_back(output.empty() ? 0
                                          : editor.add_value({output, ValueKind::kActivation, {}}));

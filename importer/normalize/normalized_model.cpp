@@ -5,42 +5,31 @@
 #include <onnx/version_converter/convert.h>
 
 #include <algorithm>
+#include <set>
 
-#include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/dialects/training_info/training_info.h"
 #include "importer/normalize/compute_types.h"
 #include "importer/normalize/inline_functions.h"
-#include "importer/normalize/old_batch_normalization.h"
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// One line of what an ONNX exception says.
+// The message of an ONNX exception as one line.
 std::string first_line(const std::exception& error) {
   std::string text = error.what();
   std::ranges::replace(text, '\n', ' ');
   return text.substr(0, 300);
 }
 
-int64_t default_opset(const onnx::ModelProto& model) {
-  for (const auto& import : model.opset_import()) {
-    if (import.domain().empty() || import.domain() == "ai.onnx") return import.version();
-  }
-  return 0;
-}
-
 // ONNX Runtime writes some operators of its own into ONNX's domain: LayerNormalization before opset
 // 17, gradients such as MaxPoolGrad. The checker would not know them there.
-void move_to_microsoft(onnx::ModelProto& model, const Registry& registry, int64_t opset) {
+void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int opset) {
   constexpr const char* kMicrosoft = "com.microsoft";
   bool moved = false;
   for (auto& node : *model.mutable_graph()->mutable_node()) {
-    if (!node.domain().empty() && node.domain() != "ai.onnx") continue;
     const std::string& op = node.op_type();
-    if (registry.find(kMicrosoft, op) == nullptr && ort_operator(kMicrosoft, op) == nullptr)
-      continue;
-    if (onnx::OpSchemaRegistry::Schema(op, static_cast<int>(opset), "") != nullptr) continue;
+    if (!short_domain(node.domain()).empty() || operators.find(kMicrosoft, op) == nullptr) continue;
+    if (onnx::OpSchemaRegistry::Schema(op, opset, "") != nullptr) continue;
     node.set_domain(kMicrosoft);
     moved = true;
   }
@@ -51,17 +40,49 @@ void move_to_microsoft(onnx::ModelProto& model, const Registry& registry, int64_
   import.set_version(1);
 }
 
-// Training's BatchNormalization, whose two more outputs (what backward needs) are those of ours.
+// Training's BatchNormalization has two more outputs for backward, the same two that ours has.
 void rename_batch_normalization(onnx::ModelProto& model) {
   for (auto& node : *model.mutable_graph()->mutable_node()) {
     if (node.domain() != "com.microsoft" || node.op_type() != "BatchNormInternal") continue;
     node.clear_domain();
     node.set_op_type("BatchNormalization");
-    if (find_attribute(node, "training_mode") != nullptr) continue;
-    auto& attribute = *node.add_attribute();
-    attribute.set_name("training_mode");
-    attribute.set_type(onnx::AttributeProto::INT);
-    attribute.set_i(1);
+    if (find_attribute(node, "training_mode") == nullptr)
+      add_attribute(node, "training_mode", int64_t{1});
+  }
+}
+
+constexpr int kKeptOutputs = 3;  // Y and the next running statistics
+
+std::set<std::string> names_read(const onnx::GraphProto& graph) {
+  std::set<std::string> names;
+  for (const auto& node : graph.node()) names.insert(node.input().begin(), node.input().end());
+  for (const auto& output : graph.output()) names.insert(output.name());
+  return names;
+}
+
+bool trains(const onnx::NodeProto& node) {
+  if (node.op_type() != "BatchNormalization" || !node.domain().empty()) return false;
+  for (int i = 1; i < node.output_size(); ++i) {
+    if (!node.output(i).empty()) return true;
+  }
+  return false;
+}
+
+void mark(onnx::NodeProto& node, const std::set<std::string>& read) {
+  while (node.output_size() > kKeptOutputs && !read.contains(*node.output().rbegin())) {
+    node.mutable_output()->RemoveLast();
+  }
+  add_attribute(node, "training_mode", int64_t{1});
+}
+
+// Prepares BatchNormalization of a file before opset 14 for the version converter, which takes it
+// for inference. Such a node trains when it has more than one output. Outputs 3 and 4, for a
+// backward pass, are gone since opset 14; the converter refuses the node when something reads them.
+// https://onnx.ai/onnx/operators/text_diff_BatchNormalization_9_14.html
+void mark_training(onnx::GraphProto& graph) {
+  const std::set<std::string> read = names_read(graph);
+  for (auto& node : *graph.mutable_node()) {
+    if (trains(node)) mark(node, read);
   }
 }
 
@@ -73,22 +94,16 @@ bool has_batched_scan(const onnx::GraphProto& graph) {
 
 }  // namespace
 
-Result<NormalizedModel> normalized_model(const OnnxFile& file, const Registry& registry,
-                                         ImportedPart part) {
-  onnx::ModelProto model;
-  if (!model.ParseFromString(file.skeleton())) {
-    return input_error("{}: is no ONNX model: it does not parse", file.path());
-  }
+Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& operators,
+                                         const std::string& forward) {
+  OFSDP_ASSIGN_OR_RETURN(onnx::ModelProto model, parse_model(file));
   std::vector<std::string> names;
   for (const auto& tensor : model.graph().initializer()) names.push_back(tensor.name());
   for (const auto& source : file.initializers()) names.push_back(source.name);
   ModuleScopes scopes = module_scopes(model, names);
-  if (part == ImportedPart::kWithLoss && has_training_info(model)) {
-    OFSDP_ASSIGN_OR_RETURN(SplitTraining split, split_training_info(file, model));
-    model = std::move(split.forward);
-  }
+  if (!forward.empty()) OFSDP_CHECK(model.ParseFromString(forward), "{}", file.path());
   model.clear_training_info();
-  const int64_t opset = default_opset(model);
+  const int opset = version_of(model.opset_import(), "");
   if (opset > kOpset) {
     return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
                        kOpset);
@@ -97,7 +112,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Registry& r
     return input_error("{}: Scan of opset 8 has a batch axis: expected opset 9 or newer",
                        file.path());
   }
-  move_to_microsoft(model, registry, opset);
+  move_to_microsoft(model, operators, opset);
   try {
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
@@ -110,7 +125,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Registry& r
   }
   OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
   rename_batch_normalization(model);
-  auto reasons = rewrite_graph(model, registry);
+  auto reasons = rewrite_graph(model, operators.registry);
   if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
   return NormalizedModel{std::move(model), std::move(names), std::move(scopes),
                          *std::move(reasons)};

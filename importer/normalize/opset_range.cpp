@@ -2,7 +2,7 @@
 
 #include <onnx/version_converter/convert.h>
 
-#include "importer/onnx_import.h"
+#include "importer/proto/opset.h"
 
 namespace ofsdp::importer {
 namespace {

@@ -1,24 +1,24 @@
 // BoundedAxes: values whose shape depends on the data (NonZero, Compress, Unique), planned at their
 // bound.
-// specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices, which
-// gives as many columns as there could be and, at run time, their count; the columns behind the
-// count repeat the last one. Compress and Unique become a Gather by such indices. From there an axis of a value can be *bounded*: only its first factor *
-// count slices are there, what lies behind is padding. Three rules keep padding out of every
-// result and of every gradient:
 //
-//   - operators that work slice by slice pass the axis on (importer/passes/bounded_rules.h);
-//   - a sum over the axis sees zeros there; a scatter gets one more slice that takes the padding
+// specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices. That
+// operator gives the most columns there can be and, at run time, their count; columns after the count
+// repeat the last one. Compress and Unique become a Gather by such indices. From there on, an axis of
+// a value can be *bounded*: only its first factor * count slices are there, the rest is padding.
+// Three rules keep padding out of every result and of every gradient:
+//
+//   - operators that work slice by slice pass the axis on (bounded_rules.h);
+//   - a sum over the axis reads zeros there; a scatter gets one more slice, which takes the padding
 //     and is cut off again, so no gradient comes back to padding either;
-//   - a shape read from such a value is its bound while planning, and may only be used as a shape.
+//   - a shape read from such a value is its bound while planning and may only be used as a shape.
 //
-// This is what exporters write for experts that pick their tokens: NonZero, Gather, the expert,
-// Scatter. All else is refused with one line that names the node. Shapes are marked element by
-// element with the count they come from: importer/passes/counted_shapes.h.
+// Exporters write this for experts that pick their tokens: NonZero, Gather, the expert, Scatter.
+// Everything else is refused with one line that names the node. Shapes are marked element by element
+// with the count they come from: counted_shapes.h.
 //
-// Assumed, since the file's own operators demand it: that dimensions which must be equal are.
+// REQUIRES: dimensions that must be equal are equal; the operators of the file demand it.
 //
-// Ownership: refers to the graph that specialize builds. Threads: one. Errors: kInput with file and
-// node.
+// Refers to the graph that specialize builds. Threads: one. Errors: kInput with file and node.
 #pragma once
 
 #include <map>
@@ -34,8 +34,8 @@ class BoundedAxes {
  public:
   explicit BoundedAxes(Graph& graph) : graph_(graph), editor_(graph), shapes_(graph) {}
 
-  // Whether the node was dealt with (what replaces it is in the graph). Otherwise the node, whose
-  // shape inputs may have been replaced by their bounds, is an ordinary one.
+  // Returns true when the graph has other nodes in its place. Otherwise the node is an ordinary one,
+  // whose shape inputs may have been replaced by their bounds.
   Result<bool> take(Node& node);
   // An ordinary node, once its outputs have descs.
   void watch(const Node& node);
@@ -48,10 +48,10 @@ class BoundedAxes {
     Count count;
   };
   const Bounded* bounded(ValueId id) const;
-  // What the node's data have, where it reads or writes slices along the bounded axis by indices
-  // that lie below the count: no padding is met. Null: it does not.
+  // Returns the bounded axis of the node's data when the node reads or writes slices along it by
+  // indices below the count, which meet no padding; else null.
   const Bounded* indexed_within(const Node& node) const;
-  // Counts in shape inputs: their bounds take their place. Whether the node is done with.
+  // Replaces counts in shape inputs by their bounds. Returns whether the node is finished.
   Result<bool> take_shape(Node& node);
   Status made_of_shape(const Node& node);
 
@@ -72,7 +72,6 @@ class BoundedAxes {
   Status keep(const Node& node);
   Status keep_bounded(const Node& node, int axis, Count count);
   Result<ValueId> first_rows(const Node& node, ValueId x, int axis, int64_t rows);
-  ValueId ints(const std::string& name, const std::vector<int64_t>& values);
   Attributes counted(const Bounded& bounded, int axis) const;
   Status refuse(const Node& node, const std::string& why) const;
 

@@ -1,7 +1,7 @@
-// Where a bounded axis (importer/passes/bounded_axes.h) of an input is in the outputs of an operator that
-// works slice by slice along it, so that padding meets padding only.
+// The place in the outputs of an input's bounded axis (bounded_axes.h), for operators that work slice
+// by slice along it, so that padding meets padding only.
 //
-// Ownership: none. Threads: any. Errors: none; nullopt is "not slice by slice, or not known".
+// Threads: any. Errors: none; nullopt means "not slice by slice, or unknown".
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ struct CarriedAxis {
 std::optional<CarriedAxis> carried_axis(const Graph& graph, const Node& node, size_t input,
                                         int axis);
 
-// Whether another input, without a bounded axis, may stand beside that axis of the output: it is
-// the same for all slices.
+// Returns whether another input, without a bounded axis, fits that axis of the output: it is the same
+// for all slices.
 bool beside(const Graph& graph, const Node& node, size_t input, int output_axis);
 
 }  // namespace ofsdp::importer

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "importer/file/tensor_record.h"
 #include "importer/graph/fold.h"
-#include "importer/proto/onnx_tensor.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -19,8 +19,7 @@ bool is_move(const Node& node, const Graph& graph) {
                                                "Squeeze", "Identity", "Reshape"};
   const std::string op = node.op->full_name();
   if (op == "Cast") {
-    const int64_t to = node.attributes.i("to", 0);
-    return dtype_from_onnx(static_cast<int>(to)) == DType::kInt64 &&
+    return dtype_from_onnx(node.attributes.i("to", 0)) == DType::kInt64 &&
            graph.value(node.inputs[0]).desc.dtype == DType::kInt64;
   }
   return kMoves.contains(op);

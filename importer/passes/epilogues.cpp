@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
-#include "importer/passes/epilogue_graph.h"
+#include "importer/graph/graph_uses.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -11,6 +12,156 @@ namespace {
 enum Operand : size_t { kA, kB, kBias, kAddend, kX };
 
 bool is_tanh(const Node& node) { return node.attributes.s("approximate", "none") == "tanh"; }
+
+void trim(Node& node) {
+  while (!node.inputs.empty() && node.inputs.back() == 0) node.inputs.pop_back();
+  while (!node.outputs.empty() && node.outputs.back() == 0) node.outputs.pop_back();
+}
+
+// A graph whose products take over their neighbours. Nodes keep their places while rules look around;
+// those that were taken over are dropped at the end. Has its own copy of the graph; nodes that
+// `takes` refuses stay apart.
+class EpilogueGraph {
+ public:
+  EpilogueGraph(const Graph& source, const TakesNode& takes)
+      : graph_(source), takes_(takes), dropped_(source.nodes.size()), before_(source.nodes.size()) {
+    index();
+  }
+
+  const Graph& graph() const { return graph_; }
+  size_t size() const { return graph_.nodes.size(); }
+  const Node& node(size_t i) const { return graph_.nodes[i]; }
+  bool dropped(size_t i) const { return dropped_[i]; }
+  const TensorDesc& desc(ValueId id) const { return graph_.value(id).desc; }
+  int maker(ValueId id) const { return uses_.maker(id); }
+  const std::vector<size_t>& readers(ValueId id) const { return uses_.readers(id); }
+
+  // Returns the value that this one is a view of.
+  ValueId root(ValueId id) const {
+    while (maker(id) >= 0 && node(static_cast<size_t>(maker(id))).op->view) {
+      id = node(static_cast<size_t>(maker(id))).inputs[0];
+    }
+    return id;
+  }
+
+  // Returns the value as which the only reader that is no view reads `id`; 0 when there are others.
+  ValueId only_view(ValueId id) const {
+    while (!wanted_.contains(id) && readers(id).size() == 1) {
+      const Node& reader = node(readers(id)[0]);
+      if (!reader.op->view) return id;
+      id = reader.outputs[0];
+    }
+    return 0;
+  }
+
+  // Puts `made` in place of the product `i`; its result becomes the output of node `taken`.
+  bool replace(size_t i, Node made, size_t taken) {
+    const ValueId result = graph_.nodes[taken].outputs[0];
+    const ValueId product = graph_.nodes[i].outputs[0];
+    const bool direct = desc(result) == desc(product);
+    if (!direct && wanted_.contains(result)) return false;
+    if (!direct && desc(result).layout != Layout::kPlain) return false;
+    const ValueId whole = direct ? result : new_value(i, desc(product));
+    made.outputs[0] = whole;
+    trim(made);
+    if (!takes_(graph_, made)) {
+      if (!direct) graph_.values.pop_back();
+      return false;
+    }
+    if (direct) {
+      dropped_[taken] = true;
+    } else {
+      graph_.nodes[taken] = reshaped(graph_.nodes[taken], whole, result);
+    }
+    accept(i, std::move(made));
+    return true;
+  }
+
+  // The same; `value`, seen as a matrix, becomes an operand of it.
+  bool replace_with(size_t i, Node made, size_t operand, ValueId value, size_t taken) {
+    const size_t views = before_[i].size(), values = graph_.values.size();
+    made.inputs[operand] = as_matrix(i, value);
+    if (made.inputs[operand] != 0 && replace(i, std::move(made), taken)) return true;
+    before_[i].resize(views);
+    graph_.values.resize(values);
+    return false;
+  }
+
+  // Puts `made` in place of the product `i`; it also gives the result of node `taken`.
+  bool take_over(size_t i, Node made, size_t taken) {
+    made.outputs[1] = graph_.nodes[taken].outputs[0];
+    trim(made);
+    if (!takes_(graph_, made)) return false;
+    dropped_[taken] = true;
+    accept(i, std::move(made));
+    return true;
+  }
+
+  // REQUIRES: called once, last.
+  Graph finish() {
+    std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (Node& view : before_[i]) graph_.nodes.push_back(std::move(view));
+      if (!dropped_[i]) graph_.nodes.push_back(std::move(nodes[i]));
+    }
+    wanted_.erase(0);
+    prune(graph_, {wanted_.begin(), wanted_.end()});
+    return std::move(graph_);
+  }
+
+ private:
+  // Node i counts as the reader of what the views before it read.
+  void index() {
+    uses_ = GraphUses(graph_, dropped_);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const Node& view : before_[i]) {
+        uses_.add_reader(view.inputs[0], i);
+        uses_.add_maker(view.outputs[0], i);
+      }
+    }
+    wanted_ = {graph_.loss, graph_.matches};
+    wanted_.insert(graph_.outputs.begin(), graph_.outputs.end());
+    for (const Parameter& p : graph_.parameters) wanted_.insert(p.gradient);
+    for (const Carried& c : graph_.carried) wanted_.insert(c.next);
+  }
+
+  void accept(size_t i, Node made) {
+    graph_.nodes[i] = std::move(made);
+    ++graph_.fused["epilogue"];
+    index();
+  }
+
+  ValueId new_value(size_t i, const TensorDesc& as) {
+    return GraphEditor(graph_).add_value(
+        {graph_.nodes[i].name + ".epilogue", ValueKind::kActivation, as});
+  }
+
+  Node reshaped(const Node& like, ValueId from, ValueId to) {
+    const std::vector<int64_t>& axes = desc(to).shape.axes();
+    const ValueId shape = add_ints(graph_, like.name + ".shape", axes);
+    return {
+        graph_.registry->find("", "Reshape"), like.name, {}, {from, shape}, {to}, like.backward};
+  }
+
+  // Returns the value, or a view of it before node `i`, with the shape of the product of `i`; 0: none.
+  ValueId as_matrix(size_t i, ValueId id) {
+    const TensorDesc wanted = desc(graph_.nodes[i].outputs[0]);
+    if (desc(id).layout != Layout::kPlain || desc(id).dtype != wanted.dtype) return 0;
+    if (desc(id) == wanted) return id;
+    if (desc(root(id)) == wanted) return root(id);
+    const ValueId view = new_value(i, wanted);
+    before_[i].push_back(reshaped(graph_.nodes[i], id, view));
+    return view;
+  }
+
+  Graph graph_;
+  const TakesNode& takes_;
+  std::vector<bool> dropped_;              // per node
+  std::vector<std::vector<Node>> before_;  // per node: views that it reads
+  GraphUses uses_;
+  std::set<ValueId> wanted_;
+};
 
 class Joiner {
  public:
@@ -30,7 +181,7 @@ class Joiner {
 
  private:
   // --- products ---
-  // A C of another form than a row is the Gemm's own.
+  // A Gemm keeps a C of another form than a row.
   bool is_product(const Node& node) const {
     if (is_operator(node, "ofsdp.GemmEpilogue")) return true;
     if (!is_operator(node, "Gemm") || node.attributes.has("ofsdp_activation")) return false;
@@ -120,7 +271,7 @@ class Joiner {
     return graph_.replace_with(i, std::move(made), operand, value, taken);
   }
 
-  // An operand of a product that is summed over the axis along which the product sums.
+  // Joins the sum of an operand over the axis along which the product sums.
   bool join_sum(size_t s) {
     const Node& sum = graph_.node(s);
     const ValueId to = sum.outputs[0];

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::importer {
 namespace {
 
@@ -50,7 +52,7 @@ class Order {
     }
   }
 
-  // Forward nodes that weights and constants alone go into.
+  // Finds forward nodes whose inputs are weights and constants alone.
   void find_weight_only() {
     weight_only_.assign(source_.nodes.size(), false);
     for (size_t n = 0; n < source_.nodes.size(); ++n) {
@@ -94,7 +96,8 @@ class Order {
     graph_.nodes.push_back(std::move(node));
   }
 
-  // The value itself, what an Identity stands for, or backward's own of what weights make.
+  // Returns the value itself, the input of an Identity, or backward's own copy of a value made of
+  // weights.
   ValueId as_backward_reads(ValueId id) {
     if (const auto other = same_.find(id); other != same_.end()) return other->second;
     if (!made_of_weights(id)) return id;
@@ -142,27 +145,17 @@ class Order {
     return ok_status();
   }
 
-  // What only ONNX Runtime's gradient operators read: indices of MaxPool.
+  // Drops outputs that only replaced gradient operators read: indices of MaxPool.
   void drop_unread_outputs() {
-    std::set<ValueId> read{graph_.loss};
-    for (const Carried& c : graph_.carried) read.insert(c.next);
-    for (const Parameter& p : graph_.parameters) read.insert(p.gradient);
+    const std::vector<ValueId> wanted = trained_values(graph_);
+    std::set<ValueId> read(wanted.begin(), wanted.end());
     for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
     for (Node& node : graph_.nodes) {
       for (size_t i = 1; i < node.outputs.size(); ++i) {
         if (!read.contains(node.outputs[i])) node.outputs[i] = 0;
       }
     }
-    prune(graph_, wanted_values());
-  }
-
-  std::vector<ValueId> wanted_values() const {
-    std::vector<ValueId> wanted{graph_.loss};
-    for (const Carried& c : graph_.carried) wanted.push_back(c.next);
-    for (const Parameter& p : graph_.parameters) {
-      if (p.gradient != 0) wanted.push_back(p.gradient);
-    }
-    return wanted;
+    prune(graph_, trained_values(graph_));
   }
 
   const Graph& source_;

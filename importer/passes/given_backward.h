@@ -1,19 +1,19 @@
-// A graph that brings its own backward (Parameter::gradient and Graph::loss_weight before any
-// autodiff: importer/dialects/onnxruntime/ort_artifacts.h), made one such as autodiff gives.
+// A graph that brings its own backward has Parameter::gradient and Graph::loss_weight before autodiff.
+// Training artifacts of ONNX Runtime give such graphs.
 //
-// order_backward, on a specialized graph with its loss:
-//   - what the loss and running statistics need is forward, all else backward; forward stands first,
-//     each part in the order of the file
-//   - forward nodes that only weights go into (Transpose of a weight) stand where they are first read,
-//     and backward has its own of them: it reads the weight again, gathered with its unit, instead of
-//     keeping what was made of it
-//   - Identity nodes of backward go away; a gradient of a parameter is written by a node of its own
-// So backward nodes read the same parameters as the forward nodes they belong to, and units, gathers
-// and reductions follow from that as they do after autodiff.
+// order_backward turns a specialized graph with its loss into one such as autodiff makes:
+//   - nodes that the loss and running statistics need are forward, all others backward; forward comes
+//     first, each part in the order of the file
+//   - a forward node that reads only weights (Transpose of a weight) moves to its first reader, and
+//     backward has its own copy: it reads the weight again, unsharded with its unit, instead of
+//     keeping the result
+//   - Identity nodes of backward go away; a node of its own writes the gradient of each parameter
+// So backward nodes read the same parameters as the forward nodes they belong to; units, unshards and
+// reductions follow from that as they do after autodiff.
 //
 // without_backward leaves the forward part, for evaluation.
 //
-// Pure. Ownership: values. Threads: any. Errors: kInput from inference.
+// Pure; all values. Threads: any. Errors: kInput from inference.
 #pragma once
 
 #include "importer/graph/graph.h"

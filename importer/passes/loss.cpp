@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
-#include "importer/passes/loss_labels.h"
+#include "importer/graph/graph_uses.h"
 
 namespace ofsdp::importer {
 namespace {
+
+bool has_classes(LossKind kind) {
+  return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
+}
 
 bool has_labels(LossKind kind) { return kind != LossKind::kOutput && kind != LossKind::kAuto; }
 
@@ -18,14 +22,19 @@ std::string output_names(const Graph& graph) {
   for (ValueId id : graph.outputs) {
     names.push_back(graph.value(id).name + " " + graph.value(id).desc.text());
   }
-  return format_text("{}", joined(names, ", "));
+  return joined(names, ", ");
 }
 
-ValueId find_output(const Graph& graph, const std::string& name) {
-  for (ValueId id : graph.outputs) {
+// Returns the one of `ids` with that name; 0: none.
+ValueId find_named(const Graph& graph, const std::vector<ValueId>& ids, const std::string& name) {
+  for (const ValueId id : ids) {
     if (graph.value(id).name == name) return id;
   }
   return 0;
+}
+
+ValueId find_output(const Graph& graph, const std::string& name) {
+  return find_named(graph, graph.outputs, name);
 }
 
 Status resolve_output(const Graph& graph, LossSpec& spec) {
@@ -115,7 +124,7 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
   return editor.add1(op, "loss", {values, flat});
 }
 
-// A plug-in's loss takes prediction and labels as they are.
+// A plug-in's loss takes prediction and labels unchanged.
 Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                   ValueId labels) {
   const size_t dot = spec.output.rfind('.');
@@ -133,16 +142,67 @@ Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId pr
 
 Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels) {
   if (spec.kind == LossKind::kOperator) return add_operator_loss(graph, spec, prediction, labels);
-  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
-  return classes ? add_class_loss(graph, spec, prediction, labels)
-                 : add_value_loss(graph, spec, prediction, labels);
+  return has_classes(spec.kind) ? add_class_loss(graph, spec, prediction, labels)
+                                : add_value_loss(graph, spec, prediction, labels);
+}
+
+// Returns the value under views and casts.
+ValueId under_views(const Graph& graph, ValueId id) {
+  while (const Node* node = maker_of(graph, id)) {
+    if (!node->op->view && node->op->full_name() != "Cast") break;
+    id = node->inputs[0];
+  }
+  return id;
+}
+
+const Node* class_loss_node(const Graph& graph) {
+  const Node* node = maker_of(graph, under_views(graph, graph.loss));
+  if (node == nullptr) return nullptr;
+  static constexpr std::string_view kNames[] = {
+      "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.NarrowCrossEntropyLoss"};
+  return std::ranges::find(kNames, node->op->full_name()) != std::end(kNames) ? node : nullptr;
+}
+
+// Returns the labels of the evaluation's accuracy: the column, or the loss node's own input.
+ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec) {
+  if (!spec.labels.empty()) {
+    if (const ValueId id = find_named(graph, graph.inputs, spec.labels)) return id;
+  }
+  const Node* node = class_loss_node(graph);
+  return node == nullptr ? 0 : node->inputs[1];
+}
+
+// Adds graph.matches, where prediction (0: none) and labels allow it; the graph has its loss.
+Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
+  const ValueId labels = labels_for_accuracy(graph, spec);
+  if (prediction == 0 || labels == 0 || !is_integer(graph.value(labels).desc.dtype)) return {};
+  const Shape& shape = graph.value(prediction).desc.shape;
+  const int64_t classes = shape.rank() == 0 ? 0 : shape[shape.rank() - 1];
+  if (classes < 2 ||
+      graph.value(prediction).desc.numel() != graph.value(labels).desc.numel() * classes) {
+    return {};
+  }
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+                         editor.add1("ofsdp.CollapseLeading", "accuracy.prediction", {prediction}));
+  OFSDP_ASSIGN_OR_RETURN(ValueId flat,
+                         editor.add1("ofsdp.CollapseAll", "accuracy.labels", {labels}));
+  if (graph.value(flat).desc.dtype != DType::kInt64) {
+    OFSDP_ASSIGN_OR_RETURN(flat,
+                           editor.add1("Cast", "accuracy.cast", {flat}, {{"to", int64_t{7}}}));
+  }
+  const LossCount count = loss_count(graph);
+  const int64_t ignored = count.by_label ? count.ignore_index : spec.ignore_index;
+  OFSDP_ASSIGN_OR_RETURN(graph.matches, editor.add1("ofsdp.ArgmaxMatches", "accuracy", {rows, flat},
+                                                    {{"ignore_index", ignored}}));
+  return {};
 }
 
 }  // namespace
 
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
                                 const std::vector<std::string>& columns) {
-  const auto all = format_text("{}", joined(columns, ", "));
+  const std::string all = joined(columns, ", ");
   if (!spec.labels.empty()) {
     if (std::ranges::find(columns, spec.labels) != columns.end()) return spec;
     return input_error("--labels {}: the data has no such column; it has {}", spec.labels, all);
@@ -150,9 +210,7 @@ Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
   if (!has_labels(spec.kind)) return spec;
   std::vector<std::string> spare;
   for (const std::string& column : columns) {
-    const bool input = std::ranges::any_of(
-        graph.inputs, [&](ValueId id) { return graph.value(id).name == column; });
-    if (!input) spare.push_back(column);
+    if (find_named(graph, graph.inputs, column) == 0) spare.push_back(column);
   }
   if (spare.size() == 1) spec.labels = spare[0];
   if (std::ranges::find(columns, "labels") != columns.end()) spec.labels = "labels";
@@ -169,14 +227,11 @@ Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {
 }
 
 std::string label_column(const Graph& graph, const LossSpec& spec) {
-  const bool input = std::ranges::any_of(
-      graph.inputs, [&](ValueId id) { return graph.value(id).name == spec.labels; });
-  return input ? "" : spec.labels;
+  return find_named(graph, graph.inputs, spec.labels) != 0 ? "" : spec.labels;
 }
 
 DType label_dtype(const LossSpec& spec) {
-  const bool classes = spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
-  return !classes ? DType::kFloat32 : DType::kInt64;
+  return has_classes(spec.kind) ? DType::kInt64 : DType::kFloat32;
 }
 
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
@@ -190,15 +245,28 @@ Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape&
     result.loss = find_output(result, spec.output);
   } else {
     const ValueId prediction = find_output(result, spec.prediction);
-    ValueId labels = 0;
-    for (ValueId id : result.inputs) {
-      if (result.value(id).name == spec.labels) labels = id;
-    }
+    const ValueId labels = find_named(result, result.inputs, spec.labels);
     OFSDP_ASSIGN_OR_RETURN(result.loss, add_loss(result, spec, prediction, labels));
   }
   if (count_matches)
     OFSDP_RETURN_IF_ERROR(add_matches(result, spec, find_output(result, spec.prediction)));
   return result;
+}
+
+LossCount loss_count(const Graph& graph) {
+  LossCount count;
+  const Node* node = class_loss_node(graph);
+  if (node == nullptr || node->attributes.s("reduction", "mean") != "mean") return count;
+  const ValueId labels = under_views(graph, node->inputs[1]);
+  if (graph.value(labels).kind != ValueKind::kInput) return count;
+  const bool weighted = node->inputs.size() > 2 && node->inputs[2] != 0;
+  if (weighted && graph.value(node->inputs[2]).constant == nullptr) return count;
+  count.by_label = true;
+  count.labels = graph.value(labels).name;
+  count.ignore_index = node->attributes.i("ignore_index", kNoIgnoreIndex);
+  count.classes = graph.value(node->inputs[0]).desc.shape[1];
+  if (weighted) count.class_weights = graph.value(node->inputs[2]).constant;
+  return count;
 }
 
 }  // namespace ofsdp::importer

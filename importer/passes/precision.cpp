@@ -5,17 +5,12 @@
 #include <map>
 #include <set>
 
+#include "importer/file/tensor_record.h"
+#include "importer/graph/graph_uses.h"
 #include "kernels/cpu/float_width.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr int64_t kOnnxFloat = 1, kOnnxFloat16 = 10, kOnnxBFloat16 = 16;
-
-int64_t onnx_type(DType dtype) {
-  if (dtype == DType::kFloat16) return kOnnxFloat16;
-  return dtype == DType::kBFloat16 ? kOnnxBFloat16 : kOnnxFloat;
-}
 
 bool stays_float32(const Node& node) {
   static constexpr std::string_view kNames[] = {"SoftmaxCrossEntropyLoss",
@@ -25,14 +20,14 @@ bool stays_float32(const Node& node) {
          std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
 
-// A loss whose scores [N, C] may stay in 16 bits: read as such, computed in float32.
+// Returns whether the scores [N, C] of a loss may stay in 16 bits; it computes in float32.
 bool has_narrow_form(const Graph& graph, const Node& node) {
   if (node.op->full_name() != "SoftmaxCrossEntropyLoss") return false;
   const bool alone = node.outputs.size() == 1 || node.outputs[1] == 0;
   return alone && graph.value(node.inputs[0]).desc.shape.rank() == 2;
 }
 
-// Operands whose type the operator fixes, or lets differ from the rest: scales, statistics.
+// Returns whether the operator fixes the type of an operand, or lets it differ: scales, statistics.
 bool stays_float32(const Node& node, size_t input) {
   const std::string name = node.op->full_name();
   if (name == "BatchNormalization") return input == 3 || input == 4;
@@ -100,10 +95,7 @@ class Lowering {
       const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
       OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
     }
-    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, node));
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] != 0) graph_.value(node.outputs[i]).desc = descs[i];
-    }
+    OFSDP_RETURN_IF_ERROR(infer_descs(graph_, node).status());
     graph_.nodes.push_back(std::move(node));
     return {};
   }
@@ -127,8 +119,8 @@ class Lowering {
       it->second = editor_.add_constant(value.name, narrowed(*value.constant, dtype_));
     } else {
       const std::string name = format_text("{}.{}", value.name, dtype_name(wanted));
-      OFSDP_ASSIGN_OR_RETURN(it->second,
-                             editor_.add1("Cast", name, {id}, {{"to", onnx_type(wanted)}}));
+      OFSDP_ASSIGN_OR_RETURN(
+          it->second, editor_.add1("Cast", name, {id}, {{"to", int64_t{onnx_from_dtype(wanted)}}}));
     }
     return it->second;
   }

@@ -1,9 +1,11 @@
 #include "importer/passes/running_statistics.h"
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::importer {
 namespace {
 
-// The parameter at input i of the node when its value may change, or -1.
+// Returns the parameter at input i of the node when its value may change, or -1.
 int changing_parameter(const Graph& graph, const Node& node, size_t i) {
   for (size_t p = 0; p < graph.parameters.size(); ++p) {
     const Parameter& parameter = graph.parameters[p];
@@ -32,10 +34,7 @@ Status carry_statistics(Graph& graph) {
       }
       graph.carried.push_back({parameter, node.outputs[i]});
     }
-    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph, node));
-    for (size_t i : {size_t{1}, size_t{2}}) {
-      if (node.outputs[i] != 0) graph.value(node.outputs[i]).desc = descs[i];
-    }
+    OFSDP_RETURN_IF_ERROR(infer_descs(graph, node).status());
   }
   return {};
 }

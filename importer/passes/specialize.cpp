@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/file/tensor_record.h"
 #include "importer/graph/fold.h"
+#include "importer/graph/graph_uses.h"
 #include "importer/passes/bounded_axes.h"
-#include "importer/proto/onnx_tensor.h"
 
 namespace ofsdp::importer {
 
@@ -66,7 +66,7 @@ bool foldable(const Graph& graph, const Node& node) {
   });
 }
 
-// Outside of training Dropout lets everything through and BatchNormalization uses what it has.
+// In evaluation Dropout lets everything through and BatchNormalization uses what it has.
 Node without_training(const Graph& graph, Node node) {
   if (node.op->full_name() == "BatchNormalization") {
     node.attributes.set("training_mode", int64_t{0});
@@ -84,20 +84,16 @@ Node without_training(const Graph& graph, Node node) {
 Node without_like(const Graph& graph, Node node) {
   if (node.op->full_name() != "CastLike") return node;
   const DType dtype = graph.value(node.inputs[1]).desc.dtype;
-  for (int code = 1; code < 32; ++code) {
-    if (dtype_from_onnx(code) != dtype) continue;
-    node.op = &graph.registry->get("Cast");
-    node.inputs.resize(1);
-    node.attributes.set("to", int64_t{code});
-    return node;
-  }
+  node.op = &graph.registry->get("Cast");
+  node.inputs.resize(1);
+  node.attributes.set("to", int64_t{onnx_from_dtype(dtype)});
   return node;
 }
 
 }  // namespace
 
-Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes,
-                         Mode mode) {
+Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes, Mode mode,
+                         const Lowering* lowering) {
   Graph result = graph;
   result.nodes.clear();
   for (ValueId id : result.inputs) {
@@ -105,18 +101,16 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     input.desc.shape = shapes.at(input.name);
   }
   BoundedAxes bounded(result);
-  OrtOperators ort(result);
   for (Node node : graph.nodes) {
     if (mode == Mode::kEval) node = without_training(graph, std::move(node));
     node = without_like(result, std::move(node));
-    OFSDP_ASSIGN_OR_RETURN(const bool replaced, ort.take(node));
-    if (replaced) continue;
+    if (lowering != nullptr) {
+      OFSDP_ASSIGN_OR_RETURN(const bool replaced, lowering->lower(result, node));
+      if (replaced) continue;
+    }
     OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded.take(node));
     if (taken) continue;
-    OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(result, node));
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] != 0) result.value(node.outputs[i]).desc = descs[i];
-    }
+    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_descs(result, node));
     bounded.watch(node);
     const bool small = std::ranges::all_of(
         descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });

@@ -11,7 +11,6 @@ namespace {
 constexpr uint32_t kModelGraph = 7;
 constexpr uint32_t kGraphInitializer = 5;
 constexpr uint32_t kTrainingInfo = 20;  // how it is trained is no part of what it is
-constexpr uint32_t kName = 8;
 
 class Hasher {
  public:
@@ -43,8 +42,8 @@ class SkeletonHash {
   }
 
  private:
-  // Every field but those of `inside`, into which it goes. The importer has read these bytes
-  // before, so they are whole; what is not is left out.
+  // Hashes every field but those of `inside`, into which it goes. The importer has read these bytes
+  // before, so they are whole; a broken rest is left out.
   void walk(std::span<const std::byte> message, uint32_t inside) {
     for (WireReader reader(message); !reader.done();) {
       const Result<WireField> field = reader.next();
@@ -62,12 +61,7 @@ class SkeletonHash {
   }
 
   bool is_weight(std::span<const std::byte> tensor) const {
-    for (WireReader reader(tensor); !reader.done();) {
-      const Result<WireField> field = reader.next();
-      if (!field.ok()) return false;
-      if (field->number == kName) return weights_.contains(std::string(as_text(field->bytes)));
-    }
-    return false;
+    return weights_.contains(string_field(tensor, tensor_field::kName));
   }
 
   const OnnxFile& file_;

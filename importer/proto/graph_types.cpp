@@ -4,12 +4,14 @@
 
 #include <unordered_set>
 
+#include "importer/proto/onnx_protos.h"
+
 namespace ofsdp::importer {
 namespace {
 
 constexpr int64_t kMostKnown = 64;  // elements of a value that inference is told
 constexpr int kMostRounds = 4;      // of values that make types that make values
-constexpr const char* kSettled = "//known";
+constexpr const char* kKnownSuffix = "//known";
 
 bool complete(const onnx::TypeProto& type) {
   if (!type.has_tensor_type()) return type.value_case() != onnx::TypeProto::VALUE_NOT_SET;
@@ -24,16 +26,6 @@ bool small_integers(const onnx::TypeProto& type) {
   return tensor.shape().dim_size() <= 1;
 }
 
-onnx::TensorProto tensor_of(const std::string& name, const Constant& constant) {
-  onnx::TensorProto tensor;
-  tensor.set_name(name);
-  const bool wide = constant.desc.dtype == DType::kInt64;
-  tensor.set_data_type(wide ? onnx::TensorProto::INT64 : onnx::TensorProto::INT32);
-  for (const int64_t axis : constant.desc.shape.axes()) tensor.add_dims(axis);
-  tensor.set_raw_data(constant.bytes.data(), constant.bytes.size());
-  return tensor;
-}
-
 }  // namespace
 
 GraphTypes::GraphTypes(const onnx::ModelProto& model,
@@ -43,9 +35,7 @@ GraphTypes::GraphTypes(const onnx::ModelProto& model,
   for (const auto& info : model.graph().input()) add(info.name(), info.type());
   for (const auto& tensor : model.graph().initializer()) {
     onnx::TypeProto type;
-    type.mutable_tensor_type()->set_elem_type(tensor.data_type());
-    auto& shape = *type.mutable_tensor_type()->mutable_shape();
-    for (const int64_t axis : tensor.dims()) shape.add_dim()->set_dim_value(axis);
+    set_tensor_type(type, tensor.data_type(), tensor.dims());
     add(tensor.name(), type);
   }
 }
@@ -70,7 +60,7 @@ std::optional<std::vector<int64_t>> GraphTypes::axes(const std::string& name) {
   return axes;
 }
 
-// A value from outside of the part: its type, and its elements where they may matter.
+// Declares a value from outside of the part: its type, and its elements when they may matter.
 void GraphTypes::declare(onnx::ModelProto& part, const std::string& name) {
   const auto found = types_.find(name);
   if (found == types_.end()) return;
@@ -80,7 +70,7 @@ void GraphTypes::declare(onnx::ModelProto& part, const std::string& name) {
   if (!small_integers(found->second)) return;
   const ConstantPtr value = known_(name);
   if (value == nullptr || value->desc.numel() > kMostKnown) return;
-  *part.mutable_graph()->add_initializer() = tensor_of(name, *value);
+  *part.mutable_graph()->add_initializer() = tensor_proto(name, value->desc, value->bytes.data());
 }
 
 // The nodes from `first` on.
@@ -111,11 +101,11 @@ void GraphTypes::infer(onnx::ModelProto& part) {
   ++generation_;
 }
 
-// Values of the part's own nodes that are known by now - pads and sizes that a chain of nodes
-// computes - become initializers, which inference reads. Whether there was one.
-bool GraphTypes::settle(onnx::ModelProto& part) {
+// Values of the part's own nodes that are known by now (pads and sizes that a chain of nodes
+// computes) become initializers, which inference reads. Returns whether there was one.
+bool GraphTypes::add_known(onnx::ModelProto& part) {
   std::unordered_set<std::string> inside;
-  bool settled = false;
+  bool found = false;
   for (auto& node : *part.mutable_graph()->mutable_node()) {
     for (std::string& name : *node.mutable_input()) {
       if (!inside.contains(name)) continue;
@@ -123,17 +113,18 @@ bool GraphTypes::settle(onnx::ModelProto& part) {
       if (type == types_.end() || !small_integers(type->second)) continue;
       const ConstantPtr value = known_(name);
       if (value == nullptr || value->desc.numel() > kMostKnown) continue;
-      const std::string settled_name = name + kSettled;
-      if (inside.insert(settled_name).second) {
-        *part.mutable_graph()->add_initializer() = tensor_of(settled_name, *value);
+      const std::string known_name = name + kKnownSuffix;
+      if (inside.insert(known_name).second) {
+        *part.mutable_graph()->add_initializer() =
+            tensor_proto(known_name, value->desc, value->bytes.data());
       }
-      name = settled_name;
-      settled = true;
+      name = known_name;
+      found = true;
     }
     if (node.op_type() == "Constant") continue;
     inside.insert(node.output().begin(), node.output().end());
   }
-  return settled;
+  return found;
 }
 
 void GraphTypes::infer() {
@@ -143,7 +134,7 @@ void GraphTypes::infer() {
   onnx::ModelProto part = part_from(inferred_);
   inferred_ = count;
   infer(part);
-  for (int round = 0; round < kMostRounds && settle(part); ++round) infer(part);
+  for (int round = 0; round < kMostRounds && add_known(part); ++round) infer(part);
   busy_ = false;
 }
 

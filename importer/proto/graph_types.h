@@ -35,7 +35,7 @@ class GraphTypes {
   void declare(onnx::ModelProto& part, const std::string& name);
   onnx::ModelProto part_from(int first);
   void infer(onnx::ModelProto& part);
-  bool settle(onnx::ModelProto& part);
+  bool add_known(onnx::ModelProto& part);
 
   const onnx::ModelProto& model_;
   std::function<ConstantPtr(const std::string&)> known_;

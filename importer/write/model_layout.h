@@ -1,14 +1,13 @@
-// How the trained file is laid out: the input model's bytes with as few of them changed as can be.
+// The layout of the trained file: the input model's bytes with as few changes as possible.
 //
-// Most outputs are one copy of the whole file. What changes more than values is
-//   - an initializer of encoding kList, which becomes raw_data: a hole to be filled, and
-//   - external data whose files get other names: their `location` entries, and
-//   - integer scalars of a training_info that are encoded as varints, which become raw_data.
-// Then the lengths of these messages and of those around them are encoded anew, and what follows
-// moves.
+// Most outputs are one copy of the whole file. More than values changes when
+//   - an initializer of encoding kList becomes raw_data: a hole to be filled;
+//   - external data files get other names: their `location` entries change;
+//   - an integer scalar of a training_info, encoded as a varint, becomes raw_data.
+// Then the lengths of these messages and of those around them are encoded anew, and the rest moves.
 // Pure: every rank computes the same layout from the same file and names.
 //
-// Ownership: values. Threads: any. Errors: kFault when the input cannot be read any more.
+// All members are values. Threads: any. Errors: kFault when the input cannot be read any more.
 #pragma once
 
 #include <string>
@@ -29,10 +28,10 @@ struct Piece {
 };
 
 struct ModelLayout {
-  std::vector<Piece> pieces;                   // in order, without gaps
-  int64_t bytes = 0;                           // of the new file
-  std::vector<Initializer> initializers;       // the input's, where they lie in the new files
-  std::vector<Initializer> algorithm_tensors;  // likewise
+  std::vector<Piece> pieces;  // in order, without gaps
+  int64_t bytes = 0;          // of the new file
+  // The input's, with their places in the new files.
+  std::vector<Initializer> initializers, algorithm_tensors;
 };
 
 // `locations`: the new name of each data file, as the new model will name it.

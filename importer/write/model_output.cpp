@@ -14,9 +14,7 @@ namespace ofsdp::importer {
 ModelOutput::ModelOutput(ModelOutput&& other) noexcept
     : targets_(std::move(other.targets_)),
       locations_(std::move(other.locations_)),
-      initializers_(std::move(other.initializers_)),
-      algorithm_tensors_(std::move(other.algorithm_tensors_)),
-      pieces_(std::move(other.pieces_)),
+      layout_(std::move(other.layout_)),
       owner_(std::exchange(other.owner_, false)) {}
 
 Result<ModelOutput> ModelOutput::begin(const OnnxFile& input, const std::string& path) {
@@ -25,7 +23,7 @@ Result<ModelOutput> ModelOutput::begin(const OnnxFile& input, const std::string&
   output.owner_ = true;
   OFSDP_ASSIGN_OR_RETURN(output.locations_, choose_locations(path, input));
   OFSDP_RETURN_IF_ERROR(output.create_files(input, path));
-  OFSDP_RETURN_IF_ERROR(output.lay_out(input));
+  OFSDP_ASSIGN_OR_RETURN(output.layout_, lay_out_model(input, output.locations_));
   OFSDP_RETURN_IF_ERROR(output.copy_input(input).with_prefix(path));
   return output;
 }
@@ -45,7 +43,7 @@ Result<ModelOutput> ModelOutput::join(const OnnxFile& input, const std::string& 
   ModelOutput output;
   for (size_t i = 0; i <= data_files; ++i) output.targets_.push_back({"", words[i]});
   output.locations_.assign(words.begin() + static_cast<ptrdiff_t>(data_files) + 1, words.end());
-  OFSDP_RETURN_IF_ERROR(output.lay_out(input));
+  OFSDP_ASSIGN_OR_RETURN(output.layout_, lay_out_model(input, output.locations_));
   return output;
 }
 
@@ -54,14 +52,6 @@ std::string ModelOutput::ticket() const {
   for (const Target& target : targets_) text += target.temporary + '\0';
   for (const std::string& location : locations_) text += location + '\0';
   return text;
-}
-
-Status ModelOutput::lay_out(const OnnxFile& input) {
-  OFSDP_ASSIGN_OR_RETURN(ModelLayout layout, lay_out_model(input, locations_));
-  pieces_ = std::move(layout.pieces);
-  initializers_ = std::move(layout.initializers);
-  algorithm_tensors_ = std::move(layout.algorithm_tensors);
-  return ok_status();
 }
 
 Status ModelOutput::create_files(const OnnxFile& input, const std::string& path) {
@@ -78,7 +68,7 @@ Status ModelOutput::create_files(const OnnxFile& input, const std::string& path)
 
 Status ModelOutput::copy_input(const OnnxFile& input) const {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile model, open_for_writing(targets_[0].temporary));
-  for (const Piece& piece : pieces_) {
+  for (const Piece& piece : layout_.pieces) {
     Status status;
     switch (piece.kind) {
       case Piece::Kind::kCopy:
@@ -111,7 +101,7 @@ Status ModelOutput::fill_hole(const OnnxFile& input, int initializer) const {
 
 Status ModelOutput::write(size_t initializer, int64_t first_element,
                           std::span<const float> src) const {
-  const Initializer& weight = initializers_[initializer];
+  const Initializer& weight = layout_.initializers[initializer];
   if (src.empty()) return ok_status();
   // Opened anew each time: a model may have more data files than a process may hold open.
   const std::string& path = targets_[static_cast<size_t>(weight.file)].temporary;
@@ -123,12 +113,12 @@ Status ModelOutput::write_state(size_t tensor, int64_t first_element,
                                 std::span<const float> src) const {
   if (src.empty()) return ok_status();
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(targets_[0].temporary));
-  return write_values(file, algorithm_tensors_[tensor], first_element, src);
+  return write_values(file, layout_.algorithm_tensors[tensor], first_element, src);
 }
 
 Status ModelOutput::write_scalar(size_t tensor, std::span<const std::byte> value) const {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(targets_[0].temporary));
-  return write_exactly(file, algorithm_tensors_[tensor].offset, value);
+  return write_exactly(file, layout_.algorithm_tensors[tensor].offset, value);
 }
 
 Status ModelOutput::finish() const {

@@ -1,17 +1,17 @@
 // ModelOutput: the trained .onnx file, written by all ranks at once without gathering a weight.
 //
-//   rank 0   begin(input, path): copies the input beside the target; ticket() goes to the others
+//   rank 0   begin(input, path): copies the input next to the target; ticket() goes to the others
 //   others   join(input, ticket)
 //   all      write(i, first, values) for their own elements, each once; finish(); barrier
 //   rank 0   commit(): the file appears by rename, data files before the model
 //
-// The result is the input byte for byte but for the values written (see model_layout.h for the two
+// The result is the input byte for byte but for the values written (model_layout.h has the
 // exceptions). Initializers are named by their index in input.initializers(); elements that nobody
 // writes keep the input's bytes. Values are rounded to the initializer's dtype, nearest even.
 //
-// Ownership: rank 0's object owns the temporaries and removes them unless it has committed.
-// Threads: `write` from any thread; the rest from one. `input` must outlive begin and join only.
-// Errors: kInput from begin for a path that cannot be; kFault otherwise (disk full, input changed).
+// Rank 0's object owns the temporaries and removes them unless it has committed. `input` must outlive
+// begin and join only. Threads: `write` from any thread; the rest from one. Errors: kInput from begin
+// for a path that cannot be; kFault otherwise (disk full, input changed).
 #pragma once
 
 #include <span>
@@ -53,12 +53,10 @@ class ModelOutput {
   Status create_files(const OnnxFile& input, const std::string& path);
   Status copy_input(const OnnxFile& input) const;
   Status fill_hole(const OnnxFile& input, int initializer) const;
-  Status lay_out(const OnnxFile& input);
 
   std::vector<Target> targets_;         // the model, then its data files
   std::vector<std::string> locations_;  // of the data files, as the new model names them
-  std::vector<Initializer> initializers_, algorithm_tensors_;
-  std::vector<Piece> pieces_;
+  ModelLayout layout_;
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
 

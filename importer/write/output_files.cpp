@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -36,7 +37,7 @@ bool can_take(const std::string& path, const OnnxFile& input) {
   return kind == Kind::kAbsent || (kind == Kind::kFile && !is_input_file(path, input));
 }
 
-// The data files of the model that is at `path` now: a second run may replace those of the first.
+// Returns the data files of the model now at `path`: a second run may replace those of the first.
 std::vector<std::string> previous_locations(const std::string& path) {
   std::vector<std::string> locations;
   if (kind_of(path) != Kind::kFile) return locations;
@@ -48,7 +49,7 @@ std::vector<std::string> previous_locations(const std::string& path) {
 
 std::string temporary_prefix(const std::string& target) { return "." + filename_of(target) + "."; }
 
-// The process of a temporary's name, or 0 when it is none of `prefix`.
+// Returns the process in a temporary's name, or 0 when it does not have that prefix.
 pid_t temporary_pid(std::string_view name, std::string_view prefix) {
   constexpr std::string_view kSuffix = ".tmp";
   if (name.size() <= prefix.size() + kSuffix.size()) return 0;
@@ -72,6 +73,12 @@ void remove_stale_temporaries(const std::string& target) {
       std::filesystem::remove_all(join_path(folder, name), ignored);
     }
   }
+}
+
+// Removes stale temporaries of `target`. Returns the path of this process's own.
+std::string own_temporary(const std::string& target) {
+  remove_stale_temporaries(target);
+  return join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
 }
 
 Status check_folder(const std::string& path) {
@@ -189,9 +196,7 @@ Status check_output_folder(const std::string& path, const std::vector<std::strin
 }
 
 Result<std::string> create_temporary_folder(const std::string& target) {
-  remove_stale_temporaries(target);
-  const std::string path =
-      join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
+  const std::string path = own_temporary(target);
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);  // of an earlier process that had our number
   if (mkdir(path.c_str(), 0777) == 0) return path;
@@ -212,13 +217,22 @@ Status replace_folder(const std::string& temporary, const std::string& path) {
 }
 
 Result<std::string> create_temporary(const std::string& target) {
-  remove_stale_temporaries(target);
-  const std::string path =
-      join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
+  const std::string path = own_temporary(target);
   unlink(path.c_str());  // of an earlier process that had our number
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (fd.get() >= 0) return path;
   return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+}
+
+Status write_whole(const std::string& path,
+                   const std::function<Status(const std::string& temporary)>& fill) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string temporary, create_temporary(path));
+  Status status = fill(temporary);
+  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
+  }
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
 }
 
 }  // namespace ofsdp::importer

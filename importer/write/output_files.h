@@ -1,13 +1,14 @@
-// Where a trained model goes: the names of its files, and the temporaries that become them.
+// The files of a trained model: their names, and the temporaries that become them.
 //
-// A temporary lies beside its target as `.NAME.PID.tmp`, so that a rename makes it the target whole
-// or not at all. A killed run can leave one; the next run with that target removes those whose
-// process is gone.
+// A temporary is next to its target as `.NAME.PID.tmp`, so that a rename makes it the target whole or
+// not at all. A killed run can leave one; the next run with that target removes those whose process
+// is gone.
 //
-// Threads: rank 0's main thread.
-// Errors: kInput for targets that cannot be, naming the path; kFault for what goes wrong later.
+// Threads: rank 0's main thread. Errors: kInput for targets that cannot be, naming the path; kFault
+// for later failures.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ Result<std::vector<std::string>> choose_locations(const std::string& path, const
 // A new, empty temporary for `target`, in place of stale ones.
 Result<std::string> create_temporary(const std::string& target);
 Result<std::string> create_temporary_folder(const std::string& target);
+
+// Lets `fill` write a temporary, which becomes `path` when that succeeds.
+Status write_whole(const std::string& path,
+                   const std::function<Status(const std::string& temporary)>& fill);
 
 // Before the first step: `path` can be made a folder, or is one that holds nothing but files of
 // `names`, which may be replaced as a whole.

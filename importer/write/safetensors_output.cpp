@@ -1,11 +1,6 @@
 #include "importer/write/safetensors_output.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "importer/write/output_files.h"
@@ -81,13 +76,9 @@ Status fill(const Layout& layout, const std::string& path, const ReadValues& val
 Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values) {
   OFSDP_RETURN_IF_ERROR(check_output_path(path));
   const Layout layout = lay_out(model.initializers());
-  OFSDP_ASSIGN_OR_RETURN(const std::string temporary, create_temporary(path));
-  Status status = fill(layout, temporary, values);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
-  }
-  if (!status.ok()) unlink(temporary.c_str());
-  return status.ok() ? sync_folder(folder_of(path)) : std::move(status);
+  OFSDP_RETURN_IF_ERROR(write_whole(
+      path, [&](const std::string& temporary) { return fill(layout, temporary, values); }));
+  return sync_folder(folder_of(path));
 }
 
 }  // namespace ofsdp::importer

@@ -12,6 +12,7 @@
 
 #include "fsdp/comm/rank_identity.h"
 #include "fsdp/connect.h"
+#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/onnx_import.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
@@ -111,7 +112,7 @@ int run_plan(const Options& options, const std::optional<RankIdentity>& identity
 // plan --make-plugin
 Status make_plugin(const Options& options, const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(options.model));
-  OFSDP_ASSIGN_OR_RETURN(const auto missing, missing_operators(file, registry));
+  OFSDP_ASSIGN_OR_RETURN(const auto missing, missing_operators(file, {registry, &ort_operators()}));
   if (missing.empty()) {
     return input_error("--make-plugin: {} lacks no operator", options.model);
   }

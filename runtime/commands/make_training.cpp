@@ -1,12 +1,11 @@
 #include "runtime/commands/make_training.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 
 #include "importer/export/graph_model.h"
 #include "importer/write/model_output.h"
+#include "importer/write/output_files.h"
 #include "runtime/commands/training_algorithm.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/run_optimizer.h"
@@ -18,16 +17,6 @@ Status append(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::app);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return file.flush() ? ok_status() : fault("{}: cannot be written", path);
-}
-
-// Under its name whole or not at all.
-Status write_whole(const std::string& path, const std::string& bytes) {
-  OFSDP_ASSIGN_OR_RETURN(const std::string temporary, create_temporary(path));
-  Status status = append(temporary, bytes);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0)
-    status = fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
-  if (!status.ok()) std::remove(temporary.c_str());
-  return status;
 }
 
 Status write_training_info(const Options& options, const ModelSetup& setup) {
@@ -45,7 +34,7 @@ Status write_training_info(const Options& options, const ModelSetup& setup) {
 Status write_graph(const Options& options, const ModelSetup& setup) {
   const std::string& path = options.files.output;
   OFSDP_RETURN_IF_ERROR(check_output_path(path, setup.file));
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.gradient_graph(options.batch.batch_size));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.source->gradient_graph(options.batch.batch_size));
   std::map<ValueId, std::string> names{{graph.loss, graph.value(graph.loss).name}};
   graph.outputs = {graph.loss};
   for (const Parameter& p : graph.parameters) {
@@ -56,7 +45,8 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   }
   for (const ValueId id : graph.inputs) names[id] = graph.value(id).name;
   OFSDP_ASSIGN_OR_RETURN(const std::string bytes, graph_model(graph, setup.file, names));
-  OFSDP_RETURN_IF_ERROR(write_whole(path, bytes));
+  OFSDP_RETURN_IF_ERROR(write_whole(
+      path, [&](const std::string& temporary) { return append(temporary, bytes); }));
   std::printf("wrote %s: the loss '%s' and %zu gradients, for batches of %ld\n", path.c_str(),
               names.at(graph.loss).c_str(), graph.outputs.size() - 1,
               static_cast<long>(options.batch.batch_size));

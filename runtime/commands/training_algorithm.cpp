@@ -1,17 +1,227 @@
 #include "runtime/commands/training_algorithm.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "runtime/commands/algorithm_loss.h"
-#include "runtime/commands/algorithm_rate.h"
+#include <functional>
+#include <map>
+#include <numbers>
 
 namespace ofsdp::runtime {
 namespace {
 
 using Names = AlgorithmBuilder::Names;
 
-// The update of one parameter; the formulas are those of kernels/optimizers, in their order.
+constexpr int64_t kFloat = 1, kDouble = 11;  // ONNX's numbers of element types
+
+int64_t total_of(const Options& options) {
+  const ScheduleOptions& s = options.schedule;
+  return s.total_steps.value_or(options.run.steps.value_or(0));
+}
+
+// Writes the loss of a run as nodes; importer/passes/loss.h says what each loss is.
+class LossWriter {
+ public:
+  LossWriter(const ModelSetup& setup, AlgorithmBuilder& builder)
+      : setup_(setup), spec_(setup.source->settings().loss), b_(builder) {}
+
+  // Returns the name of the scalar.
+  Result<std::string> write() {
+    OFSDP_RETURN_IF_ERROR(check());
+    if (spec_.kind == LossKind::kOutput) return spec_.output;
+    const std::string column = label_column(setup_.graph, spec_);
+    if (!column.empty())
+      b_.input(column, label_dtype(spec_), setup_.source->settings().rows.at(column));
+    const std::string loss = value();
+    b_.output(loss, {DType::kFloat32, Shape{}});
+    return loss;
+  }
+
+ private:
+  Status check() const {
+    if (spec_.kind == LossKind::kOperator) {
+      return input_error("--loss plugin:{}: has no form in standard operators", spec_.output);
+    }
+    if (spec_.label_smoothing == 0) return {};
+    return input_error("--label-smoothing: no standard operator has it");
+  }
+
+  std::string value() {
+    const std::string labels = b_.add1("Reshape", {spec_.labels, b_.ints("all", {-1})});
+    switch (spec_.kind) {
+      case LossKind::kCrossEntropy:
+        return class_loss("SoftmaxCrossEntropyLoss", labels);
+      case LossKind::kNll:
+        return class_loss("NegativeLogLikelihoodLoss", labels);
+      case LossKind::kMse:
+        return mean_square(flat(), labels);
+      default:
+        return logits_loss(flat(), labels);
+    }
+  }
+
+  std::string flat() { return b_.add1("Reshape", {spec_.prediction, b_.ints("all", {-1})}); }
+
+  std::string class_loss(const char* op, const std::string& labels) {
+    const std::string rows =
+        b_.add1("Reshape", {spec_.prediction, b_.ints("rows", {-1, setup_.count.classes})});
+    return b_.add1(op, {rows, labels},
+                   {{"reduction", std::string("mean")}, {"ignore_index", spec_.ignore_index}},
+                   "loss");
+  }
+
+  std::string mean(const std::string& values) {
+    return b_.add1("ReduceMean", {values}, {{"keepdims", int64_t{0}}}, "loss");
+  }
+
+  std::string mean_square(const std::string& x, const std::string& t) {
+    const std::string d = b_.add1("Sub", {x, t});
+    return mean(b_.add1("Mul", {d, d}));
+  }
+
+  // max(x, 0) - x t + ln(1 + e^-|x|)
+  std::string logits_loss(const std::string& x, const std::string& t) {
+    const std::string tail = b_.add1("Softplus", {b_.add1("Neg", {b_.add1("Abs", {x})})});
+    const std::string line = b_.add1("Sub", {b_.add1("Relu", {x}), b_.add1("Mul", {x, t})});
+    return mean(b_.add1("Add", {line, tail}));
+  }
+
+  const ModelSetup& setup_;
+  const LossSpec& spec_;
+  AlgorithmBuilder& b_;
+};
+
+Status check_rate(const Options& options) {
+  const ScheduleOptions& s = options.schedule;
+  if (options.optimizer.clip_grad_norm) {
+    return input_error(
+        "--clip-grad-norm: the norm of all gradients has no place in an update of each; say it "
+        "when training");
+  }
+  if (s.kind == ScheduleKind::kStep && s.unit == ScheduleUnit::kEpoch) {
+    return input_error("--schedule-unit epoch: a training_info counts updates: expected step");
+  }
+  const bool ends = s.kind != ScheduleKind::kConstant && s.kind != ScheduleKind::kStep;
+  if (!ends || total_of(options) > 0) return {};
+  return input_error(
+      "--total-steps: expected the updates that --lr-schedule is made for, found "
+      "neither it nor --steps");
+}
+
+// The learning rate and the count of updates: initializers T and, without a schedule, R; else nodes on
+// T with the formulas of runtime/engine/lr_schedule.h. Computed in double; the update gets float32.
+class AlgorithmRate {
+ public:
+  using Make = std::function<std::string(const std::string& exact)>;
+
+  AlgorithmRate(const Options& options, AlgorithmBuilder& builder)
+      : options_(options), b_(builder) {}
+
+  // float32
+  std::string rate() {
+    return once("rate", [&] {
+      return is_constant() ? b_.scalar("R", DType::kFloat32, options_.optimizer.lr)
+                           : b_.add1("Cast", {exact_rate()}, {{"to", kFloat}}, "R");
+    });
+  }
+  // int64, from 0 and from 1; the latter also in double
+  std::string count() {
+    return once("count", [&] { return b_.scalar("T", DType::kInt64, 0); });
+  }
+  std::string next_count() {
+    return once("next count", [&] {
+      return b_.add1("Add", {count(), b_.scalar("one", DType::kInt64, 1)}, {}, count() + ".new");
+    });
+  }
+  std::string exact_next_count() {
+    return once("exact next count", [&] {
+      return b_.add1("Cast", {next_count()}, {{"to", kDouble}});
+    });
+  }
+  // A float32 scalar made once of the exact rate, or of the next count.
+  std::string of_rate(const std::string& key, const Make& make) {
+    return once("of " + key, [&] { return rounded(make(exact_rate())); });
+  }
+  std::string of_count(const std::string& key, const Make& make) {
+    return once("of " + key, [&] { return rounded(make(exact_next_count())); });
+  }
+
+  // T takes its next value, where anything reads it.
+  void finish() {
+    if (made_.contains("count")) b_.bind(count(), next_count(), {DType::kInt64, Shape{}});
+  }
+
+ private:
+  std::string once(const std::string& key, const std::function<std::string()>& make) {
+    if (const auto found = made_.find(key); found != made_.end()) return found->second;
+    const std::string value = make();
+    return made_[key] = value;
+  }
+
+  std::string rounded(const std::string& exact) {
+    return b_.add1("Cast", {exact}, {{"to", kFloat}});
+  }
+  std::string number(double value) { return b_.scalar("number", DType::kFloat64, value); }
+  bool is_constant() const {
+    return options_.schedule.kind == ScheduleKind::kConstant && options_.schedule.warmup_steps == 0;
+  }
+
+  std::string exact_count() {
+    return once("exact count", [&] { return b_.add1("Cast", {count()}, {{"to", kDouble}}); });
+  }
+
+  std::string exact_rate() {
+    return once("exact rate", [&] {
+      const double lr = options_.optimizer.lr;
+      if (is_constant()) return b_.scalar("R", DType::kFloat64, lr);
+      return b_.add1("Mul", {number(lr), factor()}, {}, "R");
+    });
+  }
+
+  std::string factor() {
+    const ScheduleOptions& s = options_.schedule;
+    const auto warmup = static_cast<double>(s.warmup_steps);
+    const std::string at = exact_count();
+    std::string after = number(1);
+    if (s.kind == ScheduleKind::kStep) {
+      const std::string behind = b_.add1("Sub", {at, number(warmup)});
+      const std::string stairs =
+          b_.add1("Floor", {b_.add1("Div", {behind, number(static_cast<double>(s.step_size))})});
+      after = b_.add1("Pow", {number(s.gamma), stairs});
+    } else if (s.kind != ScheduleKind::kConstant) {
+      const std::string falls = b_.add1("Mul", {number(1 - s.min_lr_ratio), decay(progress())});
+      after = b_.add1("Add", {number(s.min_lr_ratio), falls});
+    }
+    if (s.warmup_steps == 0) return after;
+    const std::string steps =
+        s.kind == ScheduleKind::kLinear ? at : b_.add1("Add", {at, number(1)});
+    const std::string rises = b_.add1("Div", {steps, number(warmup)});
+    return b_.add1("Where", {b_.add1("Less", {at, number(warmup)}), rises, after});
+  }
+
+  std::string progress() {
+    const int64_t warmup = options_.schedule.warmup_steps, span = total_of(options_) - warmup;
+    if (span <= 0) return number(1);
+    const std::string behind = b_.add1("Sub", {exact_count(), number(static_cast<double>(warmup))});
+    const std::string p = b_.add1("Div", {behind, number(static_cast<double>(span))});
+    const std::string least = b_.add1("Max", {p, number(0)});  // in the warm-up nobody asks
+    return b_.add1("Min", {least, number(1)});
+  }
+
+  std::string decay(const std::string& p) {
+    const ScheduleOptions& s = options_.schedule;
+    if (s.kind == ScheduleKind::kCosine) {
+      const std::string turn = b_.add1("Cos", {b_.add1("Mul", {p, number(std::numbers::pi)})});
+      return b_.add1("Mul", {b_.add1("Add", {turn, number(1)}), number(0.5)});
+    }
+    const std::string left = b_.add1("Sub", {number(1), p});
+    if (s.kind == ScheduleKind::kLinear) return left;
+    return b_.add1("Pow", {left, number(s.power)});
+  }
+
+  const Options& options_;
+  AlgorithmBuilder& b_;
+  std::map<std::string, std::string> made_;  // values by key
+};
+
+// Writes the update of one parameter; the formulas are those of kernels/optimizers, in their order.
 class UpdateWriter {
  public:
   UpdateWriter(const Options& options, AlgorithmBuilder& builder)
@@ -46,7 +256,7 @@ class UpdateWriter {
     }
   }
 
-  // Behind the last parameter.
+  // After the last parameter.
   void finish() { rate_.finish(); }
 
  private:
@@ -69,7 +279,7 @@ class UpdateWriter {
   std::string decayed(const std::string& gradient) {
     return decay_ == 0 ? gradient : add(gradient, mul(number(decay_), name_));
   }
-  // 1 - rate * decay, for those that decay the parameter itself.
+  // 1 - rate * decay, for optimizers that decay the parameter itself.
   std::string shrunk() {
     if (decay_ == 0) return name_;
     return mul(name_, rate_.of_rate(format_text("keep {}", decay_), [&](const std::string& rate) {
@@ -83,44 +293,43 @@ class UpdateWriter {
     bind(name_, sub(name_, mul(rate_.rate(), decayed(gradient))));
   }
 
+  // A node of the standard's own optimizer: states in, parameter and states out.
+  void standard(const char* op, bool next_count, const std::string& gradient, const Names& states,
+                Attributes attributes) {
+    attributes.set("norm_coefficient", static_cast<float>(decay_));
+    Names inputs{rate_.rate(), next_count ? rate_.next_count() : rate_.count(), name_, gradient};
+    Names wished{name_ + ".new"};
+    inputs.insert(inputs.end(), states.begin(), states.end());
+    for (const std::string& s : states) wished.push_back(s + ".new");
+    const Names made = b_.add(op, inputs, attributes, wished, AlgorithmBuilder::kDomain);
+    bind(name_, made[0]);
+    for (size_t i = 0; i < states.size(); ++i) bind(states[i], made[i + 1]);
+  }
+
   void momentum(const std::string& gradient) {
     const std::string v = state("momentum");
-    const auto made = b_.add("Momentum", {rate_.rate(), rate_.count(), name_, gradient, v},
-                             {{"alpha", static_cast<float>(o_.momentum)},
-                              {"beta", 1.0f},
-                              {"mode", std::string(o_.nesterov ? "nesterov" : "standard")},
-                              {"norm_coefficient", static_cast<float>(decay_)}},
-                             {name_ + ".new", v + ".new"}, AlgorithmBuilder::kDomain);
-    bind(name_, made[0]);
-    bind(v, made[1]);
+    standard("Momentum", false, gradient, {v},
+             {{"alpha", static_cast<float>(o_.momentum)},
+              {"beta", 1.0f},
+              {"mode", std::string(o_.nesterov ? "nesterov" : "standard")}});
   }
 
   void adagrad(const std::string& gradient) {
     const std::string h = state("sum");
-    const auto made = b_.add("Adagrad", {rate_.rate(), rate_.count(), name_, gradient, h},
-                             {{"epsilon", static_cast<float>(o_.eps)},
-                              {"decay_factor", 0.0f},
-                              {"norm_coefficient", static_cast<float>(decay_)}},
-                             {name_ + ".new", h + ".new"}, AlgorithmBuilder::kDomain);
-    bind(name_, made[0]);
-    bind(h, made[1]);
+    standard("Adagrad", false, gradient, {h},
+             {{"epsilon", static_cast<float>(o_.eps)}, {"decay_factor", 0.0f}});
   }
 
   // The standard's T is 1 at the first update for PyTorch's correction.
   void standard_adam(const std::string& gradient) {
     const std::string v = state("exp_avg"), h = state("exp_avg_sq");
-    const auto made = b_.add("Adam", {rate_.rate(), rate_.next_count(), name_, gradient, v, h},
-                             {{"alpha", static_cast<float>(o_.beta1)},
-                              {"beta", static_cast<float>(o_.beta2)},
-                              {"epsilon", 0.0f},
-                              {"norm_coefficient", static_cast<float>(decay_)}},
-                             {name_ + ".new", v + ".new", h + ".new"}, AlgorithmBuilder::kDomain);
-    bind(name_, made[0]);
-    bind(v, made[1]);
-    bind(h, made[2]);
+    standard("Adam", true, gradient, {v, h},
+             {{"alpha", static_cast<float>(o_.beta1)},
+              {"beta", static_cast<float>(o_.beta2)},
+              {"epsilon", 0.0f}});
   }
 
-  // eps stands outside of the bias correction, which the standard's Adam cannot say.
+  // eps is outside of the bias correction, for which the standard's Adam has no form.
   void adam(const std::string& gradient, bool decoupled) {
     const std::string m = state("exp_avg"), v = state("exp_avg_sq");
     const std::string p = decoupled ? shrunk() : name_;
@@ -180,7 +389,7 @@ Result<std::string> training_algorithm(const Options& options, const ModelSetup&
                                        const std::vector<bool>& decays) {
   OFSDP_ASSIGN_OR_RETURN(AlgorithmBuilder builder, AlgorithmBuilder::make(setup.file));
   OFSDP_RETURN_IF_ERROR(check_rate(options));
-  OFSDP_ASSIGN_OR_RETURN(const std::string loss, write_loss(setup, builder));
+  OFSDP_ASSIGN_OR_RETURN(const std::string loss, LossWriter(setup, builder).write());
   Names xs, wished;
   for (const Parameter& p : setup.graph.parameters) {
     if (p.trained) xs.push_back(p.name);

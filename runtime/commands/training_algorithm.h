@@ -1,10 +1,10 @@
-// training_algorithm: what a training command says - loss, trained set, optimizer, rate - as the
-// algorithm graph of a training_info (importer/dialects/training_info/algorithm_builder.h), so that the model file says it
-// itself. Optimizers become operators of ai.onnx.preview.training where these are the same (SGD with
-// momentum, Adagrad, Adam without eps), else elementwise nodes; schedules become nodes on the count
-// of updates.
+// training_algorithm: the training that a command describes (loss, trained set, optimizer, rate) as the
+// algorithm graph of a training_info, so that the model file says it itself. SGD with momentum,
+// Adagrad and Adam without eps become operators of ai.onnx.preview.training; other optimizers become
+// elementwise nodes. Schedules become nodes on the count of updates.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the flag that has no such form.
+// Threads: any. Errors: kInput naming the flag that has no such form (label smoothing, a plug-in's
+// loss or optimizer, --clip-grad-norm).
 #pragma once
 
 #include "importer/dialects/training_info/algorithm_builder.h"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "fsdp/comm/communicator.h"
+#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/specialize.h"
 #include "importer/passes/trained_set.h"
@@ -39,7 +40,7 @@ std::map<std::string, Shape> made_up_rows(const Graph& graph) {
 // The graph of a file for one batch, its training switches off.
 Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
                               const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(const Graph imported, import_onnx(file, registry));
+  OFSDP_ASSIGN_OR_RETURN(const Graph imported, import_onnx(file, {registry, &ort_operators()}));
   TrainedRules rules;  // what has other values than the file stays a parameter
   for (const NamedTensor& t : manifest.trained) rules.train.push_back(t.name);
   for (const NamedTensor& t : manifest.statistics) rules.train.push_back(t.name);
@@ -47,7 +48,7 @@ Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
   const int64_t fixed = fixed_batch(graph);
   OFSDP_ASSIGN_OR_RETURN(const auto shapes,
                          bind_inputs(graph, made_up_rows(graph), fixed > 0 ? fixed : kBatch));
-  return specialize(graph, shapes, Mode::kEval);
+  return specialize(graph, shapes, Mode::kEval, &ort_operators());
 }
 
 Status feed_inputs(const Graph& graph, Feeds& feeds) {
@@ -133,8 +134,8 @@ Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::str
   OFSDP_ASSIGN_OR_RETURN(const Outputs state, outputs_of(old_graph, from_state));
   OFSDP_ASSIGN_OR_RETURN(const Outputs after, outputs_of(new_graph, reader_of(file)));
   OFSDP_ASSIGN_OR_RETURN(const Outputs before, outputs_of(old_graph, from_input));
-  ForwardDifference difference{largest_difference(state, after), largest_difference(state, before),
-                               0};
+  ForwardDifference difference{.exported = largest_difference(state, after),
+                               .input = largest_difference(state, before)};
   for (const auto& [name, values] : state) {
     for (const float v : values) {
       difference.magnitude = std::max(difference.magnitude, static_cast<double>(std::abs(v)));

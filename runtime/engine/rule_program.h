@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "importer/dialects/training_info/update_rules.h"
+#include "importer/graph/update_rules.h"
 #include "runtime/program/program.h"
 
 namespace ofsdp::runtime {

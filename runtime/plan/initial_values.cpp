@@ -70,23 +70,23 @@ Status set_scalar(UpdateState& scalar, const Graph& graph, ValueId id, DType dty
   return {};
 }
 
-Result<Graph> specialized(const OnnxFile& model, const Registry& registry) {
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, registry));
-  if (graph.inputs.empty()) return specialize(graph, {}, Mode::kTrain);
+Result<Graph> specialized(const OnnxFile& model, const Operators& operators) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, operators));
+  if (graph.inputs.empty()) return specialize(graph, {}, Mode::kTrain, operators.lowering);
   return input_error("{}: input '{}': expected a graph without inputs", model.path(),
                      graph.value(graph.inputs[0]).name);
 }
 
 }  // namespace
 
-Status initialize(OnnxFile& file, UpdateRules* rules, const Registry& registry, uint64_t seed) {
+Status initialize(OnnxFile& file, UpdateRules* rules, const Operators& operators, uint64_t seed) {
   OFSDP_ASSIGN_OR_RETURN(const auto initializations, read_initializations(file));
   if (initializations.empty()) {
     return input_error("--initialize: {} has no initialization in a training_info", file.path());
   }
   auto source = std::make_shared<GraphValues>(seed);
   for (const Initialization& initialization : initializations) {
-    OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized(initialization.model, registry));
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized(initialization.model, operators));
     const int index = source->add(std::move(graph));
     for (const InitialBinding& binding : initialization.bindings) {
       const Graph& made = source->graph(index);

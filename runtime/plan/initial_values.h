@@ -7,13 +7,14 @@
 // (no initialization; a binding to a missing tensor; shapes that differ), what kernels say from read.
 #pragma once
 
-#include "importer/dialects/training_info/update_rules.h"
 #include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
+#include "importer/graph/lowering.h"
+#include "importer/graph/update_rules.h"
 
 namespace ofsdp::runtime {
 
 // Gives `file` the values of its initialization graphs, and `rules` those of its scalars.
-Status initialize(OnnxFile& file, UpdateRules* rules, const Registry& registry, uint64_t seed);
+Status initialize(OnnxFile& file, UpdateRules* rules, const Operators& operators, uint64_t seed);
 
 }  // namespace ofsdp::runtime

@@ -2,21 +2,16 @@
 
 #include <algorithm>
 
-#include "importer/onnx_import.h"
-#include "importer/passes/autodiff.h"
-#include "importer/passes/fusion/fusion.h"
-#include "importer/passes/given_backward.h"
-#include "importer/passes/layouts.h"
-#include "importer/passes/precision.h"
-#include "importer/passes/running_statistics.h"
+#include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/dialects/onnxruntime/ort_source.h"
+#include "importer/dialects/training_info/rules_source.h"
 #include "runtime/plan/initial_values.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-// The batch of a graph with a fixed leading axis is that number; another one that was asked for is
-// wrong.
-Status settle_batch(Options& options, const Graph& graph, int world) {
+// A graph with a fixed leading axis has that number as its batch; any other request is an error.
+Status resolve_batch(Options& options, const Graph& graph, int world) {
   const int64_t fixed = fixed_batch(graph);
   auto& given = options.batch.given;
   if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
@@ -28,7 +23,7 @@ Status settle_batch(Options& options, const Graph& graph, int world) {
                      options.batch.batch_size, graph.file, fixed);
 }
 
-// Of synthetic labels: what the prediction asks for.
+// Returns the row of synthetic labels that fits the prediction.
 Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
   const Value& prediction = specialized.value(specialized.find(loss.prediction));
   std::vector<int64_t> axes = prediction.desc.shape.axes();
@@ -49,50 +44,40 @@ class SetupMaker {
       : options_(options), registry_(registry), communicator_(communicator), ledger_(ledger) {}
 
   Result<ModelSetup> run() {
-    OFSDP_ASSIGN_OR_RETURN(ModelSetup setup,
-                           options_.artifacts.empty() ? open_model() : open_artifacts());
-    setup.param_dtype = options_.sharding.param_dtype;
-    OFSDP_RETURN_IF_ERROR(settle_batch(options_, setup.graph, communicator_.size()));
+    OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
+    ModelSetup setup(std::move(source));
+    OFSDP_RETURN_IF_ERROR(resolve_batch(options_, setup.graph, communicator_.size()));
     OFSDP_RETURN_IF_ERROR(open_columns(setup));
-    OFSDP_RETURN_IF_ERROR(settle_loss(setup));
-    OFSDP_RETURN_IF_ERROR(settle_trained(setup));
+    OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
+    OFSDP_RETURN_IF_ERROR(resolve_trained(setup));
     return setup;
   }
 
  private:
-  Result<ModelSetup> open_model() {
+  Result<std::unique_ptr<TrainingSource>> open_source() {
+    const Operators operators(registry_, &ort_operators());
+    if (!options_.artifacts.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(auto source, open_ort_source(options_.artifacts, operators));
+      options_.optimizer.steps_done = source->steps_done();
+      return source;
+    }
     const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
-    std::optional<UpdateRules> rules;
+    std::optional<TrainingInfo> info;
     if (options_.training_info) {
-      OFSDP_ASSIGN_OR_RETURN(rules, read_update_rules(file, registry_));
+      OFSDP_ASSIGN_OR_RETURN(info, read_training_info(file, operators));
     }
-    if (rules) OFSDP_RETURN_IF_ERROR(follow(*rules));
-    if (options_.initialize) OFSDP_RETURN_IF_ERROR(start_anew(file, rules));
-    OFSDP_ASSIGN_OR_RETURN(
-        const Graph graph,
-        import_onnx(file, registry_, rules ? ImportedPart::kWithLoss : ImportedPart::kModel));
-    OFSDP_ASSIGN_OR_RETURN(Graph chosen,
-                           choose_candidates(graph, {options_.freeze, options_.train}));
-    ModelSetup setup{std::move(file), std::move(chosen), {}, {}, {}, {}, {}};
-    setup.rules = std::move(rules);
-    return setup;
-  }
-
-  // Their training model brings its own backward; the optimizer goes on from their state.
-  Result<ModelSetup> open_artifacts() {
-    OFSDP_ASSIGN_OR_RETURN(OrtArtifacts artifacts, OrtArtifacts::open(options_.artifacts));
-    OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(artifacts.training, registry_));
-    OFSDP_RETURN_IF_ERROR(take_backward(artifacts, graph));
-    std::set<std::string> trained;
-    for (const OrtTensor& tensor : artifacts.checkpoint.trained) trained.insert(tensor.name);
-    OnnxFile file = std::move(artifacts.training);
-    ModelSetup setup{std::move(file), choose_given(graph, trained), {}, {}, {}, {}, {}};
-    if (artifacts.checkpoint.optimizer) {
-      options_.optimizer.steps_done = artifacts.checkpoint.optimizer->step;
+    if (info) OFSDP_RETURN_IF_ERROR(follow(info->rules));
+    if (options_.initialize && !info) {
+      return input_error("--initialize: {} has no training_info to follow", options_.model);
     }
-    setup.artifacts = std::make_shared<const OrtArtifacts>(std::move(artifacts));
-    return setup;
+    if (options_.initialize) {
+      OFSDP_RETURN_IF_ERROR(initialize(file, &info->rules, operators, options_.run.seed));
+    }
+    if (info) {
+      return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
+    }
+    return open_plain_source(std::move(file), operators, {options_.freeze, options_.train});
   }
 
   // The file says itself what is trained, and how.
@@ -109,60 +94,61 @@ class SetupMaker {
     return {};
   }
 
-  Status start_anew(OnnxFile& file, std::optional<UpdateRules>& rules) const {
-    if (rules) return initialize(file, &*rules, registry_, options_.run.seed);
-    return input_error("--initialize: {} has no training_info to follow", options_.model);
-  }
-
   Status open_columns(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
     const LossOptions& loss = options_.loss;
-    setup.loss = {loss.kind,   loss.output,       loss.prediction,
-                  loss.labels, loss.ignore_index, loss.label_smoothing};
+    GraphSettings settings{.loss = {loss.kind, loss.output, loss.prediction, loss.labels,
+                                    loss.ignore_index, loss.label_smoothing},
+                           .rows = {},
+                           .param_dtype = options_.sharding.param_dtype};
     auto names = spec.train.names();
     if (spec.synthetic) names = {loss.labels.empty() ? "labels" : loss.labels};
-    OFSDP_ASSIGN_OR_RETURN(setup.loss, resolve_labels(setup.graph, setup.loss, names));
-    const std::string label = label_column(setup.graph, setup.loss);
+    OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_labels(setup.graph, settings.loss, names));
+    const std::string label = label_column(setup.graph, settings.loss);
     OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, label,
                                                  communicator_, ledger_));
-    OFSDP_ASSIGN_OR_RETURN(setup.rows, input_rows(setup.data, setup.graph));
+    OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph));
     if (!label.empty() && setup.data.train)
-      setup.rows[label] = setup.data.train->stored(label)->row;
+      settings.rows[label] = setup.data.train->stored(label)->row;
+    setup.source->configure(std::move(settings));
     return {};
   }
 
-  Status settle_loss(ModelSetup& setup) {
+  Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = options_.batch.batch_size;
-    OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialize(setup.graph, shapes, Mode::kTrain));
-    OFSDP_ASSIGN_OR_RETURN(setup.loss, resolve_loss(graph, setup.loss));
-    const std::string label = label_column(setup.graph, setup.loss);
-    if (!label.empty() && !setup.rows.contains(label)) {
-      setup.rows[label] = label_row_of(graph, setup.loss, batch);
+    GraphSettings settings = setup.source->settings();
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
+    OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_loss(graph, settings.loss));
+    const std::string label = label_column(setup.graph, settings.loss);
+    if (!label.empty() && !settings.rows.contains(label)) {
+      settings.rows[label] = label_row_of(graph, settings.loss, batch);
     }
+    setup.source->configure(std::move(settings));
     return {};
   }
 
-  Status settle_trained(ModelSetup& setup) {
+  Status resolve_trained(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
-    OFSDP_ASSIGN_OR_RETURN(setup.graph, keep_reached(setup.graph, graph));
-    if (setup.rules) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
+    OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
+    setup.source->set_symbolic(std::move(reached));
+    if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
     OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     setup.count = loss_count(graph);
     return bind_data(setup.data, graph, options_.run.seed, setup.count);
   }
 
-  // What nothing would write to the trained file.
+  // Refuses an initialized value that nothing would write to the trained file.
   static Status check_initialized(const ModelSetup& setup) {
     const auto& weights = setup.file.initializers();
     for (const Parameter& p : setup.graph.parameters) {
       const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
       if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
-      const bool state = std::ranges::any_of(setup.rules->rules, [&](const UpdateRule& rule) {
-        return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
-          return s.training_info < 0 && s.initializer == p.name;
-        });
-      });
+      const bool state =
+          std::ranges::any_of(setup.source->updates()->rules, [&](const UpdateRule& rule) {
+            return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
+              return s.training_info < 0 && s.initializer == p.name;
+            });
+          });
       if (!state) {
         return input_error(
             "{}: initialization of '{}': expected an initializer that training "
@@ -173,13 +159,14 @@ class SetupMaker {
     return {};
   }
 
-  // An update without a gradient would be another one than the file says.
+  // An update without a gradient would not be the update in the file.
   static Status check_all_reached(const ModelSetup& setup) {
-    for (const std::string& name : setup.rules->trained) {
+    const UpdateRules& rules = *setup.source->updates();
+    for (const std::string& name : rules.trained) {
       for (const Parameter& p : setup.graph.parameters) {
         if (p.name != name || p.trained) continue;
         return input_error("{}: training_info: Gradient of '{}': '{}' is not trained: {}",
-                           setup.graph.file, setup.rules->loss, name, p.reason);
+                           setup.graph.file, rules.loss, name, p.reason);
       }
     }
     return {};
@@ -191,63 +178,11 @@ class SetupMaker {
   MemoryLedger& ledger_;
 };
 
-// Specialized, with its loss.
-Result<Graph> with_loss(const ModelSetup& setup, int64_t batch, Mode mode) {
-  OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, setup.rows, batch));
-  const bool forward_alone = mode == Mode::kEval && brings_backward(setup.graph);
-  OFSDP_ASSIGN_OR_RETURN(
-      const Graph graph,
-      specialize(forward_alone ? without_backward(setup.graph) : setup.graph, shapes, mode));
-  Shape labels;
-  if (const std::string column = label_column(graph, setup.loss); !column.empty()) {
-    std::vector<int64_t> axes{batch};
-    const auto& row = setup.rows.at(column).axes();
-    axes.insert(axes.end(), row.begin(), row.end());
-    labels = Shape(std::move(axes));
-  }
-  return attach_loss(graph, setup.loss, labels, mode == Mode::kEval);
-}
-
 }  // namespace
 
 Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
                                     Communicator& communicator, MemoryLedger& ledger) {
   return SetupMaker(options, registry, communicator, ledger).run();
-}
-
-// Fused, and in the type that nodes compute in.
-Result<Graph> ModelSetup::fused_graph(const Graph& graph,
-                                      const std::vector<ValueId>& wanted) const {
-  Graph fused = fuse(graph, wanted);
-  if (param_dtype == DType::kFloat32) return fused;
-  return lower_precision(fused, param_dtype);
-}
-
-Result<Graph> ModelSetup::training_graph(int64_t batch) const {
-  OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(*this, batch, Mode::kTrain));
-  OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
-  if (brings_backward(forward)) {
-    OFSDP_ASSIGN_OR_RETURN(const Graph ordered, order_backward(forward));
-    return assign_layouts(ordered);
-  }
-  std::vector<ValueId> wanted{forward.loss};
-  for (const Carried& c : forward.carried) wanted.push_back(c.next);
-  OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(forward, wanted));
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(fused));
-  return assign_layouts(graph);
-}
-
-Result<Graph> ModelSetup::gradient_graph(int64_t batch) const {
-  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(*this, batch, Mode::kTrain));
-  return autodiff(forward);
-}
-
-Result<Graph> ModelSetup::evaluation_graph(int64_t batch) const {
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(*this, batch, Mode::kEval));
-  std::vector<ValueId> wanted{graph.loss};
-  if (graph.matches != 0) wanted.push_back(graph.matches);
-  OFSDP_ASSIGN_OR_RETURN(const Graph fused, fused_graph(graph, wanted));
-  return assign_layouts(fused);
 }
 
 }  // namespace ofsdp::runtime

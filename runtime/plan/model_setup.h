@@ -1,43 +1,34 @@
-// ModelSetup: a model file made ready to train: imported, with its loss settled and its trained set
-// chosen. training_graph and evaluation_graph then give the finished graph of any micro-batch size.
+// ModelSetup: a model file ready to be trained: imported, its loss resolved, its trained set chosen,
+// its data open. The TrainingSource gives the finished graph of any micro-batch size.
 //
-// Ownership: owns the file and the graph; the registry outlives it. Threads: one; `make` is
-// collective (it opens data). Errors: kInput.
+// Owns the source; the registry outlives it. Threads: one. `make` is collective (it opens data).
+// Errors: kInput.
 #pragma once
 
 #include <memory>
 
-#include "importer/dialects/onnxruntime/ort_artifacts.h"
-#include "importer/dialects/training_info/update_rules.h"
-#include "importer/file/onnx_file.h"
-#include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
+#include "importer/training_source.h"
 #include "runtime/plan/data_setup.h"
 
 namespace ofsdp::runtime {
 
 struct ModelSetup {
-  OnnxFile file;
-  Graph graph;  // symbolic; its parameters say what is trained
-  LossSpec loss;
-  LossCount count;
-  DType param_dtype = DType::kFloat32;  // what nodes compute in
-  std::map<std::string, Shape> rows;    // a sample of each input, and of the label column
-  DataSetup data;
-  std::shared_ptr<const OrtArtifacts> artifacts = {};  // of a folder of them, else null
-  std::optional<UpdateRules> rules = {};  // of a model that says itself how it is trained
+  explicit ModelSetup(std::unique_ptr<TrainingSource> opened)
+      : source(std::move(opened)), file(source->file()), graph(source->symbolic()) {}
 
-  // Imports, opens the data, settles loss and trained set; settles options.batch for the world.
+  // Imports the model, opens the data, resolves loss and trained set, and options.batch for the
+  // number of ranks.
   static Result<ModelSetup> make(Options& options, const Registry& registry,
                                  Communicator& communicator, MemoryLedger& ledger);
 
-  Result<Graph> training_graph(int64_t batch) const;
-  Result<Graph> evaluation_graph(int64_t batch) const;
-  // The same as training_graph, for others to read: nothing fused, float32, no layouts.
-  Result<Graph> gradient_graph(int64_t batch) const;
+  Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
+  Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
 
- private:
-  Result<Graph> fused_graph(const Graph& graph, const std::vector<ValueId>& wanted) const;
+  std::unique_ptr<TrainingSource> source;
+  const OnnxFile& file;  // of the source, like the next
+  const Graph& graph;    // symbolic; its parameters say what is trained
+  LossCount count;
+  DataSetup data;
 };
 
 }  // namespace ofsdp::runtime

@@ -20,13 +20,7 @@ std::string optimizer_name(const OptimizerOptions& options) {
   return kNames[static_cast<size_t>(options.kind)];
 }
 
-// States of different rules share their places: state0, state1, ...
 void follow_rules(const UpdateRules& rules, const Graph& graph, RunPlan& run) {
-  std::vector<std::string> states;
-  for (size_t i = 0; i < rules.most_states(); ++i) states.push_back(format_text("state{}", i));
-  run.own_optimizer.name = "training_info";
-  run.own_optimizer.states = [states](const OptimizerSettings&) { return states; };
-  run.optimizer = &run.own_optimizer;
   for (const Parameter& p : graph.parameters) {
     const auto found = std::ranges::find(rules.trained, p.name);
     const bool trained = p.trained && found != rules.trained.end();
@@ -42,8 +36,9 @@ Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup
   run.settings = {options.weight_decay, options.momentum,       options.nesterov,
                   options.beta1,        options.beta2,          options.eps,
                   options.rho,          options.bias_correction};
-  if (setup.rules) {
-    follow_rules(*setup.rules, setup.graph, run);
+  if (const UpdateRules* rules = setup.source->updates()) {
+    run.optimizer = setup.source->optimizer();
+    follow_rules(*rules, setup.graph, run);
     return {};
   }
   const std::string name = optimizer_name(options);
@@ -74,7 +69,7 @@ Result<std::vector<std::pair<int, int64_t>>> stretches(const ModelSetup& setup, 
     state.owned_begin = owned.begin;
     state.owned_numel = owned.numel;
   }
-  OFSDP_ASSIGN_OR_RETURN(const auto program, UpdateProgram::make(*setup.rules));
+  OFSDP_ASSIGN_OR_RETURN(const auto program, UpdateProgram::make(*setup.source->updates()));
   const OptimizerStep step(*run.optimizer, run.settings, run.plan, units, run.decays, program.get(),
                            run.rules);
   std::vector<std::pair<int, int64_t>> list;
@@ -92,7 +87,7 @@ Result<std::vector<std::pair<int, int64_t>>> stretches(const ModelSetup& setup, 
 
 Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
   const bool on_device = run.device != nullptr && run.plan.offload == CpuOffload::kNone;
-  if (!setup.rules || !on_device) return {};
+  if (setup.source->updates() == nullptr || !on_device) return {};
   if (run.plan.param_dtype == DType::kFloat16) {
     return input_error(
         "{}: its training_info counts updates, and the device alone knows which ones float16 "
@@ -100,7 +95,8 @@ Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
         setup.graph.file);
   }
   OFSDP_ASSIGN_OR_RETURN(const auto list, stretches(setup, rank, run));
-  OFSDP_ASSIGN_OR_RETURN(run.device_rules, DeviceRulesPlan::make(*setup.rules, list, *run.kernels));
+  OFSDP_ASSIGN_OR_RETURN(run.device_rules,
+                         DeviceRulesPlan::make(*setup.source->updates(), list, *run.kernels));
   return {};
 }
 

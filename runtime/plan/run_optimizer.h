@@ -1,7 +1,7 @@
 // Which optimizer a run has, with which numbers, and what of it each parameter has: weight decay, or
 // the rule of a model with a training_info.
 //
-// Ownership: fills in `run`, whose optimizer points into `optimizers` or into `run`. Threads: any.
+// Ownership: fills in `run`, whose optimizer points into `optimizers` or the source. Threads: any.
 // Errors: kInput naming the flag.
 #pragma once
 

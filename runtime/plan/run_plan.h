@@ -31,9 +31,8 @@ struct RunPlan {
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
-  OptimizerDef own_optimizer;  // of a model with a training_info: the names of its states
-  std::vector<int> rules;      // and per parameter the rule that updates it, or -1
-  std::vector<bool> decays;    // per parameter
+  std::vector<int> rules;    // per parameter the rule of the source's update, or -1
+  std::vector<bool> decays;  // per parameter
   std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
   std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen
   int recompute_level = 0;               // of the training graphs; see fsdp/plan/recompute.h

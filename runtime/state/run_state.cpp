@@ -4,12 +4,10 @@
 #include <array>
 #include <cstring>
 
-#include "importer/dialects/training_info/state_places.h"
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/data/loader.h"
 #include "runtime/program/unit_overlap.h"
-#include "runtime/state/artifact_state.h"
 #include "runtime/state/checkpoint_state.h"
 
 namespace ofsdp::runtime {
@@ -62,9 +60,7 @@ Status RunState::load(CheckpointReader* checkpoint) {
   OFSDP_RETURN_IF_ERROR(load_kept());
   OFSDP_RETURN_IF_ERROR(load_frozen());
   if (checkpoint != nullptr) return load_state(*checkpoint, plan_, *this, communicator_.rank());
-  OFSDP_RETURN_IF_ERROR(load_weights());
-  return setup_.artifacts == nullptr ? Status{}
-                                     : load_moments(plan_, setup_, *this, communicator_.rank());
+  return load_weights();
 }
 
 Status RunState::make_executor(const ExecutorOptions& options) {
@@ -88,6 +84,7 @@ BoundProgram& RunState::program(const ProgramKey& key) {
   OFSDP_CHECK(false, "a micro-batch of {} samples was not planned", key.batch);
 }
 
+// Weights, and optimizer states that the source has.
 Status RunState::load_weights() {
   for (const Unit& unit : plan_.plan.units) {
     const UnitState& state = units_[static_cast<size_t>(unit.id)];
@@ -99,33 +96,19 @@ Status RunState::load_weights() {
       OFSDP_RETURN_IF_ERROR(
           setup_.file.read(source, part.in_parameter,
                            {state.owned + part.in_span, static_cast<size_t>(part.count)}));
-    }
-    if (setup_.rules) OFSDP_RETURN_IF_ERROR(load_states(unit));
-  }
-  return {};
-}
-
-// Optimizer state that the file has: of a training_info.
-Status RunState::load_states(const Unit& unit) {
-  const UnitState& state = units_[static_cast<size_t>(unit.id)];
-  for (const UnitParam& p : unit.params) {
-    const Overlap part = overlap(p, state.owned_begin, state.owned_begin + state.owned_numel);
-    if (part.count <= 0) continue;
-    const UpdateRule& rule =
-        setup_.rules->rules[static_cast<size_t>(plan_.rules[static_cast<size_t>(p.parameter)])];
-    for (size_t i = 0; i < rule.states.size(); ++i) {
-      OFSDP_ASSIGN_OR_RETURN(const StatePlace place, find_state(setup_.file, rule.states[i]));
-      OFSDP_RETURN_IF_ERROR(
-          setup_.file.read(state_source(setup_.file, place), part.in_parameter,
-                           {state.optimizer[i] + part.in_span, static_cast<size_t>(part.count)}));
+      for (size_t k = 0; k < state.optimizer.size(); ++k) {
+        OFSDP_RETURN_IF_ERROR(setup_.source->load_state(
+            parameter, k, part.in_parameter,
+            {state.optimizer[k] + part.in_span, static_cast<size_t>(part.count)}));
+      }
     }
   }
   return {};
 }
 
 Status RunState::make_optimizer(const std::vector<UnitState>& units) {
-  if (setup_.rules) {
-    OFSDP_ASSIGN_OR_RETURN(update_program_, UpdateProgram::make(*setup_.rules));
+  if (const UpdateRules* rules = setup_.source->updates()) {
+    OFSDP_ASSIGN_OR_RETURN(update_program_, UpdateProgram::make(*rules));
   }
   optimizer_ = std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units,
                                                plan_.decays, update_program_.get(), plan_.rules);

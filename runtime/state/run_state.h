@@ -14,12 +14,14 @@
 #pragma once
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
-#include "importer/write/model_output.h"
 #include "runtime/engine/cpu_engine.h"
 #include "runtime/engine/device/device_engine.h"
 #include "runtime/plan/run_plan.h"
 
 namespace ofsdp::runtime {
+
+// What the trained file says of a run after `updates` of it.
+TrainedState trained_state(const Options& options, int64_t updates);
 
 class RunState {
  public:
@@ -37,7 +39,7 @@ class RunState {
   std::span<std::byte> eval_staging() { return staging_.subspan(eval_staging_); }
   // Before held, kept or a save are read: of a device, what it holds now. Waits for it.
   Status fetch();
-  Status write_output(const std::string& path);
+  Status write_output(const std::string& path, const TrainedState& trained);
 
   // What this rank holds of a unit: its parameters (state -1) or a state of the optimizer.
   float* held(int unit, int state);
@@ -62,20 +64,18 @@ class RunState {
   Result<std::unique_ptr<DeviceOffload>> make_offload();
   Result<std::unique_ptr<DeviceRanks>> join_devices(double timeout_seconds);
   Status load_weights();
-  Status load_states(const Unit& unit);
   Status make_optimizer(const std::vector<UnitState>& units);
   Result<DeviceOptimizer> make_optimizer_of(Device& device);
   Status load_kept();
   Status load_frozen();
   Status load_converted(int parameter, const Span& elements, DType dtype, std::byte* target) const;
   void bind_programs(const MemoryBases& bases);
-  Result<ModelOutput> open_output(const std::string& path);
-  Status write_shares(ModelOutput& output) const;
-  Status write_unit(ModelOutput& output, const Unit& unit) const;
-  Status write_states(ModelOutput& output, const UnitState& state, const UnitParam& p,
-                      int64_t first, int64_t in_parameter, int64_t count) const;
-  Status write_scalars(ModelOutput& output) const;
-  Status write_carried(ModelOutput& output) const;
+  Result<std::unique_ptr<TrainedOutput>> open_output(const std::string& path,
+                                                     const TrainedState& trained);
+  Status write_shares(const TrainedOutput& output) const;
+  Status write_unit(const TrainedOutput& output, const Unit& unit) const;
+  Status write_scalars(const TrainedOutput& output) const;
+  Status write_carried(const TrainedOutput& output) const;
 
   const RunPlan& plan_;
   const ModelSetup& setup_;

@@ -3,13 +3,11 @@
 #include <array>
 #include <cstdio>
 
-#include "importer/write/output_files.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/plan/agreement.h"
 #include "runtime/plan/device_choice.h"
 #include "runtime/plan/predict/plan_choice.h"
 #include "runtime/report/plan_report.h"
-#include "runtime/state/artifact_state.h"
 #include "runtime/state/resume.h"
 #include "runtime/train/dtypes_lines.h"
 #include "runtime/train/offload_line.h"
@@ -77,9 +75,7 @@ class Session {
 
   Status check_output(const ModelSetup& setup) const {
     const std::string& path = options_.files.output;
-    if (setup.artifacts == nullptr) return check_output_path(path, setup.file);
-    return OrtOutput::check({*setup.artifacts, setup.file}, trained_state(options_, setup, 0),
-                            path);
+    return setup.source->check_output(path, trained_state(options_, 0));
   }
 
   // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
@@ -222,17 +218,11 @@ class Session {
       OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    OFSDP_RETURN_IF_ERROR(write_output(setup, plan, *state));
+    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
+    OFSDP_RETURN_IF_ERROR(
+        state->write_output(options_.files.output, trained_state(options_, updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
-  }
-
-  Status write_output(const ModelSetup& setup, const RunPlan& plan, RunState& state) {
-    const std::string& path = options_.files.output;
-    if (setup.artifacts == nullptr) return state.write_output(path);
-    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
-    return write_artifacts(plan, setup, state, communicator_,
-                           trained_state(options_, setup, updates), path);
   }
 
   // True when a signal has ended it early, with a checkpoint.

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "tests/support/namespaces.h"
+
 namespace {
 
 void check(const std::vector<ofsdp::OrtTensor>& tensors, size_t size) {

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 #include "tests/nodes/compare.h"
 #include "tests/nodes/expected.h"
 #include "tests/nodes/run_model.h"

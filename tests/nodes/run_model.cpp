@@ -8,7 +8,7 @@
 
 #include "importer/onnx_import.h"
 #include "importer/passes/specialize.h"
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 #include "tests/nodes/interpreter.h"
 #include "tests/support/namespaces.h"
 

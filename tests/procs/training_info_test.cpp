@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "importer/dialects/training_info/update_rules.h"
+#include "importer/graph/update_rules.h"
 #include "importer/file/onnx_file.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"

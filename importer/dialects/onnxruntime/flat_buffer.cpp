@@ -45,19 +45,19 @@ Result<FlatTable> FlatTable::at(std::span<const std::byte> bytes, int64_t at) {
   return table;
 }
 
-Result<int64_t> FlatTable::place(int slot, size_t bytes) const {
-  const int64_t entry = 4 + 2 * slot;
+Result<int64_t> FlatTable::place(FlatSlot slot, size_t bytes) const {
+  const int64_t entry = 4 + 2 * slot.index;
   if (entry + 2 > fields_size_) return 0;
   const int64_t offset = load<uint16_t>(fields_ + entry);
   if (offset == 0) return 0;
   if (offset < 4 || offset + static_cast<int64_t>(bytes) > size_) {
-    return input_error("is damaged: field {} of the table at byte {} is at byte {} of {}", slot,
-                       at_, offset, size_);
+    return input_error("is damaged: field {} of the table at byte {} is at byte {} of {}",
+                       slot.index, at_, offset, size_);
   }
   return at_ + offset;
 }
 
-Result<int64_t> FlatTable::target(int slot) const {
+Result<int64_t> FlatTable::target(FlatSlot slot) const {
   OFSDP_ASSIGN_OR_RETURN(const int64_t from, place(slot, 4));
   return from == 0 ? 0 : from + load<uint32_t>(from);
 }
@@ -74,7 +74,7 @@ Result<FlatBytes> FlatTable::vector(int64_t at, int64_t element) const {
   return FlatBytes{at + 4, count};
 }
 
-Result<std::string> FlatTable::text(int slot) const {
+Result<std::string> FlatTable::text(FlatSlot slot) const {
   OFSDP_ASSIGN_OR_RETURN(const int64_t at, target(slot));
   if (at == 0) return std::string();
   OFSDP_ASSIGN_OR_RETURN(const FlatBytes found, vector(at, 1));
@@ -86,14 +86,14 @@ Result<std::string> FlatTable::text(int slot) const {
                      static_cast<size_t>(found.count));
 }
 
-Result<std::optional<FlatTable>> FlatTable::table(int slot) const {
+Result<std::optional<FlatTable>> FlatTable::table(FlatSlot slot) const {
   OFSDP_ASSIGN_OR_RETURN(const int64_t place, target(slot));
   if (place == 0) return std::optional<FlatTable>();
   OFSDP_ASSIGN_OR_RETURN(FlatTable found, at(bytes_, place));
   return std::optional<FlatTable>(found);
 }
 
-Result<std::vector<FlatTable>> FlatTable::tables(int slot) const {
+Result<std::vector<FlatTable>> FlatTable::tables(FlatSlot slot) const {
   std::vector<FlatTable> list;
   OFSDP_ASSIGN_OR_RETURN(const int64_t place, target(slot));
   if (place == 0) return list;
@@ -106,7 +106,7 @@ Result<std::vector<FlatTable>> FlatTable::tables(int slot) const {
   return list;
 }
 
-Result<std::vector<int64_t>> FlatTable::integers(int slot) const {
+Result<std::vector<int64_t>> FlatTable::integers(FlatSlot slot) const {
   std::vector<int64_t> list;
   OFSDP_ASSIGN_OR_RETURN(const int64_t place, target(slot));
   if (place == 0) return list;
@@ -115,7 +115,7 @@ Result<std::vector<int64_t>> FlatTable::integers(int slot) const {
   return list;
 }
 
-Result<std::optional<FlatBytes>> FlatTable::bytes(int slot) const {
+Result<std::optional<FlatBytes>> FlatTable::bytes(FlatSlot slot) const {
   OFSDP_ASSIGN_OR_RETURN(const int64_t place, target(slot));
   if (place == 0) return std::optional<FlatBytes>();
   OFSDP_ASSIGN_OR_RETURN(const FlatBytes found, vector(place, 1));
@@ -124,7 +124,7 @@ Result<std::optional<FlatBytes>> FlatTable::bytes(int slot) const {
 
 FlatWriter::FlatWriter(const std::string& identifier) : text_(4, '\0') { text_ += identifier; }
 
-// So that what follows `before` more bytes is aligned.
+// Aligns the byte after `before` more bytes.
 void FlatWriter::align(size_t alignment, size_t before) {
   while ((text_.size() + before) % alignment != 0) text_ += '\0';
 }
@@ -133,15 +133,15 @@ void FlatWriter::append(const void* data, size_t bytes) {
   text_.append(static_cast<const char*>(data), bytes);
 }
 
-std::map<int, size_t> FlatWriter::table(const std::map<int, size_t>& fields) {
-  const int slots = fields.empty() ? 0 : fields.rbegin()->first + 1;
+std::map<FlatSlot, size_t> FlatWriter::table(const std::map<FlatSlot, size_t>& fields) {
+  const int slots = fields.empty() ? 0 : fields.rbegin()->first.index + 1;
   std::vector<uint16_t> entries(static_cast<size_t>(slots) + 2, 0);
   entries[0] = static_cast<uint16_t>(2 * entries.size());
   size_t size = 8;  // the distance of the fields, and what aligns the first
   for (const size_t bytes : {8, 4, 1}) {
     for (const auto& [slot, field] : fields) {
       if (field != bytes) continue;
-      entries[static_cast<size_t>(slot) + 2] = static_cast<uint16_t>(size);
+      entries[static_cast<size_t>(slot.index) + 2] = static_cast<uint16_t>(size);
       size += bytes;
     }
   }
@@ -153,38 +153,39 @@ std::map<int, size_t> FlatWriter::table(const std::map<int, size_t>& fields) {
   last_ = text_.size();
   text_.resize(last_ + size, '\0');
   set(last_, static_cast<int32_t>(last_ - start));
-  std::map<int, size_t> places;
+  std::map<FlatSlot, size_t> places;
   for (const auto& [slot, bytes] : fields) {
-    places[slot] = last_ + entries[static_cast<size_t>(slot) + 2];
+    places.emplace(slot, last_ + entries[static_cast<size_t>(slot.index) + 2]);
   }
   return places;
 }
 
 std::vector<size_t> FlatWriter::tables(size_t count) {
   align(4);
-  last_ = text_.size();
-  const auto length = static_cast<uint32_t>(count);
-  append(&length, sizeof(length));
+  last_ = add_length(count);
   std::vector<size_t> places;
   for (size_t i = 0; i < count; ++i) places.push_back(text_.size() + 4 * i);
   text_.resize(text_.size() + 4 * count, '\0');
   return places;
 }
 
+size_t FlatWriter::add_length(size_t count) {
+  const size_t at = text_.size();
+  const auto length = static_cast<uint32_t>(count);
+  append(&length, sizeof(length));
+  return at;
+}
+
 size_t FlatWriter::text(const std::string& text) {
   align(4);
-  const size_t at = text_.size();
-  const auto length = static_cast<uint32_t>(text.size());
-  append(&length, sizeof(length));
+  const size_t at = add_length(text.size());
   append(text.c_str(), text.size() + 1);  // strings end with a zero that is not counted
   return at;
 }
 
 size_t FlatWriter::integers(const std::vector<int64_t>& values) {
   align(8, 4);
-  const size_t at = text_.size();
-  const auto length = static_cast<uint32_t>(values.size());
-  append(&length, sizeof(length));
+  const size_t at = add_length(values.size());
   append(values.data(), 8 * values.size());
   return at;
 }

@@ -3,17 +3,15 @@
 //
 //   PREFIXtraining_model.onnx   forward, loss and backward; parameters and accumulators are inputs
 //   PREFIXeval_model.onnx       forward and loss
-//   PREFIXoptimizer_model.onnx  see importer/dialects/onnxruntime/ort_optimizer.h; may be absent
-//   PREFIXcheckpoint            parameters and optimizer state: importer/dialects/onnxruntime/ort_checkpoint.h
+//   PREFIXoptimizer_model.onnx  ort_optimizer.h; may be absent
+//   PREFIXcheckpoint            parameters and optimizer state: ort_checkpoint.h
 //
-// `training` is the training model as an ordinary file: its weights are those of the checkpoint, read
-// from there in place; its accumulators (InPlaceAccumulatorV2) are gone, the gradients that they
-// took are outputs, and what backward starts from (a constant 1) is an input. take_backward, after
-// import_onnx, makes the graph one that brings its own backward: gradients of its parameters, and
-// graph.loss_weight where backward starts, so that a micro-batch counts with its share of the global
-// batch.
+// `training` is the training model made an ordinary file. Its weights are those of the checkpoint,
+// read from there in place. Its accumulators (InPlaceAccumulatorV2) are gone; the gradients that they
+// took are outputs. The constant 1 from which backward starts is an input.
 //
-// Ownership: values; the files stay open. Threads: any. Errors: kInput naming file and tensor or node.
+// All members are values; the files stay open. Threads: any. Errors: kInput naming file and tensor or
+// node.
 // https://onnxruntime.ai/docs/api/python/on_device_training/training_artifacts.html
 #pragma once
 
@@ -22,7 +20,6 @@
 
 #include "importer/dialects/onnxruntime/ort_checkpoint.h"
 #include "importer/file/onnx_file.h"
-#include "importer/graph/graph.h"
 
 namespace ofsdp::importer {
 
@@ -30,7 +27,7 @@ struct OrtPaths {
   std::string training, eval, optimizer, checkpoint;  // optimizer: empty when absent
 };
 
-// Whether `folder` is one of artifacts, judged by its training model.
+// Returns whether `folder` holds artifacts, judged by its training model.
 bool is_ort_folder(const std::string& folder);
 Result<OrtPaths> ort_paths(const std::string& folder);
 
@@ -43,7 +40,6 @@ struct OrtArtifacts {
   OrtPaths paths;
   OnnxFile training;
   OrtCheckpoint checkpoint;
-  std::string loss;  // its first output
   std::string seed;  // the gradient of the loss
   std::vector<OrtGradient> gradients;
 
@@ -54,8 +50,5 @@ struct OrtArtifacts {
 Initializer as_initializer(const OrtTensor& tensor, int file = 0);
 
 Result<OrtCheckpoint> open_ort_checkpoint(const std::string& path);
-
-// `graph` is the import of artifacts.training.
-Status take_backward(const OrtArtifacts& artifacts, Graph& graph);
 
 }  // namespace ofsdp::importer

@@ -1,5 +1,5 @@
-// OrtCheckpoint: the file `checkpoint` of ONNX Runtime's training API, without the bytes of its
-// tensors: where they lie. A FlatBuffer with the identifier ODTC:
+// OrtCheckpoint: the file `checkpoint` of ONNX Runtime's training API without the bytes of its
+// tensors; it has their places. A FlatBuffer with the identifier ODTC:
 //
 //   Checkpoint      0 version i32 | 1 ModuleState | 2 [OptimizerGroup] | 3 PropertyBag
 //   ModuleState     0 [Tensor] trained | 1 [Tensor] frozen | 2 nominal u8 | 3 external data u8
@@ -8,11 +8,11 @@
 //   PropertyBag     0 [Int] | 1 [Float] | 2 [String], each 0 name | 1 value (i64, f32, text)
 //   Tensor          0 name | 2 dims [i64] | 3 ONNX type i32 | 4 data [u8] | 6 external offset i64
 //
-// describe_ort_checkpoint begins one: its text, and where each tensor's bytes go (their number in the
-// four bytes before them).
+// describe_ort_checkpoint begins such a file: its text, and the place of each tensor's bytes, whose
+// number goes into the four bytes before them.
 //
-// Ownership: values. Threads: any. Errors: kInput, without the file's name: damaged or foreign
-// bytes, a version that is not known, a tensor whose bytes are not those of its shape, two of a name.
+// All members are values. Threads: any. Errors: kInput, without the file's name: damaged or foreign
+// bytes, an unknown version, a tensor whose bytes do not match its shape, two tensors of one name.
 #pragma once
 
 #include <optional>
@@ -65,8 +65,8 @@ struct OrtCheckpoint {
 
 Result<OrtCheckpoint> read_ort_checkpoint(std::span<const std::byte> bytes);
 
-// The beginning of a file with these tensors, whose `offset`s are set. Errors: more bytes than a
-// FlatBuffer holds.
+// Returns the beginning of a file with these tensors and sets their `offset`s. kInput for more bytes
+// than a FlatBuffer holds.
 Result<std::string> describe_ort_checkpoint(OrtCheckpoint& checkpoint);
 
 }  // namespace ofsdp::importer

@@ -1,25 +1,256 @@
 #include "importer/dialects/onnxruntime/ort_gradients.h"
 
 #include <algorithm>
+#include <map>
 
-#include "importer/dialects/onnxruntime/ort_gradient_operands.h"
+#include "importer/graph/graph_uses.h"
 
 namespace ofsdp::importer {
 namespace {
 
-const OrtGradientRule& rule_of(const Node& node) {
-  const auto& rules = ort_gradient_rules();
-  return *std::ranges::find(rules, node.op->name, &OrtGradientRule::name);
+// What an input of the gradient operator is.
+struct OrtOperand {
+  enum class Kind {
+    kInput,   // of the forward operator
+    kOutput,  // of the forward operator
+    kGrad,    // of an output of it
+    kShape    // the shape of an input, as a constant
+  };
+  Kind kind = Kind::kInput;
+  size_t index = 0;
+};
+
+struct OrtGradientRule {
+  std::string name;     // "ReluGrad"
+  std::string forward;  // "Relu", or "com.microsoft.BiasGelu"
+  std::vector<OrtOperand> operands;
+  std::vector<size_t> gives;  // per output: the forward input whose gradient it is
+  int of_maker = -1;  // an operand that the forward node made: the node itself tells the rest
+  bool by_name =
+      false;  // the forward node is found by the name of the gradient's: "pool1_Grad/..."
+};
+
+using Kind = OrtOperand::Kind;
+
+constexpr OrtOperand kDy{Kind::kGrad, 0};
+constexpr OrtOperand in(size_t index) { return {Kind::kInput, index}; }
+constexpr OrtOperand out(size_t index) { return {Kind::kOutput, index}; }
+constexpr OrtOperand shape_of(size_t index) { return {Kind::kShape, index}; }
+
+const std::vector<OrtGradientRule>& rules() {
+  static const std::vector<OrtGradientRule> table{
+      {"ReluGrad", "Relu", {kDy, out(0)}, {0}},
+      {"SigmoidGrad", "Sigmoid", {kDy, out(0)}, {0}},
+      {"TanhGrad", "Tanh", {kDy, out(0)}, {0}},
+      {"SinGrad", "Sin", {kDy, in(0)}, {0}},
+      {"GeluGrad", "com.microsoft.Gelu", {kDy, in(0)}, {0}},
+      {"FastGeluGrad", "com.microsoft.FastGelu", {kDy, in(0)}, {0}},
+      {"QuickGeluGrad", "com.microsoft.QuickGelu", {kDy, in(0)}, {0}},
+      {"BiasGeluGrad_dX", "com.microsoft.BiasGelu", {kDy, in(0), in(1)}, {0}},
+      {"BiasFastGeluGrad_dX", "com.microsoft.FastGelu", {kDy, in(0), in(1)}, {0}},
+      {"LeakyReluGrad", "LeakyRelu", {kDy, in(0)}, {0}},  // slopes agree: it is given Y
+      {"SoftmaxGrad", "Softmax", {kDy, out(0)}, {0}},
+      {"SoftmaxGrad_13", "Softmax", {kDy, out(0)}, {0}},
+      {"LogSoftmaxGrad", "LogSoftmax", {kDy, out(0)}, {0}},
+      {"LogSoftmaxGrad_13", "LogSoftmax", {kDy, out(0)}, {0}},
+      {"DivGrad", "Div", {kDy, in(0), in(1)}, {0, 1}},
+      {"ConvGrad", "Conv", {kDy, in(0), in(1)}, {0, 1, 2}},
+      {"ConvTransposeGrad", "ConvTranspose", {kDy, in(0), in(1)}, {0, 1, 2}},
+      {"MaxPoolGrad", "MaxPool", {kDy, out(1)}, {0}, 1},
+      {"AveragePoolGrad", "AveragePool", {kDy}, {0}, -1, true},
+      {"DropoutGrad", "Dropout", {kDy, out(1), in(1), in(2)}, {0}},
+      {"GatherGrad", "Gather", {shape_of(0), in(1), kDy}, {0}},
+      {"GatherElementsGrad", "GatherElements", {kDy, shape_of(0), in(1)}, {0}},
+      {"GatherNDGrad", "GatherND", {shape_of(0), in(1), kDy}, {0}},
+      {"SliceGrad", "Slice", {kDy, shape_of(0), in(1), in(2), in(3), in(4)}, {0}},
+      {"LayerNormalizationGrad",
+       "LayerNormalization",
+       {kDy, in(0), in(1), out(1), out(2)},
+       {0, 1, 2}},
+      {"SimplifiedLayerNormalizationGrad",
+       "SimplifiedLayerNormalization",
+       {kDy, in(0), in(1), out(1)},
+       {0, 1}},
+      {"BatchNormalizationGrad",
+       "BatchNormalization",
+       {kDy, in(0), in(1), out(3), out(4)},
+       {0, 1, 2},
+       3},
+      {"SoftmaxCrossEntropyLossGrad", "SoftmaxCrossEntropyLoss", {kDy, out(1), in(1), in(2)}, {0}}};
+  return table;
 }
 
-// The forward node as its gradient rule sees it, with the backward nodes going into the graph.
+// The operands where the forward operator's gradient rule looks for them. An input of which only
+// the shape is known has a stand-in: a value that no node makes or reads.
+struct OrtGradientOperands {
+  Attributes attributes;                        // of the forward operator
+  std::vector<ValueId> inputs, outputs, grads;  // of it; 0: absent
+  int maker = -1;                               // the forward node, where the rule needs it
+  int stand_ins = 0;                            // for inputs whose gradient is wanted
+};
+
+// Returns whether `node` gives the gradient of that forward input.
+bool gives_gradient(const Node& node, const OrtGradientRule& rule, size_t input) {
+  for (size_t k = 0; k < rule.gives.size() && k < node.outputs.size(); ++k) {
+    if (rule.gives[k] == input && node.outputs[k] != 0) return true;
+  }
+  return false;
+}
+
+class OperandPlacer {
+ public:
+  OperandPlacer(Graph& graph, const Node& node, const OrtGradientRule& rule)
+      : graph_(graph), node_(node), rule_(rule) {
+    made_.attributes = node.attributes;
+  }
+
+  Result<OrtGradientOperands> run() {
+    OFSDP_RETURN_IF_ERROR(assign_all());
+    return std::move(made_);
+  }
+
+ private:
+  Status assign_all() {
+    if (rule_.of_maker >= 0 || rule_.by_name) OFSDP_RETURN_IF_ERROR(find_maker());
+    for (size_t i = 0; i < node_.inputs.size(); ++i) {
+      if (i >= rule_.operands.size()) {
+        return input_error("expected at most {} inputs, found {}", rule_.operands.size(),
+                           node_.inputs.size());
+      }
+      if (node_.inputs[i] == 0) continue;
+      OFSDP_RETURN_IF_ERROR(assign(rule_.operands[i], node_.inputs[i]));
+    }
+    if (made_.grads.empty() || made_.grads[0] == 0)
+      return input_error("has no gradient among its inputs");
+    for (const size_t input : rule_.gives) {
+      if (input < made_.inputs.size() && made_.inputs[input] != 0) continue;
+      if (gives_gradient(node_, rule_, input)) put(made_.inputs, input, stand_in(input));
+    }
+    OFSDP_RETURN_IF_ERROR(check_gradient());
+    return check_softmax();
+  }
+
+  // The gradient must have the shape of the output where that is known: a kernel would read outside
+  // of it.
+  Status check_gradient() const {
+    if (made_.stand_ins > 0) return ok_status();
+    Node forward{&graph_.registry->get(rule_.forward),
+                 node_.name,
+                 made_.attributes,
+                 made_.inputs,
+                 {1},
+                 false};
+    const TensorDesc& found = graph_.value(made_.grads[0]).desc;
+    for (const ValueId id : forward.inputs) {
+      if (id == 0) return ok_status();
+    }
+    if (static_cast<int>(forward.inputs.size()) < forward.op->min_inputs) return ok_status();
+    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, forward));
+    if (descs[0].shape == found.shape) return ok_status();
+    return input_error("expected a gradient of shape {}, found '{}' of shape {}",
+                       descs[0].shape.text(), graph_.value(made_.grads[0]).name,
+                       found.shape.text());
+  }
+
+  Status assign(const OrtOperand& operand, ValueId id) {
+    switch (operand.kind) {
+      case Kind::kInput:
+        put(made_.inputs, operand.index, id);
+        return ok_status();
+      case Kind::kOutput:
+        put(made_.outputs, operand.index, id);
+        return ok_status();
+      case Kind::kGrad:
+        put(made_.grads, operand.index, id);
+        return ok_status();
+      case Kind::kShape:
+        break;
+    }
+    const ConstantPtr shape = graph_.value(id).constant;
+    if (shape == nullptr || shape->desc.dtype != DType::kInt64) {
+      return input_error("'{}' is a shape that is not known while planning", graph_.value(id).name);
+    }
+    const auto* axes = reinterpret_cast<const int64_t*>(shape->bytes.data());
+    put(made_.inputs, operand.index, of_shape(Shape({axes, axes + shape->desc.numel()})));
+    return ok_status();
+  }
+
+  static void put(std::vector<ValueId>& list, size_t index, ValueId id) {
+    if (list.size() <= index) list.resize(index + 1, 0);
+    list[index] = id;
+  }
+
+  // Returns a value that no node reads: only its shape is used.
+  ValueId of_shape(const Shape& shape) {
+    const DType dtype = DType::kFloat32;
+    return GraphEditor(graph_).add_value(
+        {node_.name + ".of", ValueKind::kActivation, {dtype, shape}});
+  }
+
+  // Returns a value for an input of which the gradient operator knows only the gradient. Its shape
+  // is that of the second operand's first axis (a bias) or of the gradient that arrives.
+  ValueId stand_in(size_t input) {
+    ++made_.stand_ins;
+    if (input == 0) return of_shape(graph_.value(made_.grads[0]).desc.shape);
+    const Shape& other = graph_.value(made_.inputs[1]).desc.shape;
+    if (rule_.forward == "ConvTranspose") {
+      return of_shape(Shape{graph_.value(made_.grads[0]).desc.shape[1]});
+    }
+    return rule_.forward == "Conv" ? of_shape(Shape{other[0]}) : of_shape(other);
+  }
+
+  bool is_maker(const Node& forward) const {
+    if (rule_.by_name) {
+      return forward.op->full_name() == rule_.forward &&
+             node_.name.starts_with(forward.name + "_Grad/");
+    }
+    const auto operand = static_cast<size_t>(rule_.of_maker);
+    const ValueId made = operand < node_.inputs.size() ? node_.inputs[operand] : 0;
+    return made != 0 && std::ranges::find(forward.outputs, made) != forward.outputs.end();
+  }
+
+  Status find_maker() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (is_maker(graph_.nodes[n])) made_.maker = static_cast<int>(n);
+    }
+    if (made_.maker >= 0 &&
+        graph_.nodes[static_cast<size_t>(made_.maker)].op->full_name() == rule_.forward) {
+      made_.inputs = graph_.nodes[static_cast<size_t>(made_.maker)].inputs;
+      made_.attributes = graph_.nodes[static_cast<size_t>(made_.maker)].attributes;
+      return ok_status();
+    }
+    return input_error("expected a node {} that this is the gradient of, found none",
+                       rule_.forward);
+  }
+
+  // Before opset 13 Softmax took all axes from `axis` on as one, and its gradient kept its name.
+  Status check_softmax() {
+    const std::string& name = node_.op->name;
+    if (name != "SoftmaxGrad" && name != "LogSoftmaxGrad") return ok_status();
+    const int rank = graph_.value(made_.grads[0]).desc.shape.rank();
+    const int64_t axis = node_.attributes.i("axis", 1);
+    if (axis != -1 && axis != rank - 1) {
+      return input_error("axis {} of {}: before opset 13 only the last axis is supported", axis,
+                         rank);
+    }
+    made_.attributes.set("axis", int64_t{-1});
+    return ok_status();
+  }
+
+  Graph& graph_;
+  const Node& node_;
+  const OrtGradientRule& rule_;
+  OrtGradientOperands made_;
+};
+
+// The forward node as its gradient rule sees it; backward nodes go into the graph.
 class ForwardView final : public GradBuilder {
  public:
   ForwardView(Graph& graph, const Node& node, const OrtGradientRule& rule)
       : graph_(graph), node_(node), rule_(rule) {}
 
   Status run() {
-    auto placed = place_operands(graph_, node_, rule_);
+    auto placed = OperandPlacer(graph_, node_, rule_).run();
     if (!placed.ok()) return std::move(placed).status().with_prefix(graph_.describe(node_));
     operands_ = *std::move(placed);
     const size_t first = graph_.nodes.size();
@@ -89,7 +320,7 @@ class ForwardView final : public GradBuilder {
     return refs;
   }
 
-  // An output that the file does not ask the forward node for.
+  // Returns an output that the file does not ask the forward node for.
   ValueId ask_maker(size_t i) {
     Node& node = graph_.nodes[static_cast<size_t>(operands_.maker)];
     if (node.outputs.size() <= i) node.outputs.resize(i + 1, 0);
@@ -97,16 +328,11 @@ class ForwardView final : public GradBuilder {
     const ValueId id = GraphEditor(graph_).add_value(
         {format_text("{}.{}", node.name, i), ValueKind::kActivation, {}});
     node.outputs[i] = id;
-    auto descs = infer_outputs(graph_, node);
-    if (descs.ok()) {
-      graph_.value(id).desc = (*descs)[i];
-    } else {
-      fail(std::move(descs).status());
-    }
+    if (auto descs = infer_descs(graph_, node); !descs.ok()) fail(std::move(descs).status());
     return id;
   }
 
-  // The gradient under the name of the node's output: its maker writes there.
+  // Gives the gradient the name of the node's output: its maker writes there.
   Status give(size_t output, size_t first) {
     const ValueId to = node_.outputs[output];
     const auto found = gradients_.find(rule_.gives[output]);
@@ -146,8 +372,15 @@ class ForwardView final : public GradBuilder {
 
 }  // namespace
 
+std::vector<std::string> ort_gradient_names() {
+  std::vector<std::string> names;
+  for (const OrtGradientRule& rule : rules()) names.push_back(rule.name);
+  return names;
+}
+
 Status replace_gradient(Graph& graph, const Node& node) {
-  return ForwardView(graph, node, rule_of(node)).run();
+  const auto rule = std::ranges::find(rules(), node.op->name, &OrtGradientRule::name);
+  return ForwardView(graph, node, *rule).run();
 }
 
 }  // namespace ofsdp::importer

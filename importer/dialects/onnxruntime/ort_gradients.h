@@ -1,9 +1,9 @@
-// The gradient operators of ONNX Runtime in terms of ours: which forward operator each belongs to,
-// and what its inputs and outputs are to that operator. replace_gradient asks the forward operator's
-// gradient rule for the nodes, as autodiff would; docs/from-onnxruntime-training.md has the list.
+// The gradient operators of ONNX Runtime in terms of ours. A table says which forward operator each
+// belongs to and what its inputs and outputs are to that operator. replace_gradient asks the forward
+// operator's gradient rule for the nodes, as autodiff does; docs/from-onnxruntime-training.md has
+// the list.
 //
-// Ownership: the rules are constants of the program. Threads: any. Errors: kInput with file, node,
-// expected and found.
+// Threads: any. Errors: kInput with file, node, expected and found.
 #pragma once
 
 #include <string>
@@ -13,31 +13,9 @@
 
 namespace ofsdp::importer {
 
-// What an input of the gradient operator is.
-struct OrtOperand {
-  enum class Kind {
-    kInput,   // of the forward operator
-    kOutput,  // of the forward operator
-    kGrad,    // of an output of it
-    kShape    // the shape of an input, as a constant
-  };
-  Kind kind = Kind::kInput;
-  size_t index = 0;
-};
+std::vector<std::string> ort_gradient_names();  // of the table
 
-struct OrtGradientRule {
-  std::string name;     // "ReluGrad"
-  std::string forward;  // "Relu", or "com.microsoft.BiasGelu"
-  std::vector<OrtOperand> operands;
-  std::vector<size_t> gives;  // per output: the forward input whose gradient it is
-  int of_maker = -1;  // an operand that the forward node made: the node itself tells the rest
-  bool by_name =
-      false;  // the forward node is found by the name of the gradient's: "pool1_Grad/..."
-};
-
-const std::vector<OrtGradientRule>& ort_gradient_rules();
-
-// Adds the nodes in place of `node`, whose operator has a rule.
+// Adds nodes in place of `node`. REQUIRES: the table has its operator.
 Status replace_gradient(Graph& graph, const Node& node);
 
 }  // namespace ofsdp::importer

@@ -10,6 +10,8 @@ namespace {
 
 constexpr const char* kMicrosoft = "com.microsoft";
 
+constexpr const char* kOf = "of";  // attribute of gradient_sum: the value whose gradient it makes
+
 // Operators of ONNX under another name.
 const std::map<std::string, std::string>& renamed() {
   static const std::map<std::string, std::string> names{{"ReduceSumTraining", "ReduceSum"},
@@ -28,7 +30,7 @@ std::map<std::string, OpDef> make_operators() {
   };
   for (const auto& [name, op] : renamed()) add(name);
   for (const char* name : kComputed) add(name);
-  for (const OrtGradientRule& rule : ort_gradient_rules()) add(rule.name);
+  for (const std::string& name : ort_gradient_names()) add(name);
   return made;
 }
 
@@ -37,12 +39,22 @@ const std::map<std::string, OpDef>& operators() {
   return made;
 }
 
-// One such node.
+// The operator of an Identity whose input may have to be summed; see [Note: sums left out].
+const OpDef& gradient_sum() {
+  static const OpDef op{.domain = kMicrosoft, .name = "Identity", .min_inputs = 1};
+  return op;
+}
+
+// Replaces one such node.
 class Replacement {
  public:
   Replacement(Graph& graph, Node& node) : graph_(graph), node_(node) {}
 
   Result<bool> run() {
+    if (node_.op == &gradient_sum()) {
+      sum_gradient();
+      return false;
+    }
     const std::string& name = node_.op->name;
     if (const auto other = renamed().find(name); other != renamed().end()) {
       rename(other->second);
@@ -62,7 +74,7 @@ class Replacement {
     return input_error("{}: {}", graph_.describe(node_), status.message());
   }
 
-  void settle(size_t output, ConstantPtr constant) {
+  void set_constant(size_t output, ConstantPtr constant) {
     if (output >= node_.outputs.size() || node_.outputs[output] == 0) return;
     Value& value = graph_.value(node_.outputs[output]);
     value.kind = ValueKind::kConstant;
@@ -72,11 +84,11 @@ class Replacement {
 
   void rename(const std::string& op) {
     node_.op = &graph_.registry->get(op);
-    if (op == "Concat") settle_lengths();
+    if (op == "Concat") set_lengths();
   }
 
-  // The second output of ConcatTraining: the lengths of what it joins.
-  void settle_lengths() {
+  // The second output of ConcatTraining holds the lengths of its inputs.
+  void set_lengths() {
     if (node_.outputs.size() < 2) return;
     std::vector<int64_t> lengths;
     for (const ValueId id : node_.inputs) {
@@ -85,8 +97,21 @@ class Replacement {
       lengths.push_back(shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)]);
     }
     const auto count = static_cast<int64_t>(lengths.size());
-    settle(1, make_constant<int64_t>(DType::kInt64, Shape{count}, lengths));
+    set_constant(1, make_constant<int64_t>(DType::kInt64, Shape{count}, lengths));
     node_.outputs.resize(1);
+  }
+
+  void sum_gradient() {
+    const auto of = static_cast<ValueId>(node_.attributes.i(kOf, 0));
+    const Shape& shape = graph_.value(of).desc.shape;
+    const TensorDesc& gradient = graph_.value(node_.inputs[0]).desc;
+    const auto joint = broadcast(shape, gradient.shape);
+    const bool same = graph_.loss_weight == 0 || shape == gradient.shape;
+    node_.op = &graph_.registry->get("Identity");
+    node_.attributes = {};
+    if (same || !joint.ok() || !(*joint == gradient.shape)) return;
+    node_.op = &graph_.registry->get("ofsdp.SumTo");
+    node_.attributes = {{"shape", shape.axes()}};
   }
 
   // Y = X scale, or X / scale with scale_down; the scale is a number of any type.
@@ -125,7 +150,7 @@ class Replacement {
       return wrong(input_error("expected 2 inputs, found {}", shapes.size()));
     }
     const size_t rank = std::max(shapes[0].size(), shapes[1].size());
-    for (size_t i = 0; i < 2; ++i) settle(i, axes_of(shapes[i], shapes[1 - i], rank));
+    for (size_t i = 0; i < 2; ++i) set_constant(i, axes_of(shapes[i], shapes[1 - i], rank));
     return ok_status();
   }
 
@@ -149,40 +174,38 @@ class Replacement {
   Node& node_;
 };
 
+class OrtOperators final : public Lowering {
+ public:
+  const OpDef* find(const std::string& domain, const std::string& name) const override {
+    if (domain != kMicrosoft) return nullptr;
+    const auto found = operators().find(name);
+    return found == operators().end() ? nullptr : &found->second;
+  }
+
+  Result<bool> lower(Graph& graph, Node& node) const override {
+    const bool own = node.op == &gradient_sum() || node.op == find(node.op->domain, node.op->name);
+    return own ? Replacement(graph, node).run() : Result<bool>(false);
+  }
+};
+
 }  // namespace
 
-const OpDef* ort_operator(const std::string& domain, const std::string& name) {
-  if (domain != kMicrosoft) return nullptr;
-  const auto found = operators().find(name);
-  return found == operators().end() ? nullptr : &found->second;
+const Lowering& ort_operators() {
+  static const OrtOperators made;
+  return made;
 }
 
-OrtOperators::OrtOperators(Graph& graph) : graph_(graph) {
-  if (graph.loss_weight == 0) return;
-  for (size_t id = 1; id < graph.values.size(); ++id) {
-    names_[graph.values[id].name] = static_cast<ValueId>(id);
+void mark_gradient_sums(Graph& graph, const std::map<std::string, ValueId>& ids) {
+  for (Node& node : graph.nodes) {
+    if (node.op->full_name() != "Identity") continue;
+    const std::string& name = graph.value(node.outputs[0]).name;
+    const size_t suffix = name.rfind("_grad");
+    if (suffix == std::string::npos) continue;
+    const auto found = ids.find(name.substr(0, suffix));
+    if (found == ids.end()) continue;
+    node.op = &gradient_sum();
+    node.attributes = {{kOf, int64_t{found->second}}};
   }
-}
-
-// [Note: sums left out]
-void OrtOperators::sum_gradient(Node& node) const {
-  const std::string& name = graph_.value(node.outputs[0]).name;
-  const size_t suffix = name.rfind("_grad");
-  if (suffix == std::string::npos) return;
-  const auto found = names_.find(name.substr(0, suffix));
-  if (found == names_.end()) return;
-  const Shape& shape = graph_.value(found->second).desc.shape;
-  const TensorDesc& gradient = graph_.value(node.inputs[0]).desc;
-  const auto joint = broadcast(shape, gradient.shape);
-  if (shape == gradient.shape || !joint.ok() || !(*joint == gradient.shape)) return;
-  node.op = &graph_.registry->get("ofsdp.SumTo");
-  node.attributes = {{"shape", shape.axes()}};
-}
-
-Result<bool> OrtOperators::take(Node& node) {
-  if (!names_.empty() && node.op->full_name() == "Identity") sum_gradient(node);
-  if (ort_operator(node.op->domain, node.op->name) != node.op) return false;
-  return Replacement(graph_, node).run();
 }
 
 }  // namespace ofsdp::importer

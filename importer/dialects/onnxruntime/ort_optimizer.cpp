@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "importer/file/onnx_file.h"
-#include "importer/normalize/graph_rewriter.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -93,10 +92,7 @@ class Reader {
 
 Result<OrtOptimizer> read_ort_optimizer(const std::string& path) {
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(path));
-  onnx::ModelProto model;
-  if (!model.ParseFromString(file.skeleton())) {
-    return input_error("{}: is no ONNX model: it does not parse", path);
-  }
+  OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto model, parse_model(file));
   return Reader(path, model.graph()).run();
 }
 

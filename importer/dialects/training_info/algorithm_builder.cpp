@@ -21,14 +21,6 @@ void collect_names(const onnx::GraphProto& graph, std::set<std::string>& names) 
   }
 }
 
-int64_t opset_of(const onnx::ModelProto& model, const std::string& domain) {
-  for (const auto& import : model.opset_import()) {
-    const bool default_domain = domain.empty() && import.domain() == "ai.onnx";
-    if (import.domain() == domain || default_domain) return import.version();
-  }
-  return 0;
-}
-
 }  // namespace
 
 struct AlgorithmBuilder::State {
@@ -45,17 +37,13 @@ AlgorithmBuilder::AlgorithmBuilder(AlgorithmBuilder&&) noexcept = default;
 AlgorithmBuilder::~AlgorithmBuilder() = default;
 
 Result<AlgorithmBuilder> AlgorithmBuilder::make(const OnnxFile& file) {
-  onnx::ModelProto model;
-  if (!model.ParseFromString(file.skeleton())) {
-    return input_error("{}: is no ONNX model: it does not parse", file.path());
-  }
+  OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto model, parse_model(file));
   if (has_training_info(model)) {
     return input_error("{}: expected a model without training_info, found {}", file.path(),
                        model.training_info_size());
   }
-  if (opset_of(model, "") < kLeastOpset) {
-    return input_error("{}: expected opset {} or newer, found {}", file.path(), kLeastOpset,
-                       opset_of(model, ""));
+  if (const int opset = version_of(model.opset_import(), ""); opset < kLeastOpset) {
+    return input_error("{}: expected opset {} or newer, found {}", file.path(), kLeastOpset, opset);
   }
   AlgorithmBuilder made;
   State& state = *made.state_;
@@ -68,7 +56,7 @@ Result<AlgorithmBuilder> AlgorithmBuilder::make(const OnnxFile& file) {
     if (!initializers.contains(input.name())) state.inputs.push_back(input.name());
   }
   state.old_ir = model.ir_version() < kLeastIrVersion;
-  state.has_domain = opset_of(model, kTrainingDomain) > 0;
+  state.has_domain = version_of(model.opset_import(), kTrainingDomain) > 0;
   state.graph().set_name("algorithm");
   return made;
 }

@@ -1,12 +1,12 @@
-// AlgorithmBuilder: the algorithm graph of a TrainingInfoProto, made node by node, for a model file
+// AlgorithmBuilder: builds the algorithm graph of a TrainingInfoProto node by node, for a model file
 // that has none. Names are fresh in the model; operators are those of the model's own opset.
 //
-// add gives the names of a node's outputs. scalar, zeros: initializers. bind: what becomes the next
-// value of an initializer. `finish` gives the bytes that, behind those of the model file, make it a
-// model with this training_info (protobuf joins what stands in two pieces).
+// `add` returns the names of a node's outputs. `scalar`, `ints` and `zeros` add initializers. `bind`
+// names the next value of an initializer. `finish` returns bytes to append to the model file, which
+// then has this training_info (protobuf merges two pieces of a message).
 //
-// Ownership: values. Threads: one. Errors: kInput from make: the model has a training_info already,
-// or an opset before kLeastOpset.
+// Threads: one. Errors: kInput from `make`: the model has a training_info already, or an opset older
+// than kLeastOpset.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class AlgorithmBuilder {
   std::string scalar(const std::string& wished, DType dtype, double value);
   std::string ints(const std::string& wished, const std::vector<int64_t>& values);
   std::string zeros(const std::string& wished, const Shape& shape);  // float32
-  // A column of the data: `row` behind an axis of the batch.
+  // Declares a column of the data: the axis of the batch, then `row`.
   void input(const std::string& name, DType dtype, const Shape& row);
   void output(const std::string& name, const TensorDesc& desc);
   void bind(const std::string& initializer, const std::string& value, const TensorDesc& desc);

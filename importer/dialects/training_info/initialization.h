@@ -1,7 +1,7 @@
-// The initialization graphs of a model's training_info: each a model without inputs, and what its
-// outputs are bound to.
+// The initialization graphs of a model's training_info: each is a model without inputs, with the
+// initializers to which its outputs are bound.
 //
-// Ownership: values. Threads: any. Errors: kInput naming file, training_info and binding.
+// All members are values. Threads: any. Errors: kInput naming file, training_info and binding.
 #pragma once
 
 #include <string>

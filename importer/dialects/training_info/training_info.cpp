@@ -1,16 +1,16 @@
 #include "importer/dialects/training_info/training_info.h"
 
 #include <algorithm>
-#include <set>
 
-#include "importer/dialects/training_info/gradient_node.h"
 #include "importer/dialects/training_info/update_model.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
 
 using Names = std::set<std::string>;
 
+// Adds all names that a node reads, those of its subgraphs included.
 void collect_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
   for (const std::string& name : node.input()) {
     if (!name.empty()) names.push_back(name);
@@ -19,6 +19,52 @@ void collect_reads(const onnx::NodeProto& node, std::vector<std::string>& names)
     for (const auto& inner : attribute.g().node()) collect_reads(inner, names);
     for (const auto& output : attribute.g().output()) names.push_back(output.name());
   }
+}
+
+std::string text_of(const onnx::NodeProto& node, const char* name) {
+  const auto* attribute = find_attribute(node, name);
+  return attribute == nullptr ? "" : attribute->s();
+}
+
+std::vector<std::string> strings_of(const onnx::NodeProto& node, const char* name) {
+  const auto* attribute = find_attribute(node, name);
+  if (attribute == nullptr) return {};
+  return {attribute->strings().begin(), attribute->strings().end()};
+}
+
+// Gradient of ai.onnx.preview.training: the gradients of `y` with respect to each of `xs`, at the
+// values of the tensors xs and zs, which are the node's inputs.
+struct GradientNode {
+  explicit GradientNode(const onnx::NodeProto& node)
+      : y(text_of(node, "y")), xs(strings_of(node, "xs")), zs(strings_of(node, "zs")) {}
+
+  std::string y;
+  std::vector<std::string> xs, zs;
+};
+
+// "node 'grads' (Gradient)"
+std::string label(const onnx::NodeProto& node) {
+  const bool named = !node.name().empty() || node.output().empty();
+  return format_text("node '{}' ({})", named ? node.name() : node.output(0), node.op_type());
+}
+
+bool is_gradient(const onnx::NodeProto& node) {
+  return node.domain() == kTrainingDomain && node.op_type() == "Gradient";
+}
+
+// Checks that inputs and outputs of the node are those of `gradient`.
+Status check_operands(const onnx::NodeProto& node, const GradientNode& gradient) {
+  std::vector<std::string> all = gradient.xs;
+  all.insert(all.end(), gradient.zs.begin(), gradient.zs.end());
+  if (!std::ranges::equal(all, node.input())) {
+    return input_error(
+        "{}: expected the tensors of xs and zs ({}) as inputs, found ({}): a "
+        "gradient at other values is not computed",
+        label(node), joined(all, ", "), joined(node.input(), ", "));
+  }
+  if (static_cast<size_t>(node.output_size()) <= gradient.xs.size()) return {};
+  return input_error("{}: expected at most {} outputs, as xs has, found {}", label(node),
+                     gradient.xs.size(), node.output_size());
 }
 
 class Splitter {
@@ -105,7 +151,7 @@ class Splitter {
     return {};
   }
 
-  // The nodes that y depends on, back from it.
+  // Walks back from y over the nodes that it depends on.
   Status find_forward() {
     const AlgorithmGraph& algorithm = algorithms_[static_cast<size_t>(loss_instance_)];
     std::vector<std::string> todo{split_.loss};
@@ -124,7 +170,7 @@ class Splitter {
                            split_.loss);
       }
       if (inside != algorithm.makers.end()) forward_.insert(node);
-      for (std::string& read : names_read(*node)) todo.push_back(std::move(read));
+      collect_reads(*node, todo);
     }
     return check_paths(algorithm);
   }
@@ -173,7 +219,7 @@ class Splitter {
     return {};
   }
 
-  // The skeleton has no data of large ones.
+  // The skeleton has no data of large initializers.
   Status add_constant(const onnx::TensorProto& tensor, onnx::GraphProto& graph) const {
     onnx::TensorProto& added = *graph.add_initializer();
     added = tensor;
@@ -196,12 +242,7 @@ class Splitter {
         if (info.name() == split_.loss) return info;
       }
     }
-    onnx::ValueInfoProto info;
-    info.set_name(split_.loss);
-    auto& type = *info.mutable_type()->mutable_tensor_type();
-    type.set_elem_type(onnx::TensorProto::FLOAT);
-    type.mutable_shape();  // a scalar
-    return info;
+    return value_info(split_.loss, {DType::kFloat32, Shape{}});
   }
 
   const OnnxFile& file_;
@@ -216,12 +257,6 @@ class Splitter {
 };
 
 }  // namespace
-
-std::vector<std::string> names_read(const onnx::NodeProto& node) {
-  std::vector<std::string> names;
-  collect_reads(node, names);
-  return names;
-}
 
 bool has_training_info(const onnx::ModelProto& model) {
   return std::ranges::any_of(model.training_info(), [](const auto& info) {

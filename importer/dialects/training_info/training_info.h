@@ -1,15 +1,16 @@
-// The standard's own way to say how a model is trained, ModelProto.training_info, taken apart into
+// ModelProto.training_info, the standard's own way to say how a model is trained, taken apart into
 //
-//   forward  the model's graph with what the algorithm's loss needs behind it, the loss an output
+//   forward  the model's graph followed by the nodes of the algorithm's loss; the loss is an output
 //   update   a model of one update: from gradients, parameters and other initializers to the values
 //            that update_binding gives them
 //
-// Several TrainingInfoProto are several steps of an update, in their order: a later one reads what an
-// earlier one has bound. Gradient nodes are cut out here: what they give are inputs of `update`, and
-// autodiff computes them. The optimizers of ai.onnx.preview.training are taken tensor by tensor.
+// Several TrainingInfoProto are several steps of an update, in their order: a later one reads the
+// values that an earlier one has bound. Gradient nodes are cut out: their outputs are inputs of
+// `update`, and autodiff computes them. The optimizers of ai.onnx.preview.training are taken tensor
+// by tensor.
 //
 // Follows TrainingInfoProto and Gradient of the ONNX IR (onnx.proto, ai.onnx.preview.training).
-// Ownership: values. Threads: any. Errors: kInput naming file, training_info, binding or node.
+// All members are values. Threads: any. Errors: kInput naming file, training_info, binding or node.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -54,8 +55,5 @@ struct AlgorithmGraph {
   std::map<std::string, const onnx::NodeProto*> makers;
   std::map<std::string, std::string> gradients;  // output of a Gradient -> the initializer
 };
-
-// All names that a node reads, those of its subgraphs included.
-std::vector<std::string> names_read(const onnx::NodeProto& node);
 
 }  // namespace ofsdp::importer

@@ -1,12 +1,106 @@
 #include "importer/dialects/training_info/update_model.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
-#include "importer/dialects/training_info/declared_initializers.h"
-#include "importer/dialects/training_info/optimizer_node.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
+
+struct DeclaredInitializer {
+  int64_t type = 0;
+  std::vector<int64_t> dims;
+  bool floating = false;
+  const onnx::TensorProto* tensor = nullptr;  // with its data, where the skeleton has them
+
+  int64_t numel() const {
+    int64_t n = 1;
+    for (const int64_t axis : dims) n *= axis;
+    return n;
+  }
+};
+
+// The initializers that a training_info may name: its own algorithm's, which come first, and those of
+// the model's graph. Refers to the model.
+class DeclaredInitializers {
+ public:
+  using Key = std::pair<int, std::string>;  // training_info (-1: the model's graph), initializer
+
+  DeclaredInitializers(const OnnxFile& file, const onnx::ModelProto& model) : model_(model) {
+    for (const Initializer& source : file.initializers()) {
+      declared_[{-1, source.name}] = {onnx_from_dtype(source.dtype), source.shape.axes(), true,
+                                      nullptr};
+    }
+    for (const auto& tensor : model.graph().initializer()) declare(-1, tensor);
+    for (int k = 0; k < model.training_info_size(); ++k) {
+      for (const auto& tensor : model.training_info(k).algorithm().initializer())
+        declare(k, tensor);
+    }
+  }
+
+  bool contains(const Key& key) const { return declared_.contains(key); }
+  const DeclaredInitializer& at(const Key& key) const { return declared_.at(key); }
+  // Returns the initializer that a name of algorithm k means.
+  Key key_of(int k, const std::string& name) const {
+    return declared_.contains({k, name}) ? Key{k, name} : Key{-1, name};
+  }
+  // Returns whether --initialize may give it another value than the file has.
+  bool is_initialized(const Key& key) const {
+    for (int k = 0; k < model_.training_info_size(); ++k) {
+      for (const auto& binding : model_.training_info(k).initialization_binding()) {
+        if (key_of(k, binding.key()) == key) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  void declare(int k, const onnx::TensorProto& tensor) {
+    declared_[{k, tensor.name()}] = {tensor.data_type(),
+                                     {tensor.dims().begin(), tensor.dims().end()},
+                                     is_floating(dtype_from_onnx(tensor.data_type())),
+                                     &tensor};
+  }
+
+  const onnx::ModelProto& model_;
+  std::map<Key, DeclaredInitializer> declared_;
+};
+
+// Returns the kinds of state of an optimizer of the standard (Adagrad, Adam, Momentum of
+// ai.onnx.preview.training), which updates any number of tensors at once; -1: it is none.
+int states_of(const onnx::NodeProto& node) {
+  if (node.domain() != kTrainingDomain) return -1;
+  if (node.op_type() == "Adam") return 2;
+  return node.op_type() == "Adagrad" || node.op_type() == "Momentum" ? 1 : -1;
+}
+
+bool is_optimizer(const onnx::NodeProto& node) { return states_of(node) >= 0; }
+
+// Keeps of Adam(R, T, X1, X2, G1, G2, ...) the operands of the tensor of the output `wanted`.
+Status keep_one_tensor(onnx::NodeProto& node, const std::string& wanted) {
+  const int kinds = states_of(node) + 2, all = node.input_size() - 2;
+  const int tensors = all / kinds;
+  if (tensors < 1 || all % kinds != 0 || node.output_size() > tensors * (kinds - 1)) {
+    return input_error("node '{}' ({}): expected R, T and {} inputs a tensor, found {}",
+                       node.name(), node.op_type(), kinds, node.input_size());
+  }
+  const auto at = std::ranges::find(node.output(), wanted) - node.output().begin();
+  const int tensor = static_cast<int>(at) % tensors;
+  onnx::NodeProto one = node;
+  one.clear_input();
+  one.clear_output();
+  one.add_input(node.input(0));
+  one.add_input(node.input(1));
+  for (int i = 0; i < kinds; ++i) one.add_input(node.input(2 + i * tensors + tensor));
+  for (int i = 0; i + 1 < kinds; ++i) {
+    const int from = i * tensors + tensor;
+    one.add_output(from < node.output_size() ? node.output(from) : "");
+  }
+  node = std::move(one);
+  return {};
+}
 
 using Key = DeclaredInitializers::Key;
 
@@ -72,7 +166,8 @@ class UpdateModelBuilder {
     split_.trained.assign(seen.begin(), seen.end());
   }
 
-  // Running statistics: BatchNormalization's own rule gives them their next values.
+  // Returns whether the binding is a running statistic, to which BatchNormalization's own rule gives
+  // its next value.
   bool is_statistic(const std::string& initializer, const std::string& value) const {
     for (const auto& node : model_.graph().node()) {
       if (node.op_type() != "BatchNormalization" || node.input_size() < 5) continue;
@@ -164,11 +259,10 @@ class UpdateModelBuilder {
   onnx::ValueInfoProto info_of(const std::string& name, const DeclaredInitializer& declared) const {
     onnx::ValueInfoProto info;
     info.set_name(name);
-    auto& type = *info.mutable_type()->mutable_tensor_type();
-    type.set_elem_type(declared.floating ? static_cast<int>(onnx::TensorProto::FLOAT)
-                                         : static_cast<int>(declared.type));
-    type.mutable_shape();
-    for (const int64_t axis : declared.dims) type.mutable_shape()->add_dim()->set_dim_value(axis);
+    const int float_type = onnx::TensorProto::FLOAT;
+    set_tensor_type(*info.mutable_type(),
+                    declared.floating ? float_type : static_cast<int>(declared.type),
+                    declared.dims);
     return info;
   }
 
@@ -176,7 +270,7 @@ class UpdateModelBuilder {
     *graph().add_input() = info_of(name, declared);
   }
 
-  // One output of a node, with what it needs.
+  // Adds a node for one of its outputs, with all that it needs.
   Result<std::string> add_node(int k, const onnx::NodeProto& node, const std::string& wanted) {
     onnx::NodeProto copy = node;
     OFSDP_RETURN_IF_ERROR(check(node));
@@ -202,7 +296,7 @@ class UpdateModelBuilder {
     return {};
   }
 
-  // A value may be bound several times, and may be an input: each output has a node of its own.
+  // Each output has a node of its own: a value may be bound several times and may be an input.
   Status add_outputs() {
     for (const auto& [key, leaf] : leaf_of_) {
       if (!bound_.contains(key)) continue;

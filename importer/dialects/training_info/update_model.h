@@ -1,7 +1,7 @@
-// The second half of split_training_info: the nodes between what is known of an update (gradients,
+// The second half of split_training_info: the nodes between the known values of an update (gradients,
 // initializers) and the values that update_binding names, as a model of their own.
 //
-// Ownership: fills in `split`. Threads: any. Errors: kInput without the path.
+// Fills in `split`. Threads: any. Errors: kInput without the path.
 #pragma once
 
 #include <set>

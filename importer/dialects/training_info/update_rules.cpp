@@ -1,16 +1,158 @@
 #include "importer/dialects/training_info/update_rules.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
 
-#include "importer/dialects/training_info/state_places.h"
+#include "importer/dialects/training_info/rules_source.h"
 #include "importer/dialects/training_info/training_info.h"
-#include "importer/dialects/training_info/update_tensors.h"
+#include "importer/graph/graph_uses.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/specialize.h"
-#include "importer/proto/onnx_tensor.h"
+#include "importer/proto/onnx_protos.h"
 
 namespace ofsdp::importer {
 namespace {
+
+bool is_elementwise(const Node& node) {
+  const std::string name = node.op->full_name();
+  if (node.op->domain == kTrainingDomain || name == "Where" || name == "Clip") return true;
+  return node.op->layout == LayoutRule::kElementwise && !node.op->random && name != "Dropout";
+}
+
+// Finds the tensors among the values of an update, and the parameter that each belongs to; see
+// [Note: what an update may be]. Refers to the split and the graph.
+class UpdateTensors {
+ public:
+  UpdateTensors(const SplitTraining& split, const Graph& graph, const std::string& file)
+      : split_(split), graph_(graph), file_(file) {}
+
+  Status run() {
+    find_tensors();
+    joined_.resize(graph_.values.size());
+    std::iota(joined_.begin(), joined_.end(), 0);
+    own_leaves();
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      Status status = join(static_cast<int>(i));
+      if (status.ok()) continue;
+      return std::move(status).with_prefix(
+          format_text("{}: training_info: node '{}' ({})", file_, node.name, node.op->full_name()));
+    }
+    return {};
+  }
+
+  bool is_tensor(ValueId id) const { return tensors_.contains(id); }
+  // The parameter that a tensor belongs to; null: none.
+  const std::string* owner(ValueId id) { return owner_of_set(root(id)); }
+  // Nodes of the graph on scalars alone, in order.
+  const std::vector<int>& scalar_nodes() const { return scalar_nodes_; }
+
+ private:
+  // A bound scalar whose next value depends on a tensor is a tensor of one element.
+  void find_tensors() {
+    for (const UpdateLeaf& leaf : split_.leaves) {
+      const ValueId id = graph_.find(leaf.value);
+      const bool scalar =
+          leaf.kind == UpdateLeaf::Kind::kState && graph_.value(id).desc.numel() == 1;
+      if (!scalar) tensors_.insert(id);
+    }
+    for (bool more = true; more;) {
+      more = false;
+      for (const Node& node : graph_.nodes) {
+        if (!std::ranges::any_of(node.inputs, [&](ValueId id) { return is_tensor(id); })) continue;
+        for (const ValueId id : node.outputs) more |= id != 0 && tensors_.insert(id).second;
+      }
+      for (const UpdateLeaf& leaf : split_.leaves) {
+        if (leaf.next.empty() || !is_tensor(graph_.find(leaf.next))) continue;
+        more |= tensors_.insert(graph_.find(leaf.value)).second;
+      }
+    }
+  }
+
+  void own_leaves() {
+    for (const UpdateLeaf& leaf : split_.leaves) {
+      if (leaf.kind != UpdateLeaf::Kind::kState) {
+        owners_[graph_.find(leaf.value)] = leaf.initializer;
+      }
+    }
+  }
+
+  int root(ValueId id) {
+    auto& parent = joined_[static_cast<size_t>(id)];
+    return parent == id ? id : parent = root(parent);
+  }
+
+  const std::string* owner_of_set(int set) const {
+    const auto found = owners_.find(set);
+    return found == owners_.end() ? nullptr : &found->second;
+  }
+
+  Status unite(ValueId a, ValueId b) {
+    const int x = root(a), y = root(b);
+    if (x == y) return {};
+    const std::string *first = owner_of_set(x), *second = owner_of_set(y);
+    if (first != nullptr && second != nullptr && *first != *second) {
+      return input_error("mixes the parameters '{}' and '{}': expected an update of each by itself",
+                         *first, *second);
+    }
+    if (second != nullptr) owners_[x] = *second;
+    joined_[static_cast<size_t>(y)] = x;
+    return {};
+  }
+
+  Status join(int index) {
+    const Node& node = graph_.nodes[static_cast<size_t>(index)];
+    std::vector<ValueId> tensors;
+    for (const ValueId id : node.inputs) {
+      if (id != 0 && is_tensor(id)) tensors.push_back(id);
+    }
+    if (tensors.empty()) {
+      scalar_nodes_.push_back(index);
+      return {};
+    }
+    for (const ValueId id : node.outputs) {
+      if (id != 0) tensors.push_back(id);
+    }
+    for (const ValueId id : tensors) OFSDP_RETURN_IF_ERROR(unite(tensors[0], id));
+    if (!is_elementwise(node)) {
+      return input_error("is not elementwise, so it cannot be computed on a shard");
+    }
+    return check_shapes(node, tensors);
+  }
+
+  Status check_shapes(const Node& node, const std::vector<ValueId>& tensors) const {
+    const Shape& shape = graph_.value(tensors[0]).desc.shape;
+    for (const ValueId id : tensors) {
+      const Value& value = graph_.value(id);
+      if (!(value.desc.shape == shape)) {
+        return input_error("expected {} of the shape of '{}', {}, found {}", value.name,
+                           graph_.value(tensors[0]).name, shape.text(), value.desc.shape.text());
+      }
+      const bool known = value.desc.dtype == DType::kFloat32 || value.desc.dtype == DType::kBool;
+      if (!known) {
+        return input_error("'{}': expected float32 or bool, found {}", value.name,
+                           dtype_name(value.desc.dtype));
+      }
+    }
+    for (const ValueId id : node.inputs) {
+      if (id == 0 || is_tensor(id)) continue;
+      const Value& value = graph_.value(id);
+      if (value.desc.numel() == 1 && value.desc.shape.rank() <= shape.rank()) continue;
+      return input_error("'{}': expected a scalar, found {}", value.name, value.desc.text());
+    }
+    return {};
+  }
+
+  const SplitTraining& split_;
+  const Graph& graph_;
+  const std::string& file_;
+  std::set<ValueId> tensors_;
+  std::vector<int> joined_;            // union-find over values
+  std::map<int, std::string> owners_;  // root -> parameter
+  std::vector<int> scalar_nodes_;
+};
 
 class RuleMaker {
  public:
@@ -98,14 +240,8 @@ class RuleMaker {
                        graph_.value(rule.next).desc.shape.text());
   }
 
-  const Node* maker_of(ValueId id) const {
-    for (const Node& node : graph_.nodes) {
-      if (std::ranges::find(node.outputs, id) != node.outputs.end()) return &node;
-    }
-    return nullptr;
-  }
-
-  // R of an optimizer of the standard, a scalar of that name, or the factor of what a Sub takes off.
+  // The rate is R of an optimizer of the standard, a scalar of that name, or the factor of the step
+  // that a Sub takes off.
   void find_rate() {
     const ValueId named = graph_.find("R");
     if (named != 0 && !is_tensor(named) && is_floating(graph_.value(named).desc.dtype))
@@ -117,10 +253,11 @@ class RuleMaker {
       }
     }
     if (rules_.rate != 0) return;
-    const Node* node = maker_of(rules_.rules[0].next);
-    while (node != nullptr && node->op->full_name() == "Identity") node = maker_of(node->inputs[0]);
+    const Node* node = maker_of(graph_, rules_.rules[0].next);
+    while (node != nullptr && node->op->full_name() == "Identity")
+      node = maker_of(graph_, node->inputs[0]);
     if (node == nullptr || node->op->full_name() != "Sub") return;
-    node = maker_of(node->inputs[1]);
+    node = maker_of(graph_, node->inputs[1]);
     if (node == nullptr || node->op->full_name() != "Mul") return;
     for (const ValueId id : node->inputs) {
       if (!is_tensor(id)) rules_.rate = id;
@@ -138,7 +275,7 @@ const onnx::GraphProto& graph_of(const onnx::ModelProto& model, int training_inf
   return training_info < 0 ? model.graph() : model.training_info(training_info).algorithm();
 }
 
-// What the file has; in float32 where it is a float.
+// Reads the value in the file; a float becomes float32.
 Status read_scalar(const onnx::ModelProto& model, DType dtype, UpdateState& scalar) {
   for (const auto& tensor : graph_of(model, scalar.training_info).initializer()) {
     if (tensor.name() != scalar.initializer) continue;
@@ -155,35 +292,30 @@ Status read_scalar(const onnx::ModelProto& model, DType dtype, UpdateState& scal
 }
 
 Result<Graph> update_graph(const SplitTraining& split, const OnnxFile& file,
-                           const Registry& registry) {
+                           const Operators& operators) {
   const OnnxFile model =
       OnnxFile::of_model(file.path() + ": training_info", split.update.SerializeAsString());
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, registry));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, operators));
   std::map<std::string, Shape> shapes;
   for (const ValueId id : graph.inputs) {
     std::vector<int64_t> axes;
     for (const Dim& dim : graph.value(id).declared) axes.push_back(dim.size);
     shapes[graph.value(id).name] = Shape(std::move(axes));
   }
-  return specialize(graph, shapes, Mode::kTrain);
+  return specialize(graph, shapes, Mode::kTrain, operators.lowering);
 }
 
 }  // namespace
 
-size_t UpdateRules::most_states() const {
-  size_t most = 0;
-  for (const UpdateRule& rule : rules) most = std::max(most, rule.states.size());
-  return most;
-}
-
-Result<std::optional<UpdateRules>> read_update_rules(const OnnxFile& file,
-                                                     const Registry& registry) {
+Result<std::optional<TrainingInfo>> read_training_info(const OnnxFile& file,
+                                                       const Operators& operators) {
   onnx::ModelProto model;
   if (!model.ParseFromString(file.skeleton()) || !has_training_info(model)) {
-    return std::optional<UpdateRules>();  // import_onnx says what is wrong with it
+    return std::optional<TrainingInfo>();  // import_onnx says what is wrong with it
   }
   OFSDP_ASSIGN_OR_RETURN(SplitTraining split, split_training_info(file, model));
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, update_graph(split, file, registry));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, update_graph(split, file, operators));
+  std::string forward = split.forward.SerializeAsString();
   OFSDP_ASSIGN_OR_RETURN(UpdateRules rules,
                          RuleMaker(std::move(split), std::move(graph), file.path()).run());
   for (UpdateState& scalar : rules.scalars) {
@@ -191,7 +323,7 @@ Result<std::optional<UpdateRules>> read_update_rules(const OnnxFile& file,
     OFSDP_RETURN_IF_ERROR(read_scalar(model, dtype, scalar).with_prefix(file.path()));
   }
   OFSDP_RETURN_IF_ERROR(check_places(file, rules).with_prefix(file.path() + ": training_info"));
-  return std::optional(std::move(rules));
+  return std::optional(TrainingInfo{std::move(rules), std::move(forward)});
 }
 
 }  // namespace ofsdp::importer

@@ -9,12 +9,17 @@
 // through: the operator computes its Softmax in float32 as it is.
 //
 // A row whose mask is -infinity everywhere gives zeros, where a bare Softmax gives NaN.
+//
+// The causal mask: Attention(q, k, v, mask) -> Attention(q, k, v) with is_causal, when the mask says no
+// more. Such a mask is a constant [..., queries, keys] that adds 0 (or is true) up to the diagonal.
+// After it the mask is false, -infinity or so low (-1e9 or less) that no score brings the key back.
+// Kernels skip keys that causality hides; a mask they have to read.
 #include "importer/passes/fusion/rewriter.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// What a Cast makes of it that changes nothing and has no other reader.
+// Looks through Casts that change nothing and have no other reader.
 ValueId uncast(const Rewriter& r, ValueId id) {
   const Node* cast = r.read_once(id) ? r.made_by(id, "Cast") : nullptr;
   if (cast == nullptr || r.desc(cast->inputs[0]).dtype != r.desc(id).dtype) return id;
@@ -81,7 +86,7 @@ ValueId keys_of_three_axes(const Rewriter& r, ValueId k_transposed) {
   return same ? inner->inputs[0] : 0;
 }
 
-// [b, h, s, d] of what is transposed to [b, h, d, s]; 0 where that is something else.
+// Returns the [b, h, s, d] that is transposed to [b, h, d, s]; 0: something else.
 ValueId keys(Rewriter& r, ValueId k_transposed) {
   const Node* transpose = r.made_by(k_transposed, "Transpose");
   if (transpose == nullptr) return keys_of_three_axes(r, k_transposed);
@@ -93,8 +98,8 @@ ValueId keys(Rewriter& r, ValueId k_transposed) {
                 {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-// The Softmax that makes a value only this product reads; rows that are masked whole may be set to
-// zero behind it (Where(IsNaN(p), 0, p)), which is what the operator gives for them anyway.
+// Returns the Softmax of a value that only this product reads. Where(IsNaN(p), 0, p) may follow it and
+// set rows that are masked whole to zero, as the operator does anyway.
 const Node* probabilities(const Rewriter& r, ValueId id) {
   id = uncast(r, id);
   if (!r.read_once(id)) return nullptr;
@@ -119,6 +124,32 @@ bool fits(const Rewriter& r, ValueId mask, const Shape& q, int64_t key_length) {
   return full && broadcast(m, {q[0], q[1], q[2], key_length}).ok();
 }
 
+// --- the causal mask ---
+
+constexpr double kUnreachable = -1e9;
+
+bool may_be_causal(const Value& mask, int64_t queries, int64_t keys) {
+  const Shape& shape = mask.desc.shape;
+  const bool kind = is_floating(mask.desc.dtype) || mask.desc.dtype == DType::kBool;
+  return mask.kind == ValueKind::kConstant && kind && shape.rank() >= 2 &&
+         shape[shape.rank() - 2] == queries && shape[shape.rank() - 1] == keys;
+}
+
+// Returns whether query i sees the keys up to its own.
+bool is_causal(const Value& mask, int64_t queries, int64_t keys) {
+  if (!may_be_causal(mask, queries, keys)) return false;
+  const std::vector<double> values = to_doubles(mask.desc, mask.constant->bytes.data());
+  const bool truth = mask.desc.dtype == DType::kBool;
+  for (int64_t at = 0; at < mask.desc.numel(); ++at) {
+    const int64_t query = at / keys % queries, key = at % keys;
+    const double value = values[static_cast<size_t>(at)];
+    const bool seen = truth ? value != 0 : value == 0;
+    const bool hidden = truth ? value == 0 : value <= kUnreachable;
+    if (key <= query ? !seen : !hidden) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool fuse_attention(Rewriter& r, const Node& node) {
@@ -140,6 +171,20 @@ bool fuse_attention(Rewriter& r, const Node& node) {
   std::vector<ValueId> inputs{s.q, k, v};
   if (s.mask != 0) inputs.push_back(s.mask);
   return r.replace(node, "Attention", inputs, {{"scale", static_cast<float>(s.scale)}});
+}
+
+bool fuse_causal_mask(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "Attention" || node.inputs.size() < 4 || node.inputs[3] == 0) {
+    return false;
+  }
+  const bool alone = node.inputs.size() == 4 && node.outputs.size() == 1;
+  const Shape &q = r.shape(node.inputs[0]), &k = r.shape(node.inputs[1]);
+  if (!alone || q.rank() != k.rank() || node.attributes.i("is_causal", 0) != 0) return false;
+  const int along = q.rank() == 3 ? 1 : 2;
+  if (!is_causal(r.graph().value(node.inputs[3]), q[along], k[along])) return false;
+  Attributes attributes = node.attributes;
+  attributes.set("is_causal", int64_t{1});
+  return r.replace(node, "Attention", {node.inputs[0], node.inputs[1], node.inputs[2]}, attributes);
 }
 
 }  // namespace ofsdp::importer

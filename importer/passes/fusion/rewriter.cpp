@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::importer {
 
 Rewriter::Rewriter(const Graph& source, const std::vector<ValueId>& wanted)
@@ -71,9 +73,7 @@ ValueId Rewriter::emit(const std::string& op, const std::string& name,
 }
 
 ValueId Rewriter::ints(const std::vector<int64_t>& values) {
-  const Shape shape{static_cast<int64_t>(values.size())};
-  const ValueId id =
-      editor_.add_constant("ints", make_constant<int64_t>(DType::kInt64, shape, values));
+  const ValueId id = add_ints(graph_, "ints", values);
   grow();
   return id;
 }

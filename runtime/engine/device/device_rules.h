@@ -1,4 +1,4 @@
-// DeviceRules: the updates that a model's own training_info describes (importer/dialects/training_info/update_rules.h), on a
+// DeviceRules: the updates that a model's own training_info describes (importer/graph/update_rules.h), on a
 // rank's shards on a device.
 //
 // DeviceRulesPlan, made while planning: every stretch of a shard that one rule updates is cut into parts

@@ -1,9 +1,7 @@
-#include "importer/normalize/resolve_sequences.h"
+#include "importer/normalize/sequences.h"
 
 #include <algorithm>
-#include <numeric>
-
-#include "importer/normalize/split_sequences.h"
+#include <limits>
 
 namespace ofsdp::importer {
 namespace {
@@ -16,12 +14,91 @@ const Names* sequence(const GraphRewriter& rewriter, const std::string& name) {
   return found == rewriter.sequences.end() ? nullptr : &found->second;
 }
 
+Status unknown_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  return rewriter.refuse(node, "the sequence is not known before the run");
+}
+
+Status unknown_position(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  return rewriter.refuse(node, "the position is not known before the run");
+}
+
+// Returns the size of all pieces but the last; 0: each has its own.
+int64_t piece_size(const ConstantPtr& split) {
+  if (split == nullptr) return 1;
+  if (split->desc.shape.rank() == 1) return 0;
+  const auto given = int_values(*split);
+  return given.ok() && given->size() == 1 ? (*given)[0] : 1;
+}
+
+// Returns the sizes of the pieces of an axis; empty: not known.
+std::vector<int64_t> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
+  const int64_t size = piece_size(split);
+  if (size == 0) {
+    const auto sizes = int_values(*split);
+    return sizes.ok() ? *sizes : std::vector<int64_t>{};
+  }
+  std::vector<int64_t> sizes;
+  for (int64_t rest = size > 0 ? axis_size : 0; rest > 0; rest -= size) {
+    sizes.push_back(std::min(size, rest));
+  }
+  return sizes;
+}
+
+// A piece of a split of unknown length is a Slice. A piece beyond the end is empty, which the next
+// node refuses.
+Status piece_of_open_split(GraphRewriter& rewriter, const onnx::NodeProto& node,
+                           const OpenSplit& from) {
+  const auto position = rewriter.known().scalar(node.input(1));
+  if (!position || (*position < 0 && from.size > 1)) return unknown_position(rewriter, node);
+  const int64_t last = std::numeric_limits<int64_t>::max();
+  const int64_t end = *position == -1 ? last : (*position + 1) * from.size;
+  const std::string starts = rewriter.ints({*position * from.size});
+  const std::string axes = rewriter.ints({from.axis});
+  const std::string piece =
+      from.squeezed ? rewriter.names().fresh(node.output(0) + "_piece") : node.output(0);
+  OFSDP_RETURN_IF_ERROR(
+      rewriter.add("Slice", {from.tensor, starts, rewriter.ints({end}), axes}, {piece}));
+  return from.squeezed ? rewriter.add("Squeeze", {piece, axes}, {node.output(0)}) : ok_status();
+}
+
+Status split_to_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const std::string& name = node.input(0);
+  const std::string split_name = input_or_none(node, 1);
+  const ConstantPtr split = rewriter.known().find(split_name);
+  const auto shape = rewriter.types().axes(name);
+  if (!shape || (!split_name.empty() && split == nullptr)) return unknown_sequence(rewriter, node);
+  OFSDP_ASSIGN_OR_RETURN(const int axis, normalize_axis(int_attribute(node, "axis", 0),
+                                                        static_cast<int>(shape->size())));
+  const int64_t axis_size = (*shape)[static_cast<size_t>(axis)];
+  const bool squeezed = split_name.empty() && int_attribute(node, "keepdims", 1) == 0;
+  if (squeezed && axis_size >= 0) {
+    OFSDP_ASSIGN_OR_RETURN(rewriter.sequences[node.output(0)],
+                           rewriter.unstack(name, axis, axis_size));
+    return {};
+  }
+  const auto sizes = piece_sizes(split, axis_size);
+  if (sizes.empty()) {
+    const int64_t size = piece_size(split);
+    if (axis_size >= 0 || size <= 0) return unknown_sequence(rewriter, node);
+    rewriter.open_splits[node.output(0)] = {name, axis, size, squeezed};
+    return {};
+  }
+  std::vector<std::string> pieces;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    pieces.push_back(rewriter.names().fresh(node.output(0) + "_piece"));
+  }
+  OFSDP_RETURN_IF_ERROR(
+      rewriter.add("Split", {name, rewriter.ints(sizes)}, pieces, {{"axis", axis}}));
+  rewriter.sequences[node.output(0)] = std::move(pieces);
+  return {};
+}
+
 Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   rewriter.sequences[node.output(0)] = {node.input().begin(), node.input().end()};
   return {};
 }
 
-// Where `position` (of a sequence that has `length` places) points; the end when absent.
+// The place that `position` names in a sequence of `length` places; `otherwise` when absent.
 struct Place {
   bool known = false;
   int64_t at = 0;
@@ -85,10 +162,7 @@ Status at(GraphRewriter& rewriter, const onnx::NodeProto& node) {
 Status length(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const Names* from = sequence(rewriter, node.input(0));
   if (from == nullptr) return unknown_sequence(rewriter, node);
-  onnx::TensorProto tensor;
-  tensor.set_data_type(onnx::TensorProto::INT64);
-  tensor.add_int64_data(static_cast<int64_t>(from->size()));
-  rewriter.constant(node.output(0), tensor);
+  rewriter.scalar(node.output(0), onnx::TensorProto::INT64, static_cast<int64_t>(from->size()));
   return {};
 }
 
@@ -101,7 +175,7 @@ Status concat(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.add("Concat", names, {node.output(0)}, {{"axis", axis}});
 }
 
-// The body once for each element; what is no sequence is the same every time.
+// Adds the body once for each element; an input that is no sequence is the same every time.
 Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto* body = find_attribute(node, "body");
   const Names* first = sequence(rewriter, node.input(0));
@@ -129,7 +203,7 @@ Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return {};
 }
 
-// An optional is called as its element; one without an element has a name alone.
+// An optional has the name of its element; one without an element has only a name.
 Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const std::string& from = node.input(0);
   const std::string& to = node.output(0);
@@ -158,10 +232,8 @@ bool has_element(const GraphRewriter& rewriter, const std::string& name) {
 }
 
 Status optional_has(GraphRewriter& rewriter, const onnx::NodeProto& node) {
-  onnx::TensorProto tensor;
-  tensor.set_data_type(onnx::TensorProto::BOOL);
-  tensor.add_int32_data(has_element(rewriter, input_or_none(node, 0)) ? 1 : 0);
-  rewriter.constant(node.output(0), tensor);
+  rewriter.scalar(node.output(0), onnx::TensorProto::BOOL,
+                  has_element(rewriter, input_or_none(node, 0)) ? 1 : 0);
   return {};
 }
 

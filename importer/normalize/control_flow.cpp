@@ -1,11 +1,29 @@
-#include "importer/normalize/resolve_loops.h"
+#include "importer/normalize/control_flow.h"
 
 #include <algorithm>
 
 namespace ofsdp::importer {
+
+Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node) {
+  const auto condition = rewriter.known().scalar(input_or_none(node, 0));
+  if (!condition) return rewriter.refuse(node, "its condition is not known before the run");
+  const auto* branch = find_attribute(node, *condition != 0 ? "then_branch" : "else_branch");
+  if (branch == nullptr) return input_error("expected a branch, found none");
+  OFSDP_ASSIGN_OR_RETURN(const auto outputs, rewriter.process_body(branch->g(), {}));
+  if (outputs.size() < static_cast<size_t>(node.output_size())) {
+    return input_error("has {} outputs, its branch {}", node.output_size(), outputs.size());
+  }
+  for (int i = 0; i < node.output_size(); ++i) {
+    OFSDP_RETURN_IF_ERROR(rewriter.alias(outputs[static_cast<size_t>(i)], node.output(i)));
+  }
+  return {};
+}
+
 namespace {
 
 using Names = std::vector<std::string>;
+
+constexpr int64_t kMostIterations = 4096;
 
 Names part(const Names& names, size_t begin, size_t count) {
   const auto first = names.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -22,8 +40,8 @@ std::vector<int64_t> int_list(const onnx::NodeProto& node, const char* name, siz
   return list;
 }
 
-// What an unrolled node gives: the state after the last iteration, then per output the pieces of all
-// iterations.
+// The outputs of an unrolled node: the state after the last iteration, then for each stacked output
+// the pieces of all iterations.
 struct Unrolled {
   Names state;
   std::vector<Names> pieces;
@@ -58,18 +76,23 @@ Status finish(GraphRewriter& rewriter, const onnx::NodeProto& node, const Unroll
   return {};
 }
 
-// Constants an iteration reads: its number and the condition.
+// An iteration reads two constants: its number and the condition.
 std::string scalar(GraphRewriter& rewriter, int type, int64_t value) {
-  onnx::TensorProto tensor;
-  tensor.set_data_type(type);
-  if (type == onnx::TensorProto::INT64) {
-    tensor.add_int64_data(value);
-  } else {
-    tensor.add_int32_data(static_cast<int32_t>(value));
-  }
   const std::string name = rewriter.names().fresh("iteration");
-  rewriter.constant(name, tensor);
+  rewriter.scalar(name, type, value);
   return name;
+}
+
+// Adds one iteration; its results begin with `skipped` others. Returns all of them.
+Result<Names> iterate(GraphRewriter& rewriter, const onnx::GraphProto& body, const Names& inputs,
+                      size_t skipped, Unrolled& unrolled) {
+  OFSDP_ASSIGN_OR_RETURN(Names results, rewriter.process_body(body, inputs));
+  const size_t states = unrolled.state.size();
+  unrolled.state = part(results, skipped, states);
+  for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
+    unrolled.pieces[k].push_back(results[skipped + states + k]);
+  }
+  return results;
 }
 
 }  // namespace
@@ -98,11 +121,7 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     Names inputs = {scalar(rewriter, onnx::TensorProto::INT64, i),
                     scalar(rewriter, onnx::TensorProto::BOOL, 1)};
     inputs.insert(inputs.end(), unrolled.state.begin(), unrolled.state.end());
-    OFSDP_ASSIGN_OR_RETURN(const Names results, rewriter.process_body(body->g(), inputs));
-    unrolled.state = part(results, 1, states);
-    for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
-      unrolled.pieces[k].push_back(results[1 + states + k]);
-    }
+    OFSDP_ASSIGN_OR_RETURN(const Names results, iterate(rewriter, body->g(), inputs, 1, unrolled));
     if (condition_name.empty()) continue;  // a for loop
     condition = rewriter.known().scalar(results[0]);
     if (!condition) return rewriter.refuse(node, "its condition depends on data");
@@ -112,8 +131,8 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
 
 namespace {
 
-// The pieces of each scan input, in the order in which the iterations take them; none when their
-// number is not known. All have the same number.
+// Returns the pieces of each scan input in the order of the iterations; none when their number is
+// not known. All inputs have the same number of pieces.
 Result<std::optional<std::vector<Names>>> scan_columns(GraphRewriter& rewriter,
                                                        const onnx::NodeProto& node, size_t states) {
   const auto scanned = static_cast<size_t>(node.input_size()) - states;
@@ -158,11 +177,7 @@ Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   for (size_t step = 0; step < columns->front().size(); ++step) {
     Names inputs = unrolled.state;
     for (const Names& column : *columns) inputs.push_back(column[step]);
-    OFSDP_ASSIGN_OR_RETURN(const Names results, rewriter.process_body(body->g(), inputs));
-    unrolled.state = part(results, 0, states);
-    for (size_t k = 0; k < unrolled.pieces.size(); ++k) {
-      unrolled.pieces[k].push_back(results[states + k]);
-    }
+    OFSDP_RETURN_IF_ERROR(iterate(rewriter, body->g(), inputs, 0, unrolled).status());
   }
   const auto reversed = int_list(node, "scan_output_directions", unrolled.pieces.size());
   for (size_t k = 0; k < unrolled.pieces.size(); ++k) {

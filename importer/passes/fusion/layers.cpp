@@ -1,0 +1,205 @@
+// Layers that exporters take apart.
+//
+// A linear layer as one Gemm over all rows.
+//
+//   MatMul(x[..., k], W)            W of two axes, or Transpose of one that has
+//     -> Reshape(Gemm(CollapseLeading(x), W, transB))
+//   Add(that, b[n])                 -> the same Gemm with its bias
+//
+// The gradient of W is then one product in W's own layout, the weights are never transposed in
+// memory, and the bias costs no pass.
+//
+// Gelu in both forms from its pieces, in any order of its products:
+//
+//   x * 0.5 * (1 + erf(x / sqrt(2)))                                -> Gelu(x)
+//   x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))       -> Gelu(x, approximate="tanh")
+//
+// NegativeLogLikelihoodLoss(LogSoftmax(x)) over the class axis -> SoftmaxCrossEntropyLoss(x): the
+// gradient of both is softmax minus one-hot, made in place.
+//
+// MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", when nobody else reads the Relu: the
+// largest clamped value is the clamped largest value, and the gradient of a clamped window stops either
+// way. Only a fourth of the elements is clamped.
+#include <cmath>
+#include <numbers>
+
+#include "importer/passes/fusion/rewriter.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// --- linear ---
+
+bool swaps_two_axes(const Rewriter& r, const Node& transpose) {
+  const Shape& shape = r.shape(transpose.inputs[0]);
+  const auto perm = transpose.attributes.ints("perm", {1, 0});
+  return shape.rank() == 2 && perm == std::vector<int64_t>{1, 0};
+}
+
+// Returns the Gemm without addend under a Reshape that alone reads it, as fuse_linear makes them.
+const Node* bare_gemm(const Rewriter& r, ValueId id) {
+  if (!r.read_once(id)) return nullptr;
+  if (const Node* reshape = r.made_by(id, "Reshape")) id = reshape->inputs[0];
+  if (!r.read_once(id)) return nullptr;
+  const Node* gemm = r.made_by(id, "Gemm");
+  return gemm != nullptr && gemm->inputs.size() == 2 ? gemm : nullptr;
+}
+
+// --- Gelu ---
+
+// A product taken apart: constants multiplied together, the other factors with powers written out.
+struct Factors {
+  double constant = 1;
+  std::vector<ValueId> values;
+};
+
+void collect(const Rewriter& r, ValueId id, bool top, Factors& out) {
+  if (const auto number = r.scalar(id)) {
+    out.constant *= *number;
+    return;
+  }
+  const bool inner = top || r.read_once(id);
+  const Node* mul = inner ? r.made_by(id, "Mul") : nullptr;
+  const Node* div = inner ? r.made_by(id, "Div") : nullptr;
+  const Node* pow = r.made_by(id, "Pow");
+  if (mul != nullptr) {
+    collect(r, mul->inputs[0], false, out);
+    collect(r, mul->inputs[1], false, out);
+  } else if (div != nullptr && r.scalar(div->inputs[1])) {
+    collect(r, div->inputs[0], false, out);
+    out.constant /= *r.scalar(div->inputs[1]);
+  } else if (pow != nullptr && r.is_scalar(pow->inputs[1], 3)) {
+    out.values.insert(out.values.end(), 3, pow->inputs[0]);
+  } else {
+    out.values.push_back(id);
+  }
+}
+
+Factors factors(const Rewriter& r, ValueId id) {
+  Factors made;
+  collect(r, id, true, made);
+  return made;
+}
+
+bool near(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
+
+// The node `op` in 1 + op(...), or null.
+const Node* one_plus(const Rewriter& r, ValueId id, const char* op) {
+  const Node* add = r.made_by(id, "Add");
+  if (add == nullptr) return nullptr;
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    const Node* inner = r.made_by(add->inputs[side], op);
+    if (inner != nullptr && r.is_scalar(add->inputs[1 - side], 1)) return inner;
+  }
+  return nullptr;
+}
+
+bool is_erf_argument(const Rewriter& r, ValueId id, ValueId x) {
+  const Factors f = factors(r, id);
+  return f.values == std::vector<ValueId>{x} && near(f.constant, 1 / std::numbers::sqrt2);
+}
+
+bool is_cube_term(const Rewriter& r, ValueId id, ValueId x) {
+  const Factors f = factors(r, id);
+  return f.values == std::vector<ValueId>{x, x, x} && near(f.constant, 0.044715);
+}
+
+bool is_tanh_argument(const Rewriter& r, ValueId id, ValueId x) {
+  const Factors f = factors(r, id);
+  if (f.values.size() != 1 || !near(f.constant, std::sqrt(2 / std::numbers::pi))) return false;
+  const Node* sum = r.made_by(f.values[0], "Add");
+  if (sum == nullptr) return false;
+  return (sum->inputs[0] == x && is_cube_term(r, sum->inputs[1], x)) ||
+         (sum->inputs[1] == x && is_cube_term(r, sum->inputs[0], x));
+}
+
+}  // namespace
+
+bool fuse_linear(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "MatMul") return false;
+  const Shape& x = r.shape(node.inputs[0]);
+  ValueId weights = node.inputs[1];
+  bool transposed = false;
+  if (const Node* transpose = r.made_by(weights, "Transpose");
+      transpose != nullptr && swaps_two_axes(r, *transpose)) {
+    weights = transpose->inputs[0];
+    transposed = true;
+  }
+  if (x.rank() < 2 || r.shape(weights).rank() != 2 || x.numel() == 0) return false;
+  if (r.desc(node.inputs[0]).dtype != DType::kFloat32) return false;
+  const Attributes attributes{{"transB", int64_t{transposed}}};
+  if (x.rank() == 2) return r.replace(node, "Gemm", {node.inputs[0], weights}, attributes);
+  const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
+  const ValueId rows = r.emit("ofsdp.CollapseLeading", node.name + ".rows", {node.inputs[0]});
+  const ValueId product = r.emit("Gemm", node.name + ".product", {rows, weights}, attributes);
+  return r.replace(node, "Reshape", {product, r.ints(axes)});
+}
+
+bool fuse_bias(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "Add") return false;
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    const Node* gemm = bare_gemm(r, node.inputs[side]);
+    const ValueId bias = node.inputs[1 - side];
+    if (gemm == nullptr || r.shape(bias).rank() != 1) continue;
+    const Shape& product = r.shape(gemm->outputs[0]);
+    if (r.shape(bias)[0] != product[1]) continue;
+    const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
+    const Attributes attributes = gemm->attributes;
+    const std::string name = gemm->name;  // the product's: the pointer ends with the next emit
+    const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
+    if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes, name);
+    const ValueId sum = r.emit("Gemm", name, inputs, attributes);
+    return r.replace(node, "Reshape", {sum, r.ints(axes)});
+  }
+  return false;
+}
+
+bool fuse_gelu(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "Mul" || r.graph().registry->find("", "Gelu") == nullptr)
+    return false;
+  Factors f;
+  collect(r, node.inputs[0], false, f);
+  collect(r, node.inputs[1], false, f);
+  if (f.values.size() != 2 || !near(f.constant, 0.5)) return false;
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    const ValueId x = f.values[side], gate = f.values[1 - side];
+    const Node* erf = one_plus(r, gate, "Erf");
+    if (erf != nullptr && is_erf_argument(r, erf->inputs[0], x))
+      return r.replace(node, "Gelu", {x});
+    const Node* tanh = one_plus(r, gate, "Tanh");
+    if (tanh != nullptr && is_tanh_argument(r, tanh->inputs[0], x)) {
+      return r.replace(node, "Gelu", {x}, {{"approximate", std::string("tanh")}});
+    }
+  }
+  return false;
+}
+
+bool fuse_log_softmax_loss(Rewriter& r, const Node& node) {
+  if (node.op->full_name() != "NegativeLogLikelihoodLoss") return false;
+  const Node* collapse = r.made_by(node.inputs[0], "ofsdp.CollapseLeading");
+  const ValueId rows = collapse != nullptr ? collapse->inputs[0] : node.inputs[0];
+  const Node* softmax = r.made_by(rows, "LogSoftmax");
+  if (softmax == nullptr || !r.read_once(rows) || !r.read_once(node.inputs[0])) return false;
+  const int rank = r.shape(rows).rank();
+  const int64_t axis = softmax->attributes.i("axis", -1);
+  if (axis != -1 && axis != rank - 1) return false;
+  if (r.shape(node.inputs[0]).rank() != 2 || r.shape(node.outputs[0]).rank() != 0) return false;
+  std::vector<ValueId> inputs = node.inputs;
+  inputs[0] = softmax->inputs[0];
+  if (collapse != nullptr) {
+    inputs[0] = r.emit("ofsdp.CollapseLeading", node.name + ".rows", {softmax->inputs[0]});
+  }
+  return r.replace(node, "SoftmaxCrossEntropyLoss", inputs, node.attributes);
+}
+
+bool fuse_max_pool_relu(Rewriter& r, const Node& node) {
+  const bool indices = node.outputs.size() > 1 && node.outputs[1] != 0;
+  if (node.op->full_name() != "MaxPool" || indices || !r.read_once(node.inputs[0])) return false;
+  const Node* relu = r.made_by(node.inputs[0], "Relu");
+  if (relu == nullptr || r.desc(node.inputs[0]).dtype != DType::kFloat32) return false;
+  Attributes attributes = node.attributes;
+  attributes.set("ofsdp_activation", std::string("relu"));
+  return r.replace(node, "MaxPool", {relu->inputs[0]}, attributes);
+}
+
+}  // namespace ofsdp::importer

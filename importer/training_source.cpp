@@ -1,0 +1,110 @@
+#include "importer/training_source.h"
+
+#include "importer/onnx_import.h"
+#include "importer/passes/autodiff.h"
+#include "importer/passes/fusion/fusion.h"
+#include "importer/passes/given_backward.h"
+#include "importer/passes/layouts.h"
+#include "importer/passes/precision.h"
+#include "importer/passes/running_statistics.h"
+#include "importer/write/output_files.h"
+
+namespace ofsdp::importer {
+
+void TrainingSource::configure(GraphSettings settings) {
+  settings_ = std::move(settings);
+  graphs_.clear();
+}
+
+void TrainingSource::set_symbolic(Graph symbolic) {
+  symbolic_ = std::move(symbolic);
+  graphs_.clear();
+}
+
+Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
+  OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic_, settings_.rows, batch));
+  const bool forward_alone = mode == Mode::kEval && brings_backward(symbolic_);
+  return specialize(forward_alone ? without_backward(symbolic_) : symbolic_, shapes, mode,
+                    lowering_);
+}
+
+Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized(batch, mode));
+  Shape labels;
+  if (const std::string column = label_column(graph, settings_.loss); !column.empty()) {
+    std::vector<int64_t> axes{batch};
+    const auto& row = settings_.rows.at(column).axes();
+    axes.insert(axes.end(), row.begin(), row.end());
+    labels = Shape(std::move(axes));
+  }
+  return attach_loss(graph, settings_.loss, labels, mode == Mode::kEval);
+}
+
+// Fused, and in the type that nodes compute in.
+Result<Graph> TrainingSource::fused(const Graph& graph, const std::vector<ValueId>& wanted) const {
+  Graph made = fuse(graph, wanted);
+  if (settings_.param_dtype == DType::kFloat32) return made;
+  return lower_precision(made, settings_.param_dtype);
+}
+
+Result<Graph> TrainingSource::training_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(batch, Mode::kTrain));
+  OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
+  if (brings_backward(forward)) {
+    OFSDP_ASSIGN_OR_RETURN(const Graph ordered, order_backward(forward));
+    return assign_layouts(ordered);
+  }
+  std::vector<ValueId> wanted{forward.loss};
+  for (const Carried& c : forward.carried) wanted.push_back(c.next);
+  OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(forward, wanted));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(lean));
+  return assign_layouts(graph);
+}
+
+Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(batch, Mode::kEval));
+  std::vector<ValueId> wanted{graph.loss};
+  if (graph.matches != 0) wanted.push_back(graph.matches);
+  OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(graph, wanted));
+  return assign_layouts(lean);
+}
+
+Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(batch, Mode::kTrain));
+  return autodiff(forward);
+}
+
+// Planning asks for the same few graphs for each recompute level and each strategy it tries.
+Result<Graph> TrainingSource::graph(int64_t batch, Mode mode) const {
+  const std::pair key{batch, mode};
+  if (const auto built = graphs_.find(key); built != graphs_.end()) return built->second;
+  ++graphs_built_;
+  OFSDP_ASSIGN_OR_RETURN(Graph made,
+                         mode == Mode::kTrain ? training_graph(batch) : evaluation_graph(batch));
+  return graphs_.emplace(key, std::move(made)).first->second;
+}
+
+Status TrainingSource::check_output(const std::string& path, const TrainedState&) const {
+  return check_output_path(path, file_);
+}
+
+Result<std::unique_ptr<TrainedOutput>> TrainingSource::begin_output(const std::string& path,
+                                                                    const TrainedState&) const {
+  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::begin(file_, path));
+  return std::unique_ptr<TrainedOutput>(std::make_unique<FileOutput>(std::move(output)));
+}
+
+Result<std::unique_ptr<TrainedOutput>> TrainingSource::join_output(const std::string& ticket,
+                                                                   const TrainedState&) const {
+  OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::join(file_, ticket));
+  return std::unique_ptr<TrainedOutput>(std::make_unique<FileOutput>(std::move(output)));
+}
+
+Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,
+                                                          const TrainedRules& rules) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, operators));
+  OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
+  return std::make_unique<TrainingSource>(std::move(file), std::move(chosen), operators.lowering);
+}
+
+}  // namespace ofsdp::importer
