@@ -1,7 +1,7 @@
 // Plan: how the trained parameters of a graph are cut into units and what of them is sharded.
 //
-// make_plan is pure. fsdp/plan/partition.h says which parameters form a unit. The root unit, of what
-// belongs to no other, is gathered once and not resharded after forward.
+// make_plan is pure. fsdp/plan/partition.h says which parameters form a unit. The root unit, of
+// what belongs to no other, is gathered once and not resharded after forward.
 //
 //   full_shard          parameters, gradients and optimizer state are sharded; gathered for forward
 //                       and again for backward (ZeRO-3)
@@ -12,25 +12,25 @@
 //   hybrid_shard        full_shard among shard_size neighbouring ranks, which share one copy; the
 //   hybrid_shard_zero2  copies' gradient shards are all-reduced; likewise with shard_grad_op
 // [Note: the same bits on any number of ranks] With `across_ranks` a global batch is cut into fixed
-// slices, micro-batches whose size does not depend on the world; slice j is micro-batch j / world of
-// rank j % world. After each micro-batch the gradients of all ranks are added, in rank order, to the
-// sum so far, which is the order of the slices whatever the world. So every strategy reduces after
-// every micro-batch, the ranks of a hybrid's copies (and of no_shard) read all slots instead of
-// summing partial sums, and nothing is all-reduced.
+// slices, micro-batches whose size does not depend on the world; slice j is micro-batch j / world
+// of rank j % world. After each micro-batch the gradients of all ranks are added, in rank order, to
+// the sum so far, which is the order of the slices whatever the world. So every strategy reduces
+// after every micro-batch, the ranks of a hybrid's copies (and of no_shard) read all slots instead
+// of summing partial sums, and nothing is all-reduced.
 // A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
 // rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
 // With an offload the masters are in host memory, and what gathers start from has param_dtype: with
 // kOptimizer it is on the device, with kParams on the host, so that every unit is "gathered".
-// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or those
-// of a hybrid's copy on each) put its shards side by side in it, in the type that nodes compute in:
-// what they read is there already, gathered by nobody.
-// An owner may write its shard once all ranks have posted the unit's gradients, behind their last use
-// of it (runtime/program/schedule_reductions.cpp), and they read it again after the exchange that ends the
-// update. Float32 masters are the shards themselves; of fewer bits the update writes them anew.
-// Where parameters are sharded at rest, frozen ones are as well, in the units of their neighbours;
-// those of a few elements, running statistics and those of another type stay whole.
+// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or
+// those of a hybrid's copy on each) put its shards side by side in it, in the type that nodes
+// compute in: what they read is there already, gathered by nobody.
+// An owner may write its shard once all ranks have posted the unit's gradients, behind their last
+// use of it (runtime/program/schedule_reductions.cpp), and they read it again after the exchange
+// that ends the update. Float32 masters are the shards themselves; of fewer bits the update writes
+// them anew. Where parameters are sharded at rest, frozen ones are as well, in the units of their
+// neighbours; those of a few elements, running statistics and those of another type stay whole.
 //
-// Ownership: values. Threads: any. Errors: those of partition; the caller has made sure that
+// Errors: those of partition; the caller has made sure that
 // something is trained.
 #pragma once
 

@@ -7,7 +7,7 @@
 // [rank * shard, (rank + 1) * shard). Gaps hold zeros, in gradients too, so norms may run over
 // them. The layout depends on the parameters and the world size alone, not on the strategy.
 //
-// Ownership: values. Threads: any. Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
+// Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
 #pragma once
 
 #include <cstdint>
@@ -27,16 +27,17 @@ struct UnitParam {
   int64_t numel = 0;
 };
 
-// How nodes get the whole of a unit: what the rank holds is the whole already (none); it is converted
-// to the type that nodes compute in; it is gathered from all shards; its part comes from the host first.
+// How nodes get the whole of a unit: what the rank holds is the whole already (none); it is
+// converted to the type that nodes compute in; it is gathered from all shards; its part comes from
+// the host first.
 enum class Unshard : uint8_t { kNone, kConvert, kGather, kFetch };
 
-// How long the unsharded unit lasts: from its first use in an update to the next update; to the last
-// use in a micro-batch; to the last use in forward, and again in backward.
+// How long the unsharded unit lasts: from its first use in an update to the next update; to the
+// last use in a micro-batch; to the last use in forward, and again in backward.
 enum class Residency : uint8_t { kUpdate, kMicroBatch, kPass };
 
-// Which ranks' gradient buffers are added to what this rank owns: all; those that share its copy of
-// the unit; those that hold the same shard of the other copies.
+// The ranks whose gradient buffers are added to what this rank owns: all; those that share its copy
+// of the unit; those that hold the same shard of the other copies.
 enum class SumOver : uint8_t { kWorld, kShards, kCopies };
 
 // How a strategy treats a unit. make_plan computes it once.

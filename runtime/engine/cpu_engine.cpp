@@ -132,8 +132,8 @@ Status CpuEngine::check_evaluation(BoundProgram& program) {
   return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank());
 }
 
-// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this rank's
-// Post, and evaluation ends in an exchange.
+// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this
+// rank's Post, and evaluation ends in an exchange.
 Status CpuEngine::blame_nan(BoundProgram& program) {
   alone_ = true;  // the others go on to wait for this rank
   const auto again = [&](const Operation& op) { return execute(*this, op); };
@@ -240,8 +240,8 @@ Status CpuEngine::all_reduce(const Operation& op) {
   return {};
 }
 
-// Of a block that begins at `begin` of what the rank owns, the part that counts here and nowhere
-// else.
+// Adds the part of a block that counts on this rank and on no other. The block begins at element
+// `begin` of what the rank owns.
 void CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const float> block) {
   const auto size = static_cast<int64_t>(block.size());
   const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);

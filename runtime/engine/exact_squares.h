@@ -5,9 +5,9 @@
 // (what lies below is cut off value by value), so the sum is exact too, and is rounded once, at the
 // end. Kulisch, "Computer Arithmetic and Validity", the long accumulator.
 //
-// A rank adds its values, gives its limbs, and any rank adds the limbs of all: kLimbs integers of 32
-// bits a rank, as doubles, least significant first; NaN in the first where a value was not finite.
-// Ownership: a value. Threads: one. Never allocates. At most 2^43 values.
+// A rank adds its values, gives its limbs, and any rank adds the limbs of all: kLimbs integers of
+// 32 bits a rank, as doubles, least significant first; NaN in the first where a value was not
+// finite. Ownership: a value. Threads: one. Never allocates. At most 2^43 values.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class ExactSquares {
   void add(std::span<const float> values);
   std::array<double, kLimbs> limbs() const;
 
-  // Of kLimbs numbers a rank; the sum of all squares, rounded.
+  // Takes kLimbs numbers a rank; returns the sum of all squares, rounded.
   static double sum(std::span<const double> limbs_of_ranks);
 
  private:

@@ -2,8 +2,8 @@
 // (runtime/engine/cpu_engine.h), a Communicator and CPU kernels; DeviceEngine
 // (runtime/engine/device/device_engine.h), streams of a device.
 //
-// The loop decides nothing: what to do, in which order and where is in the operations. An engine decides
-// what depends on values alone.
+// The loop decides nothing: what to do, in which order and where is in the operations. An engine
+// decides what depends on values alone.
 //
 // Ownership: views. Threads: the one that made the engine. No allocation. Errors: what kernels and
 // collectives say.

@@ -5,11 +5,11 @@
 // scaled. Blocks go to all threads of the rank, but for programs and plug-ins; optimizers are
 // elementwise, so neither blocks nor threads change a bit.
 //
-// Where steps need norms of parameters `run` advances the states, and once all units have been run the
-// ranks agree on the norms, as on CPUs, and `take_steps` follows.
+// If steps need norms of parameters, `run` advances the states, and once all units have been run
+// the ranks agree on the norms, as on CPUs, and `take_steps` follows.
 //
-// Ownership: views. Threads: the one that runs the schedule; it uses the pool. No allocation in `run`
-// and `take_steps`; the latter is collective then. Errors: those of the exchange.
+// Ownership: views. Threads: the one that runs the schedule; it uses the pool. No allocation in
+// `run` and `take_steps`; the latter is collective then. Errors: those of the exchange.
 #pragma once
 
 #include <optional>

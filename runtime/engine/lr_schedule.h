@@ -11,7 +11,7 @@
 //   polynomial  lr (m + (1-m)(1-p)^power)
 // All in double; the optimizer rounds once.
 //
-// Ownership: values. Threads: any. Errors: none; the ranges were checked when the options were
+// No errors: the ranges were checked when the options were
 // read.
 #pragma once
 

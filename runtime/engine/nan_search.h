@@ -1,6 +1,6 @@
-// The fault of a loss that is NaN or infinite, and the search for where a NaN comes from: the forward
-// pass of the micro-batch once more, step by step, until a node reads or makes one. That may be slow:
-// the run is over. Nothing may have been updated since the micro-batch began.
+// The fault of a loss that is NaN or infinite, and the search for where a NaN comes from: the
+// forward pass of the micro-batch once more, step by step, until a node reads or makes one. That
+// may be slow: the run is over. Nothing may have been updated since the micro-batch began.
 //
 // Ownership: views. Threads: the one that runs the program. Errors: what the steps say.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace ofsdp::runtime {
 
-// Of forward: an unshard, or the copy up before it.
+// True of an unshard, or the copy up before it.
 bool is_of_unshard(const Operation& op);
 
 bool any_nan(std::span<const float> values);
@@ -22,7 +22,7 @@ struct NanSearch {
   std::function<Status(const Operation&)> execute;         // comes back when the step is done
   std::function<Result<bool>(const TensorView&)> has_nan;  // float32 with an address
   bool here = true;       // false: this rank only takes part in the gathers of those that search
-  bool together = false;  // other ranks wait in every gather, also behind the first NaN
+  bool together = false;  // other ranks wait in every gather, also after the first NaN
 };
 
 // The value or node, in words. Runs nodes and unshards units, no more.

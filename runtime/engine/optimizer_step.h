@@ -62,14 +62,15 @@ class OptimizerStep {
               const UpdateNumbers& numbers) {
     update(unit, begin, gradient, numbers, state_);
   }
-  // Of several threads at once, unless of_one_thread: `scratch` for a pointer to each state.
+  // Several threads may call it at once, unless of_one_thread: `scratch` for a pointer to each
+  // state.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers, std::span<float*> scratch);
   // Writes all that is owned where nodes read it, if they read it rounded.
   void round(int unit) const;
 
-  // Of the elements `part` of what is owned: every parameter's own, and the step that waits for its
-  // length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
+  // Shows the elements `part` of what is owned: every parameter's own, and the step that waits for
+  // its length, in blocks of at most kReduceBlock elements. `see(parameter, elements, steps)`.
   template <typename See>
   void visit(int unit, Span part, const UpdateNumbers& numbers, See see);
   double step_length(const ParameterNorms& norms) const {
@@ -93,7 +94,7 @@ class OptimizerStep {
   std::vector<std::vector<Segment>> segments_;
   std::vector<float*> state_;  // scratch of one call
   UpdateProgram* program_ = nullptr;
-  std::vector<float> direction_;  // likewise, kReduceBlock elements
+  std::vector<float> direction_;  // scratch of one call, kReduceBlock elements
 };
 
 template <typename See>

@@ -28,7 +28,7 @@ class RulePlanner {
       made_.results.push_back(
           {slots_.at(rule_.states[i].next), kFirstStateSlot + static_cast<int>(i)});
     }
-    // What is written first might be read by what is written next.
+    // A result written first might be read by one written next.
     made_.in_place = std::ranges::none_of(made_.results, [&](const RuleResult& result) {
       return static_cast<size_t>(result.slot) < made_.inputs;
     });

@@ -1,8 +1,9 @@
-// RuleProgram: the nodes of an UpdateRule made kernels for `count` elements, over slots: the parameter,
-// its gradient, its states, then what the nodes make. What runs it says where the slots are, and where
-// the scalars (update_program.h, device_rules.h).
+// RuleProgram: the nodes of an UpdateRule made kernels for `count` elements, over slots: the
+// parameter, its gradient, its states, then what the nodes make. What runs it says where the slots
+// are, and where the scalars (update_program.h, device_rules.h).
 //
-// Ownership: values; kernels are the cache's. Threads: one. Errors: kInput for a node without a kernel.
+// Ownership: values; kernels are the cache's. Threads: one. Errors: kInput for a node without a
+// kernel.
 #pragma once
 
 #include <functional>

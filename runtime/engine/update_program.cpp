@@ -162,7 +162,7 @@ double UpdateProgram::current_rate() const {
   return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(rules_.rate)])[0];
 }
 
-// A kernel takes whole blocks; of a short one it sees a copy, with something harmless behind.
+// A kernel takes whole blocks; of a short one it sees a copy, with something harmless after it.
 void UpdateProgram::run_block(RuleProgram& program, float* const* inputs, int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
   for (size_t i = 0; i < program.slots; ++i) {

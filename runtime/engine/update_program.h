@@ -2,12 +2,13 @@
 // nodes of each parameter, over blocks of kBlock elements, and the scalars (rate, count of updates)
 // that all of them read.
 //
-//   begin(n)   the scalars of update n, from 1. They follow from the file and n alone, so every rank
-//              has the same and a checkpoint need not hold them.
+//   begin(n)   the scalars of update n, from 1. They follow from the file and n alone, so every
+//              rank has the same and a checkpoint need not hold them.
 //   update     one parameter's elements [0, count) in place, from its gradient and states
 //
-// Ownership: owns kernels and scratch; `rules` outlives it. Threads: the one that runs the schedule.
-// No allocation after make. Errors: kInput from make (a node without a kernel; an unreadable file).
+// Ownership: owns kernels and scratch; `rules` outlives it. Threads: the one that runs the
+// schedule. No allocation after make. Errors: kInput from make (a node without a kernel; an
+// unreadable file).
 #pragma once
 
 #include <array>
@@ -31,11 +32,11 @@ class UpdateProgram {
 
   // The rate of one of the updates begun last, or of the very last; NaN where none can be told.
   double rate(int64_t update) const;
-  // A scalar of the rules behind `updates` of them, as bytes.
+  // A scalar of the rules after `updates` of them, as bytes.
   std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);
 
-  // All scalars, as the update begun last has them, and where one lies in them. The same offsets for
-  // the same rules.
+  // All scalars, as the update begun last has them, and where one lies in them. The same offsets
+  // for the same rules.
   std::span<const std::byte> scalars() const { return {scalar_base_, scalar_size_}; }
   bool is_scalar(ValueId id) const { return scalars_[static_cast<size_t>(id)] != nullptr; }
   size_t scalar_offset(ValueId id) const {

@@ -2,7 +2,8 @@
 //
 // An update is begin_update, then `run` for each of its micro-batches. On a device `run` puts the
 // work on its streams and comes back, so the numbers of an update come one update late: `outcome`
-// gives those of the oldest update that has not been given. On the CPU there is nothing to wait for.
+// gives those of the oldest update that has not been given. On the CPU there is nothing to wait
+// for.
 //
 // Ownership: views. Threads: the one that made it. Errors: as CpuEngine.
 #pragma once
@@ -18,7 +19,7 @@
 namespace ofsdp::runtime {
 
 struct MicroBatch {
-  std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again behind `run`
+  std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again after `run`
   std::span<const int64_t> sample_index;
   double loss_weight = 0;  // this micro-batch's share of the global mean
   bool alike = true;       // every rank's has as many samples
@@ -56,10 +57,10 @@ class UpdateRunner {
 
   virtual void begin_update(const UpdateNumbers& numbers) = 0;
   virtual Status run(BoundProgram& program, const MicroBatch& batch) = 0;
-  // Of training: all ranks have met since `exchange_began`.
+  // Ends a training update. `exchange_began` is when this rank entered the closing exchange.
   virtual void end_update(int64_t exchange_began) = 0;
 
-  // Of the last micro-batch; waits for it.
+  // The numbers of the last micro-batch; waits for it.
   virtual Result<MicroResult> result() = 0;
   // kFault when that of an evaluation is a loss that is NaN or infinite. Follows result().
   virtual Status check_evaluation(BoundProgram& program) = 0;

@@ -26,7 +26,7 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// What does not change from event to event of one step.
+// The text that does not change from event to event of one step.
 struct StepText {
   bool shown = true;
   TraceRow row = TraceRow::kCompute;
@@ -109,7 +109,7 @@ class LineWriter {
     line(quoted(name), host ? "\"Update\"" : "\"copy\"", event.row, event);
   }
 
-  // Perfetto wants the begin of an event in the microsecond, the digits behind it are nanoseconds.
+  // Perfetto wants the begin of an event in the microsecond, the digits after it are nanoseconds.
   void line(std::string_view name, std::string_view category, TraceRow row,
             const TraceEvent& event) {
     const int64_t begin = event.begin - base_, took = event.end - event.begin;

@@ -3,10 +3,11 @@
 //
 // TraceRecorder keeps the last kTraceEvents events in memory that the plan counts; older ones are
 // overwritten. TraceFile turns them into one file of all ranks at the end of the run: a process a
-// rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions. On a
-// device (runtime/engine/device/device_trace.h) rows are streams, and those of copies come behind these two.
-// Times are microseconds since the first event of any rank (one host: one clock). The file appears
-// by rename, whole or not at all; until then each rank writes a part of its own beside it.
+// rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions. On
+// a device (runtime/engine/device/device_trace.h) rows are streams, and those of copies come after
+// these two. Times are microseconds since the first event of any rank (one host: one clock). The
+// file appears by rename, whole or not at all; until then each rank writes a part of its own beside
+// it.
 //
 // Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X").
 // Ownership: the recorder views the rank's memory; programs outlive both. Threads: the executor's.
@@ -26,7 +27,7 @@ namespace ofsdp::runtime {
 inline constexpr int32_t kTraceExchange = -1;  // the exchange that ends an update
 inline constexpr int32_t kTraceUpdate = -2;    // the whole update
 
-// Where an event is shown: where its kind of step belongs on a CPU, or on which stream it was.
+// The row of an event: where its kind of step belongs on a CPU, or on which stream it was.
 enum class TraceRow : int32_t {
   kOfStep,
   kCompute,

@@ -1,7 +1,9 @@
-// BoundProgram: a program lowered for this rank, with the address of every operand. What an engine runs.
+// BoundProgram: a program lowered for this rank, with the address of every operand. What an engine
+// runs.
 //
 // Inputs: the data pointers of `inputs` are set for each micro-batch, wherever its columns are.
-// Ownership: views of the rank's memory; kernels belong to the cache. RunState owns it. Threads: one.
+// Ownership: views of the rank's memory; kernels belong to the cache. RunState owns it. Threads:
+// one.
 #pragma once
 
 #include <vector>

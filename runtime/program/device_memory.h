@@ -1,6 +1,6 @@
-// What a rank holds on a device: the regions of RankMemoryPlan that kernels see, and a block for
-// what goes in and out; and, pinned on the host, the staging of the loader and the other end of that
-// block. All of it is allocated once, from the plan.
+// DeviceRankMemory: what a rank holds on a device, the regions of RankMemoryPlan that kernels see,
+// and a block for what goes in and out; and, pinned on the host, the staging of the loader and the
+// other end of that block. All of it is allocated once, from the plan.
 //
 // Inputs, numbers and results have two slots: while the device works on one micro-batch the next is
 // uploaded. The host keeps an image of kept, state and shared for loading and saving; its pages are
@@ -29,7 +29,7 @@ struct DeviceIoPlan {
   std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
   size_t rules = 0;                                             // its scratch
   size_t slices = 0;  // of sums in the order of slices (runtime/program/device_slices.h)
-  size_t exact_sum = 0, exact_limbs = 0;  // likewise, of the norm
+  size_t exact_sum = 0, exact_limbs = 0;  // of the norm of such sums
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};
@@ -44,7 +44,7 @@ inline int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
 inline constexpr size_t kBounceBytes = size_t{4} << 20;
 
-// Of the run's optimizer; no numbers where it needs no norms.
+// The sizes for the run's optimizer; no numbers where it needs no norms.
 struct DeviceNormsPlan {
   int64_t parameters = 0;  // two squares each
   int64_t most_parts = 0;  // of a unit

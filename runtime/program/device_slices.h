@@ -1,9 +1,11 @@
-// Where a device adds gradients in the order of slices ([Note: the same bits on any number of ranks]
-// in fsdp/plan/plan.h): after each micro-batch the ranks exchange the parts of their slots, so that each
-// has all ranks' gradients of what it owns, and adds them one after the other to the sum so far. A norm
-// that decides is an exact sum of squares (runtime/engine/exact_squares.h).
+// SliceRoom: where a device adds gradients in the order of slices ([Note: the same bits on any
+// number of ranks] in fsdp/plan/plan.h): after each micro-batch the ranks exchange the parts of
+// their slots, so that each has all ranks' gradients of what it owns, and adds them one after the
+// other to the sum so far. A norm that decides is an exact sum of squares
+// (runtime/engine/exact_squares.h).
 //
-// Ownership: views of DeviceIoPlan's block; one unit at a time uses it, on the communication stream.
+// Ownership: views of DeviceIoPlan's block; one unit at a time uses it, on the communication
+// stream.
 #pragma once
 
 #include "runtime/program/device_memory.h"

@@ -1,9 +1,9 @@
 // The forward pass of a graph, node by node, every value in memory of its own: for looking at a
 // model (fsdp-run export --verify), not for training it.
 //
-// `context`: of random operators. `feeds` has the bytes of inputs and parameters by value. Gives the graph's outputs that are
-// float32, by name. Ownership: values. Threads: one. Errors: what kernels say, with the node; kInput
-// for a value that is neither made nor fed.
+// `context`: of random operators. `feeds` has the bytes of inputs and parameters by value. Gives
+// the graph's outputs that are float32, by name. Ownership: values. Threads: one. Errors: what
+// kernels say, with the node; kInput for a value that is neither made nor fed.
 #pragma once
 
 #include <map>

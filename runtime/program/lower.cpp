@@ -194,7 +194,7 @@ class Lowering {
     return moved(base, element_[at(parameter)], 0);
   }
 
-  // What nodes write: the unit's buffer, or this micro-batch's own.
+  // Nodes write there: the unit's buffer, or this micro-batch's own.
   Operand gradients(int unit) const {
     if (own_[at(unit)].area != Area::kNone) return own_[at(unit)];
     Operand buffer = places_[at(unit)].slot;
@@ -319,7 +319,8 @@ class Lowering {
     made.part = places_[at(u)].span;
   }
 
-  // What is summed over the copies: `part` counts from the begin of `src`, in the order of the group.
+  // Names what is summed over the copies: `part` counts from the begin of `src`, in the order of
+  // the group.
   void read_gradient(Operation& made, int u) const {
     const bool shard = plan_.units[at(u)].plan.shards_gradients;
     made.src = shard ? places_[at(u)].gradient : places_[at(u)].slot;
@@ -336,7 +337,7 @@ class Lowering {
     scatters && !again ? read_buffer(made, u) : read_gradient(made, u);
   }
 
-  // What a device's streams see of a step that sums or updates.
+  // Lists what a step that sums or updates touches, for a device's streams.
   std::vector<Operand> touched(int u, bool writes_slot, bool updates) const {
     const UnitPlaces& places = places_[at(u)];
     std::vector<Operand> list{with(places.slot, writes_slot), with(places.gradient, true)};
@@ -431,7 +432,7 @@ class Lowering {
     if (offloads_) signal(-1, Lane::kCommunication);
   }
 
-  // Where the norm decides, an offload has sent its gradient down before.
+  // If the norm decides, an offload has sent its gradient down before.
   void update(int u) {
     if (!offloads_) {
       Operation& made = add(OpKind::kUpdate, Lane::kCommunication, u);
@@ -491,7 +492,7 @@ class Lowering {
   const Plan& plan_;
   bool offloads_, several_;
   std::vector<ValueId> storage_;
-  std::vector<int> parameter_;      // per value: the parameter behind it, or -1
+  std::vector<int> parameter_;      // per value: the parameter whose bytes it shows, or -1
   std::vector<int> unit_of_;        // per parameter
   std::vector<int64_t> element_;    // per parameter: its first, of an unsharded unit
   std::vector<int> gradient_of_;    // per value: the parameter whose gradient it is, or -1

@@ -1,6 +1,7 @@
-// lower: the schedule of a program as operations of one rank (operation.h). Every decision that follows
-// from schedule, plan, memory plan and place of the micro-batch is taken here; what values decide (a
-// micro-batch without samples, a loss that is NaN, an update that is skipped) is left to the engine.
+// lower: the schedule of a program as operations of one rank (operation.h). Every decision that
+// follows from schedule, plan, memory plan and place of the micro-batch is taken here; what values
+// decide (a micro-batch without samples, a loss that is NaN, an update that is skipped) is left to
+// the engine.
 //
 // Pure. Ownership: values; kernels belong to the program's cache. Threads: any. Errors: none.
 #pragma once
@@ -27,7 +28,7 @@ struct LoweredProgram {
 
 LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context);
 
-// What an offload copies in a micro-batch and, if that ends one, in its update; in bytes.
+// The bytes that an offload copies in a micro-batch and, if that ends one, in its update.
 struct OffloadTraffic {
   size_t up = 0;
   size_t down = 0;

@@ -1,11 +1,12 @@
 // OffloadPlan: where the bytes lie that --cpu-offload keeps in pinned host memory, and the slots on
 // the device through which accumulated gradients pass.
 //
-// Per unit, of what the rank owns: masters and optimizer state in float32; in Plan::param_dtype, where
-// that is another type, the copy from which the device takes them; the gradient as it has landed; and
-// with CpuOffload::kParams the frozen parameters.
+// Per unit, of what the rank owns: masters and optimizer state in float32; in Plan::param_dtype,
+// where that is another type, the copy from which the device takes them; the gradient as it has
+// landed; and with CpuOffload::kParams the frozen parameters.
 //
-//   optimizer   what gathers start from, accumulated gradients and frozen parameters stay on the device
+//   optimizer   what gathers start from, accumulated gradients and frozen parameters stay on the
+//               device
 //   params      none of these; a gradient that is summed over micro-batches goes up into a slot, is
 //               added to there (the norm is the device's) and comes down again
 //
@@ -13,7 +14,7 @@
 // device in both; gradients that stay whole over micro-batches (no_shard, zero1) have their slots.
 // (Ren et al. 2021, "ZeRO-Offload"; PyTorch's CPUOffloadPolicy.)
 //
-// Pure. Ownership: values. Threads: any. Errors: none.
+// Pure.
 #pragma once
 
 #include <vector>
@@ -46,10 +47,11 @@ struct OffloadPlan {
   std::vector<OffloadedUnit> units;
 
   size_t slot_bytes = 0;  // of a slot on the device
-  int slots = 0;          // one behind the other
+  int slots = 0;          // one after the other
 };
 
-// `accumulates`: an update has several micro-batches. `ahead`: units whose copies are under way at once.
+// `accumulates`: an update has several micro-batches. `ahead`: units whose copies are under way at
+// once.
 OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulates, int ahead);
 
 }  // namespace ofsdp::runtime

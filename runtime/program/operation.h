@@ -1,9 +1,9 @@
-// Operation: what a step of a schedule is for one rank, complete in itself: which bytes it reads and
-// writes, with which ranks, on which lane, and what follows a sum. lower (lower.h) makes operations; an
-// Engine (runtime/engine/engine.h) runs them and decides nothing.
+// Operation: what a step of a schedule is for one rank, complete in itself: which bytes it reads
+// and writes, with which ranks, on which lane, and what follows a sum. lower (lower.h) makes
+// operations; an Engine (runtime/engine/engine.h) runs them and decides nothing.
 //
 //   Run        kernel of a node: operands are its inputs, outputs and workspace
-//   Unshard    dst: the whole unit in the type that nodes compute in; src: what this rank owns of it,
+//   Unshard    dst: the whole unit in the type of nodes; src: what this rank owns of it,
 //              or its frozen parameters. `part` is where this rank's elements are in dst
 //   Await      the ranks of `group` have read what `channel` posted last
 //   Clear      dst: the gaps between parameters, or all of it in a micro-batch without samples
@@ -16,7 +16,7 @@
 //   Clip       the global norm and the factor of the updates that follow
 //   Update     the optimizer's update from src;  Trust, Apply: its steps where they need norms
 //   CopyUp     host to device;  CopyDown: device to host
-//   Signal     the host hears that the copies of `unit` have arrived; -1: the decision about updates
+//   Signal     the host hears that the copies of `unit` have arrived; -1: the decision
 //   HostUpdate the update on the host, after the device's program
 //
 // Ownership: values; addresses are views of the rank's memory. Threads: any. Errors: none.
@@ -30,8 +30,8 @@
 
 namespace ofsdp::runtime {
 
-// The regions of RankMemoryPlan; what --cpu-offload pins; a column of the micro-batch; the weight of
-// the loss; the state of a run on a device.
+// The regions of RankMemoryPlan; what --cpu-offload pins; a column of the micro-batch; the weight
+// of the loss; the state of a run on a device.
 enum class Area : uint8_t {
   kNone,
   kArena,
@@ -86,7 +86,7 @@ enum class OpKind : uint8_t {
   kHostUpdate,
 };
 
-// What happens to a block of a sum, in this order.
+// The stages of a block of a sum, in this order.
 struct Stages {
   bool ordered = false;              // the sum starts from `onto`, in the order of slices
   DType round_to = DType::kFloat32;  // float32: it is not rounded

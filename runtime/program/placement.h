@@ -10,7 +10,7 @@
 
 namespace ofsdp::runtime {
 
-// Places `bytes` behind what is there: the offset, a multiple of kTensorAlignment as `end` is.
+// Places `bytes` after what is there: the offset, a multiple of kTensorAlignment as `end` is.
 inline size_t take(size_t& end, size_t bytes) {
   const size_t offset = end;
   end += align_up(bytes, kTensorAlignment);

@@ -62,7 +62,7 @@ class KeptPlan {
     int parameter = -1;    // its index in Graph::parameters
   };
   const std::vector<Entry>& entries() const { return entries_; }
-  // Of a value whose storage is a constant or a frozen parameter.
+  // The offset of a value whose storage is a constant or a frozen parameter.
   size_t offset(const Graph& graph, ValueId storage) const;
 
  private:

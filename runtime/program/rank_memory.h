@@ -1,10 +1,10 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Eight regions: arena (activations, gathered units, workspaces), kept (constants,
-// frozen parameters), state (optimizer state, accumulated gradients, parameters that are whole),
-// shared (parameter shards and gradient slots, which peers read), common (units whose shards lie side
-// by side, which all ranks map: fsdp/plan/plan.h, in_place), staging (micro-batches decoded
-// ahead), checkpoint (the copy that an asynchronous save writes from) and trace (events recorded
-// for --trace).
+// the same, mapped. Eight regions: arena (activations, gathered units, workspaces), kept
+// (constants, frozen parameters), state (optimizer state, accumulated gradients, parameters that
+// are whole), shared (parameter shards and gradient slots, which peers read), common (units whose
+// shards lie side by side, which all ranks map: fsdp/plan/plan.h, in_place), staging (micro-batches
+// decoded ahead), checkpoint (the copy that an asynchronous save writes from) and trace (events
+// recorded for --trace).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
@@ -31,7 +31,7 @@ struct UnitOffsets {
                                   // part in place (float32), or in state; -1: none
   int64_t copies = -1;            // in common: where the whole copies begin, one for every group of
                                   // ranks that share one; with the owned part in place (float32)
-                                  // and the frozen behind; -1: it does not lie there
+                                  // and the frozen after it; -1: it is not there
   size_t frozen = 0;              // the rank's share of the frozen ones, in shared
   std::vector<size_t> optimizer;  // each state tensor, in state
   int64_t gradient = -1;          // gradient shard, where the slot does not hold it; -1: none
@@ -62,7 +62,7 @@ struct RankMemoryPlan {
   size_t gradient_bytes = 0;
 
   size_t planned_bytes() const;
-  // Of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
+  // The bytes of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
   size_t largest_bytes() const { return planned_bytes() + data_elsewhere; }
   // --memory-limit, or none; the same answer on every rank.
   bool fits(const std::optional<int64_t>& limit) const {
@@ -87,13 +87,13 @@ struct RankMemoryNeeds {
   size_t link = 0;
 };
 
-// Of one copy of a unit that lies in common memory, the frozen parameters included.
+// The bytes of one copy of a unit in common memory, the frozen parameters included.
 size_t copy_bytes(const Plan& plan, const Unit& unit);
 
 RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
                                 const RankMemoryNeeds& needs);
 
-// Where the regions that kernels see begin: on the host, or on a device.
+// The addresses where the regions that kernels see begin: on the host, or on a device.
 struct MemoryBases {
   std::byte* arena = nullptr;
   std::byte* kept = nullptr;

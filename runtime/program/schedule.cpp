@@ -55,7 +55,8 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
     append(places.after[n]);
   }
   append(places.before.back());
-  // Of the first slice alone, where slices are dealt to any number of ranks.
+  // With across_ranks only slice 0 updates running statistics, so that they do not depend on the
+  // world size.
   const bool carries = options.training && (options.first_micro || !plan.across_ranks);
   for (size_t k = 0; carries && k < graph.carried.size(); ++k) {
     schedule.steps.push_back({StepKind::kCarry, static_cast<int>(k)});

@@ -29,8 +29,6 @@
 // [Note: two waits a unit] A local reduce reads the peers' slots: Post and Reduce guard that they
 // are complete, Acquire that they are no longer read. Reduce stands one unit later than Post, so
 // that ranks that run apart do not wait for each other.
-//
-// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +90,7 @@ std::vector<int> parameter_behind(const Graph& graph);
 // For each parameter, trained or frozen: its unit, or -1 where it is kept whole.
 std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 
-// What a step is about: its index.
+// The meaning of a step's index.
 enum class StepSubject : uint8_t { kNode, kUnit, kBuffer, kRun };
 
 struct StepTraits {

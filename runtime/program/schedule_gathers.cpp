@@ -78,7 +78,7 @@ class GatherPlacer {
     places_.before[static_cast<size_t>(place)].push_back({StepKind::kGather, use.unit});
   }
 
-  // Of a stretch that began in forward: where backward needs its unit again.
+  // For a stretch that began in forward: where backward needs its unit again.
   int first_in_backward(const UnitNodes& stretch) const {
     if (stretch.first >= forward_end_) return stretch.first;
     const int first = backward_[static_cast<size_t>(stretch.unit)].first;

@@ -1,11 +1,11 @@
-// Where the steps that are not nodes stand: what compile (schedule.h) is made of.
+// The places of the steps that are not nodes: what compile (schedule.h) is made of.
 //
 //   place_gathers      Gather and Free, from the stretches of nodes that read a unit, moved ahead by
 //                      the prefetch policy ([Note: prefetch and memory] in schedule.h)
 //   place_reductions   Acquire, Accumulate, Post and what follows a Post, from the nodes that write
 //                      a unit's gradients ([Note: two waits a unit])
 //
-// Pure. Ownership: values. Threads: any.
+// Pure.
 #pragma once
 
 #include "fsdp/plan/recompute.h"
@@ -22,7 +22,8 @@ struct StepPlaces {
   Steps tail;  // when all nodes have run
 };
 
-// A stretch of nodes, both ends inclusive, that has to do with a unit; first is -1 when there is none.
+// A stretch of nodes, both ends inclusive, that has to do with a unit; first is -1 when there is
+// none.
 struct UnitNodes {
   int unit;
   int first = -1;

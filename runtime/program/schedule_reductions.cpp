@@ -33,7 +33,7 @@ class ReductionPlacer {
  private:
   using Steps = StepPlaces::Steps;
 
-  // What all ranks agree on, and what then follows for each unit.
+  // Adds what all ranks agree on, and what then follows for each unit.
   void of_all_units(StepKind agreement, StepKind step) {
     places_.tail.push_back({agreement, -1});
     for (const Unit& unit : plan_.units) {

@@ -51,7 +51,7 @@ class StreamPlanner {
     (step.stream == Lane::kDownload ? download_ : communication_).push_back(s);
   }
 
-  // An end on the download stream is behind all that the communication stream had before it.
+  // An end on the download stream comes after all that the communication stream had before it.
   void compute(size_t s) {
     computed_ = true;
     if (wait(s, download_, of_compute_.download)) {

@@ -1,15 +1,15 @@
-// StreamPlan: which steps of a program run beside the compute stream of a device, and the events
+// StreamPlan: which steps of a program run next to the compute stream of a device, and the events
 // between its streams.
 //
 // A step of the communication stream waits for all that the schedule has put on the compute stream
-// before it. A step of the download stream begins on the communication stream, like one of that, and
-// ends on its own; what follows it on the communication stream does not wait for that end. Otherwise a
-// step waits for an earlier one of another stream only where both touch the same bytes and one of them
-// writes: so a gather runs beside the nodes before its first use, an update beside the backward nodes
-// behind it. What is ordered in the schedule and touches the same bytes is ordered on the device; that
-// is all the results depend on.
+// before it. A step of the download stream begins on the communication stream, like one of that,
+// and ends on its own; what follows it on the communication stream does not wait for that end.
+// Otherwise a step waits for an earlier one of another stream only where both touch the same bytes
+// and one of them writes: so a gather runs next to the nodes before its first use, an update next
+// to the backward nodes after it. What is ordered in the schedule and touches the same bytes is
+// ordered on the device; that is all the results depend on.
 //
-// Pure. Ownership: values. Threads: any. Errors: none.
+// Pure.
 #pragma once
 
 #include <span>
@@ -35,7 +35,7 @@ struct StreamStep {
   int forks = -1;  // event: recorded on compute, then waited for, before another stream's step
   std::vector<int>
       waits;         // events of other streams that the stream it begins on waits for before it
-  int records = -1;  // event recorded behind this step on the stream it ends on
+  int records = -1;  // event recorded after this step on the stream it ends on
 };
 
 struct StreamPlan {
@@ -47,8 +47,8 @@ struct StreamPlan {
 
 StreamPlan plan_streams(const std::vector<StepAccess>& steps);
 
-// What each of `steps` steps touches. Addresses are made up of area and offset: they are compared and
-// never followed. Inputs have none; only uploads write them.
+// Lists what each of `steps` steps touches. Addresses are made up of area and offset: they are
+// compared and never followed. Inputs have none; only uploads write them.
 std::vector<StepAccess> step_accesses(std::span<const Operation> operations, size_t steps);
 
 }  // namespace ofsdp::runtime

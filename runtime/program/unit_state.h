@@ -1,4 +1,5 @@
-// What a rank holds of a unit: as operands of its memory (pure), and as addresses.
+// UnitPlaces, UnitState: what a rank holds of a unit, as operands of its memory (pure), and as
+// addresses.
 //
 // Ownership: views of the rank's memory. Threads: any. Errors: none.
 #pragma once

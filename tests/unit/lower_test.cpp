@@ -57,10 +57,10 @@ GOLDEN1)");
 }
 
 TEST(Lower, NoShardWithClippingAddsUpUnitsAndThenUpdates) {
-  EXPECT_EQ(text_without_nodes(lowered(options(Strategy::kNoShard, 2),
-                                       {.first_micro = false, .clip = true}, 0)
-                                   ->made),
-            R"(
+  EXPECT_EQ(
+      text_without_nodes(
+          lowered(options(Strategy::kNoShard, 2), {.first_micro = false, .clip = true}, 0)->made),
+      R"(
 GOLDEN2)");
 }
 
@@ -88,11 +88,10 @@ int64_t bytes_of(const RankMemoryPlan& memory, Area area) {
   }
 }
 
-// What an operation reads has been written before: parameters by an unshard, gradients by nodes.
+// No operand passes the end of its region, and each unit is updated once.
 TEST(Lower, OperandsAreInsideTheirRegions) {
-  constexpr std::array kStrategies{Strategy::kFullShard, Strategy::kShardGradOp,
-                                   Strategy::kNoShard,   Strategy::kZero1,
-                                   Strategy::kHybridShard};
+  constexpr std::array kStrategies{Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard,
+                                   Strategy::kZero1, Strategy::kHybridShard};
   for (const Strategy strategy : kStrategies) {
     for (const int world : {1, 2, 4}) {
       for (const bool first : {true, false}) {

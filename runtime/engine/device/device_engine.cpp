@@ -44,8 +44,8 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
   return made;
 }
 
-// With work under way the run has failed, and what that waits for may never come. Queued work refers
-// to kernels, the optimizer and rules, so it ends before any of these does.
+// With work under way the run has failed, and what that waits for may never come. Queued work
+// refers to kernels, the optimizer and rules, so it ends before any of these does.
 DeviceEngine::~DeviceEngine() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
@@ -242,7 +242,7 @@ Status DeviceEngine::collect(size_t slot) {
   summed_.loss += done.share * static_cast<double>(result_.loss);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
-  // Where it is clipped by, it is of all ranks: one of them says so.
+  // With clipping the norm is already summed over ranks, so only rank 0 reports it.
   const bool of_all = done.program->plan->options.clip;
   summed_.squared_norm = of_all && ranks_->rank() != 0
                              ? 0

@@ -1,10 +1,11 @@
 // DeviceEngine: puts the operations of a bound program on the streams of a device.
 //
-// The same operations as CpuEngine's, with device addresses. Nodes and what writes gradients run on the
-// compute stream; gathers, reductions and updates on the communication stream, with the events of
-// StreamPlan. Every decision that depends on values is the device's own: the loss scale, whether an
-// update is skipped, the clip factor; after a loss that is NaN, or an index out of range, it updates
-// nothing more, and the host, which hears of it an update later, names the node. A micro-batch:
+// The operations are those of CpuEngine, with device addresses. Nodes and what writes gradients run
+// on the compute stream; gathers, reductions and updates on the communication stream, with the
+// events of StreamPlan. Every decision that depends on values is the device's own: the loss scale,
+// whether an update is skipped, the clip factor; after a loss that is NaN, or an index out of
+// range, it updates nothing more, and the host, which hears of it an update later, names the node.
+// A micro-batch:
 //
 //   host      wait for the micro-batch before last (its slot), take its numbers
 //   upload    inputs and ofsdp_step_numbers, pinned -> slot
@@ -14,16 +15,18 @@
 // step is launched.
 //
 // [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
-// DeviceRanks, in place and in the order of the stream, which is why Post and Await are nothing here. Whether a loss is NaN (`stop`) is agreed behind the forward pass of each
-// micro-batch, the norm before the clip factor, so all ranks update or none does, and the host reads
-// nothing. Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples
-// on some is launched step by step on all.
+// DeviceRanks, in place and in the order of the stream, which is why Post and Await are nothing
+// here. Whether a loss is NaN (`stop`) is agreed after the forward pass of each micro-batch, the
+// norm before the clip factor, so all ranks update or none does, and the host reads nothing.
+// Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples on some
+// is launched step by step on all.
 //
-// With an offload the device has no optimizer: `run` ends, behind the last micro-batch of an update,
+// With an offload the device has no optimizer: `run` ends, after the last micro-batch of an update,
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
-// Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device, no
-// synchronization with it (but for an offload's update) and no read of its memory in `run`. Errors: as CpuEngine and DeviceRanks.
+// Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device,
+// no synchronization with it (but for an offload's update) and no read of its memory in `run`.
+// Errors: as CpuEngine and DeviceRanks.
 #pragma once
 
 #include <functional>
@@ -118,7 +121,7 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Result<std::string> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<bool> has_nan(const TensorView& view);
-  // Of device memory, in order, until `see` has seen enough. Slow: for runs that end.
+  // Shows device memory, in order, until `see` has seen enough. Slow: for runs that end.
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);
 

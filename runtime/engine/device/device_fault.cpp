@@ -1,5 +1,5 @@
-// What ends a run on a device: a loss that is NaN, by the node that made it, and data that are at fault, by
-// the message that the CPU's kernel has for them.
+// Names what ends a run on a device: a loss that is NaN, by the node that made it, and data that
+// are at fault, by the message that the CPU's kernel has for them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,8 +40,8 @@ struct HostBytes {
 }  // namespace
 
 // The run is over: this may be slow. Nothing has been updated since, and the slot still has the
-// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part in
-// its gathers.
+// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part
+// in its gathers.
 Status DeviceEngine::blame(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const int64_t step = slots_[slot].step;
@@ -58,8 +58,8 @@ Status DeviceEngine::blame(size_t slot) {
   return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
 }
 
-// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can be
-// asked to take part in running it again.
+// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can
+// be asked to take part in running it again.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.loss)) return {};
   std::string first;
@@ -113,8 +113,9 @@ Status DeviceEngine::in_pieces(const TensorView& view,
   return {};
 }
 
-// The run is over: this may be slow. The forward pass again up to the node, then the node on the host.
-// The other ranks, which have nothing to find, take part in the gathers (find_nan), so these go on.
+// The run is over: this may be slow. The forward pass again up to the node, then the node on the
+// host. The other ranks, which have nothing to find, take part in the gathers (find_nan), so these
+// go on.
 Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
                                 int64_t step) {
   Status culprit;

@@ -1,23 +1,23 @@
 // DeviceOffload: what --cpu-offload adds to a step on a device: copies of parameters up and of
-// gradients down, beside compute and communication stream, and the update on the host.
+// gradients down, next to compute and communication stream, and the update on the host.
 //
 //   up        host -> device: a rank's part of a unit, before its all-gather; slots of sums; with
 //             kOptimizer new parameters
 //   download  device -> host: a unit's gradient as soon as it is complete
 //
 // [Note: an update on the host] The device never waits for the host inside a micro-batch: its steps
-// are put on the streams, or launched as one graph, and end with every gradient in pinned memory. The
-// host waits for each gradient's event in turn and updates the unit while the device is still at the
-// units before it in backward. Where the norm decides (clipping, the loss scale) all gradients have
-// landed before the decision, which comes behind them on the same stream. The next micro-batch, which
-// reads the parameters, is given to the device when all are updated. So an update lies between two
-// graphs and nothing of it is captured; the events that the host waits for are nodes of the graph
-// (`signal` of the table). CUDA does not say whether such an event, waited for right behind a launch,
-// may still stand for the launch before. So the device also marks each arrival in pinned memory, which
-// the host has cleared, and the mark decides.
+// are put on the streams, or launched as one graph, and end with every gradient in pinned memory.
+// The host waits for each gradient's event in turn and updates the unit while the device is still
+// at the units before it in backward. Where the norm decides (clipping, the loss scale) all
+// gradients have landed before the decision, which comes after them on the same stream. The next
+// micro-batch, which reads the parameters, is given to the device when all are updated. So an
+// update lies between two graphs and nothing of it is captured; the events that the host waits for
+// are nodes of the graph (`signal` of the table). CUDA does not say whether such an event, waited
+// for right after a launch, may still stand for the launch before. So the device also marks each
+// arrival in pinned memory, which the host has cleared, and the mark decides.
 //
-// The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so the
-// host does what the device would have done.
+// The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so
+// the host does what the device would have done.
 //
 // A copy waits for what the compute stream had before its step (`forked`), and what follows on the
 // communication stream waits for the copy. Ownership: streams and events; memory is RunState's.
@@ -35,8 +35,8 @@
 
 namespace ofsdp::runtime {
 
-// With masters, states, what the device takes and what else rests in pinned memory there; all else as
-// in `units`.
+// With masters, states, what the device takes and what else rests in pinned memory there; all else
+// as in `units`.
 std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload what,
                                        std::byte* pinned, std::vector<UnitState> units);
 
@@ -59,7 +59,7 @@ class DeviceOffload {
   DeviceOffload(const DeviceOffload&) = delete;
   ~DeviceOffload();
 
-  // What has been loaded and rounded, to where the device takes it from. Waits.
+  // Sends up what has been loaded and rounded, to where the device takes it from. Waits.
   Status publish();
   void set_trace(DeviceTrace* trace) { trace_ = trace; }  // which outlives it, or null
   // Before a program: what was sent up has to be there.

@@ -135,8 +135,8 @@ Status DeviceEngine::reduce(const Operation& op) {
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
 
-// Where the sum must not depend on the number of ranks. It begins at 0, so that it is never -0: the CPU
-// drops that at its end.
+// Sums where the result must not depend on the number of ranks. The sum begins at 0, so that it is
+// never -0: the CPU drops that at its end.
 Status DeviceEngine::reduce_slices(const Operation& op) {
   const SliceRoom room =
       slice_room(context_.plan, context_.plan.units[static_cast<size_t>(op.unit)],
@@ -178,7 +178,7 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
 
-// What each rank's buffer has of the elements that this one owns.
+// Gives what each rank's buffer has of the elements that this one owns.
 Result<const std::byte*> DeviceEngine::parts_of_all_ranks(const Operation& op,
                                                           const SliceRoom& room) {
   if (!ranks_->several()) return static_cast<const std::byte*>(op.src.data);

@@ -1,6 +1,8 @@
-// An optimizer of a device, by its name: one pass over a stretch of a shard (`update` of the table).
+// An optimizer of a device, by its name: one pass over a stretch of a shard (`update` of the
+// table).
 //
-// Ownership: the device outlives it. Threads: one. Errors: null where the device has none of that name.
+// Ownership: the device outlives it. Threads: one. Errors: null where the device has none of that
+// name.
 #pragma once
 
 #include <memory>

@@ -1,20 +1,20 @@
-// DeviceRanks: the ranks of a run as groups of their devices: joining them, their collectives on the
-// communication stream, and waiting for what may wait for them. With one rank there is no group, and
-// a collective is nothing.
+// DeviceRanks: the ranks of a run as groups of their devices: joining them, their collectives on
+// the communication stream, and waiting for what may wait for them. With one rank there is no
+// group, and a collective is nothing.
 //
 // All ranks join one group, with a key that rank 0 makes and the communicator hands round; the
 // shards and the copies of a hybrid strategy are split from it.
 //
 // [Note: waiting for devices] A device that waits for a rank that does not come waits for ever, and
-// the host must not wait with it. So `wait` looks: at the event, at the communicator, which hears of
-// a rank that died or failed, at the groups' own errors, and at the clock. Where the wait is vain it
-// aborts the groups, after which the device runs dry, and names the collective that the device
-// stands in: before each the device writes its number into pinned memory (`mark`).
+// the host must not wait with it. So `wait` looks: at the event, at the communicator, which hears
+// of a rank that died or failed, at the groups' own errors, and at the clock. Where the wait is
+// vain it aborts the groups, after which the device runs dry, and names the collective that the
+// device stands in: before each the device writes its number into pinned memory (`mark`).
 //
-// Every rank puts the same collectives on the stream in the same order; captured ones are launched by
-// all alike. Ownership: the groups; device, communicator and mark outlive it. It leaves the groups,
-// or aborts them if the run has failed. Threads: one. No allocation but in `join`. Errors: kPeer and
-// kFault as Communicator's, in one line with rank, collective, unit and step.
+// Every rank puts the same collectives on the stream in the same order; captured ones are launched
+// by all alike. Ownership: the groups; device, communicator and mark outlive it. It leaves the
+// groups, or aborts them if the run has failed. Threads: one. No allocation but in `join`. Errors:
+// kPeer and kFault as Communicator's, in one line with rank, collective, unit and step.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,8 @@ class DeviceRanks {
   Status reduce_scatter(int unit, const RankGroup& group, std::byte* all, DType dtype,
                         int64_t count_each);
   Status all_reduce(int unit, const RankGroup& group, void* values, DType dtype, int64_t count);
-  // Of `all` rank r gets bytes_each from offsets[r] on, and has them of all ranks in `parts`, in order.
+  // Sends parts of `all`: rank r gets bytes_each from offsets[r] on, and has them of all ranks in
+  // `parts`, in order.
   Status exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
                         std::byte* parts, size_t bytes_each);
   Status sum_norm(double* squares, int64_t count = 1);

@@ -129,7 +129,8 @@ Status DeviceRules::update_part(const DeviceRulesPlan::Part& part, const ofsdp_d
   return assign(part.program, given);
 }
 
-// Kernels see parameter and states where they are, unless these lie oddly or must outlive the results.
+// Kernels see parameter and states where they are, unless these lie oddly or must outlive the
+// results.
 Status DeviceRules::place(const RuleProgram& program, const ofsdp_device_update& given) {
   const size_t bytes = static_cast<size_t>(given.count) * sizeof(float);
   for (size_t i = 0; i < program.slots; ++i) slots_[i] = scratch_slot(i);

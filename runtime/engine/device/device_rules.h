@@ -1,21 +1,22 @@
-// DeviceRules: the updates that a model's own training_info describes (importer/graph/update_rules.h), on a
-// rank's shards on a device.
+// DeviceRules: the updates that a model's own training_info describes
+// (importer/graph/update_rules.h), on a rank's shards on a device.
 //
-// DeviceRulesPlan, made while planning: every stretch of a shard that one rule updates is cut into parts
-// of at most kPart elements, and the rule's nodes are made kernels of the device for each length that
-// occurs. A part is updated on the communication stream:
+// DeviceRulesPlan, made while planning: every stretch of a shard that one rule updates is cut into
+// parts of at most kPart elements, and the rule's nodes are made kernels of the device for each
+// length that occurs. A part is updated on the communication stream:
 //
 //   gradient  reduced into scratch; where there is a clip factor, multiplied by it
 //   nodes     kernel after kernel, over the shard, the states and scratch
-//   results   into parameter and states, by the optimizer "assign": as every optimizer of a device it
-//             does nothing behind a NaN
+//   results   into parameter and states, by the optimizer "assign": as every optimizer of a device
+//             it does nothing after a NaN
 //
-// The scalars of an update (rate, count of updates) are computed on the host, which knows the update's
-// number since none is skipped (float16 is refused), and go up with the numbers of the step. So the
-// host knows rate and scalars of each update as it does on the CPU.
+// The scalars of an update (rate, count of updates) are computed on the host, which knows the
+// update's number since none is skipped (float16 is refused), and go up with the numbers of the
+// step. So the host knows rate and scalars of each update as it does on the CPU.
 //
-// Ownership: the plan points into the kernel cache; DeviceRules owns the optimizer and views the rest.
-// Threads: one. No allocation in `update`. Errors: kInput from make, naming node or limit; the device's.
+// Ownership: the plan points into the kernel cache; DeviceRules owns the optimizer and views the
+// rest. Threads: one. No allocation in `update`. Errors: kInput from make, naming node or limit;
+// the device's.
 #pragma once
 
 #include <map>

@@ -20,7 +20,7 @@ DeviceStepLengths::DeviceStepLengths(const DeviceNormsContext& context, DeviceRa
   }
 }
 
-// Of elements `span` of what is owned.
+// Gives the parts of elements `span` of what is owned.
 DeviceStepLengths::Parts DeviceStepLengths::parts_of(int unit, const Span& span) const {
   Parts parts;
   int64_t at = span.begin;

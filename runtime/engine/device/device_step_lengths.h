@@ -1,7 +1,7 @@
-// DeviceStepLengths: what StepLengths is for parameters and optimizer state in a device's memory. The
-// squares of each parameter, and of the direction of its step, are summed on the device over what this
-// rank alone represents, then over ranks, by their devices; the length follows from them there, so
-// the host reads nothing.
+// DeviceStepLengths: what StepLengths is for parameters and optimizer state in a device's memory.
+// The squares of each parameter, and of the direction of its step, are summed on the device over
+// what this rank alone represents, then over ranks, by their devices; the length follows from them
+// there, so the host reads nothing.
 //
 // The parts and their blocks are those of [Note: the norms of parameters] in step_lengths.h. How a
 // block is summed, and how ranks are added up, is the device's.

@@ -19,7 +19,8 @@ Result<std::unique_ptr<DeviceTrace>> DeviceTrace::make(Device& device, TraceReco
   return made;
 }
 
-// An operation is a step's first, or a copy, or neither; a unit's new parameters have one stretch more.
+// An operation is a step's first, or a copy, or neither; a unit's new parameters have one stretch
+// more.
 Status DeviceTrace::reserve(size_t operations, size_t units) {
   const size_t stretches = 2 * operations + units + 1;
   for (Slot& slot : slots_) {
@@ -119,10 +120,10 @@ Status DeviceTrace::collect(size_t slot) {
   return {};
 }
 
-// What lies behind the micro-batch waits for nothing but the copies before it.
+// A stretch after the micro-batch waits for nothing but the copies before it.
 Status DeviceTrace::add_stretch(const Slot& slot, const Stretch& stretch, int64_t base) {
   const DeviceEvent &begin = slot.events[stretch.begin], &end = slot.events[stretch.end];
-  if (stretch.behind) {
+  if (stretch.after) {
     OFSDP_RETURN_IF_ERROR(device_.call("the trace", device_.table().await, end.get()));
   }
   OFSDP_ASSIGN_OR_RETURN(const int64_t from, between(slot.events[0], begin));

@@ -1,15 +1,15 @@
-// DeviceTrace: --trace on a device: when each step of some updates ran, by events of the streams that
-// it ran on.
+// DeviceTrace: --trace on a device: when each step of some updates ran, by events of the streams
+// that it ran on.
 //
-// Which updates: the first kFirstTraced of a run and every kTracedEvery-th, and as many of the first
-// micro-batches of evaluations. They are launched step by step, since an event in a graph says nothing
-// of when; all others replay their graphs as without a trace. The choice follows from the number of the
-// update, so all ranks make it alike.
+// It records the first kFirstTraced of a run and every kTracedEvery-th, and as many of the first
+// micro-batches of evaluations. They are launched step by step, since an event in a graph says
+// nothing of when; all others replay their graphs as without a trace. The choice follows from the
+// number of the update, so all ranks make it alike.
 //
-// [Note: the device's clock] Before the first step the device is idle, and an event is put beside the
-// host's clock: the two moments differ by what recording and hearing of it take, some tens of
-// microseconds. From there on times are sums of differences between events: of the first one of each
-// traced micro-batch to that of the one before, and within the micro-batch to its first.
+// [Note: the device's clock] Before the first step the device is idle, and an event is put next to
+// the host's clock: the two moments differ by what recording and hearing of it take, some tens of
+// microseconds. From there on times are sums of differences between events: of the first one of
+// each traced micro-batch to that of the one before, and within the micro-batch to its first.
 //
 // Ownership: owns the events; device and recorder outlive it. Threads: one. No allocation but in
 // `reserve`. Errors: what the device says.
@@ -42,11 +42,11 @@ class DeviceTrace {
   bool active() const { return active_; }
   // Its steps follow.
   Status begin_steps(ofsdp_stream* compute);
-  // Of what is put on the stream between `open` and `close`: its row, and the step of the program or,
-  // on rows of copies, the unit. Other stretches may lie in between.
+  // Records what is put on the stream between `open` and `close`: its row, and the step of the
+  // program or, on rows of copies, the unit. Other stretches may lie in between.
   Result<size_t> open(ofsdp_stream* stream, TraceRow row, int32_t index);
   Status close(size_t stretch, ofsdp_stream* stream);
-  // Of work of the host for a unit, which is done.
+  // Records work of the host for a unit, which is done.
   void add_host(int unit, int64_t began);
   // All steps are on the streams; it is done when this one is.
   Status end(ofsdp_stream* compute);
@@ -60,13 +60,13 @@ class DeviceTrace {
     TraceRow row;
     int32_t index;
     size_t begin, end;  // events
-    bool behind;        // `end`
+    bool after;         // `end`
   };
   struct Slot {
     std::vector<DeviceEvent> events;  // the first is what its times count from
     size_t used = 0;
     std::vector<Stretch> stretches;
-    size_t first = 0, last = 0;  // events before and behind its steps
+    size_t first = 0, last = 0;  // events before and after its steps
     const ProgramPlan* program = nullptr;
     int64_t update = 0;
     bool traced = false, ended = false;

@@ -91,8 +91,8 @@ class PlanChooser {
     return list;
   }
 
-  // Measured by rank 0, whose figures all take. Without a network beside the kernels, these take the
-  // same under every strategy and need not be measured.
+  // Measured by rank 0, whose figures all take. Without a network beside the kernels, these take
+  // the same under every strategy and need not be measured.
   Result<std::vector<double>> predict(const std::vector<std::unique_ptr<RunPlan>>& plans,
                                       const std::optional<Topology>& topology) const {
     std::vector<double> seconds(plans.size());

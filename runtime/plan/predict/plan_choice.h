@@ -4,8 +4,8 @@
 // predicted update (report/prediction.h); hybrid ones are among them where --topology names several
 // hosts. A plan that does not fit is refused
 // before anything is allocated, with what would fit: the same run with activations computed again,
-// under another strategy, with a smaller batch. All ranks decide alike: what rank 0 alone holds counts
-// on all of them, and rank 0 measures for all.
+// under another strategy, with a smaller batch. All ranks decide alike: what rank 0 alone holds
+// counts on all of them, and rank 0 measures for all.
 //
 // Ownership: as RunPlan. Threads: one. Errors: kInput for what RunPlan::make refuses and for a plan
 // over the limit.

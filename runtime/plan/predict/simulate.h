@@ -8,7 +8,7 @@
 // thread does both) every step waits for the one before.
 //
 // Exposed communication is the time in which the compute stream stands still; each stretch counts
-// for the unit that it waits for. Pure. Ownership: values. Threads: any. Errors: none.
+// for the unit that it waits for. Pure.
 #pragma once
 
 #include "runtime/program/memory_plan.h"

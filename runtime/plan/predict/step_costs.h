@@ -5,7 +5,7 @@
 // ranks read each other: bytes read and written over the measured rate of copying. A gather or
 // reduction of one rank alone (it converts) is computation.
 //
-// Pure. Ownership: values. Threads: any. Errors: none.
+// Pure.
 #pragma once
 
 #include "runtime/plan/predict/kernel_times.h"
