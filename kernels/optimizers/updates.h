@@ -113,9 +113,9 @@ struct AdamUpdate : ElementUpdate {
 using Adam = AdamUpdate<false>;
 using AdamW = AdamUpdate<true>;
 
-// AdamW of Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer with
-// adam_mode 1: eps is added before the correction of the second average, and the decay applies to what
-// the step has left.
+// AdamW of Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer
+// with adam_mode 1: eps is added before the correction of the second average, and the decay applies
+// to what the step has left.
 //   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 //   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
 //   p -= lr weight_decay p
@@ -309,7 +309,8 @@ struct RmsProp : ElementUpdate {
 };
 
 // Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2):
-//   p -= lr weight_decay p;  c = beta1 m + (1 - beta1) g;  p -= lr sign(c);  m = beta2 m + (1 - beta2) g
+//   p -= lr weight_decay p;  c = beta1 m + (1 - beta1) g;  p -= lr sign(c)
+//   m = beta2 m + (1 - beta2) g
 // sign(0) is 0. https://arxiv.org/abs/2302.06675
 struct Lion : ElementUpdate {
   struct Factors {
