@@ -288,7 +288,12 @@ std::unique_ptr<Kernel> rms_create(const Problem& p) {
   return create_norm<T>(p, false, {.bias = -1, .mean = -1, .inv = 1});
 }
 
-// `outputs`: of the samples.
+std::vector<Implementation> rms_kernels() {
+  return norm_kernels<rms_create<float>, rms_create<BFloat16>, rms_create<Half>,
+                      rms_create<double>>("rows");
+}
+
+// `outputs`: the number of outputs in the samples.
 template <size_t outputs>
 void add_rms(Registry& registry, const char* domain, const char* name, int first_opset) {
   registry.add({.domain = domain,
@@ -298,8 +303,7 @@ void add_rms(Registry& registry, const char* domain, const char* name, int first
                 .infer = rms_infer,
                 .grad = rms_grad,
                 .reference = rms_reference,
-                .cpu = norm_kernels<rms_create<float>, rms_create<BFloat16>, rms_create<Half>,
-                                    rms_create<double>>("rows"),
+                .cpu = rms_kernels(),
                 .samples = [] { return norm_samples(false, outputs); },
                 .inplace_inputs = {0}});
 }
