@@ -94,12 +94,12 @@ struct OptimizerOptions {
   std::string plugin;  // kPlugin: its name
   double lr = 1e-3;
   double weight_decay = 1e-2;
-  double momentum = 0;  // sgd
+  double momentum = 0;
   bool nesterov = false;
-  double beta1 = 0.9;  // adam, adamw, lamb, lion
+  double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double rho = 0.9;     // adadelta
+  double rho = 0.9;
   double lr_decay = 0;  // adagrad; no flag
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;

@@ -1,13 +1,13 @@
 // Optimizers: the update of a span of a parameter shard, in float32, elementwise.
 //
-// An OptimizerDef names its state tensors (one float32 each per element). `update` does one update of
-// `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor, not fused), with
-// its order of operations, so that trajectories agree to rounding. Every operation is one IEEE
-// operation: vector body and tail give the same bits, and the split into spans does not matter.
-// `reference` is the same in double.
+// An OptimizerDef names its state tensors (one float32 each per element). `update` does one update
+// of `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor, not
+// fused), with its order of operations, so that trajectories agree to rounding. Every operation is
+// one IEEE operation: vector body and tail give the same bits, and the split into spans does not
+// matter. `reference` is the same in double.
 //
-// Spans are views; they own nothing. The thread that runs the schedule calls. kernels/optimizers has the
-// definitions, kernels/optimizers/optimizers.inc the list.
+// Spans are views; they own nothing. The thread that runs the schedule calls. kernels/optimizers
+// has the definitions, kernels/optimizers/optimizers.inc the list.
 #pragma once
 
 #include <array>
@@ -61,6 +61,12 @@ enum OptimizerTakes : uint32_t {
   kTakesRho = 16,
 };
 
+// Its type in a DeepSpeed file (null: none), and the place of that in the list that messages print.
+struct DeepSpeedType {
+  const char* name = nullptr;
+  int place = 0;
+};
+
 // A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
@@ -70,7 +76,7 @@ struct OptimizerTraits {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
-  const char* deepspeed = nullptr;  // its type in a DeepSpeed file; null: none
+  DeepSpeedType deepspeed = {};
 };
 
 struct OptimizerDef {
@@ -81,9 +87,9 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
-  // Both are set if steps need the norms of whole parameters (LAMB), else empty. `update` is elementwise
-  // even then: it advances the states. `direction` writes the direction d of the span, and the caller
-  // takes p -= step_length d. `reference` takes a span that is a whole parameter.
+  // Both are set if steps need the norms of whole parameters (LAMB), else empty. `update` is
+  // elementwise even then: it advances the states. `direction` writes the direction d of the span,
+  // and the caller takes p -= step_length d. `reference` takes a span that is a whole parameter.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
   std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};

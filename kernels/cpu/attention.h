@@ -10,13 +10,14 @@
 //   dV = P^T dY, dP = dY V^T, dS = P (dP - rowsum(P dP)), through softcap times 1 - tanh^2,
 //   dQ = scale dS K, dK = scale dS^T Q
 //
-// Of bfloat16 the products have bfloat16 factors and float results: scores, softmax and its gradient
-// are float, probabilities and dS are rounded where they become factors, dK and dV when they are
-// whole. The scale then goes into the products, because scaled queries would be rounded again.
+// For bfloat16 the products have bfloat16 factors and float results: scores, softmax and its
+// gradient are float, probabilities and dS are rounded where they become factors, dK and dV when
+// they are whole. The scale then goes into the products, because scaled queries would be rounded
+// again.
 //
 // Heads of one batch are independent; dK and dV of a key head are summed over its query heads and
 // blocks in one order on one thread, so threads change no bits. A query that may see no key gets
-// zeros. Ownership: kernels own products and offsets; operands are views. Threads: run fans out
+// zeros. Kernels own products and offsets; operands are views. Threads: run fans out
 // over the pool.
 #pragma once
 
@@ -28,7 +29,7 @@
 
 namespace ofsdp::kernels {
 
-// Where head h of sample b starts, and how far its rows lie apart, in elements.
+// The start of head h of sample b, and the distance of its rows, in elements.
 struct HeadStrides {
   int64_t batch = 0, head = 0, row = 0;
 };
@@ -61,8 +62,8 @@ struct AttentionOperands {
   const int64_t* lengths;
   T* y;
   T* scores;  // [batch, heads, queries, keys]; null: not wanted
-  // [batch, heads, queries]: max + log(sum e^(score - max)) of the masked scores, infinity of a query
-  // that sees no key; null: not wanted. The gradient here has no use for it.
+  // [batch, heads, queries]: max + log(sum e^(score - max)) of the masked scores, infinity of a
+  // query that sees no key; null: not wanted. The gradient here has no use for it.
   float* statistics;
   // of the gradient
   const T* dy;

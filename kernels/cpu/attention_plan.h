@@ -1,8 +1,8 @@
-// How AttentionKernel cuts one attention into blocks of queries, its products and where the buffers
-// of a thread lie; for kernels/cpu/attention.cpp. Everything is settled while planning.
+// How AttentionKernel cuts one attention into blocks of queries, its products and the places of the
+// buffers of a thread; for kernels/cpu/attention.cpp. Everything is fixed while planning.
 //
 // T is the type of the operands, Real that of scores and sums: float of bfloat16, else T.
-// Ownership: owns the products; operands are views. Threads: const after construction.
+// The plan owns the products; operands are views. Threads: const after construction.
 #pragma once
 
 #include <algorithm>
@@ -129,7 +129,7 @@ struct AttentionPlan {
     });
   }
 
-  // `rows` rows that lie `step` apart as dense ones: themselves, or copies in `buffer`.
+  // `rows` rows, `step` apart, as dense ones: themselves, or copies in `buffer`.
   static const T* dense(const T* from, int64_t step, int64_t rows, int64_t width,
                         std::byte* buffer) {
     if (step == width) return from;

@@ -1,5 +1,5 @@
 // Rows of attention scores: softcap, mask, softmax and its gradient, for kernels/cpu/attention.cpp.
-// float is vectorised, bfloat16 is read as float and rounded. Ownership: views. Threads: any.
+// float is vectorised, bfloat16 is read as float and rounded. Views; any thread.
 #pragma once
 
 #include <algorithm>

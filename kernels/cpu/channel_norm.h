@@ -11,7 +11,7 @@
 //   channel_affine     y = (x - mean) factor + bias
 //   channel_grad       dx = factor dy - shift - (x - mean) slope
 //
-// Ownership: views. Threads: they fan out over the pool. y may be x, dx may be dy or x.
+// Views; nothing is owned. Threads: they fan out over the pool. y may be x, dx may be dy or x.
 #pragma once
 
 #include <cstddef>

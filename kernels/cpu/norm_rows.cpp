@@ -21,15 +21,13 @@ struct Row {
   int64_t n;
 };
 
-// The functions below are compiled for several instruction sets, inlined into one for each type.
-
 template <typename T, typename Real = RealOf<T>>
-[[gnu::always_inline]] inline Real mean_as(const T* x, int64_t n) {
+OFSDP_MULTIARCH Real row_mean(const T* x, int64_t n) {
   return lane_sum(n, [x](int64_t i) { return as_real(x[i]); }) / static_cast<Real>(n);
 }
 
 template <typename T, typename Real = RealOf<T>>
-[[gnu::always_inline]] inline Real variance_as(const T* x, Real mean, int64_t n) {
+OFSDP_MULTIARCH Real row_variance(const T* x, Real mean, int64_t n) {
   const auto square = [=](int64_t i) {
     const Real d = as_real(x[i]) - mean;
     return d * d;
@@ -38,7 +36,7 @@ template <typename T, typename Real = RealOf<T>>
 }
 
 template <typename T, typename Real = RealOf<T>>
-[[gnu::always_inline]] inline void write_as(const Row<T>& r, Real mean, Real inv) {
+OFSDP_MULTIARCH void row_write(const Row<T>& r, Real mean, Real inv) {
   const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
   if (scale == nullptr) {
 #pragma GCC ivdep
@@ -63,7 +61,7 @@ struct Means {
 };
 
 template <typename T, typename Real = RealOf<T>>
-[[gnu::always_inline]] inline Means<Real> means_as(const Row<T>& r, Real mean, Real inv) {
+OFSDP_MULTIARCH Means<Real> row_means(const Row<T>& r, Real mean, Real inv) {
   const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
   const auto count = static_cast<Real>(n);
   const auto h = [=](int64_t i) { return (as_real(x[i]) - mean) * inv; };
@@ -76,8 +74,7 @@ template <typename T, typename Real = RealOf<T>>
 }
 
 template <typename T, typename Real = RealOf<T>>
-[[gnu::always_inline]] inline void backward_as(const Row<T>& r, Real mean, Real inv,
-                                               Means<Real> m) {
+OFSDP_MULTIARCH void row_backward(const Row<T>& r, Real mean, Real inv, Means<Real> m) {
   const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
   if (dscale != nullptr) {
 #pragma GCC ivdep
@@ -96,28 +93,6 @@ template <typename T, typename Real = RealOf<T>>
     const Real factor = scale == nullptr ? Real{1} : as_real(scale[i]);
     y[i] = stored<T>(inv * (as_real(dy[i]) * factor - m.g - h * m.gh));
   }
-}
-
-template <typename T>
-OFSDP_MULTIARCH RealOf<T> row_mean(const T* x, int64_t n) {
-  return mean_as(x, n);
-}
-template <typename T>
-OFSDP_MULTIARCH RealOf<T> row_variance(const T* x, RealOf<T> mean, int64_t n) {
-  return variance_as(x, mean, n);
-}
-template <typename T>
-OFSDP_MULTIARCH void row_write(const Row<T>& r, RealOf<T> mean, RealOf<T> inv) {
-  write_as(r, mean, inv);
-}
-template <typename T>
-OFSDP_MULTIARCH Means<RealOf<T>> row_means(const Row<T>& r, RealOf<T> mean, RealOf<T> inv) {
-  return means_as(r, mean, inv);
-}
-template <typename T>
-OFSDP_MULTIARCH void row_backward(const Row<T>& r, RealOf<T> mean, RealOf<T> inv,
-                                  Means<RealOf<T>> m) {
-  backward_as(r, mean, inv, m);
 }
 
 template <typename T>
@@ -163,7 +138,7 @@ int64_t norm_partial_count(const NormRows& n) {
   return std::min(kMostBlocks, (n.rows + kBlockRows - 1) / kBlockRows);
 }
 
-// Of rows without elements: mean and variance are 0.
+// Rows without elements: mean and variance are 0.
 template <typename T>
 void empty_rows(const NormRows& n, const NormForward<T>& f) {
   const auto inv = static_cast<float>(RealOf<T>{1} / std::sqrt(static_cast<RealOf<T>>(n.epsilon)));

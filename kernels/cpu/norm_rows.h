@@ -11,7 +11,7 @@
 //
 // One pass over memory each way: a row stays in cache between its sums and its results. dscale and
 // dbias are summed in blocks of rows that depend on the shape only, so threads change no bits.
-// Ownership: views. Threads: they fan out over the pool. y may be x; dx may be dy or x.
+// Views; nothing is owned. Threads: they fan out over the pool. y may be x; dx may be dy or x.
 #pragma once
 
 #include <cstddef>

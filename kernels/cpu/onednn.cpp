@@ -5,7 +5,7 @@
 namespace ofsdp::kernels::onednn {
 namespace {
 
-// Where a memory object gets its bytes from at run time.
+// The source of the bytes of a memory object at run time.
 enum class Source { kInput, kOutput, kWorkspace };
 struct Slot {
   dnnl::memory memory;
@@ -93,7 +93,7 @@ class PrimitiveKernel final : public Kernel {
     return step;
   }
 
-  // All steps share one scratchpad, behind the reordered operands.
+  // All steps share one scratchpad, after the reordered operands.
   void add_scratchpad(const Desc& desc, Step& step) {
     if (desc.get_size() == 0) return;
     scratchpad_bytes_ = std::max(scratchpad_bytes_, align_up(desc.get_size(), kTensorAlignment));

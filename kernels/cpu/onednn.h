@@ -1,7 +1,7 @@
 // Bridge to oneDNN 3.2 (the gomp build): operand descriptions, and a Kernel that runs one
 // primitive.
 //
-// An operator describes its operands as their bytes lie (`desc_of`) and as it would like them
+// An operator describes its operands as their bytes are (`desc_of`) and as it would like them
 // (`any`, `channels_last`), makes a primitive_desc (always with allow_empty, so that "not
 // implemented" is an empty handle and no exception) and hands it to make_kernel with one Binding
 // per operand. Where the primitive wants other bytes than an operand has, the kernel reorders
@@ -32,12 +32,17 @@ using Desc = dnnl::memory::desc;
 
 const dnnl::engine& engine();
 dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
+inline bool has_type(DType dtype) { return data_type(dtype) != dnnl::memory::data_type::undef; }
+
+// Why an implementation refuses a problem.
+inline constexpr const char* kNoType = "a type that oneDNN has not";
+inline constexpr const char* kNoPrimitive = "oneDNN has no such primitive";
 
 Desc row_major(DType dtype, const Dims& dims);
 Desc strided(DType dtype, const Dims& dims, const Dims& strides);
 Desc channels_last(DType dtype, const Dims& dims);  // [N, C, spatial...] as N, spatial..., C
 Desc any(DType dtype, const Dims& dims);            // oneDNN chooses
-Desc desc_of(const TensorDesc& desc);               // the bytes as they lie
+Desc desc_of(const TensorDesc& desc);               // the bytes as they are
 
 dnnl::primitive_attr attributes();  // scratchpad by the caller, float32 stays float32
 
@@ -62,7 +67,7 @@ struct Binding {
   int argument;    // DNNL_ARG_SRC, ...
   bool is_output;  // of KernelArgs::outputs, else ::inputs
   size_t index;
-  Desc desc;  // how its bytes lie
+  Desc desc;  // the order of its bytes
 };
 
 std::unique_ptr<Kernel> make_kernel(const dnnl::primitive_desc_base& pd,

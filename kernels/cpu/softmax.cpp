@@ -39,7 +39,7 @@ OFSDP_MULTIARCH void log_softmax_grad_row(const float* dy, const float* y, float
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] - vector_exp(y[i]) * sum;
 }
 
-// The same for `n` neighbouring columns, n <= kColumns; classes lie `step` apart.
+// The same for `n` neighbouring columns, n <= kColumns; classes are `step` apart.
 [[gnu::always_inline]] inline void column_max(const float* src, int64_t classes, int64_t step,
                                               int64_t n, float* max) {
   for (int64_t i = 0; i < n; ++i) max[i] = src[i];

@@ -1,9 +1,10 @@
 // Matrix products of one size that threads run side by side: dst = alpha A' B', or dst += alpha A'
 // B', all dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T
-// when transpose_a, B' likewise. float and bfloat16, whose products are float, go through oneDNN,
-// each product on the thread that calls; double goes through plain loops and takes no alpha.
+// when transpose_a, the same for B'. float and bfloat16, whose products are float, go through
+// oneDNN, each product on the thread that calls; double goes through plain loops and takes no
+// alpha.
 //
-// Ownership: owns the primitives, and memory objects for each slot. Threads: `run` from any thread,
+// It owns the primitives, and memory objects for each slot. Threads: `run` from any thread,
 // one at a time per slot. Errors: none; what oneDNN has no implementation for ends the program
 // while planning, which no float32 product does, and no bfloat16 one where is_available.
 #pragma once

@@ -1,4 +1,5 @@
-// The CPU's optimizers: a vectorized loop over each formula of updates.h, and the list of definitions.
+// The CPU's optimizers: a vectorized loop over each formula of updates.h, and the list of
+// definitions.
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/updates.h"
 

@@ -152,6 +152,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
                      {"lion", 0},
                      {"adagrad", 0},
                      {"adadelta", 0},
+                     {"rmsprop", 0},
                      {"lamb", 0},
                      {"assign", 0}};
   for (const auto& [name, uncorrected] : runs) {

@@ -33,6 +33,11 @@ OptimizerSettings with_eps(OptimizerSettings made, double eps) {
   return made;
 }
 
+OptimizerSettings with_rho(OptimizerSettings made, double rho) {
+  made.rho = rho;
+  return made;
+}
+
 OptimizerSettings with_betas(OptimizerSettings made, double beta1, double beta2) {
   made.beta1 = beta1;
   made.beta2 = beta2;
@@ -76,6 +81,14 @@ std::vector<Trial> trials() {
            with_eps(settings(0.02), 1e-10),
            0.05,
            {0.438944817f, -1.04819202f, 1.67576504f, 0.090593338f, -0.627372503f}},
+          {"rmsprop",  // by its formulas in double
+           with_rho(settings(0.01), 0.99),
+           0.01,
+           {0.379649398f, -0.875743259f, 1.37711352f, 0.0669623792f, -0.530581457f}},
+          {"rmsprop",
+           with_rho(settings(0.1, 0.9), 0.95),
+           0.005,
+           {0.300439573f, -0.57150383f, 0.953399414f, -0.00599213512f, -0.318465588f}},
           {"lion",  // of the paper's own implementation: torch.optim has none
            with_betas(settings(0.1), 0.9, 0.99),
            0.01,
@@ -289,7 +302,7 @@ TEST(Lamb, TheRatioIsOneWhereANormIsZero) {
 
 TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
   for (const char* name :
-       {"sgd", "adam", "adamw", "adamw_transformers", "adadelta", "adagrad", "lion"}) {
+       {"sgd", "adam", "adamw", "adamw_transformers", "adadelta", "adagrad", "lion", "rmsprop"}) {
     const OptimizerDef* def = find_optimizer(name);
     ASSERT_NE(def, nullptr) << name;
     const OptimizerSettings given = settings(0.5);
@@ -315,6 +328,8 @@ TEST(Optimizer, NamesItsStates) {
   EXPECT_EQ(names("adadelta", settings(0)), (Names{"square_avg", "acc_delta"}));
   EXPECT_EQ(names("adagrad", settings(0)), Names{"sum"});
   EXPECT_EQ(names("lion", settings(0)), Names{"exp_avg"});
+  EXPECT_EQ(names("rmsprop", settings(0)), Names{"square_avg"});
+  EXPECT_EQ(names("rmsprop", settings(0, 0.9)), (Names{"square_avg", "momentum_buffer"}));
   EXPECT_EQ(names("lamb", settings(0)), (Names{"exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(find_optimizer("adamax"), nullptr);
 }

@@ -231,7 +231,7 @@ class OptimizerBitsTest : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(All, OptimizerBitsTest,
                          testing::Values("adamw", "adam", "sgd", "adadelta", "adagrad", "lamb",
-                                         "lion"),
+                                         "lion", "rmsprop"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(OptimizerBitsTest, StrategiesAgree) {

@@ -165,7 +165,7 @@ TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {
 TEST(Options, NamesOfAClosedSetAreChecked) {
   EXPECT_EQ(options_of({"--strategy", "no_shard"}).sharding.strategy, Strategy::kNoShard);
   EXPECT_EQ(refused({"--optimizer", "adamv"}),
-            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion or "
+            "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion, rmsprop or "
             "plugin:NAME, found "
             "'adamv'; did you mean 'adamw'?");
   EXPECT_EQ(refused({"--strategy", ""}),

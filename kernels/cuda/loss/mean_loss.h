@@ -1,5 +1,5 @@
 // Losses that are a mean over two tensors of one shape, and their gradients: the squared difference, and the cross entropy
-// of a logit and a probability; kernels/ops/loss/mse_loss.cpp and bce_with_logits_loss.cpp have the formulas.
+// of a logit and a probability; kernels/ops/loss/mean_loss.cpp has the formulas.
 //
 // prediction, target, gradient: `numel` float32; loss, diff_loss: one float32. Losses are added in double, blocks of 4096
 // elements and then the blocks, in one order. Memory: both operands once; the gradient once more.

@@ -1,4 +1,4 @@
-// Einsum: a batched product of matrices where two operands are one (kernels/ops/matmul/einsum_form.h), laid out where they do not lie
+// Einsum: a batched product of matrices where two operands are one (kernels/ops/matmul/einsum_terms.h), laid out where they do not lie
 // so already; loops (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/einsum.h"
 #include "kernels/cuda/shape/movement.h"
-#include "kernels/ops/matmul/einsum_form.h"
+#include "kernels/ops/matmul/einsum_terms.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Batch normalization: statistics per channel over samples and positions, and its gradient; kernels/ops/
-// batch_normalization.cpp and batch_normalization_grad.cpp have the formulas.
+// batch_normalization.cpp has the formulas.
 //
 // x, y, dy, dx: [samples, channels, inner], or channels last, of `dtype` (float32, float16, bfloat16), as scale, bias
 // and their gradients; statistics, running and of the batch, of `stats`, that or float32; arithmetic in float32, sums in double. Mean and variance by one pass over x. Sums run over chunks of

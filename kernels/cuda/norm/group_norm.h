@@ -1,5 +1,5 @@
 // Group normalization and its gradient; a group for each channel is instance normalization. kernels/ops/
-// group_normalization.cpp and group_normalization_grad.cpp have the formulas.
+// group_normalization.cpp has the formulas.
 //
 // x, y, dy, dx [batch, groups, each, inner], scale and bias [groups * each], of `dtype` (float32, float16, bfloat16); mean and
 // inv [batch, groups] float32. Sums in double, of warps over 2048 neighbours and then over these, in one order; the variance is

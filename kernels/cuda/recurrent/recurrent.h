@@ -1,5 +1,5 @@
 // The steps of RNN, GRU and LSTM, forwards and backwards, in float32: what lies between the products with W and R, a thread an
-// element of a state. kernels/ops/recurrent/rnn.cpp, gru.cpp and lstm.cpp have the formulas, recurrent_shape.h the meaning of every
+// element of a state. kernels/ops/recurrent/recurrent.cpp has the formulas, recurrent_shape.h the meaning of every
 // operand and what is saved.
 //
 // Rows of a step and a sample are [steps, batch] or, by_sample, [batch, steps]. gates [rows, G H] is

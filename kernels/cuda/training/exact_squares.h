@@ -1,6 +1,7 @@
-// A sum of squares that depends on no order and no cut: runtime/engine/exact_squares.h has the format, which these
-// kernels follow bit for bit. Limbs are whole numbers, so atomic additions give the same sum in any order; a
-// value adds less than 2^33 to each of three limbs of 64 bits. At most 2^31 values until a sum is taken.
+// A sum of squares that depends on no order and no cut: runtime/engine/exact_squares.h has the
+// format, which these kernels follow bit for bit. Limbs are whole numbers, so atomic additions give
+// the same sum in any order; a value adds less than 2^33 to each of three limbs of 64 bits. At most
+// 2^31 values until a sum is taken.
 //
 // Memory: 4 bytes an element.
 #pragma once

@@ -1,4 +1,5 @@
-// A thread block takes a block of one part, which it finds by bisection among the launch's arguments.
+// A thread block takes a block of one part, which it finds by bisection among the launch's
+// arguments.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/training/lamb.h"
 #include "kernels/optimizers/updates.h"

@@ -1,5 +1,5 @@
-// One thread per block computes the factors that depend on the step, in double: only the device knows how
-// many updates were skipped. --fmad=false keeps the CPU's roundings.
+// One thread per block computes the factors that depend on the step, in double: only the device
+// knows how many updates were skipped. --fmad=false keeps the CPU's roundings.
 #include <cstring>
 
 #include "kernels/cuda/device/device.cuh"

@@ -1,18 +1,17 @@
 // ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths, Y, statistics), attributes of Attention and
-// past_length: dQ, dK, dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V hold
-// the past already. Formulas in kernels/cpu/attention.h.
+// past_length: dQ, dK, dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V
+// hold the past already. Formulas in kernels/cpu/attention.h.
 //
-// Y and statistics are both there or both absent: what ofsdp.AttentionWithStatistics gave for the same
-// operands. A kernel may read them,
+// Y and statistics are both there or both absent: what ofsdp.AttentionWithStatistics gave for the
+// same operands. A kernel may read them,
 //
 //   P = exp(masked scores - statistics), rowsum(P dP) = rowsum(dY Y)
 //
 // or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
-// what a Transpose made of [B, heads, queries, width]: exporters put one behind attention.
+// what a Transpose made of [B, heads, queries, width]: exporters put one after attention.
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/operators.h"
 
@@ -105,14 +104,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 // Y and statistics are not read: probabilities are computed again with the same bits.
 template <typename T>
-bool accepts(const Problem& p) {
-  const DType dtype = stored_type<T>();
-  for (size_t i = 0; i < std::min<size_t>(p.inputs.size(), kY); ++i) {
-    const DType found = p.in(i).dtype;
-    if (!p.has_in(i) || found == dtype) continue;
-    if (!(i == 4 && found == DType::kBool) && !(i == 5 && found == DType::kInt64)) return false;
-  }
-  return p.all_plain() && AttentionKernel<T>::is_available();
+Acceptance accepts(const Problem& p) {
+  return accepts_attention<T>(p, kY, 4, 5);
 }
 
 template <typename T>
@@ -138,7 +131,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       kernel.workspace_bytes());
 }
 
-// Of the operands of a sample: Y by its places in memory, and the statistics.
+// Y by its places in memory, and the statistics, for the operands of a sample.
 struct Found {
   std::vector<double> y, statistics;
 };
@@ -159,7 +152,7 @@ Found found_of(const std::vector<RefTensor>& inputs, const Attributes& attribute
   return found;
 }
 
-// The sample with what its forward pass would have kept.
+// Returns the sample with the Y and statistics that its forward pass would have kept.
 SampleCase with_kept(SampleCase sample) {
   const AttentionShape s = shape_of(sample.inputs, sample.attributes);
   sample.name += "_kept";
@@ -230,16 +223,16 @@ std::vector<SampleCase> samples() {
   for (size_t i = 0; i < plain; ++i) {
     if (list[i].attributes.i("past_length", 0) == 0) list.push_back(with_kept(list[i]));
   }
-  // Y as it lies behind a Transpose.
+  // Y as a Transpose leaves it.
   const TensorDesc twice{f, {2, 4, 35, 8}}, keys{f, {2, 2, 35, 8}};
   for (const std::vector<int64_t>& perm : {std::vector<int64_t>{0, 2, 1, 3}, {2, 0, 1, 3}}) {
     const std::string name = perm[0] == 0 ? "rows_of_heads" : "rows_of_samples";
     for (DType dtype : {f, DType::kFloat16, DType::kBFloat16}) {
       const double tolerance = dtype == f ? 3e-5 : dtype == DType::kFloat16 ? 3e-3 : 1e-2;
-      SampleCase behind =
+      SampleCase transposed =
           made("", {twice, twice, keys, keys}, {{"y_perm", perm}}, 3, dtype, tolerance);
-      behind.name = format_text("{}_{}", name, dtype_name(dtype));
-      list.push_back(with_kept(behind));
+      transposed.name = format_text("{}_{}", name, dtype_name(dtype));
+      list.push_back(with_kept(transposed));
     }
   }
   return list;

@@ -1,13 +1,14 @@
-// What Attention and its gradient share: their operands as kernels/cpu/attention.h takes them.
-// Ownership: values. Threads: any. Errors: kInput from infer.
+// Shared by Attention and its gradient: their operands as kernels/cpu/attention.h takes them.
+// Values; any thread. Errors: kInput from infer.
 #pragma once
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 
-// Inputs of Attention; AttentionGrad's are behind dy.
+// Inputs of Attention; AttentionGrad's follow dy.
 struct AttentionInputs {
   TensorDesc q, k, v, mask;
   bool lengths = false;
@@ -21,8 +22,8 @@ AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attr
 
 Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
 
-// Where the heads of the Y lie that ofsdp.AttentionGrad reads: as in dY, or with y_perm as Transpose
-// lays [B, heads, queries, width].
+// Returns the places of the heads in the Y that ofsdp.AttentionGrad reads: those of dY, or with
+// y_perm those that Transpose gives [B, heads, queries, width].
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 
 // Plain loops in double. Probabilities and what leads to them, for all [batch, heads, queries]:
@@ -35,9 +36,23 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
-// The row of Y, whose heads lie at `at`, which is 0 before.
+// Adds the row of Y, whose heads are at `at`. REQUIRES: it is 0 before.
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y);
 double log_sum_exp(const std::vector<double>& masked);  // infinity where nothing is seen
+
+// Accepts plain operands, the first `count` inputs of type T but for a bool mask and int64 lengths.
+template <typename T>
+Acceptance accepts_attention(const Problem& p, size_t count, size_t mask, size_t lengths) {
+  for (size_t i = 0; i < std::min(p.inputs.size(), count); ++i) {
+    const DType found = p.in(i).dtype;
+    const bool right = found == stored_type<T>() || (i == mask && found == DType::kBool) ||
+                       (i == lengths && found == DType::kInt64);
+    if (p.has_in(i) && !right) return Acceptance::refuse(not_of_type<T>());
+  }
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(AttentionKernel<T>::is_available(),
+                   "a type that this processor does not multiply");
+}
 
 }  // namespace ofsdp::kernels::ops

@@ -1,17 +1,16 @@
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
-// attributes, that leaves what its gradient would have to find again. importer/passes/attention_statistics.h
-// puts it where a device has kernels for it; it comes after the backward nodes are made, so it has no
-// gradient.
+// attributes, that leaves what its gradient would have to find again.
+// importer/passes/attention_statistics.h puts it where a device has kernels for it; it comes after
+// the backward nodes are made, so it has no gradient.
 //
 //   Y            as of Attention
-//   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked scores
-//                of a query, in the natural base: the log-sum-exp of FlashAttention, the `Stats`
+//   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked
+//                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the `Stats`
 //                [B, heads, queries, 1] of cuDNN
 //
-// Of a query that sees no key the statistics are +infinity, as FlashAttention-2 has it: e^(score -
-// statistics) is 0 whatever stands for its scores. Kernels that read statistics must give such a query
-// no gradient whatever they are, since another library's forward pass may have written them.
-#include "kernels/cpu/in_float32.h"
+// A query that sees no key has statistics of +infinity, as FlashAttention-2 has it: e^(score -
+// statistics) is 0 whatever stands for its scores. Kernels that read statistics must give such a
+// query no gradient whatever they are, since another library's forward pass may have written them.
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/operators.h"
 
@@ -54,14 +53,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 template <typename T>
-bool accepts(const Problem& p) {
-  const DType dtype = stored_type<T>();
-  for (size_t i = 0; i < p.inputs.size(); ++i) {
-    const DType found = p.in(i).dtype;
-    if (!p.has_in(i) || found == dtype) continue;
-    if (!(i == kMask && found == DType::kBool) && i != kLengths) return false;
-  }
-  return p.all_plain() && p.has_out(1) && AttentionKernel<T>::is_available();
+Acceptance accepts(const Problem& p) {
+  if (!p.has_out(1)) return Acceptance::refuse("no statistics wanted");
+  return accepts_attention<T>(p, p.inputs.size(), kMask, kLengths);
 }
 
 // The bits of Attention: its kernel.

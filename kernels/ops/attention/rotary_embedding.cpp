@@ -4,19 +4,31 @@
 // [B, heads, S, D], or [B, S, heads D] with num_heads. Without positions the caches are [B, S, .].
 // dx is the rotation back: the same with -sin. The caches are tables; no gradient goes there.
 // https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
-#include "kernels/cpu/in_float32.h"
+//
+// com.microsoft.RotaryEmbedding(x, positions, cos, sin) has its inputs in another order; a single
+// position is the offset of the first step. Attributes scale (not 1) and is_packed_batching are
+// refused.
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/attention/rotary.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// The places of the inputs.
+struct RotaryInputs {
+  size_t cos, sin, positions;
+};
+
+constexpr RotaryInputs kOnnx{1, 2, 3}, kMicrosoft{2, 3, 1};
 
 struct Extent {
   int64_t batch, heads, steps, width, dim;
   bool packed, interleaved;
 
-  // Of row r in memory: its sample and its place in the sequence.
+  // Row r in memory: its sample and its place in the sequence.
   int64_t sample(int64_t r) const { return r / (heads * steps); }
   int64_t step(int64_t r) const { return packed ? r / heads % steps : r % steps; }
 };
@@ -72,9 +84,8 @@ OFSDP_MULTIARCH void rotate(const Row<float>& r, bool interleaved) {
 }
 void rotate(const Row<double>& r, bool interleaved) { rotate_as(r, interleaved); }
 
-}  // namespace
-
-Result<std::vector<TensorDesc>> infer_rotary(const InferContext& c, RotaryInputs in) {
+template <RotaryInputs in>
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
   const TensorDesc& cos = c.inputs[in.cos];
   if (x.shape.rank() != 3 && x.shape.rank() != 4) {
@@ -109,7 +120,8 @@ Result<std::vector<TensorDesc>> infer_rotary(const InferContext& c, RotaryInputs
   return std::vector{TensorDesc{x.dtype, x.shape}};
 }
 
-std::vector<RefTensor> reference_rotary(const ReferenceContext& c, RotaryInputs in) {
+template <RotaryInputs in>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   const Extent e = extent(y.desc.shape, c.inputs[in.cos].desc.shape, c.attributes);
   const bool has = in.positions < c.inputs.size() && c.inputs[in.positions].desc.present();
@@ -132,18 +144,19 @@ std::vector<RefTensor> reference_rotary(const ReferenceContext& c, RotaryInputs 
 }
 
 template <typename T>
-bool accepts_rotary(const Problem& p) {
-  const DType dtype = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
-  auto fits = [&](const TensorDesc& d) {
-    return !d.present() || d.dtype == dtype || d.dtype == DType::kInt64;
+Acceptance accepts(const Problem& p) {
+  constexpr DType kType = stored_type<T>();
+  const auto fits = [](const TensorDesc& d) {
+    return !d.present() || d.dtype == kType || d.dtype == DType::kInt64;
   };
-  return p.all_plain() && p.in(0).dtype == dtype && std::ranges::all_of(p.inputs, fits);
+  if (p.in(0).dtype != kType || !std::ranges::all_of(p.inputs, fits)) {
+    return Acceptance::refuse(not_of_type<T>());
+  }
+  return accept_if(p.all_plain(), kNotPlain);
 }
-template bool accepts_rotary<float>(const Problem&);
-template bool accepts_rotary<double>(const Problem&);
 
-template <typename T>
-std::unique_ptr<Kernel> create_rotary(const Problem& p, RotaryInputs in) {
+template <typename T, RotaryInputs in>
+std::unique_ptr<Kernel> create(const Problem& p) {
   const Extent e = extent(p.in(0).shape, p.in(in.cos).shape, p.attributes);
   const bool has = p.has_in(in.positions);
   const int64_t count = has ? p.in(in.positions).numel() : 0;
@@ -170,27 +183,14 @@ std::unique_ptr<Kernel> create_rotary(const Problem& p, RotaryInputs in) {
     return ok_status();
   });
 }
-template std::unique_ptr<Kernel> create_rotary<float>(const Problem&, RotaryInputs);
-template std::unique_ptr<Kernel> create_rotary<double>(const Problem&, RotaryInputs);
 
-namespace {
-
-constexpr RotaryInputs kInputs{1, 2, 3};
-
-Result<std::vector<TensorDesc>> infer(const InferContext& c) { return infer_rotary(c, kInputs); }
+// --- RotaryEmbedding ---
 
 void grad(GradBuilder& b) {
   const Ref positions = b.num_inputs() > 3 ? b.input(3) : Ref{};
   const Ref back = b.emit1("Neg", {b.input(2)});
   b.set_grad(0, b.emit1("RotaryEmbedding", {b.grad_output(0), b.input(1), back, positions},
                         b.attributes()));
-}
-
-std::vector<RefTensor> reference(const ReferenceContext& c) { return reference_rotary(c, kInputs); }
-
-template <typename T>
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return create_rotary<T>(p, kInputs);
 }
 
 SampleCase sample(const char* name, TensorDesc x, Shape cache, bool positions,
@@ -224,19 +224,67 @@ std::vector<SampleCase> samples() {
       sample("float16", {DType::kFloat16, {2, 3, 4, 10}}, {5, 5}, true, {}, 2e-3)};
 }
 
+// --- com.microsoft.RotaryEmbedding ---
+
+Result<std::vector<TensorDesc>> microsoft_infer(const InferContext& c) {
+  const float scale = c.attributes.f("scale", 1.0f);
+  if (scale != 1.0f || c.attributes.i("is_packed_batching", 0) != 0) {
+    return input_error("expected scale 1 and is_packed_batching 0, found {} and {}", scale,
+                       c.attributes.i("is_packed_batching", 0));
+  }
+  return infer<kMicrosoft>(c);
+}
+
+void microsoft_grad(GradBuilder& b) {
+  const Ref back = b.emit1("Neg", {b.input(3)});
+  b.set_grad(0, b.emit1("com.microsoft.RotaryEmbedding",
+                        {b.grad_output(0), b.input(1), b.input(2), back}, b.attributes()));
+}
+
+std::vector<SampleCase> microsoft_samples() {
+  const DType f = DType::kFloat32;
+  auto made = [&](const char* name, Shape x, Shape positions) {
+    return SampleCase{.name = name,
+                      .inputs = {{f, std::move(x)},
+                                 {DType::kInt64, std::move(positions)},
+                                 {f, {7, 5}},
+                                 {f, {7, 5}}},
+                      .fill = fill_with(1, {2, 0, 4, 1, 3}),
+                      .constant_inputs = {2, 3}};
+  };
+  return {made("heads", {2, 3, 4, 10}, {2, 4}), made("packed", {2, 4, 30}, {2, 4}),
+          made("offset", {2, 3, 4, 10}, {1})};
+}
+
+template <RotaryInputs in>
+std::vector<Implementation> kernels() {
+  return float_kernels<accepts<float>, create<float, in>, accepts<double>, create<double, in>>(
+      "rows");
+}
+
 }  // namespace
 
 void add_rotary_embedding(Registry& registry) {
   registry.add({.name = "RotaryEmbedding",
                 .min_inputs = 3,
                 .first_opset = 23,
-                .infer = infer,
+                .infer = infer<kOnnx>,
                 .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts_rotary<float>, create<float>},
-                        in_float32<accepts_rotary<float>, create<float>>(),
-                        {"float64", accepts_rotary<double>, create<double>}},
+                .reference = reference<kOnnx>,
+                .cpu = kernels<kOnnx>(),
                 .samples = samples,
+                .inplace_inputs = {0}});
+}
+
+void add_microsoft_rotary_embedding(Registry& registry) {
+  registry.add({.domain = "com.microsoft",
+                .name = "RotaryEmbedding",
+                .min_inputs = 4,
+                .infer = microsoft_infer,
+                .grad = microsoft_grad,
+                .reference = reference<kMicrosoft>,
+                .cpu = kernels<kMicrosoft>(),
+                .samples = microsoft_samples,
                 .inplace_inputs = {0}});
 }
 

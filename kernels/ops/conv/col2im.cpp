@@ -4,7 +4,7 @@
 // in the padding.
 // https://onnx.ai/onnx/operators/onnx__Col2Im.html
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/conv/window.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -112,8 +112,9 @@ Columns of_problem(const Problem& p, const Shape& image) {
 }
 
 template <typename T>
-bool accepts(const Problem& p) {
-  return p.in(0).dtype == dtype_of<T>() && p.all_plain();
+Acceptance accepts(const Problem& p) {
+  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.all_plain(), kNotPlain);
 }
 
 template <typename T>

@@ -61,16 +61,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s,
                                                    Wish wish) {
-  const ConvNumbers n = conv_numbers(s.window);
   const DType dtype = p.in(0).dtype;
   const onednn::Desc bias = p.has_in(2) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
-  return onednn::first_quiet([&] {
-    return dnnl::convolution_forward::primitive_desc(
-        onednn::engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct,
-        wished(wish, dtype, s.x), onednn::any(dtype, weights_dims(s)), bias,
-        wished(wish, dtype, s.y), n.strides, n.dilations, n.pads_begin, n.pads_end,
-        onednn::attributes(), /*allow_empty=*/true);
-  });
+  return onednn::first_quiet([&] { return conv_forward(s, dtype, wish, bias); });
 }
 
 // oneDNN's kernel for channels last, or what it likes best where that has only plain loops.
@@ -84,12 +77,14 @@ ConvShape shape_of(const Problem& p) {
   return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
 }
 
-bool accepts(const Problem& p) {
-  if (onednn::data_type(p.in(0).dtype) == dnnl::memory::data_type::undef) return false;
-  if (has_relu(p.attributes) && !p.all_dtype(DType::kFloat32)) return false;
-  if (p.out(0).numel() == 0) return true;
+Acceptance accepts(const Problem& p) {
+  if (!onednn::has_type(p.in(0).dtype)) return Acceptance::refuse(onednn::kNoType);
+  if (has_relu(p.attributes) && !p.all_dtype(DType::kFloat32)) {
+    return Acceptance::refuse("a fused activation of another type than float32");
+  }
+  if (p.out(0).numel() == 0) return accept_if(true, "");
   const ConvShape s = shape_of(p);
-  return s.w.numel() > 0 && describe(p, s).get(true) != nullptr;
+  return accept_if(s.w.numel() > 0 && describe(p, s).get(true) != nullptr, onednn::kNoPrimitive);
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {

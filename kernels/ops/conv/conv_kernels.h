@@ -3,7 +3,7 @@
 //
 // Operands are those of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
 // ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes these nodes carry. The
-// loops take float64 in the plain layout. Owns: values. Threads: as Kernel.
+// loops take float64 in the plain layout. Threads: as Kernel.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@
 
 namespace ofsdp::kernels::ops {
 
-bool accepts_conv_loops(const Problem& problem);
+Acceptance accepts_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_input_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& problem);
 
 // oneDNN's.
-bool accepts_conv_grad_input(const Problem& problem);
+Acceptance accepts_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_input(const Problem& problem);
 
 // A sample case in float64, float16 and bfloat16.

@@ -130,9 +130,10 @@ bool is_double(const Problem& p) { return p.in(0).dtype == DType::kFloat64; }
 
 }  // namespace
 
-bool accepts_conv_loops(const Problem& p) {
-  const bool known = p.all_dtype(DType::kFloat64) || p.all_dtype(DType::kFloat32);
-  return known && !has_relu(p.attributes);
+Acceptance accepts_conv_loops(const Problem& p) {
+  if (has_relu(p.attributes)) return Acceptance::refuse("a fused activation");
+  return accept_if(p.all_dtype(DType::kFloat64) || p.all_dtype(DType::kFloat32),
+                   "not all float32 or all float64");
 }
 
 std::unique_ptr<Kernel> make_conv_loops(const Problem& p) {

@@ -64,4 +64,22 @@ onednn::Dims weights_dims(const ConvShape& s) {
   return dims;
 }
 
+dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
+                                                       const onednn::Desc& bias) {
+  const ConvNumbers n = conv_numbers(s.window);
+  return {onednn::engine(),
+          dnnl::prop_kind::forward_training,
+          dnnl::algorithm::convolution_direct,
+          wished(wish, dtype, s.x),
+          onednn::any(dtype, weights_dims(s)),
+          bias,
+          wished(wish, dtype, s.y),
+          n.strides,
+          n.dilations,
+          n.pads_begin,
+          n.pads_end,
+          onednn::attributes(),
+          /*allow_empty=*/true};
+}
+
 }  // namespace ofsdp::kernels::ops

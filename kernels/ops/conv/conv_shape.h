@@ -1,5 +1,4 @@
-// What Conv and its two gradients share: the numbers of the problem, and how oneDNN sees its
-// operands.
+// Shared by Conv and its two gradients: the numbers of the problem, and its operands for oneDNN.
 //
 // x [N, C, spatial...], w [M, C/group, kernel...], bias [M], y [N, M, outputs...]; 1 to 3 spatial
 // axes. [Note: layouts of convolutions] oneDNN is given channels-last activations, whose kernels
@@ -7,11 +6,11 @@
 // of weights let oneDNN choose (it takes its blocked layout: reorders of 0.2 ms against 3 ms won at
 // 64 x 64 x 24 x 24). Weights stay plain outside; a reorder of them costs microseconds.
 //
-// Owns: values. Threads: any.
+// Values; any thread.
 #pragma once
 
 #include "kernels/cpu/onednn.h"
-#include "kernels/ops/conv/conv_problem.h"
+#include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -31,8 +30,12 @@ enum class Wish { kChannelsLast, kAny };
 onednn::Desc wished(Wish wish, DType dtype, const Shape& shape);
 onednn::Dims weights_dims(const ConvShape& shape);  // with a leading axis of groups when group > 1
 
-// Calls f(image-and-channel x, w, y offsets ...) of the definition: every product of one tap, as
-// f(index in x, index in w, index in y).
+// The forward; the primitive_desc of a gradient asks for it, as a hint. Empty where oneDNN has
+// none.
+dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
+                                                       const onednn::Desc& bias);
+
+// Calls f(index in x, index in w, index in y) for every product of the definition.
 template <typename F>
 void for_each_product(const ConvShape& s, const F& f) {
   const int64_t channels = s.x[1] / s.group;

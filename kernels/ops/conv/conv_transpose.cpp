@@ -18,7 +18,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// What the nodes of that Conv carry.
+// The attributes that the nodes of that Conv carry.
 Attributes attributes_of(const ConvShape& s) {
   Attributes made = conv_attributes(s);
   made.set(kOutputsAttribute, s.window.used(s.window.out));
@@ -109,12 +109,15 @@ std::unique_ptr<Kernel> with_bias(const Problem& p, std::unique_ptr<Kernel> kern
       workspace);
 }
 
-bool accepts(const Problem& p) {
-  return p.all_dtype(DType::kFloat32) && accepts_conv_grad_input(as_grad_input(p));
+Acceptance accepts(const Problem& p) {
+  if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
+  return accepts_conv_grad_input(as_grad_input(p));
 }
+
 std::unique_ptr<Kernel> create(const Problem& p) {
   return with_bias<float>(p, make_conv_grad_input(as_grad_input(p)));
 }
+
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
   std::unique_ptr<Kernel> kernel = make_conv_grad_input_loops(as_grad_input(p));
   return p.in(0).dtype == DType::kFloat64 ? with_bias<double>(p, std::move(kernel))

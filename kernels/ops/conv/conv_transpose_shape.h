@@ -1,11 +1,11 @@
-// The numbers of ConvTranspose, as those of the Conv from its y to its x: `x` of the ConvShape is the
-// shape of ConvTranspose's output, `y` that of its input.
+// The numbers of ConvTranspose, as those of the Conv from its y to its x: `x` of the ConvShape is
+// the shape of ConvTranspose's output, `y` that of its input.
 //
 // Attributes read: strides, dilations, pads, auto_pad, output_padding, output_shape, group, as ONNX
-// defines them. Owns: values. Threads: any. Errors: kInput that names the attribute.
+// defines them. Values; any thread. Errors: kInput that names the attribute.
 #pragma once
 
-#include "kernels/ops/conv/conv_problem.h"
+#include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -21,7 +21,7 @@ void resolve_axis(Window& w, size_t axis, const std::string& auto_pad, bool ceil
   const int64_t room = w.in[axis] + w.pads_begin[axis] + w.pads_end[axis] - span;
   const int64_t last = room + (ceil_mode ? stride - 1 : 0);  // ceil_mode: a window may reach out
   w.out[axis] = last < 0 ? 0 : last / stride + 1;
-  // A window that would start in the padding behind the input is left out.
+  // A window that would start in the padding after the input is left out.
   if (ceil_mode && (w.out[axis] - 1) * stride >= w.in[axis] + w.pads_begin[axis]) --w.out[axis];
 }
 

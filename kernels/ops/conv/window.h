@@ -2,7 +2,7 @@
 // spatial axes (one and two axes have leading axes of size 1), so that loops are written once.
 //
 // Attributes read: kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, as ONNX defines
-// them. Owns: values. Threads: any. Errors: kInput that names the attribute, expected and found.
+// them. Values; any thread. Errors: kInput that names the attribute, expected and found.
 #pragma once
 
 #include <array>
@@ -77,5 +77,13 @@ void for_each_tap(const Window& w, const F& f) {
     }
   }
 }
+
+// The numbers of a convolution: x [N, C, spatial...], w [M, C/group, kernel...],
+// y [N, M, outputs...].
+struct ConvShape {
+  Shape x, w, y;
+  int64_t group = 1;
+  Window window;
+};
 
 }  // namespace ofsdp::kernels::ops

@@ -1,6 +1,6 @@
 // ofsdp.ArgmaxMatches(prediction [k, C], labels [k]), attribute ignore_index: int64[2], how many
 // kept rows have their first largest element at the label, and how many rows are kept. A row with a
-// NaN matches nothing. The numbers behind an accuracy; no gradient.
+// NaN matches nothing. The numbers of an accuracy; no gradient.
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -51,7 +51,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {{c.output_descs[0], {static_cast<double>(matches), static_cast<double>(kept)}}};
 }
 
-bool accepts(const Problem& p) { return p.in(0).dtype == DType::kFloat32 && p.all_plain(); }
+Acceptance accepts(const Problem& p) {
+  if (p.in(0).dtype != DType::kFloat32)
+    return Acceptance::refuse("a prediction that is not float32");
+  return accept_if(p.all_plain(), "not the plain layout");
+}
 
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([shape = p.in(0).shape, attributes = p.attributes](const KernelArgs& a) {
@@ -62,7 +66,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-// Row i is largest at class i % 3 (and as large behind it); labels are right, wrong or ignored in
+// Row i is largest at class i % 3 (and as large after it); labels are right, wrong or ignored in
 // turn.
 void fill(size_t input, std::vector<double>& values) {
   for (size_t i = 0; i < values.size(); ++i) {

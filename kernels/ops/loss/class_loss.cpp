@@ -1,40 +1,10 @@
 #include "kernels/ops/loss/class_loss.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/float_kernels.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
-
-OFSDP_MULTIARCH void probabilities(const float* log_prob, float scale, float* diff, int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp(log_prob[i]) * scale;
-}
-
-// e^log_prob * scale in every class; 0 without log_prob.
-void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, float* diff) {
-  if (log_prob != nullptr && l.inner == 1) return probabilities(log_prob, scale, diff, l.classes);
-  for (int64_t c = 0; c < l.classes; ++c) {
-    const int64_t at = c * l.inner;
-    diff[at] = log_prob == nullptr ? 0.0f : vector_exp(log_prob[at]) * scale;
-  }
-}
-
-void grad_of_label(const ClassLoss& l, double factor, const float* log_prob, int64_t label,
-                   const float* weights, float* diff) {
-  const ClassTargets t = class_targets(l, label, weights);
-  put_probabilities(l, log_prob, static_cast<float>(factor * t.total), diff);
-  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
-    diff[c * l.inner] -= static_cast<float>(factor * t.spread * weight_of(weights, c));
-  }
-  diff[label * l.inner] -= static_cast<float>(factor * t.hit);
-}
-
-}  // namespace
-
 template <typename Index>
 Status check_labels(const ClassLoss& l, const Index* labels) {
   for (int64_t i = 0; i < l.labels(); ++i) {
@@ -108,57 +78,158 @@ Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t
   return TensorDesc{scores.dtype, reduction == "none" ? Shape(expected) : Shape{}};
 }
 
-template <typename Index>
-Status run_class_loss(const ClassLoss& l, const float* log_prob, const Index* labels,
-                      const float* weights, float* loss) {
-  return sum_class_losses(l, labels, weights, loss,
-                          [&](int64_t i, int64_t c) { return log_prob[l.first(i) + c * l.inner]; });
-}
-
-template <typename Index>
-Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
-                           const Index* labels, const float* weights, float* diff_src) {
-  OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
-  const double mean = mean_scale(l, labels, weights);
-  const bool each = l.reduction == LossReduction::kNone;
-  parallel_for(l.labels(), 4096 / std::max<int64_t>(l.classes, 1) + 1,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   float* diff = diff_src + l.first(i);
-                   if (l.ignored(labels[i]) || mean == 0) {
-                     for (int64_t c = 0; c < l.classes; ++c) diff[c * l.inner] = 0;
-                     continue;
-                   }
-                   const double factor = mean * static_cast<double>(diff_loss[each ? i : 0]);
-                   const float* p = log_prob == nullptr ? nullptr : log_prob + l.first(i);
-                   grad_of_label(l, factor, p, labels[i], weights, diff);
-                 }
-               });
-  return ok_status();
-}
-
 template Status check_labels(const ClassLoss&, const int32_t*);
 template Status check_labels(const ClassLoss&, const int64_t*);
 template double mean_scale(const ClassLoss&, const int32_t*, const float*);
 template double mean_scale(const ClassLoss&, const int64_t*, const float*);
-template Status run_class_loss(const ClassLoss&, const float*, const int32_t*, const float*,
-                               float*);
-template Status run_class_loss(const ClassLoss&, const float*, const int64_t*, const float*,
-                               float*);
-template Status run_class_loss_grad(const ClassLoss&, const float*, const float*, const int32_t*,
-                                    const float*, float*);
-template Status run_class_loss_grad(const ClassLoss&, const float*, const float*, const int64_t*,
-                                    const float*, float*);
 
-bool accepts_class_loss(const Problem& p, size_t labels, DType scores) {
+Acceptance accepts_class_loss(const Problem& p, size_t labels, DType scores) {
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const DType dtype = p.in(i).dtype;
-    const DType wanted = i + 1 == labels ? scores : DType::kFloat32;
-    const bool right = i == labels ? dtype == DType::kInt64 || dtype == DType::kInt32
-                                   : !p.has_in(i) || dtype == wanted;
-    if (!right) return false;
+    if (i == labels) {
+      const bool integers = dtype == DType::kInt64 || dtype == DType::kInt32;
+      if (!integers) return Acceptance::refuse("labels that are not int32 or int64");
+    } else if (p.has_in(i) && dtype != (i + 1 == labels ? scores : DType::kFloat32)) {
+      return Acceptance::refuse("scores or weights of another type");
+    }
   }
-  return p.all_plain();
+  return accept_if(p.all_plain(), kNotPlain);
+}
+
+// --- references and sample cases ---
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+double weight_at(const Doubles& weights, size_t c) { return weights.empty() ? 1 : weights[c]; }
+
+// t_c of class_loss.h: how much of -log_prob_c is in the loss of a label.
+double target(const ClassLoss& l, const Doubles& weights, int64_t label, size_t c) {
+  const double spread = l.smoothing / static_cast<double>(l.classes) * weight_at(weights, c);
+  const bool hit = label == static_cast<int64_t>(c);
+  return spread + (hit ? (1 - l.smoothing) * weight_at(weights, c) : 0);
+}
+
+double divisor(const ClassLoss& l, const Doubles& labels, const Doubles& weights) {
+  if (l.reduction != LossReduction::kMean) return 1;
+  double sum = 0;
+  for (double label : labels) {
+    if (!l.ignored(static_cast<int64_t>(label))) {
+      sum += weight_at(weights, static_cast<size_t>(label));
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+Doubles reference_class_loss(const ClassLoss& l, const Doubles& log_prob, const Doubles& labels,
+                             const Doubles& weights) {
+  Doubles losses;
+  double sum = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const auto label = static_cast<int64_t>(labels[i]);
+    double loss = 0;
+    for (size_t c = 0; c < static_cast<size_t>(l.classes) && !l.ignored(label); ++c) {
+      const size_t at =
+          static_cast<size_t>(l.first(static_cast<int64_t>(i))) + c * static_cast<size_t>(l.inner);
+      loss -= target(l, weights, label, c) * log_prob[at];
+    }
+    losses.push_back(loss);
+    sum += loss;
+  }
+  if (l.reduction == LossReduction::kNone) return losses;
+  const double kept = divisor(l, labels, weights);
+  return {kept == 0 ? 0 : sum / kept};
+}
+
+Doubles reference_class_loss_grad(const ClassLoss& l, const Doubles& diff_loss,
+                                  const Doubles& log_prob, const Doubles& labels,
+                                  const Doubles& weights) {
+  Doubles diff(static_cast<size_t>(l.labels() * l.classes));
+  const double kept = divisor(l, labels, weights);
+  const auto classes = static_cast<size_t>(l.classes);
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const auto label = static_cast<int64_t>(labels[i]);
+    if (l.ignored(label) || kept == 0) continue;
+    const double scale = diff_loss[l.reduction == LossReduction::kNone ? i : 0] / kept;
+    double total = 0;
+    for (size_t c = 0; c < classes; ++c) total += target(l, weights, label, c);
+    for (size_t c = 0; c < classes; ++c) {
+      const size_t at =
+          static_cast<size_t>(l.first(static_cast<int64_t>(i))) + c * static_cast<size_t>(l.inner);
+      const double chance = log_prob.empty() ? 0 : std::exp(log_prob[at]) * total;
+      diff[at] = scale * (chance - target(l, weights, label, c));
+    }
+  }
+  return diff;
+}
+
+namespace {
+
+struct CaseSpec {
+  const char* name;
+  Shape scores;
+  DType labels = DType::kInt64;
+  const char* reduction = "mean";
+  bool weighted = false;
+  bool ignores = false;
+  bool all_ignored = false;
+};
+
+std::vector<CaseSpec> case_specs() {
+  const DType i32 = DType::kInt32;
+  const DType i64 = DType::kInt64;
+  return {{.name = "mean", .scores = {6, 10}},
+          {.name = "sum", .scores = {6, 10}, .labels = i32, .reduction = "sum"},
+          {.name = "none", .scores = {6, 10}, .reduction = "none"},
+          {.name = "ignore", .scores = {6, 10}, .ignores = true},
+          {.name = "all_ignored", .scores = {3, 4}, .ignores = true, .all_ignored = true},
+          {.name = "weights", .scores = {6, 10}, .labels = i64, .weighted = true, .ignores = true},
+          {.name = "image", .scores = {2, 4, 3, 5}, .weighted = true, .ignores = true},
+          {.name = "image_none", .scores = {2, 4, 3}, .reduction = "none", .ignores = true},
+          {.name = "vocabulary", .scores = {5, 300}},
+          {.name = "empty", .scores = {0, 4}},
+          {.name = "empty_none", .scores = {0, 4, 2}, .reduction = "none"}};
+}
+
+SampleCase sample_of(const CaseSpec& spec, bool grad) {
+  std::vector<int64_t> labels = spec.scores.axes();
+  labels.erase(labels.begin() + 1);
+  SampleCase made{.name = spec.name, .attributes = {{"reduction", std::string(spec.reduction)}}};
+  if (spec.ignores) made.attributes.set("ignore_index", int64_t{-100});
+  const bool none = std::string(spec.reduction) == "none";
+  if (grad) made.inputs.push_back({DType::kFloat32, none ? Shape(labels) : Shape{}});
+  made.inputs.push_back({DType::kFloat32, spec.scores});
+  made.inputs.push_back({spec.labels, Shape(labels)});
+  if (spec.weighted) made.inputs.push_back({DType::kFloat32, {spec.scores[1]}});
+  const size_t first = grad ? 1 : 0;
+  made.fill = [spec, first](size_t input, Doubles& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (input == first) values[i] = -std::abs(values[i]) - 0.125;  // like log-probabilities
+      if (input == first + 2) values[i] = std::abs(values[i]) + 0.25;
+      if (input != first + 1) continue;
+      const bool ignored = spec.all_ignored || (spec.ignores && i % 3 == 1);
+      values[i] =
+          ignored ? -100 : static_cast<double>(static_cast<int64_t>(i * 7 + 2) % spec.scores[1]);
+    }
+  };
+  return made;
+}
+
+}  // namespace
+
+std::vector<SampleCase> class_loss_samples() {
+  std::vector<SampleCase> list;
+  for (const CaseSpec& spec : case_specs()) list.push_back(sample_of(spec, false));
+  return list;
+}
+
+std::vector<SampleCase> class_loss_grad_samples() {
+  std::vector<SampleCase> list;
+  for (const CaseSpec& spec : case_specs()) list.push_back(sample_of(spec, true));
+  return list;
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,6 +1,6 @@
-// What NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss share: both take log-probabilities [N,
-// C, d...] and labels [N, d...] to a loss (below, p is the log-probability, w the class weights or
-// 1, s the label smoothing, 0 for the former):
+// Shared by NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and NarrowCrossEntropyLoss: from
+// log-probabilities [N, C, d...] and labels [N, d...] to a loss. Below, p is the log-probability, w
+// the class weights or 1, and s the label smoothing, 0 for the first of them:
 //
 //   loss_i = -(1-s) w_y p_iy - s/C sum_c w_c p_ic       0 where label y is the ignore_index
 //   none: [N, d...]    sum: their sum    mean: their sum / sum of w_y over kept labels; 0 if that
@@ -10,7 +10,7 @@
 // where t_c = (1-s) w_y [c = y] + s/C w_c. Sums run in double in the order of the samples, on one
 // thread.
 //
-// Ownership: values. Threads: that of the caller. Errors: a label outside of 0..C-1 is kInput.
+// Values; the caller's thread. Errors: a label outside of 0..C-1 is kInput.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ struct ClassLoss {
 
   int64_t labels() const { return samples * inner; }
   bool ignored(int64_t label) const { return ignores && label == ignore_index; }
-  // Element of [N, C, d...] at class 0 of label i; classes lie `inner` apart.
+  // Element of [N, C, d...] at class 0 of label i; classes are `inner` apart.
   int64_t first(int64_t i) const { return i / inner * classes * inner + i % inner; }
 };
 
@@ -45,7 +45,7 @@ Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t
 template <typename Index>
 Status check_labels(const ClassLoss& l, const Index* labels);
 
-// What the loss of a label is multiplied by: 1, or 1 / the sum of the weights of kept labels.
+// Returns the factor of the loss of a label: 1, or 1 / the sum of the weights of kept labels.
 template <typename Index>
 double mean_scale(const ClassLoss& l, const Index* labels, const float* weights);
 
@@ -86,18 +86,14 @@ Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* we
   return ok_status();
 }
 
-// The same from an array.
-template <typename Index>
-Status run_class_loss(const ClassLoss& l, const float* log_prob, const Index* labels,
-                      const float* weights, float* loss);
+// Calls f(Index{}) with the type of the labels.
+template <typename F>
+auto with_labels(DType labels, const F& f) {
+  return labels == DType::kInt64 ? f(int64_t{}) : f(int32_t{});
+}
 
-// d loss / d scores through the softmax that gave `log_prob`, or d loss / d log_prob when that is
-// null. diff_src may be log_prob.
-template <typename Index>
-Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
-                           const Index* labels, const float* weights, float* diff_src);
-
-// The same two in double, for the references: weights and log_prob are empty when absent.
+// The loss and its gradient in double, for the references: weights and log_prob are empty when
+// absent.
 std::vector<double> reference_class_loss(const ClassLoss& l, const std::vector<double>& log_prob,
                                          const std::vector<double>& labels,
                                          const std::vector<double>& weights);
@@ -107,12 +103,17 @@ std::vector<double> reference_class_loss_grad(const ClassLoss& l,
                                               const std::vector<double>& labels,
                                               const std::vector<double>& weights);
 
-// float32 beside int32 or int64 labels; scores may have another type.
-bool accepts_class_loss(const Problem& p, size_t labels, DType scores = DType::kFloat32);
+// Input i of a reference; empty when absent.
+inline std::vector<double> values_of(const ReferenceContext& c, size_t i) {
+  return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
+}
+
+// Accepts float32 operands with int32 or int64 labels; scores may have another type.
+Acceptance accepts_class_loss(const Problem& p, size_t labels, DType scores = DType::kFloat32);
 
 // Scores, labels and, in some, class weights, in every reduction and shape.
 std::vector<SampleCase> class_loss_samples();
-// The same behind a first input diff_loss, as the gradients take them.
+// The same after a first input diff_loss, as the gradients take them.
 std::vector<SampleCase> class_loss_grad_samples();
 
 }  // namespace ofsdp::kernels::ops

@@ -5,7 +5,8 @@
 //
 // d scores, of the type of the scores and in their place if need be:
 // ofsdp.NarrowCrossEntropyLossGrad(dloss, scores, labels, weights, log_sum, dlog_sum) with the same
-// attributes; dlog_sum, mostly absent, adds itself times the probabilities. Formulas: kernels/ops/loss/class_loss.h. importer/passes/precision.cpp makes these nodes.
+// attributes; dlog_sum, mostly absent, adds itself times the probabilities. Formulas: class_loss.h.
+// importer/passes/precision.cpp makes these nodes.
 #include <algorithm>
 #include <cmath>
 
@@ -61,10 +62,6 @@ std::vector<double> log_probabilities(const ClassLoss& l, std::vector<double> x,
                                       const std::vector<double>& log_sum) {
   for (size_t i = 0; i < x.size(); ++i) x[i] -= log_sum[i / static_cast<size_t>(l.classes)];
   return x;
-}
-
-std::vector<double> values_of(const ReferenceContext& c, size_t i) {
-  return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -197,16 +194,16 @@ std::unique_ptr<Kernel> create_grad_of(const Problem& p) {
 template <typename F>
 std::unique_ptr<Kernel> with_types(DType scores, DType labels, const F& f) {
   const auto of = [&](auto zero) {
-    return labels == DType::kInt64 ? f(zero, int64_t{}) : f(zero, int32_t{});
+    return with_labels(labels, [&](auto label) { return f(zero, label); });
   };
   return scores == DType::kBFloat16 ? of(BFloat16{}) : of(Half{});
 }
 
-bool accepts(const Problem& p) {
-  return is_narrow(p.in(0).dtype) && accepts_class_loss(p, 1, p.in(0).dtype);
-}
-bool accepts_grad(const Problem& p) {
-  return is_narrow(p.in(1).dtype) && accepts_class_loss(p, 2, p.in(1).dtype);
+// `scores` is the input that has the scores.
+template <size_t scores>
+Acceptance accepts(const Problem& p) {
+  if (!is_narrow(p.in(scores).dtype)) return Acceptance::refuse("scores that are not of 16 bits");
+  return accepts_class_loss(p, scores + 1, p.in(scores).dtype);
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
@@ -265,14 +262,14 @@ void add_narrow_cross_entropy_loss(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create}},
+                .cpu = {{"rows", accepts<0>, create}},
                 .samples = samples});
   registry.add({.domain = kOwnDomain,
                 .name = "NarrowCrossEntropyLossGrad",
                 .min_inputs = 5,
                 .infer = infer_grad,
                 .reference = grad_reference,
-                .cpu = {{"rows", accepts_grad, create_grad}},
+                .cpu = {{"rows", accepts<1>, create_grad}},
                 .samples = grad_samples,
                 .inplace_inputs = {1}});
 }

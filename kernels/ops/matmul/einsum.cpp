@@ -1,16 +1,19 @@
 // Einsum(x0, x1, ...), attribute equation: y[output labels] = the sum over all other labels of the
-// product of the operands, each taken at its labels.
-// Two operands whose labels are batch, rows, columns or summed are laid out as matrices and
-// multiplied; the rest is loops. d x_k is Einsum(dy, the other operands) with the terms swapped,
-// and, where x_k has a diagonal, a broadcast axis or a label that nothing else has,
-// ofsdp.EinsumGrad(dy, x0, ...), attributes equation and input, by loops.
+// product of the operands, each taken at its labels. Two operands whose labels are batch, rows,
+// columns or summed are laid out as matrices and multiplied; the rest is loops. d x_k is Einsum(dy,
+// the other operands) with the terms swapped. If x_k has a diagonal, a broadcast axis or a label
+// that nothing else has, it is ofsdp.EinsumGrad(dy, x0, ...), attributes equation and input k, by
+// loops.
 // https://onnx.ai/onnx/operators/onnx__Einsum.html
 #include <algorithm>
+#include <optional>
 
+#include "kernels/core/memory.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
-#include "kernels/ops/matmul/einsum_matrices.h"
+#include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/matmul/einsum_terms.h"
+#include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
@@ -85,12 +88,82 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool is_number(const Problem& p, DType dtype) {
-  return p.all_plain() &&
-         (dtype == DType::kFloat32 || dtype == DType::kFloat64 || is_integer(dtype));
+// --- two operands as matrices: laid out so where they are not, and multiplied by oneDNN ---
+
+// Copies an operand from the order of `from` to that of `to`; nothing when they are equal.
+std::optional<StridedCopy> relayout(const EinsumTerms& terms, const Labels& from,
+                                    const Labels& to) {
+  if (from == to) return std::nullopt;
+  const auto strides = label_strides(from, label_shape(terms, from), terms.labels());
+  std::vector<int64_t> source;
+  for (int label : to) source.push_back(strides[static_cast<size_t>(label)]);
+  const Shape shape = label_shape(terms, to);
+  return StridedCopy(shape, source, strides_of({DType::kFloat32, shape}), sizeof(float));
 }
 
-bool accepts_loops(const Problem& p) { return is_number(p, p.out(0).dtype); }
+MatrixProduct product_of(const EinsumTerms& terms, const EinsumForm& form) {
+  const auto count = [&](const Labels& labels) { return label_shape(terms, labels).numel(); };
+  MatrixProduct p;
+  if (!form.batch.empty()) p.batch_a = p.batch_b = {count(form.batch)};
+  p.rows = count(form.rows);
+  p.inner = count(form.inner);
+  p.columns = count(form.columns);
+  p.transpose_a = form.transpose_a;
+  p.transpose_b = form.transpose_b;
+  return p;
+}
+
+Acceptance accepts_matrices(const Problem& p) {
+  if (const Acceptance plain = accepts_plain<float>(p); !plain) return plain;
+  const auto shapes = operand_shapes(p.inputs);
+  const EinsumTerms terms = einsum_terms(p.attributes, shapes);
+  const EinsumForm form = einsum_form(terms, shapes);
+  if (!form.possible) return Acceptance::refuse("no product of two matrices");
+  return accept_if(onednn_accepts(product_of(terms, form)), "oneDNN has no such product");
+}
+
+std::unique_ptr<Kernel> create_matrices(const Problem& p) {
+  const auto shapes = operand_shapes(p.inputs);
+  const EinsumTerms terms = einsum_terms(p.attributes, shapes);
+  const EinsumForm form = einsum_form(terms, shapes);
+  const MatrixProduct product = product_of(terms, form);
+  const std::array<std::optional<StridedCopy>, 3> copies = {
+      relayout(terms, terms.inputs[0], form.a), relayout(terms, terms.inputs[1], form.b),
+      relayout(terms, form.y, terms.output)};
+  const std::array<const TensorDesc*, 3> descs = {&p.in(0), &p.in(1), &p.out(0)};
+  std::array<size_t, 3> offsets{};
+  size_t bytes = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    offsets[i] = bytes;
+    if (copies[i]) bytes += align_up(descs[i]->bytes(), kTensorAlignment);
+  }
+  std::unique_ptr<Kernel> inner = make_matrix_product(product);
+  const size_t workspace = bytes + inner->workspace_bytes();
+  return make_kernel(
+      [=, inner = std::move(inner)](const KernelArgs& args) {
+        TensorView operands[] = {args.inputs[0], args.inputs[1], args.outputs[0]};
+        for (size_t i = 0; i < 3; ++i) {
+          if (!copies[i]) continue;
+          std::byte* at = args.workspace + offsets[i];
+          if (i < 2) copies[i]->run(operands[i].data, at);
+          operands[i].data = at;
+        }
+        OFSDP_RETURN_IF_ERROR(
+            inner->run({{operands, 2}, {operands + 2, 1}, args.workspace + bytes, args.step}));
+        if (copies[2]) copies[2]->run(operands[2].data, args.outputs[0].data);
+        return ok_status();
+      },
+      workspace);
+}
+
+// --- loops ---
+
+Acceptance accepts_loops(const Problem& p) {
+  const DType dtype = p.out(0).dtype;
+  const bool number = dtype == DType::kFloat32 || dtype == DType::kFloat64 || is_integer(dtype);
+  if (!number) return Acceptance::refuse("not float32, float64 or whole numbers");
+  return accept_if(p.all_plain(), kNotPlain);
+}
 
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
   const auto shapes = operand_shapes(p.inputs);
@@ -151,6 +224,73 @@ std::vector<SampleCase> samples() {
           sample("int32", "ij,jk->ik", {{3, 4}, {4, 5}}, DType::kInt32)};
 }
 
+// --- EinsumGrad ---
+
+Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
+  return std::vector{c.inputs[static_cast<size_t>(c.attributes.i("input", 0)) + 1]};
+}
+
+// dx[at] += dy * the others, over all combinations.
+template <typename T, typename X, typename D>
+void add_gradients(const EinsumLoop& loop, size_t wanted, size_t count, const T* dy, const X& x,
+                   D* dx) {
+  for (int64_t i = 0; i < loop.outputs; ++i) {
+    for (int64_t j = 0; j < loop.summed; ++j) {
+      auto at = [&](size_t k) {
+        return loop.offset(k, 0, loop.outer, i) + loop.offset(k, loop.outer, loop.sizes.size(), j);
+      };
+      T product = dy[i];
+      for (size_t k = 0; k < count; ++k) {
+        if (k != wanted) product *= x(k)[at(k)];
+      }
+      dx[at(wanted)] += product;
+    }
+  }
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  std::vector<Shape> shapes;
+  for (size_t i = 1; i < c.inputs.size(); ++i) shapes.push_back(c.inputs[i].desc.shape);
+  const EinsumLoop loop(einsum_terms(c.attributes, shapes), shapes);
+  RefTensor dx{c.output_descs[0], {}};
+  dx.values.assign(static_cast<size_t>(dx.desc.numel()), 0);
+  add_gradients(
+      loop, static_cast<size_t>(c.attributes.i("input", 0)), shapes.size(),
+      c.inputs[0].values.data(), [&](size_t k) { return c.inputs[k + 1].values.data(); },
+      dx.values.data());
+  return {dx};
+}
+
+template <typename T>
+std::unique_ptr<Kernel> grad_create(const Problem& p) {
+  const auto shapes = operand_shapes(p.inputs, 1);
+  const EinsumLoop loop(einsum_terms(p.attributes, shapes), shapes);
+  const auto wanted = static_cast<size_t>(p.attributes.i("input", 0));
+  return make_kernel([=, count = shapes.size(), n = p.out(0).numel()](const KernelArgs& a) {
+    std::fill_n(a.out<T>(0), n, T{0});
+    add_gradients(
+        loop, wanted, count, a.in<T>(0), [&](size_t k) { return a.in<T>(k + 1); }, a.out<T>(0));
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, const char* equation, std::vector<Shape> shapes, int64_t input,
+                 DType dtype = DType::kFloat32, double tolerance = 2e-5) {
+    SampleCase s{.name = name,
+                 .attributes = {{"equation", std::string(equation)}, {"input", input}},
+                 .tolerance = tolerance};
+    for (Shape& shape : shapes) s.inputs.push_back({dtype, std::move(shape)});
+    return s;
+  };
+  return {made("diagonal", "ii->i", {{4}, {4, 4}}, 0),
+          made("sum_alone", "ij,k->i", {{3}, {3, 4}, {5}}, 1),
+          made("broadcast", "...ij,...jk->...ik", {{3, 2, 5}, {1, 2, 4}, {3, 4, 5}}, 0),
+          made("empty", "ij->i", {{0}, {0, 4}}, 0),
+          made("float64", "ii->i", {{4}, {4, 4}}, 0, DType::kFloat64, 1e-13),
+          made("float16", "ii->i", {{4}, {4, 4}}, 0, DType::kFloat16, 2e-3)};
+}
+
 }  // namespace
 
 void add_einsum(Registry& registry) {
@@ -159,11 +299,21 @@ void add_einsum(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"matrices", accepts_einsum_matrices, create_einsum_matrices},
-                        in_float32<accepts_einsum_matrices, create_einsum_matrices>(),
+                .cpu = {{"matrices", accepts_matrices, create_matrices},
+                        in_float32<accepts_matrices, create_matrices>(),
                         {"loops", accepts_loops, create_loops},
                         in_float32<accepts_loops, create_loops>()},
                 .samples = samples});
+}
+
+void add_einsum_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "EinsumGrad",
+                .min_inputs = 2,
+                .infer = grad_infer,
+                .reference = grad_reference,
+                .cpu = plain_float_kernels<grad_create<float>, grad_create<double>>("loops"),
+                .samples = grad_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,7 +1,7 @@
 // An einsum equation as labels: each axis of an operand has a label, labels have sizes. Ellipses
 // become labels of their own, spaces are gone, an implicit output is spelled out.
 //
-// Ownership: values. Threads: any. Errors: kInput from parse_einsum.
+// Values; any thread. Errors: kInput from parse_einsum.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct EinsumTerms {
 
   int labels() const { return static_cast<int>(sizes.size()); }
   std::string equation() const;  // with letters, no ellipsis; empty when there are too many labels
-  // Does the axis of an operand have another size than its label (1, broadcast)?
+  // Returns whether an axis of an operand has another size than its label (1, broadcast).
   bool broadcasts(const std::vector<Shape>& shapes) const;
   bool repeats(size_t input) const;  // a label twice: a diagonal
 };
@@ -30,14 +30,14 @@ inline bool has_label(const Labels& list, int label) {
   return std::ranges::find(list, label) != list.end();
 }
 
-// Of the descs from `first` on.
+// Returns the shapes of the descs from `first` on.
 inline std::vector<Shape> operand_shapes(const std::vector<TensorDesc>& descs, size_t first = 0) {
   std::vector<Shape> shapes;
   for (size_t i = first; i < descs.size(); ++i) shapes.push_back(descs[i].shape);
   return shapes;
 }
 
-// Of a node whose equation infer has accepted.
+// REQUIRES: infer has accepted the equation.
 inline EinsumTerms einsum_terms(const Attributes& attributes, const std::vector<Shape>& shapes) {
   return *parse_einsum(attributes.s("equation", ""), shapes);
 }
@@ -56,12 +56,26 @@ struct EinsumLoop {
   std::vector<std::vector<int64_t>> strides;  // [operand][in that order]
   int64_t outputs = 1, summed = 1;
 
-  // Where combination `flat` of labels begin .. end-1 (of `order`) lies in operand k.
+  // Returns the offset in operand k of combination `flat` of labels begin .. end-1 (of `order`).
   int64_t offset(size_t k, size_t begin, size_t end, int64_t flat) const {
     int64_t at = 0;
     for (size_t i = end; i-- > begin; flat /= sizes[i]) at += flat % sizes[i] * strides[k][i];
     return at;
   }
 };
+
+// An Einsum of two operands as a product of matrices: labels by their part in it.
+struct EinsumForm {
+  Labels batch, rows, columns, inner;
+  bool possible = false;  // every label has such a part
+  // An operand that is already stored the other way round is read transposed.
+  bool transpose_a = false, transpose_b = false;
+  // The axes of the operands and of the result of the product, in order.
+  Labels a, b, y;
+};
+
+EinsumForm einsum_form(const EinsumTerms& terms, const std::vector<Shape>& shapes);
+
+Shape label_shape(const EinsumTerms& terms, const Labels& labels);
 
 }  // namespace ofsdp::kernels::ops

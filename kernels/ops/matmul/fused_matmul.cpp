@@ -1,5 +1,5 @@
 // com.microsoft.FusedMatMul(A, B), attributes alpha, transA, transB: Y = alpha A' B', leading axes
-// broadcast; A' is A with its last two axes swapped when transA, B' likewise. transBatchA and
+// broadcast; A' is A with its last two axes swapped when transA, the same for B'. transBatchA and
 // transBatchB are refused.
 // dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -77,18 +77,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && onednn_accepts(product_of(p.attributes, p.in(0), p.in(1)));
-}
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return make_matrix_product(product_of(p.attributes, p.in(0), p.in(1)));
-}
-bool accepts_loops(const Problem& p) {
-  return p.all_plain() && loops_accept(product_of(p.attributes, p.in(0), p.in(1)));
-}
-std::unique_ptr<Kernel> create_loops(const Problem& p) {
-  return make_matrix_loops(product_of(p.attributes, p.in(0), p.in(1)));
-}
+MatrixProduct product(const Problem& p) { return product_of(p.attributes, p.in(0), p.in(1)); }
 
 std::vector<SampleCase> samples() {
   auto made = [](const char* name, Shape a, Shape b, int64_t ta, int64_t tb,
@@ -117,9 +106,7 @@ void add_fused_matmul(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"loops", accepts_loops, create_loops}},
+                .cpu = product_kernels<product>(),
                 .samples = samples});
 }
 

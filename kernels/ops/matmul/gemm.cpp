@@ -1,5 +1,5 @@
-// Gemm: Y = alpha A' B' + beta C, A' = A or A^T (transA), B' likewise, C broadcast to [M, N].
-// dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed over C's broadcast axes.
+// Gemm: Y = alpha A' B' + beta C, A' = A or A^T (transA), B' = B or B^T (transB), C broadcast to
+// [M, N]. dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed over C's broadcast axes.
 // Attribute of our own, set by fusion: ofsdp_activation="relu" makes it Y = max(that, 0), and the
 // gradient starts with ofsdp.ReluGrad(dY, Y).
 // https://onnx.ai/onnx/operators/onnx__Gemm.html
@@ -104,13 +104,14 @@ MatrixProduct planned(const Problem& p) {
   return made;
 }
 
-bool accepts(const Problem& p) {
-  const bool all_float = p.all_dtype(DType::kFloat32);
+Acceptance accepts(const Problem& p) {
   const MatrixProduct made = planned(p);
-  if (!all_float && (made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes))) {
-    return false;
+  const bool passes = made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes);
+  if (passes && !p.all_dtype(DType::kFloat32)) {
+    return Acceptance::refuse("an addend or activation of another type than float32");
   }
-  return p.all_plain() && onednn_accepts(made);
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(onednn_accepts(made), "oneDNN has no such product");
 }
 
 void lay_addend(const float* addend, float* dst, const Shape& y,
@@ -139,9 +140,13 @@ std::unique_ptr<Kernel> create(const Problem& p) {
                                 : std::move(kernel);
 }
 
-bool accepts_loops(const Problem& p) {
-  return p.all_plain() && p.all_dtype(p.in(0).dtype) && !has_relu(p.attributes) &&
-         (is_integer(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64);
+Acceptance accepts_loops(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  if (has_relu(p.attributes)) return Acceptance::refuse("a fused activation");
+  if (!p.all_dtype(dtype) || !(is_integer(dtype) || dtype == DType::kFloat64)) {
+    return Acceptance::refuse("not all float64 or all of one whole number type");
+  }
+  return accept_if(p.all_plain(), kNotPlain);
 }
 
 // The product alone, then alpha and beta C in double.

@@ -1,8 +1,8 @@
-// ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm that does at its end what would be a pass of its
-// own. importer/passes/epilogues.h puts it where a device has a kernel for it; it comes after the backward
-// nodes are made, so it has no gradient.
+// ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm that does at its end what would be a pass of
+// its own. importer/passes/epilogues.h puts it where a device has a kernel for it; it comes after
+// the backward nodes are made, so it has no gradient.
 //
-//   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' likewise; bias a row [columns];
+//   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias a row;
 //                                        bias, addend and x may be absent
 //   y = z                                activation ""
 //   y = gelu(z)                          "gelu_tanh"; output 1, where it is wanted, is z
@@ -61,7 +61,8 @@ std::vector<double> sums(const std::vector<double>& values, const Shape& shape, 
   return made;
 }
 
-// What is summed to the bias gradient, and whether over the first of its axes as they are stored.
+// Returns the operand that is summed to the bias gradient, and whether over the first of its axes
+// as they are stored.
 std::pair<size_t, bool> summed_operand(const Attributes& attributes) {
   if (bias_grad_of(attributes) == "a") return {kA, attributes.i("transA", 0) != 0};
   return {kB, attributes.i("transB", 0) == 0};
@@ -97,17 +98,18 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return made;
 }
 
-// The CPU gains nothing by it. It runs the kernels that the parts have, one behind the other, so that a
-// device of the tests gives the bits of the parts.
+// The CPU gains nothing by it. It runs the kernels that the parts have, one after the other, so
+// that a device of the tests gives the bits of the parts.
 MatrixProduct planned(const Problem& p) {
   MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   if (p.has_in(kBias)) made.addend = MatrixProduct::Addend::kBias;
   return made;
 }
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && p.all_dtype(DType::kFloat32) && p.out(0).numel() > 0 &&
-         onednn_accepts(planned(p));
+Acceptance accepts(const Problem& p) {
+  if (const Acceptance plain = accepts_plain<float>(p); !plain) return plain;
+  if (p.out(0).numel() == 0) return Acceptance::refuse("an empty output");
+  return accept_if(onednn_accepts(planned(p)), "oneDNN has no such product");
 }
 
 class Parts final : public Kernel {

@@ -115,21 +115,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && onednn_accepts(product_of(p.attributes, p.in(0), p.in(1)));
-}
-
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return make_matrix_product(product_of(p.attributes, p.in(0), p.in(1)));
-}
-
-bool accepts_loops(const Problem& p) {
-  return p.all_plain() && loops_accept(product_of(p.attributes, p.in(0), p.in(1)));
-}
-
-std::unique_ptr<Kernel> create_loops(const Problem& p) {
-  return make_matrix_loops(product_of(p.attributes, p.in(0), p.in(1)));
-}
+MatrixProduct product(const Problem& p) { return product_of(p.attributes, p.in(0), p.in(1)); }
 
 SampleCase sample_of(const char* name, DType dtype, double tolerance) {
   return {.name = name,
@@ -198,18 +184,14 @@ void add_matmul(Registry& registry) {
                 .grad = grad,
                 .body = matmul_body,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"loops", accepts_loops, create_loops}},
+                .cpu = product_kernels<product>(),
                 .samples = samples});
   registry.add({.domain = kOwnDomain,
                 .name = "MatMul",
                 .min_inputs = 2,
                 .infer = infer,
                 .reference = reference,
-                .cpu = {{"onednn", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"loops", accepts_loops, create_loops}},
+                .cpu = product_kernels<product>(),
                 .samples = own_samples});
 }
 

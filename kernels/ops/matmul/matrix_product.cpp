@@ -148,7 +148,7 @@ std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product) {
 
 namespace {
 
-// Which matrices of A and B matrix `m` of the batch is made of.
+// Returns the matrices of A and B whose product is matrix `m` of the batch.
 std::pair<int64_t, int64_t> operands_of(const MatrixProduct& p, const std::vector<int64_t>& batch,
                                         int64_t m) {
   int64_t of_a = 0, of_b = 0, rest = m, step_a = 1, step_b = 1;

@@ -1,19 +1,20 @@
-// The matrix product that Gemm, MatMul and ofsdp.MatMul share: dst = alpha * A' B' + addend.
+// The matrix product of Gemm, MatMul and ofsdp.MatMul: dst = alpha * A' B' + addend.
 //
 // A' is [batch..., rows, inner], stored with its last two axes swapped when transpose_a; B' is
-// [batch..., inner, columns] likewise. batch_a and batch_b have the same number of axes, 1 where
-// one operand is used for several matrices of the other. Kernels take A as input 0, B as input 1
-// and, for Addend::kBias, a row of `columns` as input 2; kAccumulate adds to what dst already
-// holds.
+// [batch..., inner, columns], stored in the same two ways. batch_a and batch_b have the same number
+// of axes, 1 where one operand is used for several matrices of the other. Kernels take A as input
+// 0, B as input 1 and, for Addend::kBias, a row of `columns` as input 2; kAccumulate adds to what
+// dst already holds.
 //
 // Empty products are fine: no rows or columns is nothing to do, inner 0 gives the addend alone.
-// Owns: values. Threads: see Kernel. Errors: none; `onednn_accepts` says whether there is a kernel.
+// Values. Threads: as Kernel. No errors.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "kernels/core/op_def.h"
+#include "kernels/cpu/float_kernels.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -30,15 +31,39 @@ struct MatrixProduct {
   std::vector<int64_t> batch() const;  // of dst
 };
 
-// Of a Gemm with these attributes, A and Y; without what it adds.
+// Returns the product of a Gemm with these attributes, A and Y, without its addend.
 MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y);
 
-bool onednn_accepts(const MatrixProduct& product);
+bool onednn_accepts(const MatrixProduct& product);  // whether oneDNN has a kernel
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
 // Any number type by plain loops: float64 and whole numbers, which wrap. No addend.
 bool loops_accept(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& product);
+
+// The implementations of an operator that is one product: oneDNN's, by way of float32, loops.
+using ProductOf = MatrixProduct (*)(const Problem&);
+template <ProductOf product>
+Acceptance accepts_product(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(onednn_accepts(product(p)), "oneDNN has no such product");
+}
+template <ProductOf product>
+Acceptance accepts_product_loops(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(loops_accept(product(p)), "neither float64 nor whole numbers with alpha 1");
+}
+template <ProductOf product>
+std::unique_ptr<Kernel> create_product(const Problem& p) {
+  return make_matrix_product(product(p));
+}
+template <ProductOf product>
+std::vector<Implementation> product_kernels() {
+  return {{"onednn", accepts_product<product>, create_product<product>},
+          in_float32<accepts_product<product>, create_product<product>>(),
+          {"loops", accepts_product_loops<product>,
+           [](const Problem& p) { return make_matrix_loops(product(p)); }}};
+}
 
 // The definition: dst has batch x rows x columns elements and is overwritten (no addend).
 void reference_product(const MatrixProduct& product, const std::vector<double>& a,

@@ -1,29 +1,34 @@
 // BatchNormalization(x, scale, bias, mean, variance), attributes epsilon, momentum, training_mode:
 // y = (x - m) inv scale + bias with inv = 1 / sqrt(v + epsilon), per channel. For inference m and v
 // are the inputs. In training mode they are those of x over all axes but 1 (variance of the
-// population), and outputs 1 and 2 are mean momentum + m (1 - momentum), likewise for variance;
-// we add outputs 3 and 4, m and v themselves.
-// dx, dscale, dbias: ofsdp.BatchNormalizationGrad(dy, x, scale, m, v). For inference also
-// dm = -scale inv dbias and dv = -scale inv^2 / 2 dscale; in training mode these are 0.
+// population), and outputs 1 and 2 are mean momentum + m (1 - momentum), and the same for variance;
+// we add outputs 3 and 4, m and v themselves. dx, dscale, dbias: ofsdp.BatchNormalizationGrad(dy,
+// x, scale, m, v), attributes epsilon, training_mode. With h = (x - m) inv and n elements of a
+// channel: dbias = sum dy, dscale = sum dy h, dx = scale inv dy for inference, and scale inv (dy -
+// dbias / n - h dscale / n) in training mode. For inference also dm = -scale inv dbias and dv =
+// -scale inv^2 / 2 dscale; in training mode these are 0.
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
-#include "kernels/ops/norm/batch_normalization.h"
-
 #include <cmath>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/cpu/channel_norm.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 
+namespace {
+
+// [N, C, d...]; a vector is N samples of one channel. Without inner axes both layouts are the same,
+// and channels last is the faster order.
 ChannelExtent batch_norm_extent(const TensorDesc& x) {
   const Shape& s = x.shape;
   if (s.rank() < 2) return {s.numel(), 1, 1, false};
   const int64_t inner = s.numel(2, s.rank());
   return {s[0], s[1], inner, x.layout == Layout::kChannelsLast || inner == 1};
 }
-
-namespace {
 
 bool trains(const Attributes& attributes) { return attributes.i("training_mode", 0) != 0; }
 
@@ -104,10 +109,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return all;
 }
 
-template <typename T>
-bool accepts(const Problem& p) {
-  return p.all_dtype(std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64) &&
-         p.in(0).layout == p.out(0).layout;
+// All operands of type T; the first `images` inputs have the layout of output 0.
+template <typename T, size_t images>
+Acceptance accepts(const Problem& p) {
+  if (!p.all_dtype(stored_type<T>())) return Acceptance::refuse(not_of_type<T>());
+  bool same = true;
+  for (size_t i = 0; i < images; ++i) same = same && p.in(i).layout == p.out(0).layout;
+  return accept_if(same, "operands of several layouts");
 }
 
 template <typename T>
@@ -181,22 +189,149 @@ std::vector<SampleCase> samples() {
           made("float16", {3, 5, 4}, 1, 3, DType::kFloat16, 4e-3)};
 }
 
+// --- the gradient ---
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  return std::vector{c.inputs[1], c.inputs[2], c.inputs[2]};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  const ChannelExtent e = batch_norm_extent({DType::kFloat32, c.inputs[1].desc.shape});
+  const auto channels = static_cast<size_t>(e.channels);
+  const auto &dy = c.inputs[0].values, &x = c.inputs[1].values;
+  const double epsilon = static_cast<double>(c.attributes.f("epsilon", 1e-5f));
+  RefTensor dx{c.inputs[1].desc, std::vector<double>(x.size())};
+  RefTensor dscale{c.inputs[2].desc, std::vector<double>(channels)};
+  RefTensor dbias = dscale;
+  auto channel_of = [&](size_t i) { return i / static_cast<size_t>(e.inner) % channels; };
+  auto inv = [&](size_t k) { return 1 / std::sqrt(c.inputs[4].values[k] + epsilon); };
+  auto h = [&](size_t i) {
+    return (x[i] - c.inputs[3].values[channel_of(i)]) * inv(channel_of(i));
+  };
+  for (size_t i = 0; i < x.size(); ++i) {
+    dscale.values[channel_of(i)] += dy[i] * h(i);
+    dbias.values[channel_of(i)] += dy[i];
+  }
+  const bool training = c.attributes.i("training_mode", 0) != 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t k = channel_of(i);
+    const auto n = static_cast<double>(e.count());
+    const double through = training ? (dbias.values[k] + h(i) * dscale.values[k]) / n : 0;
+    dx.values[i] = c.inputs[2].values[k] * inv(k) * (dy[i] - through);
+  }
+  return {dx, dscale, dbias};
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  const ChannelExtent e = batch_norm_extent(p.in(1));
+  const bool training = p.attributes.i("training_mode", 0) != 0;
+  const T epsilon = static_cast<T>(p.attributes.f("epsilon", 1e-5f));
+  const auto channels = static_cast<size_t>(e.channels);
+  const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        T* inv = reinterpret_cast<T*>(a.workspace);
+        T* factor = inv + channels;
+        T* shift = factor + channels;
+        T* slope = shift + channels;
+        T* dscale = has_dscale ? a.out<T>(1) : slope + channels;
+        T* dbias = has_dbias ? a.out<T>(2) : slope + 2 * channels;
+        for (size_t c = 0; c < channels; ++c) inv[c] = T{1} / std::sqrt(a.in<T>(4)[c] + epsilon);
+        channel_dots(e, a.in<T>(0), a.in<T>(1), a.in<T>(3), inv, dbias, dscale,
+                     slope + 3 * channels);
+        const T share = training ? T{1} / static_cast<T>(e.count()) : T{0};
+        for (size_t c = 0; c < channels; ++c) {
+          factor[c] = a.in<T>(2)[c] * inv[c];
+          shift[c] = factor[c] * dbias[c] * share;
+          slope[c] = factor[c] * inv[c] * dscale[c] * share;
+        }
+        channel_grad(e, a.in<T>(0), a.in<T>(1), a.in<T>(3), factor, shift, slope, a.out<T>(0));
+        return ok_status();
+      },
+      (7 * channels + e.partial_count()) * sizeof(T));
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, Shape x, int64_t training, DType dtype = DType::kFloat32,
+                 double tolerance = 2e-5) {
+    const TensorDesc channels{dtype, {x.rank() > 1 ? x[1] : 1}};
+    return SampleCase{.name = name,
+                      .attributes = {{"training_mode", training}},
+                      .inputs = {{dtype, x}, {dtype, x}, channels, channels, channels},
+                      .fill =
+                          [](size_t input, std::vector<double>& values) {
+                            for (double& v : values) v = input == 4 ? std::abs(v) + 0.5 : v;
+                          },
+                      .num_outputs = 3,
+                      .tolerance = tolerance};
+  };
+  return {made("image", {3, 5, 4, 7}, 0),
+          made("training", {3, 5, 4, 7}, 1),
+          made("wide", {2, 300, 9, 9}, 1),
+          made("matrix", {70, 6}, 1),
+          made("vector", {8}, 1),
+          made("empty", {0, 3, 2, 2}, 0),
+          made("float64", {3, 5, 4}, 1, DType::kFloat64, 1e-12),
+          made("float16", {3, 5, 4}, 1, DType::kFloat16, 4e-3)};
+}
+
+void batch_normalization_grad_body(BodyBuilder& b) {
+  const TensorDesc& x = b.output_desc(0);
+  const ChannelExtent e = batch_norm_extent({x.dtype, x.shape});
+  const auto planes = [&](size_t i) {
+    return b.reshape(b.input(i), {e.batch, e.channels, e.inner});
+  };
+  const auto channels = [&](size_t i) {
+    return b.reshape(b.cast(b.input(i), x.dtype), {1, e.channels, 1});
+  };
+  const Ref dy = planes(0), variance = channels(4);
+  const auto epsilon = static_cast<double>(b.attributes().f("epsilon", 1e-5f));
+  const Ref deviation = b.emit1("Sqrt", {b.add(variance, b.like(variance, epsilon))});
+  const Ref h = b.div(b.sub(planes(1), channels(3)), deviation);
+  const Ref dscale = b.sum(b.mul(dy, h), {0, 2}), dbias = b.sum(dy, {0, 2});
+  Ref d = dy;
+  if (b.attributes().i("training_mode", 0) != 0) {
+    const double share = 1 / static_cast<double>(std::max<int64_t>(e.count(), 1));
+    d = b.sub(dy, b.mul(b.add(dbias, b.mul(h, dscale)), share));
+  }
+  b.set_output(0, b.reshape(b.mul(d, b.div(channels(2), deviation)), x.shape));
+  if (b.wants(1)) b.set_output(1, b.reshape(dscale, {e.channels}));
+  if (b.wants(2)) b.set_output(2, b.reshape(dbias, {e.channels}));
+}
+
 }  // namespace
 
 void add_batch_normalization(Registry& registry) {
-  registry.add({.name = "BatchNormalization",
+  registry.add(
+      {.name = "BatchNormalization",
+       .min_inputs = 5,
+       .first_opset = 15,
+       .infer = infer,
+       .grad = grad,
+       .reference = reference,
+       .cpu = float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(
+           "channels"),
+       .samples = samples,
+       .inplace_inputs = {0},
+       .layout = LayoutRule::kChannelsLast,
+       .channels_last_inputs = {0},
+       .channels_last_outputs = {0}});
+}
+
+void add_batch_normalization_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "BatchNormalizationGrad",
                 .min_inputs = 5,
-                .first_opset = 15,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"channels", accepts<float>, create<float>},
-                        in_float32<accepts<float>, create<float>>(),
-                        {"float64", accepts<double>, create<double>}},
-                .samples = samples,
-                .inplace_inputs = {0},
+                .infer = infer_grad,
+                .body = batch_normalization_grad_body,
+                .reference = grad_reference,
+                .cpu = float_kernels<accepts<float, 2>, create_grad<float>, accepts<double, 2>,
+                                     create_grad<double>>("channels"),
+                .samples = grad_samples,
+                .inplace_inputs = {0, 1},
                 .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
+                .channels_last_inputs = {0, 1},
                 .channels_last_outputs = {0}});
 }
 

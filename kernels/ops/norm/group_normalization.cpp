@@ -1,20 +1,50 @@
 // GroupNormalization(x, scale, bias), attributes num_groups, epsilon: y = h scale + bias (by
 // channel) with h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon) over each group of
 // neighbouring channels of each sample. We add outputs 1 and 2, mean and inv [N, groups].
-// dx, dscale, dbias: ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv). With g = dy scale and
-// means over the group: dx = inv (g - mean(g) - h mean(g h)), dscale = sum dy h, dbias = sum dy.
+// InstanceNormalization(x, scale, bias) has a group for each channel. dx, dscale, dbias:
+// ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv), attribute num_groups. With g = dy scale
+// and means over the group: dx = inv (g - mean(g) - h mean(g h)), dscale = sum dy h, dbias = sum
+// dy.
 // https://onnx.ai/onnx/operators/onnx__GroupNormalization.html
+// https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html
 #include <cmath>
 
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/channel_norm.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/norm/group_norm.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-Result<std::vector<TensorDesc>> infer_group_norm(const InferContext& c, int64_t groups) {
+namespace {
+
+// x is [N, groups, channels of a group, inner].
+struct GroupExtent {
+  int64_t batch, groups, each, inner;  // each: channels of a group
+  double epsilon;
+
+  int64_t channels() const { return groups * each; }
+  int64_t rows() const { return batch * groups; }
+  int64_t width() const { return each * inner; }
+};
+
+inline GroupExtent group_extent(const Shape& x, int64_t groups, const Attributes& attributes) {
+  return {x[0], groups, groups == 0 ? 0 : x[1] / groups, x.numel(2, x.rank()),
+          static_cast<double>(attributes.f("epsilon", 1e-5f))};
+}
+
+// The number of groups: an attribute, or the number of channels.
+using GroupsOf = int64_t (*)(const Shape& x, const Attributes& attributes);
+int64_t given_groups(const Shape&, const Attributes& attributes) {
+  return attributes.i("num_groups", 1);
+}
+int64_t channels(const Shape& x, const Attributes&) { return x.rank() > 1 ? x[1] : 1; }
+
+template <GroupsOf groups_of>
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
+  const int64_t groups = groups_of(x.shape, c.attributes);
   if (x.shape.rank() < 2) return input_error("expected [N, C, d...], found {}", x.text());
   if (groups < 0 || (groups == 0 ? x.shape[1] != 0 : x.shape[1] % groups != 0)) {
     return input_error("{} groups do not divide the {} channels of {}", groups, x.shape[1],
@@ -30,14 +60,18 @@ Result<std::vector<TensorDesc>> infer_group_norm(const InferContext& c, int64_t 
   return std::vector{TensorDesc{x.dtype, x.shape}, stats, stats};
 }
 
-void grad_of_group_norm(GradBuilder& b, int64_t groups) {
+template <GroupsOf groups_of>
+void grad(GradBuilder& b) {
+  const int64_t groups = groups_of(b.desc(b.input(0)).shape, b.attributes());
   const auto made = b.emit("ofsdp.GroupNormalizationGrad",
                            {b.grad_output(0), b.input(0), b.input(1), b.output(1), b.output(2)},
                            {{"num_groups", groups}}, 3);
   for (size_t i = 0; i < 3; ++i) b.set_grad(i, made[i]);
 }
 
-std::vector<RefTensor> reference_group_norm(const ReferenceContext& c, int64_t groups) {
+template <GroupsOf groups_of>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const int64_t groups = groups_of(c.inputs[0].desc.shape, c.attributes);
   const GroupExtent e = group_extent(c.inputs[0].desc.shape, groups, c.attributes);
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   RefTensor means{{DType::kFloat32, {e.batch, groups}}, {}};
@@ -61,16 +95,10 @@ std::vector<RefTensor> reference_group_norm(const ReferenceContext& c, int64_t g
   return all;
 }
 
-template <typename T>
-bool accepts_group_norm(const Problem& p) {
-  return p.all_plain() && p.all_dtype(std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64);
-}
-template bool accepts_group_norm<float>(const Problem&);
-template bool accepts_group_norm<double>(const Problem&);
-
-template <typename T>
-std::unique_ptr<Kernel> create_group_norm(const Problem& p, int64_t groups) {
-  const GroupExtent e = group_extent(p.in(0).shape, groups, p.attributes);
+template <typename T, GroupsOf groups_of>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const GroupExtent e =
+      group_extent(p.in(0).shape, groups_of(p.in(0).shape, p.attributes), p.attributes);
   const bool stats = p.has_out(1) && p.has_out(2);
   return make_kernel([=](const KernelArgs& a) {
     if (e.width() == 0) return ok_status();
@@ -94,36 +122,15 @@ std::unique_ptr<Kernel> create_group_norm(const Problem& p, int64_t groups) {
     return ok_status();
   });
 }
-template std::unique_ptr<Kernel> create_group_norm<float>(const Problem&, int64_t);
-template std::unique_ptr<Kernel> create_group_norm<double>(const Problem&, int64_t);
 
-SampleCase group_norm_sample(const char* name, Shape x, int64_t groups, DType dtype,
-                             double tolerance) {
+SampleCase group_norm_sample(const char* name, Shape x, int64_t groups,
+                             DType dtype = DType::kFloat32, double tolerance = 2e-5) {
   const TensorDesc channels{dtype, {x[1]}};
   return {.name = name,
           .attributes = {{"num_groups", groups}, {"epsilon", 1e-3f}},
           .inputs = {{dtype, std::move(x)}, channels, channels},
           .check_grad = dtype == DType::kFloat32,
           .tolerance = tolerance};
-}
-
-namespace {
-
-int64_t groups_of(const Attributes& attributes) { return attributes.i("num_groups", 1); }
-
-Result<std::vector<TensorDesc>> infer(const InferContext& c) {
-  return infer_group_norm(c, groups_of(c.attributes));
-}
-
-void grad(GradBuilder& b) { grad_of_group_norm(b, groups_of(b.attributes())); }
-
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return reference_group_norm(c, groups_of(c.attributes));
-}
-
-template <typename T>
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return create_group_norm<T>(p, groups_of(p.attributes));
 }
 
 std::vector<SampleCase> samples() {
@@ -136,20 +143,175 @@ std::vector<SampleCase> samples() {
           group_norm_sample("float16", {2, 4, 5}, 2, DType::kFloat16, 3e-3)};
 }
 
+std::vector<SampleCase> instance_samples() {
+  return {group_norm_sample("image", {2, 3, 4, 5}, 3), group_norm_sample("line", {3, 4, 37}, 4),
+          group_norm_sample("empty", {0, 4, 5}, 4),
+          group_norm_sample("float64", {2, 4, 5}, 4, DType::kFloat64, 1e-12),
+          group_norm_sample("float16", {2, 4, 5}, 4, DType::kFloat16, 3e-3)};
+}
+
+// --- the gradient ---
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  return std::vector{c.inputs[1], c.inputs[2], c.inputs[2]};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  const GroupExtent e =
+      group_extent(c.inputs[1].desc.shape, c.attributes.i("num_groups", 1), c.attributes);
+  const auto &dy = c.inputs[0].values, &x = c.inputs[1].values, &scale = c.inputs[2].values;
+  RefTensor dx{c.inputs[1].desc, std::vector<double>(x.size())};
+  RefTensor dscale{c.inputs[2].desc, std::vector<double>(scale.size())};
+  RefTensor dbias = dscale;
+  const auto width = static_cast<double>(e.width());
+  for (int64_t row = 0; row < e.rows(); ++row) {
+    const double mean = c.inputs[3].values[static_cast<size_t>(row)];
+    const double inv = c.inputs[4].values[static_cast<size_t>(row)];
+    double mean_g = 0, mean_gh = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int64_t i = 0; i < e.width(); ++i) {
+        const auto at = static_cast<size_t>(row * e.width() + i);
+        const auto channel = static_cast<size_t>(row % e.groups * e.each + i / e.inner);
+        const double g = dy[at] * scale[channel];
+        const double h = (x[at] - mean) * inv;
+        if (pass == 1) {
+          dx.values[at] = inv * (g - mean_g - h * mean_gh);
+          continue;
+        }
+        mean_g += g / width;
+        mean_gh += g * h / width;
+        dscale.values[channel] += dy[at] * h;
+        dbias.values[channel] += dy[at];
+      }
+    }
+  }
+  return {dx, dscale, dbias};
+}
+
+// dx of one row of the group and its sums per channel, in `sums` [each][2].
+template <typename T>
+void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double* sums) {
+  const T mean = a.in<T>(3)[row], inv = a.in<T>(4)[row];
+  const T* scale = a.in<T>(2) + row % e.groups * e.each;
+  double total = 0, total_dot = 0;
+  for (int64_t k = 0; k < e.each; ++k) {
+    const int64_t at = row * e.width() + k * e.inner;
+    const RowDots made = segment_dots(a.in<T>(0) + at, a.in<T>(1) + at, mean, inv, e.inner);
+    sums[2 * k] = made.sum;
+    sums[2 * k + 1] = made.dot;
+    total += made.sum * static_cast<double>(scale[k]);
+    total_dot += made.dot * static_cast<double>(scale[k]);
+  }
+  const auto shift = static_cast<T>(total / static_cast<double>(e.width())) * inv;
+  const auto slope = static_cast<T>(total_dot / static_cast<double>(e.width())) * inv * inv;
+  for (int64_t k = 0; k < e.each; ++k) {
+    const int64_t at = row * e.width() + k * e.inner;
+    segment_grad(a.in<T>(0) + at, a.in<T>(1) + at, {mean, inv * scale[k], shift, slope},
+                 a.out<T>(0) + at, e.inner);
+  }
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  const GroupExtent e = group_extent(p.in(1).shape, p.attributes.i("num_groups", 1), p.attributes);
+  const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
+  const size_t bytes = static_cast<size_t>(e.batch * e.channels() * 2) * sizeof(double);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        auto* sums = reinterpret_cast<double*>(a.workspace);  // [N][C][2]
+        parallel_for(e.rows(), 16384 / (e.width() + 1) + 1, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            backward_row<T>(e, a, row, sums + row * e.each * 2);
+          }
+        });
+        for (int64_t c = 0; c < e.channels(); ++c) {
+          double sum = 0, dot = 0;
+          for (int64_t n = 0; n < e.batch; ++n) {
+            sum += sums[(n * e.channels() + c) * 2];
+            dot += sums[(n * e.channels() + c) * 2 + 1];
+          }
+          if (has_dscale) a.out<T>(1)[c] = static_cast<T>(dot);
+          if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sum);
+        }
+        return ok_status();
+      },
+      bytes);
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, Shape x, int64_t groups, DType dtype = DType::kFloat32,
+                 double tolerance = 2e-5) {
+    const TensorDesc stats{dtype == DType::kFloat64 ? dtype : DType::kFloat32, {x[0], groups}};
+    return SampleCase{.name = name,
+                      .attributes = {{"num_groups", groups}},
+                      .inputs = {{dtype, x}, {dtype, x}, {dtype, {x[1]}}, stats, stats},
+                      .num_outputs = 3,
+                      .tolerance = tolerance};
+  };
+  return {made("image", {2, 6, 3, 5}, 3),
+          made("channels", {3, 4, 5}, 4),
+          made("matrix", {3, 8}, 2),
+          made("empty", {0, 4, 5}, 2),
+          made("float64", {2, 4, 5}, 2, DType::kFloat64, 1e-12),
+          made("float16", {2, 4, 5}, 2, DType::kFloat16, 3e-3)};
+}
+
+void group_normalization_grad_body(BodyBuilder& b) {
+  const GroupExtent e =
+      group_extent(b.output_desc(0).shape, b.attributes().i("num_groups", 1), b.attributes());
+  const DType dtype = b.output_desc(0).dtype;
+  const Shape rows{e.batch, e.groups, 1, 1};
+  const auto grouped = [&](size_t i) {
+    return b.reshape(b.input(i), {e.batch, e.groups, e.each, e.inner});
+  };
+  const auto statistic = [&](size_t i) { return b.reshape(b.cast(b.input(i), dtype), rows); };
+  const auto mean = [&](Ref a) {
+    return b.mul(b.sum(a, {2, 3}), 1 / static_cast<double>(std::max<int64_t>(e.width(), 1)));
+  };
+  const Ref dy = grouped(0), inv = statistic(4), h = b.mul(b.sub(grouped(1), statistic(3)), inv);
+  const Ref g = b.mul(dy, b.reshape(b.input(2), {1, e.groups, e.each, 1}));
+  const Ref d = b.sub(b.sub(g, mean(g)), b.mul(h, mean(b.mul(g, h))));
+  b.set_output(0, b.reshape(b.mul(inv, d), b.output_desc(0).shape));
+  const auto by_channel = [&](Ref a) { return b.reshape(b.sum(a, {0, 3}), {e.channels()}); };
+  if (b.wants(1)) b.set_output(1, by_channel(b.mul(dy, h)));
+  if (b.wants(2)) b.set_output(2, by_channel(dy));
+}
+
+template <GroupsOf groups_of>
+void add(Registry& registry, const char* name, int first_opset,
+         std::vector<SampleCase> (*samples_of)()) {
+  registry.add(
+      {.name = name,
+       .min_inputs = 3,
+       .first_opset = first_opset,
+       .infer = infer<groups_of>,
+       .grad = grad<groups_of>,
+       .reference = reference<groups_of>,
+       .cpu = plain_float_kernels<create<float, groups_of>, create<double, groups_of>>("rows"),
+       .samples = samples_of,
+       .inplace_inputs = {0}});
+}
+
 }  // namespace
 
 void add_group_normalization(Registry& registry) {
-  registry.add({.name = "GroupNormalization",
-                .min_inputs = 3,
-                .first_opset = 21,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts_group_norm<float>, create<float>},
-                        in_float32<accepts_group_norm<float>, create<float>>(),
-                        {"float64", accepts_group_norm<double>, create<double>}},
-                .samples = samples,
-                .inplace_inputs = {0}});
+  add<given_groups>(registry, "GroupNormalization", 21, samples);
+}
+
+void add_instance_normalization(Registry& registry) {
+  add<channels>(registry, "InstanceNormalization", 6, instance_samples);
+}
+
+void add_group_normalization_grad(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "GroupNormalizationGrad",
+                .min_inputs = 5,
+                .infer = infer_grad,
+                .body = group_normalization_grad_body,
+                .reference = grad_reference,
+                .cpu = plain_float_kernels<create_grad<float>, create_grad<double>>("rows"),
+                .samples = grad_samples,
+                .inplace_inputs = {0, 1}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,15 +1,229 @@
+// LayerNormalization, RMSNormalization and their relatives of ONNX Runtime.
+//
 // LayerNormalization(x, scale, bias), attributes axis, epsilon: y = h scale + bias with
 // h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon), over the axes from `axis` on; outputs 1
 // and 2 are mean and inv, in float32 (stash_type). Also com.microsoft.LayerNormalization.
-// dx, dscale, dbias: ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv), see
-// kernels/cpu/norm_rows.h; without mean it is that of RMSNormalization.
 // https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
-#include "kernels/cpu/in_float32.h"
+//
+// RMSNormalization(x, scale): y = x inv scale with inv = 1 / sqrt(mean of x^2 + epsilon). We add an
+// output 1, inv. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html
+// SimplifiedLayerNormalization(x, scale) is ONNX Runtime's name for it, in its domain and in
+// ai.onnx.
+//
+// com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias): with s = x + skip + bias,
+// y = LayerNormalization(s, scale, norm_bias) over the last axis; outputs 1, 2, 3 are mean, inv and
+// s. skip broadcasts to x. SkipSimplifiedLayerNormalization(x, skip, scale, bias) is the same with
+// RMSNormalization; its output 1 is unused (0).
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+//
+// dx, dscale, dbias: ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv), see
+// kernels/cpu/norm_rows.h; without mean it is that of RMSNormalization. With skip, ds =
+// LayerNormalizationGrad + d(output 3); dx = ds, dskip and dbias are ds summed to their shapes.
+//
+// Scale and bias broadcast to x; an operand that is more than one row of `width` is stretched into
+// the workspace first.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/norm/normalized_rows.h"
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+
+int norm_axis(const Shape& x, const Attributes& attributes) {
+  const int64_t axis = attributes.i("axis", -1);
+  return static_cast<int>(axis < 0 ? axis + x.rank() : axis);
+}
+
+NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred) {
+  const int axis = norm_axis(x, attributes);
+  return {x.numel(0, axis), x.numel(axis, x.rank()),
+          static_cast<double>(attributes.f("epsilon", 1e-5f)), centred};
+}
+
+Shape stats_shape(const Shape& x, const Attributes& attributes) {
+  Shape shape = x;
+  for (int axis = norm_axis(x, attributes); axis < x.rank(); ++axis) shape[axis] = 1;
+  return shape;
+}
+
+bool is_one_row(const Shape& operand, const Shape& x, int axis) {
+  const int width = x.rank() - axis;
+  for (int i = 1; i <= std::max(operand.rank(), width); ++i) {
+    const int64_t given = i <= operand.rank() ? operand[operand.rank() - i] : 1;
+    if (given != (i <= width ? x[x.rank() - i] : 1)) return false;
+  }
+  return true;
+}
+
 namespace {
+
+// Scale and bias must broadcast to x.
+Status check_norm_operand(const TensorDesc& x, const TensorDesc& operand, const char* name) {
+  const auto both = broadcast(x.shape, operand.shape);
+  if (both.ok() && *both == x.shape && is_floating(operand.dtype)) return ok_status();
+  return input_error("expected {} that broadcasts to {}, found {}", name, x.text(), operand.text());
+}
+
+// A scale or bias as the kernel reads it: in place, or stretched to the shape of x.
+struct Stretched {
+  Stretched(const Problem& p, int input, size_t& workspace) : index(input) {
+    const auto i = static_cast<size_t>(input);
+    if (input < 0 || !p.has_in(i)) {
+      index = -1;
+      return;
+    }
+    const Shape& x = p.in(0).shape;
+    if (is_one_row(p.in(i).shape, x, norm_axis(x, p.attributes))) return;
+    copy.emplace(x, broadcast_strides(p.in(i), x), strides_of({p.in(i).dtype, x}),
+                 dtype_size(p.in(i).dtype));
+    offset = workspace;
+    workspace += align_up(p.in(0).bytes(), kTensorAlignment);
+  }
+
+  template <typename T>
+  const T* get(const KernelArgs& a) const {
+    if (index < 0) return nullptr;
+    if (!copy) return a.in<T>(static_cast<size_t>(index));
+    copy->run(a.inputs[static_cast<size_t>(index)].data, a.workspace + offset);
+    return reinterpret_cast<const T*>(a.workspace + offset);
+  }
+
+  int index;
+  std::optional<StridedCopy> copy;
+  size_t offset = 0;
+};
+
+// The place of each operand; -1: none.
+struct NormOperands {
+  int x = 0, scale = 1, bias = 2;
+  int y = 0, mean = 1, inv = 2;
+};
+
+// y, and the statistics that are wanted.
+template <typename T>
+std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands operands) {
+  size_t workspace = 0;
+  NormRows n = rows_of(p.in(0).shape, p.attributes, centred);
+  const Stretched scale(p, operands.scale, workspace);
+  const Stretched bias(p, operands.bias, workspace);
+  n.scale_step = scale.copy ? n.width : 0;
+  n.bias_step = bias.copy ? n.width : 0;
+  const bool mean = operands.mean >= 0 && p.has_out(static_cast<size_t>(operands.mean));
+  const bool inv = operands.inv >= 0 && p.has_out(static_cast<size_t>(operands.inv));
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        norm_rows<T>(n, {a.in<T>(static_cast<size_t>(operands.x)), scale.get<T>(a), bias.get<T>(a),
+                         a.out<T>(static_cast<size_t>(operands.y)),
+                         mean ? a.out<float>(static_cast<size_t>(operands.mean)) : nullptr,
+                         inv ? a.out<float>(static_cast<size_t>(operands.inv)) : nullptr});
+        return ok_status();
+      },
+      workspace);
+}
+
+// Returns y, mean and inv (per row) in double.
+std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale,
+                                      const RefTensor* bias, const Attributes& attributes,
+                                      bool centred) {
+  const NormRows n = rows_of(x.desc.shape, attributes, centred);
+  const TensorDesc stats{DType::kFloat32, stats_shape(x.desc.shape, attributes)};
+  RefTensor y{x.desc, x.values}, means{stats, {}}, invs{stats, {}};
+  for (int64_t row = 0; row < n.rows; ++row) {
+    double* v = y.values.data() + row * n.width;
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < n.width && centred; ++i) mean += v[i] / static_cast<double>(n.width);
+    for (int64_t i = 0; i < n.width; ++i) square += (v[i] - mean) * (v[i] - mean);
+    const double count = std::max(static_cast<double>(n.width), 1.0);  // of nothing: 0
+    const double inv = 1 / std::sqrt(square / count + n.epsilon);
+    for (int64_t i = 0; i < n.width; ++i) v[i] = (v[i] - mean) * inv;
+    means.values.push_back(mean);
+    invs.values.push_back(inv);
+  }
+  for (size_t i = 0; i < y.values.size(); ++i) {
+    const auto index = unravel(x.desc.shape, static_cast<int64_t>(i));
+    if (scale != nullptr) {
+      y.values[i] *= scale->values[ravel_broadcast(scale->desc.shape, index)];
+    }
+    if (bias != nullptr) y.values[i] += bias->values[ravel_broadcast(bias->desc.shape, index)];
+  }
+  return {y, means, invs};
+}
+
+// Sets the gradients of scale and bias and returns that of x. `mean` none: not centred. `dmean` and
+// `dinv`: gradients of the statistics, mostly none.
+struct NormGrad {
+  Ref dy, x, scale, mean, inv, dmean, dinv;
+};
+Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t bias_input) {
+  const Shape& x = b.desc(g.x).shape;
+  const int axis = norm_axis(x, b.attributes());
+  const bool has_bias = bias_input < b.num_inputs() && b.input(bias_input);
+  const bool wants = b.needs_grad(scale_input) || (has_bias && b.needs_grad(bias_input));
+  const bool one_row = is_one_row(b.desc(g.scale).shape, x, axis) &&
+                       (!has_bias || is_one_row(b.desc(b.input(bias_input)).shape, x, axis));
+  const std::vector<Ref> inputs = {g.dy, g.x, g.scale, g.mean, g.inv, g.dmean, g.dinv};
+  const auto made = b.emit("ofsdp.LayerNormalizationGrad", inputs, {{"axis", int64_t{axis}}},
+                           wants && one_row ? 3 : 1);
+  if (!wants) return made[0];
+  Ref dscale, dbias;
+  if (one_row) {
+    dscale = made[1];
+    dbias = made[2];
+  } else {
+    Ref h = g.mean ? b.emit1("Sub", {g.x, g.mean}) : g.x;
+    h = b.emit1("Mul", {h, g.inv});
+    dscale = b.sum_to(b.emit1("Mul", {g.dy, h}), g.scale);
+    if (has_bias) dbias = b.sum_to(g.dy, b.input(bias_input));
+  }
+  if (b.needs_grad(scale_input)) {
+    b.set_grad(scale_input, reshape_like(b, dscale, b.input(scale_input)));
+  }
+  if (has_bias && b.needs_grad(bias_input)) {
+    b.set_grad(bias_input, reshape_like(b, dbias, b.input(bias_input)));
+  }
+  return made[0];
+}
+
+std::vector<SampleCase> norm_samples(bool bias, size_t outputs) {
+  auto made = [&](const char* name, Shape x, Shape scale, int64_t axis, DType dtype,
+                  double tolerance) {
+    SampleCase s{.name = name,
+                 .attributes = {{"axis", axis}, {"epsilon", 1e-3f}},
+                 .inputs = {{dtype, std::move(x)}, {dtype, scale}},
+                 .num_outputs = outputs,
+                 .check_grad = dtype == DType::kFloat32,
+                 .tolerance = tolerance};
+    if (bias) s.inputs.push_back({dtype, std::move(scale)});
+    return s;
+  };
+  const DType f = DType::kFloat32;
+  return {made("last", {5, 37}, {37}, -1, f, 2e-5),
+          made("rows", {70, 33}, {33}, 1, f, 2e-5),
+          made("sequence", {2, 3, 16}, {16}, 2, f, 2e-5),
+          made("two_axes", {3, 4, 5}, {4, 5}, 1, f, 2e-5),
+          made("all_axes", {3, 4}, {3, 4}, 0, f, 2e-5),
+          made("broadcast_scale", {3, 4, 5}, {5}, 1, f, 2e-5),
+          made("scale_of_rows", {3, 4, 5}, {3, 1, 1}, 2, f, 2e-5),
+          made("one_element", {3, 1}, {1}, -1, f, 2e-5),
+          made("no_width", {3, 0}, {0}, -1, f, 2e-5),
+          made("empty", {0, 4}, {4}, -1, f, 2e-5),
+          made("float64", {3, 7}, {7}, -1, DType::kFloat64, 1e-7),
+          made("float16", {3, 7}, {7}, -1, DType::kFloat16, 2e-3),
+          made("bfloat16_rows", {40, 37}, {37}, -1, DType::kBFloat16, 8e-3),
+          made("bfloat16", {3, 7}, {7}, -1, DType::kBFloat16, 1e-2)};
+}
+
+// The gradient of output 0; zeros where it has none.
+Ref first_grad(GradBuilder& b, DType dtype) {
+  if (b.grad_output(0)) return b.grad_output(0);
+  return b.emit1("Expand", {b.scalar(dtype, 0), b.ints(b.desc(b.input(0)).shape.axes())});
+}
+
+// --- LayerNormalization ---
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
@@ -21,13 +235,14 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 }
 
 void grad(GradBuilder& b) {
-  const Ref dy = b.grad_output(0) ? b.grad_output(0)
-                                  : b.emit1("Expand", {b.scalar(b.desc(b.input(0)).dtype, 0),
-                                                       b.ints(b.desc(b.input(0)).shape.axes())});
-  b.set_grad(0, emit_norm_grad(b,
-                               {dy, b.input(0), b.input(1), b.output(1), b.output(2),
-                                b.grad_output(1), b.grad_output(2)},
-                               1, 2));
+  const NormGrad g{first_grad(b, b.desc(b.input(0)).dtype),
+                   b.input(0),
+                   b.input(1),
+                   b.output(1),
+                   b.output(2),
+                   b.grad_output(1),
+                   b.grad_output(2)};
+  b.set_grad(0, emit_norm_grad(b, g, 1, 2));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -47,29 +262,225 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
-OpDef definition(const char* domain) {
-  return {.domain = domain,
-          .name = "LayerNormalization",
-          .min_inputs = 2,
-          .infer = infer,
-          .grad = grad,
-          .reference = reference,
-          .cpu = {{"rows", accepts_norm<float>, create<float>},
-                  {"bfloat16", accepts_norm<BFloat16>, create<BFloat16>},
-                  {"float16", accepts_norm<Half>, create<Half>},
-                  in_float32<accepts_norm<float>, create<float>>(),
-                  {"float64", accepts_norm<double>, create<double>}},
-          .samples = samples,
-          .inplace_inputs = {0}};
+// --- RMSNormalization ---
+
+Result<std::vector<TensorDesc>> rms_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  OFSDP_RETURN_IF_ERROR(normalize_axis(c.attributes.i("axis", -1), x.shape.rank()).status());
+  OFSDP_RETURN_IF_ERROR(check_norm_operand(x, c.inputs[1], "scale"));
+  return std::vector{TensorDesc{c.inputs[1].dtype, x.shape},
+                     TensorDesc{DType::kFloat32, stats_shape(x.shape, c.attributes)}};
+}
+
+void rms_grad(GradBuilder& b) {
+  const Ref dy = first_grad(b, b.desc(b.input(1)).dtype);
+  const NormGrad g{dy, b.input(0), b.input(1), Ref{}, b.output(1), Ref{}, b.grad_output(1)};
+  b.set_grad(0, emit_norm_grad(b, g, 1, 2));
+}
+
+std::vector<RefTensor> rms_reference(const ReferenceContext& c) {
+  auto made = reference_norm(c.inputs[0], &c.inputs[1], nullptr, c.attributes, false);
+  return {made[0], made[2]};
+}
+
+template <typename T>
+std::unique_ptr<Kernel> rms_create(const Problem& p) {
+  return create_norm<T>(p, false, {.bias = -1, .mean = -1, .inv = 1});
+}
+
+std::vector<Implementation> rms_kernels() {
+  return norm_kernels<rms_create<float>, rms_create<BFloat16>, rms_create<Half>,
+                      rms_create<double>>("rows");
+}
+
+// `outputs`: the number of outputs in the samples.
+template <size_t outputs>
+void add_rms(Registry& registry, const char* domain, const char* name, int first_opset) {
+  registry.add({.domain = domain,
+                .name = name,
+                .min_inputs = 2,
+                .first_opset = first_opset,
+                .infer = rms_infer,
+                .grad = rms_grad,
+                .reference = rms_reference,
+                .cpu = rms_kernels(),
+                .samples = [] { return norm_samples(false, outputs); },
+                .inplace_inputs = {0}});
+}
+
+// --- with skip ---
+
+// The inputs are x, skip, scale, bias of the norm (centred only) and bias of the sum.
+struct SkipNorm {
+  bool centred;
+  constexpr size_t norm_bias() const { return centred ? 3 : 99; }
+  constexpr size_t sum_bias() const { return centred ? 4 : 3; }
+};
+
+Attributes last_axis(const Attributes& attributes) {
+  return {{"axis", int64_t{-1}}, {"epsilon", attributes.f("epsilon", 1e-12f)}};
+}
+
+template <SkipNorm s>
+Result<std::vector<TensorDesc>> skip_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  if (x.shape.rank() < 1) return input_error("expected at least one axis, found {}", x.text());
+  const size_t inputs = s.sum_bias() + 1;
+  const std::array<const char*, 5> names = {"x", "skip", "scale", "norm bias", "bias"};
+  for (size_t i = 1; i < inputs; ++i) {
+    if (!c.has(i)) continue;
+    OFSDP_RETURN_IF_ERROR(check_norm_operand(x, c.inputs[i], names[i]));
+  }
+  const Shape width{x.shape[x.shape.rank() - 1]};
+  for (size_t i : {size_t{2}, s.norm_bias()}) {
+    if (!c.has(i) || c.inputs[i].shape == width) continue;
+    return input_error("expected {} {} for {}, found {}", names[i], width.text(), x.text(),
+                       c.inputs[i].text());
+  }
+  const TensorDesc stats{DType::kFloat32, stats_shape(x.shape, {})};
+  return std::vector{x, stats, stats, x};
+}
+
+template <SkipNorm s>
+void skip_grad(GradBuilder& b) {
+  Ref ds = b.grad_output(3);
+  if (b.grad_output(0) || b.grad_output(1) || b.grad_output(2)) {
+    const Ref dy = first_grad(b, b.desc(b.input(0)).dtype);
+    const NormGrad g{dy,
+                     b.output(3),
+                     b.input(2),
+                     s.centred ? b.output(1) : Ref{},
+                     b.output(2),
+                     s.centred ? b.grad_output(1) : Ref{},
+                     b.grad_output(2)};
+    const Ref through = emit_norm_grad(b, g, 2, s.norm_bias());
+    ds = ds ? b.emit1("Add", {ds, through}) : through;
+  }
+  for (size_t i : {size_t{0}, size_t{1}, s.sum_bias()}) {
+    if (i < b.num_inputs() && b.input(i) && b.needs_grad(i)) {
+      b.set_grad(i, b.sum_to(ds, b.input(i)));
+    }
+  }
+}
+
+template <SkipNorm s>
+std::vector<RefTensor> skip_reference(const ReferenceContext& c) {
+  RefTensor sum{c.output_descs[0], c.inputs[0].values};
+  for (size_t at = 0; at < sum.values.size(); ++at) {
+    const auto index = unravel(sum.desc.shape, static_cast<int64_t>(at));
+    for (size_t i : {size_t{1}, s.sum_bias()}) {
+      if (i >= c.inputs.size() || !c.inputs[i].desc.present()) continue;
+      sum.values[at] += c.inputs[i].values[ravel_broadcast(c.inputs[i].desc.shape, index)];
+    }
+  }
+  const size_t bias = s.norm_bias();
+  const bool has_bias = bias < c.inputs.size() && c.inputs[bias].desc.present();
+  auto made = reference_norm(sum, &c.inputs[2], has_bias ? &c.inputs[bias] : nullptr,
+                             last_axis(c.attributes), s.centred);
+  if (!s.centred) made[1].values.assign(made[1].values.size(), 0);
+  made.push_back(sum);
+  made.resize(c.output_descs.size());
+  return made;
+}
+
+OFSDP_MULTIARCH void add_row(const BinaryRow<float>& row) {
+  binary_row(row, [](float a, float b) { return a + b; });
+}
+
+template <SkipNorm s>
+std::unique_ptr<Kernel> skip_create(const Problem& p) {
+  const TensorDesc x = p.in(0);
+  const NormRows n = rows_of(x.shape, last_axis(p.attributes), s.centred);
+  const size_t bias = s.norm_bias(), sum_bias = s.sum_bias();
+  const bool has_bias = p.has_in(bias), has_sum_bias = p.has_in(sum_bias);
+  const bool has_mean = p.has_out(1), has_inv = p.has_out(2), has_sum = p.has_out(3);
+  const StridedLoop with_skip = binary_loop({{}, {x, p.in(1)}, {x}, {}});
+  const StridedLoop with_bias = binary_loop({{}, {x, has_sum_bias ? p.in(sum_bias) : x}, {x}, {}});
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        const TensorView sum{has_sum ? a.outputs[3].data : a.workspace, x};
+        auto add = [&](const StridedLoop& loop, const TensorView& left, const TensorView& right) {
+          const TensorView inputs[] = {left, right};
+          run_binary<float, float, add_row>(loop, {inputs, {&sum, 1}, nullptr, nullptr});
+        };
+        add(with_skip, a.inputs[0], a.inputs[1]);
+        if (has_sum_bias) add(with_bias, sum, a.inputs[sum_bias]);
+        if (!s.centred && has_mean) std::fill_n(a.out<float>(1), n.rows, 0.0f);
+        norm_rows<float>(
+            n, {sum.as<const float>(), a.in<float>(2), has_bias ? a.in<float>(bias) : nullptr,
+                a.out<float>(0), has_mean && s.centred ? a.out<float>(1) : nullptr,
+                has_inv ? a.out<float>(2) : nullptr});
+        return ok_status();
+      },
+      has_sum ? 0 : x.bytes());
+}
+
+template <SkipNorm s>
+std::vector<SampleCase> skip_samples() {
+  auto made = [&](const char* name, Shape x, Shape skip, bool biases, size_t outputs,
+                  DType dtype = DType::kFloat32) {
+    const TensorDesc width{dtype, {x[x.rank() - 1]}};
+    const TensorDesc bias = biases ? width : TensorDesc{};
+    SampleCase c{.name = name,
+                 .attributes = {{"epsilon", 1e-3f}},
+                 .inputs = {{dtype, x}, {dtype, skip}, width, bias},
+                 .num_outputs = outputs,
+                 .check_grad = dtype == DType::kFloat32,
+                 .tolerance = dtype == DType::kFloat32 ? 2e-5 : 3e-3};
+    if (s.centred) c.inputs.push_back(bias);
+    return c;
+  };
+  return {made("plain", {2, 3, 37}, {2, 3, 37}, false, 1),
+          made("biases", {2, 3, 37}, {2, 3, 37}, true, 1),
+          made("outputs", {2, 3, 7}, {3, 7}, true, 4),
+          made("rows", {5, 7}, {5, 7}, true, 3),
+          made("empty", {0, 3, 7}, {0, 3, 7}, true, 4),
+          made("float16", {2, 3, 7}, {1, 3, 7}, true, 4, DType::kFloat16)};
+}
+
+template <SkipNorm s>
+void add_skip(Registry& registry, const char* name) {
+  registry.add({.domain = "com.microsoft",
+                .name = name,
+                .min_inputs = 3,
+                .infer = skip_infer<s>,
+                .grad = skip_grad<s>,
+                .reference = skip_reference<s>,
+                .cpu = {{"rows", accepts_plain<float>, skip_create<s>},
+                        in_float32<accepts_plain<float>, skip_create<s>>()},
+                .samples = skip_samples<s>});
 }
 
 }  // namespace
 
 void add_layer_normalization(Registry& registry) {
-  OpDef op = definition("");
-  op.first_opset = 17;
-  registry.add(std::move(op));
-  registry.add(definition("com.microsoft"));
+  for (const char* domain : {"", "com.microsoft"}) {
+    OpDef op{.domain = domain, .name = "LayerNormalization", .min_inputs = 2};
+    op.first_opset = *domain == 0 ? 17 : op.first_opset;
+    op.infer = infer;
+    op.grad = grad;
+    op.reference = reference;
+    op.cpu = norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("rows");
+    op.samples = samples;
+    op.inplace_inputs = {0};
+    registry.add(std::move(op));
+  }
+}
+
+void add_rms_normalization(Registry& registry) { add_rms<1>(registry, "", "RMSNormalization", 23); }
+
+void add_simplified_layer_normalization(Registry& registry) {
+  for (const char* domain : {"", "com.microsoft"}) {
+    add_rms<2>(registry, domain, "SimplifiedLayerNormalization", OpDef{}.first_opset);
+  }
+}
+
+void add_skip_layer_normalization(Registry& registry) {
+  add_skip<SkipNorm{true}>(registry, "SkipLayerNormalization");
+}
+
+void add_skip_simplified_layer_normalization(Registry& registry) {
+  add_skip<SkipNorm{false}>(registry, "SkipSimplifiedLayerNormalization");
 }
 
 }  // namespace ofsdp::kernels::ops

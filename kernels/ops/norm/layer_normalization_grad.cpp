@@ -6,7 +6,6 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/core/standard_body.h"
-#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/norm/normalized_rows.h"
 #include "kernels/ops/operators.h"
@@ -57,11 +56,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     }
   }
   return {dx, dscale, dbias};
-}
-
-template <typename T>
-bool accepts(const Problem& p) {
-  return accepts_norm<T>(p);
 }
 
 template <typename T>
@@ -159,19 +153,16 @@ void layer_normalization_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_layer_normalization_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "LayerNormalizationGrad",
-                .min_inputs = 5,
-                .infer = infer,
-                .body = layer_normalization_grad_body,
-                .reference = reference,
-                .cpu = {{"blocks", accepts<float>, create<float>},
-                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
-                        {"float16", accepts<Half>, create<Half>},
-                        in_float32<accepts<float>, create<float>>(),
-                        {"float64", accepts<double>, create<double>}},
-                .samples = samples,
-                .inplace_inputs = {0, 1}});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "LayerNormalizationGrad",
+       .min_inputs = 5,
+       .infer = infer,
+       .body = layer_normalization_grad_body,
+       .reference = reference,
+       .cpu = norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),
+       .samples = samples,
+       .inplace_inputs = {0, 1}});
 }
 
 }  // namespace ofsdp::kernels::ops

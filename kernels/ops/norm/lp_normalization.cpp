@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/softmax_loops.h"
 #include "kernels/ops/operators.h"
@@ -64,8 +64,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
-
 OFSDP_MULTIARCH void divide_row(const BinaryRow<float>& row) {
   binary_row(row, [](float x, float norm) { return norm == 0.0f ? 0.0f : x / norm; });
 }
@@ -88,8 +86,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       },
       kept.bytes());
 }
-
-bool accepts_double(const Problem& p) { return p.all_dtype(DType::kFloat64) && p.all_plain(); }
 
 std::unique_ptr<Kernel> create_double(const Problem& p) {
   return make_kernel([e = extent(p.in(0).shape, p.attributes),
@@ -128,9 +124,7 @@ void add_lp_normalization(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"float64", accepts_double, create_double}},
+                .cpu = plain_float_kernels<create, create_double>("rows"),
                 .samples = samples,
                 .inplace_inputs = {0}});
 }

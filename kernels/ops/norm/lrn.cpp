@@ -1,11 +1,11 @@
-// LRN(x), attributes size, alpha, beta, bias: y = x s^-beta with s_c = bias + alpha / size times the
-// sum of x^2 over the `size` channels around c (one more behind it when size is even).
-// dx_c = dy_c s_c^-beta - 2 alpha beta / size x_c sum dy_k x_k s_k^(-beta - 1) over the channels k
-// whose window holds c (ofsdp.LRNGrad(dy, x)).
+// LRN(x), attributes size, alpha, beta, bias: y = x s^-beta with s_c = bias + alpha / size times
+// the sum of x^2 over the `size` channels around c (one more after it when size is even). dx_c =
+// dy_c s_c^-beta - 2 alpha beta / size x_c sum dy_k x_k s_k^(-beta - 1) over the channels k whose
+// window holds c (ofsdp.LRNGrad(dy, x)).
 // https://onnx.ai/onnx/operators/onnx__LRN.html
 #include <cmath>
 
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -85,8 +85,6 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   });
   return {dx};
 }
-
-bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
 
 constexpr int64_t kColumns = 64;  // places whose channels are walked together
 
@@ -207,14 +205,16 @@ void add_lrn(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"columns", accepts, create}, in_float32<accepts, create>()},
+                .cpu = {{"columns", accepts_plain<float>, create},
+                        in_float32<accepts_plain<float>, create>()},
                 .samples = [] { return samples_of(1); }});
   registry.add({.domain = kOwnDomain,
                 .name = "LRNGrad",
                 .min_inputs = 2,
                 .infer = infer,
                 .reference = grad_reference,
-                .cpu = {{"columns", accepts, create_grad}, in_float32<accepts, create_grad>()},
+                .cpu = {{"columns", accepts_plain<float>, create_grad},
+                        in_float32<accepts_plain<float>, create_grad>()},
                 .samples = [] { return samples_of(2); }});
 }
 

@@ -6,8 +6,8 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -76,8 +76,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
-
 OFSDP_MULTIARCH void subtract_row(const BinaryRow<float>& row) {
   binary_row(row, [](float a, float b) { return a - b; });
 }
@@ -133,7 +131,8 @@ void add_mean_variance_normalization(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"passes", accepts, create}, in_float32<accepts, create>()},
+                .cpu = {{"passes", accepts_plain<float>, create},
+                        in_float32<accepts_plain<float>, create>()},
                 .samples = samples,
                 .inplace_inputs = {0}});
 }

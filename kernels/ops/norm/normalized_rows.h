@@ -1,49 +1,40 @@
-// What LayerNormalization, RMSNormalization and their relatives share around kernels/cpu/
-// norm_rows.h: x is [rows, width] cut at attribute `axis`; scale and bias broadcast to x, and where
-// they are not just one row of `width` they are stretched into the workspace first.
-//
-// Ownership: values. Threads: see Kernel. Errors: kInput from infer.
+// The shape of LayerNormalization, RMSNormalization and their relatives: x is [rows, width], cut at
+// attribute `axis`. Shared by the operators and their gradient. Values; any thread.
 #pragma once
 
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/norm_rows.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 
-// Which operands an operator has where; -1: none.
-struct NormOperands {
-  int x = 0, scale = 1, bias = 2;
-  int y = 0, mean = 1, inv = 2;
-};
-
 int norm_axis(const Shape& x, const Attributes& attributes);
 NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred);
-Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 behind the axis
+Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 from the axis on
 
-// Does `operand` (scale or bias) hold one row of x's normalised axes?
+// Returns whether `operand` (scale or bias) holds one row of x's normalised axes.
 bool is_one_row(const Shape& operand, const Shape& x, int axis);
 
-// Scale and bias must broadcast to x.
-Status check_norm_operand(const TensorDesc& x, const TensorDesc& operand, const char* name);
-
-// y, and the statistics that are wanted. T: float, double, BFloat16 or Half.
+// float, double, BFloat16 or Half; the statistics after the third input are float32.
 template <typename T>
-bool accepts_norm(const Problem& p);
-template <typename T>
-std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands operands);
+Acceptance accepts_norm(const Problem& p) {
+  const DType dtype = stored_type<T>();
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    if (!p.has_in(i) || p.in(i).dtype == (i < 3 ? dtype : DType::kFloat32)) continue;
+    return Acceptance::refuse(i < 3 ? not_of_type<T>() : "statistics that are not float32");
+  }
+  if (p.out(0).dtype != dtype) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.all_plain(), kNotPlain);
+}
 
-// y, mean, inv (per row) in double.
-std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale,
-                                      const RefTensor* bias, const Attributes& attributes,
-                                      bool centred);
-
-// Sets the gradients of scale and bias and gives that of x. `mean` none: not centred. `dmean` and
-// `dinv`: gradients of the statistics, none mostly.
-struct NormGrad {
-  Ref dy, x, scale, mean, inv, dmean, dinv;
-};
-Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t bias_input);
-
-std::vector<SampleCase> norm_samples(bool bias, size_t outputs);
+// The implementations of an operator, from its kernel in every float type.
+template <auto create32, auto create_bfloat16, auto create_half, auto create64>
+std::vector<Implementation> norm_kernels(const char* name) {
+  return {{name, accepts_norm<float>, create32},
+          {"bfloat16", accepts_norm<BFloat16>, create_bfloat16},
+          {"float16", accepts_norm<Half>, create_half},
+          in_float32<accepts_norm<float>, create32>(),
+          {"float64", accepts_norm<double>, create64}};
+}
 
 }  // namespace ofsdp::kernels::ops

@@ -1,13 +1,20 @@
-// Softmax(x), attribute axis: y_c = e^x_c / sum_k e^x_k.
-// dx_c = y_c (dy_c - sum_k dy_k y_k) (ofsdp.SoftmaxGrad(dy, y)); y is enough, so x need not be
-// kept. https://onnx.ai/onnx/operators/onnx__Softmax.html
+// Softmax(x), LogSoftmax(x) and Hardmax(x), attribute axis.
+//
+//   Softmax     y_c = e^x_c / sum_k e^x_k        dx_c = y_c (dy_c - sum_k dy_k y_k)
+//   LogSoftmax  y_c = x_c - ln sum_k e^x_k       dx_c = dy_c - e^y_c sum_k dy_k
+//   Hardmax     1 at the first largest element along the axis, 0 elsewhere; dx = 0
+//
+// The gradients are ofsdp.SoftmaxGrad(dy, y) and ofsdp.LogSoftmaxGrad(dy, y): y is enough, so x
+// need not be kept. https://onnx.ai/onnx/operators/onnx__Softmax.html
+// https://onnx.ai/onnx/operators/onnx__LogSoftmax.html
+// https://onnx.ai/onnx/operators/onnx__Hardmax.html
 #include "kernels/cpu/softmax.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/core/standard_body.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/softmax_loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -26,9 +33,10 @@ SoftmaxExtent extent(const Shape& shape, const Attributes& attributes) {
   return softmax_extent(shape, static_cast<int>(axis < 0 ? axis + shape.rank() : axis));
 }
 
+template <bool logarithm>
 void grad(GradBuilder& b) {
-  b.set_grad(0, b.emit1("ofsdp.SoftmaxGrad", {b.grad_output(0), b.output(0)},
-                        {{"axis", b.attributes().i("axis", -1)}}));
+  b.set_grad(0, b.emit1(logarithm ? "ofsdp.LogSoftmaxGrad" : "ofsdp.SoftmaxGrad",
+                        {b.grad_output(0), b.output(0)}, {{"axis", b.attributes().i("axis", -1)}}));
 }
 
 // f(first, step): the elements of one distribution are first, first + step, ..., of `classes`.
@@ -40,6 +48,7 @@ void reference_walk(const SoftmaxExtent& e, const F& f) {
   }
 }
 
+template <bool logarithm>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   const SoftmaxExtent e = extent(y.desc.shape, c.attributes);
@@ -51,59 +60,42 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     for (size_t k = 0; k < classes; ++k) sum += std::exp(y.values[first + k * step] - max);
     for (size_t k = 0; k < classes; ++k) {
       double& v = y.values[first + k * step];
-      v = std::exp(v - max) / sum;
+      v = logarithm ? v - max - std::log(sum) : std::exp(v - max) / sum;
     }
   });
   return {y};
 }
 
+template <bool logarithm>
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dx{c.output_descs[0], c.inputs[0].values};
-  const std::vector<double>& y = c.inputs[1].values;
+  const std::vector<double>&dy = c.inputs[0].values, &y = c.inputs[1].values;
   const SoftmaxExtent e = extent(dx.desc.shape, c.attributes);
-  const auto classes = static_cast<size_t>(e.classes);
+  const size_t classes = static_cast<size_t>(e.classes);
   reference_walk(e, [&](size_t first, size_t step) {
     double sum = 0;
-    for (size_t k = 0; k < classes; ++k) {
-      const size_t at = first + k * step;
-      sum += c.inputs[0].values[at] * y[at];
-    }
-    for (size_t k = 0; k < classes; ++k) {
-      const size_t at = first + k * step;
-      dx.values[at] = y[at] * (c.inputs[0].values[at] - sum);
+    const size_t end = first + classes * step;
+    for (size_t at = first; at < end; at += step) sum += logarithm ? dy[at] : dy[at] * y[at];
+    for (size_t at = first; at < end; at += step) {
+      dx.values[at] = logarithm ? dy[at] - std::exp(y[at]) * sum : y[at] * (dy[at] - sum);
     }
   });
   return {dx};
 }
 
-bool accepts(const Problem& p) { return p.all_dtype(DType::kFloat32) && p.all_plain(); }
-
+// `run` is one of the functions of kernels/cpu/softmax.h, or its loops in double.
+template <typename T, auto run>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
-    softmax(e, a.in<float>(0), a.out<float>(0));
+    run(e, a.in<T>(0), a.out<T>(0));
     return ok_status();
   });
 }
 
+template <typename T, auto run>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
-    softmax_grad(e, a.in<float>(0), a.in<float>(1), a.out<float>(0));
-    return ok_status();
-  });
-}
-
-bool accepts_double(const Problem& p) { return p.all_dtype(DType::kFloat64) && p.all_plain(); }
-
-std::unique_ptr<Kernel> create_double(const Problem& p) {
-  return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
-    softmax_loops(e, a.in<double>(0), a.out<double>(0));
-    return ok_status();
-  });
-}
-
-std::unique_ptr<Kernel> create_grad_double(const Problem& p) {
-  return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
-    softmax_grad_loops(e, a.in<double>(0), a.in<double>(1), a.out<double>(0));
+    run(e, a.in<T>(0), a.in<T>(1), a.out<T>(0));
     return ok_status();
   });
 }
@@ -147,30 +139,99 @@ void softmax_grad_body(BodyBuilder& b) {
   b.set_output(0, b.sub(product, b.mul(y, b.sum(product, {b.attributes().i("axis", -1)}))));
 }
 
-}  // namespace
+void log_softmax_grad_body(BodyBuilder& b) {
+  const Ref dy = b.input(0);
+  const Ref sum = b.sum(dy, {b.attributes().i("axis", -1)});
+  b.set_output(0, b.sub(dy, b.mul(b.emit1("Exp", {b.input(1)}), sum)));
+}
 
-void add_softmax(Registry& registry) {
-  registry.add({.name = "Softmax",
+// Registers the operator and its gradient in our own domain, under the operator's name and "Grad".
+template <bool logarithm>
+void add(Registry& registry, const std::string& name, std::vector<Implementation> kernels,
+         std::vector<Implementation> grad_kernels) {
+  registry.add({.name = name,
                 .first_opset = 13,
                 .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts, create},
-                        in_float32<accepts, create>(),
-                        {"float64", accepts_double, create_double}},
+                .grad = grad<logarithm>,
+                .reference = reference<logarithm>,
+                .cpu = std::move(kernels),
                 .samples = samples,
                 .inplace_inputs = {0}});
   registry.add({.domain = kOwnDomain,
-                .name = "SoftmaxGrad",
+                .name = name + "Grad",
                 .min_inputs = 2,
                 .infer = infer,
-                .body = softmax_grad_body,
-                .reference = grad_reference,
-                .cpu = {{"rows", accepts, create_grad},
-                        in_float32<accepts, create_grad>(),
-                        {"float64", accepts_double, create_grad_double}},
+                .body = logarithm ? log_softmax_grad_body : softmax_grad_body,
+                .reference = grad_reference<logarithm>,
+                .cpu = std::move(grad_kernels),
                 .samples = grad_samples,
                 .inplace_inputs = {0, 1}});
+}
+
+// --- Hardmax ---
+
+void hardmax_grad(GradBuilder& b) {
+  const TensorDesc& x = b.desc(b.input(0));
+  b.set_grad(0, b.emit1("Expand", {b.scalar(x.dtype, 0), b.ints(x.shape.axes())}));
+}
+
+template <typename T>
+void hardmax(const SoftmaxExtent& e, const T* x, T* y) {
+  for_distributions(e, [&](int64_t first) {
+    int64_t best = 0;
+    for (int64_t k = 1; k < e.classes; ++k) {
+      if (x[first + k * e.inner] > x[first + best * e.inner]) best = k;
+    }
+    for (int64_t k = 0; k < e.classes; ++k) y[first + k * e.inner] = k == best ? T{1} : T{0};
+  });
+}
+
+std::vector<RefTensor> hardmax_reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  hardmax(extent(y.desc.shape, c.attributes), c.inputs[0].values.data(), y.values.data());
+  return {y};
+}
+
+std::vector<SampleCase> hardmax_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "rows", .inputs = {{f, {5, 7}}}},
+          {.name = "columns", .attributes = {{"axis", int64_t{0}}}, .inputs = {{f, {5, 7}}}},
+          {.name = "ties",
+           .inputs = {{f, {2, 5}}},
+           .fill = fill_with(0, {1, 3, 3, 0, 3}),
+           .check_grad = false},
+          {.name = "float64", .inputs = {{DType::kFloat64, {3, 4}}}, .check_grad = false},
+          {.name = "float16", .inputs = {{DType::kFloat16, {3, 4}}}, .check_grad = false},
+          {.name = "empty", .inputs = {{f, {0, 4}}}}};
+}
+
+}  // namespace
+
+void add_softmax(Registry& registry) {
+  add<false>(registry, "Softmax",
+             plain_float_kernels<create<float, softmax>, create<double, softmax_loops>>("rows"),
+             plain_float_kernels<create_grad<float, softmax_grad>,
+                                 create_grad<double, softmax_grad_loops>>("rows"));
+}
+
+void add_log_softmax(Registry& registry) {
+  add<true>(
+      registry, "LogSoftmax",
+      plain_float_kernels<create<float, log_softmax>, create<double, log_softmax_loops>>("rows"),
+      plain_float_kernels<create_grad<float, log_softmax_grad>,
+                          create_grad<double, log_softmax_grad_loops>>("rows"));
+}
+
+void add_hardmax(Registry& registry) {
+  registry.add(
+      {.name = "Hardmax",
+       .first_opset = 13,
+       .infer = infer,
+       .grad = hardmax_grad,
+       .reference = hardmax_reference,
+       .cpu = plain_float_kernels<create<float, hardmax<float>>, create<double, hardmax<double>>>(
+           "loops"),
+       .samples = hardmax_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -4,12 +4,17 @@
 // dx[i] = sum over the outputs o that read i of dy[o] / count[o] (ofsdp.AveragePoolGrad(dy),
 // attributes of the window and x_shape); rows of outputs are added in their order.
 // https://onnx.ai/onnx/operators/onnx__AveragePool.html
+//
+// GlobalAveragePool: [N, C, spatial...] -> [N, C, 1...], the mean over the spatial axes.
+// dx = dy / n stretched over the n elements of each mean.
+// https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pool/average_pool_kernel.h"
 #include "kernels/ops/pool/pool_shape.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -28,6 +33,28 @@ void grad(GradBuilder& b) {
 
 Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
+}
+
+// Returns 1 / count of every output position; attribute count_include_pad.
+std::vector<double> average_scales(const Attributes& attributes, const Window& w) {
+  const bool padding = attributes.i("count_include_pad", 0) != 0;
+  const auto counted = [&](size_t axis, int64_t o) {
+    int64_t count = 0;
+    for (int64_t k = 0; k < w.kernel[axis]; ++k) {
+      const int64_t at = w.position(axis, o, k);
+      const int64_t first = padding ? -w.pads_begin[axis] : 0;
+      const int64_t end = w.in[axis] + (padding ? w.pads_end[axis] : 0);
+      count += at >= first && at < end;
+    }
+    return count;
+  };
+  std::vector<double> made;
+  for (int64_t o = 0; o < w.out_size(); ++o) {
+    const int64_t count = counted(0, o / (w.out[1] * w.out[2])) *
+                          counted(1, o / w.out[2] % w.out[1]) * counted(2, o % w.out[2]);
+    made.push_back(count == 0 ? 0 : 1 / static_cast<double>(count));
+  }
+  return made;
 }
 
 // f(index in x, index in y, scale): every product of the sum.
@@ -62,8 +89,149 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 }
 
 template <typename T>
-bool accepts(const Problem& p) {
-  return p.all_dtype(dtype_of<T>()) && p.in(0).layout == p.out(0).layout;
+Acceptance accepts(const Problem& p) {
+  if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.in(0).layout == p.out(0).layout, "input and output of two layouts");
+}
+
+// --- kernels: x and y both plain or both channels last ---
+
+template <typename T>
+[[gnu::always_inline]] inline void gather_row(const T* x, int64_t step, T* y, int64_t n) {
+  if (step == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] += x[i];
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] += x[i * step];
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void scatter_row(const T* dy, const T* scale, int64_t step, T* dx,
+                                               int64_t n) {
+  if (step == 0) {  // channels last: one scale
+    const T s = *scale;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) dx[i] += dy[i] * s;
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) dx[i * step] += dy[i] * scale[i];
+  }
+}
+
+OFSDP_MULTIARCH void gather_span(const float* x, int64_t step, float* y, int64_t n) {
+  gather_row(x, step, y, n);
+}
+OFSDP_MULTIARCH void scatter_span(const float* dy, const float* scale, int64_t step, float* dx,
+                                  int64_t n) {
+  scatter_row(dy, scale, step, dx, n);
+}
+void gather_span(const double* x, int64_t step, double* y, int64_t n) { gather_row(x, step, y, n); }
+void scatter_span(const double* dy, const double* scale, int64_t step, double* dx, int64_t n) {
+  scatter_row(dy, scale, step, dx, n);
+}
+
+// Both directions walk the same spans: outputs of one tap that are next to each other, positions of
+// a row when plain, channels of a position when channels last.
+template <typename T>
+class Average {
+ public:
+  Average(const Problem& p, const TensorDesc& x)
+      : window_(known_pool(p.attributes, x.shape)),
+        last_(x.layout == Layout::kChannelsLast),
+        channels_(last_ ? x.shape[1] : 1),
+        items_(last_ ? x.shape[0] : x.shape.numel(0, 2)) {
+    for (double s : average_scales(p.attributes, window_)) scales_.push_back(static_cast<T>(s));
+  }
+
+  Status forward(const T* x, T* y) const {
+    const int64_t rows = window_.out[0] * window_.out[1];
+    parallel_for(items_ * rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* src = x + i / rows * window_.in_size() * channels_;
+        T* dst = y + i * window_.out[2] * channels_;
+        std::fill_n(dst, window_.out[2] * channels_, T{0});
+        for_spans(i % rows, [&](int64_t in, int64_t out, int64_t n) {
+          gather_span(src + in * channels_, last_ ? 1 : window_.strides[2], dst + out * channels_,
+                      n);
+        });
+        const T* scale = scales_.data() + i % rows * window_.out[2];
+        for (int64_t k = 0; k < window_.out[2] * channels_; ++k) dst[k] *= scale[k / channels_];
+      }
+    });
+    return ok_status();
+  }
+
+  Status backward(const T* dy, T* dx) const {
+    const int64_t rows = window_.out[0] * window_.out[1];
+    parallel_for(items_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        T* dst = dx + i * window_.in_size() * channels_;
+        std::fill_n(dst, window_.in_size() * channels_, T{0});
+        for (int64_t row = 0; row < rows; ++row) {
+          const T* src = dy + (i * rows + row) * window_.out[2] * channels_;
+          const T* scale = scales_.data() + row * window_.out[2];
+          for_spans(row, [&](int64_t in, int64_t out, int64_t n) {
+            scatter_span(src + out * channels_, scale + out, last_ ? 0 : window_.strides[2],
+                         dst + in * channels_, n);
+          });
+        }
+      }
+    });
+    return ok_status();
+  }
+
+ private:
+  // f(position in x, place in the row of outputs, elements) for every tap of a row of outputs.
+  template <typename F>
+  void for_spans(int64_t row, const F& f) const {
+    const Window& w = window_;
+    const auto depths = tap_range(w, 0, row / w.out[1]);
+    const auto heights = tap_range(w, 1, row % w.out[1]);
+    for (int64_t d = depths.first; d < depths.second; ++d) {
+      for (int64_t h = heights.first; h < heights.second; ++h) {
+        const int64_t at = w.position(0, row / w.out[1], d) * w.in[1];
+        for_columns((at + w.position(1, row % w.out[1], h)) * w.in[2], f);
+      }
+    }
+  }
+
+  template <typename F>
+  void for_columns(int64_t in_row, const F& f) const {
+    const Window& w = window_;
+    for (int64_t v = 0; last_ && v < w.out[2]; ++v) {
+      const auto [begin, end] = tap_range(w, 2, v);
+      for (int64_t k = begin; k < end; ++k) f(in_row + w.position(2, v, k), v, channels_);
+    }
+    for (int64_t k = 0; !last_ && k < w.kernel[2]; ++k) {
+      const int64_t first = w.position(2, 0, k), stride = w.strides[2];
+      const int64_t begin = first >= 0 ? 0 : (-first + stride - 1) / stride;
+      const int64_t room = w.in[2] - first;
+      const int64_t end = std::min(w.out[2], room > 0 ? (room + stride - 1) / stride : 0);
+      if (begin < end) f(in_row + w.position(2, begin, k), begin, end - begin);
+    }
+  }
+
+  Window window_;
+  bool last_;
+  int64_t channels_;  // next to each other: 1 when plain
+  int64_t items_;     // images when channels last, else planes
+  std::vector<T> scales_;
+};
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return make_kernel([average = Average<T>(p, p.in(0))](const KernelArgs& a) {
+    return average.forward(a.in<T>(0), a.out<T>(0));
+  });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return make_kernel([average = Average<T>(p, p.out(0))](const KernelArgs& a) {
+    return average.backward(a.in<T>(0), a.out<T>(0));
+  });
 }
 
 using Ints = std::vector<int64_t>;
@@ -146,6 +314,66 @@ void average_pool_grad_body(BodyBuilder& b) {
   b.set_output(0, dx);
 }
 
+// --- GlobalAveragePool ---
+
+int64_t spatial_size(const Shape& x) { return x.numel(2, x.rank()); }
+
+Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
+  TensorDesc y{c.inputs[0].dtype, c.inputs[0].shape};
+  if (y.shape.rank() < 3 || spatial_size(y.shape) == 0) {
+    return input_error("expected [N, C, spatial...], found {}", y.text());
+  }
+  for (int axis = 2; axis < y.shape.rank(); ++axis) y.shape[axis] = 1;
+  return std::vector{y};
+}
+
+void global_grad(GradBuilder& b) {
+  const TensorDesc& x = b.desc(b.input(0));
+  const Ref scale = b.scalar(x.dtype, 1.0 / static_cast<double>(spatial_size(x.shape)));
+  const Ref shape = b.ints(x.shape.axes());
+  b.set_grad(0, b.emit1("Expand", {b.emit1("Mul", {b.grad_output(0), scale}), shape}));
+}
+
+std::vector<RefTensor> global_reference(const ReferenceContext& c) {
+  const int64_t size = spatial_size(c.inputs[0].desc.shape);
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < size; ++k) sum += c.inputs[0].values[static_cast<size_t>(i * size + k)];
+    y.values.push_back(sum / static_cast<double>(size));
+  }
+  return {y};
+}
+
+Acceptance global_accepts(const Problem& p) {
+  return accept_if(p.all_dtype(DType::kFloat32), not_of_type<float>());
+}
+
+// The bytes of y are the same in both layouts; those of x are [N, C, n] or [N, n, C].
+std::unique_ptr<Kernel> global_create(const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  const int64_t size = spatial_size(x);
+  const bool last = p.in(0).layout == Layout::kChannelsLast;
+  const Reduction sum(last ? Shape{x[0], size, x[1]} : Shape{x[0], x[1], size},
+                      {false, last, !last}, ReduceKind::kSum);
+  return make_kernel([sum, scale = 1.0f / static_cast<float>(size)](const KernelArgs& a) {
+    sum.run(a.in<float>(0), a.out<float>(0), scale);
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> global_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
+          {.name = "wide", .inputs = {{f, {2, 130, 7, 7}}}},
+          {.name = "line", .inputs = {{f, {2, 3, 11}}}},
+          {.name = "float16",
+           .inputs = {{DType::kFloat16, {2, 3, 5, 7}}},
+           .check_grad = false,
+           .tolerance = 2e-3},
+          {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
+}
+
 }  // namespace
 
 void add_average_pool(Registry& registry) {
@@ -153,9 +381,9 @@ void add_average_pool(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"loops", accepts<float>, make_average_pool},
-                        {"float64", accepts<double>, make_average_pool},
-                        in_float32<accepts<float>, make_average_pool>()},
+                .cpu = {{"loops", accepts<float>, create<float>},
+                        {"float64", accepts<double>, create<double>},
+                        in_float32<accepts<float>, create<float>>()},
                 .samples = samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
@@ -165,13 +393,25 @@ void add_average_pool(Registry& registry) {
                 .infer = infer_grad,
                 .body = average_pool_grad_body,
                 .reference = grad_reference,
-                .cpu = {{"loops", accepts<float>, make_average_pool_grad},
-                        {"float64", accepts<double>, make_average_pool_grad},
-                        in_float32<accepts<float>, make_average_pool_grad>()},
+                .cpu = {{"loops", accepts<float>, create_grad<float>},
+                        {"float64", accepts<double>, create_grad<double>},
+                        in_float32<accepts<float>, create_grad<float>>()},
                 .samples = grad_samples,
                 .layout = LayoutRule::kChannelsLast,
                 .channels_last_inputs = {0},
                 .channels_last_outputs = {0}});
+}
+
+void add_global_average_pool(Registry& registry) {
+  registry.add({.name = "GlobalAveragePool",
+                .infer = global_infer,
+                .grad = global_grad,
+                .reference = global_reference,
+                .cpu = {{"blocks", global_accepts, global_create},
+                        in_float32<global_accepts, global_create>()},
+                .samples = global_samples,
+                .layout = LayoutRule::kChannelsLast,
+                .channels_last_inputs = {0}});
 }
 
 }  // namespace ofsdp::kernels::ops

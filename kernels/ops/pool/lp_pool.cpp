@@ -2,13 +2,17 @@
 // given. dx by ofsdp.LpPoolGrad(dy, x, y): dx = sum over the outputs that read it of
 // dy sign(x) |x|^(p-1) y^(1-p), 0 where y is 0.
 // https://onnx.ai/onnx/operators/onnx__LpPool.html
-#include "kernels/ops/pool/lp_pool.h"
-
+//
+// GlobalLpPool: [N, C, spatial...] -> [N, C, 1...], (sum of |x|^p)^(1/p) over the spatial axes:
+// LpPool with one window that covers x. https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html
+//
+// The kernels are plain loops over the window.
 #include <cmath>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -25,13 +29,42 @@ Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
   return std::vector{c.inputs[1]};
 }
 
-void grad(GradBuilder& b) { grad_lp_pool(b, b.attributes()); }
-
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return reference_lp_pool(c, c.attributes);
+// The attributes of the window and p: those of LpPool, or of one window that covers x.
+using WindowOf = Attributes (*)(const Attributes& attributes, const Shape& x);
+Attributes given_window(const Attributes& attributes, const Shape&) { return attributes; }
+Attributes global_window(const Attributes& attributes, const Shape& x) {
+  return {{"kernel_shape", std::vector<int64_t>(x.axes().begin() + 2, x.axes().end())},
+          {"p", attributes.i("p", 2)}};
 }
 
-// What a tap adds to dx, of dy, x and y.
+template <WindowOf window_of>
+void grad(GradBuilder& b) {
+  const Shape& x = b.desc(b.input(0)).shape;
+  const Attributes attributes = window_of(b.attributes(), x);
+  Attributes made = pool_attributes(attributes, known_pool(attributes, x), x);
+  made.set("p", attributes.i("p", 2));
+  b.set_grad(0, b.emit1("ofsdp.LpPoolGrad", {b.grad_output(0), b.input(0), b.output(0)}, made));
+}
+
+template <WindowOf window_of>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const RefTensor& x = c.inputs[0];
+  const Attributes attributes = window_of(c.attributes, x.desc.shape);
+  const Window w = known_pool(attributes, x.desc.shape);
+  const auto p = static_cast<double>(attributes.i("p", 2));
+  RefTensor y{c.output_descs[0],
+              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  for (int64_t plane = 0; plane < x.desc.shape.numel(0, 2); ++plane) {
+    for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
+      y.values[static_cast<size_t>(plane * w.out_size() + out)] +=
+          std::pow(std::abs(x.values[static_cast<size_t>(plane * w.in_size() + in)]), p);
+    });
+  }
+  for (double& v : y.values) v = std::pow(v, 1 / p);
+  return {y};
+}
+
+// Returns the derivative of y by the x of one tap.
 template <typename T>
 T slope(T x, T y, int64_t p) {
   if (y == 0 || x == 0) return 0;
@@ -61,6 +94,7 @@ template <typename T>
 T power(T x, int64_t p) {
   return p == 2 ? x * x : p == 1 ? std::abs(x) : std::pow(std::abs(x), static_cast<T>(p));
 }
+
 template <typename T>
 T root(T sum, int64_t p) {
   return p == 2 ? std::sqrt(sum) : p == 1 ? sum : std::pow(sum, 1 / static_cast<T>(p));
@@ -107,7 +141,16 @@ std::unique_ptr<Kernel> create_grad_of(const Problem& problem) {
   });
 }
 
-std::unique_ptr<Kernel> create(const Problem& p) { return make_lp_pool(p, p.attributes); }
+template <WindowOf window_of>
+std::unique_ptr<Kernel> create(const Problem& problem) {
+  const Shape& x = problem.in(0).shape;
+  const Attributes attributes = window_of(problem.attributes, x);
+  const Window w = known_pool(attributes, x);
+  const int64_t p = attributes.i("p", 2);
+  return problem.in(0).dtype == DType::kFloat64 ? make_forward<double>(w, x.numel(0, 2), p)
+                                                : make_forward<float>(w, x.numel(0, 2), p);
+}
+
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return p.in(0).dtype == DType::kFloat64 ? create_grad_of<double>(p) : create_grad_of<float>(p);
 }
@@ -152,58 +195,60 @@ std::vector<SampleCase> grad_samples() {
   return cases;
 }
 
-}  // namespace
-
-std::unique_ptr<Kernel> make_lp_pool(const Problem& problem, const Attributes& attributes) {
-  const Shape& x = problem.in(0).shape;
-  const Window w = known_pool(attributes, x);
-  const int64_t p = attributes.i("p", 2);
-  return problem.in(0).dtype == DType::kFloat64 ? make_forward<double>(w, x.numel(0, 2), p)
-                                                : make_forward<float>(w, x.numel(0, 2), p);
+// Plain, in float32 or float64.
+Acceptance accepts(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(p.all_dtype(DType::kFloat32) || p.all_dtype(DType::kFloat64),
+                   "not all float32 or all float64");
 }
 
-std::vector<RefTensor> reference_lp_pool(const ReferenceContext& c, const Attributes& attributes) {
-  const RefTensor& x = c.inputs[0];
-  const Window w = known_pool(attributes, x.desc.shape);
-  const auto p = static_cast<double>(attributes.i("p", 2));
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
-  for (int64_t plane = 0; plane < x.desc.shape.numel(0, 2); ++plane) {
-    for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
-      y.values[static_cast<size_t>(plane * w.out_size() + out)] +=
-          std::pow(std::abs(x.values[static_cast<size_t>(plane * w.in_size() + in)]), p);
-    });
+// --- GlobalLpPool ---
+
+Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
+  const Shape& x = c.inputs[0].shape;
+  if (x.rank() < 3 || x.rank() > 5 || x.numel(2, x.rank()) == 0) {
+    return input_error("expected [N, C, 1 to 3 spatial axes], found {}", c.inputs[0].text());
   }
-  for (double& v : y.values) v = std::pow(v, 1 / p);
-  return {y};
+  Shape y = x;
+  for (int axis = 2; axis < y.rank(); ++axis) y[axis] = 1;
+  return std::vector{TensorDesc{c.inputs[0].dtype, y}};
 }
 
-bool accepts_lp_pool(const Problem& p) {
-  return (p.all_dtype(DType::kFloat32) || p.all_dtype(DType::kFloat64)) && p.all_plain();
+std::vector<SampleCase> global_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
+          {.name = "cubes", .attributes = {{"p", int64_t{3}}}, .inputs = {{f, {2, 3, 11}}}},
+          {.name = "double", .inputs = {{DType::kFloat64, {2, 3, 4, 3, 2}}}},
+          {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
 }
 
-void grad_lp_pool(GradBuilder& b, const Attributes& attributes) {
-  const Shape& x = b.desc(b.input(0)).shape;
-  Attributes made = pool_attributes(attributes, known_pool(attributes, x), x);
-  made.set("p", attributes.i("p", 2));
-  b.set_grad(0, b.emit1("ofsdp.LpPoolGrad", {b.grad_output(0), b.input(0), b.output(0)}, made));
-}
+}  // namespace
 
 void add_lp_pool(Registry& registry) {
   registry.add({.name = "LpPool",
                 .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts_lp_pool, create}, in_float32<accepts_lp_pool, create>()},
+                .grad = grad<given_window>,
+                .reference = reference<given_window>,
+                .cpu = {{"loops", accepts, create<given_window>},
+                        in_float32<accepts, create<given_window>>()},
                 .samples = samples});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "LpPoolGrad",
-       .min_inputs = 3,
-       .infer = infer_grad,
-       .reference = grad_reference,
-       .cpu = {{"loops", accepts_lp_pool, create_grad}, in_float32<accepts_lp_pool, create_grad>()},
-       .samples = grad_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "LpPoolGrad",
+                .min_inputs = 3,
+                .infer = infer_grad,
+                .reference = grad_reference,
+                .cpu = {{"loops", accepts, create_grad}, in_float32<accepts, create_grad>()},
+                .samples = grad_samples});
+}
+
+void add_global_lp_pool(Registry& registry) {
+  registry.add({.name = "GlobalLpPool",
+                .infer = global_infer,
+                .grad = grad<global_window>,
+                .reference = reference<global_window>,
+                .cpu = {{"loops", accepts, create<global_window>},
+                        in_float32<accepts, create<global_window>>()},
+                .samples = global_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

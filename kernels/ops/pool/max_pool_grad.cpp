@@ -1,9 +1,9 @@
 // ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs whose winning tap
-// lies at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
+// is at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
 // Outputs are added in their order, so repeated runs give the same bits.
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pool/pool_shape.h"
 
@@ -135,14 +135,16 @@ class ScatterGrad {
 };
 
 template <typename T>
-bool accepts(const Problem& p) {
-  return p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout &&
-         p.in(0).dtype == dtype_of<T>();
+Acceptance accepts(const Problem& p) {
+  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout,
+                   "operands of several layouts");
 }
 
-bool accepts_channels_last(const Problem& p) {
-  return accepts<float>(p) && p.in(0).layout == Layout::kChannelsLast &&
-         p.in(1).dtype == DType::kUInt8;
+Acceptance accepts_channels_last(const Problem& p) {
+  if (p.in(0).layout != Layout::kChannelsLast) return Acceptance::refuse("not channels last");
+  if (p.in(1).dtype != DType::kUInt8) return Acceptance::refuse("a window of more than 255 taps");
+  return accepts<float>(p);
 }
 
 std::unique_ptr<Kernel> create_channels_last(const Problem& p) {
@@ -177,7 +179,7 @@ std::vector<SampleCase> samples() {
                                 {"x_shape", g.x.axes()}};
     const Window w = window_of(attributes);
     const Shape y = pool_output(w, g.x);
-    // A winner must lie inside x: of the taps that do, one by the output's number.
+    // A winner must be inside x: of the taps that are, one by the output's number.
     auto fill = [w](size_t input, std::vector<double>& values) {
       if (input != 1) return;
       std::vector<std::vector<int64_t>> inside(static_cast<size_t>(w.out_size()));
@@ -203,7 +205,7 @@ std::vector<SampleCase> samples() {
   return cases;
 }
 
-// Of MaxPool as the standard has it: the winners are its Indices, places in the whole of x.
+// For the MaxPool of the standard: the winners are its Indices, places in the whole of x.
 void max_pool_grad_body(BodyBuilder& b) {
   const Shape& shape = b.output_desc(0).shape;
   const Ref dy = b.input(0);

@@ -1,12 +1,140 @@
+// [Note: loops of MaxPool] The inner loops know no window: the caller lists the source elements
+// that compete. One vectorized loop serves both layouts.
 #include "kernels/ops/pool/max_pool_kernel.h"
 
-#include "kernels/cpu/parallel.h"
+#include <bit>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cpu/elementwise.h"
 #include "kernels/ops/pointwise/activation.h"
-#include "kernels/ops/pool/max_pool_loops.h"
 #include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// A block is up to kBlock outputs next to each other in y: channels of one position when
+// channels last, positions of one row when plain.
+constexpr int64_t kBlock = 64;
+constexpr int kTapsAtOnce = 32;
+
+struct Block {
+  float best[kBlock];
+  int32_t winner[kBlock];
+};
+
+struct Tap {
+  const float* src;  // of output 0 of the block; output i reads src[i * step]
+  int32_t number;
+  int64_t begin, end;  // the outputs for which this tap is inside x
+};
+
+struct TapList {
+  Tap taps[kTapsAtOnce];
+  int count = 0;
+  int64_t step = 1;
+};
+
+// [Note: four taps] Windows of 2 x 2 without padding, the usual case, need no block: the four
+// candidates of an output are compared in registers. Output i reads src[i * step + offset] for each
+// offset.
+struct FourTaps {
+  int64_t offsets[4];
+  int64_t step;
+  bool relu;
+};
+
+template <typename Step>
+[[gnu::always_inline]] inline void take_tap(const float* __restrict src, Step step, int32_t number,
+                                            int64_t n, float* __restrict best,
+                                            int32_t* __restrict winner) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = src[i * step];
+    const bool take = (v > best[i]) | (v != v) | (winner[i] < 0);  // larger, NaN, or the first
+    best[i] = take ? v : best[i];
+    winner[i] = take ? number : winner[i];
+  }
+}
+
+template <bool kRelu, typename Step>
+[[gnu::always_inline]] inline void compare_four(const float* __restrict src, const FourTaps& f,
+                                                Step step, int64_t n, float* __restrict dst,
+                                                uint8_t* __restrict winners) {
+  const float* src1 = src + f.offsets[1];
+  const float* src2 = src + f.offsets[2];
+  const float* src3 = src + f.offsets[3];
+  for (int64_t i = 0; i < n; ++i) {
+    float best = src[i * step];
+    int32_t winner = 0;
+    const float candidates[3] = {src1[i * step], src2[i * step], src3[i * step]};
+    for (int32_t t = 0; t < 3; ++t) {
+      // As masks: compilers turn the choice into a jump in rows too short for vectors.
+      const int32_t take = -int32_t{(candidates[t] > best) | (candidates[t] != candidates[t])};
+      const int32_t bits =
+          (std::bit_cast<int32_t>(best) & ~take) | (std::bit_cast<int32_t>(candidates[t]) & take);
+      best = std::bit_cast<float>(bits);
+      winner = (winner & ~take) | ((t + 1) & take);
+    }
+    if (kRelu) {
+      winner = best > 0.0f ? winner : kNoWinner;
+      best = best < 0.0f ? 0.0f : best;
+    }
+    dst[i] = best;
+    winners[i] = static_cast<uint8_t>(winner);
+  }
+}
+
+// Constant steps let the compiler use vector loads and shuffles.
+// The first of equal taps wins, NaN wins over all.
+OFSDP_MULTIARCH void take_taps(const TapList& list, Block& block) {
+  for (int t = 0; t < list.count; ++t) {
+    const Tap& tap = list.taps[t];
+    const float* src = tap.src + tap.begin * list.step;
+    const int64_t n = tap.end - tap.begin;
+    float* best = block.best + tap.begin;
+    int32_t* winner = block.winner + tap.begin;
+    if (list.step == 1) {
+      take_tap(src, std::integral_constant<int64_t, 1>(), tap.number, n, best, winner);
+    } else if (list.step == 2) {
+      take_tap(src, std::integral_constant<int64_t, 2>(), tap.number, n, best, winner);
+    } else {
+      take_tap(src, list.step, tap.number, n, best, winner);
+    }
+  }
+}
+
+OFSDP_MULTIARCH void start_block(Block& block) {
+  for (int64_t i = 0; i < kBlock; ++i) {
+    block.best[i] = -std::numeric_limits<float>::infinity();
+    block.winner[i] = kNoWinner;
+  }
+}
+
+// max(best, 0); no winner where that is 0.
+OFSDP_MULTIARCH void relu_block(Block& block) {
+  for (int64_t i = 0; i < kBlock; ++i) {
+    block.winner[i] = block.best[i] > 0.0f ? block.winner[i] : kNoWinner;
+    block.best[i] = block.best[i] < 0.0f ? 0.0f : block.best[i];
+  }
+}
+
+OFSDP_MULTIARCH void narrow_winners(const int32_t* winner, uint8_t* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<uint8_t>(winner[i]);
+}
+
+// four.step is 1 or 2.
+OFSDP_MULTIARCH void four_taps(const float* src, const FourTaps& f, int64_t n, float* dst,
+                               uint8_t* winners) {
+  const std::integral_constant<int64_t, 1> one;
+  const std::integral_constant<int64_t, 2> two;
+  if (f.step == 1) {
+    f.relu ? compare_four<true>(src, f, one, n, dst, winners)
+           : compare_four<false>(src, f, one, n, dst, winners);
+  } else {
+    f.relu ? compare_four<true>(src, f, two, n, dst, winners)
+           : compare_four<false>(src, f, two, n, dst, winners);
+  }
+}
 
 class MaxPool {
  public:
@@ -112,7 +240,7 @@ class MaxPool {
     }
   }
 
-  // The outputs v .. v+n-1 whose tap k of the last axis lies inside x, counted from v.
+  // The outputs v .. v+n-1 whose tap k of the last axis is inside x, counted from v.
   std::pair<int64_t, int64_t> outputs_inside(int64_t v, int64_t n, int64_t k) const {
     const int64_t stride = window_.strides[2];
     const int64_t first = window_.position(2, v, k);
@@ -122,7 +250,7 @@ class MaxPool {
     return {std::min(begin, n), std::min(end, n)};
   }
 
-  // f(list, number of the first tap of a row of taps, input row it lies in), then takes what is
+  // f(list, number of the first tap of a row of taps, its input row), then takes what is
   // listed.
   template <typename F>
   void for_rows(int64_t d, int64_t h, Block& block, int64_t step, const F& f) const {
@@ -182,10 +310,96 @@ class MaxPool {
   bool is_four_;
 };
 
+// --- rare types, by plain loops ---
+
+template <typename T>
+class AnyMaxPool {
+ public:
+  explicit AnyMaxPool(const Problem& p)
+      : window_(known_pool(p.attributes, p.in(0).shape)),
+        planes_(p.in(0).shape.numel(0, 2)),
+        channels_(p.in(0).layout == Layout::kChannelsLast ? p.in(0).shape[1] : 1),
+        column_major_(p.attributes.i("storage_order", 0) != 0),
+        indices_(p.has_out(1)),
+        winners_(p.has_out(2)),
+        narrow_(winner_dtype(window_.taps()) == DType::kUInt8) {}
+
+  Status operator()(const KernelArgs& a) const {
+    parallel_for(planes_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) plane(a, p);
+    });
+    return ok_status();
+  }
+
+ private:
+  void plane(const KernelArgs& a, int64_t p) const {
+    const Window& w = window_;
+    const int64_t image = p / channels_ * channels_, channel = p % channels_;
+    const T* x = a.in<T>(0) + image * w.in_size() + channel;
+    T* y = a.out<T>(0) + image * w.out_size() + channel;
+    int64_t current = -1;  // the output whose taps come
+    const auto start = [&](int64_t out) {
+      while (current < out) {
+        ++current;
+        y[current * channels_] = std::numeric_limits<T>::has_infinity
+                                     ? -std::numeric_limits<T>::infinity()
+                                     : std::numeric_limits<T>::lowest();
+        store(a, p, current, kNoWinner, 0);
+      }
+    };
+    bool found = false;
+    for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
+      if (out != current) found = false;
+      start(out);
+      const T v = x[in * channels_];
+      T& best = y[out * channels_];
+      if (found && !(v > best) && v == v) return;
+      found = true;
+      best = v;
+      store(a, p, out, tap, in);
+    });
+    start(w.out_size() - 1);
+  }
+
+  // Indices is plain whatever the layout of y.
+  void store(const KernelArgs& a, int64_t p, int64_t out, int64_t tap, int64_t in) const {
+    const Window& w = window_;
+    const int64_t place = p * w.in_size() + stored_place(w, in, column_major_);
+    if (indices_) a.out<int64_t>(1)[p * w.out_size() + out] = place;
+    const int64_t at = (p / channels_ * w.out_size() + out) * channels_ + p % channels_;
+    if (winners_ && narrow_) a.out<uint8_t>(2)[at] = static_cast<uint8_t>(tap);
+    if (winners_ && !narrow_) a.out<int32_t>(2)[at] = static_cast<int32_t>(tap);
+  }
+
+  Window window_;
+  int64_t planes_, channels_;
+  bool column_major_, indices_, winners_, narrow_;
+};
+
 }  // namespace
+
+bool has_pool_layouts(const Problem& p) {
+  return p.out(0).layout == p.in(0).layout &&
+         (!p.has_out(2) || p.out(2).layout == p.in(0).layout) &&
+         (!p.has_out(1) || p.out(1).layout == Layout::kPlain);
+}
 
 std::unique_ptr<Kernel> make_max_pool(const Problem& problem) {
   return make_kernel(MaxPool(problem));
+}
+
+Acceptance accepts_max_pool_loops(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  const bool known = dtype == DType::kFloat64 || dtype == DType::kInt8 || dtype == DType::kUInt8;
+  if (!known) return Acceptance::refuse("not float64, int8 or uint8");
+  if (has_relu(p.attributes)) return Acceptance::refuse("a fused activation");
+  return accept_if(has_pool_layouts(p), "operands of several layouts");
+}
+
+std::unique_ptr<Kernel> make_max_pool_loops(const Problem& p) {
+  if (p.in(0).dtype == DType::kFloat64) return make_kernel(AnyMaxPool<double>(p));
+  if (p.in(0).dtype == DType::kInt8) return make_kernel(AnyMaxPool<int8_t>(p));
+  return make_kernel(AnyMaxPool<uint8_t>(p));
 }
 
 }  // namespace ofsdp::kernels::ops

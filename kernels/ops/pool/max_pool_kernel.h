@@ -1,8 +1,7 @@
 // MaxPool's kernel for float32, 1 to 3 spatial axes, x and y both plain or both channels last.
 //
 // Takes x as input 0; gives y as output 0, Indices (plain, int64) as output 1 and winners as output
-// 2 when present. One vectorised loop serves both layouts: see the source. Owns: values. Threads:
-// as Kernel; rows of outputs are dealt to the pool. Errors: none.
+// 2 when present. Values. Threads: as Kernel; rows of outputs go to the pool. No errors.
 #pragma once
 
 #include <memory>
@@ -11,10 +10,13 @@
 
 namespace ofsdp::kernels::ops {
 
+// Whether y and winners have the layout of x, and Indices the plain one.
+bool has_pool_layouts(const Problem& problem);
+
 std::unique_ptr<Kernel> make_max_pool(const Problem& problem);
 
-// The same of other types (float64, int8, uint8), by plain loops and without an activation.
-bool accepts_max_pool_loops(const Problem& problem);
+// The same for other types (float64, int8, uint8), by plain loops and without an activation.
+Acceptance accepts_max_pool_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_max_pool_loops(const Problem& problem);
 
 }  // namespace ofsdp::kernels::ops

@@ -62,7 +62,7 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("Gather", {flat, b.input(1)}, {{"axis", int64_t{0}}}));
 }
 
-// Where place `at` of `from` lies in `to`.
+// Returns the place in `to` of place `at` of `from`.
 int64_t moved(const Shape& from, const Shape& to, int64_t at) {
   int64_t place = 0, step = 1;
   for (int axis = from.rank(); axis-- > 0;) {
@@ -84,7 +84,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
+Acceptance accepts(const Problem& p) { return accept_if(p.all_plain(), "not the plain layout"); }
 
 template <typename T>
 std::unique_ptr<Kernel> create_for(const Problem& p) {

@@ -1,4 +1,4 @@
-// What MaxPool and its gradient share: the numbers of the problem, and the winners that the forward
+// Shared by MaxPool and its gradient: the numbers of the problem, and the winners that the forward
 // leaves for the gradient.
 //
 // The winner of an output is the number of the tap, in row-major order of the window, that held the
@@ -19,10 +19,10 @@ Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
 Window known_pool(const Attributes& attributes, const Shape& x);
 Shape pool_output(const Window& window, const Shape& x);
 
-// What the gradient node carries: the window, x_shape.
+// The attributes of the gradient node: the window, x_shape.
 Attributes pool_attributes(const Attributes& attributes, const Window& window, const Shape& x);
 
-// The taps [begin, end) of kernel axis `axis` that lie inside x for output position `o`.
+// The taps [begin, end) of kernel axis `axis` that are inside x for output position `o`.
 std::pair<int64_t, int64_t> tap_range(const Window& window, size_t axis, int64_t o);
 
 // Place of spatial position `at` (row-major) as Indices counts it: storage_order 1 is column-major.

@@ -1,8 +1,38 @@
-#include "kernels/ops/recurrent/recurrent.h"
-
+// RNN: in each direction, h_t = f(W x_t + R h_{t-1} + b_W + b_R), f = tanh unless given; h_0 is
+// initial_h or 0. Y has every h_t, Y_h the last ones.
+// Backward from the last step, with dh the sum of dY_t and what comes from step t+1:
+//   da_t = dh f'(a_t),  dh_{t-1} = R^T da_t,
+//   dW = sum of da_t x_t^T,  dR = sum of da_t h_{t-1}^T,  db_W = db_R = sum of da_t,
+//   dx_t = W^T da_t
+// (ofsdp.RNNGrad, recurrent_kernel.h). f' is written with h_t, which the forward leaves.
+// https://onnx.ai/onnx/operators/onnx__RNN.html
+//
+// GRU: in each direction, with gates z, r, n (W, R and B in this order),
+//   z = f(W_z x + R_z h + b), r = f(W_r x + R_r h + b), b = W's bias and R's,
+//   n = g(W_n x + b_Wn + R_n (r h) + b_Rn),
+//   with linear_before_reset n = g(W_n x + b_Wn + r (R_n h + b_Rn)),
+//   h' = (1 - z) n + z h; f = sigmoid and g = tanh unless given.
+// Backward from the last step, with dh the gradient of h': dz = dh (h - n) f'(z),
+//   dn = dh (1 - z) g'(n), past the products dh z; then
+//   reset first: d(r h) = R_n^T dn, dr = d(r h) h f'(r), and d(r h) r goes to h;
+//   linear first, with q = R_n h + b_Rn: dr = dn q f'(r), dq = dn r;
+//   dW, dR, dB, dx as of RNN (ofsdp.GRUGrad).
+// https://onnx.ai/onnx/operators/onnx__GRU.html
+//
+// LSTM: in each direction, with gates i, o, f, c (W, R and B in this order), peepholes P (i, o, f):
+//   i = f(W_i x + R_i h + P_i C + b), f the same, c = g(W_c x + R_c h + b),
+//   C' = f C + i c,  o = f(W_o x + R_o h + P_o C' + b),  h' = o h(C');
+//   f = sigmoid, g = h = tanh unless given; input_forget: gate f = 1 - i.
+// Backward from the last step, with dh and dC the gradients of h' and C':
+//   do = dh h(C') f'(o), dC += dh o h'(C') + P_o do,
+//   di = dC c f'(i), df = dC C f'(f), dc = dC i g'(c), dC = dC f + P_i di + P_f df;
+//   dP_i = sum of di C, dP_f = sum of df C, dP_o = sum of do C';
+//   dW, dR, dB, dx as of RNN (ofsdp.LSTMGrad).
+// https://onnx.ai/onnx/operators/onnx__LSTM.html
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/recurrent/recurrent_reference.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/recurrent/recurrent_kernel.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -65,60 +95,105 @@ template <RecurrentKind kind>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   return reference_recurrent(kind, c);
 }
+
 template <RecurrentKind kind>
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return reference_recurrent_grad(kind, c);
 }
 
-bool accepts(const Problem& p) {
+Acceptance accepts(const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  return (dtype == DType::kFloat32 || dtype == DType::kFloat64) && p.all_plain();
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat64) {
+    return Acceptance::refuse("not float32 or float64");
+  }
+  return accept_if(p.all_plain(), "not the plain layout");
 }
 
 template <RecurrentKind kind>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_recurrent(known_recurrent(kind, p.attributes, p.inputs), p);
 }
+
 template <RecurrentKind kind>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
 }
 
-template <RecurrentKind kind>
-void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*samples)(),
-         std::vector<SampleCase> (*grad_samples)()) {
-  registry.add({.name = name,
-                .min_inputs = 3,
-                .first_opset = kind == RecurrentKind::kRnn ? 1 : 7,
-                .infer = infer<kind>,
-                .grad = grad<kind>,
-                .reference = reference<kind>,
-                .cpu = {{"products", accepts, create<kind>}, in_float32<accepts, create<kind>>()},
-                .samples = samples});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = name + "Grad",
-       .min_inputs = 3,
-       .infer = infer_grad,
-       .reference = grad_reference<kind>,
-       .cpu = {{"products", accepts, create_grad<kind>}, in_float32<accepts, create_grad<kind>>()},
-       .samples = grad_samples});
+// --- samples ---
+
+// The optional inputs of a sample.
+enum Given : unsigned { kNothing = 0, kBias = 1, kLengths = 2, kInitial = 4, kPeepholes = 8 };
+
+struct RecurrentSample {
+  std::string name;
+  int64_t steps, batch, in, hidden;
+  Attributes attributes = {};
+  unsigned given = kNothing;
+};
+
+// The samples that every kind has.
+std::vector<RecurrentSample> common_recurrent_samples() {
+  const auto direction = [](const char* name) {
+    return Attributes{{"direction", std::string(name)}};
+  };
+  Attributes batch_first = direction("bidirectional");
+  batch_first.set("layout", int64_t{1});
+  return {{"plain", 4, 3, 5, 6},
+          {"wide", 3, 20, 33, 70, {}, kBias},
+          {"reverse", 3, 2, 4, 5, direction("reverse"), kBias | kInitial},
+          {"two_ways", 4, 3, 2, 3, direction("bidirectional"), kBias | kLengths | kInitial},
+          {"batch_first", 4, 3, 2, 3, batch_first, kBias | kLengths | kInitial},
+          {"clipped", 3, 2, 4, 5, {{"clip", 0.9f}}, kBias},
+          {"one", 1, 1, 1, 1, {}, kBias},
+          {"empty_batch", 2, 0, 3, 2}};
 }
 
-}  // namespace
-
-void add_recurrent(Registry& registry, RecurrentKind kind, std::vector<SampleCase> (*samples)(),
-                   std::vector<SampleCase> (*grad_samples)()) {
-  switch (kind) {
-    case RecurrentKind::kRnn:
-      return add<RecurrentKind::kRnn>(registry, "RNN", samples, grad_samples);
-    case RecurrentKind::kGru:
-      return add<RecurrentKind::kGru>(registry, "GRU", samples, grad_samples);
-    case RecurrentKind::kLstm:
-      return add<RecurrentKind::kLstm>(registry, "LSTM", samples, grad_samples);
+std::vector<SampleCase> recurrent_samples(RecurrentKind kind,
+                                          const std::vector<RecurrentSample>& list) {
+  const DType f = DType::kFloat32;
+  std::vector<SampleCase> cases;
+  for (const RecurrentSample& r : list) {
+    const int64_t d = r.attributes.s("direction", "") == "bidirectional" ? 2 : 1;
+    const bool lstm = kind == RecurrentKind::kLstm;
+    const int64_t rows = (lstm ? 4 : kind == RecurrentKind::kGru ? 3 : 1) * r.hidden;
+    const bool swapped = r.attributes.i("layout", 0) != 0;
+    const Shape states = swapped ? Shape{r.batch, d, r.hidden} : Shape{d, r.batch, r.hidden};
+    SampleCase made{.name = r.name, .attributes = r.attributes};
+    made.attributes.set("hidden_size", r.hidden);
+    made.inputs.resize(lstm ? 8 : 6);
+    made.inputs[kX] = {f, swapped ? Shape{r.batch, r.steps, r.in} : Shape{r.steps, r.batch, r.in}};
+    made.inputs[kW] = {f, {d, rows, r.in}};
+    made.inputs[kR] = {f, {d, rows, r.hidden}};
+    if (r.given & kBias) made.inputs[kB] = {f, {d, 2 * rows}};
+    if (r.given & kLengths) made.inputs[kLens] = {DType::kInt32, {r.batch}};
+    if (r.given & kInitial) made.inputs[kInitialH] = {f, states};
+    if ((r.given & kInitial) && lstm) made.inputs[kInitialC] = {f, states};
+    if (r.given & kPeepholes) made.inputs[kP] = {f, {d, 3 * r.hidden}};
+    made.fill = [steps = r.steps](size_t input, std::vector<double>& values) {
+      for (size_t i = 0; input == kLens && i < values.size(); ++i) {
+        values[i] = static_cast<double>((i * 2 + 1) % static_cast<size_t>(steps + 1));
+      }
+    };
+    made.num_outputs = lstm ? 3 : 2;
+    cases.push_back(made);
+    made.name += "_saved";
+    ++made.num_outputs;
+    made.check_grad = false;
+    if ((r.given & kLengths) || r.in == 33) cases.push_back(made);
   }
+  for (DType dtype : {DType::kFloat64, DType::kFloat16}) {
+    cases.push_back(cases[0]);
+    cases.back().name = dtype_name(dtype);
+    for (TensorDesc& desc : cases.back().inputs) {
+      if (desc.present()) desc.dtype = dtype;
+    }
+    if (dtype == DType::kFloat16) cases.back().tolerance = 4e-3;
+    if (dtype == DType::kFloat16) cases.back().check_grad = false;
+  }
+  return cases;
 }
 
+// The samples of the gradient: those of the operator, with everything given and everything wanted.
 std::vector<SampleCase> recurrent_grad_samples(RecurrentKind kind,
                                                const std::vector<SampleCase>& forward) {
   std::vector<SampleCase> cases;
@@ -145,94 +220,78 @@ std::vector<SampleCase> recurrent_grad_samples(RecurrentKind kind,
   return cases;
 }
 
-std::vector<RecurrentSample> common_recurrent_samples() {
-  const auto direction = [](const char* name) {
-    return Attributes{{"direction", std::string(name)}};
+std::vector<SampleCase> rnn_samples() {
+  std::vector<RecurrentSample> list = common_recurrent_samples();
+  const auto with = [&list](const char* name, const char* activation, Attributes attributes = {}) {
+    attributes.set("activations", std::vector<std::string>{activation});
+    list.push_back({name, 3, 2, 4, 5, attributes, kBias});
   };
-  Attributes batch_first = direction("bidirectional");
-  batch_first.set("layout", int64_t{1});
-  return {{.name = "plain", .steps = 4, .batch = 3, .in = 5, .hidden = 6},
-          {.name = "wide", .steps = 3, .batch = 20, .in = 33, .hidden = 70, .bias = true},
-          {.name = "reverse",
-           .steps = 3,
-           .batch = 2,
-           .in = 4,
-           .hidden = 5,
-           .attributes = direction("reverse"),
-           .bias = true,
-           .initial = true},
-          {.name = "two_ways",
-           .steps = 4,
-           .batch = 3,
-           .in = 2,
-           .hidden = 3,
-           .attributes = direction("bidirectional"),
-           .bias = true,
-           .lens = true,
-           .initial = true},
-          {.name = "batch_first",
-           .steps = 4,
-           .batch = 3,
-           .in = 2,
-           .hidden = 3,
-           .attributes = batch_first,
-           .bias = true,
-           .lens = true,
-           .initial = true},
-          {.name = "clipped",
-           .steps = 3,
-           .batch = 2,
-           .in = 4,
-           .hidden = 5,
-           .attributes = {{"clip", 0.9f}},
-           .bias = true},
-          {.name = "one", .steps = 1, .batch = 1, .in = 1, .hidden = 1, .bias = true},
-          {.name = "empty_batch", .steps = 2, .batch = 0, .in = 3, .hidden = 2}};
+  with("relu", "Relu");
+  with("affine", "Affine",
+       {{"activation_alpha", std::vector<float>{0.4f}},
+        {"activation_beta", std::vector<float>{0.1f}}});
+  with("leaky_relu", "LeakyRelu", {{"activation_alpha", std::vector<float>{0.2f}}});
+  with("thresholded_relu", "ThresholdedRelu", {{"activation_alpha", std::vector<float>{0.3f}}});
+  with("scaled_tanh", "ScaledTanh",
+       {{"activation_alpha", std::vector<float>{1.5f}},
+        {"activation_beta", std::vector<float>{0.7f}}});
+  with("hard_sigmoid", "HardSigmoid");
+  with("elu", "Elu", {{"activation_alpha", std::vector<float>{0.8f}}});
+  with("softsign", "Softsign");
+  with("softplus", "Softplus");
+  with("sigmoid", "sigmoid");
+  return recurrent_samples(RecurrentKind::kRnn, list);
 }
 
-std::vector<SampleCase> recurrent_samples(RecurrentKind kind,
-                                          const std::vector<RecurrentSample>& list) {
-  const DType f = DType::kFloat32;
-  std::vector<SampleCase> cases;
-  for (const RecurrentSample& r : list) {
-    const int64_t d = r.attributes.s("direction", "") == "bidirectional" ? 2 : 1;
-    const bool lstm = kind == RecurrentKind::kLstm;
-    const int64_t rows = (lstm ? 4 : kind == RecurrentKind::kGru ? 3 : 1) * r.hidden;
-    const bool swapped = r.attributes.i("layout", 0) != 0;
-    const Shape states = swapped ? Shape{r.batch, d, r.hidden} : Shape{d, r.batch, r.hidden};
-    SampleCase made{.name = r.name, .attributes = r.attributes};
-    made.attributes.set("hidden_size", r.hidden);
-    made.inputs.resize(lstm ? 8 : 6);
-    made.inputs[kX] = {f, swapped ? Shape{r.batch, r.steps, r.in} : Shape{r.steps, r.batch, r.in}};
-    made.inputs[kW] = {f, {d, rows, r.in}};
-    made.inputs[kR] = {f, {d, rows, r.hidden}};
-    if (r.bias) made.inputs[kB] = {f, {d, 2 * rows}};
-    if (r.lens) made.inputs[kLens] = {DType::kInt32, {r.batch}};
-    if (r.initial) made.inputs[kInitialH] = {f, states};
-    if (r.initial && lstm) made.inputs[kInitialC] = {f, states};
-    if (r.peepholes) made.inputs[kP] = {f, {d, 3 * r.hidden}};
-    made.fill = [steps = r.steps](size_t input, std::vector<double>& values) {
-      for (size_t i = 0; input == kLens && i < values.size(); ++i) {
-        values[i] = static_cast<double>((i * 2 + 1) % static_cast<size_t>(steps + 1));
-      }
-    };
-    made.num_outputs = lstm ? 3 : 2;
-    cases.push_back(made);
-    made.name += "_saved";
-    ++made.num_outputs;
-    made.check_grad = false;
-    if (r.lens || r.in == 33) cases.push_back(made);
+std::vector<SampleCase> gru_samples() {
+  std::vector<RecurrentSample> list = common_recurrent_samples();
+  for (RecurrentSample r : common_recurrent_samples()) {
+    r.attributes.set("linear_before_reset", int64_t{1});
+    r.name = "linear_" + r.name;
+    list.push_back(r);
   }
-  for (DType dtype : {DType::kFloat64, DType::kFloat16}) {
-    cases.push_back(cases[0]);
-    cases.back().name = dtype_name(dtype);
-    for (TensorDesc& desc : cases.back().inputs) {
-      if (desc.present()) desc.dtype = dtype;
-    }
-    if (dtype == DType::kFloat16) cases.back().tolerance = 4e-3;
-    if (dtype == DType::kFloat16) cases.back().check_grad = false;
-  }
-  return cases;
+  const Attributes named{{"activations", std::vector<std::string>{"HardSigmoid", "Softsign"}}};
+  list.push_back({"activations", 3, 2, 4, 5, named, kBias});
+  return recurrent_samples(RecurrentKind::kGru, list);
 }
+
+std::vector<SampleCase> lstm_samples() {
+  std::vector<RecurrentSample> list = common_recurrent_samples();
+  const Attributes both{{"direction", std::string("bidirectional")}};
+  const Attributes coupled{{"input_forget", int64_t{1}}};
+  const Attributes named{
+      {"activations", std::vector<std::string>{"HardSigmoid", "Softsign", "Elu"}}};
+  list.push_back({"peepholes", 4, 3, 4, 5, both, kBias | kLengths | kInitial | kPeepholes});
+  list.push_back({"coupled", 3, 2, 4, 5, coupled, kBias | kInitial | kPeepholes});
+  list.push_back({"activations", 3, 2, 4, 5, named, kBias});
+  return recurrent_samples(RecurrentKind::kLstm, list);
+}
+
+// The operator, and its gradient in our own domain under the name of the operator and "Grad".
+template <RecurrentKind kind>
+void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*samples)()) {
+  registry.add({.name = name,
+                .min_inputs = 3,
+                .first_opset = kind == RecurrentKind::kRnn ? 1 : 7,
+                .infer = infer<kind>,
+                .grad = grad<kind>,
+                .reference = reference<kind>,
+                .cpu = {{"products", accepts, create<kind>}, in_float32<accepts, create<kind>>()},
+                .samples = samples});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = name + "Grad",
+       .min_inputs = 3,
+       .infer = infer_grad,
+       .reference = grad_reference<kind>,
+       .cpu = {{"products", accepts, create_grad<kind>}, in_float32<accepts, create_grad<kind>>()},
+       .samples = [samples] { return recurrent_grad_samples(kind, samples()); }});
+}
+
+}  // namespace
+
+void add_rnn(Registry& registry) { add<RecurrentKind::kRnn>(registry, "RNN", rnn_samples); }
+void add_gru(Registry& registry) { add<RecurrentKind::kGru>(registry, "GRU", gru_samples); }
+void add_lstm(Registry& registry) { add<RecurrentKind::kLstm>(registry, "LSTM", lstm_samples); }
 
 }  // namespace ofsdp::kernels::ops

@@ -2,15 +2,10 @@
 // with the result y, which is all that is kept. With a clip c the argument is bounded to -c .. c
 // first; the derivative is 0 where that happened.
 //
-// Owns: values. Threads: any.
+// Values; any thread.
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
-
-#include "kernels/core/attributes.h"
-
 namespace ofsdp::kernels::ops {
 
 struct GateActivation {
@@ -30,17 +25,7 @@ struct GateActivation {
   Kind kind = Kind::kTanh;
   float alpha = 0, beta = 0;
   float clip = 0;  // 0: none
-
-  GateActivation without_clip() const {
-    GateActivation made = *this;
-    made.clip = 0;
-    return made;
-  }
 };
-
-// `defaults` are the names when attribute activations is absent.
-Result<std::vector<GateActivation>> gate_activations(const Attributes& attributes,
-                                                     std::vector<std::string> defaults);
 
 // The definition, one value.
 double reference_activation(const GateActivation& activation, double x);

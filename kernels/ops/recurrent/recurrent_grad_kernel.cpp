@@ -2,14 +2,244 @@
 #include <algorithm>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/recurrent/recurrent_kernel.h"
-#include "kernels/ops/recurrent/recurrent_operands.h"
-#include "kernels/ops/recurrent/recurrent_parameter_grad.h"
-#include "kernels/ops/recurrent/recurrent_product.h"
-#include "kernels/ops/recurrent/recurrent_rows.h"
+#include "kernels/ops/recurrent/recurrent_parts.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// --- one row (a sample at one step) of the gates ---
+//
+// A row of gates holds G rows of `n` = H values one after another, in ONNX's order.
+
+template <typename T>
+struct BackwardRow {
+  int64_t n;
+  const GateActivation *f, *g, *h;
+  const T* saved;
+  const T* before;       // h of the step before
+  const T* cell_before;  // LSTM: C of the step before
+  const T* peep;
+  T* diff_state;      // gradient of h: in that of this step, out what goes past the product with R
+  T* diff_cell;       // LSTM: gradient of C, in and out
+  T* diff_gates;      // out: gradient of X W^T + b
+  T* diff_recurrent;  // GRU: out: gradient of h R^T (for the reset before the product: of r h, in)
+  T* scratch;         // n values
+  bool input_forget;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline void rnn_grad(const BackwardRow<T>& r) {
+  T *d = r.diff_gates, *dh = r.diff_state;
+  loop(r.n, [=](int64_t k) {
+    d[k] = dh[k];
+    dh[k] = 0;
+  });
+  activate_grad(*r.f, r.saved, d, r.n);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void lstm_grad(const BackwardRow<T>& r) {
+  const int64_t n = r.n;
+  const T *i = r.saved, *o = i + n, *f = o + n, *c = f + n, *cell = c + n, *before = r.cell_before;
+  T *di = r.diff_gates, *d_o = di + n, *df = d_o + n, *dc = df + n;
+  T *dh = r.diff_state, *d_cell = r.diff_cell, *h = r.scratch;
+  const T* p = r.peep;
+  loop(n, [=](int64_t k) { h[k] = cell[k]; });
+  activate(*r.h, h, n);
+  loop(n, [=](int64_t k) {
+    d_o[k] = dh[k] * h[k];
+    dh[k] *= o[k];
+  });
+  activate_grad(*r.f, o, d_o, n);
+  activate_grad(*r.h, h, dh, n);
+  loop(n, [=](int64_t k) { d_cell[k] += dh[k]; });
+  if (p != nullptr) loop(n, [=](int64_t k) { d_cell[k] += d_o[k] * p[n + k]; });
+  if (r.input_forget) {
+    loop(n, [=](int64_t k) {
+      di[k] = d_cell[k] * (c[k] - before[k]);
+      df[k] = 0;
+    });
+  } else {
+    loop(n, [=](int64_t k) {
+      di[k] = d_cell[k] * c[k];
+      df[k] = d_cell[k] * before[k];
+    });
+    activate_grad(*r.f, f, df, n);
+  }
+  activate_grad(*r.f, i, di, n);
+  loop(n, [=](int64_t k) {
+    dc[k] = d_cell[k] * i[k];
+    d_cell[k] *= f[k];
+    dh[k] = 0;
+  });
+  activate_grad(*r.g, c, dc, n);
+  if (p == nullptr) return;
+  loop(n, [=](int64_t k) { d_cell[k] += di[k] * p[k] + df[k] * p[2 * n + k]; });
+}
+
+// Shared by both GRUs: gradients of z and n, and of the state past the product.
+template <typename T>
+[[gnu::always_inline]] inline void gru_first_grad(const BackwardRow<T>& r) {
+  const int64_t n = r.n;
+  const T *z = r.saved, *c = z + 2 * n, *before = r.before;
+  T *dz = r.diff_gates, *dc = dz + 2 * n, *dh = r.diff_state;
+  loop(n, [=](int64_t k) {
+    dz[k] = dh[k] * (before[k] - c[k]);
+    dc[k] = dh[k] * (T{1} - z[k]);
+    dh[k] *= z[k];
+  });
+  activate_grad(*r.f, z, dz, n);
+  activate_grad(*r.g, c, dc, n);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void gru_grad(const BackwardRow<T>& r) {
+  gru_first_grad(r);
+  const int64_t n = r.n;
+  const T *reset = r.saved + n, *q = r.saved + 3 * n;
+  T *dz = r.diff_gates, *dr = dz + n, *dc = dr + n, *rec = r.diff_recurrent;
+  loop(n, [=](int64_t k) { dr[k] = dc[k] * q[k]; });
+  activate_grad(*r.f, reset, dr, n);
+  loop(n, [=](int64_t k) {
+    rec[k] = dz[k];
+    rec[n + k] = dr[k];
+    rec[2 * n + k] = dc[k] * reset[k];
+  });
+}
+
+// Reset first: the gradient of r, when diff_recurrent holds that of r h.
+template <typename T>
+[[gnu::always_inline]] inline void gru_reset_grad(const BackwardRow<T>& r) {
+  const int64_t n = r.n;
+  const T *reset = r.saved + n, *before = r.before, *d = r.diff_recurrent;
+  T *dr = r.diff_gates + n, *dh = r.diff_state;
+  loop(n, [=](int64_t k) {
+    dr[k] = d[k] * before[k];
+    dh[k] += d[k] * reset[k];
+  });
+  activate_grad(*r.f, reset, dr, n);
+}
+
+OFSDP_ROW(rnn_grad, BackwardRow)
+OFSDP_ROW(lstm_grad, BackwardRow)
+OFSDP_ROW(gru_grad, BackwardRow)
+OFSDP_ROW(gru_first_grad, BackwardRow)
+OFSDP_ROW(gru_reset_grad, BackwardRow)
+
+// --- the gradients of X, W, R, B and P in one direction, from those of the gates of its steps ---
+//
+// See [Note: recurrent kernels]. `scratch` has workspace_bytes().
+
+template <typename T>
+RecurrentProduct<T> made(MatrixProduct p, bool transpose_a,
+                         MatrixProduct::Addend addend = MatrixProduct::Addend::kNone) {
+  p.transpose_a = transpose_a;
+  p.addend = addend;
+  return RecurrentProduct<T>(p);
+}
+
+template <typename T>
+struct RecurrentSteps {  // rows of all steps and samples, [T B, ...]
+  const T* x;
+  const T* gates;      // gradients of X W^T + b
+  const T* recurrent;  // gradients of h R^T; of a GRU with the reset first only of z and r
+  const T* last;       // there: that of n
+  const T* reset;      // there: r h
+  const T* before;     // h of the step before
+  const T* zeros;      // [H]
+};
+
+template <typename T>
+class RecurrentParameterGrad {
+ public:
+  RecurrentParameterGrad(const RecurrentShape& s, const Problem& p)
+      : s_(s),
+        diff_w_(is_wanted(p, kDiffW)),
+        diff_r_(is_wanted(p, kDiffR)),
+        diff_b_(is_wanted(p, kDiffB)),
+        diff_p_(is_wanted(p, kDiffP)) {
+    const DType dtype = dtype_of<T>();
+    const int64_t rows = s_.steps * s_.batch, h = s_.hidden;
+    const MatrixProduct x = plain_product(dtype, rows, s_.width(), s_.in);
+    to_x_ = made<T>(x, false);
+    add_to_x_ = made<T>(x, false, MatrixProduct::Addend::kAccumulate);
+    to_w_ = made<T>(plain_product(dtype, s_.width(), rows, s_.in), true);
+    to_r_ = made<T>(plain_product(dtype, s_.recurrent_width(), rows, h), true);
+    if (s_.resets_first()) to_r_n_ = made<T>(plain_product(dtype, h, rows, h), true);
+  }
+
+  size_t workspace_bytes() const {
+    return std::max({to_x_.workspace_bytes(), add_to_x_.workspace_bytes(), to_w_.workspace_bytes(),
+                     to_r_.workspace_bytes(), to_r_n_.workspace_bytes()});
+  }
+
+  // The second direction adds to `diff_x`, which may be null; the rest goes to outputs of `a`.
+  Status run(const KernelArgs& a, int64_t d, const RecurrentSteps<T>& steps, T* diff_x,
+             std::byte* scratch) {
+    const int64_t width = s_.width();
+    if (diff_x != nullptr) {
+      OFSDP_RETURN_IF_ERROR(
+          (d == 0 ? to_x_ : add_to_x_)
+              .run(steps.gates, a.in<T>(kW) + d * width * s_.in, nullptr, diff_x, scratch));
+    }
+    OFSDP_RETURN_IF_ERROR(weights(a, d, steps, scratch));
+    if (diff_b_) bias(steps, a.out<T>(kDiffB) + d * 2 * width);
+    if (diff_p_) peepholes(a, d, steps, a.out<T>(kDiffP) + d * 3 * s_.hidden);
+    return ok_status();
+  }
+
+ private:
+  Status weights(const KernelArgs& a, int64_t d, const RecurrentSteps<T>& steps,
+                 std::byte* scratch) {
+    const int64_t h = s_.hidden, width = s_.width();
+    if (diff_w_) {
+      OFSDP_RETURN_IF_ERROR(
+          to_w_.run(steps.gates, steps.x, nullptr, a.out<T>(kDiffW) + d * width * s_.in, scratch));
+    }
+    if (!diff_r_) return ok_status();
+    T* dr = a.out<T>(kDiffR) + d * width * h;
+    OFSDP_RETURN_IF_ERROR(to_r_.run(steps.recurrent, steps.before, nullptr, dr, scratch));
+    if (!s_.resets_first()) return ok_status();
+    return to_r_n_.run(steps.last, steps.reset, nullptr, dr + 2 * h * h, scratch);
+  }
+
+  void bias(const RecurrentSteps<T>& steps, T* db) const {
+    const int64_t width = s_.width();
+    std::fill_n(db, 2 * width, T{0});
+    const T* gates = steps.gates;
+    const T* recurrent = s_.linear_before_reset ? steps.recurrent : gates;
+    for (int64_t row = 0; row < s_.steps * s_.batch; ++row) {
+      for (int64_t k = 0; k < width; ++k) {
+        db[k] += gates[row * width + k];
+        db[width + k] += recurrent[row * width + k];
+      }
+    }
+  }
+
+  void peepholes(const KernelArgs& a, int64_t d, const RecurrentSteps<T>& steps, T* dp) const {
+    const int64_t h = s_.hidden;
+    std::fill_n(dp, 3 * h, T{0});
+    for (int64_t t = 0; t < s_.steps; ++t) {
+      for (int64_t b = 0; b < s_.batch; ++b) {
+        if (!is_active(s_, a, t, b)) continue;
+        const T* before = cell_before(s_, a, d, t, b, steps.zeros);
+        const T* cell = a.in<T>(kSaved) + s_.saved_at(t, d, b) + 4 * h;
+        const T* gates = steps.gates + (t * s_.batch + b) * s_.width();
+        for (int64_t k = 0; k < h; ++k) {
+          dp[k] += gates[k] * before[k];
+          dp[h + k] += gates[h + k] * cell[k];
+          dp[2 * h + k] += gates[2 * h + k] * before[k];
+        }
+      }
+    }
+  }
+
+  RecurrentShape s_;
+  bool diff_w_, diff_r_, diff_b_, diff_p_;  // wanted
+  RecurrentProduct<T> to_x_, add_to_x_, to_w_, to_r_, to_r_n_;
+};
+
+// --- the kernel ---
 
 template <typename T>
 class Backward final : public Kernel {
@@ -145,7 +375,7 @@ class Backward final : public Kernel {
     return made;
   }
 
-  // f(b) for every sample, dealt to the threads.
+  // f(b) for every sample, spread over the threads.
   template <typename F>
   void each_sample(const F& f) const {
     parallel_for(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,

@@ -2,14 +2,109 @@
 
 #include <cstring>
 
-#include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/recurrent/recurrent_operands.h"
-#include "kernels/ops/recurrent/recurrent_product.h"
-#include "kernels/ops/recurrent/recurrent_rows.h"
+#include "kernels/ops/recurrent/recurrent_parts.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// --- one row (a sample at one step) of the gates ---
+//
+// A row of gates holds G rows of `n` = H values one after another, in ONNX's order.
+
+template <typename T>
+struct ForwardRow {
+  int64_t n;
+  const GateActivation *f, *g, *h;
+  T* gates;         // X W^T + b; becomes the gates
+  T* recurrent;     // h R^T; scratch afterwards
+  T* state;         // h, in place
+  T* cell;          // LSTM's C, in place
+  const T* peep;    // LSTM's P or null
+  const T* bias_n;  // GRU: R_n's bias, added before the reset
+  bool input_forget;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline void rnn(const ForwardRow<T>& r) {
+  T *a = r.gates, *rec = r.recurrent, *h = r.state;
+  loop(r.n, [=](int64_t i) { a[i] += rec[i]; });
+  activate(*r.f, a, r.n);
+  loop(r.n, [=](int64_t i) { h[i] = a[i]; });
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void lstm(const ForwardRow<T>& r) {
+  const int64_t n = r.n;
+  T *i = r.gates, *o = i + n, *f = o + n, *c = f + n, *cell = r.cell, *rec = r.recurrent;
+  T* state = r.state;
+  const T* p = r.peep;
+  loop(4 * n, [=](int64_t k) { i[k] += rec[k]; });
+  if (p != nullptr) {
+    loop(n, [=](int64_t k) {
+      i[k] += p[k] * cell[k];
+      f[k] += p[2 * n + k] * cell[k];
+    });
+  }
+  activate(*r.f, i, n);
+  if (r.input_forget) {
+    loop(n, [=](int64_t k) { f[k] = T{1} - i[k]; });
+  } else {
+    activate(*r.f, f, n);
+  }
+  activate(*r.g, c, n);
+  loop(n, [=](int64_t k) {
+    cell[k] = f[k] * cell[k] + i[k] * c[k];
+    rec[k] = cell[k];
+  });
+  if (p != nullptr) loop(n, [=](int64_t k) { o[k] += p[n + k] * cell[k]; });
+  activate(*r.f, o, n);
+  activate(*r.h, rec, n);
+  loop(n, [=](int64_t k) { state[k] = o[k] * rec[k]; });
+}
+
+// Linear before reset: recurrent's last third becomes q.
+template <typename T>
+[[gnu::always_inline]] inline void gru(const ForwardRow<T>& r) {
+  const int64_t n = r.n;
+  T *z = r.gates, *reset = z + n, *c = reset + n, *rec = r.recurrent, *q = rec + 2 * n;
+  T* state = r.state;
+  const T* bias = r.bias_n;
+  loop(2 * n, [=](int64_t k) { z[k] += rec[k]; });
+  activate(*r.f, z, 2 * n);
+  if (bias != nullptr) loop(n, [=](int64_t k) { q[k] += bias[k]; });
+  loop(n, [=](int64_t k) { c[k] += reset[k] * q[k]; });
+  activate(*r.g, c, n);
+  loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
+}
+
+// Reset first: gates z and r, and r h into recurrent's first third. gru_last does the rest, when
+// recurrent holds the product of that with R_n^T.
+template <typename T>
+[[gnu::always_inline]] inline void gru_reset(const ForwardRow<T>& r) {
+  const int64_t n = r.n;
+  T *z = r.gates, *reset = z + n, *rec = r.recurrent, *state = r.state;
+  loop(2 * n, [=](int64_t k) { z[k] += rec[k]; });
+  activate(*r.f, z, 2 * n);
+  loop(n, [=](int64_t k) { rec[k] = reset[k] * state[k]; });
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void gru_last(const ForwardRow<T>& r) {
+  const int64_t n = r.n;
+  T *z = r.gates, *c = z + 2 * n, *rec = r.recurrent, *state = r.state;
+  loop(n, [=](int64_t k) { c[k] += rec[k]; });
+  activate(*r.g, c, n);
+  loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
+}
+
+OFSDP_ROW(rnn, ForwardRow)
+OFSDP_ROW(lstm, ForwardRow)
+OFSDP_ROW(gru, ForwardRow)
+OFSDP_ROW(gru_reset, ForwardRow)
+OFSDP_ROW(gru_last, ForwardRow)
+
+// --- the kernel ---
 
 template <typename T>
 class Forward final : public Kernel {
@@ -143,7 +238,7 @@ class Forward final : public Kernel {
   }
 
   // The product with R_n wants rows of r h that follow each other: they go to the saved part of
-  // the recurrent array, behind the 2 H of each row.
+  // the recurrent array, after the 2 H of each row.
   Status reset_first(const KernelArgs& a, int64_t d, int64_t t, const T* r) {
     const int64_t h = s_.hidden;
     each_row(a, d, t, 2 * h, [](const auto& row) { gru_reset_row(row); });

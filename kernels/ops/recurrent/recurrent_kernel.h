@@ -7,7 +7,7 @@
 // [Note: recurrent kernels] One matrix product makes X W^T of all steps, then each step has one (a
 // GRU with its reset before the product: two) of the states with R^T, and the gates row by row.
 // Backward each step multiplies the gates' gradients with R; those of W, R and X are products over
-// all steps at the end. Owns: values. Threads: as Kernel. Errors: none.
+// all steps at the end. Threads: as Kernel. No errors.
 #pragma once
 
 #include <memory>
@@ -36,5 +36,13 @@ enum RecurrentGradient : size_t { kDiffX, kDiffW, kDiffR, kDiffB, kDiffH0, kDiff
 
 std::unique_ptr<Kernel> make_recurrent(const RecurrentShape& shape, const Problem& problem);
 std::unique_ptr<Kernel> make_recurrent_grad(const RecurrentShape& shape, const Problem& problem);
+
+// The operators again, in double and a value at a time: the oracle of the tests
+// (recurrent_reference.cpp). Returns ONNX's outputs and the saved values. The gradient has no
+// definition of its own: its reference is the float64 kernel, which the tests hold against finite
+// differences of reference_recurrent.
+std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceContext& context);
+std::vector<RefTensor> reference_recurrent_grad(RecurrentKind kind,
+                                                const ReferenceContext& context);
 
 }  // namespace ofsdp::kernels::ops

@@ -1,8 +1,7 @@
-#include "kernels/ops/recurrent/recurrent_reference.h"
-
 #include <algorithm>
 
 #include "kernels/core/memory.h"
+#include "kernels/ops/recurrent/recurrent_kernel.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -1,16 +1,16 @@
-// What RNN, GRU and LSTM share: the numbers of the problem and the activations of the gates.
+// Shared by RNN, GRU and LSTM: the numbers of the problem and the activations of the gates.
 //
 //   X [T, B, I], W [D, G H, I], R [D, G H, H], B [D, 2 G H], sequence_lens [B] int32,
 //   initial_h [D, B, H], LSTM's initial_c [D, B, H] and P [D, 3 H]
 //   Y [T, D, B, H], Y_h [D, B, H], LSTM's Y_c [D, B, H]; with layout 1 X, Y and the states have
 //   the batch in front.
 //
-// Samples shorter than T keep their state and give Y = 0 behind their end. `clip` bounds what goes
+// Samples shorter than T keep their state and give Y = 0 after their end. `clip` bounds what goes
 // into the activations of gates, not into LSTM's h(C): as ONNX Runtime has it.
 //
-// The output behind ONNX's own is ours, asked for by the gradient: what each step leaves, saved as
+// The output after ONNX's own is ours, asked for by the gradient: what each step leaves, saved as
 // [D, T, B, S H]. RNN: h. GRU: z, r, n, and with linear_before_reset q = h R_n + b. LSTM: i, o, f,
-// c, C. Owns: values. Threads: any. Errors: kInput.
+// c, C. Values; any thread. Errors: kInput.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct RecurrentShape {
   bool is_lstm() const { return kind == RecurrentKind::kLstm; }
   bool resets_first() const { return is_gru() && !linear_before_reset; }
   size_t outputs() const { return is_lstm() ? 3 : 2; }  // of ONNX
-  // Which function of direction d: 0 f, 1 g, 2 h.
+  // Returns a function of direction d: 0 f, 1 g, 2 h.
   const GateActivation& activation(int64_t d, size_t which) const {
     return activations[static_cast<size_t>(d) * functions() + which];
   }
@@ -58,7 +58,7 @@ struct RecurrentShape {
     return d == 1 || first_reversed ? t + 1 : t - 1;
   }
 
-  // Where rows begin, in elements.
+  // The beginnings of rows, in elements.
   int64_t x_at(int64_t t, int64_t b) const {
     return (batch_first ? b * steps + t : t * batch + b) * in;
   }

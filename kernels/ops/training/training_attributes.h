@@ -1,6 +1,5 @@
-// The attributes of the optimizers of ai.onnx.preview.training, as CPU and CUDA kernels compute with
-// them (training_update.h reads them): nothing here that nvcc cannot read.
-// Ownership: values. Threads: any.
+// The attributes of the optimizers of ai.onnx.preview.training, as CPU and CUDA kernels compute
+// with them (training_update.h reads them): nothing here that nvcc cannot read. Values; any thread.
 #pragma once
 
 namespace ofsdp::kernels::ops {

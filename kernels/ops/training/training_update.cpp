@@ -1,11 +1,55 @@
+// The optimizers of ai.onnx.preview.training. Inputs R (rate), T (count of updates so far), then
+// the optimized tensors, their gradients and each kind of state, tensor after tensor; outputs the
+// new tensors and states in the same order. Elementwise but for R and T, which are scalars, so an
+// update may be cut into blocks. Factors of R and T are computed in double and rounded once, as in
+// kernels/optimizers.
+//
+// ai.onnx.preview.training.Adagrad, with t updates done before this one:
+//   g += norm_coefficient x;  h' = h + g^2
+//   x' = x - R / (1 + t decay_factor) g / (sqrt(h') + epsilon)
+// https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adagrad.html
+//
+// ai.onnx.preview.training.Adam, with t updates done before this one:
+//   g += norm_coefficient x;  v' = alpha v + (1 - alpha) g;  h' = beta h + (1 - beta) g^2
+//   r = t > 0 ? R sqrt(1 - beta^t) / (1 - alpha^t) : R
+//   x' = (1 - norm_coefficient_post) (x - r v' / (sqrt(h') + epsilon))
+// https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html
+//
+// ai.onnx.preview.training.Momentum, with t updates done before this one:
+//   g += norm_coefficient x;  v' = alpha v + (t > 0 ? beta : 1) g
+//   x' = x - R v', or with mode nesterov x - R (g + alpha v')
+// https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Momentum.html
 #include "kernels/ops/training/training_update.h"
 
 #include <array>
+#include <cmath>
 
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// One tensor: in[0] its value, in[1] its gradient, in[2..] its states; out[0] the new value,
+// out[1..] the new states.
+template <typename T>
+struct TrainingSpan {
+  const T* const* in;
+  T* const* out;
+  int64_t count;
+  double rate;
+  double updates;
+};
+
+struct TrainingUpdate {
+  std::string name;
+  int states;
+  void (*update)(const TrainingAttributes&, const TrainingSpan<float>&);
+  void (*reference)(const TrainingAttributes&, const TrainingSpan<double>&);
+  std::vector<Attributes> attributes;  // of the sample cases
+};
 
 constexpr size_t kMostOperands = 4;  // of one tensor: value, gradient, two states
 constexpr int64_t kGrain = 1 << 15;
@@ -60,11 +104,12 @@ double scalar_of(const TensorView& view) {
   }
 }
 
-bool accepts(const Problem& p) {
+Acceptance accepts(const Problem& p) {
   for (size_t i = 2; i < p.inputs.size(); ++i) {
-    if (p.in(i).dtype != DType::kFloat32 || p.in(i).layout != Layout::kPlain) return false;
+    if (p.in(i).dtype != DType::kFloat32) return Acceptance::refuse(not_of_type<float>());
+    if (p.in(i).layout != Layout::kPlain) return Acceptance::refuse(kNotPlain);
   }
-  return true;
+  return accept_if(true, "");
 }
 
 std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
@@ -119,9 +164,7 @@ std::vector<SampleCase> samples_of(const TrainingUpdate& update) {
   return list;
 }
 
-}  // namespace
-
-std::vector<RefTensor> training_reference(const TrainingUpdate& update, const ReferenceContext& c) {
+std::vector<RefTensor> reference_of(const TrainingUpdate& update, const ReferenceContext& c) {
   const size_t operands = static_cast<size_t>(update.states) + 2;
   const size_t tensors = (c.inputs.size() - 2) / operands;
   std::vector<RefTensor> outputs;
@@ -140,14 +183,163 @@ std::vector<RefTensor> training_reference(const TrainingUpdate& update, const Re
   return outputs;
 }
 
-OpDef training_update(const TrainingUpdate& update, ReferenceFn reference) {
+void add(Registry& registry, const TrainingUpdate& update) {
   const auto states = static_cast<size_t>(update.states);
   OpDef op{.domain = kTrainingDomain, .name = update.name, .min_inputs = update.states + 4};
   op.infer = [states](const InferContext& c) { return infer(c, states); };
-  op.reference = reference;
+  op.reference = [update](const ReferenceContext& c) { return reference_of(update, c); };
   op.cpu = {{"loops", accepts, [update](const Problem& p) { return create(p, update); }}};
   op.samples = [update] { return samples_of(update); };
-  return op;
+  registry.add(std::move(op));
+}
+
+// --- Adagrad ---
+
+struct AdagradFactors {
+  float norm, rate, epsilon;
+};
+
+OFSDP_MULTIARCH void adagrad_span(const float* __restrict x, const float* __restrict grad,
+                                  const float* __restrict h, float* __restrict new_x,
+                                  float* __restrict new_h, int64_t n, AdagradFactors f) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = f.norm * x[i] + grad[i];
+    const float sum = h[i] + g * g;
+    new_h[i] = sum;
+    new_x[i] = x[i] - f.rate * g / (std::sqrt(sum) + f.epsilon);
+  }
+}
+
+void adagrad_update(const TrainingAttributes& a, const TrainingSpan<float>& s) {
+  const AdagradFactors f{static_cast<float>(a.norm),
+                         static_cast<float>(s.rate / (1 + s.updates * a.decay)),
+                         static_cast<float>(a.epsilon)};
+  adagrad_span(s.in[0], s.in[1], s.in[2], s.out[0], s.out[1], s.count, f);
+}
+
+void adagrad_reference(const TrainingAttributes& a, const TrainingSpan<double>& s) {
+  const double rate = s.rate / (1 + s.updates * a.decay);
+  for (int64_t i = 0; i < s.count; ++i) {
+    const double g = a.norm * s.in[0][i] + s.in[1][i];
+    s.out[1][i] = s.in[2][i] + g * g;
+    s.out[0][i] = s.in[0][i] - rate * g / (std::sqrt(s.out[1][i]) + a.epsilon);
+  }
+}
+
+// --- Adam ---
+
+struct AdamFactors {
+  float norm, keep, alpha, weight1, beta, weight2, rate, epsilon;
+};
+
+OFSDP_MULTIARCH void adam_span(const float* __restrict x, const float* __restrict grad,
+                               const float* __restrict v, const float* __restrict h,
+                               float* __restrict new_x, float* __restrict new_v,
+                               float* __restrict new_h, int64_t n, AdamFactors f) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = f.norm * x[i] + grad[i];
+    const float momentum = f.alpha * v[i] + f.weight1 * g;
+    const float square = f.beta * h[i] + f.weight2 * (g * g);
+    new_v[i] = momentum;
+    new_h[i] = square;
+    new_x[i] = f.keep * (x[i] - f.rate * momentum / (std::sqrt(square) + f.epsilon));
+  }
+}
+
+double adjusted_rate(const TrainingAttributes& a, double rate, double updates) {
+  if (updates <= 0) return rate;
+  return rate * std::sqrt(1 - std::pow(a.beta, updates)) / (1 - std::pow(a.alpha, updates));
+}
+
+void adam_update(const TrainingAttributes& a, const TrainingSpan<float>& s) {
+  const auto f32 = [](double value) { return static_cast<float>(value); };
+  const AdamFactors f{f32(a.norm),
+                      f32(1 - a.norm_post),
+                      f32(a.alpha),
+                      f32(1 - a.alpha),
+                      f32(a.beta),
+                      f32(1 - a.beta),
+                      f32(adjusted_rate(a, s.rate, s.updates)),
+                      f32(a.epsilon)};
+  adam_span(s.in[0], s.in[1], s.in[2], s.in[3], s.out[0], s.out[1], s.out[2], s.count, f);
+}
+
+void adam_reference(const TrainingAttributes& a, const TrainingSpan<double>& s) {
+  for (int64_t i = 0; i < s.count; ++i) {
+    const double g = a.norm * s.in[0][i] + s.in[1][i];
+    s.out[1][i] = a.alpha * s.in[2][i] + (1 - a.alpha) * g;
+    s.out[2][i] = a.beta * s.in[3][i] + (1 - a.beta) * g * g;
+    const double root = std::sqrt(s.out[2][i]) + a.epsilon;
+    const double x = s.in[0][i] - adjusted_rate(a, s.rate, s.updates) * s.out[1][i] / root;
+    s.out[0][i] = (1 - a.norm_post) * x;
+  }
+}
+
+// --- Momentum ---
+
+struct MomentumFactors {
+  float norm, alpha, beta, rate;
+  bool nesterov;
+};
+
+OFSDP_MULTIARCH void momentum_span(const float* __restrict x, const float* __restrict grad,
+                                   const float* __restrict v, float* __restrict new_x,
+                                   float* __restrict new_v, int64_t n, MomentumFactors f) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = f.norm * x[i] + grad[i];
+    const float momentum = f.alpha * v[i] + f.beta * g;
+    new_v[i] = momentum;
+    new_x[i] = x[i] - f.rate * (f.nesterov ? g + f.alpha * momentum : momentum);
+  }
+}
+
+void momentum_update(const TrainingAttributes& a, const TrainingSpan<float>& s) {
+  const MomentumFactors f{static_cast<float>(a.norm), static_cast<float>(a.alpha),
+                          static_cast<float>(s.updates > 0 ? a.beta : 1),
+                          static_cast<float>(s.rate), a.nesterov};
+  momentum_span(s.in[0], s.in[1], s.in[2], s.out[0], s.out[1], s.count, f);
+}
+
+void momentum_reference(const TrainingAttributes& a, const TrainingSpan<double>& s) {
+  for (int64_t i = 0; i < s.count; ++i) {
+    const double g = a.norm * s.in[0][i] + s.in[1][i];
+    const double v = a.alpha * s.in[2][i] + (s.updates > 0 ? a.beta : 1) * g;
+    s.out[1][i] = v;
+    s.out[0][i] = s.in[0][i] - s.rate * (a.nesterov ? g + a.alpha * v : v);
+  }
+}
+
+Attributes momentum_attributes(const char* mode) {
+  return {
+      {"norm_coefficient", 0.01f}, {"alpha", 0.95f}, {"beta", 0.85f}, {"mode", std::string(mode)}};
+}
+
+}  // namespace
+
+void add_training_adagrad(Registry& registry) {
+  add(registry, {"Adagrad",
+                 1,
+                 adagrad_update,
+                 adagrad_reference,
+                 {{{"norm_coefficient", 0.01f}, {"epsilon", 1e-5f}, {"decay_factor", 0.1f}}, {}}});
+}
+
+void add_training_adam(Registry& registry) {
+  add(registry,
+      {"Adam",
+       2,
+       adam_update,
+       adam_reference,
+       {{{"norm_coefficient", 0.01f}, {"alpha", 0.9f}, {"beta", 0.99f}, {"epsilon", 1e-4f}},
+        {{"norm_coefficient_post", 0.05f}}}});
+}
+
+void add_training_momentum(Registry& registry) {
+  add(registry, {"Momentum",
+                 1,
+                 momentum_update,
+                 momentum_reference,
+                 {momentum_attributes("standard"), momentum_attributes("nesterov")}});
 }
 
 }  // namespace ofsdp::kernels::ops

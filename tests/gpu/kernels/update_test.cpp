@@ -47,8 +47,8 @@ std::vector<Optimizer> optimizers() {
   nesterov.nesterov = true;
   far.beta1 = 0.4;
   delta.eps = 1e-6;
-  std::vector<Optimizer> list = {
-      {"adamw", far}, {"sgd", moving}, {"sgd", nesterov}, {"adadelta", delta}, {"adagrad", delta}};
+  std::vector<Optimizer> list = {{"adamw", far},      {"sgd", moving},    {"sgd", nesterov},
+                                 {"adadelta", delta}, {"adagrad", delta}, {"rmsprop", moving}};
   for (const OptimizerDef& def : defs) list.push_back({def.name.c_str(), plain});
   return list;
 }

@@ -1,5 +1,7 @@
 #include "runtime/cli/config/foreign/deepspeed_training.h"
 
+#include <map>
+
 #include "kernels/core/optimizer.h"
 
 namespace ofsdp::cli {
@@ -74,11 +76,16 @@ class Training {
     TypedSection section;
     OFSDP_RETURN_IF_ERROR(section.read(file_, key));
     if (!section.type) return ok_status();
+    std::map<int, const OptimizerDef*> known;  // by place
+    const std::vector<OptimizerDef> optimizers = optimizer_list();
+    for (const OptimizerDef& optimizer : optimizers) {
+      const DeepSpeedType& type = optimizer.traits.deepspeed;
+      if (type.name != nullptr) known[type.place] = &optimizer;
+    }
     std::vector<std::string> types, names;
-    for (const OptimizerDef& optimizer : optimizer_list()) {
-      if (optimizer.traits.deepspeed == nullptr) continue;
-      types.emplace_back(optimizer.traits.deepspeed);
-      names.push_back(optimizer.name);
+    for (const auto& [place, optimizer] : known) {
+      types.emplace_back(optimizer->traits.deepspeed.name);
+      names.push_back(optimizer->name);
     }
     OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(*section.type, types));
     if (section.params) {

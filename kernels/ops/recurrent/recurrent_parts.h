@@ -1,13 +1,38 @@
-// Parts of the recurrent kernels: arrays in the workspace, and a matrix product of any of them: oneDNN's for float32, plain loops for float64.
-// Operands are pointers of the moment; see matrix_product.h for the meaning of MatrixProduct.
-//
-// Owns: the kernel it runs. Threads: as Kernel. `workspace` has workspace_bytes().
+// Parts of the recurrent kernels: operands, arrays in the workspace, matrix products, loops over a
+// row. recurrent_kernel.h has the places of the operands. A product owns the kernel it runs;
+// operands are views. Threads: as Kernel. No errors.
 #pragma once
 
 #include "kernels/core/memory.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/recurrent/recurrent_kernel.h"
 
 namespace ofsdp::kernels::ops {
+
+inline bool given(const KernelArgs& a, size_t i) {
+  return i < a.inputs.size() && a.inputs[i].data != nullptr && a.inputs[i].desc.present();
+}
+
+// Returns whether sample b has a step at time t, which may be outside of all times.
+inline bool is_active(const RecurrentShape& s, const KernelArgs& a, int64_t t, int64_t b) {
+  return t >= 0 && t < s.steps && (!given(a, kLens) || t < a.in<int32_t>(kLens)[b]);
+}
+
+// For the gradient: LSTM's C of the step before.
+template <typename T>
+const T* cell_before(const RecurrentShape& s, const KernelArgs& a, int64_t d, int64_t t, int64_t b,
+                     const T* zeros) {
+  const int64_t before = s.time_before(d, t);
+  if (is_active(s, a, before, b)) {
+    return a.in<T>(kSaved) + s.saved_at(before, d, b) + 4 * s.hidden;
+  }
+  return given(a, kInitialC) ? a.in<T>(kInitialC) + s.state_at(d, b) : zeros;
+}
+
+inline bool is_wanted(const Problem& p, RecurrentGradient output) {
+  return p.has_out(output) && p.out(output).numel() > 0;
+}
 
 // Places of arrays in the workspace.
 class Places {
@@ -23,6 +48,7 @@ class Places {
   size_t size_ = 0;
 };
 
+// oneDNN's product for float32, plain loops for float64. `workspace` has workspace_bytes().
 template <typename T>
 class RecurrentProduct {
  public:
@@ -82,5 +108,17 @@ inline MatrixProduct plain_product(DType dtype, int64_t rows, int64_t inner, int
   p.columns = columns;
   return p;
 }
+
+// A pass over a row. Rows never overlap except where named the same.
+template <typename F>
+[[gnu::always_inline]] inline void loop(int64_t n, const F& f) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) f(i);
+}
+
+// NAME_row(row) for float32, compiled for each instruction set, and for float64.
+#define OFSDP_ROW(name, Row)                                            \
+  OFSDP_MULTIARCH void name##_row(const Row<float>& row) { name(row); } \
+  void name##_row(const Row<double>& row) { name(row); }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,0 +1,45 @@
+// Parts of operators whose kernels are one template over the float types: what `accepts` asks, and
+// the list of implementations. Functions are pure; any thread may call.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/stored_floats.h"
+
+namespace ofsdp::kernels {
+
+// T: float, double, BFloat16 or Half.
+template <typename T>
+constexpr const char* not_of_type() {
+  constexpr DType kType = stored_type<T>();
+  return kType == DType::kFloat32    ? "not float32"
+         : kType == DType::kFloat64  ? "not float64"
+         : kType == DType::kBFloat16 ? "not bfloat16"
+                                     : "not float16";
+}
+
+inline constexpr const char* kNotPlain = "not the plain layout";
+
+// Accepts operands that are all of type T and all in the plain layout.
+template <typename T>
+Acceptance accepts_plain(const Problem& p) {
+  if (!p.all_dtype(stored_type<T>())) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.all_plain(), kNotPlain);
+}
+
+// float32 under `name`, 16-bit floats by way of it, and float64.
+template <auto accepts32, auto create32, auto accepts64, auto create64>
+std::vector<Implementation> float_kernels(const char* name) {
+  return {{name, accepts32, create32},
+          in_float32<accepts32, create32>(),
+          {"float64", accepts64, create64}};
+}
+
+// The same for plain operands.
+template <auto create32, auto create64>
+std::vector<Implementation> plain_float_kernels(const char* name) {
+  return float_kernels<accepts_plain<float>, create32, accepts_plain<double>, create64>(name);
+}
+
+}  // namespace ofsdp::kernels

@@ -1,0 +1,327 @@
+// NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss; class_loss.h has the formulas.
+//
+// NegativeLogLikelihoodLoss(log_prob, labels, weights), attributes reduction and ignore_index, no
+// smoothing. d log_prob = ofsdp.NllLossGrad(dloss, labels, weights), the same attributes and
+// `classes`: log_prob need not be kept.
+// https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
+//
+// SoftmaxCrossEntropyLoss(scores, labels, weights): log_prob = log_softmax(scores) along axis 1
+// (output 1) and its loss; attributes reduction, ignore_index and our own label_smoothing,
+// PyTorch's. d scores = ofsdp.SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels, weights) with
+// the same attributes, plus the gradient that flows back through log_prob when a node reads it.
+// https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/ops/loss/class_loss.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/standard_bodies.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+OFSDP_MULTIARCH void probabilities(const float* log_prob, float scale, float* diff, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp(log_prob[i]) * scale;
+}
+
+// e^log_prob * scale in every class; 0 without log_prob.
+void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, float* diff) {
+  if (log_prob != nullptr && l.inner == 1) return probabilities(log_prob, scale, diff, l.classes);
+  for (int64_t c = 0; c < l.classes; ++c) {
+    const int64_t at = c * l.inner;
+    diff[at] = log_prob == nullptr ? 0.0f : vector_exp(log_prob[at]) * scale;
+  }
+}
+
+void grad_of_label(const ClassLoss& l, double factor, const float* log_prob, int64_t label,
+                   const float* weights, float* diff) {
+  const ClassTargets t = class_targets(l, label, weights);
+  put_probabilities(l, log_prob, static_cast<float>(factor * t.total), diff);
+  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
+    diff[c * l.inner] -= static_cast<float>(factor * t.spread * weight_of(weights, c));
+  }
+  diff[label * l.inner] -= static_cast<float>(factor * t.hit);
+}
+
+// The gradient by the scores through the softmax that gave `log_prob`, or by log_prob when that is
+// null. diff_src may be log_prob.
+template <typename Index>
+Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
+                           const Index* labels, const float* weights, float* diff_src) {
+  OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
+  const double mean = mean_scale(l, labels, weights);
+  const bool each = l.reduction == LossReduction::kNone;
+  parallel_for(l.labels(), 4096 / std::max<int64_t>(l.classes, 1) + 1,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   float* diff = diff_src + l.first(i);
+                   if (l.ignored(labels[i]) || mean == 0) {
+                     for (int64_t c = 0; c < l.classes; ++c) diff[c * l.inner] = 0;
+                     continue;
+                   }
+                   const double factor = mean * static_cast<double>(diff_loss[each ? i : 0]);
+                   const float* p = log_prob == nullptr ? nullptr : log_prob + l.first(i);
+                   grad_of_label(l, factor, p, labels[i], weights, diff);
+                 }
+               });
+  return ok_status();
+}
+
+template <size_t labels>
+Acceptance accepts(const Problem& p) {
+  return accepts_class_loss(p, labels);
+}
+
+// --- NegativeLogLikelihoodLoss ---
+
+Result<std::vector<TensorDesc>> nll_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(TensorDesc loss, infer_class_loss(c, 1, 2));
+  return std::vector{std::move(loss)};
+}
+
+void nll_grad(GradBuilder& b) {
+  Attributes attributes = b.attributes();
+  attributes.set("classes", b.desc(b.input(0)).shape[1]);
+  std::vector<Ref> inputs = {b.grad_output(0), b.input(1)};
+  if (b.num_inputs() > 2 && b.input(2)) inputs.push_back(b.input(2));
+  b.set_grad(0, b.emit1("ofsdp.NllLossGrad", inputs, attributes));
+}
+
+std::vector<RefTensor> nll_reference(const ReferenceContext& c) {
+  const ClassLoss l = class_loss(c.inputs[0].desc.shape, c.attributes);
+  return {{c.output_descs[0],
+           reference_class_loss(l, c.inputs[0].values, c.inputs[1].values, values_of(c, 2))}};
+}
+
+// The shape of the scores from that of the labels.
+Shape scores_shape(const Shape& labels, const Attributes& attributes) {
+  std::vector<int64_t> axes = labels.axes();
+  axes.insert(axes.begin() + 1, attributes.i("classes", 0));
+  return Shape(axes);
+}
+
+Result<std::vector<TensorDesc>> nll_infer_grad(const InferContext& c) {
+  if (c.inputs[1].shape.rank() < 1) return input_error("expected labels [N, d...], found a scalar");
+  return std::vector{TensorDesc{c.inputs[0].dtype, scores_shape(c.inputs[1].shape, c.attributes)}};
+}
+
+std::vector<RefTensor> nll_grad_reference(const ReferenceContext& c) {
+  const ClassLoss l = class_loss(c.output_descs[0].shape, c.attributes);
+  return {{c.output_descs[0], reference_class_loss_grad(l, c.inputs[0].values, {},
+                                                        c.inputs[1].values, values_of(c, 2))}};
+}
+
+// Without the log-probabilities, whose number of classes becomes an attribute.
+std::vector<SampleCase> nll_grad_samples() {
+  std::vector<SampleCase> list = class_loss_grad_samples();
+  for (SampleCase& s : list) {
+    s.attributes.set("classes", s.inputs[1].shape[1]);
+    s.inputs.erase(s.inputs.begin() + 1);
+    s.fill = [fill = s.fill](size_t input, std::vector<double>& values) {
+      fill(input == 0 ? 0 : input + 1, values);
+    };
+  }
+  return list;
+}
+
+void nll_loss_grad_body(BodyBuilder& b) {
+  const LabelTerms t = label_terms(b, b.input(1), b.input(2), b.output_desc(0));
+  const Ref each = label_scale(b, t, b.input(0));
+  b.set_output(0, b.emit1("Neg", {b.mul(t.one_hot, b.mul(t.weight, each))}));
+}
+
+std::unique_ptr<Kernel> nll_create(const Problem& p) {
+  const ClassLoss l = class_loss(p.in(0).shape, p.attributes);
+  return with_labels(p.in(1).dtype, [&](auto label) {
+    using Index = decltype(label);
+    return make_kernel([l, weighted = p.has_in(2)](const KernelArgs& a) {
+      const float* log_prob = a.in<float>(0);
+      return sum_class_losses(
+          l, a.in<Index>(1), weighted ? a.in<float>(2) : nullptr, a.out<float>(0),
+          [&](int64_t i, int64_t c) { return log_prob[l.first(i) + c * l.inner]; });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> nll_create_grad(const Problem& p) {
+  const ClassLoss l = class_loss(p.out(0).shape, p.attributes);
+  return with_labels(p.in(1).dtype, [&](auto label) {
+    using Index = decltype(label);
+    return make_kernel([l, weighted = p.has_in(2)](const KernelArgs& a) {
+      return run_class_loss_grad(l, a.in<float>(0), nullptr, a.in<Index>(1),
+                                 weighted ? a.in<float>(2) : nullptr, a.out<float>(0));
+    });
+  });
+}
+
+// --- SoftmaxCrossEntropyLoss ---
+
+Result<std::vector<TensorDesc>> entropy_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(TensorDesc loss, infer_class_loss(c, 1, 2));
+  const float smoothing = c.attributes.f("label_smoothing", 0.0f);
+  if (!(smoothing >= 0.0f && smoothing <= 1.0f)) {
+    return input_error("label smoothing: expected 0..1, found {}", smoothing);
+  }
+  return std::vector{std::move(loss), TensorDesc{c.inputs[0].dtype, c.inputs[0].shape}};
+}
+
+void entropy_grad(GradBuilder& b) {
+  const Ref log_prob = b.output(1);
+  Ref total;
+  if (b.grad_output(0)) {
+    std::vector<Ref> inputs = {b.grad_output(0), log_prob, b.input(1)};
+    if (b.num_inputs() > 2 && b.input(2)) inputs.push_back(b.input(2));
+    total = b.emit1("ofsdp.SoftmaxCrossEntropyLossGrad", inputs, b.attributes());
+  }
+  if (b.grad_output(1)) {
+    const Ref direct =
+        b.emit1("ofsdp.LogSoftmaxGrad", {b.grad_output(1), log_prob}, {{"axis", int64_t{1}}});
+    total = total ? b.emit1("Add", {total, direct}) : direct;
+  }
+  b.set_grad(0, total);
+}
+
+std::vector<double> log_softmax_of(const ClassLoss& l, std::vector<double> x) {
+  for (int64_t i = 0; i < l.labels(); ++i) {
+    double max = -INFINITY;
+    double sum = 0;
+    auto at = [&](int64_t c) -> double& {
+      return x[static_cast<size_t>(l.first(i) + c * l.inner)];
+    };
+    for (int64_t c = 0; c < l.classes; ++c) max = std::max(max, at(c));
+    for (int64_t c = 0; c < l.classes; ++c) sum += std::exp(at(c) - max);
+    for (int64_t c = 0; c < l.classes; ++c) at(c) = at(c) - max - std::log(sum);
+  }
+  return x;
+}
+
+std::vector<RefTensor> entropy_reference(const ReferenceContext& c) {
+  const ClassLoss l = class_loss(c.inputs[0].desc.shape, c.attributes);
+  const auto log_prob = log_softmax_of(l, c.inputs[0].values);
+  return {
+      {c.output_descs[0], reference_class_loss(l, log_prob, c.inputs[1].values, values_of(c, 2))},
+      {c.inputs[0].desc, log_prob}};
+}
+
+Result<std::vector<TensorDesc>> entropy_infer_grad(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[1].dtype, c.inputs[1].shape}};
+}
+
+std::vector<RefTensor> entropy_grad_reference(const ReferenceContext& c) {
+  const ClassLoss l = class_loss(c.inputs[1].desc.shape, c.attributes);
+  return {{c.output_descs[0], reference_class_loss_grad(l, c.inputs[0].values, c.inputs[1].values,
+                                                        c.inputs[2].values, values_of(c, 3))}};
+}
+
+// The common cases, without and with label smoothing; some keep log_prob.
+std::vector<SampleCase> with_smoothing(std::vector<SampleCase> list) {
+  const size_t plain = list.size();
+  for (size_t i = 0; i < plain; ++i) {
+    SampleCase smooth = list[i];
+    smooth.name += "_smooth";
+    smooth.attributes.set("label_smoothing", 0.125f);
+    list.push_back(std::move(smooth));
+  }
+  return list;
+}
+
+std::vector<SampleCase> entropy_samples() {
+  std::vector<SampleCase> list = with_smoothing(class_loss_samples());
+  for (size_t i = 0; i < list.size(); i += 2) list[i].num_outputs = 2;
+  return list;
+}
+
+std::vector<SampleCase> entropy_grad_samples() { return with_smoothing(class_loss_grad_samples()); }
+
+void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
+  const LabelTerms t = label_terms(b, b.input(2), b.input(3), b.output_desc(0));
+  const double s = static_cast<double>(b.attributes().f("label_smoothing", 0.0f));
+  Ref target = b.mul(t.one_hot, t.weight);
+  if (s > 0) {
+    const Shape& shape = b.output_desc(0).shape;
+    const Ref share = b.mul(t.kept, s / static_cast<double>(shape[1]));
+    const Ref spread = b.input(3) ? b.mul(share, class_weights(b, b.input(3), shape)) : share;
+    target = b.add(b.mul(target, 1 - s), spread);
+  }
+  // With spread of one value for all classes the sum over them is C times it.
+  const Shape& shape = b.output_desc(0).shape;
+  const Ref whole = b.emit1("Expand", {target, b.ints(shape.axes())});
+  const Ref d = b.sub(b.mul(b.emit1("Exp", {b.input(1)}), b.sum(whole, {1})), whole);
+  b.set_output(0, b.mul(d, label_scale(b, t, b.input(0))));
+}
+
+std::unique_ptr<Kernel> entropy_create(const Problem& p) {
+  const ClassLoss l = class_loss(p.in(0).shape, p.attributes);
+  const SoftmaxExtent extent = softmax_extent(p.in(0).shape, 1);
+  const bool keeps = p.has_out(1);
+  return with_labels(p.in(1).dtype, [&](auto label) {
+    using Index = decltype(label);
+    auto run = [l, extent, keeps, weighted = p.has_in(2)](const KernelArgs& a) {
+      float* log_prob = keeps ? a.out<float>(1) : reinterpret_cast<float*>(a.workspace);
+      log_softmax(extent, a.in<float>(0), log_prob);
+      return sum_class_losses(
+          l, a.in<Index>(1), weighted ? a.in<float>(2) : nullptr, a.out<float>(0),
+          [&](int64_t i, int64_t c) { return log_prob[l.first(i) + c * l.inner]; });
+    };
+    return make_kernel(run, keeps ? 0 : p.in(0).bytes());
+  });
+}
+
+std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
+  const ClassLoss l = class_loss(p.in(1).shape, p.attributes);
+  return with_labels(p.in(2).dtype, [&](auto label) {
+    using Index = decltype(label);
+    return make_kernel([l, weighted = p.has_in(3)](const KernelArgs& a) {
+      return run_class_loss_grad(l, a.in<float>(0), a.in<float>(1), a.in<Index>(2),
+                                 weighted ? a.in<float>(3) : nullptr, a.out<float>(0));
+    });
+  });
+}
+
+}  // namespace
+
+void add_nll_loss(Registry& registry) {
+  registry.add({.name = "NegativeLogLikelihoodLoss",
+                .min_inputs = 2,
+                .first_opset = 12,
+                .infer = nll_infer,
+                .grad = nll_grad,
+                .reference = nll_reference,
+                .cpu = {{"loops", accepts<1>, nll_create}},
+                .samples = class_loss_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "NllLossGrad",
+                .min_inputs = 2,
+                .infer = nll_infer_grad,
+                .body = nll_loss_grad_body,
+                .reference = nll_grad_reference,
+                .cpu = {{"loops", accepts<1>, nll_create_grad}},
+                .samples = nll_grad_samples});
+}
+
+void add_softmax_cross_entropy_loss(Registry& registry) {
+  registry.add({.name = "SoftmaxCrossEntropyLoss",
+                .min_inputs = 2,
+                .first_opset = 12,
+                .infer = entropy_infer,
+                .grad = entropy_grad,
+                .reference = entropy_reference,
+                .cpu = {{"loops", accepts<1>, entropy_create}},
+                .samples = entropy_samples});
+  registry.add({.domain = kOwnDomain,
+                .name = "SoftmaxCrossEntropyLossGrad",
+                .min_inputs = 3,
+                .infer = entropy_infer_grad,
+                .body = softmax_cross_entropy_loss_grad_body,
+                .reference = entropy_grad_reference,
+                .cpu = {{"loops", accepts<2>, entropy_create_grad}},
+                .samples = entropy_grad_samples,
+                .inplace_inputs = {1}});
+}
+
+}  // namespace ofsdp::kernels::ops
