@@ -16,7 +16,7 @@
 #include <functional>
 #include <vector>
 
-#include "fsdp/comm/hosts/stream_socket.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "fsdp/connect.h"
 #include "tests/support/namespaces.h"
 

@@ -4,19 +4,18 @@
 
 #include "fsdp/comm/hosts/host_communicator.h"
 #include "fsdp/comm/hosts/mpi_payload.h"
-#include "fsdp/comm/local/local_communicator.h"
 
 namespace ofsdp::fsdp {
 
 Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
                                                     std::chrono::seconds timeout) {
   if (!identity.several_hosts()) return connect_local(identity, timeout);
-  std::unique_ptr<MpiPayload> mpi;
+  std::unique_ptr<MpiEngine> mpi;
   if (identity.engine != "tcp") {
-    OFSDP_ASSIGN_OR_RETURN(mpi, MpiPayload::open(identity));
+    OFSDP_ASSIGN_OR_RETURN(mpi, open_mpi(identity));
   }
   if (mpi && identity.master_address.empty()) {
-    OFSDP_ASSIGN_OR_RETURN(MeetingPoint point, mpi->meeting_point(identity));
+    OFSDP_ASSIGN_OR_RETURN(RendezvousPoint point, rendezvous_point(*mpi));
     return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
   }
   if (identity.master_address.empty()) {
@@ -24,7 +23,7 @@ Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity
         "MASTER_ADDR and MASTER_PORT are not set, expected them for ranks on several hosts: an "
         "address of rank 0's host and a free port there");
   }
-  OFSDP_ASSIGN_OR_RETURN(MeetingPoint point, meeting_point(identity, timeout));
+  OFSDP_ASSIGN_OR_RETURN(RendezvousPoint point, rendezvous_point(identity, timeout));
   return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
 }
 

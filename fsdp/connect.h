@@ -1,5 +1,5 @@
-// The one way to a communicator: `self` for one rank, `local` for ranks of one host, and for several
-// hosts the one of host_communicator.h.
+// The one way to a communicator: `self` for one rank, `local` for ranks of one host, and for
+// several hosts the one of host_communicator.h.
 //
 // Ownership: the caller's. Threads: one. Errors: those of the communicator that it makes; kInput
 // where several hosts have nowhere to meet.

@@ -1,6 +1,6 @@
 // The beginning of a plug-in: a folder with one C++ file, a CMakeLists.txt and a sample case, for
-// operators that a model has and nobody supplies. It builds as it is; forward and backward are to be
-// written, and say so until then.
+// operators that a model has and nobody supplies. It builds as it is; forward and backward are to
+// be written, and say so until then.
 //
 // Ownership: values. Threads: one. Errors: kInput when the folder exists and is not empty, kFault
 // when it cannot be written.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMostManifest = int64_t{1} << 30;
 
-// What a checkpoint's bytes do wrong is the input's fault, also where reading says "fault".
+// Wrong bytes of a checkpoint are the input's fault, also when reading says "fault".
 Status as_input(Status status) {
   return status.ok() ? std::move(status) : Status(ErrorKind::kInput, status.message());
 }

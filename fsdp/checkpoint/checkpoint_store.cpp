@@ -18,7 +18,7 @@ std::string part_path(const std::string& folder, int rank) {
   return join_path(folder, format_text(".part-{}.json", rank));
 }
 
-// Of a checkpoint whose manifest can be read.
+// None when the manifest cannot be read.
 std::optional<Manifest> manifest_of(const std::string& folder) {
   const std::string path = join_path(folder, kManifestName);
   if (!is_file(path)) return std::nullopt;
@@ -88,8 +88,8 @@ Status CheckpointStore::gather_parts(const std::string& folder, Manifest& manife
     if (!files.ok()) return std::move(files).status().with_prefix(path);
     for (CheckpointFile& file : *files) manifest.files.push_back(std::move(file));
   }
-  // A file of several ranks (the model of a full checkpoint) stands there once for each of them, so
-  // its names are joined; its slices keep the order of the ranks.
+  // A file of several ranks (the model of a full checkpoint) is listed once for each of them, so
+  // the entries are joined; its slices keep the order of the ranks.
   std::vector<CheckpointFile> joined;
   for (CheckpointFile& file : manifest.files) {
     const auto same = std::ranges::find(joined, file.name, &CheckpointFile::name);

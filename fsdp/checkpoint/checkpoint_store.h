@@ -25,7 +25,7 @@ std::string checkpoint_name(int64_t step);  // "step-00000120"
 // Complete checkpoints of a folder, the latest first. Names, no paths.
 std::vector<std::string> complete_checkpoints(const std::string& dir);
 
-// What a rank does for a save that others take part in.
+// A rank's part in a save of several ranks.
 std::string save_folder(const std::string& dir, int64_t step, const std::string& token);
 Status write_part(const std::string& folder, int rank, const std::vector<CheckpointFile>& files);
 

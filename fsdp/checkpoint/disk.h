@@ -1,5 +1,5 @@
-// What a checkpoint does to a disk beyond reading and writing bytes (kernels/base/posix_file.h): new
-// files and folders, names that change in one go, a lock that the kernel releases.
+// Disk operations of checkpoints beyond reading and writing bytes (kernels/base/posix_file.h): new
+// files and folders, names that change in one step, a lock that the kernel releases.
 //
 // Ownership: LockedFile owns its descriptor. Threads: any. Errors: kFault naming the path and what
 // the system said; kInput from lock_file when another process has the lock.

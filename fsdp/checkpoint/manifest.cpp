@@ -1,6 +1,8 @@
 #include "fsdp/checkpoint/manifest.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -36,138 +38,168 @@ std::string lines_of(const Json& j) {
   return text + "\n}\n";
 }
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
-
-Json json_of(const Slice& s) {
-  return Json::array({s.kind, s.name, s.first, s.count, s.offset, s.checksums});
-}
-
-Json json_of(const CheckpointFile& f) {
-  Json slices = Json::array();
-  for (const Slice& s : f.slices) slices.push_back(json_of(s));
-  return {{"name", f.name},
-          {"rank", f.rank},
-          {"bytes", f.bytes},
-          {"header_crc32c", or_null(f.header)},
-          {"slices", std::move(slices)}};
-}
-
-Json json_of(const NamedTensor& t) { return {{"name", t.name}, {"shape", t.shape.axes()}}; }
-
-Json json_of(const UnitLayout& unit) {
-  Json params = Json::array();
-  for (const auto& p : unit.params) params.push_back(Json::array({p.name, p.offset, p.numel}));
-  return {{"padded_numel", unit.padded_numel}, {"params", std::move(params)}};
-}
-
-Json json_of(const SamplerPosition& s) {
-  return {{"epoch", s.epoch},        {"sample", s.sample},
-          {"samples", s.samples},    {"global_batch", s.global_batch},
-          {"seed", s.seed},          {"shuffle", s.shuffle},
-          {"drop_last", s.drop_last}};
-}
+// ---- Members: one list of each struct, for writing and for reading ----
+//
+// Reading throws; the exceptions, ours and nlohmann's, end in parse_manifest and parse_files.
 
 template <typename T>
-Json list_of(const std::vector<T>& values) {
-  Json list = Json::array();
-  for (const T& value : values) list.push_back(json_of(value));
-  return list;
-}
-
-// ---- Reading: nlohmann's exceptions end in parse_manifest and parse_files. ----
-
-// The library makes whole numbers of fractions and of 1e300; a manifest has none.
+constexpr bool kIsList = false;
 template <typename T>
-T whole(const Json& j) {
-  if (j.is_number_integer()) return j.get<T>();
-  throw std::runtime_error("expected a whole number, found " + line_of(j).substr(0, 40));
-}
-
-template <typename T, typename F>
-std::vector<T> read_list(const Json& list, F read) {
-  std::vector<T> values;
-  for (const Json& item : list.get_ref<const Json::array_t&>()) values.push_back(read(item));
-  return values;
-}
-
+constexpr bool kIsList<std::vector<T>> = true;
 template <typename T>
-std::optional<T> optional_of(const Json& value) {
-  return value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
-}
+constexpr bool kIsOptional = false;
+template <typename T>
+constexpr bool kIsOptional<std::optional<T>> = true;
 
-Slice read_slice(const Json& j) {
-  return {j.at(0).get<std::string>(),
-          j.at(1).get<std::string>(),
-          whole<int64_t>(j.at(2)),
-          whole<int64_t>(j.at(3)),
-          whole<int64_t>(j.at(4)),
-          read_list<uint32_t>(j.at(5), [](const Json& x) { return whole<uint32_t>(x); })};
-}
+template <bool kWrites>
+class Members {
+ public:
+  using Value = std::conditional_t<kWrites, Json, const Json>;
+  explicit Members(Value& json) : json_(json) {}
 
-CheckpointFile read_file(const Json& j) {
-  return {j.at("name").get<std::string>(), whole<int>(j.at("rank")), whole<int64_t>(j.at("bytes")),
-          j.at("header_crc32c").is_null() ? std::nullopt
-                                          : std::optional(whole<uint32_t>(j.at("header_crc32c"))),
-          read_list<Slice>(j.at("slices"), read_slice)};
-}
-
-NamedTensor read_tensor(const Json& j) {
-  return {
-      j.at("name").get<std::string>(),
-      Shape(read_list<int64_t>(j.at("shape"), [](const Json& x) { return whole<int64_t>(x); }))};
-}
-
-UnitLayout read_unit(const Json& j) {
-  return {whole<int64_t>(j.at("padded_numel")),
-          read_list<UnitLayout::Part>(j.at("params"), [](const Json& p) {
-            return UnitLayout::Part{p.at(0).get<std::string>(), whole<int64_t>(p.at(1)),
-                                    whole<int64_t>(p.at(2))};
-          })};
-}
-
-SamplerPosition read_sampler(const Json& j) {
-  return {whole<int64_t>(j.at("epoch")),   whole<int64_t>(j.at("sample")),
-          whole<int64_t>(j.at("samples")), whole<int64_t>(j.at("global_batch")),
-          whole<uint64_t>(j.at("seed")),   j.at("shuffle").get<bool>(),
-          j.at("drop_last").get<bool>()};
-}
-
-Manifest read_manifest(const Json& j) {
-  Manifest m;
-  m.type = j.at("type").get<std::string>();
-  m.save = j.at("save").get<std::string>();
-  m.sequence = whole<int64_t>(j.at("sequence"));
-  m.model = j.at("model").get<std::string>();
-  m.graph = j.at("graph_hash").get<std::string>();
-  m.world = whole<int>(j.at("world"));
-  m.strategy = j.at("strategy").get<std::string>();
-  m.wrap = j.at("wrap").get<std::string>();
-  m.step = whole<int64_t>(j.at("step"));
-  m.sampler = read_sampler(j.at("sampler"));
-  m.schedule = j.at("schedule").get<std::string>();
-  m.lr = j.at("lr").get<double>();
-  m.optimizer = j.at("optimizer").get<std::string>();
-  m.states =
-      read_list<std::string>(j.at("states"), [](const Json& x) { return x.get<std::string>(); });
-  if (const Json& s = j.at("loss_scale"); !s.is_null()) {
-    m.loss_scale = SavedLossScale{s.at("scale").get<double>(), whole<int64_t>(s.at("good_updates")),
-                                  whole<int64_t>(s.at("skipped_updates"))};
+  void operator()(const char* name, auto& value) {
+    if constexpr (kWrites) {
+      write(json_[name], value);
+    } else {
+      read(json_.at(name), value);
+    }
   }
-  if (const Json& e = j.at("evaluation"); !e.is_null()) {
-    m.evaluation =
-        SavedEvaluation{optional_of<double>(e.at("loss")), optional_of<double>(e.at("accuracy"))};
+  // The elements of an array.
+  void in_order(auto&... values) {
+    [[maybe_unused]] size_t next = 0;
+    if constexpr (kWrites) {
+      (write(json_.emplace_back(nullptr), values), ...);
+    } else {
+      (read(json_.at(next++), values), ...);
+    }
   }
-  m.trained = read_list<NamedTensor>(j.at("trained"), read_tensor);
-  m.statistics = read_list<NamedTensor>(j.at("statistics"), read_tensor);
-  m.units = read_list<UnitLayout>(j.at("units"), read_unit);
-  m.files = read_list<CheckpointFile>(j.at("files"), read_file);
-  return m;
+
+ private:
+  template <typename T>
+  static void write(Json& json, const T& value) {
+    if constexpr (kIsList<T>) {
+      json = Json::array();
+      for (const auto& item : value) write(json.emplace_back(nullptr), item);
+    } else if constexpr (kIsOptional<T>) {
+      if (value) write(json, *value);
+    } else if constexpr (requires(Members m) { list_members(m, value); }) {
+      Members members(json);
+      list_members(members, value);
+    } else {
+      json = value;
+    }
+  }
+
+  template <typename T>
+  static void read(const Json& json, T& value) {
+    if constexpr (kIsList<T>) {
+      for (const Json& item : json.get_ref<const Json::array_t&>()) {
+        read(item, value.emplace_back());
+      }
+    } else if constexpr (kIsOptional<T>) {
+      if (!json.is_null()) read(json, value.emplace());
+    } else if constexpr (requires(Members m) { list_members(m, value); }) {
+      Members members(json);
+      list_members(members, value);
+    } else {
+      // The library makes whole numbers of fractions and of 1e300; a manifest has none.
+      const bool whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+      if (whole && !json.is_number_integer()) {
+        throw std::runtime_error("expected a whole number, found " + line_of(json).substr(0, 40));
+      }
+      value = json.get<T>();
+    }
+  }
+
+  Value& json_;
+};
+
+// A struct to write from or to read into.
+template <bool kWrites, typename T>
+using Listed = std::conditional_t<kWrites, const T, T>&;
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, Slice> s) {
+  m.in_order(s.kind, s.name, s.first, s.count, s.offset, s.checksums);
 }
 
-// What the JSON says of itself: that it is one of ours, of this version, and unharmed.
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, CheckpointFile> f) {
+  m("name", f.name);
+  m("rank", f.rank);
+  m("bytes", f.bytes);
+  m("header_crc32c", f.header);
+  m("slices", f.slices);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, NamedTensor> t) {
+  std::vector<int64_t> axes = t.shape.axes();
+  m("name", t.name);
+  m("shape", axes);
+  if constexpr (!kWrites) t.shape = Shape(std::move(axes));
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, UnitLayout::Part> p) {
+  m.in_order(p.name, p.offset, p.numel);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, UnitLayout> unit) {
+  m("padded_numel", unit.padded_numel);
+  m("params", unit.params);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, SamplerPosition> s) {
+  m("epoch", s.epoch);
+  m("sample", s.sample);
+  m("samples", s.samples);
+  m("global_batch", s.global_batch);
+  m("seed", s.seed);
+  m("shuffle", s.shuffle);
+  m("drop_last", s.drop_last);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, SavedLossScale> s) {
+  m("scale", s.scale);
+  m("good_updates", s.good_updates);
+  m("skipped_updates", s.skipped_updates);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, SavedEvaluation> e) {
+  m("loss", e.loss);
+  m("accuracy", e.accuracy);
+}
+
+template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> manifest) {
+  m("type", manifest.type);
+  m("save", manifest.save);
+  m("sequence", manifest.sequence);
+  m("model", manifest.model);
+  m("graph_hash", manifest.graph);
+  m("world", manifest.world);
+  m("strategy", manifest.strategy);
+  m("wrap", manifest.wrap);
+  m("step", manifest.step);
+  m("sampler", manifest.sampler);
+  m("schedule", manifest.schedule);
+  m("lr", manifest.lr);
+  m("optimizer", manifest.optimizer);
+  m("states", manifest.states);
+  m("loss_scale", manifest.loss_scale);
+  m("evaluation", manifest.evaluation);
+  m("trained", manifest.trained);
+  m("statistics", manifest.statistics);
+  m("units", manifest.units);
+  m("files", manifest.files);
+}
+
+// Checks that the JSON is one of ours, of this version, and unharmed.
 Status check_envelope(const Json& j) {
   if (!j.is_object() || j.value("format", Json()) != kFormat) {
     return input_error("expected \"format\": \"{}\", found another file", kFormat);
@@ -185,42 +217,128 @@ Status check_envelope(const Json& j) {
                      said.dump(), found);
 }
 
+// ---- What parse_manifest promises of every manifest ----
+
+constexpr int64_t kMostNumel = int64_t{1} << 60;  // so that no sum of two, nor bytes, overflow
+
+class ManifestCheck {
+ public:
+  explicit ManifestCheck(const Manifest& manifest) : m_(manifest) {}
+
+  Status check() {
+    if (m_.world < 1) return input_error("expected a world of at least 1, found {}", m_.world);
+    if (m_.step < 0 || m_.sampler.epoch < 0 || m_.sampler.sample < 0) {
+      return input_error("expected a step, epoch and sample of at least 0, found {}, {} and {}",
+                         m_.step, m_.sampler.epoch, m_.sampler.sample);
+    }
+    if (m_.type != "sharded" && m_.type != "full" && m_.type != "local") {
+      return input_error("expected type sharded, full or local, found '{}'", m_.type);
+    }
+    OFSDP_RETURN_IF_ERROR(add_tensors(m_.trained, trained_));
+    OFSDP_RETURN_IF_ERROR(add_tensors(m_.statistics, statistics_));
+    OFSDP_RETURN_IF_ERROR(check_units());
+    std::set<std::string> names;
+    for (const CheckpointFile& file : m_.files) {
+      if (!names.insert(file.name).second)
+        return input_error("file {} stands here twice", file.name);
+      OFSDP_RETURN_IF_ERROR(check_file(file).with_prefix(file.name));
+    }
+    return ok_status();
+  }
+
+ private:
+  static Status add_tensors(const std::vector<NamedTensor>& list,
+                            std::map<std::string, int64_t>& numels) {
+    for (const NamedTensor& tensor : list) {
+      const Result<int64_t> numel = checked_numel(tensor.shape.axes());
+      if (!numel.ok() || *numel > kMostNumel) {
+        return input_error("'{}': no shape {}", tensor.name, tensor.shape.text());
+      }
+      if (!numels.emplace(tensor.name, *numel).second) {
+        return input_error("'{}' stands here twice", tensor.name);
+      }
+    }
+    return ok_status();
+  }
+
+  Status check_units() const {
+    for (size_t u = 0; u < m_.units.size(); ++u) {
+      const UnitLayout& unit = m_.units[u];
+      if (unit.padded_numel < 0 || unit.padded_numel > kMostNumel) {
+        return input_error("unit {}: no size {}", u, unit.padded_numel);
+      }
+      for (const UnitLayout::Part& part : unit.params) {
+        const auto found = trained_.find(part.name);
+        const bool fits = part.offset >= 0 && part.offset <= unit.padded_numel &&
+                          found != trained_.end() && found->second == part.numel &&
+                          part.numel <= unit.padded_numel - part.offset;
+        if (fits) continue;
+        return input_error("unit {} of {} elements: '{}' ({} elements at {}) does not lie in it", u,
+                           unit.padded_numel, part.name, part.numel, part.offset);
+      }
+    }
+    return ok_status();
+  }
+
+  Status check_file(const CheckpointFile& file) const {
+    const bool plain = !file.name.empty() && file.name.find('/') == std::string::npos &&
+                       file.name.find('\0') == std::string::npos && file.name[0] != '.';
+    if (!plain) return input_error("expected the plain name of a file");
+    if (file.rank < 0 || file.rank >= m_.world) {
+      return input_error("expected a rank of {}, found rank {}", m_.world, file.rank);
+    }
+    if (file.bytes < 0) return input_error("expected a size, found {}", file.bytes);
+    int64_t end = 0;
+    for (const Slice& slice : file.slices) {
+      OFSDP_RETURN_IF_ERROR(
+          check_slice(slice, file)
+              .with_prefix(format_text("slice of {} '{}'", slice.kind, slice.name)));
+      if (slice.offset < end && file.header) return input_error("slices overlap at byte {}", end);
+      end = slice.offset + slice.bytes();
+    }
+    return ok_status();
+  }
+
+  Status check_slice(const Slice& s, const CheckpointFile& file) const {
+    const std::optional<int64_t> numel = numel_of(s);
+    if (!numel) return input_error("there is no such tensor");
+    if (s.first < 0 || s.count < 0 || s.first > *numel || s.count > *numel - s.first) {
+      return input_error("elements {} + {} of {}", s.first, s.count, *numel);
+    }
+    if (s.offset < 0 || s.offset > file.bytes || s.bytes() > file.bytes - s.offset) {
+      return input_error("expected {} bytes at byte {}, the file has {}", s.bytes(), s.offset,
+                         file.bytes);
+    }
+    if (s.blocks() == static_cast<int64_t>(s.checksums.size())) return ok_status();
+    return input_error("expected {} checksums, found {}", s.blocks(), s.checksums.size());
+  }
+
+  std::optional<int64_t> numel_of(const Slice& s) const {
+    const bool statistic = s.kind == kStatisticKind;
+    if (m_.type == "local" && !statistic) {
+      size_t unit = 0;
+      for (const char c : s.name) {
+        if (c < '0' || c > '9' || unit > m_.units.size()) return std::nullopt;
+        unit = unit * 10 + static_cast<size_t>(c - '0');
+      }
+      if (s.name.empty() || unit >= m_.units.size()) return std::nullopt;
+      return m_.units[unit].padded_numel;
+    }
+    const auto& tensors = statistic ? statistics_ : trained_;
+    const auto found = tensors.find(s.name);
+    return found == tensors.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  const Manifest& m_;
+  std::map<std::string, int64_t> trained_, statistics_;
+};
+
 }  // namespace
 
-Status check_manifest(const Manifest& manifest);  // manifest_check.cpp
-
-std::string to_text(const Manifest& m) {
-  Json j = {{"format", kFormat},
-            {"version", kCheckpointVersion},
-            {"type", m.type},
-            {"save", m.save},
-            {"sequence", m.sequence},
-            {"model", m.model},
-            {"graph_hash", m.graph},
-            {"world", m.world},
-            {"strategy", m.strategy},
-            {"wrap", m.wrap},
-            {"step", m.step},
-            {"sampler", json_of(m.sampler)},
-            {"schedule", m.schedule},
-            {"lr", m.lr},
-            {"optimizer", m.optimizer},
-            {"states", m.states},
-            {"loss_scale", nullptr},
-            {"evaluation", nullptr},
-            {"trained", list_of(m.trained)},
-            {"statistics", list_of(m.statistics)},
-            {"units", list_of(m.units)},
-            {"files", list_of(m.files)}};
-  if (m.loss_scale) {
-    j["loss_scale"] = {{"scale", m.loss_scale->scale},
-                       {"good_updates", m.loss_scale->good_updates},
-                       {"skipped_updates", m.loss_scale->skipped_updates}};
-  }
-  if (m.evaluation) {
-    j["evaluation"] = {{"loss", or_null(m.evaluation->loss)},
-                       {"accuracy", or_null(m.evaluation->accuracy)}};
-  }
+std::string to_text(const Manifest& manifest) {
+  Json j = {{"format", kFormat}, {"version", kCheckpointVersion}};
+  Members<true> members(j);
+  list_members(members, manifest);
   j["crc32c"] = checksum_of(line_of(j));
   return lines_of(j);
 }
@@ -229,19 +347,34 @@ Result<Manifest> parse_manifest(const std::string& text) {
   try {
     const Json j = Json::parse(text);
     OFSDP_RETURN_IF_ERROR(check_envelope(j));
-    Manifest manifest = read_manifest(j);
-    OFSDP_RETURN_IF_ERROR(check_manifest(manifest));
+    Manifest manifest;
+    Members<false> members(j);
+    list_members(members, manifest);
+    OFSDP_RETURN_IF_ERROR(ManifestCheck(manifest).check());
     return manifest;
   } catch (const std::exception& error) {
     return input_error("expected a manifest as JSON, found: {}", error.what());
   }
 }
 
-std::string to_text(const std::vector<CheckpointFile>& files) { return line_of(list_of(files)); }
+std::string to_text(const std::vector<CheckpointFile>& files) {
+  Json list = Json::array();
+  for (const CheckpointFile& file : files) {
+    Members<true> members(list.emplace_back(nullptr));
+    list_members(members, file);
+  }
+  return line_of(list);
+}
 
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text) {
   try {
-    return read_list<CheckpointFile>(Json::parse(text), read_file);
+    std::vector<CheckpointFile> files;
+    const Json list = Json::parse(text);
+    for (const Json& item : list.get_ref<const Json::array_t&>()) {
+      Members<false> members(item);
+      list_members(members, files.emplace_back());
+    }
+    return files;
   } catch (const std::exception& error) {
     return input_error("expected a list of files as JSON, found: {}", error.what());
   }

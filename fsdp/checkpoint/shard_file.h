@@ -9,6 +9,7 @@
 // Ownership: values; `source` is a view. Threads: any. FORMAT.md describes the bytes.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -43,5 +44,15 @@ struct ShardIdentity {
 std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
                                           const std::vector<SourceSlice>& slices,
                                           int64_t most_bytes = kShardFileMost);
+
+// Writes the headers and slices of one planned file at their offsets, takes the checksums on the
+// way, and brings all of it to disk. Returns what the manifest says of the file. The file may be
+// there already and be written by other ranks too, at other offsets.
+//
+// Memory: nothing beyond the caller's; a block is checked and written while it is in the cache, and
+// the disk is set to work after it. Threads: one a file; `cancelled` may be set by any and ends the
+// write early. Errors: kFault naming the file.
+Result<CheckpointFile> write_planned_file(const std::string& folder, const PlannedFile& planned,
+                                          const std::atomic<bool>& cancelled);
 
 }  // namespace ofsdp::fsdp

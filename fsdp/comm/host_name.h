@@ -1,5 +1,5 @@
-// The name of this host, for messages. Ownership: a value. Threads: any. Errors: none; "?" where the
-// system does not say.
+// The name of this host, for messages. Ownership: a value. Threads: any. Errors: none; "?" where
+// the system does not say.
 #pragma once
 
 #include <string>

@@ -20,25 +20,19 @@ struct Source {
   const char* rank;
   const char* world;
   const char* local_rank;
-  const char* local_world;
-  const char* hosts;
-  const char* host;
+  const char* local_world = nullptr;
+  const char* hosts = nullptr;
+  const char* host = nullptr;
 };
 
-constexpr Source kTorchrun = {
+constexpr Source kTorchrun{
     "torchrun",         "RANK",      "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE", "GROUP_RANK"};
-constexpr Source kOpenMpi = {"Open MPI",
-                             "OMPI_COMM_WORLD_RANK",
-                             "OMPI_COMM_WORLD_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK",
-                             "OMPI_COMM_WORLD_LOCAL_SIZE",
-                             nullptr,
-                             nullptr};
-constexpr Source kMpich = {"MPICH",           "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-                           "MPI_LOCALNRANKS", nullptr,    nullptr};
-constexpr Source kSlurm = {"Slurm", "SLURM_PROCID",         "SLURM_NTASKS", "SLURM_LOCALID",
-                           nullptr, "SLURM_STEP_NUM_NODES", "SLURM_NODEID"};
+constexpr Source kOpenMpi{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Source kMpich{"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+constexpr Source kSlurm{"Slurm", "SLURM_PROCID",         "SLURM_NTASKS", "SLURM_LOCALID",
+                        nullptr, "SLURM_STEP_NUM_NODES", "SLURM_NODEID"};
 
 class Environment {
  public:
@@ -198,7 +192,7 @@ Ancestor process(int pid) {
 }
 
 // The process that started all ranks of this host: MPICH hands its ranks no name of the job. A
-// wrapper script may stand between, so the proxy is looked for by name; else the parent it is.
+// wrapper script may be in between, so the proxy is looked for by name; else it is the parent.
 std::string launching_process() {
   for (int pid = getppid(); pid > 1;) {
     const Ancestor here = process(pid);
@@ -237,8 +231,8 @@ bool speaks(const Environment& environment, const Source& source) {
   return environment.has(source.rank) || environment.has(source.world);
 }
 
-// Of all who speak, those with several ranks count; a launcher of one process may have started
-// another.
+// Among all launchers that speak, those with several ranks count; a launcher of one process may
+// have started another.
 Result<std::optional<RankIdentity>> choose(const Environment& environment) {
   std::optional<RankIdentity> chosen;
   for (const Source& source : {kTorchrun, kOpenMpi, kMpich, kSlurm}) {

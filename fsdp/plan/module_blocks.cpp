@@ -26,7 +26,7 @@ std::string pattern(const std::string& path) {
   return result;
 }
 
-// Containers are what blocks lie in; their class says nothing.
+// Containers hold blocks; their class says nothing.
 bool says_something(const std::string& type) {
   return !type.empty() && !type.starts_with("torch.nn.modules.container.");
 }

@@ -65,7 +65,7 @@ class Recomputation {
     maker_[0] = -1;
   }
 
-  // What others than the value's own segment and backward read.
+  // Marks the values that others than their own segment and backward read.
   void find_kept() {
     for (int n = 0; n < forward_; ++n) {
       for (ValueId id : source_.nodes[static_cast<size_t>(n)].inputs) {

@@ -1,9 +1,9 @@
-// Repeated stretches of forward nodes. A node is a letter (operator, attributes, what it makes, the
-// shapes of its parameters), the forward a word, and blocks are the tandem repeat in it that holds
-// the most parameters: for every period p the runs where letter i equals letter i + p are counted in
-// one pass, so n nodes cost n^2 / 2 comparisons of integers. Exporters write layers one behind the
-// other, which is what makes a word of a graph. Within a repeat, the wiring inside of every copy is
-// compared, and the cut between copies is moved to where the fewest values cross it.
+// Repeated stretches of forward nodes. A node is a letter (operator, attributes, what it makes,
+// the shapes of its parameters), the forward a word, and blocks are the tandem repeat in it that
+// holds the most parameters: for every period p the runs where letter i equals letter i + p are
+// counted in one pass, so n nodes cost n^2 / 2 comparisons of integers. Exporters write layers one
+// after the other, which is what makes a word of a graph. Within a repeat, the wiring inside of
+// every copy is compared, and the cut between copies is moved to where the fewest values cross it.
 #include <algorithm>
 #include <map>
 #include <set>

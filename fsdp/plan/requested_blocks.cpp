@@ -1,4 +1,5 @@
-// --wrap-layers: a name is tried as a class, then as the path of a module, then as a glob of either.
+// --wrap-layers: a name is tried as a class, then as the path of a module, then as a glob of
+// either.
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ std::vector<int> where(const ModuleTree& tree, const auto& wanted) {
   return found;
 }
 
-// Of a glob the outermost: "encoder.layer.*" matches what lies in the layers, too.
+// A glob means its outermost matches: "encoder.layer.*" matches what is in the layers, too.
 std::vector<int> outermost(const ModuleTree& tree, const std::vector<int>& modules) {
   const std::set<int> all(modules.begin(), modules.end());
   std::vector<int> result;

@@ -4,6 +4,7 @@
 
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/hash.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -11,20 +12,6 @@ namespace {
 constexpr uint32_t kModelGraph = 7;
 constexpr uint32_t kGraphInitializer = 5;
 constexpr uint32_t kTrainingInfo = 20;  // how it is trained is no part of what it is
-
-class Hasher {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) {
-      state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    }
-    state_ = (state_ ^ 0xff) * 0x100000001b3u;  // where one text ends
-  }
-  std::string digits() const { return format_text("{:016x}", state_); }
-
- private:
-  uint64_t state_ = 0xcbf29ce484222325u;
-};
 
 class SkeletonHash {
  public:
@@ -35,13 +22,15 @@ class SkeletonHash {
   std::string hash() {
     walk(std::as_bytes(std::span(file_.skeleton())), kModelGraph);
     for (const Initializer& weight : file_.initializers()) {
-      hasher_.add(weight.name);
-      hasher_.add(format_text("{} {}", onnx_from_dtype(weight.dtype), weight.shape.text()));
+      add(weight.name);
+      add(format_text("{} {}", onnx_from_dtype(weight.dtype), weight.shape.text()));
     }
-    return hasher_.digits();
+    return format_text("{:016x}", hash_.value());
   }
 
  private:
+  void add(std::string_view text) { hash_.add(text).add(uint64_t{0xff}); }  // 0xff ends a text
+
   // Hashes every field but those of `inside`, into which it goes. The importer has read these bytes
   // before, so they are whole; a broken rest is left out.
   void walk(std::span<const std::byte> message, uint32_t inside) {
@@ -54,8 +43,8 @@ class SkeletonHash {
       } else if (field->number == inside && is_weight(field->bytes)) {
         continue;  // its name, type and shape follow
       } else {
-        hasher_.add(format_text("{}", field->number));
-        hasher_.add(as_text(field->bytes));
+        add(format_text("{}", field->number));
+        add(as_text(field->bytes));
       }
     }
   }
@@ -66,7 +55,7 @@ class SkeletonHash {
 
   const OnnxFile& file_;
   std::set<std::string> weights_;
-  Hasher hasher_;
+  Fnv1a hash_;
 };
 
 }  // namespace

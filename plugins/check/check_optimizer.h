@@ -1,5 +1,5 @@
-// What check-plugin tries of an optimizer: the same updates of 1000 elements whole and in two parts,
-// and whether it writes outside of its buffers.
+// The checks of an optimizer by check-plugin: the same updates of 1000 elements whole and in two
+// parts, and whether it writes outside of its buffers.
 //
 // Ownership: values. Threads: one, of a process that may end by it. Errors: none; lines that open
 // with "! " are faults.

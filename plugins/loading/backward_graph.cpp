@@ -7,7 +7,7 @@
 namespace ofsdp::plugins {
 namespace {
 
-// What `context` of the ofsdp_graph points to. A first mistake of the plug-in ends in `status`;
+// The `context` of the ofsdp_graph points to this. A first mistake of the plug-in ends in `status`;
 // after it every function gives none.
 struct GraphCall {
   const PluginOperator& op;

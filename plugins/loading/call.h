@@ -1,4 +1,4 @@
-// What a plug-in's functions are called with: PluginNode is an ofsdp_node with everything it points
+// The arguments of a plug-in's functions: PluginNode is an ofsdp_node with everything it points
 // to, made once for a problem and used in every step; its calls allocate nothing.
 //
 // Ownership: a PluginNode owns its arrays and keeps the library loaded; it never moves. Threads:

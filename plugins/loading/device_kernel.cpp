@@ -28,7 +28,7 @@ bool plugin_takes(const OpDef& op, const Problem& problem) {
 
 std::unique_ptr<Kernel> make_plugin_kernel(Device& device, const OpDef& op,
                                            const Problem& problem) {
-  // What a plug-in's implementation makes is no other kernel.
+  // A plug-in's implementation makes no other kernel.
   std::unique_ptr<PluginKernel> kernel(
       static_cast<PluginKernel*>(op.cpu[0].create(problem).release()));
   if (!kernel->on_devices()) return nullptr;

@@ -1,6 +1,6 @@
-// Bytes between two pages that nobody may touch: what is read or written behind their end, or far
-// before their begin, ends the process at once; what is written into the rest of the own pages shows
-// in a pattern. catch_guard_faults prints what was touched before the process ends.
+// Bytes between two pages that nobody may touch: what is read or written past their end, or far
+// before their begin, ends the process at once; what is written into the rest of the own pages
+// shows in a pattern. catch_guard_faults prints what was touched before the process ends.
 //
 // Ownership: owns its pages. Threads: one, and the kernel's while it runs. Errors: none; a machine
 // without memory aborts.
@@ -23,7 +23,7 @@ class GuardedBuffer {
   void fill(int byte);
   void protect(bool read_only);
   bool surrounded() const;  // is the pattern around the bytes whole?
-  // Whether the address lies in the guard pages or in the own ones.
+  // Whether the address is in the guard pages or in the own ones.
   enum class Place { kElsewhere, kBefore, kInside, kBehind };
   Place place_of(const void* address) const;
 

@@ -1,7 +1,7 @@
 // OpDefs out of what a plug-in describes. An operator gives one for itself and, when its backward
 // is a kernel, one for that, named domain.Name under "ofsdp.backward":
 //
-//   inputs      the gradients of the outputs, the saved inputs, the saved outputs (absent: not saved,
+//   inputs      the gradients of the outputs, the saved inputs, the saved outputs (absent: none,
 //               or no gradient comes that way)
 //   attributes  those of the node, and what all operands are ("ofsdp.operands") and which gradients
 //               are asked for ("ofsdp.wanted")
@@ -20,7 +20,8 @@ std::string backward_domain(const PluginOperator& op);
 
 OpDef plugin_op_def(const PluginOperatorPtr& op);
 
-// A plug-in's kernel for the CPU, which its functions for CUDA put onto a stream of a device instead.
+// A plug-in's kernel for the CPU, which its functions for CUDA put onto a stream of a device
+// instead.
 class PluginKernel : public Kernel {
  public:
   virtual bool on_devices() const = 0;  // whether it has such a function
@@ -33,7 +34,7 @@ void emit_backward(const PluginOperatorPtr& op, GradBuilder& builder);  // that 
 // `op`'s kernels, and its backward if it has one, in front of those of the built-in operator.
 OpDef overridden(const OpDef& built_in, const PluginOperatorPtr& op);
 
-// op.def.build_backward with `builder` behind its functions.
+// Calls op.def.build_backward, whose functions use `builder`.
 void build_backward(const PluginOperatorPtr& op, GradBuilder& builder);
 
 // Whether the best kernel of an operator, a built-in one perhaps by name, is a plug-in's.

@@ -1,17 +1,12 @@
 #include "runtime/program/program.h"
 
+#include "kernels/base/hash.h"
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/loading/device_kernel.h"
 
 namespace ofsdp::runtime {
 namespace {
-
-uint64_t name_hash(const std::string& name) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
 
 // Two problems with the same key are the same problem.
 std::string problem_key(const OpDef& op, const Problem& problem) {
@@ -41,7 +36,8 @@ Problem problem_of(const Graph& graph, const Node& node) {
     problem.outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
   }
   if (node.op->random) {
-    problem.node_seed = name_hash(node.name) + static_cast<uint64_t>(node.attributes.i("seed", 0));
+    problem.node_seed =
+        Fnv1a().add(node.name).value() + static_cast<uint64_t>(node.attributes.i("seed", 0));
   }
   return problem;
 }

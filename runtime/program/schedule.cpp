@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/base/hash.h"
 #include "runtime/program/schedule_places.h"
 
 namespace ofsdp::runtime {
@@ -90,18 +91,17 @@ std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan) {
 bool communicates(const Step& step) { return traits(step.kind).communicates; }
 
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed) {
-  uint64_t hash = 14695981039346656037ull ^ seed;
-  auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
+  Fnv1a hash(seed);
   for (const Step& step : schedule.steps) {
     if (!communicates(step)) continue;
-    mix(static_cast<uint64_t>(step.kind));
-    mix(static_cast<uint64_t>(step.index + 1));
+    hash.add(static_cast<uint64_t>(step.kind));
+    hash.add(static_cast<uint64_t>(step.index + 1));
     if (step.index < 0) continue;
     const Unit& unit = plan.units[static_cast<size_t>(step.index)];
-    mix(static_cast<uint64_t>(unit.padded_numel));
-    mix(static_cast<uint64_t>(unit.frozen_padded_numel));
+    hash.add(static_cast<uint64_t>(unit.padded_numel));
+    hash.add(static_cast<uint64_t>(unit.frozen_padded_numel));
   }
-  return hash;
+  return hash.value();
 }
 
 std::string text(const Schedule& schedule, const Graph& graph) {

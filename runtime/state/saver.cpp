@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "fsdp/checkpoint/file_writer.h"
+#include "fsdp/checkpoint/shard_file.h"
 
 namespace ofsdp::runtime {
 

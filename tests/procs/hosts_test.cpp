@@ -11,7 +11,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "fsdp/comm/hosts/stream_socket.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
@@ -95,12 +95,6 @@ std::string variables(int rank, int world, const std::string& address, int port)
       "env RANK={0} WORLD_SIZE={1} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} "
       "GROUP_WORLD_SIZE={1} MASTER_ADDR={2} MASTER_PORT={3} ",
       rank, world, address, port);
-}
-
-int free_port() {
-  int port = 0;
-  auto listener = listen_on(port);
-  return port;
 }
 
 int lines_of_errors(const std::string& said) {

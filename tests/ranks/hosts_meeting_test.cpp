@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "fsdp/comm/hosts/host_meeting_wire.h"
+#include "fsdp/comm/hosts/host_table.h"
 #include "fsdp/connect.h"
 #include "tests/ranks/rank_processes.h"
 #include "tests/support/namespaces.h"
@@ -18,8 +18,8 @@ constexpr std::chrono::seconds kTimeout{1};
 [[noreturn]] void stop_after_hello(const RankIdentity& identity) {
   int port = 0;
   const auto listener = listen_on(port);
-  const auto point = meeting_point(identity, kTimeout);
-  const auto table = visit_hosts(identity, *point, host_hello(identity, port), kTimeout);
+  const auto point = rendezvous_point(identity, kTimeout);
+  const auto table = find_hosts(identity, *point, port, kTimeout);
   while (table.ok()) pause();
   _exit(9);
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/comm/local/local_communicator.h"
+#include "fsdp/comm/hosts/host_communicator.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/comm/hosts/stream_socket.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "fsdp/connect.h"
 #include "tests/support/namespaces.h"
 
@@ -74,8 +74,7 @@ struct HostCounts {
 // Each rank's values, as the environment would give them.
 inline std::vector<RankIdentity> identities(const HostCounts& hosts, const std::string& name) {
   std::vector<RankIdentity> all;
-  int port = 0;  // free a moment ago
-  if (hosts.counts.size() > 1) auto listener = listen_on(port);
+  const int port = hosts.counts.size() > 1 ? free_port() : 0;
   for (size_t h = 0; h < hosts.counts.size(); ++h) {
     for (int local = 0; local < hosts.counts[h]; ++local) {
       RankIdentity identity{static_cast<int>(all.size()), hosts.world(), local, name, "test"};

@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/checkpoint/crc32c.h"
-#include "fsdp/checkpoint/file_writer.h"
+#include "fsdp/checkpoint/shard_file.h"
 #include "importer/file/onnx_file.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"

@@ -6,8 +6,8 @@
 
 #include <map>
 
+#include "runtime/cli/launch/coordinator.h"
 #include "runtime/cli/launch/endpoint.h"
-#include "runtime/cli/launch/node_table.h"
 #include "runtime/cli/launch/restart.h"
 #include "tests/support/namespaces.h"
 
@@ -33,13 +33,14 @@ TEST(Endpoint, HostAndPort) {
   }
 }
 
-class Channels : public testing::Test {
+class Stores : public testing::Test {
  protected:
-  Channels() {
+  Stores() { connect(); }
+  void connect() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) abort();
     raw_ = UniqueFd(ends[0]);
-    channel_ = NodeChannel(UniqueFd(ends[1]));
+    store_ = Store(UniqueFd(ends[1]));
   }
 
   void put(const std::string& bytes) {
@@ -50,95 +51,122 @@ class Channels : public testing::Test {
   }
 
   UniqueFd raw_;
-  NodeChannel channel_;
+  Store store_;
 };
 
-TEST_F(Channels, MessagesComeWholeAndInOrder) {
+TEST_F(Stores, ValuesComeWhole) {
   const std::string bytes = framed(R"({"kind":"a"})") + framed(R"({"kind":"b"})");
   for (size_t i = 0; i < bytes.size(); ++i) {
     put(bytes.substr(i, 1));
-    channel_.pump();
-    EXPECT_TRUE(i + 1 >= bytes.size() / 2 || !channel_.receive());
+    store_.pump();
+    EXPECT_EQ(store_.get("a") != nullptr, i + 1 >= bytes.size() / 2);
+    EXPECT_EQ(store_.get("b") != nullptr, i + 1 == bytes.size());
   }
-  EXPECT_EQ(kind_of(*channel_.receive()), "a");
-  EXPECT_EQ(kind_of(*channel_.receive()), "b");
-  EXPECT_FALSE(channel_.receive());
-  EXPECT_FALSE(channel_.closed());
+  EXPECT_TRUE(store_.take("a"));
+  EXPECT_FALSE(store_.take("a"));
+  EXPECT_FALSE(store_.closed());
 }
 
-TEST_F(Channels, LastWordsCount) {
+TEST_F(Stores, TheNewestValueCounts) {
+  put(framed(R"({"kind":"a","n":1})") + framed(R"({"kind":"a","n":2})"));
+  ASSERT_TRUE(store_.wait("a", StreamClock::now() + std::chrono::seconds(5)));
+  store_.pump();
+  EXPECT_EQ(store_.get("a")->at("n"), 2);
+}
+
+TEST_F(Stores, WaitEndsWithTheDeadlineAndWithTheConnection) {
+  EXPECT_FALSE(store_.wait("a", StreamClock::now() + std::chrono::milliseconds(20)));
+  raw_.reset();
+  EXPECT_FALSE(store_.wait("a", StreamClock::now() + std::chrono::hours(1)));
+}
+
+TEST_F(Stores, LastWordsCount) {
   put(framed(R"({"kind":"a"})"));
   raw_.reset();
-  channel_.pump();
-  EXPECT_TRUE(channel_.closed());
-  EXPECT_EQ(kind_of(*channel_.receive()), "a");
+  store_.pump();
+  EXPECT_TRUE(store_.closed());
+  EXPECT_TRUE(store_.get("a"));
 }
 
-TEST_F(Channels, WhatIsNoMessageClosesThem) {
+// So that a socket can serve another purpose after a handshake.
+TEST_F(Stores, NothingIsReadAfterTheValueThatIsWaitedFor) {
+  put(framed(R"({"kind":"a"})") + "xyz");
+  ASSERT_TRUE(store_.wait("a", StreamClock::now() + std::chrono::seconds(5)));
+  const UniqueFd socket = store_.release();
+  char rest[8] = "";
+  EXPECT_EQ(read(socket.get(), rest, sizeof rest), 3);
+  EXPECT_STREQ(rest, "xyz");
+}
+
+TEST_F(Stores, WhatIsNoValueClosesThem) {
   for (const std::string& bytes :
-       {framed("[]"), framed("{}"), framed(R"({"kind":1})"), framed("{"), framed("\xff"),
-        std::string("\xff\xff\xff\xff"), std::string("\0\1\0\1", 4)}) {
-    int ends[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    raw_ = UniqueFd(ends[0]);
-    channel_ = NodeChannel(UniqueFd(ends[1]));
+       {framed(""), framed("[]"), framed("{}"), framed(R"({"kind":1})"), framed("{"),
+        framed("\xff"), std::string("\xff\xff\xff\xff"), std::string("\0\1\0\1", 4)}) {
+    connect();
     put(bytes);
-    channel_.pump();
-    EXPECT_FALSE(channel_.receive());
-    EXPECT_TRUE(channel_.closed()) << bytes;
+    store_.pump();
+    EXPECT_TRUE(store_.empty());
+    EXPECT_TRUE(store_.closed()) << bytes;
   }
 }
 
-TEST_F(Channels, APeerThatDoesNotReadFillsNoMemory) {
-  const json message{{"kind", "a"}, {"text", std::string(60'000, 'x')}};
-  for (int i = 0; i < 100 && !channel_.closed(); ++i) channel_.send(message);
-  EXPECT_TRUE(channel_.closed());
+TEST_F(Stores, KeysAreBounded) {
+  for (size_t i = 0; i <= Store::kMostKeys; ++i) put(framed(format_text("{{\"kind\":\"{}\"}}", i)));
+  for (int i = 0; i < 10; ++i) store_.pump();
+  EXPECT_TRUE(store_.closed());
+}
+
+TEST_F(Stores, APeerThatDoesNotReadFillsNoMemory) {
+  const json value{{"text", std::string(60'000, 'x')}};
+  for (int i = 0; i < 100 && !store_.closed(); ++i) store_.set("a", value);
+  EXPECT_TRUE(store_.closed());
 }
 
 TEST(NodeMessages, ReadWhatTheyWrite) {
-  Hello hello;
-  hello.job = "j\xff";
-  hello.node_rank = 3;
-  hello.nnodes = 4;
-  hello.nproc = 8;
-  hello.free_port = 1234;
-  hello.host = "h";
-  const auto read = read_hello(to_json(hello));
+  const NodeHello hello{
+      .job = "j\xff", .node_rank = 3, .nnodes = 4, .nproc = 8, .free_port = 1234, .host = "h"};
+  const auto read = read_hello(hello_value(hello));
   ASSERT_TRUE(read);
-  EXPECT_EQ(to_json(*read), to_json(hello));
+  EXPECT_EQ(hello_value(*read), hello_value(hello));
   Turn turn;
   turn.start = true;
   turn.assignment = {1, 2, 3, 4, 5, 6, true, "r", "m", 7};
-  EXPECT_EQ(to_json(*read_turn(to_json(turn))), to_json(turn));
-  const Outcome outcome{1, true, true, "l"};
-  EXPECT_EQ(to_json(*read_outcome(to_json(outcome, 9)), 9), to_json(outcome, 9));
+  EXPECT_EQ(to_value(*from_value<Turn>(to_value(turn))), to_value(turn));
+  const Outcome outcome{1, true, true, "l", 9};
+  EXPECT_EQ(to_value(*from_value<Outcome>(to_value(outcome))), to_value(outcome));
+}
+
+TEST(NodeMessages, OneOfAnotherVersionHasItsVersionAlone) {
+  json value = hello_value({.version = kRendezvousVersion + 1, .free_port = 1});
+  value.erase("job");
+  EXPECT_EQ(read_hello(value)->version, kRendezvousVersion + 1);
 }
 
 TEST(NodeMessages, RefuseWhatIsMissingOrOutOfRange) {
   Turn turn;
   turn.start = true;
-  const json good = to_json(turn);
-  ASSERT_TRUE(read_turn(good));
+  const json good = to_value(turn);
+  ASSERT_TRUE(from_value<Turn>(good));
   for (const auto& [key, value] : good.items()) {
-    if (key == "kind") continue;
     json bad = good;
     bad.erase(key);
-    EXPECT_FALSE(read_turn(bad)) << key;
+    EXPECT_FALSE(from_value<Turn>(bad)) << key;
     bad[key] = json::array();
-    EXPECT_FALSE(read_turn(bad)) << key;
-    bad[key] = value.is_number() ? json(int64_t{1} << 40) : json(std::string(kMostText + 1, 'x'));
-    EXPECT_FALSE(read_turn(bad)) << key;
+    EXPECT_FALSE(from_value<Turn>(bad)) << key;
+    bad[key] = value.is_number() ? json(int64_t{1} << 40)
+                                 : json(std::string(StoreFields::kMostText + 1, 'x'));
+    EXPECT_FALSE(from_value<Turn>(bad)) << key;
   }
-  EXPECT_FALSE(read_hello({{"kind", "hello"}, {"magic", "other"}}));
+  EXPECT_FALSE(read_hello({{"magic", "other"}}));
 }
 
 TEST(NodeTable, SeatsAreDealtInOrderOfArrivalAroundThoseThatAreTaken) {
   NodeTable table(4);
   const auto arrive = [&](const std::string& host, int seat) {
-    NodeGuest& guest = table.guests().emplace_back();
-    guest.hello.host = host;
-    guest.seat = seat;
-    guest.state = NodeGuest::State::kWaiting;
+    NodeClient& client = table.clients().emplace_back();
+    client.hello.host = host;
+    client.seat = seat;
+    client.state = NodeClient::State::kWaiting;
   };
   arrive("b", 1);
   arrive("a", -1);
@@ -146,11 +174,11 @@ TEST(NodeTable, SeatsAreDealtInOrderOfArrivalAroundThoseThatAreTaken) {
   EXPECT_EQ(table.deal(), std::vector<int>{3});
   const auto order = [&] {
     std::string hosts;
-    for (const NodeGuest* node : table.number()) hosts += node->hello.host;
+    for (const NodeClient* node : table.number()) hosts += node->hello.host;
     return hosts;
   };
   EXPECT_EQ(order(), "abc");
-  table.guests().pop_front();  // b is gone, and d comes
+  table.clients().pop_front();  // b is gone, and d comes
   arrive("d", -1);
   EXPECT_EQ(order(), "ac");
   EXPECT_EQ(table.deal(), std::vector<int>{3});

@@ -1,6 +1,7 @@
 #include "fsdp/comm/hosts/host_communicator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -8,7 +9,6 @@
 
 #include "fsdp/comm/hosts/host_gather.h"
 #include "fsdp/comm/hosts/host_reductions.h"
-#include "fsdp/comm/hosts/meeting_watch.h"
 #include "fsdp/comm/local/peer_monitor.h"
 #include "fsdp/comm/local/rendezvous.h"
 #include "fsdp/comm/rank_sum.h"
@@ -16,31 +16,46 @@
 namespace ofsdp::fsdp {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{5};
+// With a core for every rank of one host a peer is on its way and worth a short wait; else it needs
+// this core. Between hosts a wait is long in any case.
+constexpr std::chrono::microseconds kSpin{10};
+constexpr std::chrono::microseconds kSpinCrowded{1};
+constexpr std::chrono::microseconds kSpinHosts{5};
 constexpr std::chrono::milliseconds kLeaveLook{1};
 constexpr std::chrono::milliseconds kLastWords{1000};
 
+std::chrono::microseconds spin_of(const HostMap& map, const LocalRendezvous& meeting) {
+  if (map.hosts.size() > 1) return kSpinHosts;
+  return meeting.cores >= map.world() ? kSpin : kSpinCrowded;
+}
+
+// Ranks of one host have no link.
 class HostCommunicator final : public Communicator {
  public:
-  HostCommunicator(HostMap map, Meeting meeting, std::chrono::seconds timeout)
+  HostCommunicator(HostMap map, LocalRendezvous meeting, std::chrono::seconds timeout)
       : map_(std::move(map)),
-        own_lifeline_(std::move(meeting.own_lifeline)),
+        own_liveness_pipe_(std::move(meeting.own_liveness_pipe)),
         page_(std::move(meeting.page)),
         links_(std::move(meeting.links)),
-        wait_(&page_, map_.rank, timeout, kSpin) {}
+        wait_(&page_, map_.rank, timeout, spin_of(map_, meeting)) {}
 
-  Status start(HostsMeeting& hosts, std::vector<UniqueFd> lifelines,
-               std::unique_ptr<PayloadEngine> engine) {
+  Status connect(HostsRendezvous& hosts, std::unique_ptr<PayloadEngine> engine) {
     OFSDP_ASSIGN_OR_RETURN(link_, HostLink::start(&map_, &page_, hosts, std::move(engine)));
-    wait_.tell_hosts(&map_, [this](int rank) { return link_->blame(rank); });
+    wait_.tell_hosts({.name = [this](int rank) { return map_.names[static_cast<size_t>(rank)]; },
+                      .is_here = [this](int rank) { return map_.is_here(rank); },
+                      .blame = [this](int rank) { return link_->blame(rank); }});
+    return {};
+  }
+
+  Status watch(std::vector<UniqueFd> liveness_pipes) {
     OFSDP_ASSIGN_OR_RETURN(monitor_,
-                           PeerMonitor::start(&page_, links_.seat(), std::move(lifelines)));
+                           PeerMonitor::start(&page_, links_.self(), std::move(liveness_pipes)));
     return {};
   }
 
   int rank() const override { return map_.rank; }
   int size() const override { return map_.world(); }
-  std::string name() const override { return link_->name(); }
+  std::string name() const override { return link_ ? link_->name() : "local"; }
   int ranks_of_each_host() const override {
     const auto here = static_cast<int>(map_.hosts[0].size());
     for (int r = 0; r < size(); ++r) {
@@ -49,7 +64,7 @@ class HostCommunicator final : public Communicator {
     return size() == here * hosts() ? here : 0;
   }
   bool is_first_of_host() const override { return map_.place() == 0; }
-  size_t staging_bytes() const override { return HostStaging::bytes(hosts()); }
+  size_t staging_bytes() const override { return link_ ? HostStaging::bytes(hosts()) : 0; }
 
   Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
     const size_t user = region_bytes(bytes);
@@ -58,8 +73,10 @@ class HostCommunicator final : public Communicator {
     const HostStaging staging(user, hosts());
     gather_.emplace(parts, staging);
     reductions_.emplace(parts, staging);
-    link_->serve({&segments_, user, const_cast<std::byte*>(staging.outgoing(segments_.own())),
-                  HostStaging::kOutgoing});
+    if (link_) {
+      link_->serve({&segments_, user, const_cast<std::byte*>(staging.outgoing(segments_.own())),
+                    HostStaging::kOutgoing});
+    }
     return segments_.own();
   }
 
@@ -74,7 +91,8 @@ class HostCommunicator final : public Communicator {
     if (source.numel == 0) return {};
     GroupView& view = view_of(group);
     const size_t bytes = static_cast<size_t>(source.numel) * dtype_size(dst_dtype);
-    for (const int peer : view.here) {
+    for (size_t k = 0; k < view.here.size(); ++k) {
+      const int peer = view.peer(k);
       const auto index = static_cast<size_t>(group.index_of(peer));
       const std::byte* segment = segments_.of(map_.place_of[static_cast<size_t>(peer)]);
       convert_elements(segment + source.offset + index * source.stride, source.dtype,
@@ -104,9 +122,8 @@ class HostCommunicator final : public Communicator {
     return reductions_->all_reduce(channel, view_of(group), slot, site);
   }
 
-  // As among ranks of one host; the first rank of each fetches what the ranks of the others say. Two
-  // payloads take turns: a rank that begins exchange k + 2 has seen all begin k + 1, so all have
-  // read k.
+  // Two payloads take turns: a rank that begins exchange k + 2 has seen all begin k + 1, so all
+  // have read k.
   Status exchange(std::span<const double> mine, std::span<double> all,
                   const CollectiveSite& site) override {
     const auto ranks = static_cast<size_t>(size());
@@ -117,8 +134,8 @@ class HostCommunicator final : public Communicator {
     const uint64_t turn = me.sequence.load(std::memory_order_relaxed) + 1;
     std::copy(mine.begin(), mine.end(), me.payload[turn % 2]);
     page_.publish(me.sequence, turn, rank());
-    link_->nudge();
-    if (is_first_of_host()) ask_hosts(turn, mine.size());
+    if (link_) link_->nudge();
+    if (link_ && is_first_of_host()) ask_hosts(turn, mine.size());
     for (size_t r = 0; r < ranks; ++r) {
       const RankState& peer = page_.rank(static_cast<int>(r));
       OFSDP_RETURN_IF_ERROR(wait_.until(peer.sequence, turn, static_cast<int>(r), site));
@@ -141,6 +158,7 @@ class HostCommunicator final : public Communicator {
     if (status.kind() == ErrorKind::kPeer) return false;
     const int exit = status.kind() == ErrorKind::kInput ? 2 : 1;
     if (!page_.claim_failure(rank(), exit)) return false;
+    if (!link_) return true;
     const bool first =
         link_->claim(static_cast<uint32_t>(rank() + 1) << 8 | static_cast<uint32_t>(exit));
     link_->settle(kLastWords);
@@ -150,8 +168,11 @@ class HostCommunicator final : public Communicator {
   int exit_status() const override { return page_.exit_status(); }
   int64_t waited() const override { return wait_.waited().count(); }
 
+  // Other hosts may still read this rank's shards, so there all leave together.
   void leave() override {
+    if (!link_) monitor_->stop();
     page_.note_leave(rank());
+    if (!link_) return;
     link_->say_leave();
     while (!all_left() && wait_.check({}).ok()) std::this_thread::sleep_for(kLeaveLook);
     link_->settle(kLastWords);
@@ -168,6 +189,7 @@ class HostCommunicator final : public Communicator {
     return true;
   }
 
+  // The first rank of each host fetches the payloads of the ranks of the others.
   void ask_hosts(uint64_t turn, size_t count) {
     for (int host = 0; host < hosts(); ++host) {
       if (host == map_.host()) continue;
@@ -190,7 +212,7 @@ class HostCommunicator final : public Communicator {
   }
 
   const HostMap map_;
-  UniqueFd own_lifeline_;  // closed after the monitor and the page
+  UniqueFd own_liveness_pipe_;  // closed after the monitor and the page
   ControlPage page_;
   PeerLinks links_;
   PeerWait wait_;
@@ -204,20 +226,30 @@ class HostCommunicator final : public Communicator {
 
 }  // namespace
 
+Result<std::unique_ptr<Communicator>> connect_local(const RankIdentity& identity,
+                                                    std::chrono::seconds timeout) {
+  if (identity.world == 1) return make_self_communicator();
+  OFSDP_ASSIGN_OR_RETURN(LocalRendezvous meeting, meet(only_host(identity), timeout));
+  std::vector<UniqueFd> liveness_pipes = std::move(meeting.liveness_pipes);
+  const std::vector<int> host_of(static_cast<size_t>(identity.world), 0);
+  auto communicator = std::make_unique<HostCommunicator>(HostMap::make(identity.rank, host_of, {}),
+                                                         std::move(meeting), timeout);
+  OFSDP_RETURN_IF_ERROR(communicator->watch(std::move(liveness_pipes)));
+  return std::unique_ptr<Communicator>(std::move(communicator));
+}
+
 Result<std::unique_ptr<Communicator>> connect_hosts(const RankIdentity& identity,
-                                                    MeetingPoint point,
+                                                    RendezvousPoint point,
                                                     std::unique_ptr<PayloadEngine> engine,
                                                     std::chrono::seconds timeout) {
-  OFSDP_ASSIGN_OR_RETURN(HostsMeeting hosts, meet_hosts(identity, std::move(point), timeout));
-  const LocalSeat seat{hosts.map.here(), hosts.map.place(), identity.world, hosts.rendezvous};
-  Result<Meeting> met = meet(seat, hosts.watch->left());
-  Status local = met.ok() ? Status{} : std::move(met).status();
-  OFSDP_RETURN_IF_ERROR(hosts.watch->conclude(std::move(local)));
-  Meeting meeting = std::move(*met);
-  hosts.watch.reset();
-  std::vector<UniqueFd> lifelines = std::move(meeting.lifelines);
-  auto communicator = std::make_unique<HostCommunicator>(hosts.map, std::move(meeting), timeout);
-  OFSDP_RETURN_IF_ERROR(communicator->start(hosts, std::move(lifelines), std::move(engine)));
+  OFSDP_ASSIGN_OR_RETURN(HostsRendezvous hosts, meet_hosts(identity, std::move(point), timeout));
+  const LocalRank self{hosts.map.here(), hosts.map.place(), identity.world, hosts.rendezvous};
+  Result<LocalRendezvous> met = meet(self, hosts.left());
+  OFSDP_RETURN_IF_ERROR(hosts.conclude(met.ok() ? Status{} : std::move(met).status()));
+  std::vector<UniqueFd> liveness_pipes = std::move(met->liveness_pipes);
+  auto communicator = std::make_unique<HostCommunicator>(hosts.map, *std::move(met), timeout);
+  OFSDP_RETURN_IF_ERROR(communicator->connect(hosts, std::move(engine)));
+  OFSDP_RETURN_IF_ERROR(communicator->watch(std::move(liveness_pipes)));
   return std::unique_ptr<Communicator>(std::move(communicator));
 }
 

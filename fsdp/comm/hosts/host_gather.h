@@ -1,5 +1,5 @@
-// All-gather across hosts: every byte comes to a host once. The ranks of the group on this host take
-// turns to fetch the pieces of remote shards into their staging, and all read them there.
+// All-gather across hosts: every byte comes to a host once. The ranks of the group on this host
+// take turns to fetch the pieces of remote shards into their staging, and all read them there.
 //
 // Ownership: views. Threads: the rank's one. Errors: those of PeerWait.
 #pragma once

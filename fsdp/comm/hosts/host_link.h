@@ -30,7 +30,7 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/comm/hosts/host_meeting.h"
+#include "fsdp/comm/hosts/host_rendezvous.h"
 #include "fsdp/comm/hosts/link_line.h"
 #include "fsdp/comm/hosts/payload_engine.h"
 #include "fsdp/comm/local/control_page.h"
@@ -44,13 +44,13 @@ struct LinkRequest {
   LinkHeader header;
   std::byte* dst = nullptr;
   size_t bytes = 0;
-  // When the bytes are there: becomes `value`, or grows by one if `value` is 0; then this rank's bell
-  // rings.
+  // When the bytes are there: becomes `value`, or grows by one if `value` is 0; then this rank's
+  // doorbell rings.
   std::atomic<uint64_t>* done = nullptr;
   uint64_t value = 0;
 };
 
-// What the link may read for others, once it is allocated.
+// The memory that the link may read for others, once it is allocated.
 struct LinkMemory {
   const PeerSegments* segments = nullptr;
   size_t bytes = 0;              // of each segment that peers may read
@@ -61,7 +61,7 @@ struct LinkMemory {
 class HostLink {
  public:
   static Result<std::unique_ptr<HostLink>> start(const HostMap* map, const ControlPage* page,
-                                                 HostsMeeting& meeting,
+                                                 HostsRendezvous& meeting,
                                                  std::unique_ptr<PayloadEngine> engine);
   ~HostLink();
 
@@ -82,7 +82,7 @@ class HostLink {
   void stop();
 
  private:
-  HostLink(const HostMap* map, const ControlPage* page, HostsMeeting& meeting,
+  HostLink(const HostMap* map, const ControlPage* page, HostsRendezvous& meeting,
            std::unique_ptr<PayloadEngine> engine, UniqueFd wake);
 
   enum class Question { kNone, kClaim, kWho };
@@ -94,7 +94,7 @@ class HostLink {
   void read(LinkLine& line);
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
 
-  // Asking: host_link_request.cpp.
+  // Asking.
   void send_request(const LinkRequest& request);
   bool take_answer(const LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
@@ -102,7 +102,7 @@ class HostLink {
   void finish_exchange(const LinkRequest& request);
   void progress_engine();
 
-  // Serving: host_link_serve.cpp.
+  // Serving.
   bool valid(const LinkHeader& header) const;
   bool valid_group(const LinkHeader& header) const;
   int first_here(const LinkHeader& header) const;  // of the group's
@@ -145,7 +145,7 @@ class HostLink {
   std::unique_ptr<PayloadEngine> engine_;
   UniqueFd wake_;
 
-  // Of the link's thread.
+  // The link's thread alone uses these.
   std::vector<LinkRequest> under_way_;  // by the low half of their id
   std::vector<uint32_t> ids_;           // the last id of each place
   std::vector<uint32_t> free_;

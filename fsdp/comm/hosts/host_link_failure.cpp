@@ -1,4 +1,4 @@
-// What a link does when something has failed, here or there.
+// The part of HostLink that carries failures across hosts, and finds out whom to blame for a wait.
 #include <cerrno>
 
 #include "fsdp/comm/hosts/host_link.h"
@@ -38,8 +38,8 @@ void HostLink::engine_failed(const Status& status) {
   }
 }
 
-// Whoever of this host failed first, every other host hears of it, and the one that decides is asked
-// for that rank, which may not reach it.
+// Whoever of this host failed first, every other host hears of it, and the one that decides is
+// asked for that rank, which may not reach it.
 void HostLink::relay_failure() {
   const uint32_t failed = page_->run().failed.load();
   if (failed == 0 || relayed_) return;

@@ -1,5 +1,6 @@
 #include "fsdp/comm/hosts/host_map.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -34,6 +35,8 @@ GroupView GroupView::make(const HostMap& map, const RankGroup& group) {
     const int host = static_cast<int>(h);
     if (host == map.host()) {
       view.here = members[h];
+      const auto own = std::ranges::find(view.here, map.rank);
+      view.own = static_cast<size_t>(own - view.here.begin());
       view.hosts.push_back({host, 0, std::move(members[h])});
       continue;
     }

@@ -44,10 +44,15 @@ struct GroupView {
   };
   RankGroup group;
   std::vector<int> here;    // members on this host, in rank order
+  size_t own = 0;           // of `here`: this rank
   std::vector<Host> hosts;  // with members, in host order, this one included
   std::vector<int> remote;  // members elsewhere, host by host
   int others = 0;           // hosts with members but this one
   uint64_t gathers = 0;     // that the members on this host have made together
+
+  // The members on this host, this rank first. So ranks begin with different peers, and do not all
+  // read the same memory at once.
+  int peer(size_t k) const { return here[(own + k) % here.size()]; }
 
   static GroupView make(const HostMap& map, const RankGroup& group);
 };

@@ -23,19 +23,19 @@ ChannelCounts& HostReductions::counts(int channel, int rank) const {
   return parts_.page->channel(channel, rank);
 }
 
-Status HostReductions::wait_for(int channel, const std::vector<int>& ranks,
+Status HostReductions::wait_for(int channel, const GroupView& view,
                                 std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
                                 const CollectiveSite& site) const {
-  for (const int rank : ranks) {
-    if (rank == parts_.map->rank) continue;
-    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, rank).*counter, target, rank, site));
+  for (size_t k = 1; k < view.here.size(); ++k) {
+    const int peer = view.peer(k);
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).*counter, target, peer, site));
   }
   return {};
 }
 
 Status HostReductions::acquire(int channel, const GroupView& view, const CollectiveSite& site) {
-  const uint64_t done = counts(channel, parts_.map->rank).done;
-  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::done, done, site));
+  const uint64_t done = mine(channel).done;
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::done, done, site));
   if (view.others == 0) return {};
   const std::atomic<uint64_t>& served = counts(channel, view.here[0]).served;
   const uint64_t target = to_serve_[static_cast<size_t>(channel)];
@@ -51,9 +51,9 @@ HostReductions::Posted& HostReductions::posted(int channel) {
 }
 
 void HostReductions::post(int channel, const GroupView& view, const SlotSource& slot) {
-  ChannelCounts& mine = counts(channel, parts_.map->rank);
-  parts_.page->publish(mine.posted, mine.posted + 1, parts_.map->rank);
-  parts_.link->nudge();
+  ChannelCounts& mine = this->mine(channel);
+  parts_.page->publish(mine.posted, mine.posted + 1, rank());
+  if (view.others > 0) parts_.link->nudge();
   if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Posted>());
   Posted& round = *rounds_[open_++];
   round.channel = channel;
@@ -66,13 +66,25 @@ void HostReductions::post(int channel, const GroupView& view, const SlotSource& 
   ask_ahead();
 }
 
-// The oldest round first. What is kept free lets the round that is reduced go on whatever the others
-// hold.
+// The oldest round first. What is kept free lets the round that is reduced go on whatever the
+// others hold.
 void HostReductions::ask_ahead() {
   for (size_t i = 0; i < open_; ++i) {
     while (ask_next(*rounds_[i], others_)) {
     }
   }
+}
+
+// The common part of all requests for a round of a group's channel.
+LinkRequest HostReductions::request_of(LinkKind kind, int channel, const RankGroup& group) const {
+  LinkRequest request;
+  request.header.kind = kind;
+  request.header.round = mine(channel).posted;
+  request.header.channel = channel;
+  request.header.first = group.first;
+  request.header.count = group.count;
+  request.header.stride = group.stride;
+  return request;
 }
 
 // Asks all other hosts for the next piece. False: nothing left, or no room.
@@ -83,26 +95,19 @@ bool HostReductions::ask_next(Posted& round, size_t keep) {
   const size_t width = dtype_size(round.slot.dtype);
   const int64_t begin = round.asked * kPieceElements;
   const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
-  const int64_t in_slot = group.index_of(parts_.map->rank) * round.slot.numel + begin;
-  const std::byte* own = parts_.segment(parts_.map->rank);
+  const int64_t in_slot = group.index_of(rank()) * round.slot.numel + begin;
   for (const GroupView::Host& host : round.view->hosts) {
     if (host.host == parts_.map->host()) continue;
     const int buffer = free_.back();
     free_.pop_back();
     round.buffers.push_back(buffer);
-    LinkRequest request;
+    LinkRequest request = request_of(LinkKind::kPartial, round.channel, group);
     request.server = host.server;
-    request.header.kind = LinkKind::kPartial;
     request.header.dtype = static_cast<uint16_t>(round.slot.dtype);
     request.header.offset = round.slot.offset + static_cast<size_t>(in_slot) * width;
     request.header.bytes = static_cast<size_t>(count) * width;
     request.header.numel = count;
-    request.header.round = counts(round.channel, parts_.map->rank).posted;
-    request.header.channel = round.channel;
-    request.header.first = group.first;
-    request.header.count = group.count;
-    request.header.stride = group.stride;
-    request.dst = const_cast<std::byte*>(staging_.incoming_piece(own, buffer));
+    request.dst = const_cast<std::byte*>(staging_.incoming_piece(own(), buffer));
     request.bytes = static_cast<size_t>(count) * (host.members.size() == 1 ? width : sizeof(float));
     request.done = &arrived_[static_cast<size_t>(buffer)];
     request.value = wanted_[static_cast<size_t>(buffer)] = ++requests_;
@@ -125,25 +130,28 @@ void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_pi
   const GroupView& view = *round.view;
   const DType dtype = round.slot.dtype;
   const size_t width = dtype_size(dtype);
-  const std::byte* own = parts_.segment(parts_.map->rank);
   bool first = true;
   size_t buffer = round.first;
   for (const GroupView::Host& host : view.hosts) {
     if (host.host == parts_.map->host()) {
-      const int64_t in_slot = view.group.index_of(parts_.map->rank) * round.slot.numel + begin;
+      // Other hosts sum the span that the index gives.
+      const bool given = round.slot.first >= 0 && view.others == 0;
+      const int64_t index = view.group.index_of(rank());
+      const int64_t in_slot = (given ? round.slot.first : index * round.slot.numel) + begin;
       const auto sources = std::span(sources_).first(view.here.size());
       for (size_t i = 0; i < view.here.size(); ++i) {
         sources[i] =
             parts_.segment(view.here[i]) + round.slot.offset + static_cast<size_t>(in_slot) * width;
       }
-      sum_in_rank_order(sources, dtype, count, first ? block_.data() : partial_.data());
+      sum_in_rank_order(sources, dtype, count, first ? block_.data() : partial_.data(),
+                        round.slot.onto != nullptr ? round.slot.onto + begin : nullptr);
       if (!first) {
         add_elements(reinterpret_cast<std::byte*>(partial_.data()), DType::kFloat32, block_.data(),
                      count);
       }
     } else {
       const DType sent = host.members.size() == 1 ? dtype : DType::kFloat32;
-      const std::byte* src = staging_.incoming_piece(own, round.buffers[buffer++]) +
+      const std::byte* src = staging_.incoming_piece(own(), round.buffers[buffer++]) +
                              static_cast<size_t>(in_piece) * dtype_size(sent);
       if (first) {
         convert_elements(src, sent, reinterpret_cast<std::byte*>(block_.data()), DType::kFloat32,
@@ -165,7 +173,7 @@ Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
     if (host.host == parts_.map->host()) continue;
     const auto buffer = static_cast<size_t>(round.buffers[next++]);
     const auto there = [&] { return arrived_[buffer].load() == wanted_[buffer]; };
-    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, parts_.map->rank, host.server, site));
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, rank(), host.server, site));
   }
   const int64_t first = piece * kPieceElements;
   const int64_t end = std::min(round.slot.numel, first + kPieceElements);
@@ -191,39 +199,40 @@ Status HostReductions::sum_span(Posted& round, BlockSink sink, const CollectiveS
 
 Status HostReductions::reduce_scatter(int channel, const GroupView& view, const SlotSource& slot,
                                       BlockSink sink, const CollectiveSite& site) {
-  ChannelCounts& mine = counts(channel, parts_.map->rank);
+  ChannelCounts& mine = this->mine(channel);
   Posted& round = posted(channel);
   OFSDP_CHECK(round.slot.numel == slot.numel, "{} elements posted, {} reduced", round.slot.numel,
               slot.numel);
-  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_CHECK(slot.onto == nullptr || view.others == 0, "a sum of hosts onto another");
+  round.slot = slot;
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
   OFSDP_RETURN_IF_ERROR(sum_span(round, sink, site));
   release(round);
-  parts_.page->publish(mine.done, mine.done + 1, parts_.map->rank);
+  parts_.page->publish(mine.done, mine.done + 1, rank());
   return {};
 }
 
 // As among the ranks of one host: each sums its own span into its own slot, then takes the others'.
 Status HostReductions::all_reduce(int channel, const GroupView& view, const SlotSource& slot,
                                   const CollectiveSite& site) {
-  ChannelCounts& mine = counts(channel, parts_.map->rank);
-  float* own = reinterpret_cast<float*>(const_cast<std::byte*>(parts_.segment(parts_.map->rank)) +
-                                        slot.offset) +
-               view.group.index_of(parts_.map->rank) * slot.numel;
-  auto put = [own](int64_t begin, std::span<float> block) {
-    std::memcpy(own + begin, block.data(), block.size_bytes());
+  ChannelCounts& mine = this->mine(channel);
+  float* sums =
+      reinterpret_cast<float*>(own() + slot.offset) + view.group.index_of(rank()) * slot.numel;
+  auto put = [sums](int64_t begin, std::span<float> block) {
+    std::memcpy(sums + begin, block.data(), block.size_bytes());
   };
   Posted& round = posted(channel);
-  OFSDP_RETURN_IF_ERROR(wait_for(channel, view.here, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
   OFSDP_RETURN_IF_ERROR(sum_span(round, put, site));
   release(round);
-  parts_.page->publish(mine.summed, mine.posted, parts_.map->rank);
-  parts_.link->nudge();
+  parts_.page->publish(mine.summed, mine.posted, rank());
+  if (view.others > 0) parts_.link->nudge();
   to_serve_[static_cast<size_t>(channel)] +=
       static_cast<uint64_t>(view.others) * view.here.size() * static_cast<uint64_t>(slot.numel);
   OFSDP_RETURN_IF_ERROR(pull_summed(channel, view, slot, site));
-  parts_.page->publish(mine.pulled, mine.posted, parts_.map->rank);
+  parts_.page->publish(mine.pulled, mine.posted, rank());
   OFSDP_RETURN_IF_ERROR(copy_from_peers(channel, view, slot, site));
-  parts_.page->publish(mine.done, mine.done + 1, parts_.map->rank);
+  parts_.page->publish(mine.done, mine.done + 1, rank());
   return {};
 }
 
@@ -231,53 +240,44 @@ Status HostReductions::all_reduce(int channel, const GroupView& view, const Slot
 Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
                                    const CollectiveSite& site) {
   const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
-  auto* own = const_cast<std::byte*>(parts_.segment(parts_.map->rank));
-  int server = parts_.map->rank;
+  int server = rank();
   for (size_t i = 0; i < view.remote.size(); ++i) {
     const int owner = view.remote[i];
-    if (view.here[i % view.here.size()] != parts_.map->rank) continue;
+    if (view.here[i % view.here.size()] != rank()) continue;
+    server = parts_.map->server(parts_.map->host_of[static_cast<size_t>(owner)], rank());
     for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
-      LinkRequest request;
-      server =
-          parts_.map->server(parts_.map->host_of[static_cast<size_t>(owner)], parts_.map->rank);
+      LinkRequest request = request_of(LinkKind::kSummed, channel, view.group);
       request.server = server;
-      request.header.kind = LinkKind::kSummed;
       request.header.rank = owner;
       request.header.offset =
           slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes + begin;
       request.header.bytes = request.bytes = std::min(kPieceBytes, bytes - begin);
-      request.header.round = counts(channel, parts_.map->rank).posted;
-      request.header.channel = channel;
-      request.header.first = view.group.first;
-      request.header.count = view.group.count;
-      request.header.stride = view.group.stride;
-      request.dst = own + request.header.offset;
+      request.dst = own() + request.header.offset;
       request.done = &pulled_;
       parts_.link->request(request);
       ++pulls_;
     }
   }
   const auto all = [&] { return pulled_.load() >= pulls_; };
-  return parts_.wait->until_ready(all, parts_.map->rank, server, site);
+  return parts_.wait->until_ready(all, rank(), server, site);
 }
 
 Status HostReductions::copy_from_peers(int channel, const GroupView& view, const SlotSource& slot,
                                        const CollectiveSite& site) {
   const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
-  auto* own = const_cast<std::byte*>(parts_.segment(parts_.map->rank));
-  const uint64_t round = counts(channel, parts_.map->rank).posted;
+  const uint64_t round = mine(channel).posted;
   const auto copy = [&](int owner, int from) {
     const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
-    std::memcpy(own + span, parts_.segment(from) + span, bytes);
+    std::memcpy(own() + span, parts_.segment(from) + span, bytes);
   };
-  for (const int peer : view.here) {
-    if (peer == parts_.map->rank) continue;
+  for (size_t k = 1; k < view.here.size(); ++k) {
+    const int peer = view.peer(k);
     OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).summed, round, peer, site));
     copy(peer, peer);
   }
   for (size_t i = 0; i < view.remote.size(); ++i) {
     const int from = view.here[i % view.here.size()];
-    if (from == parts_.map->rank) continue;
+    if (from == rank()) continue;
     OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, from).pulled, round, from, site));
     copy(view.remote[i], from);
   }

@@ -7,7 +7,7 @@
 //
 // all_reduce then fetches the finished spans of other hosts, each once a host, into the slots.
 //
-// Counters (ControlPage), beside posted, summed and done: `served` of the first member on the host
+// Counters (ControlPage), besides posted, summed and done: `served` of the first member on the host
 // counts elements of the host's slots that other hosts have read; `pulled` the rounds whose remote
 // spans are in that rank's slot.
 //
@@ -47,10 +47,13 @@ class HostReductions {
     size_t first = 0;          // of `buffers` that is in use
   };
 
+  int rank() const { return parts_.map->rank; }
+  std::byte* own() const { return parts_.segments->own(); }  // this rank's segment
   ChannelCounts& counts(int channel, int rank) const;
-  Status wait_for(int channel, const std::vector<int>& ranks,
-                  std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
-                  const CollectiveSite& site) const;
+  ChannelCounts& mine(int channel) const { return counts(channel, rank()); }
+  LinkRequest request_of(LinkKind kind, int channel, const RankGroup& group) const;
+  Status wait_for(int channel, const GroupView& view, std::atomic<uint64_t> ChannelCounts::*counter,
+                  uint64_t target, const CollectiveSite& site) const;
   Posted& posted(int channel);
   bool ask_next(Posted& round, size_t keep);
   void ask_ahead();

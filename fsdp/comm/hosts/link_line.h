@@ -3,8 +3,8 @@
 // Payloads are read straight to where they belong: when a header with a payload has come, the owner
 // says where. Nothing blocks.
 //
-// Ownership: owns its socket; queued payloads belong to the caller until `sent` names them. Threads:
-// one. Errors: values; kClosed is final.
+// Ownership: owns its socket; queued payloads belong to the caller until `sent` names them.
+// Threads: one. Errors: values; kClosed is final.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@ namespace ofsdp::fsdp {
 struct LinkAnswer {
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  int buffer = -1;   // of the sender's own that they lie in; -1: none
+  int buffer = -1;   // of the sender's own that holds them; -1: none
   int channel = -1;  // whose `served` counts `elements` when they are sent; -1: counted, or none
   int cell = 0;      // ... of this rank
   int64_t elements = 0;

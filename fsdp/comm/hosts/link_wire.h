@@ -1,23 +1,22 @@
-// What ranks of different hosts say to each other while they train, over the connections of the
-// meeting. A rank asks the one rank of another host that serves it; that one answers when what was
-// asked for is there. The asker says how much it has room for, so nothing arrives unasked and a
-// connection is never blocked by something that nobody takes.
+// The messages of ranks of different hosts while they train, over the connections of the
+// rendezvous. A rank asks the one rank of another host that serves it; that one answers when what
+// was asked for is there. The asker says how much it has room for, so nothing arrives unasked and
+// a connection is never blocked by something that nobody takes.
 //
 //   kShard     bytes [offset, offset + bytes) of the segment of `rank`
 //   kPartial   elements [offset / width ...), `numel` of them, of the slots of a channel, summed in
 //              float32 over the group's ranks of the host once they have posted `round`; as they
-//              lie when it is one rank
+//              are when it is one rank
 //   kSummed    as kShard, once `rank` has summed its span of the channel `round` times
 //   kExchange  the `numel` doubles of each rank of the host for exchange `round`
 //   kData      the answer to request `id`: `bytes` follow, or go through the payload engine
 //   kGone      request `id` cannot be answered: `rank` has left
-//   kFailed    the run failed: `value` as in RunState::failed
+//   kFailed    the run failed: `value` as in RunFlags::failed
 //   kClaim     may `rank` print the message of the failure? kVerdict: value 1, yes
-//   kWho       for whom is `rank` waiting, or request? kBlame: `rank`, which waits too if `value` is
-//              1. With `value` 1: which rank of the host waits for nobody? kBlame: `rank`, or -1
+//   kWho       for whom is `rank` waiting, or request? kBlame: `rank`, which waits too if `value`
+//              is 1. With `value` 1: which rank of the host waits for nobody? kBlame: `rank`, or -1
 //   kLeave     the sender is done in order
 //
-// Ownership: values. Threads: any.
 #pragma once
 
 #include <cstddef>

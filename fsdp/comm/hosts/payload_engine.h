@@ -1,6 +1,6 @@
-// PayloadEngine: moves bytes between ranks of different hosts beside the connections of the meeting,
-// which then carry requests only: what a cluster's own network does best (mpi_payload.h). Without
-// one, bytes follow the answer on its connection.
+// PayloadEngine: moves bytes between ranks of different hosts over the cluster's own network
+// (mpi_payload.h), so that the connections of the rendezvous carry requests only. Without one,
+// bytes follow the answer on its connection.
 //
 // Ownership: the link owns its engine; buffers belong to the caller until reported done. Threads:
 // one, the link's. Errors: kFault from progress, with the engine's words.

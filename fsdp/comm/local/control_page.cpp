@@ -20,7 +20,7 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));  // a futex wo
 
 size_t page_bytes(int world) {
   const size_t ranks = static_cast<size_t>(world);
-  return sizeof(RunState) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot) +
+  return sizeof(RunFlags) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot) +
                                      kMostChannels * sizeof(ChannelCounts));
 }
 
@@ -30,11 +30,11 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// [Note: bells] The signaller stores its counter, then loads `sleepers`; the waiter raises
-// `sleepers`, then loads the bell and then the counter. All are sequentially consistent, so either
-// the signaller sees the sleeper and rings, or the waiter sees the counter. The bell is read before
-// the counter, so a ring between that and the futex call makes the call return at once. A failure
-// rings every bell.
+// [Note: doorbells] The signaller stores its counter, then loads `sleepers`; the waiter raises
+// `sleepers`, then loads the doorbell and then the counter. All are sequentially consistent, so
+// either the signaller sees the sleeper and rings, or the waiter sees the counter. The doorbell is
+// read before the counter, so a ring between that and the futex call makes the call return at
+// once. A failure rings every doorbell.
 
 ControlPage::ControlPage(ControlPage&& other) noexcept { *this = std::move(other); }
 
@@ -79,18 +79,18 @@ Result<ControlPage> ControlPage::map(UniqueFd memfd, int world) {
 }
 
 RankState& ControlPage::rank(int rank) const {
-  return reinterpret_cast<RankState*>(base_ + sizeof(RunState))[rank];
+  return reinterpret_cast<RankState*>(base_ + sizeof(RunFlags))[rank];
 }
 
 ChannelCounts& ControlPage::channel(int channel, int rank) const {
   const size_t ranks = static_cast<size_t>(world_);
   auto* first = reinterpret_cast<ChannelCounts*>(
-      base_ + sizeof(RunState) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot)));
+      base_ + sizeof(RunFlags) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot)));
   return first[static_cast<size_t>(channel) * ranks + static_cast<size_t>(rank)];
 }
 
 FetchedSlot& ControlPage::fetched(int rank, int index) const {
-  auto* first = reinterpret_cast<FetchedSlot*>(base_ + sizeof(RunState) +
+  auto* first = reinterpret_cast<FetchedSlot*>(base_ + sizeof(RunFlags) +
                                                static_cast<size_t>(world_) * sizeof(RankState));
   return first[rank * kFetchedSlots + index];
 }
@@ -103,14 +103,15 @@ void ControlPage::publish(std::atomic<uint64_t>& counter, uint64_t value, int ra
 void ControlPage::ring(int rank) const {
   RankState& me = this->rank(rank);
   if (me.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  me.bell.fetch_add(1, std::memory_order_seq_cst);
-  wake_all(me.bell);
+  me.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  wake_all(me.doorbell);
 }
 
-void ControlPage::sleep_on_bell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const {
+void ControlPage::sleep_on_doorbell(int rank, uint32_t heard,
+                                    std::chrono::nanoseconds slice) const {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(slice);
   const timespec longest{static_cast<time_t>(seconds.count()), (slice - seconds).count()};
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&this->rank(rank).bell), FUTEX_WAIT, heard,
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&this->rank(rank).doorbell), FUTEX_WAIT, heard,
           &longest, nullptr, 0);
 }
 
@@ -163,8 +164,8 @@ int ControlPage::exit_status() const { return static_cast<int>(run().failed.load
 
 void ControlPage::ring_all() const {
   for (int r = 0; r < world_; ++r) {
-    rank(r).bell.fetch_add(1, std::memory_order_seq_cst);
-    wake_all(rank(r).bell);
+    rank(r).doorbell.fetch_add(1, std::memory_order_seq_cst);
+    wake_all(rank(r).doorbell);
   }
 }
 

@@ -1,8 +1,9 @@
 // The shared page through which ranks of one host signal each other: counters, no data but the few
-// doubles of an exchange. Every line has one writer, where nothing else is said; the others read it.
+// doubles of an exchange. Every line has one writer, where nothing else is said; the others read
+// it.
 //
-//   RunState       the run: which rank failed first, which rank died
-//   RankState      a rank: its bell, its pid, whether it has left, its exchange and payload
+//   RunFlags       the run: which rank failed first, which rank died
+//   RankState      a rank: its doorbell, its pid, whether it has left, its exchange and payload
 //   ChannelCounts  a rank's counters of one channel, all monotonic:
 //                    posted  slots completed    summed  all_reduce: own span summed
 //                    done    slots of the peers read to the end
@@ -11,8 +12,8 @@
 // The page has a place for every rank of the run. Those of other hosts are filled by the ranks of
 // this host that hear from them.
 //
-// A waiter sleeps on the bell of the rank it waits for ([Note: bells] in the source), so a post
-// costs a store and a load unless somebody sleeps.
+// A waiter sleeps on the doorbell of the rank it waits for ([Note: doorbells] in the source), so a
+// post costs a store and a load unless somebody sleeps.
 //
 // Ownership: a ControlPage owns its mapping; the memory itself is an anonymous memfd that dies with
 // its last rank. Threads: any, everything shared is atomic or guarded by an atomic sequence.
@@ -31,7 +32,7 @@
 
 namespace ofsdp::fsdp {
 
-struct alignas(64) RunState {
+struct alignas(64) RunFlags {
   std::atomic<uint32_t> failed{0};  // 0, or (rank + 1) << 8 | exit status: the first to say so
   // 0, or rank + 1: the first that ended without a word; with kCut, that the network lost.
   std::atomic<int32_t> dead{0};
@@ -44,8 +45,8 @@ struct alignas(64) RunState {
 inline constexpr int32_t kCut = 1 << 30;
 
 struct RankState {
-  alignas(64) std::atomic<uint32_t> bell{0};  // futex word; rung by the rank
-  std::atomic<uint32_t> sleepers{0};          // waiters that need the bell
+  alignas(64) std::atomic<uint32_t> doorbell{0};  // futex word; rung by the rank
+  std::atomic<uint32_t> sleepers{0};              // waiters that need the doorbell
   alignas(64) std::atomic<int32_t> pid{0};
   std::atomic<uint32_t> left{0};                  // 1: done in order
   std::atomic<int32_t> waits_for{0};              // 0, or rank + 1 that a long wait is for
@@ -82,18 +83,18 @@ class ControlPage {
 
   int fd() const { return memfd_.get(); }
   int world() const { return world_; }
-  RunState& run() const { return *reinterpret_cast<RunState*>(base_); }
+  RunFlags& run() const { return *reinterpret_cast<RunFlags*>(base_); }
   RankState& rank(int rank) const;
   ChannelCounts& channel(int channel, int rank) const;
   FetchedSlot& fetched(int rank, int index) const;
 
   // Sets a counter of `rank` and wakes whoever sleeps on that rank.
   void publish(std::atomic<uint64_t>& counter, uint64_t value, int rank) const;
-  // Sleeps until the bell of `rank` is not `heard` any more, at most `slice`.
-  void sleep_on_bell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const;
+  // Sleeps until the doorbell of `rank` is not `heard` any more, at most `slice`.
+  void sleep_on_doorbell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const;
 
   bool claim_failure(int rank, int exit_status) const;  // true for the first
-  void take_failure(uint32_t failure) const;  // as RunState::failed: heard from another host
+  void take_failure(uint32_t failure) const;  // as RunFlags::failed: heard from another host
   void note_verdict(int host, bool may_print) const;
   std::optional<bool> verdict_of(int host) const;
   void note_death(int rank, bool cut = false) const;

@@ -4,16 +4,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "fsdp/comm/store/stream_socket.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Room for one descriptor beside a message, aligned as the kernel wants it.
+// Room for one descriptor with a message, aligned as the kernel wants it.
 union FdSlot {
   cmsghdr header;
   char bytes[CMSG_SPACE(sizeof(int))];
@@ -34,16 +33,6 @@ UniqueFd attached_fd(msghdr& header) {
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
   return UniqueFd(fd);
-}
-
-bool readable(int socket, std::chrono::milliseconds patience) {
-  const auto deadline = Clock::now() + patience;
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd event{socket, POLLIN, 0};
-    const int ready = poll(&event, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
-    if (ready >= 0 || errno != EINTR) return ready > 0;
-  }
 }
 
 }  // namespace
@@ -71,7 +60,8 @@ bool send_bytes(int socket, const void* message, size_t bytes, int fd) {
 
 Received receive_bytes(int socket, void* message, size_t bytes,
                        std::chrono::milliseconds patience) {
-  if (!readable(socket, patience)) return {Received::Kind::kTimeout, {}};
+  if (!wait_ready(socket, POLLIN, StreamClock::now() + patience))
+    return {Received::Kind::kTimeout, {}};
   iovec part{message, bytes};
   FdSlot slot{};
   msghdr header = message_header(part, slot);

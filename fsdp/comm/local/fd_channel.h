@@ -3,8 +3,9 @@
 // A message is a few bytes of a trivially copyable struct, sent whole over a SOCK_SEQPACKET Unix
 // socket, with at most one descriptor (SCM_RIGHTS). Received descriptors are close-on-exec.
 //
-// Ownership: the caller owns what it sends and what it gets. Threads: one a socket and direction. Errors: a closed or
-// broken connection is a value (kClosed, false), since the callers know which rank it was.
+// Ownership: the caller owns what it sends and what it gets. Threads: one a socket and direction.
+// Errors: a closed or broken connection is a value (kClosed, false), since the callers know which
+// rank it was.
 #pragma once
 
 #include <chrono>

@@ -11,14 +11,14 @@
 
 namespace ofsdp::fsdp {
 Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
-                                                        const LocalSeat& seat,
-                                                        std::vector<UniqueFd> lifelines) {
+                                                        const LocalRank& self,
+                                                        std::vector<UniqueFd> liveness_pipes) {
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
   if (!stop_event.valid()) return fault("eventfd: {}", std::strerror(errno));
   std::unique_ptr<PeerMonitor> monitor(
-      new PeerMonitor(page, seat.ranks, std::move(lifelines), std::move(stop_event)));
-  for (int p = 0; p < seat.here(); ++p) {
-    const int fd = p == seat.place ? -1 : monitor->lifelines_[static_cast<size_t>(p)].get();
+      new PeerMonitor(page, self.ranks, std::move(liveness_pipes), std::move(stop_event)));
+  for (int p = 0; p < self.here(); ++p) {
+    const int fd = p == self.place ? -1 : monitor->liveness_pipes_[static_cast<size_t>(p)].get();
     monitor->events_.push_back({fd, 0, 0});  // poll skips -1, and reports a hang-up unasked
   }
   monitor->events_.push_back({monitor->stop_event_.get(), POLLIN, 0});
@@ -26,7 +26,7 @@ Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
   try {
     monitor->thread_ = std::thread([raw = monitor.get()] { raw->watch(); });
   } catch (const std::system_error& error) {
-    return fault("rank {} cannot start its monitor thread: {}", seat.rank(), error.what());
+    return fault("rank {} cannot start its monitor thread: {}", self.rank(), error.what());
   }
   return monitor;
 }

@@ -41,7 +41,7 @@ Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, size_t bytes, int owner
 Status PeerSegments::allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
                               size_t bytes) {
   OFSDP_CHECK(bases_.empty(), "allocate_shared is called once");
-  const std::vector<int>& ranks = links.seat().ranks;
+  const std::vector<int>& ranks = links.self().ranks;
   bases_.resize(ranks.size());
   peers_.resize(ranks.size());
   if (bytes == 0) return {};
@@ -50,7 +50,7 @@ Status PeerSegments::allocate(PeerLinks& links, const PeerWait& wait, MemoryLedg
   OFSDP_ASSIGN_OR_RETURN(const std::vector<UniqueFd> fds,
                          links.all_gather_fds(own_.fd(), wait, {"exchange of segments", -1, 0}));
   for (size_t p = 0; p < ranks.size(); ++p) {
-    if (static_cast<int>(p) == links.seat().place) {
+    if (static_cast<int>(p) == links.self().place) {
       bases_[p] = own_.data();
       continue;
     }
@@ -66,8 +66,8 @@ Result<std::byte*> PeerSegments::allocate_common(PeerLinks& links, const PeerWai
   if (bytes == 0) return nullptr;
   constexpr const char* kName = "parameters of the host's ranks";
   const CollectiveSite site{"exchange of common memory", -1, 0};
-  const size_t whole = static_cast<size_t>(links.seat().here()) * region_bytes(bytes);
-  if (links.seat().place != 0) {
+  const size_t whole = static_cast<size_t>(links.self().here()) * region_bytes(bytes);
+  if (links.self().place != 0) {
     OFSDP_ASSIGN_OR_RETURN(const UniqueFd fd, links.broadcast_fd(-1, wait, site));
     OFSDP_ASSIGN_OR_RETURN(common_, Region::attach(ledger, fd.get(), whole, bytes, kName));
     return common_.data();
@@ -86,9 +86,9 @@ Result<std::span<const std::byte>> PeerSegments::share(PeerLinks& links, const P
   if (bytes == 0) return std::span<const std::byte>();
   const std::string site_name = "sharing of " + name;
   const CollectiveSite site{site_name.c_str(), -1, 0};
-  if (links.seat().place != 0) {
+  if (links.self().place != 0) {
     OFSDP_ASSIGN_OR_RETURN(const UniqueFd fd, links.broadcast_fd(-1, wait, site));
-    OFSDP_ASSIGN_OR_RETURN(ReadMapping mapping, ReadMapping::map(fd, bytes, links.seat().ranks[0]));
+    OFSDP_ASSIGN_OR_RETURN(ReadMapping mapping, ReadMapping::map(fd, bytes, links.self().ranks[0]));
     shared_.push_back(std::move(mapping));
     return std::span(shared_.back().data(), bytes);
   }

@@ -1,10 +1,10 @@
-// Shared memory of this rank and its peers on the host: one segment a rank, of the same size on all,
-// which the others read; read-only segments that the host's first rank fills for everyone; and
-// memory in common, in which every rank writes its part.
+// Shared memory of this rank and its peers on the host: one segment a rank, of the same size on
+// all, which the others read; read-only segments that the host's first rank fills for everyone;
+// and memory in common, in which every rank writes its part.
 //
 // Ownership: owns its own Regions (counted in the ledger; of what is in common its part) and the
-// mappings of the peers' (which are theirs, so not counted). Threads: one; `peer` any. Errors: those of Region and PeerWait, and
-// kFault with both numbers when ranks ask for different sizes.
+// mappings of the peers' (which are theirs, so not counted). Threads: one; `peer` any. Errors:
+// those of Region and PeerWait, and kFault with both numbers when ranks ask for different sizes.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,7 @@ int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Wants the bell of `peer`.
+// Wants the doorbell of `peer`.
 class Sleeper {
  public:
   explicit Sleeper(RankState& peer) : peer_(peer) {
@@ -67,7 +67,7 @@ std::string site_text(const CollectiveSite& site) {
 }
 
 Status PeerWait::failure(const CollectiveSite& site) const {
-  const RunState& run = page_->run();
+  const RunFlags& run = page_->run();
   if (const uint32_t failed = run.failed.load(); failed != 0) {
     return {ErrorKind::kPeer, format_text("rank {} failed", (failed >> 8) - 1)};
   }
@@ -80,7 +80,7 @@ Status PeerWait::failure(const CollectiveSite& site) const {
 
 Status PeerWait::late(int peer, const CollectiveSite& site) const {
   int culprit = end_of_chain(*page_, peer);
-  if (blame_) culprit = blame_(culprit);
+  if (hosts_.blame) culprit = hosts_.blame(culprit);
   OFSDP_RETURN_IF_ERROR(check(site));  // what was found out meanwhile
   return fault("{} did not arrive within {} s: {}, step {}", process(culprit),
                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(), site_text(site),
@@ -94,7 +94,7 @@ Status PeerWait::gone(int peer, const CollectiveSite& site) const {
 
 std::string PeerWait::process(int rank) const {
   const int pid = page_->rank(rank).pid.load();
-  const std::string host = map_ == nullptr ? host_name() : map_->names[static_cast<size_t>(rank)];
+  const std::string host = hosts_.name ? hosts_.name(rank) : host_name();
   return format_text("rank {} (pid {} on {})", rank, pid, host);
 }
 
@@ -113,12 +113,12 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
   RankState& theirs = page_->rank(ringer);
   WaitNote note = this->note(peer);
   const Sleeper sleeper(theirs);
-  const bool may_leave = ringer == peer && (map_ == nullptr || map_->is_here(peer));
+  const bool may_leave = ringer == peer && (!hosts_.is_here || hosts_.is_here(peer));
   std::chrono::nanoseconds waited{0};
   while (true) {
     // Before the counter.
     const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
-    const uint32_t heard = theirs.bell.load(std::memory_order_seq_cst);
+    const uint32_t heard = theirs.doorbell.load(std::memory_order_seq_cst);
     if (ready()) {
       note.met();
       return {};
@@ -131,8 +131,8 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
     }
     note.look();
     const auto before = Clock::now();
-    page_->sleep_on_bell(ringer, heard,
-                         std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
+    page_->sleep_on_doorbell(ringer, heard,
+                             std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
     // More than two slices means that this process did not run; that time is not the peer's fault.
     waited += std::min<std::chrono::nanoseconds>(Clock::now() - before, 2 * kSlice);
   }

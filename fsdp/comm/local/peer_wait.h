@@ -1,8 +1,8 @@
-// Waiting for another rank, and what is said when it does not come.
+// Waiting for another rank, and the error when it does not come.
 //
-// `until` spins a few microseconds, then sleeps on the peer's bell, waking at least every kSlice to
-// see whether a rank failed, died or left, and whether the timeout is over. Time in which this
-// process was itself stopped (Ctrl-Z) does not count.
+// `until` spins a few microseconds, then sleeps on the peer's doorbell, waking at least every
+// kSlice to see whether a rank failed, died or left, and whether the timeout is over. Time in
+// which this process was itself stopped (Ctrl-Z) does not count.
 //
 // Ownership: views of the page. Threads: the rank's one communicating thread. Never allocates but
 // for an error's text. Errors: kPeer when a rank has reported a failure; kFault when one died, left
@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/hosts/host_map.h"
 #include "fsdp/comm/local/control_page.h"
 #include "kernels/base/status.h"
 
@@ -36,6 +35,13 @@ class WaitNote {
   RankState& me_;
 };
 
+// Looks up where ranks are when they are on several hosts; empty functions on one host.
+struct HostLookup {
+  std::function<std::string(int rank)> name;  // of the rank's host, for messages
+  std::function<bool(int rank)> is_here;
+  std::function<int(int rank)> blame;  // whom the host of a rank that is late would blame
+};
+
 class PeerWait {
  public:
   static constexpr std::chrono::milliseconds kSlice{100};
@@ -46,7 +52,7 @@ class PeerWait {
 
   // Has the run failed, or a rank died? Cheap: one line that hardly ever changes.
   Status check(const CollectiveSite& site) const {
-    const RunState& run = page_->run();
+    const RunFlags& run = page_->run();
     if (run.failed.load(std::memory_order_acquire) == 0 &&
         run.dead.load(std::memory_order_acquire) == 0 &&
         run.gone.load(std::memory_order_acquire) == 0) {
@@ -62,7 +68,7 @@ class PeerWait {
     return until_ready(reached, peer, peer, site);
   }
 
-  // Until `ready()` of something after whose change `ringer` rings its bell. `peer` is to blame
+  // Until `ready()` of something after whose change `ringer` rings its doorbell. `peer` is to blame
   // where it does not come in time, and where it leaves if it is the ringer.
   template <typename F>
   Status until_ready(const F& ready, int ringer, int peer, const CollectiveSite& site) const {
@@ -74,15 +80,11 @@ class PeerWait {
     return status;
   }
 
-  // Of ranks on several hosts: where they are, and whom the host of a rank that is late would blame.
-  // That a rank of another host has left is heard apart from what it did before, so it is no reason
-  // to give up: its host says when it is needed (RunState::gone). `map` must outlive this.
-  void tell_hosts(const HostMap* map, std::function<int(int)> blame) {
-    map_ = map;
-    blame_ = std::move(blame);
-  }
+  // A remote rank's departure may arrive before its last results, so it does not end the wait; its
+  // host reports it when the rank is still needed (RunFlags::gone).
+  void tell_hosts(HostLookup hosts) { hosts_ = std::move(hosts); }
 
-  // Of a wait that is made without this.
+  // For a wait that is made without this.
   WaitNote note(int peer) const { return {page_->rank(rank_), peer}; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
   std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until
@@ -105,12 +107,11 @@ class PeerWait {
   std::chrono::nanoseconds timeout_;
   std::chrono::nanoseconds spin_;
   mutable std::chrono::nanoseconds waited_{0};
-  const HostMap* map_ = nullptr;
-  std::function<int(int)> blame_;
+  HostLookup hosts_;
 };
 
-// The rank to blame when `rank` is late: it may itself be waiting for another one. One that waits is
-// the end of a chain when those it waits for wait for it.
+// The rank to blame when `rank` is late: it may itself be waiting for another one. One that waits
+// is the end of a chain when those it waits for wait for it.
 int end_of_chain(const ControlPage& page, int rank);
 bool is_waiting(const RankState& rank);
 

@@ -1,103 +1,365 @@
 #include "fsdp/comm/local/rendezvous.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <numeric>
+#include <string_view>
 #include <thread>
 
-#include "fsdp/comm/local/rendezvous_wire.h"
+#include "fsdp/comm/store/stream_socket.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Messages, in order: LocalHello with the client's liveness pipe; Welcome with the control page, or
+// called off; then one kMagic with a liveness pipe for each other rank, in rank order.
 
+constexpr uint64_t kMagic = 0x6f66736470303031;  // "ofsdp001"
+constexpr std::chrono::milliseconds kRetry{20};
 constexpr std::chrono::milliseconds kSpeakerHolds{500};
-constexpr std::chrono::seconds kCallOffGrace{5};  // the first rank says which are missing
+constexpr std::chrono::seconds kCallOffGrace{5};   // the first rank says which are missing
+constexpr std::chrono::seconds kHelloPatience{2};  // for a stranger that says nothing
 
-// The first rank has not come. Of those whose time is up at about the same moment the one that gets
-// a name says so; it holds the name until the others have seen that.
-Status absent_first(const LocalSeat& seat, std::chrono::seconds timeout) {
-  const Address speaker = address_of(seat.rendezvous + " speaks");
-  const UniqueFd name = new_socket();
-  if (bind(name.get(), speaker.get(), speaker.bytes) != 0) {
-    return {ErrorKind::kPeer, format_text("rank {} is not there", seat.ranks[0])};
+struct LocalHello {
+  uint64_t magic;
+  int32_t place, here, pid;
+  cpu_set_t cores;
+};
+
+struct Welcome {
+  int32_t go;  // 0: called off
+  int32_t cores;
+};
+
+// A socket and the abstract address that the rendezvous gives it: no file, gone with the process.
+struct LocalSocket {
+  UniqueFd fd{socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  sockaddr_un name{};
+  socklen_t bytes = 0;
+
+  // The first byte of the name is zero and the length counts.
+  explicit LocalSocket(const std::string& rendezvous) {
+    name.sun_family = AF_UNIX;
+    std::string text = format_text("ofsdp-{}-{}", geteuid(), rendezvous);
+    constexpr size_t kMost = sizeof name.sun_path - 1;
+    if (text.size() > kMost) {
+      const size_t hash = std::hash<std::string_view>{}(text);
+      text = text.substr(0, kMost - 17) + format_text("-{:016x}", hash);
+    }
+    std::memcpy(name.sun_path + 1, text.data(), text.size());
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  }
+  bool listens() const { return bind(fd.get(), address(), bytes) == 0; }
+  bool connects() const { return connect(fd.get(), address(), bytes) == 0; }
+
+ private:
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&name); }
+};
+
+// Is the other end a process of this user?
+bool same_user(int socket) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+}
+
+// So that a send does not block for ever on a rank that is stopped.
+void limit_sends(int socket, std::chrono::seconds timeout) {
+  const timeval limit{timeout.count(), 0};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+Status open_liveness_pipe(LocalRendezvous& meeting, const LocalRank& self) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return fault("rank {}: pipe: {}", self.rank(), std::strerror(errno));
+  }
+  meeting.liveness_pipes.resize(static_cast<size_t>(self.here()));
+  meeting.liveness_pipes[static_cast<size_t>(self.place)] = UniqueFd(ends[0]);
+  meeting.own_liveness_pipe = UniqueFd(ends[1]);
+  return {};
+}
+
+LocalHello hello_of(const LocalRank& self) {
+  LocalHello hello{};
+  hello.magic = kMagic;
+  hello.place = self.place;
+  hello.here = self.here();
+  hello.pid = getpid();
+  sched_getaffinity(0, sizeof hello.cores, &hello.cores);
+  return hello;
+}
+
+// ---- The first rank of the host ----
+
+// Collects clients until all are there, then hands out what they need.
+class Host {
+ public:
+  Host(const LocalRank& self, std::chrono::seconds timeout)
+      : self_(self),
+        timeout_(timeout),
+        deadline_(StreamClock::now() + timeout),
+        sockets_(self.ranks.size()),
+        hellos_(self.ranks.size()) {}
+
+  Result<LocalRendezvous> meet() {
+    hellos_[0] = hello_of(self_);
+    OFSDP_RETURN_IF_ERROR(open_liveness_pipe(meeting_, self_));
+    Status collected = listen_here();
+    while (collected.ok() && present_ < self_.here()) collected = admit_one();
+    listener_.reset();
+    if (collected.ok()) collected = welcome_all();
+    if (collected.ok()) return finish();
+    for (const UniqueFd& client : sockets_) {
+      if (client.valid()) send_message(client.get(), Welcome{0, 0}, -1);
+    }
+    return collected;
+  }
+
+ private:
+  Status listen_here() {
+    LocalSocket socket(self_.rendezvous);
+    while (!socket.listens()) {
+      if (errno != EADDRINUSE || StreamClock::now() >= deadline_) {
+        return fault("rank {} cannot listen at rendezvous {}: {}", self_.rank(), self_.rendezvous,
+                     errno == EADDRINUSE ? "another run holds it" : std::strerror(errno));
+      }
+      std::this_thread::sleep_for(kRetry);
+    }
+    listener_ = std::move(socket.fd);
+    if (listen(listener_.get(), kMostRanks) != 0) return fault("listen: {}", std::strerror(errno));
+    return {};
+  }
+
+  Status admit_one() {
+    if (!wait_ready(listener_.get(), POLLIN, deadline_)) return missing();
+    UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client.valid() || !same_user(client.get())) return {};
+    LocalHello hello{};
+    Received got = receive_message(client.get(), hello, kHelloPatience);
+    if (got.kind != Received::Kind::kMessage || hello.magic != kMagic || !got.fd.valid()) return {};
+    return admit(hello, std::move(client), std::move(got.fd));
+  }
+
+  Status admit(const LocalHello& hello, UniqueFd client, UniqueFd liveness_pipe) {
+    if (hello.here != self_.here()) {
+      send_message(client.get(), Welcome{0, 0}, -1);
+      return input_error("rank {} (pid {}) expects {} ranks at rendezvous {}, rank {} expects {}",
+                         hello.place, hello.pid, hello.here, self_.rendezvous, self_.rank(),
+                         self_.here());
+    }
+    if (hello.place < 0 || hello.place >= self_.here()) return {};  // no rank of ours
+    const auto place = static_cast<size_t>(hello.place);
+    if (place == 0 || sockets_[place].valid()) {
+      send_message(client.get(), Welcome{0, 0}, -1);
+      return input_error("two processes say that they are rank {} at rendezvous {}: pids {} and {}",
+                         self_.ranks[place], self_.rendezvous, hellos_[place].pid, hello.pid);
+    }
+    limit_sends(client.get(), timeout_);
+    sockets_[place] = std::move(client);
+    meeting_.liveness_pipes[place] = std::move(liveness_pipe);
+    hellos_[place] = hello;
+    ++present_;
+    return {};
+  }
+
+  Status missing() const {
+    std::vector<int> ranks;
+    for (size_t p = 1; p < sockets_.size(); ++p) {
+      if (!sockets_[p].valid()) ranks.push_back(self_.ranks[p]);
+    }
+    return fault("rank {} did not arrive at rendezvous {} within {} s: {} of {} ranks are there",
+                 joined(ranks, ", "), self_.rendezvous, timeout_.count(), present_, self_.here());
+  }
+
+  Status welcome_all() {
+    OFSDP_ASSIGN_OR_RETURN(meeting_.page, ControlPage::create(self_.world));
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (size_t p = 0; p < hellos_.size(); ++p) {
+      meeting_.page.rank(self_.ranks[p]).pid = hellos_[p].pid;
+      CPU_OR(&cores, &cores, &hellos_[p].cores);
+    }
+    meeting_.cores = CPU_COUNT(&cores);
+    // A client that is gone by now is noticed by its liveness pipe.
+    for (size_t client = 1; client < sockets_.size(); ++client) {
+      const int socket = sockets_[client].get();
+      send_message(socket, Welcome{1, meeting_.cores}, meeting_.page.fd());
+      for (size_t of = 0; of < sockets_.size(); ++of) {
+        if (of != client) send_message(socket, kMagic, meeting_.liveness_pipes[of].get());
+      }
+    }
+    return {};
+  }
+
+  LocalRendezvous finish() {
+    meeting_.links = PeerLinks(self_, std::move(sockets_));
+    return std::move(meeting_);
+  }
+
+  const LocalRank& self_;
+  std::chrono::seconds timeout_;
+  StreamClock::time_point deadline_;
+  UniqueFd listener_;
+  std::vector<UniqueFd> sockets_;
+  std::vector<LocalHello> hellos_;
+  int present_ = 1;
+  LocalRendezvous meeting_;
+};
+
+// ---- The others ----
+
+// The first rank has not come. Several ranks may run out of time at about the same moment: the one
+// that gets a name says so, and holds the name until the others have seen that.
+Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
+  const LocalSocket speaker(self.rendezvous + " speaks");
+  if (!speaker.listens()) {
+    return {ErrorKind::kPeer, format_text("rank {} is not there", self.ranks[0])};
   }
   std::this_thread::sleep_for(kSpeakerHolds);
   return fault("rank {} did not arrive at rendezvous {} within {} s: rank {} of {} cannot reach it",
-               seat.ranks[0], seat.rendezvous, timeout.count(), seat.rank(), seat.here());
+               self.ranks[0], self.rendezvous, timeout.count(), self.rank(), self.here());
 }
 
-Result<UniqueFd> connect_to_first(const LocalSeat& seat, std::chrono::seconds timeout) {
-  const Address address = address_of(seat.rendezvous);
-  const auto deadline = Clock::now() + timeout;
+Result<UniqueFd> connect_to_first(const LocalRank& self, std::chrono::seconds timeout) {
+  const auto deadline = StreamClock::now() + timeout;
   while (true) {
-    UniqueFd socket = new_socket();
-    if (connect(socket.get(), address.get(), address.bytes) == 0 && same_user(socket.get())) {
-      limit_sends(socket.get(), timeout);
-      return socket;
+    LocalSocket first(self.rendezvous);
+    if (first.connects() && same_user(first.fd.get())) {
+      limit_sends(first.fd.get(), timeout);
+      return std::move(first.fd);
     }
-    if (Clock::now() >= deadline) return absent_first(seat, timeout);
-    std::this_thread::sleep_for(kRendezvousRetry);
+    if (StreamClock::now() >= deadline) return absent_first(self, timeout);
+    std::this_thread::sleep_for(kRetry);
   }
 }
 
 // The first rank ended or called the meeting off. One rank is enough to say so, and the first if
 // it can.
-Status no_welcome(const LocalSeat& seat) {
-  if (seat.place != 1) return {ErrorKind::kPeer, format_text("rank {} has ended", seat.ranks[0])};
-  return fault("rank {} ended before all {} ranks had met at rendezvous {}", seat.ranks[0],
-               seat.here(), seat.rendezvous);
+Status no_welcome(const LocalRank& self) {
+  if (self.place != 1) return {ErrorKind::kPeer, format_text("rank {} has ended", self.ranks[0])};
+  return fault("rank {} ended before all {} ranks had met at rendezvous {}", self.ranks[0],
+               self.here(), self.rendezvous);
 }
 
-Status receive_lifelines(Meeting& meeting, int socket, const LocalSeat& seat,
-                         std::chrono::seconds timeout) {
-  for (int of = 0; of < seat.here(); ++of) {
-    if (of == seat.place) continue;
+Status receive_liveness_pipes(LocalRendezvous& meeting, int socket, const LocalRank& self,
+                              std::chrono::seconds timeout) {
+  for (int of = 0; of < self.here(); ++of) {
+    if (of == self.place) continue;
     uint64_t magic = 0;
     Received got = receive_message(socket, magic, timeout);
-    if (got.kind != Received::Kind::kMessage) return no_welcome(seat);
-    if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", seat.rank());
-    meeting.lifelines[static_cast<size_t>(of)] = std::move(got.fd);
+    if (got.kind != Received::Kind::kMessage) return no_welcome(self);
+    if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self.rank());
+    meeting.liveness_pipes[static_cast<size_t>(of)] = std::move(got.fd);
   }
   return {};
 }
 
-Result<Meeting> visit(const LocalSeat& seat, std::chrono::seconds timeout) {
-  Meeting meeting;
-  OFSDP_RETURN_IF_ERROR(open_lifeline(meeting, seat));
-  OFSDP_ASSIGN_OR_RETURN(UniqueFd socket, connect_to_first(seat, timeout));
-  const int lifeline = meeting.lifelines[static_cast<size_t>(seat.place)].get();
-  if (!send_message(socket.get(), hello_of(seat), lifeline)) return no_welcome(seat);
+Result<LocalRendezvous> visit(const LocalRank& self, std::chrono::seconds timeout) {
+  LocalRendezvous meeting;
+  OFSDP_RETURN_IF_ERROR(open_liveness_pipe(meeting, self));
+  OFSDP_ASSIGN_OR_RETURN(UniqueFd socket, connect_to_first(self, timeout));
+  const int liveness_pipe = meeting.liveness_pipes[static_cast<size_t>(self.place)].get();
+  if (!send_message(socket.get(), hello_of(self), liveness_pipe)) return no_welcome(self);
   Welcome welcome{};
   Received got = receive_message(socket.get(), welcome, timeout + kCallOffGrace);
-  if (got.kind != Received::Kind::kMessage) return no_welcome(seat);
+  if (got.kind != Received::Kind::kMessage) return no_welcome(self);
   if (welcome.go == 0) return Status(ErrorKind::kPeer, "the first rank called the rendezvous off");
-  OFSDP_ASSIGN_OR_RETURN(meeting.page, ControlPage::map(std::move(got.fd), seat.world));
-  OFSDP_RETURN_IF_ERROR(receive_lifelines(meeting, socket.get(), seat, timeout));
+  OFSDP_ASSIGN_OR_RETURN(meeting.page, ControlPage::map(std::move(got.fd), self.world));
+  OFSDP_RETURN_IF_ERROR(receive_liveness_pipes(meeting, socket.get(), self, timeout));
   meeting.cores = welcome.cores;
   std::vector<UniqueFd> sockets;
   sockets.push_back(std::move(socket));
-  meeting.links = PeerLinks(seat, std::move(sockets));
+  meeting.links = PeerLinks(self, std::move(sockets));
   return meeting;
+}
+
+// ---- The star, once the ranks have met ----
+
+constexpr char kFdFollows = 'F';
+
+// Failed, dead or left in order; a moment after a connection closes the control page says which.
+Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const std::atomic<uint64_t> never{0};
+  return wait.until(never, 1, peer, site);
 }
 
 }  // namespace
 
-LocalSeat only_host(const RankIdentity& identity) {
-  LocalSeat seat{.ranks = std::vector<int>(static_cast<size_t>(identity.world)),
+Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
+  if (send_message(socket_of(peer), kFdFollows, fd)) return {};
+  return why_closed(self_.ranks[static_cast<size_t>(peer)], wait, site);
+}
+
+Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const int rank = self_.ranks[static_cast<size_t>(peer)];
+  const auto slices = wait.timeout() / PeerWait::kSlice + 1;
+  WaitNote note = wait.note(rank);
+  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
+    char kind = 0;
+    Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
+    if (got.kind == Received::Kind::kMessage) {
+      note.met();
+      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self_.rank());
+      return std::move(got.fd);
+    }
+    if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
+    OFSDP_RETURN_IF_ERROR(wait.check(site));
+  }
+  note.late();
+  return wait.late(rank, site);
+}
+
+Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
+                                                        const CollectiveSite& site) {
+  const int place = self_.place, here = self_.here();
+  std::vector<UniqueFd> all(static_cast<size_t>(here));
+  if (place != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
+  for (int peer = 0; peer < here; ++peer) {
+    if (peer == place) continue;
+    OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
+                           receive(place == 0 ? peer : 0, wait, site));
+  }
+  if (place != 0) return all;
+  for (int to = 1; to < here; ++to) {
+    for (int of = 0; of < here; ++of) {
+      const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
+      if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
+    }
+  }
+  return all;
+}
+
+Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
+                                         const CollectiveSite& site) {
+  if (self_.place != 0) return receive(0, wait, site);
+  for (int peer = 1; peer < self_.here(); ++peer)
+    OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
+  return UniqueFd();
+}
+
+LocalRank only_host(const RankIdentity& identity) {
+  LocalRank self{.ranks = std::vector<int>(static_cast<size_t>(identity.world)),
                  .place = identity.rank,
                  .world = identity.world,
                  .rendezvous = identity.rendezvous};
-  std::iota(seat.ranks.begin(), seat.ranks.end(), 0);
-  return seat;
+  std::iota(self.ranks.begin(), self.ranks.end(), 0);
+  return self;
 }
 
-Result<Meeting> meet(const LocalSeat& seat, std::chrono::seconds timeout) {
-  if (seat.world > kMostRanks) {
-    return input_error("{} ranks, expected at most {}", seat.world, kMostRanks);
+Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout) {
+  if (self.world > kMostRanks) {
+    return input_error("{} ranks, expected at most {}", self.world, kMostRanks);
   }
-  return seat.place == 0 ? host_meeting(seat, timeout) : visit(seat, timeout);
+  return self.place == 0 ? Host(self, timeout).meet() : visit(self, timeout);
 }
 
 }  // namespace ofsdp::fsdp

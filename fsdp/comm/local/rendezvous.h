@@ -1,13 +1,13 @@
-// How the ranks of one host find each other, and what they hold afterwards.
+// How the ranks of one host find each other, and what they have afterwards.
 //
-// The first rank of the host listens on an abstract Unix socket (no file, gone with the process) named by user and
-// rendezvous; the others connect. Each sends the read end of its lifeline, a pipe whose write end
-// only it holds; the first rank hands the control page and all lifelines to everyone. Only processes of the
-// same user are let in.
+// The first rank of the host listens on an abstract Unix socket (no file, gone with the process)
+// named by user and rendezvous; the others connect. Each sends the read end of its liveness pipe,
+// a pipe whose write end only it holds; the first rank hands the control page and all liveness
+// pipes to everyone. Only processes of the same user are let in.
 //
 // The connections stay, as a star around the first rank, to pass descriptors of shared memory.
 //
-// Ownership: a Meeting owns all it names. Threads: one. Errors: kInput when the environment
+// Ownership: a LocalRendezvous owns all it names. Threads: one. Errors: kInput when the environment
 // contradicts itself (two ranks 1, another world); kFault naming the missing ranks when they do not
 // come in time; kPeer when rank 0 has called it off and says why itself.
 #pragma once
@@ -24,8 +24,8 @@
 
 namespace ofsdp::fsdp {
 
-// Where a rank sits on its host.
-struct LocalSeat {
+// A rank among those of its host.
+struct LocalRank {
   std::vector<int> ranks;  // of this host, ascending; places below count in it
   int place = 0;           // of this rank
   int world = 1;           // ranks on all hosts
@@ -36,17 +36,17 @@ struct LocalSeat {
 };
 
 // All ranks on one host, as the environment told this one.
-LocalSeat only_host(const RankIdentity& identity);
+LocalRank only_host(const RankIdentity& identity);
 
 // The star around the host's first rank. Waits look at the control page, so a death elsewhere ends
 // them.
 class PeerLinks {
  public:
   PeerLinks() = default;
-  PeerLinks(LocalSeat seat, std::vector<UniqueFd> sockets)
-      : seat_(std::move(seat)), sockets_(std::move(sockets)) {}
+  PeerLinks(LocalRank self, std::vector<UniqueFd> sockets)
+      : self_(std::move(self)), sockets_(std::move(sockets)) {}
 
-  const LocalSeat& seat() const { return seat_; }
+  const LocalRank& self() const { return self_; }
   // Every rank gives `mine` and gets a copy of everyone's, by place; its own is not valid.
   Result<std::vector<UniqueFd>> all_gather_fds(int mine, const PeerWait& wait,
                                                const CollectiveSite& site);
@@ -58,18 +58,18 @@ class PeerLinks {
   Status send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site);
   Result<UniqueFd> receive(int peer, const PeerWait& wait, const CollectiveSite& site);
 
-  LocalSeat seat_;
+  LocalRank self_;
   std::vector<UniqueFd> sockets_;  // by place; all but the first rank have only that of the first
 };
 
-struct Meeting {
+struct LocalRendezvous {
   ControlPage page;
   PeerLinks links;
-  std::vector<UniqueFd> lifelines;  // read ends, by place
-  UniqueFd own_lifeline;            // write end: closing it without leaving is death
-  int cores = 1;                    // that the ranks may use together
+  std::vector<UniqueFd> liveness_pipes;  // read ends, by place
+  UniqueFd own_liveness_pipe;            // write end: closing it without leaving is death
+  int cores = 1;                         // that the ranks may use together
 };
 
-Result<Meeting> meet(const LocalSeat& seat, std::chrono::seconds timeout);
+Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout);
 
 }  // namespace ofsdp::fsdp

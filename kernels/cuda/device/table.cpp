@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
+#include "kernels/base/hash.h"
 #include "kernels/cuda/device/context.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/libraries.h"
@@ -45,14 +47,6 @@ int32_t probe(char* text, size_t bytes) {
 
 void missing(char* text, size_t bytes) { put(text, bytes, missing_libraries()); }
 
-uint64_t hash_of(const char* bytes, size_t count) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < count; ++i) {
-    hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3u;
-  }
-  return hash;
-}
-
 ofsdp_device* open(int32_t ordinal, char* text, size_t bytes) {
   auto device = std::make_unique<ofsdp_device>();
   device->ordinal = ordinal;
@@ -76,7 +70,8 @@ ofsdp_device* open(int32_t ordinal, char* text, size_t bytes) {
   device->multiprocessors = properties.multiProcessorCount;
   device->capability = 10 * properties.major + properties.minor;
   device->bytes = properties.totalGlobalMem;
-  device->identity = hash_of(properties.uuid.bytes, sizeof(properties.uuid.bytes));
+  device->identity =
+      Fnv1a().add(std::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes))).value();
   return device.release();
 }
 

@@ -1,21 +1,22 @@
 #include "runtime/cli/launch/coordinator.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 
 namespace ofsdp::cli {
-
-using State = NodeGuest::State;
-using nlohmann::json;
-
 namespace {
 
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::seconds kFarewell{2};  // for the last words to be taken
 constexpr std::chrono::seconds kStrangerPatience{5};
 constexpr int kMostStrangers = 64;
+constexpr std::chrono::seconds kStopPatience{7};  // after the ranks' grace on each host
+constexpr std::chrono::seconds kReturnPatience{
+    3};  // for a host without which --min-nodes are there
+
+std::string name_of(const NodeClient& client) {
+  return format_text("node {} ({})", client.node >= 0 ? client.node : client.seat,
+                     client.hello.host);
+}
 
 }  // namespace
 
@@ -23,14 +24,54 @@ std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout) {
   return std::clamp(timeout / 8, std::chrono::milliseconds(50), std::chrono::milliseconds(1000));
 }
 
+// ---- The table ----
+
+std::vector<NodeClient*> NodeTable::in_state(NodeClient::State state) {
+  std::vector<NodeClient*> found;
+  for (NodeClient& client : clients_) {
+    if (client.state == state) found.push_back(&client);
+  }
+  return found;
+}
+
+const NodeClient* NodeTable::at(int seat) const {
+  const auto found = std::ranges::find_if(clients_, [&](const NodeClient& client) {
+    return client.state != NodeClient::State::kStranger && client.seat == seat;
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+std::vector<int> NodeTable::deal() {
+  std::vector<int> free;
+  for (int seat = 0; seat < seats_; ++seat) {
+    if (at(seat) == nullptr) free.push_back(seat);
+  }
+  for (NodeClient* client : in_state(NodeClient::State::kWaiting)) {
+    if (client->seat >= 0 || free.empty()) continue;
+    client->seat = free.front();
+    free.erase(free.begin());
+  }
+  return free;
+}
+
+std::vector<NodeClient*> NodeTable::number() {
+  std::vector<NodeClient*> nodes = in_state(NodeClient::State::kWaiting);
+  std::erase_if(nodes, [](const NodeClient* client) { return client->seat < 0; });
+  std::ranges::sort(nodes, {}, &NodeClient::seat);
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i]->node = static_cast<int>(i);
+  return nodes;
+}
+
+// ---- Who comes and goes ----
+
 Coordinator::Coordinator(UniqueFd listener, const Endpoint& endpoint, const LaunchPlan& plan)
     : plan_(plan),
       endpoint_(endpoint),
       timeout_(timeout_of(plan.options)),
-      point_(plan.checkpoint_dir),
+      point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts)),
       listener_(std::move(listener)),
       table_(static_cast<int>(plan.options.nnodes)),
-      deadline_(Clock::now() + timeout_) {
+      deadline_(StreamClock::now() + timeout_) {
   assignment_.run_id = unique_run_id();
   assignment_.first_world = 0;
   thread_ = std::thread([this] { serve(); });
@@ -44,8 +85,7 @@ Coordinator::~Coordinator() {
 void Coordinator::serve() {
   while (!over_ && !quit_) {
     look();
-    let_in();
-    for (NodeGuest& guest : table_.guests()) listen_to(guest);
+    for (NodeClient& client : table_.clients()) take_in(client);
     drop_gone();
     beat();
     gathering() ? gather() : watch_attempt();
@@ -53,115 +93,224 @@ void Coordinator::serve() {
   if (!over_)
     end(1, format_text("the launcher at rendezvous {} has ended", endpoint_.text()), true);
   listener_.reset();
-  const auto unsent = [](const NodeGuest& g) { return !g.channel.closed(); };
-  for (const auto until = Clock::now() + kFarewell;
-       Clock::now() < until && std::ranges::any_of(table_.guests(), unsent);) {
-    look();
-    for (NodeGuest& guest : table_.guests()) guest.channel.pump();  // closed by the other side
+  const auto unsent = [](const NodeClient& c) { return !c.store.closed(); };
+  for (const auto until = StreamClock::now() + kFarewell;
+       StreamClock::now() < until && std::ranges::any_of(table_.clients(), unsent);) {
+    look();  // until the other sides close
   }
 }
 
 void Coordinator::look() {
-  std::vector<pollfd> events{{listener_.get(), POLLIN, 0}};
-  for (NodeGuest& guest : table_.guests()) {
-    const short wanted = guest.channel.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    events.push_back({guest.channel.fd(), wanted, 0});
-  }
-  poll(events.data(), events.size(), static_cast<int>(kSlice.count()));
+  std::vector<Store*> stores;
+  for (NodeClient& client : table_.clients()) stores.push_back(&client.store);
+  const bool room = table_.count(State::kStranger) < kMostStrangers;
+  if (!wait_for_news(stores, room ? listener_.get() : -1, StreamClock::now() + kSlice)) return;
+  UniqueFd socket = accept_one(listener_.get());
+  if (!socket.valid()) return;
+  NodeClient& client = table_.clients().emplace_back();
+  client.address = peer_address(socket.get());
+  client.store = Store(std::move(socket));
 }
 
-void Coordinator::let_in() {
-  while (table_.count(State::kStranger) < kMostStrangers) {
-    pollfd event{listener_.get(), POLLIN, 0};
-    if (poll(&event, 1, 0) <= 0) return;
-    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) return;
-    NodeGuest& guest = table_.guests().emplace_back();
-    guest.address = address_of_peer(socket.get());
-    guest.channel = NodeChannel(std::move(socket));
-  }
+void Coordinator::take_in(NodeClient& client) {
+  if (client.state == State::kStranger) return greet(client);
+  if (client.store.take("failing") && client.failing == 0) client.failing = ++failing_;
+  const auto ended = client.store.take("ended");
+  if (!ended || client.state != State::kRunning) return;
+  client.outcome = from_value<Outcome>(*ended).value_or(Outcome{.status = 1});
+  client.hello.free_port = client.outcome.free_port;
+  client.state = State::kEnded;
 }
 
-void Coordinator::listen_to(NodeGuest& guest) {
-  guest.channel.pump();
-  while (const auto message = guest.channel.receive()) hear(guest, *message);
-}
-
-void Coordinator::hear(NodeGuest& guest, const json& message) {
-  const std::string kind = kind_of(message);
-  if (guest.state == State::kStranger) return greet(guest, message);
-  if (kind == "failing" && !guest.failing) guest.order = ++failing_;
-  if (kind == "failing") guest.failing = true;
-  if (kind != "ended" || guest.state != State::kRunning) return;
-  guest.outcome = read_outcome(message).value_or(Outcome{.status = 1, .line = {}});
-  guest.hello.free_port = port_in(message);
-  guest.state = State::kEnded;
-}
-
-void Coordinator::greet(NodeGuest& guest, const json& message) {
-  const auto hello = read_hello(message);
-  if (!hello) return guest.channel.close();
+// The first words of a launcher are its hello.
+void Coordinator::greet(NodeClient& client) {
+  if (client.store.empty()) return;
+  const auto said = client.store.take("hello");
+  const auto hello = said ? read_hello(*said) : std::nullopt;
+  if (!hello) return client.store.close();
   if (hello->version != kRendezvousVersion) {
-    return refuse(guest,
+    return refuse(client,
                   format_text("it speaks version {}, this one version {}", kRendezvousVersion,
                               hello->version),
                   false);
   }
   if (hello->job != plan_.options.rdzv_id) {
-    return refuse(guest,
+    return refuse(client,
                   format_text("it holds the job --rdzv-id '{}', this one is '{}'",
                               plan_.options.rdzv_id, hello->job),
                   true);
   }
-  guest.hello = *hello;
+  client.hello = *hello;
   if (hello->nnodes != places()) {
-    return contradiction(guest, format_text("--nnodes is {} there and {} on {}", places(),
-                                            hello->nnodes, hello->host));
+    return contradiction(client, format_text("--nnodes is {} there and {} on {}", places(),
+                                             hello->nnodes, hello->host));
   }
-  const NodeGuest* sitting = table_.at(hello->node_rank);
+  const NodeClient* sitting = table_.at(hello->node_rank);
   if (hello->node_rank >= 0 && sitting != nullptr) {
-    return contradiction(guest, format_text("two launchers say --node-rank {}, on {} and on {}",
-                                            hello->node_rank, sitting->hello.host, hello->host));
+    return contradiction(client, format_text("two launchers say --node-rank {}, on {} and on {}",
+                                             hello->node_rank, sitting->hello.host, hello->host));
   }
-  const int here = static_cast<int>(table_.guests().size()) - table_.count(State::kStranger);
-  if (here >= places()) return refuse(guest, format_text("all {} nodes are there", here), true);
-  guest.seat = hello->node_rank;
-  guest.state = State::kWaiting;
-  guest.channel.send({{"kind", "welcome"}});
+  const int here = static_cast<int>(table_.clients().size()) - table_.count(State::kStranger);
+  if (here >= places()) return refuse(client, format_text("all {} nodes are there", here), true);
+  client.seat = hello->node_rank;
+  client.state = State::kWaiting;
+  client.store.set("welcome");
 }
 
-void Coordinator::refuse(NodeGuest& guest, const std::string& why, bool again) {
-  guest.channel.send({{"kind", "refused"}, {"why", why}, {"again", again}});
+void Coordinator::refuse(NodeClient& client, const std::string& why, bool again) {
+  client.store.set("refused", to_value(Refusal{.why = why, .again = again}));
 }
 
 // Whoever comes into a run that is under way does not end it.
-void Coordinator::contradiction(NodeGuest& guest, const std::string& what) {
-  refuse(guest, what, !first_time());
+void Coordinator::contradiction(NodeClient& client, const std::string& what) {
+  refuse(client, what, !first_time());
   if (first_time()) end(2, format_text("rendezvous {}: {}", endpoint_.text(), what), true);
 }
 
-bool Coordinator::is_gone(NodeGuest& guest) {
-  if (guest.channel.closed()) return true;
-  const bool stranger = guest.state == State::kStranger;
-  return guest.channel.silence() > (stranger ? Milliseconds(kStrangerPatience) : timeout_);
+bool Coordinator::is_gone(NodeClient& client) {
+  if (client.store.closed()) return true;
+  const bool stranger = client.state == State::kStranger;
+  return client.store.silence() > (stranger ? kStrangerPatience : timeout_);
 }
 
 void Coordinator::drop_gone() {
-  for (auto guest = table_.guests().begin(); guest != table_.guests().end();) {
-    const auto here = guest++;
-    if (!is_gone(*here)) continue;
-    if (here->state == State::kRunning) {
-      gone_ += format_text("{}{} is gone", gone_.empty() ? "" : ", ", name_of(*here));
+  table_.clients().remove_if([this](NodeClient& client) {
+    const bool gone = is_gone(client);
+    if (gone && client.state == State::kRunning) {
+      gone_ += format_text("{}{} is gone", gone_.empty() ? "" : ", ", name_of(client));
     }
-    table_.guests().erase(here);
-  }
+    return gone;
+  });
 }
 
 void Coordinator::beat() {
-  if (Clock::now() < next_beat_) return;
-  next_beat_ = Clock::now() + beat_interval(timeout_);
-  for (NodeGuest& guest : table_.guests()) {
-    if (guest.state != State::kStranger) guest.channel.send({{"kind", "beat"}});
+  if (StreamClock::now() < next_beat_) return;
+  next_beat_ = StreamClock::now() + beat_interval(timeout_);
+  for (NodeClient& client : table_.clients()) {
+    if (client.state != State::kStranger) client.store.set("beat");
+  }
+}
+
+// ---- Attempts: when one begins, what it is told to start, how it ends, what is next ----
+
+void Coordinator::gather() {
+  const int here = table_.count(State::kWaiting);
+  const bool late = StreamClock::now() >= deadline_;
+  if (here < places() && !late) return;
+  const std::vector<int> absent = table_.deal();
+  if (here == places()) return begin_attempt();
+  if (here < enough()) {
+    const std::string why = missing(absent);
+    return end(1, line_.empty() ? why : format_text("{}; {}", line_, why), true);
+  }
+  if (first_time()) {
+    notice_ =
+        format_text("{}; starting with {} node{}", missing(absent), here, here == 1 ? "" : "s");
+  }
+  begin_attempt();
+}
+
+// "nodes 1, 2 did not arrive at rendezvous HOST:PORT within 30 s: node 0 (a) is there"
+std::string Coordinator::missing(const std::vector<int>& seats) const {
+  std::vector<std::string> there;
+  for (int seat = 0; seat < places(); ++seat) {
+    const NodeClient* client = table_.at(seat);
+    if (client != nullptr) there.push_back(format_text("{} ({})", seat, client->hello.host));
+  }
+  const bool one = there.size() == 1;
+  return format_text(
+      "node{} {} did not {} rendezvous {} within {:g} s: {} there, {} wanted",
+      seats.size() == 1 ? "" : "s", joined(seats, ", "),
+      first_time() ? "arrive at" : "come back to", endpoint_.text(), plan_.options.timeout_seconds,
+      there.empty()
+          ? "no node is"
+          : format_text("node{} {} {}", one ? "" : "s", joined(there, ", "), one ? "is" : "are"),
+      enough());
+}
+
+void Coordinator::begin_attempt() {
+  const std::vector<NodeClient*> nodes = table_.number();
+  Assignment& a = assignment_;
+  a.nodes = running_ = static_cast<int>(nodes.size());
+  a.world = 0;
+  for (const NodeClient* node : nodes) a.world += node->hello.nproc;
+  if (first_time()) a.first_world = a.world;
+  const NodeClient& master = *nodes.front();
+  a.master_address = master.hello.own ? endpoint_.host : master.address;
+  a.master_port = master.hello.free_port;
+  Turn turn{.start = true, .assignment = a};
+  turn.assignment.first_rank = 0;
+  for (NodeClient* node : nodes) {
+    turn.assignment.node = node->node;
+    turn.line = node->hello.own ? line_ : "";
+    turn.notice = node->hello.own ? notice_ : "";
+    node->store.set("turn", to_value(turn));
+    node->state = State::kRunning;
+    node->failing = 0;
+    turn.assignment.first_rank += node->hello.nproc;
+  }
+  stopping_ = false;
+  failing_ = 0;
+  line_.clear();
+  notice_.clear();
+  gone_.clear();
+}
+
+// Until no rank is left on any host.
+void Coordinator::watch_attempt() {
+  bool failing = !gone_.empty();
+  for (const NodeClient& client : table_.clients()) {
+    const bool failed = client.state == State::kEnded && client.outcome.status != 0;
+    failing = failing || failed || (client.state == State::kRunning && client.failing > 0);
+  }
+  if (failing && !stopping_) stop_all();
+  if (stopping_ && StreamClock::now() >= deadline_) {
+    for (NodeClient* client : table_.in_state(State::kRunning)) client->store.close();
+    drop_gone();
+  }
+  if (table_.count(State::kRunning) == 0) end_attempt();
+}
+
+void Coordinator::stop_all() {
+  stopping_ = true;
+  deadline_ = StreamClock::now() + plan_.grace + kStopPatience;
+  for (NodeClient* client : table_.in_state(State::kRunning)) {
+    client->store.set("stop", to_value(StopOrder{.restart = assignment_.restart}));
+  }
+}
+
+void Coordinator::end_attempt() {
+  Outcome all{.status = gone_.empty() ? 0 : 1};
+  const NodeClient* first = nullptr;  // the host that failed first of those whose ranks spoke
+  for (const NodeClient* client : table_.in_state(State::kEnded)) {
+    const Outcome& one = client->outcome;
+    all.status = std::max(all.status, one.status);
+    all.interrupted = all.interrupted || one.interrupted;
+    all.spoke = all.spoke || one.spoke;
+    if (all.line.empty()) all.line = one.line;
+    const bool says = one.spoke && !one.line.empty();
+    if (says && (first == nullptr || client->failing < first->failing)) first = client;
+  }
+  if (all.line.empty()) all.line = gone_;
+  if (all.spoke) all.line.clear();
+  line_ = first == nullptr ? "" : first->outcome.line;
+  const auto notice = point_.start_again(all, assignment_);
+  if (!notice) return end(all.status, line_.empty() ? all.line : line_, false);
+  for (NodeClient* client : table_.in_state(State::kEnded)) client->state = State::kWaiting;
+  notice_ = format_text("{}{}{}", all.line, all.line.empty() ? "" : "; ", *notice);
+  running_ = 0;
+  const bool will_do = table_.count(State::kWaiting) >= enough();
+  const std::chrono::milliseconds return_patience = kReturnPatience;
+  deadline_ = StreamClock::now() + (will_do ? std::min(timeout_, return_patience) : timeout_);
+}
+
+// `to_all`: every launcher prints the line; else only the one of this host.
+void Coordinator::end(int status, const std::string& line, bool to_all) {
+  over_ = true;
+  for (NodeClient& client : table_.clients()) {
+    if (client.state == State::kStranger) continue;
+    const bool prints = to_all || client.hello.own;
+    client.store.set("turn", to_value(Turn{.status = status, .line = prints ? line : ""}));
   }
 }
 

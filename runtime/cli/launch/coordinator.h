@@ -1,6 +1,6 @@
-// Coordinator: the side of a rendezvous that all launchers connect to, a thread of the launcher
-// whose host the endpoint names. It gathers the launchers, says what each starts, and when a rank
-// of any host fails or a launcher is gone, has all ranks stopped and starts the next attempt.
+// Coordinator: the server of a rendezvous, a thread of the launcher whose host the endpoint names.
+// It gathers the launchers, says what each starts, and when a rank of any host fails or a launcher
+// is gone, has all ranks stopped and starts the next attempt.
 //
 // An attempt begins when --nnodes launchers are there, or when the time is up and --min-nodes are.
 // A launcher is gone when its connection ends or says nothing for the timeout. One that comes later
@@ -13,17 +13,55 @@
 
 #include <atomic>
 #include <chrono>
+#include <list>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/cli/launch/endpoint.h"
 #include "runtime/cli/launch/node_link.h"
-#include "runtime/cli/launch/node_table.h"
-#include "runtime/cli/launch/restart_point.h"
+#include "runtime/cli/launch/restart.h"
 
 namespace ofsdp::cli {
 
 // How often a launcher and the coordinator say that they are there.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
+
+// A launcher, as the coordinator sees it.
+struct NodeClient {
+  enum class State { kStranger, kWaiting, kRunning, kEnded };
+
+  Store store;
+  std::string address;  // as seen from here
+  State state = State::kStranger;
+  NodeHello hello;
+  int seat = -1;    // of its host among all
+  int node = -1;    // number in the present attempt
+  int failing = 0;  // 0, or its number among those that have said that a rank failed
+  Outcome outcome;  // of kEnded
+};
+
+// The launchers that have come, and the numbers of their hosts. A launcher that says --node-rank
+// has that seat; the others get the lowest free ones in order of arrival, and keep them from one
+// attempt to the next. When hosts are gone the numbers close up.
+class NodeTable {
+ public:
+  explicit NodeTable(int seats) : seats_(seats) {}
+
+  std::list<NodeClient>& clients() { return clients_; }
+  std::vector<NodeClient*> in_state(NodeClient::State state);
+  int count(NodeClient::State state) { return static_cast<int>(in_state(state).size()); }
+  // The client that holds this seat, or null.
+  const NodeClient* at(int seat) const;
+  // Gives every waiting client a seat, and returns which of 0 .. seats-1 nobody has.
+  std::vector<int> deal();
+  // Numbers the waiting clients for an attempt, in the order of their seats.
+  std::vector<NodeClient*> number();
+
+ private:
+  int seats_;
+  std::list<NodeClient> clients_;  // in order of arrival; their addresses do not change
+};
 
 class Coordinator {
  public:
@@ -33,18 +71,15 @@ class Coordinator {
   ~Coordinator();
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Milliseconds = std::chrono::milliseconds;
+  using State = NodeClient::State;
 
   void serve();
   void look();
-  void let_in();
-  void listen_to(NodeGuest& guest);
-  void hear(NodeGuest& guest, const nlohmann::json& message);
-  void greet(NodeGuest& guest, const nlohmann::json& message);
-  void refuse(NodeGuest& guest, const std::string& why, bool again);
-  void contradiction(NodeGuest& guest, const std::string& what);
-  bool is_gone(NodeGuest& guest);
+  void take_in(NodeClient& client);
+  void greet(NodeClient& client);
+  void refuse(NodeClient& client, const std::string& why, bool again);
+  void contradiction(NodeClient& client, const std::string& what);
+  bool is_gone(NodeClient& client);
   void drop_gone();
   void beat();
 
@@ -54,7 +89,6 @@ class Coordinator {
   void watch_attempt();
   void stop_all();
   void end_attempt();
-  std::string spoken_line();
   void end(int status, const std::string& line, bool to_all);
 
   bool gathering() const { return running_ == 0; }
@@ -64,13 +98,13 @@ class Coordinator {
 
   const LaunchPlan plan_;
   const Endpoint endpoint_;
-  const Milliseconds timeout_;
-  RestartPoint point_;
+  const std::chrono::milliseconds timeout_;
+  const RestartPoint point_;
   UniqueFd listener_;
   NodeTable table_;
   Assignment assignment_;  // what all launchers are told alike
-  Clock::time_point deadline_;
-  Clock::time_point next_beat_{};
+  StreamClock::time_point deadline_;
+  StreamClock::time_point next_beat_{};
   int running_ = 0;        // nodes of the present attempt, 0 while gathering
   bool stopping_ = false;  // its ranks have been told to stop
   std::string gone_;       // nodes that this attempt has lost, for a line

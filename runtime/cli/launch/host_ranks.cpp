@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -21,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kCannotStart = 127;                       // as a shell says it
 constexpr std::chrono::milliseconds kLongestLook{500};  // more means that we did not run
 
-// By its name, so that a list of processes shows it; through /proc where the file has been replaced.
+// By its name, so that a list of processes shows it; through /proc where the file has been
+// replaced.
 std::string program_path() {
   std::error_code error;
   const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -45,6 +47,43 @@ std::vector<cpu_set_t> core_shares(int nproc) {
 }
 
 }  // namespace
+
+RankEnvironment::RankEnvironment(const Assignment& a, int local_rank, int local_world, int cores,
+                                 int failure_fd) {
+  set("RANK", a.first_rank + local_rank);
+  set("WORLD_SIZE", a.world);
+  set("LOCAL_RANK", local_rank);
+  set("LOCAL_WORLD_SIZE", local_world);
+  set("GROUP_RANK", a.node);
+  set("GROUP_WORLD_SIZE", a.nodes);
+  set("MASTER_ADDR", a.master_address);
+  set("MASTER_PORT", a.master_port);
+  set("TORCHELASTIC_RUN_ID", a.run_id);
+  set("TORCHELASTIC_RESTART_COUNT", a.restart);
+  // One for each host and attempt: two launchers of a run may share a host.
+  set("OFSDP_RENDEZVOUS", format_text("{}-{}-{}", a.run_id, a.node, a.restart));
+  set("OFSDP_RESTART", a.restart == 0 ? "" : a.from_latest ? "latest" : "as given");
+  set("OFSDP_FIRST_WORLD", a.first_world);
+  set("OFSDP_FAILURE_FD", failure_fd < 0 ? "" : std::to_string(failure_fd));
+  if (cores > 0) set("OFSDP_RANK_CORES", cores);
+  // Compute threads that spin between kernels would take the other ranks' cores.
+  if (getenv("OMP_WAIT_POLICY") == nullptr) set("OMP_WAIT_POLICY", "passive");
+  for (char** variable = environ; *variable != nullptr; ++variable) inherit(*variable);
+  for (std::string& text : texts_) pointers_.push_back(text.data());
+  pointers_.push_back(nullptr);
+}
+
+void RankEnvironment::set(std::string_view name, std::string_view value) {
+  texts_.push_back(format_text("{}={}", name, value));
+}
+
+void RankEnvironment::inherit(std::string_view variable) {
+  const std::string_view prefix = variable.substr(0, variable.find('=') + 1);
+  for (const std::string& text : texts_) {
+    if (text.starts_with(prefix)) return;
+  }
+  texts_.emplace_back(variable);
+}
 
 HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char* const* argv)
     : assignment_(assignment),

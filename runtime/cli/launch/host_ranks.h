@@ -3,15 +3,15 @@
 // Ranks get their share of this process's cores when there is one for each. They die with the
 // launcher, also when it is killed. When one has failed, or `end_soon` was called, the others have
 // a few seconds to notice and end; then they are killed, also those that are stopped. One that
-// stays stopped for longer than the timeout is killed too, for nobody may be waiting for it. Time in
-// which the launcher itself was stopped (Ctrl-Z) does not count.
+// stays stopped for longer than the timeout is killed too, for nobody may be waiting for it. Time
+// in which the launcher itself was stopped (Ctrl-Z) does not count.
 //
-// Where several hosts make a run, a rank gives its message of a failure to the launcher, through a
+// In a run of several hosts a rank gives its message of a failure to the launcher, through a
 // pipe, instead of printing it: so that the launchers print one of all those that hosts have.
 //
-// Ownership: the child processes and the pipe; none is left after the destructor. Threads: the main one (the
-// kernel ties the children's lives to the thread that forks them). Errors: kFault when a rank
-// cannot be started.
+// Ownership: the child processes and the pipe; none is left after the destructor. Threads: the
+// main one (the kernel ties the children's lives to the thread that forks them). Errors: kFault
+// when a rank cannot be started.
 #pragma once
 
 #include <sched.h>
@@ -20,15 +20,34 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/posix_file.h"
 #include "kernels/base/status.h"
 #include "runtime/cli/launch/node_link.h"
-#include "runtime/cli/launch/rank_environment.h"
 #include "runtime/cli/launch/signal_queue.h"
 
 namespace ofsdp::cli {
+
+// The environment of one rank: the launcher's, with torchrun's variables and ours on top
+// (docs/launch.md lists them). Owns its texts; `get` is a view.
+class RankEnvironment {
+ public:
+  // `cores`: of each rank, 0 when they share all. `failure_fd`: where it says why it failed, -1: to
+  // stderr.
+  RankEnvironment(const Assignment& assignment, int local_rank, int local_world, int cores,
+                  int failure_fd);
+  char* const* get() const { return pointers_.data(); }
+
+ private:
+  void set(std::string_view name, std::string_view value);
+  void set(std::string_view name, int value) { set(name, std::to_string(value)); }
+  void inherit(std::string_view variable);
+
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
 
 class HostRanks {
  public:

@@ -2,9 +2,8 @@
 
 #include <cstdio>
 
-#include "fsdp/checkpoint/checkpoint_store.h"
-#include "importer/write/output_files.h"
 #include "runtime/cli/launch/host_ranks.h"
+#include "runtime/state/leftovers.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -52,13 +51,6 @@ Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, 
   return outcome;
 }
 
-// What ranks that were killed have left beside their files; opening the places again removes it.
-// Where that fails there is nothing to add to what was said about the run.
-void remove_leftovers(const LaunchPlan& plan) {
-  if (!plan.output.empty()) (void)check_output_path(plan.output);
-  if (is_folder(plan.checkpoint_dir)) (void)CheckpointStore::open(plan.checkpoint_dir, {});
-}
-
 }  // namespace
 
 bool needs_launcher(const LaunchOptions& options) {
@@ -71,8 +63,7 @@ bool names_rendezvous(const LaunchOptions& options) { return !options.rdzv_endpo
 Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
   OFSDP_RETURN_IF_ERROR(check(plan.options));
   const SignalQueue signals;
-  const std::unique_ptr<NodeLink> link =
-      names_rendezvous(plan.options) ? make_rendezvous_link(plan, signals) : make_lone_link(plan);
+  const std::unique_ptr<NodeLink> link = make_node_link(plan, signals);
   OFSDP_ASSIGN_OR_RETURN(Turn turn, link->next(nullptr));
   bool first = false;  // this host has rank 0, which names the files
   while (turn.start) {
@@ -83,7 +74,7 @@ Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
                            run_ranks(turn.assignment, plan, argv, signals, *link));
     OFSDP_ASSIGN_OR_RETURN(turn, link->next(&outcome));
   }
-  if (turn.status == 1 && first) remove_leftovers(plan);
+  if (turn.status == 1 && first) tidy_after_failure(plan.output, plan.checkpoint_dir);
   if (turn.line.empty()) return turn.status;
   return Status(turn.status == 2 ? ErrorKind::kInput : ErrorKind::kFault, turn.line);
 }

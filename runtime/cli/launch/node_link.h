@@ -1,19 +1,18 @@
-// NodeLink: a launcher's tie to the launchers of the other hosts. It says what to start, hears how
-// it ended, and then what is next. Two kinds: alone on one host, and one of several that meet at a
-// rendezvous.
+// NodeLink: a launcher's tie to the launchers of the other hosts. It says what to start, is told
+// how that ended, and then what is next. Two kinds: for one host alone, and for one of several
+// hosts that meet at a rendezvous.
 //
-// Ownership: borrows the signals. Threads: the main one. Errors: of `next`, what keeps this launcher
-// from taking part: kInput when the launchers' commands contradict each other, kFault when the
-// others cannot be reached.
+// Ownership: borrows the signals. Threads: the main one. Errors: of `next`, what keeps this
+// launcher from taking part: kInput when the launchers' commands contradict each other, kFault
+// when the others cannot be reached.
 #pragma once
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "kernels/base/status.h"
-#include "runtime/cli/launch/assignment.h"
+#include "runtime/cli/launch/node_messages.h"
 #include "runtime/cli/launch/signal_queue.h"
 #include "runtime/options.h"
 
@@ -26,10 +25,10 @@ class NodeLink {
   virtual Result<Turn> next(const Outcome* last) = 0;
   virtual int fd() const { return -1; }  // readable when another launcher has said something
   virtual void failing() {}              // a rank of this host has failed; the others go on
-  virtual bool told_to_stop() { return false; }  // to be asked every tenth of a second
+  virtual bool told_to_stop() { return false; }  // REQUIRES: asked every tenth of a second
 };
 
-// What the launchers must know of the command.
+// The part of the command that the launchers must know.
 struct LaunchPlan {
   LaunchOptions options;
   std::string checkpoint_dir;             // empty: none
@@ -39,8 +38,8 @@ struct LaunchPlan {
 
 std::chrono::milliseconds timeout_of(const LaunchOptions& options);
 
-std::unique_ptr<NodeLink> make_lone_link(const LaunchPlan& plan);
-std::unique_ptr<NodeLink> make_rendezvous_link(const LaunchPlan& plan, const SignalQueue& signals);
+// One of several hosts when the options name a rendezvous.
+std::unique_ptr<NodeLink> make_node_link(const LaunchPlan& plan, const SignalQueue& signals);
 
 // The same for all ranks of a run, and for no other run.
 std::string unique_run_id();

@@ -1,56 +1,89 @@
-// What launchers say to each other at the rendezvous, as JSON. G is the launcher of one host, C the
-// coordinator, which runs in the launcher that hosts the rendezvous.
+// The messages of launchers at the rendezvous: keys of a Store (fsdp/comm/store/store.h), one
+// Store between the launcher of each host (G) and the coordinator (C), which runs in the launcher
+// that hosts the rendezvous.
 //
-//   G > C  hello     magic, version, job and what the host offers
+//   G > C  hello     NodeHello: magic, version, job and what the host offers
 //   C > G  welcome   it is in, and waits
-//   C > G  refused   it is not: why, and whether to try again
-//   C > G  start     an Assignment
+//   C > G  refused   a Refusal: it is not
+//   C > G  turn      a Turn: an assignment to start, or the end of the run
 //   G > C  failing   a rank has failed; the others of the host are given a few seconds
-//   C > G  stop      elsewhere: the same here
+//   C > G  stop      a StopOrder: end the ranks of this host
 //   G > C  ended     an Outcome: no rank of this host is left; and a port that is free now
-//   C > G  end       the run has ended: status, and a line for one of the launchers
 //   both   beat      nothing, but in time
 //
-// Reading takes texts of at most kMostText bytes and numbers in their ranges; anything else is no
-// message of ours. Ownership: values. Threads: any. Errors: no value.
+// Errors: no value for what is no message of ours.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
-#include "runtime/cli/launch/assignment.h"
+#include "fsdp/comm/store/store.h"
 
 namespace ofsdp::cli {
 
-inline constexpr const char* kRendezvousMagic = "fsdp-run rendezvous";
-inline constexpr int kRendezvousVersion = 1;
-inline constexpr size_t kMostText = 2048;
+inline constexpr int kRendezvousVersion = 2;
 
-struct Hello {
+// The offer of one host's launcher.
+struct NodeHello {
   int version = kRendezvousVersion;
-  std::string job;     // --rdzv-id
-  int node_rank = -1;  // -1: any
+  std::string job = {};  // --rdzv-id
+  int node_rank = -1;    // -1: any
   int nnodes = 1;
   int nproc = 1;
   int free_port = 0;
-  std::string host;  // its name
-  bool own = false;  // of the launcher that the coordinator runs in
+  std::string host = {};  // its name
+  bool own = false;       // of the launcher that the coordinator runs in
 };
 
-std::string kind_of(const nlohmann::json& message);
+// The ranks that a host starts.
+struct Assignment {
+  int node = 0;              // number of this host
+  int nodes = 1;             // hosts of this attempt
+  int first_rank = 0;        // of this host's ranks, which are numbered one after the other
+  int world = 1;             // ranks of all hosts
+  int first_world = 1;       // of the first attempt
+  int restart = 0;           // attempts before this one
+  bool from_latest = false;  // the run has saved a checkpoint that this attempt goes on from
+  std::string run_id = {};   // the same for all ranks of a run, and for no other run
+  std::string master_address = "127.0.0.1";  // of the host of rank 0, as the others reach it
+  int master_port = 29500;                   // free there a moment ago
+};
 
-nlohmann::json to_json(const Hello& hello);
-nlohmann::json to_json(const Outcome& outcome, int free_port);  // "ended"
-nlohmann::json to_json(const Turn& turn);                       // "start" or "end"
+// How the ranks of a host ended.
+struct Outcome {
+  int status = 0;            // 0 done, 1 failed, 2 the input is wrong
+  bool spoke = false;        // a rank has said why, to the launcher (`line`) or to the user
+  bool interrupted = false;  // SIGINT or SIGTERM came
+  std::string line = {};  // else what the launcher knows, for when no rank of any host has spoken
+  int free_port = 29500;  // for the next attempt
+};
 
-std::optional<Hello> read_hello(const nlohmann::json& message);
-std::optional<Outcome> read_outcome(const nlohmann::json& message);
-std::optional<Turn> read_turn(const nlohmann::json& message);
+// The next thing that a launcher does.
+struct Turn {
+  bool start = false;          // else the run has ended with `status`
+  Assignment assignment = {};  // of a start
+  int status = 0;              // of an end
+  std::string line = {};       // why the attempt before failed, when no rank has said so
+  std::string notice = {};     // of a start: what this launcher prints for all
+};
 
-// Of any message; `otherwise` where it is absent or of another kind.
-std::string text_in(const nlohmann::json& message, const char* name);
-bool flag_in(const nlohmann::json& message, const char* name);
-int port_in(const nlohmann::json& message);  // its free_port
+// Why a launcher may not join, and whether to try again.
+struct Refusal {
+  std::string why = {};
+  bool again = false;
+};
+
+// A rank of another host failed, or a host is gone: this attempt ends.
+struct StopOrder {
+  int restart = 0;  // the attempt's number
+};
+
+void list_fields(StoreFields& fields, Refusal& refusal);
+void list_fields(StoreFields& fields, StopOrder& stop);
+void list_fields(StoreFields& fields, Outcome& outcome);
+void list_fields(StoreFields& fields, Turn& turn);
+
+Json hello_value(const NodeHello& hello);
+// One of another version has its version alone.
+std::optional<NodeHello> read_hello(const Json& value);
 
 }  // namespace ofsdp::cli

@@ -1,8 +1,11 @@
 #include "runtime/cli/launch/restart.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdlib>
 
+#include "fsdp/checkpoint/checkpoint_store.h"
 #include "runtime/cli/options/option_value.h"
 
 namespace ofsdp::cli {
@@ -31,6 +34,34 @@ Status keep_global_batch(Options& options, int64_t first_world, int64_t world) {
 }
 
 }  // namespace
+
+RestartPoint::RestartPoint(const std::string& dir, int most)
+    : dir_(dir), most_(most), before_(latest()) {}
+
+RestartPoint::Latest RestartPoint::latest() const {
+  if (dir_.empty()) return {};
+  const std::vector<std::string> names = complete_checkpoints(dir_);
+  if (names.empty()) return {};
+  struct stat found {};
+  const std::string manifest = join_path(join_path(dir_, names.front()), kManifestName);
+  if (stat(manifest.c_str(), &found) != 0) return {};
+  return {names.front(), static_cast<uint64_t>(found.st_ino)};
+}
+
+std::string RestartPoint::text(bool saved) const {
+  if (saved) return format_text("from the latest checkpoint in {}", dir_);
+  if (dir_.empty()) {
+    return "from where the run began, for nothing is saved without --checkpoint-dir";
+  }
+  return format_text("from where the run began, for it has saved no checkpoint in {} yet", dir_);
+}
+
+std::optional<std::string> RestartPoint::start_again(const Outcome& ended, Assignment& next) const {
+  if (ended.status != 1 || ended.interrupted || next.restart == most_) return std::nullopt;
+  const Latest now = latest();
+  next.from_latest = !now.name.empty() && now != before_;
+  return format_text("restart {} of {}: {}", ++next.restart, most_, text(next.from_latest));
+}
 
 Status apply_restart(Options& options, int world, const EnvironmentLookup& lookup) {
   const std::string restart = variable(lookup, "OFSDP_RESTART");

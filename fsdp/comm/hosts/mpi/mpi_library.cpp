@@ -5,130 +5,145 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
+namespace ofsdp::fsdp {
 namespace {
 
-using ofsdp::fsdp::MpiError;
+constexpr int kTags = 1 << 15;      // every MPI has so many
+constexpr size_t kMostAtOnce = 64;  // reports of one call
 
-struct State {
-  MPI_Comm world = MPI_COMM_NULL;
-  std::vector<MPI_Request> requests;
-  std::vector<uint64_t> tickets;
-  std::vector<int> done;
-};
-
-int fine(int code, MpiError* error) {
-  if (code == MPI_SUCCESS) return 0;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int bytes = 0;
-  MPI_Error_string(code, text, &bytes);
-  const size_t length = std::min(std::strlen(text), sizeof error->text - 1);
-  std::memcpy(error->text, text, length);
-  error->text[length] = 0;
-  return -1;
-}
-
-const char* library() {
-  static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int bytes = 0;
   MPI_Get_library_version(text, &bytes);
   text[std::strcspn(text, ",\n")] = 0;
   return text;
 }
 
-void* open(int* rank, int* size, MpiError* error) {
-  int provided = 0;
-  if (fine(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), error) != 0) {
-    return nullptr;
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int bytes = 0;
+  MPI_Error_string(code, text, &bytes);
+  return text;
+}
+
+Status status_of(int code) {
+  if (code == MPI_SUCCESS) return {};
+  return {ErrorKind::kFault, library_name() + ": " + error_text(code)};
+}
+
+class Engine final : public MpiEngine {
+ public:
+  explicit Engine(MPI_Comm world) : world_(world) {
+    MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(world_, &rank_);
+    MPI_Comm_size(world_, &size_);
   }
-  if (provided < MPI_THREAD_SERIALIZED) {
-    std::snprintf(error->text, sizeof error->text, "it offers no MPI_THREAD_SERIALIZED");
-    return nullptr;
+
+  std::string name() const override { return library_name(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Status broadcast(std::span<std::byte> bytes) override {
+    return status_of(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, world_));
   }
-  auto* state = new State;
-  if (fine(MPI_Comm_dup(MPI_COMM_WORLD, &state->world), error) != 0) return nullptr;
-  MPI_Comm_set_errhandler(state->world, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(state->world, rank);
-  MPI_Comm_size(state->world, size);
-  return state;
-}
 
-int broadcast(void* state, void* bytes, size_t count, MpiError* error) {
-  auto* mine = static_cast<State*>(state);
-  return fine(MPI_Bcast(bytes, static_cast<int>(count), MPI_BYTE, 0, mine->world), error);
-}
+  Status receive(int peer, uint32_t id, std::span<std::byte> dst) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Irecv(dst.data(), static_cast<int>(dst.size()), MPI_BYTE, peer, tag(id),
+                               world_, &request);
+    return keep(code, request, {false, peer, id});
+  }
 
-int keep(State* state, MPI_Request request, uint64_t ticket) {
-  state->requests.push_back(request);
-  state->tickets.push_back(ticket);
-  return 0;
-}
+  Status send(int peer, uint32_t id, std::span<const std::byte> src) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Isend(src.data(), static_cast<int>(src.size()), MPI_BYTE, peer, tag(id),
+                               world_, &request);
+    return keep(code, request, {true, peer, id});
+  }
 
-int receive(void* state, void* bytes, size_t count, int peer, int tag, uint64_t ticket,
-            MpiError* error) {
-  auto* mine = static_cast<State*>(state);
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Irecv(bytes, static_cast<int>(count), MPI_BYTE, peer, tag, mine->world, &request);
-  return fine(code, error) != 0 ? -1 : keep(mine, request, ticket);
-}
-
-int send(void* state, const void* bytes, size_t count, int peer, int tag, uint64_t ticket,
-         MpiError* error) {
-  auto* mine = static_cast<State*>(state);
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, peer, tag, mine->world, &request);
-  return fine(code, error) != 0 ? -1 : keep(mine, request, ticket);
-}
-
-int progress(void* state, uint64_t* tickets, int most, MpiError* error) {
-  auto* mine = static_cast<State*>(state);
-  auto& requests = mine->requests;
-  if (requests.empty()) return 0;
-  mine->done.resize(requests.size());
-  int count = 0;
-  const int code = MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count,
-                                mine->done.data(), MPI_STATUSES_IGNORE);
-  if (fine(code, error) != 0) return -1;
-  if (count == MPI_UNDEFINED || count == 0) return 0;
-  int given = 0;
-  size_t kept = 0;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i] == MPI_REQUEST_NULL && given < most) {
-      tickets[given++] = mine->tickets[i];
-      continue;
+  Status progress(std::vector<Done>& done) override {
+    if (requests_.empty()) return {};
+    indices_.resize(requests_.size());
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                  indices_.data(), MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) return status_of(code);
+    if (count == MPI_UNDEFINED || count == 0) return {};
+    size_t kept = 0, given = 0;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL && given < kMostAtOnce) {
+        done.push_back(tickets_[i]);
+        ++given;
+        continue;
+      }
+      requests_[kept] = requests_[i];
+      tickets_[kept++] = tickets_[i];
     }
-    requests[kept] = requests[i];
-    mine->tickets[kept++] = mine->tickets[i];
+    requests_.resize(kept);
+    tickets_.resize(kept);
+    return {};
   }
-  requests.resize(kept);
-  mine->tickets.resize(kept);
-  return given;
-}
 
-void close(void* state, int in_order) {
-  auto* mine = static_cast<State*>(state);
-  if (in_order != 0) {
-    for (MPI_Request& request : mine->requests) {
+  // Out of order MPI cannot be finalized, since the other ranks do not.
+  void close(bool in_order) override {
+    if (!in_order || world_ == MPI_COMM_NULL) return;
+    for (MPI_Request& request : requests_) {
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
       MPI_Request_free(&request);
     }
-    MPI_Comm_free(&mine->world);
+    MPI_Comm_free(&world_);
     MPI_Finalize();
   }
-  delete mine;
+
+ private:
+  static int tag(uint32_t id) { return static_cast<int>(id % kTags); }
+
+  Status keep(int code, MPI_Request request, Done ticket) {
+    if (code != MPI_SUCCESS) return status_of(code);
+    requests_.push_back(request);
+    tickets_.push_back(ticket);
+    return {};
+  }
+
+  MPI_Comm world_;
+  int rank_ = 0, size_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::vector<Done> tickets_;  // what each request is reported as
+  std::vector<int> indices_;
+};
+
+MpiEngine* open(std::string& why) {
+  int provided = 0;
+  MPI_Comm world = MPI_COMM_NULL;
+  int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  if (code == MPI_SUCCESS && provided < MPI_THREAD_SERIALIZED) {
+    why = "it offers no MPI_THREAD_SERIALIZED";
+    return nullptr;
+  }
+  if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  if (code == MPI_SUCCESS) return new Engine(world);
+  why = error_text(code);
+  return nullptr;
 }
 
 }  // namespace
+}  // namespace ofsdp::fsdp
 
-extern "C" __attribute__((visibility("default"))) const ofsdp::fsdp::MpiTable* ofsdp_mpi_table() {
-  static const ofsdp::fsdp::MpiTable table = {
-      ofsdp::fsdp::kMpiTableVersion, library, open, broadcast, receive, send, progress, close};
-  return &table;
+#define OFSDP_EXPORTED extern "C" __attribute__((visibility("default")))
+
+OFSDP_EXPORTED int ofsdp_mpi_version() { return ofsdp::fsdp::kMpiLibraryVersion; }
+
+OFSDP_EXPORTED ofsdp::fsdp::MpiEngine* ofsdp_mpi_open(char* error, size_t bytes) {
+  std::string why;
+  ofsdp::fsdp::MpiEngine* engine = ofsdp::fsdp::open(why);
+  if (engine == nullptr) {
+    std::snprintf(error, bytes, "%s does not start: %s", ofsdp::fsdp::library_name().c_str(),
+                  why.c_str());
+  }
+  return engine;
 }

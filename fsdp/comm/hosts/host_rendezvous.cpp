@@ -1,0 +1,340 @@
+#include "fsdp/comm/hosts/host_rendezvous.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "fsdp/comm/communicator.h"
+#include "fsdp/comm/hosts/host_table.h"
+
+namespace ofsdp::fsdp {
+namespace {
+
+constexpr std::chrono::seconds kLastReports{2};  // of those that waited for nobody who came
+constexpr std::chrono::seconds kVerdict{5};      // longer than rank 0 waits for reports
+
+}  // namespace
+
+// How a meeting ends: the reports of all ranks at rank 0, the verdict elsewhere.
+class RendezvousWatch {
+ public:
+  // `who`: every rank for messages, "rank 2 (pid 7 on b)"; `point`: where they meet.
+  RendezvousWatch(HostMap map, std::list<HostPeer> peers, std::vector<std::string> who,
+                  std::string point, std::chrono::seconds timeout)
+      : map_(std::move(map)),
+        peers_(std::move(peers)),
+        who_(std::move(who)),
+        point_(std::move(point)),
+        timeout_(timeout),
+        deadline_(StreamClock::now() + timeout),
+        stages_(who_.size(), RendezvousReport::kAbsent),
+        late_(who_.size()) {}
+
+  const std::string& who(int rank) const { return who_[static_cast<size_t>(rank)]; }
+  StreamClock::time_point deadline() const { return deadline_; }
+  std::chrono::seconds timeout() const { return timeout_; }
+  bool is_late() const { return StreamClock::now() >= deadline_; }
+
+  // Until `fd` can be read (-1: never), or the deadline. An error: the meeting is off.
+  Status readable(int fd) {
+    std::vector<Store*> stores;
+    for (HostPeer& peer : peers_) stores.push_back(&peer.store);
+    while (!over_ && !is_late()) {
+      const bool ready = wait_for_news(stores, fd, deadline_);
+      for (HostPeer& peer : peers_) {
+        Status status = map_.rank == 0 ? take_report(peer) : take_verdict(peer);
+        if (status.ok()) continue;
+        over_ = true;
+        if (map_.rank == 0) send_verdict(false);
+        return status;
+      }
+      if (ready || fd < 0) return {};
+    }
+    return {};
+  }
+
+  // This rank has all its connections.
+  void connected() {
+    stages_[static_cast<size_t>(map_.rank)] = RendezvousReport::kConnected;
+    if (map_.rank != 0) report(RendezvousReport::kConnected, {});
+  }
+
+  Status conclude(Status mine) {
+    if (over_) return mine;
+    return map_.rank == 0 ? conclude_all(std::move(mine)) : await_verdict(mine);
+  }
+
+ private:
+  Status take_report(HostPeer& from) {
+    const auto said = from.store.take("report");
+    if (!said && !from.store.closed()) return {};
+    const auto report = said ? from_value<RendezvousReport>(*said) : std::nullopt;
+    if (!report) return fault("{} ended before all ranks had met at {}", who(from.rank), point_);
+    const auto rank = static_cast<size_t>(from.rank);
+    if (report->stage == RendezvousReport::kInput) return {ErrorKind::kInput, report->text};
+    if (report->stage == RendezvousReport::kFailed) return {ErrorKind::kFault, report->text};
+    if (report->stage != RendezvousReport::kLate) {
+      stages_[rank] = report->stage;
+      return {};
+    }
+    late_[rank] = true;
+    if (late_text_.empty()) late_text_ = report->text;
+    return {};
+  }
+
+  Status take_verdict(HostPeer& from) {
+    const auto said = from.store.take("verdict");
+    if (!said && !from.store.closed()) return {};
+    const auto verdict = said ? from_value<RendezvousVerdict>(*said) : std::nullopt;
+    if (!verdict) {
+      return of_host(fault("{} ended before all ranks had met at {}", who(0), point_));
+    }
+    if (!verdict->all_met) return {ErrorKind::kPeer, "rank 0 called the meeting off"};
+    over_ = true;
+    return {};
+  }
+
+  // On each host the first rank says that rank 0 is missing.
+  Status of_host(Status status) const {
+    if (map_.place() == 0) return status;
+    return {ErrorKind::kPeer, status.message()};
+  }
+
+  void report(RendezvousReport::Stage stage, const Status& status) {
+    const std::string text = status.ok() ? "" : status.message();
+    peers_.front().store.set("report", to_value(RendezvousReport{stage, text}));
+  }
+
+  void send_verdict(bool all_met) {
+    for (HostPeer& peer : peers_) peer.store.set("verdict", to_value(RendezvousVerdict{all_met}));
+  }
+
+  Status await_verdict(const Status& mine) {
+    const bool waited = !mine.ok() && (is_late() || mine.kind() == ErrorKind::kPeer);
+    const bool wrong = !mine.ok() && mine.kind() == ErrorKind::kInput;
+    report(mine.ok() ? RendezvousReport::kMet
+           : waited  ? RendezvousReport::kLate
+           : wrong   ? RendezvousReport::kInput
+                     : RendezvousReport::kFailed,
+           mine);
+    deadline_ = std::max(deadline_, StreamClock::now()) + kVerdict;
+    while (!over_ && !is_late()) OFSDP_RETURN_IF_ERROR(readable(-1));
+    if (over_ && mine.ok()) return {};
+    return of_host(fault("{} did not say within {} s whether all ranks had met at {}", who(0),
+                         timeout_.count(), point_));
+  }
+
+  Status conclude_all(Status mine) {
+    over_ = !mine.ok() && !is_late();
+    if (mine.ok()) stages_[0] = RendezvousReport::kMet;
+    late_[0] = !mine.ok();
+    if (!mine.ok() && late_text_.empty()) late_text_ = mine.message();
+    deadline_ = std::max(deadline_, StreamClock::now()) + kLastReports;
+    while (!over_ && !is_late() && !all_have_spoken()) OFSDP_RETURN_IF_ERROR(readable(-1));
+    const auto met = [](int stage) { return stage == RendezvousReport::kMet; };
+    const bool all = std::ranges::all_of(stages_, met);
+    send_verdict(all);
+    if (all || over_) return mine;
+    over_ = true;
+    return missing();
+  }
+
+  bool all_have_spoken() const {
+    for (size_t r = 0; r < stages_.size(); ++r) {
+      if (stages_[r] != RendezvousReport::kMet && !late_[r]) return false;
+    }
+    return true;
+  }
+
+  // A rank that has said nothing is missing, even when others have said whom they wait for. Of
+  // those that meet on their host the first one is the one that the others wait for.
+  Status missing() const {
+    std::vector<std::string> absent, silent;
+    const auto connected = map_.world() - std::ranges::count(stages_, RendezvousReport::kAbsent);
+    for (int r = 0; r < map_.world(); ++r) {
+      const auto index = static_cast<size_t>(r);
+      if (late_[index] || stages_[index] == RendezvousReport::kMet) continue;
+      if (stages_[index] == RendezvousReport::kAbsent) absent.push_back(who(r));
+      if (map_.place_of[index] == 0) silent.push_back(who(r));
+    }
+    if (absent.empty() && !late_text_.empty()) return fault("{}", late_text_);
+    return fault("{} did not arrive at {} within {} s: {} of {} ranks are connected",
+                 joined(absent.empty() ? silent : absent, ", "), point_, timeout_.count(),
+                 connected, map_.world());
+  }
+
+  const HostMap map_;
+  std::list<HostPeer> peers_;
+  const std::vector<std::string> who_;
+  const std::string point_;
+  const std::chrono::seconds timeout_;
+  StreamClock::time_point deadline_;
+  bool over_ = false;
+  std::vector<int> stages_;  // at rank 0, by rank: RendezvousReport::Stage
+  std::vector<bool> late_;   // ... which ranks have said that they waited for nobody who came
+  std::string late_text_;    // ... and what the first of them said
+};
+
+namespace {
+
+// The connections between hosts.
+class Connecting {
+ public:
+  Connecting(HostsRendezvous& meeting, const HostTable& table)
+      : meeting_(meeting),
+        map_(meeting.map),
+        table_(table),
+        watch_(*meeting.watch),
+        deadline_(watch_.deadline()) {}
+
+  // Everybody knocks first and lets in afterwards, so nobody waits for one who waits.
+  Status connect_all(int listener) {
+    for (int host = 0; host < static_cast<int>(map_.hosts.size()); ++host) {
+      if (host != map_.host()) OFSDP_RETURN_IF_ERROR(offer_handshake(map_.server(host, map_.rank)));
+    }
+    const auto expected = static_cast<size_t>(clients());
+    while (meeting_.clients.size() < expected) {
+      OFSDP_RETURN_IF_ERROR(watch_.readable(listener));
+      if (watch_.is_late()) {
+        return fault("{} of {} ranks connected to {} within {} s", meeting_.clients.size(),
+                     expected, watch_.who(map_.rank), watch_.timeout().count());
+      }
+      OFSDP_RETURN_IF_ERROR(answer_handshake(accept_one(listener)));
+    }
+    for (HostPeer& server : servers_) {
+      OFSDP_RETURN_IF_ERROR(watch_.readable(server.store.fd()));
+      if (!server.store.wait("handshake", deadline_)) return lost(server.rank);
+      const auto answer = from_value<HostHandshake>(*server.store.get("handshake"));
+      if (!answer || answer->token != table_.token) return lost(server.rank);
+      meeting_.servers.push_back({server.rank, server.store.release()});
+    }
+    return {};
+  }
+
+ private:
+  bool answers(int rank) const {
+    return !map_.is_here(rank) && map_.server(map_.host(), rank) == map_.rank;
+  }
+
+  int clients() const {
+    int count = 0;
+    for (int r = 0; r < map_.world(); ++r) count += answers(r);
+    return count;
+  }
+
+  Status offer_handshake(int server) {
+    const HostEntry& entry = table_.entries[static_cast<size_t>(server)];
+    const std::string& address = entry.address.empty() ? table_.master : entry.address;
+    Connection connection = connect_to(address, entry.port, deadline_);
+    if (!connection.socket.valid()) {
+      return fault("{} cannot be reached from rank {}: {}", watch_.who(server), map_.rank,
+                   connection.problem(address, entry.port));
+    }
+    tune(connection.socket.get(), line_patience(watch_.timeout()));
+    Store& store = servers_.emplace_back(server, Store(std::move(connection.socket))).store;
+    store.set("handshake", to_value(HostHandshake{table_.token, map_.rank, server}));
+    return store.closed() ? lost(server) : Status();
+  }
+
+  Status answer_handshake(UniqueFd socket) {
+    if (!socket.valid()) return {};
+    Store client(std::move(socket));
+    const auto patience = std::min(deadline_, StreamClock::now() + kStrangerPatience);
+    if (!client.wait("handshake", patience)) return {};
+    const auto handshake = from_value<HostHandshake>(*client.get("handshake"));
+    const bool ours = handshake && handshake->token == table_.token && handshake->to == map_.rank &&
+                      handshake->from < map_.world() && answers(handshake->from);
+    if (!ours) return {};
+    const auto same = [&](const HostConnection& c) { return c.peer == handshake->from; };
+    if (std::ranges::any_of(meeting_.clients, same)) return {};
+    tune(client.fd(), line_patience(watch_.timeout()));
+    client.set("handshake", to_value(*handshake));
+    if (client.closed()) return lost(handshake->from);
+    meeting_.clients.push_back({handshake->from, client.release()});
+    return {};
+  }
+
+  Status lost(int peer) const {
+    if (watch_.is_late()) {
+      return fault("{} did not answer rank {} within {} s", watch_.who(peer), map_.rank,
+                   watch_.timeout().count());
+    }
+    return fault("{} ended while rank {} connected to it", watch_.who(peer), map_.rank);
+  }
+
+  HostsRendezvous& meeting_;
+  const HostMap& map_;
+  const HostTable& table_;
+  RendezvousWatch& watch_;
+  StreamClock::time_point deadline_;
+  std::list<HostPeer> servers_;
+};
+
+}  // namespace
+
+HostsRendezvous::HostsRendezvous() = default;
+HostsRendezvous::~HostsRendezvous() = default;
+HostsRendezvous::HostsRendezvous(HostsRendezvous&&) noexcept = default;
+
+std::chrono::seconds HostsRendezvous::left() const {
+  const auto left = std::chrono::ceil<std::chrono::seconds>(watch->deadline() - StreamClock::now());
+  return std::max(left, std::chrono::seconds(1));
+}
+
+Status HostsRendezvous::conclude(Status mine) {
+  Status status = watch->conclude(std::move(mine));
+  watch.reset();
+  return status;
+}
+
+std::chrono::seconds line_patience(std::chrono::seconds timeout) {
+  return std::clamp(timeout / 3, std::chrono::seconds(1), std::chrono::seconds(20));
+}
+
+Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
+                                         std::chrono::seconds timeout) {
+  RendezvousPoint point{{identity.master_address}, identity.master_port, {}};
+  if (identity.rank != 0) return point;
+  const auto deadline = StreamClock::now() + timeout;
+  while (true) {
+    auto listener = listen_on(point.port);
+    if (listener.ok()) {
+      point.listener = std::move(*listener);
+      return point;
+    }
+    if (StreamClock::now() >= deadline) {
+      return fault("rank 0: MASTER_PORT={}: {}", identity.master_port, listener.error().message());
+    }
+    std::this_thread::sleep_for(kHostRetry);
+  }
+}
+
+Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint point,
+                                   std::chrono::seconds timeout) {
+  if (identity.world > kMostRanks) {
+    return input_error("{} ranks, expected at most {}", identity.world, kMostRanks);
+  }
+  int port = 0;
+  OFSDP_ASSIGN_OR_RETURN(const UniqueFd listener, listen_on(port));
+  OFSDP_ASSIGN_OR_RETURN(HostTable table, find_hosts(identity, point, port, timeout));
+  HostsRendezvous meeting;
+  std::vector<int> host_of;
+  std::vector<std::string> names, who;
+  for (const HostEntry& entry : table.entries) {
+    who.push_back(format_text("rank {} (pid {} on {})", who.size(), entry.pid, entry.name));
+    host_of.push_back(entry.host);
+    names.push_back(entry.name);
+    meeting.pids.push_back(entry.pid);
+  }
+  meeting.map = HostMap::make(identity.rank, host_of, std::move(names));
+  meeting.rendezvous = format_text("hosts-{:016x}-{}", table.token, meeting.map.host());
+  const std::string& address = point.addresses.empty() ? table.master : point.addresses[0];
+  meeting.watch =
+      std::make_unique<RendezvousWatch>(meeting.map, std::move(table.peers), std::move(who),
+                                        format_text("{}:{}", address, point.port), timeout);
+  Status connected = Connecting(meeting, table).connect_all(listener.get());
+  if (!connected.ok()) return meeting.watch->conclude(std::move(connected));
+  meeting.watch->connected();
+  return meeting;
+}
+
+}  // namespace ofsdp::fsdp

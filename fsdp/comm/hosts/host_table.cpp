@@ -1,0 +1,301 @@
+#include "fsdp/comm/hosts/host_table.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "fsdp/comm/communicator.h"
+#include "fsdp/comm/host_name.h"
+#include "kernels/base/hash.h"
+
+namespace ofsdp::fsdp {
+
+void list_fields(StoreFields& fields, HostHello& hello) {
+  fields.number("rank", INT_MIN, INT_MAX, hello.rank);
+  fields.number("world", INT_MIN, INT_MAX, hello.world);
+  fields.number("pid", 0, INT_MAX, hello.pid);
+  fields.number("port", 1, 65535, hello.port);
+  fields.number("local_world", 0, INT_MAX, hello.local_world);
+  fields.word("run", hello.run);
+  fields.text("machine", hello.machine);
+  fields.text("name", hello.name);
+}
+
+void list_fields(StoreFields& fields, HostEntry& entry) {
+  fields.number("host", 0, kMostRanks - 1, entry.host);
+  fields.number("pid", 0, INT_MAX, entry.pid);
+  fields.number("port", 1, 65535, entry.port);
+  fields.text("address", entry.address);
+  fields.text("name", entry.name);
+}
+
+void list_fields(StoreFields& fields, RendezvousReport& report) {
+  fields.number("stage", RendezvousReport::kConnected, RendezvousReport::kInput, report.stage);
+  fields.text("text", report.text);
+}
+
+void list_fields(StoreFields& fields, RendezvousVerdict& verdict) {
+  fields.flag("all_met", verdict.all_met);
+}
+
+void list_fields(StoreFields& fields, HostHandshake& knock) {
+  fields.word("token", knock.token);
+  fields.number("from", 0, kMostRanks - 1, knock.from);
+  fields.number("to", 0, kMostRanks - 1, knock.to);
+}
+
+namespace {
+
+constexpr const char* kMagic = "fsdp-run hosts 3";
+constexpr std::chrono::seconds kGrace{5};  // rank 0 is the one to say that ranks are missing
+constexpr size_t kMostTable = size_t{1} << 20;
+constexpr size_t kMostStrangers = 256;
+
+// Ranks share a host when they can pass descriptors over an abstract socket: one kernel and one
+// network namespace.
+std::string machine_of(const RankIdentity& identity) {
+  if (identity.node_rank >= 0) return format_text("host {}", identity.node_rank);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat net {};
+  stat("/proc/self/ns/net", &net);
+  return format_text("{}.{}", boot, net.st_ino);
+}
+
+HostHello hello_of(const RankIdentity& identity, int port) {
+  const bool told = identity.started_by == "torchrun" || identity.started_by == "fsdp-run";
+  const std::string run = format_text("{}/{}", identity.world, identity.run_id);
+  return {.rank = identity.rank,
+          .world = identity.world,
+          .pid = getpid(),
+          .port = port,
+          .local_world = told || identity.node_rank < 0 ? identity.local_world : 0,
+          .run = Fnv1a().add(run).value(),
+          .machine = machine_of(identity),
+          .name = host_name()};
+}
+
+// ---- Rank 0 ----
+
+class Gathering {
+ public:
+  Gathering(const RankIdentity& identity, const RendezvousPoint& point, HostHello mine,
+            std::chrono::seconds timeout)
+      : world_(identity.world),
+        point_(point),
+        timeout_(timeout),
+        deadline_(StreamClock::now() + timeout),
+        there_(static_cast<size_t>(world_)),
+        stores_(static_cast<size_t>(world_)),
+        hellos_(static_cast<size_t>(world_)) {
+    hellos_[0] = std::move(mine);
+  }
+
+  Result<HostTable> gather() {
+    Status status;
+    while (status.ok() && present_ < world_) status = take_in();
+    if (status.ok()) status = check_hosts();
+    if (status.ok()) return welcome_all();
+    for (Store& client : stores_) client.set("table");
+    return status;
+  }
+
+ private:
+  struct Stranger {
+    Store store;
+    StreamClock::time_point until;
+  };
+
+  // Clients that say nothing, or nothing of ours, are dropped.
+  Status take_in() {
+    const auto now = StreamClock::now();
+    if (now >= deadline_) return missing();
+    std::vector<Store*> stores;
+    auto next = deadline_;
+    for (Stranger& stranger : strangers_) {
+      stores.push_back(&stranger.store);
+      next = std::min(next, stranger.until);
+    }
+    const int listener = strangers_.size() < kMostStrangers ? point_.listener.get() : -1;
+    if (wait_for_news(stores, listener, next)) {
+      UniqueFd socket = accept_one(listener);
+      if (socket.valid()) strangers_.push_back({Store(std::move(socket)), now + kStrangerPatience});
+    }
+    for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+      const auto said = stranger->store.take("hello");
+      const auto hello = said && said->value("magic", Json()) == kMagic
+                             ? from_value<HostHello>(*said)
+                             : std::nullopt;
+      const bool ours = hello && hello->run == hellos_[0].run;
+      if (ours) OFSDP_RETURN_IF_ERROR(admit(*hello, std::move(stranger->store)));
+      const bool over = said || stranger->store.closed() || StreamClock::now() >= stranger->until;
+      stranger = over ? strangers_.erase(stranger) : std::next(stranger);
+    }
+    return {};
+  }
+
+  Status admit(const HostHello& hello, Store client) {
+    const auto rank = static_cast<size_t>(hello.rank);
+    Status refused;
+    if (hello.world != world_) {
+      refused = input_error("rank {} (pid {} on {}) expects {} ranks, rank 0 expects {}",
+                            hello.rank, hello.pid, hello.name, hello.world, world_);
+    } else if (hello.rank < 0 || hello.rank >= world_) {
+      return {};
+    } else if (hello.rank == 0 || there_[rank]) {
+      refused =
+          input_error("two processes say that they are rank {}: pids {} on {} and {} on {}",
+                      hello.rank, hellos_[rank].pid, hellos_[rank].name, hello.pid, hello.name);
+    }
+    if (!refused.ok()) {
+      client.set("table");
+      return refused;
+    }
+    tune(client.fd(), line_patience(timeout_));
+    there_[rank] = true;
+    stores_[rank] = std::move(client);
+    hellos_[rank] = hello;
+    ++present_;
+    return {};
+  }
+
+  Status missing() const {
+    std::vector<size_t> ranks;
+    for (size_t r = 1; r < stores_.size(); ++r) {
+      if (!there_[r]) ranks.push_back(r);
+    }
+    return fault("rank {} did not arrive at {}:{} within {} s: {} of {} ranks are there",
+                 joined(ranks, ", "), point_.addresses[0], point_.port, timeout_.count(), present_,
+                 world_);
+  }
+
+  Status check_hosts() {
+    std::map<std::string, int> numbered;
+    for (const HostHello& hello : hellos_) {
+      const auto next = static_cast<int>(numbered.size());
+      host_of_.push_back(numbered.emplace(hello.machine, next).first->second);
+    }
+    for (size_t r = 0; r < hellos_.size(); ++r) {
+      const auto there = std::ranges::count(host_of_, host_of_[r]);
+      if (hellos_[r].local_world <= 0 || hellos_[r].local_world == there) continue;
+      return input_error("rank {} (pid {} on {}) expects {} ranks on its host, found {}", r,
+                         hellos_[r].pid, hellos_[r].name, hellos_[r].local_world, there);
+    }
+    return {};
+  }
+
+  // A client that is gone by now is missed when its connections are made.
+  HostTable welcome_all() {
+    HostTable table;
+    [[maybe_unused]] const ssize_t got = getrandom(&table.token, sizeof table.token, 0);
+    Json entries = Json::array();
+    for (size_t r = 0; r < hellos_.size(); ++r) {
+      HostEntry entry{host_of_[r], hellos_[r].pid, hellos_[r].port, {}, hellos_[r].name};
+      // A rank of this host may have come over an address that others cannot use.
+      if (host_of_[r] != host_of_[0]) entry.address = peer_address(stores_[r].fd());
+      entries.push_back(to_value(entry));
+      table.entries.push_back(std::move(entry));
+    }
+    for (int r = 1; r < world_; ++r) {
+      Store& client = stores_[static_cast<size_t>(r)];
+      client.set("table", {{"token", table.token}, {"entries", entries}});
+      table.peers.push_back({r, std::move(client)});
+    }
+    return table;
+  }
+
+  const int world_;
+  const RendezvousPoint& point_;
+  const std::chrono::seconds timeout_;
+  const StreamClock::time_point deadline_;
+  std::list<Stranger> strangers_;
+  std::vector<bool> there_;    // by rank
+  std::vector<Store> stores_;  // by rank
+  std::vector<HostHello> hellos_;
+  std::vector<int> host_of_;
+  int present_ = 1;
+};
+
+// ---- The other ranks ----
+
+// On each host the first rank speaks for all.
+Status silent_unless_first(const RankIdentity& identity, Status status) {
+  if (identity.local_rank == 0) return status;
+  return {ErrorKind::kPeer, status.message()};
+}
+
+Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& point,
+                           std::chrono::seconds timeout, std::string& address) {
+  const auto deadline = StreamClock::now() + timeout;
+  std::string why;
+  while (true) {
+    for (const std::string& next : point.addresses) {
+      Connection connection = connect_to(next, point.port, deadline, kStrangerPatience);
+      address = next;
+      if (connection.socket.valid()) return Store(std::move(connection.socket), kMostTable);
+      why = connection.problem(next, point.port);
+    }
+    if (StreamClock::now() >= deadline) break;
+    std::this_thread::sleep_for(kHostRetry);
+  }
+  return silent_unless_first(
+      identity,
+      fault("rank 0 did not arrive at {}:{} within {} s: rank {} of {} cannot reach it "
+            "({})",
+            point.addresses[0], point.port, timeout.count(), identity.rank, identity.world, why));
+}
+
+bool read_entries(const Json& value, int world, HostTable& table) {
+  StoreFields fields(value);
+  fields.word("token", table.token);
+  const Json entries = value.value("entries", Json());
+  for (const Json& next : entries) {
+    const auto entry = next.is_object() ? from_value<HostEntry>(next) : std::nullopt;
+    if (entry) table.entries.push_back(*entry);
+  }
+  return fields.good() && table.entries.size() == static_cast<size_t>(world);
+}
+
+Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& point,
+                        const HostHello& mine, std::chrono::seconds timeout) {
+  HostTable table;
+  OFSDP_ASSIGN_OR_RETURN(Store store, reach_master(identity, point, timeout, table.master));
+  tune(store.fd(), line_patience(timeout));
+  Json hello = to_value(mine);
+  hello["magic"] = kMagic;
+  store.set("hello", std::move(hello));
+  if (!store.wait("table", StreamClock::now() + timeout + kGrace)) {
+    return silent_unless_first(
+        identity,
+        !store.closed()
+            ? fault("rank 0 at {}:{} did not answer rank {} within {} s", table.master, point.port,
+                    identity.rank, timeout.count())
+            : fault("rank 0 at {}:{} ended or is of another run: rank {} of {} was turned away",
+                    table.master, point.port, identity.rank, identity.world));
+  }
+  const Json value = *store.take("table");
+  if (!value.contains("entries")) return Status(ErrorKind::kPeer, "rank 0 called the meeting off");
+  if (!read_entries(value, identity.world, table)) {
+    return silent_unless_first(identity, fault("rank 0 at {}:{} sent no table of {} ranks",
+                                               table.master, point.port, identity.world));
+  }
+  table.peers.push_back({0, std::move(store)});
+  return table;
+}
+
+}  // namespace
+
+Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point, int port,
+                             std::chrono::seconds timeout) {
+  const HostHello mine = hello_of(identity, port);
+  if (identity.rank == 0) return Gathering(identity, point, mine, timeout).gather();
+  return visit(identity, point, mine, timeout);
+}
+
+}  // namespace ofsdp::fsdp

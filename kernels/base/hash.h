@@ -1,0 +1,35 @@
+// 64-bit FNV-1a: a hash of bytes or words whose value is the same on every host and in every build.
+// Not for security, nor against inputs that are chosen to collide.
+//
+//   Fnv1a().add("text").value()       the standard hash of the bytes
+//   Fnv1a(seed).add(word).value()     words of 64 bits, one step each
+//
+// Threads: one. Follows Fowler, Noll, Vo: http://www.isthe.com/chongo/tech/comp/fnv/
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/base/namespaces.h"
+
+namespace ofsdp::base {
+
+class Fnv1a {
+ public:
+  explicit Fnv1a(uint64_t seed = 0) : state_(0xcbf29ce484222325u ^ seed) {}
+
+  Fnv1a& add(uint64_t word) {
+    state_ = (state_ ^ word) * 0x100000001b3u;
+    return *this;
+  }
+  Fnv1a& add(std::string_view bytes) {
+    for (const char c : bytes) add(uint64_t{static_cast<unsigned char>(c)});
+    return *this;
+  }
+  uint64_t value() const { return state_; }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace ofsdp::base
