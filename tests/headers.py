@@ -93,6 +93,9 @@ class Header:
         self.defines = {name.split("(")[0].split("::")[-1] for kind, name in cpp_source.definitions(text)
                         if kind in ("type", "alias", "constant")}
 
+        pairs = zip(self.words, self.words[1:], self.words[2:])
+        self.forward = {name for kind, name, end in pairs if kind in ("class", "struct") and end == ";"}
+
     def declared(self):
         """Names that the header itself makes known: forward declarations, members, nested types, parameters."""
         names = set(self.defines)
@@ -131,7 +134,7 @@ def reach(header, headers):
 
 def missing(header, headers, home, standard):
     ours, system = reach(header, headers)
-    known, found = header.declared(), {}
+    known, found = header.declared().union(*(headers[name].forward for name in ours)), {}
     words = header.words
     for i, word in enumerate(words):
         before = words[i - 1] if i else ""
