@@ -70,8 +70,8 @@ C_TYPES = {"int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "u
 C_TYPES_FROM = {"cstdint", "stdint.h"}
 # Headers that bring others by the standard's word or in every library.
 BRINGS = collections.defaultdict(set, {
-    "algorithm": {"utility"}, "array": {"utility", "initializer_list", "cstddef"}, "map": {"utility", "initializer_list"},
-    "functional": {"utility", "type_traits"}, "memory": {"utility", "type_traits", "new"},
+    "algorithm": {"utility"}, "array": {"utility", "initializer_list", "cstddef"},
+    "map": {"utility", "initializer_list"}, "functional": {"utility", "type_traits"}, "memory": {"utility", "type_traits", "new"},
     "mutex": {"utility"}, "optional": {"utility", "type_traits"}, "set": {"utility", "initializer_list"},
     "span": {"array", "cstddef", "type_traits"}, "string": {"utility", "initializer_list", "string_view"},
     "tuple": {"utility", "type_traits"}, "variant": {"utility", "type_traits"}, "unordered_map": {"utility"},
