@@ -129,7 +129,8 @@ def _declared(head, ended, qualified):
     if head[0] in ("class", "struct", "union", "enum") and ended == "{":
         names = [w for w in head[1:] if w not in ("class", "struct", "final")]
         while names[:1] == ["["] or names[:1] in (["alignas"], ["__attribute__"]):
-            names = names[_close(names, 0, "[", "]") + 1:] if names[0] == "[" else names[_close(names, 1, "(", ")") + 1:]
+            end = _close(names, 0, "[", "]") if names[0] == "[" else _close(names, 1, "(", ")")
+            names = names[end + 1:]
         if not names or names[0] in (":", "::") or names[1:2] == ["<"]:
             return []
         return [("type", qualified(names[0]))]

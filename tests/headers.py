@@ -70,8 +70,8 @@ C_TYPES = {"int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "u
 C_TYPES_FROM = {"cstdint", "stdint.h"}
 # Headers that bring others by the standard's word or in every library.
 BRINGS = collections.defaultdict(set, {
-    "algorithm": {"utility"}, "array": {"utility", "initializer_list", "cstddef"}, "map": {"utility", "initializer_list"},
-    "functional": {"utility", "type_traits"}, "memory": {"utility", "type_traits", "new"},
+    "algorithm": {"utility"}, "array": {"utility", "initializer_list", "cstddef"},
+    "map": {"utility", "initializer_list"}, "functional": {"utility", "type_traits"}, "memory": {"utility", "type_traits", "new"},
     "mutex": {"utility"}, "optional": {"utility", "type_traits"}, "set": {"utility", "initializer_list"},
     "span": {"array", "cstddef", "type_traits"}, "string": {"utility", "initializer_list", "string_view"},
     "tuple": {"utility", "type_traits"}, "variant": {"utility", "type_traits"}, "unordered_map": {"utility"},
@@ -92,6 +92,9 @@ class Header:
         self.system = {m[2] for m in INCLUDE.finditer(text) if m[1] == "<"}
         self.defines = {name.split("(")[0].split("::")[-1] for kind, name in cpp_source.definitions(text)
                         if kind in ("type", "alias", "constant")}
+
+        pairs = zip(self.words, self.words[1:], self.words[2:])
+        self.forward = {name for kind, name, end in pairs if kind in ("class", "struct") and end == ";"}
 
     def declared(self):
         """Names that the header itself makes known: forward declarations, members, nested types, parameters."""
@@ -131,7 +134,7 @@ def reach(header, headers):
 
 def missing(header, headers, home, standard):
     ours, system = reach(header, headers)
-    known, found = header.declared(), {}
+    known, found = header.declared().union(*(headers[name].forward for name in ours)), {}
     words = header.words
     for i, word in enumerate(words):
         before = words[i - 1] if i else ""

@@ -16,8 +16,8 @@ import cpp_source
 
 FINISHED = (
     "bench",
-    "tests/fuzz", "tests/hosts", "tests/long", "tests/nodes", "tests/ops", "tests/oracle", "tests/preload", "tests/procs",
-    "tests/ranks", "tests/support", "tests/unit",
+    "tests/fuzz", "tests/hosts", "tests/long", "tests/nodes", "tests/ops", "tests/oracle", "tests/preload",
+    "tests/procs", "tests/ranks", "tests/support", "tests/unit",
 )
 FOLDERS = (*cpp_source.PRODUCT, "bench", "tests")
 SUFFIXES = cpp_source.SOURCES | {".md"}
@@ -62,14 +62,17 @@ def by_folder(root):
 
 def check(root, finished):
     rooms = by_folder(root)
-    gone = [f"FINISHED of tests/prose.py names {folder}, which is no folder" for folder in finished if folder not in rooms]
+    gone = [f"FINISHED of tests/prose.py names {folder}, which is no folder"
+            for folder in finished if folder not in rooms]
     return gone + [line for folder in finished for line in rooms.get(folder, ())]
 
 
 def self_test():
     wrong = ["// Where it is, it is.", "  // Of all ranks alone.", "int i;  // comes behind it", "// stands beside it",
-             "// Ownership: values. Threads: any.", "int settle_it();", "// " + "x" * 98, "/* What it is */", "// likewise"]
-    right = ["// Returns what it is.", 'fail("behind the file");', "// " + "x" * 97, "int x;", "const char* w = \"beside\";"]
+             "// Ownership: values. Threads: any.", "int settle_it();", "// " + "x" * 98, "/* What it is */",
+             "// likewise"]
+    right = ["// Returns what it is.", 'fail("behind the file");', "// " + "x" * 97, "int x;",
+             'const char* w = "beside";']
     failures = 0
     for lines, want in ((wrong, 1), (right, 0)):
         for line in lines:

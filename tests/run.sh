@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# All checks of a change, on a bare Debian 12 too: setup, format, the release build with all its tests (but `long`),
-# then the sanitizer build with the tests that need no real command. Fails when any of them fails.
+# All checks of a change, on a bare Debian 12 too: setup, format, the release build with all its tests (but `long`), the
+# tests of kernels and of bits again with AVX2 alone, then the sanitizer build with the tests that need no real command.
+# Fails when any of them fails.
 #
 #   tests/run.sh [ctest arguments]      e.g. tests/run.sh -R unit.shape
 set -euo pipefail
@@ -31,6 +32,12 @@ run_tests() {
 build release
 step "test release"
 run_tests release -LE '^long$' "$@"
+
+if [ $# = 0 ]; then
+  step "test release as a processor without AVX-512 runs it: oneDNN's kernels and our own"
+  ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 \
+    run_tests release -R '^(ops[.].*|procs[.](trajectory|same_bits|allocation))$'
+fi
 
 # Where there is nvcc: that the CUDA library compiles, links and loads; for one architecture, since each costs minutes.
 nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)

@@ -125,8 +125,8 @@ bool ofsdp_device::holds(const void* data, size_t bytes, bool pinned_too, const 
     if (inside && (pinned_too || !it->second.pinned)) return true;
   }
   if (bytes == 0) return true;
-  violation(format_text("{}: {} bytes at {} are not in {} allocation", where, bytes, data,
-                        pinned_too ? "an" : "a device's"));
+  violation(ofsdp::format_text("{}: {} bytes at {} are not in {} allocation", where, bytes, data,
+                               pinned_too ? "an" : "a device's"));
   return false;
 }
 

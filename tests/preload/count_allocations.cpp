@@ -1,8 +1,9 @@
 // A library for LD_PRELOAD: counts what the main thread of a process asks of malloc and its kin and
-// of mmap, and appends one line "rank count" to the file $COUNT_ALLOCATIONS when the process ends.
+// of mmap, and appends one line "rank ours onednn runs" to the file $COUNT_ALLOCATIONS when the
+// process ends: calls outside of dnnl_primitive_execute, calls inside of it, and its runs.
 //
-// With glibc the C++ operators and posix_memalign end in these functions too. The counter is not
-// atomic: only the main thread touches it.
+// With glibc the C++ operators and posix_memalign end in these functions too. The counters are not
+// atomic: only the main thread touches them.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -21,19 +22,30 @@ void* __libc_memalign(size_t, size_t);
 
 namespace {
 
-long counted = 0;
+using Execute = int(const void* primitive, void* stream, int count, const void* arguments);
+
+long ours = 0, onednn = 0, runs = 0;
+bool inside = false;  // of oneDNN
+
+bool on_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 void count() {
-  if (syscall(SYS_gettid) == getpid()) ++counted;
+  if (on_main_thread()) ++(inside ? onednn : ours);
+}
+
+// dlsym may allocate, so it is called before anything is counted.
+Execute* real_execute = nullptr;
+__attribute__((constructor)) void find_execute() {
+  real_execute = reinterpret_cast<Execute*>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
 }
 
 __attribute__((destructor)) void report() {
   const char* path = std::getenv("COUNT_ALLOCATIONS");
   const char* rank = std::getenv("RANK");
   if (path == nullptr) return;
-  char line[64];
-  const int length =
-      std::snprintf(line, sizeof line, "%s %ld\n", rank == nullptr ? "launcher" : rank, counted);
+  char line[128];
+  const int length = std::snprintf(line, sizeof line, "%s %ld %ld %ld\n",
+                                   rank == nullptr ? "launcher" : rank, ours, onednn, runs);
   const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
   if (write(fd, line, static_cast<size_t>(length)) != length) std::abort();
   close(fd);
@@ -42,6 +54,15 @@ __attribute__((destructor)) void report() {
 }  // namespace
 
 extern "C" {
+
+int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
+  if (!on_main_thread()) return real_execute(primitive, stream, count, arguments);
+  inside = true;
+  const int status = real_execute(primitive, stream, count, arguments);
+  inside = false;
+  ++runs;
+  return status;
+}
 
 void* malloc(size_t bytes) {
   count();
