@@ -47,7 +47,7 @@ struct TrainingUpdate {
   std::string name;
   int states;
   void (*update)(const TrainingAttributes&, const TrainingSpan<float>&);
-  void (*reference)(const TrainingAttributes&, const TrainingSpan<double>&);
+  ReferenceFn reference;
   std::vector<Attributes> attributes;  // of the sample cases
 };
 
@@ -164,8 +164,9 @@ std::vector<SampleCase> samples_of(const TrainingUpdate& update) {
   return list;
 }
 
-std::vector<RefTensor> reference_of(const TrainingUpdate& update, const ReferenceContext& c) {
-  const size_t operands = static_cast<size_t>(update.states) + 2;
+template <void formula(const TrainingAttributes&, const TrainingSpan<double>&), size_t states>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const size_t operands = states + 2;
   const size_t tensors = (c.inputs.size() - 2) / operands;
   std::vector<RefTensor> outputs;
   for (const TensorDesc& desc : c.output_descs) {
@@ -176,9 +177,8 @@ std::vector<RefTensor> reference_of(const TrainingUpdate& update, const Referenc
     std::array<double*, kMostOperands> out;
     for (size_t i = 0; i < operands; ++i) in[i] = c.inputs[2 + i * tensors + k].values.data();
     for (size_t i = 0; i + 1 < operands; ++i) out[i] = outputs[i * tensors + k].values.data();
-    update.reference(training_attributes(c.attributes),
-                     {in.data(), out.data(), c.inputs[2 + k].desc.numel(), c.inputs[0].values[0],
-                      c.inputs[1].values[0]});
+    formula(training_attributes(c.attributes), {in.data(), out.data(), c.inputs[2 + k].desc.numel(),
+                                                c.inputs[0].values[0], c.inputs[1].values[0]});
   }
   return outputs;
 }
@@ -187,7 +187,7 @@ void add(Registry& registry, const TrainingUpdate& update) {
   const auto states = static_cast<size_t>(update.states);
   OpDef op{.domain = kTrainingDomain, .name = update.name, .min_inputs = update.states + 4};
   op.infer = [states](const InferContext& c) { return infer(c, states); };
-  op.reference = [update](const ReferenceContext& c) { return reference_of(update, c); };
+  op.reference = update.reference;
   op.cpu = {{"loops", accepts, [update](const Problem& p) { return create(p, update); }}};
   op.samples = [update] { return samples_of(update); };
   registry.add(std::move(op));
@@ -320,7 +320,7 @@ void add_training_adagrad(Registry& registry) {
   add(registry, {"Adagrad",
                  1,
                  adagrad_update,
-                 adagrad_reference,
+                 reference<adagrad_reference, 1>,
                  {{{"norm_coefficient", 0.01f}, {"epsilon", 1e-5f}, {"decay_factor", 0.1f}}, {}}});
 }
 
@@ -329,7 +329,7 @@ void add_training_adam(Registry& registry) {
       {"Adam",
        2,
        adam_update,
-       adam_reference,
+       reference<adam_reference, 2>,
        {{{"norm_coefficient", 0.01f}, {"alpha", 0.9f}, {"beta", 0.99f}, {"epsilon", 1e-4f}},
         {{"norm_coefficient_post", 0.05f}}}});
 }
@@ -338,7 +338,7 @@ void add_training_momentum(Registry& registry) {
   add(registry, {"Momentum",
                  1,
                  momentum_update,
-                 momentum_reference,
+                 reference<momentum_reference, 1>,
                  {momentum_attributes("standard"), momentum_attributes("nesterov")}});
 }
 
