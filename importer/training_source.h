@@ -29,7 +29,7 @@
 
 namespace ofsdp::importer {
 
-// What the trained model says of the training so far, where its form has a place for it.
+// The state of training that the trained model records, if its form has a place for it.
 struct TrainedState {
   int64_t step = 0;  // updates that the optimizer's states have seen
   float learning_rate = 0;
@@ -42,8 +42,9 @@ class TrainedOutput {
  public:
   virtual ~TrainedOutput() = default;
   virtual std::string ticket() const = 0;  // of rank 0, for `join_output` of the others
-  // Writes elements `first` ... of a weight; of state number k of a weight; a scalar of the source's
-  // update as the bytes of its type (rank 0 alone). A form without a place for states drops them.
+  // Writes elements `first` ... of a weight; of state number k of a weight; a scalar of the
+  // source's update as the bytes of its type (rank 0 alone). A form without a place for states
+  // drops them.
   virtual Status write(const Parameter& p, int64_t first, std::span<const float> src) const = 0;
   virtual Status write_state(const Parameter& /*p*/, size_t /*k*/, int64_t /*first*/,
                              std::span<const float> /*src*/) const {
@@ -71,7 +72,7 @@ class FileOutput : public TrainedOutput {
   ModelOutput output_;
 };
 
-// What data and options decide about the graphs.
+// The part of a graph that data and options decide.
 struct GraphSettings {
   LossSpec loss;
   std::map<std::string, Shape> rows;    // a sample of each input, and of the label column

@@ -1,10 +1,11 @@
 // graph_model: a specialized graph as an ONNX model that others read: standard operators as they
-// are, each operator of our own as a function of the domain "ofsdp" whose body is standard operators.
+// are, each operator of our own as a function of the domain "ofsdp" whose body is standard
+// operators.
 //
 // Parameters and constants become initializers; the loss weight is 1. `names` are given to values
 // before any other, so that outputs are called what they should be.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the node: an operator without a standard
+// Threads: any. Errors: kInput naming the node: an operator without a standard
 // form, an attribute or output that ONNX does not have; a model over protobuf's 2 GiB.
 #pragma once
 

@@ -2,8 +2,8 @@
 // node of a specialized graph, as a graph of standard operators. Its inputs are the node's inputs
 // that are there, in their order; its outputs those that the node has.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the node where its operator has no body, or
-// where the body cannot say it.
+// Threads: any. Errors: kInput naming the node where its operator has no body,
+// or where the body cannot say it.
 #pragma once
 
 #include "importer/graph/graph.h"

@@ -1,9 +1,9 @@
-// with_standard_outputs: a graph in which standard operators have only the outputs that the standard
-// gives them. Ours leave more for their gradients: MaxPool its winners, which its Indices say too;
-// BatchNormalization in training mode, GroupNormalization and InstanceNormalization the statistics
-// they have used, which nodes behind them compute once more.
+// with_standard_outputs: a graph in which standard operators have only the outputs that the
+// standard gives them. Ours leave more for their gradients: MaxPool its winners, which its Indices
+// say too; BatchNormalization in training mode, GroupNormalization and InstanceNormalization the
+// statistics they have used, which nodes after them compute once more.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the node.
+// Threads: any. Errors: kInput naming the node.
 #pragma once
 
 #include "importer/graph/graph.h"

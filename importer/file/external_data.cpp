@@ -90,11 +90,11 @@ Result<int64_t> external_bytes(const ExternalRef& ref, const OpenFile& file,
     return input_error("external data in {}: expected {} bytes for its type and shape, found {}",
                        file.path, *expected, *ref.length);
   }
-  const int64_t behind = file.bytes - ref.offset;
-  const int64_t bytes = expected ? *expected : ref.length.value_or(behind);
-  if (behind < 0 || bytes > behind) {
+  const int64_t left = file.bytes - ref.offset;
+  const int64_t bytes = expected ? *expected : ref.length.value_or(left);
+  if (left < 0 || bytes > left) {
     return input_error("external data in {}: expected {} bytes at offset {}, found {}", file.path,
-                       bytes, ref.offset, behind < 0 ? 0 : behind);
+                       bytes, ref.offset, left < 0 ? 0 : left);
   }
   return bytes;
 }

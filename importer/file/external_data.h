@@ -1,4 +1,4 @@
-// External data of ONNX: tensors whose bytes lie in files beside the model, named by TensorProto's
+// External data of ONNX: tensors whose bytes are in files next to the model, named by TensorProto's
 // external_data entries (location, offset, length).
 //
 // A location is a path relative to the model's folder and stays in it: absolute ones, `..`, and
@@ -30,7 +30,7 @@ Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, Ex
 Result<OpenFile> open_external(const std::string& model_folder, const std::string& location);
 
 // The bytes of the tensor: `expected` when its dtype and shape tell, else the length given, else
-// what is behind the offset. They are inside of the file.
+// the rest of the file after the offset. They are inside of the file.
 Result<int64_t> external_bytes(const ExternalRef& ref, const OpenFile& file,
                                std::optional<int64_t> expected);
 

@@ -1,6 +1,6 @@
-// FileMapping: the bytes of an open file that is not empty, mapped for reading while they are walked
-// once. Weights are read by pread later: a file that is cut short under a mapping kills the process,
-// pread returns an error.
+// FileMapping: the bytes of an open file that is not empty, mapped for reading while they are
+// walked once. Weights are read by pread later: a file that is cut short under a mapping kills the
+// process, pread returns an error.
 //
 // Ownership: the mapping is the object's and outlives the descriptor. Threads: any.
 // Errors: kInput naming the file.

@@ -7,7 +7,7 @@
 //             place (16-bit floats as varints in int32_data, data in several pieces): readable by
 //             walking it; a trained file gets raw_data instead
 //
-// Ownership: values. Threads: any.
+// Threads: any.
 #pragma once
 
 #include <cstdint>

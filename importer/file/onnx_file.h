@@ -52,8 +52,7 @@ class OnnxFile {
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
 
-  // Of a training model whose weights lie in another file (importer/dialects/onnxruntime/ort_artifacts.h), which changes
-  // them.
+  // For a dialect whose training model has its weights in another file.
   OnnxContents take_contents() { return std::move(contents_); }
   void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
 

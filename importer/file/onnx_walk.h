@@ -1,17 +1,18 @@
 // One walk over the bytes of an .onnx file: everything in it but its weights.
 //
 //   skeleton           the ModelProto without the bytes of floating-point initializers of the main
-//                      graph. Each of these becomes a graph input of its static type after the others,
-//                      unless an input has its name already. Initializers of at most kSmallNumel
-//                      elements stay: converters and shape inference read Dropout's ratio, Clip's
-//                      bounds, Resize's scales. Initializers of other types stay too; external ones
+//                      graph. Each of these becomes a graph input of its static type after the
+//                      others, unless an input has its name already. Initializers of at most
+//                      kSmallNumel elements stay: converters and shape inference read Dropout's
+//                      ratio, Clip's bounds, Resize's scales. Initializers of other types stay too; external ones
 //                      get raw_data. All else is kept byte for byte, in order.
 //   initializers       every floating-point initializer, small ones too, in the order of the file
-//   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state of
-//                      its own shards alone
-//   places             the initializers that a copy with other data files or encodings has to change
+//   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state
+//                      of its own shards alone
+//   places             the initializers that a copy with other data files or encodings changes
 //
-// All members are values; data files are open. Threads: any. Errors: kInput, starting with the path.
+// All members are values; data files are open. Threads: any. Errors: kInput, starting with the
+// path.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// TensorRecord: what a serialized TensorProto says of its tensor, without a copy of its data, and the
-// data fields of a TensorProto: raw_data, or one of the lists float_data, int32_data, ... that ONNX
-// chooses by the type of the elements. Lists may be packed or not and come in several pieces.
+// TensorRecord: what a serialized TensorProto says of its tensor, without a copy of its data, and
+// the data fields of a TensorProto: raw_data, or one of the lists float_data, int32_data, ... that
+// ONNX chooses by the type of the elements. Lists may be packed or not and come in several pieces.
 //
 // `numel` elements of `dims` are there, as raw bytes, as one list of values or as a reference to
 // external data. Their number was compared with `dims` while parsing when the size of the type is
@@ -58,7 +58,7 @@ struct TensorRecord {
   int64_t numel = 0;
   std::optional<ExternalRef> external;
 
-  // Of data inside of the message; see Initializer.
+  // The place of data inside of the message; see Initializer.
   Initializer::Encoding encoding = Initializer::Encoding::kDense;
   int64_t offset = 0;
   int64_t bytes = 0;

@@ -1,8 +1,8 @@
 // Protobuf's wire format, read in place and bounds-checked, and the few bytes of it that we write.
 //
-// A WireReader walks the fields of one message in a span. Another WireReader over `field.bytes` reads
-// a nested message, so the caller limits the depth. Groups (wire types 3 and 4) are refused: ONNX has
-// none. Offsets are those of the file; `origin` is the offset of the span's first byte.
+// A WireReader walks the fields of one message in a span. Another WireReader over `field.bytes`
+// reads a nested message, so the caller limits the depth. Groups (wire types 3 and 4) are refused:
+// ONNX has none. Offsets are those of the file; `origin` is the offset of the span's first byte.
 // Follows https://protobuf.dev/programming-guides/encoding.
 //
 // The bytes must outlive reader and fields. Threads: any, one for each reader. Errors: kInput with
@@ -59,7 +59,8 @@ void append_tag(std::string& out, uint32_t number, WireType type);
 void append_int(std::string& out, uint32_t number, int64_t value);
 void append_bytes(std::string& out, uint32_t number, std::string_view bytes);
 
-// Returns a name from a file fit for a message of one line: control characters as \xNN, long ones cut.
+// Returns a name from a file fit for a message of one line: control characters as \xNN, long ones
+// cut.
 std::string printable(std::string_view text);
 
 }  // namespace ofsdp::importer

@@ -1,13 +1,13 @@
 // UpdateRules: an update of the trained parameters that a model brings itself, as nodes of a graph.
-// For each parameter it has a few elementwise nodes over the parameter, its gradient, tensors of its
-// shape (optimizer states) and scalars (rate, count of updates). A few more nodes compute the next
-// values of the scalars.
+// For each parameter it has a few elementwise nodes over the parameter, its gradient, tensors of
+// its shape (optimizer states) and scalars (rate, count of updates). A few more nodes compute the
+// next values of the scalars.
 //
 // [Note: what an update may be] A value is a tensor of the update when it depends on a gradient, a
 // parameter or an initializer of more than one element; else it is a scalar. A node on tensors must
-// be elementwise over one shape and may also read scalars. Tensors that one node joins belong to one
-// parameter. A node on scalars may be anything. Everything else (norms, a mean over the parameters,
-// a product with a matrix) needs more than a shard holds and is refused.
+// be elementwise over one shape and may also read scalars. Tensors that one node joins belong to
+// one parameter. A node on scalars may be anything. Everything else (norms, a mean over the
+// parameters, a product with a matrix) needs more than a shard holds and is refused.
 //
 // Owns its graph; the registry must outlive it. Threads: any, once made.
 #pragma once
@@ -37,16 +37,16 @@ struct UpdateRule {
 
 struct UpdateRules {
   std::string loss;                  // the output that is differentiated
-  std::vector<std::string> trained;  // the order of `rules`
+  std::vector<std::string> trained;  // the order of `parameters`
   Graph graph;
-  std::vector<UpdateRule> rules;
+  std::vector<UpdateRule> parameters;
   std::vector<UpdateState> scalars;
   std::vector<int> scalar_nodes;
   ValueId rate = 0;  // the learning rate, a scalar; 0: unknown
 
   size_t most_states() const {
     size_t most = 0;
-    for (const UpdateRule& rule : rules) most = std::max(most, rule.states.size());
+    for (const UpdateRule& rule : parameters) most = std::max(most, rule.states.size());
     return most;
   }
 };

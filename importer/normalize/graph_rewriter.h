@@ -4,7 +4,7 @@
 //   If                     the branch that runs, when its condition is known      control_flow.h
 //   Loop, Scan             unrolled, when the number of iterations is known       control_flow.h
 //   sequences, optionals   the tensors in them                                    sequences.h
-//   functions of ONNX      the body of an operator that has no kernel here        inline_functions.h
+//   functions of ONNX      the body of an operator without a kernel here         inline_functions.h
 //
 // Works on the model in the newest opset, node by node in their order. New nodes are resolved in
 // turn. A node that cannot be resolved stays as it is; `reasons` says why, by operator.

@@ -3,8 +3,8 @@
 // Evaluates with the registry's own kernels. Floating-point initializers are weights, so nothing
 // that is made of them is known.
 //
-// Ownership: refers to the model (which only ever gets more nodes) and the registry. Threads: one at
-// a time. Errors: none; null is "not known".
+// Ownership: refers to the model (which only ever gets more nodes) and the registry. Threads: one
+// at a time. Errors: none; null is "not known".
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -24,7 +24,7 @@ class KnownValues {
 
   void set_types(GraphTypes& types) { types_ = &types; }
   ConstantPtr find(const std::string& name);
-  // Of one element: an integer or bool.
+  // Returns the one element of an integer or bool.
   std::optional<int64_t> scalar(const std::string& name);
 
  private:
@@ -39,7 +39,7 @@ class KnownValues {
   GraphTypes* types_ = nullptr;
   std::unordered_map<std::string, int> makers_;        // value -> its node
   std::unordered_map<std::string, int> initializers_;  // not floating-point
-  // What was looked up; null: not known from the types of that generation.
+  // A value that was looked up; null: not known from the types of that generation.
   struct Found {
     ConstantPtr value;
     int generation = 0;

@@ -27,7 +27,7 @@ std::string joined(const Path& path) {
   return text;
 }
 
-// Of "['', 'encoder', 'linear']", as Python prints a list of strings.
+// Parses "['', 'encoder', 'linear']", as Python prints a list of strings.
 std::vector<std::string> python_list(const std::string& text) {
   std::vector<std::string> list;
   for (size_t at = 0; (at = text.find_first_of("'\"", at)) != std::string::npos;) {

@@ -1,11 +1,11 @@
 // module_scopes: which module of the exported program each initializer belongs to, from what
-// exporters leave in a file. A module has a path, dotted from the model down ("bert.encoder.layer.0";
-// the model itself is ""), and where the exporter says so a class.
+// exporters leave in a file. A module has a path, dotted from the model down
+// ("bert.encoder.layer.0"; the model itself is ""), and where the exporter says so a class.
 //
 //   pkg.torch.onnx.name_scopes, .class_hierarchy   metadata of nodes: paths and classes, outermost
 //                                                  first, the last entry being the operation itself
-//   namespace                                      the same as one string: "path: class/path: class"
-//   /encoder/layer.0/attention/MatMul              names of nodes, of the TorchScript exporter (and,
+//   namespace                                      the same as one text: "path: class/path: class"
+//   /encoder/layer.0/attention/MatMul              names of nodes, of the TorchScript exporter (and
 //                                                  without the first slash, of TensorFlow's)
 //   encoder.layer.0.attention.weight               names of initializers
 //
@@ -14,7 +14,7 @@
 // initializer's name decides; it may also name a deeper module than the nodes do.
 //
 // Reads the model as it is in the file: inlining and version conversion drop metadata.
-// Ownership: values. Threads: any. Errors: none; what cannot be read is left out.
+// Threads: any. Errors: none; what cannot be read is left out.
 #pragma once
 
 #include <map>

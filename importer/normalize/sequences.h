@@ -1,7 +1,7 @@
-// Sequences and optional values, which exporters leave around tensors, are resolved while importing:
-// a sequence is a list of names, and a position in it must be known. SplitToSequence becomes a Split
-// when the sizes of the pieces are known, else an OpenSplit (graph_rewriter.h), whose pieces are
-// Slices.
+// Sequences and optional values, which exporters leave around tensors, are resolved while
+// importing: a sequence is a list of names, and a position in it must be known. SplitToSequence
+// becomes a Split when the sizes of the pieces are known, else an OpenSplit (graph_rewriter.h),
+// whose pieces are Slices.
 //
 // Resolves SequenceConstruct, SequenceEmpty, SequenceInsert, SequenceErase, SequenceAt,
 // SequenceLength, SequenceMap, SplitToSequence, ConcatFromSequence, Optional, OptionalHasElement,

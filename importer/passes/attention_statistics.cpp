@@ -44,7 +44,7 @@ class Keeper {
   }
 
  private:
-  // What a gradient reads in place of the forward node's Y.
+  // The value that a gradient reads in place of the forward node's Y.
   struct Kept {
     ValueId y = 0;
     std::vector<int64_t> perm;  // of a Transpose between; empty: none
@@ -131,7 +131,7 @@ class Keeper {
     return same_[{a, b}] = all;
   }
 
-  // Y, or Y behind Transpose: which of them backward has the longest without this.
+  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
     add_kept(gradient, y, {}, found);
@@ -160,7 +160,7 @@ class Keeper {
     if (last) found.push_back({id, perm, *last});
   }
 
-  // That reads the bytes for their own sake.
+  // Returns the last backward node that reads the bytes themselves, not a view of them.
   std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
     std::optional<size_t> last;
     for (size_t i : uses_.readers(id)) {

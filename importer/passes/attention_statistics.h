@@ -1,5 +1,5 @@
-// keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device whose
-// library has such kernels. In a training graph
+// keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
+// whose library has such kernels. In a training graph
 //
 //   Attention            becomes ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths) -> Y,
 //                        statistics, float32 [batch, heads, queries], a tensor as any other
@@ -9,12 +9,13 @@
 // recomputed ones: of several forward nodes (a clone is one) the last before the gradient is taken,
 // and an operand that is computed again is the operand. Attention without a gradient keeps nothing.
 //
-// Nothing big lives for this alone: Y must be there for another backward node that does not compute it
-// again, as the gradient of the projection behind it. Exporters put a Transpose between the two; where
-// what that makes is kept, the gradient reads it, and has its perm as y_perm. Else the nodes stay as
-// they are, as where `takes` refuses one of the two. Graph::fused counts, as "statistics".
+// Nothing big lives for this alone: Y must be there for another backward node that does not compute
+// it again, as the gradient of the projection that follows it. Exporters put a Transpose between
+// the two; when its output is kept, the gradient reads that, and has its perm as y_perm. Else the
+// nodes stay as they are, as where `takes` refuses one of the two. Graph::fused counts, as
+// "statistics".
 //
-// Ownership: values. Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.
+// Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.
 #pragma once
 
 #include "importer/passes/epilogues.h"

@@ -180,8 +180,8 @@ class Autodiff final : public GradBuilder {
     return b;
   }
 
-  // Returns the GatherGrad that made `b`, when it comes after the node that made `a`: it can add its
-  // few rows to `a` (a tied embedding) instead of making a second gradient of every row.
+  // Returns the GatherGrad that made `b`, when it comes after the node that made `a`: it can add
+  // its few rows to `a` (a tied embedding) instead of making a second gradient of every row.
   Node* lookup_after(ValueId a, ValueId b) {
     for (size_t i = graph_.nodes.size(); i-- > 0;) {
       Node& node = graph_.nodes[i];

@@ -186,7 +186,7 @@ Status BoundedAxes::pass_on(const Node& node) {
   }
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == 0 || bounded(node.inputs[i]) != nullptr) continue;
-    if (beside(graph_, node, i, found->axis)) continue;
+    if (fits_axis(graph_, node, i, found->axis)) continue;
     return refuse(node, format_text("combines '{}' with an axis whose size only the run knows",
                                     graph_.value(node.inputs[i]).name));
   }

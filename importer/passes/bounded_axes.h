@@ -2,10 +2,10 @@
 // bound.
 //
 // specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices. That
-// operator gives the most columns there can be and, at run time, their count; columns after the count
-// repeat the last one. Compress and Unique become a Gather by such indices. From there on, an axis of
-// a value can be *bounded*: only its first factor * count slices are there, the rest is padding.
-// Three rules keep padding out of every result and of every gradient:
+// operator gives the most columns there can be and, at run time, their count; columns after the
+// count repeat the last one. Compress and Unique become a Gather by such indices. From there on, an
+// axis of a value can be *bounded*: only its first factor * count slices are there, the rest is
+// padding. Three rules keep padding out of every result and of every gradient:
 //
 //   - operators that work slice by slice pass the axis on (bounded_rules.h);
 //   - a sum over the axis reads zeros there; a scatter gets one more slice, which takes the padding
@@ -13,8 +13,8 @@
 //   - a shape read from such a value is its bound while planning and may only be used as a shape.
 //
 // Exporters write this for experts that pick their tokens: NonZero, Gather, the expert, Scatter.
-// Everything else is refused with one line that names the node. Shapes are marked element by element
-// with the count they come from: counted_shapes.h.
+// Everything else is refused with one line that names the node. Shapes are marked element by
+// element with the count they come from: counted_shapes.h.
 //
 // REQUIRES: dimensions that must be equal are equal; the operators of the file demand it.
 //
@@ -34,8 +34,8 @@ class BoundedAxes {
  public:
   explicit BoundedAxes(Graph& graph) : graph_(graph), editor_(graph), shapes_(graph) {}
 
-  // Returns true when the graph has other nodes in its place. Otherwise the node is an ordinary one,
-  // whose shape inputs may have been replaced by their bounds.
+  // Returns true when the graph has other nodes in its place. Otherwise the node is an ordinary
+  // one, whose shape inputs may have been replaced by their bounds.
   Result<bool> take(Node& node);
   // An ordinary node, once its outputs have descs.
   void watch(const Node& node);

@@ -35,7 +35,7 @@ Found transpose(const Case& c) {
   return CarriedAxis{static_cast<int>(std::ranges::find(perm, c.axis) - perm.begin())};
 }
 
-// The axis that begins at the same place; it may hold axes behind it too, or lose inner ones.
+// The axis that begins at the same place; it may also hold axes that follow, or lose inner ones.
 Found reshape(const Case& c) {
   const int64_t before = c.x.numel(0, c.axis);
   const int64_t n = c.x[c.axis];
@@ -89,7 +89,7 @@ Found gemm(const Case& c) {
   return here(c);
 }
 
-// Over other axes; without keepdims the axes behind them move up.
+// Over other axes; without keepdims the axes after them move up.
 Found reduce(const Case& c, const Graph& graph) {
   std::vector<int64_t> axes;
   if (c.node.op->full_name().starts_with("Arg")) {
@@ -136,7 +136,7 @@ Found carried_axis(const Graph& graph, const Node& node, size_t input, int axis)
   return std::nullopt;
 }
 
-bool beside(const Graph& graph, const Node& node, size_t input, int output_axis) {
+bool fits_axis(const Graph& graph, const Node& node, size_t input, int output_axis) {
   const std::string op = node.op->full_name();
   if (op == "Concat") return false;
   if (!elementwise(node) && op != "MatMul" && op != "Gemm") return true;

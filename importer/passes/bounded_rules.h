@@ -1,5 +1,5 @@
-// The place in the outputs of an input's bounded axis (bounded_axes.h), for operators that work slice
-// by slice along it, so that padding meets padding only.
+// The place in the outputs of an input's bounded axis (bounded_axes.h), for operators that work
+// slice by slice along it, so that padding meets padding only.
 //
 // Threads: any. Errors: none; nullopt means "not slice by slice, or unknown".
 #pragma once
@@ -22,8 +22,8 @@ struct CarriedAxis {
 std::optional<CarriedAxis> carried_axis(const Graph& graph, const Node& node, size_t input,
                                         int axis);
 
-// Returns whether another input, without a bounded axis, fits that axis of the output: it is the same
-// for all slices.
-bool beside(const Graph& graph, const Node& node, size_t input, int output_axis);
+// Returns whether another input, without a bounded axis, fits that axis of the output: it is the
+// same for all slices.
+bool fits_axis(const Graph& graph, const Node& node, size_t input, int output_axis);
 
 }  // namespace ofsdp::importer

@@ -1,7 +1,8 @@
-// CountedShapes: integer values that hold shapes of bounded axes (importer/passes/bounded_axes.h). Each
-// has its bound, a constant, and a mark per element: the count that the element stands for, or none.
-// Operators that only move elements (Gather, Slice, Concat, Unsqueeze, ...) move the marks along.
-// A count that the graph computes itself (the sum of the mask that NonZero reads) is marked too.
+// CountedShapes: integer values that hold shapes of bounded axes (importer/passes/bounded_axes.h).
+// Each has its bound, a constant, and a mark per element: the count that the element means, or
+// none. Operators that only move elements (Gather, Slice, Concat, Unsqueeze, ...) move the marks
+// along. A count that the graph computes itself (the sum of the mask that NonZero reads) is marked
+// too.
 //
 // Ownership: refers to the graph. Threads: one. Errors: kInput with file and node.
 #pragma once
@@ -40,7 +41,7 @@ class CountedShapes {
   Result<bool> move(const Node& node);
   // The bound of a shape as a constant value of the graph.
   ValueId bound(ValueId id);
-  // The count that element i stands for.
+  // Returns the count that element i means.
   std::optional<Count> mark(ValueId id, int64_t i) const;
 
  private:

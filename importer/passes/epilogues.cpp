@@ -18,9 +18,9 @@ void trim(Node& node) {
   while (!node.outputs.empty() && node.outputs.back() == 0) node.outputs.pop_back();
 }
 
-// A graph whose products take over their neighbours. Nodes keep their places while rules look around;
-// those that were taken over are dropped at the end. Has its own copy of the graph; nodes that
-// `takes` refuses stay apart.
+// A graph whose products take over their neighbours. Nodes keep their places while rules look
+// around; those that were taken over are dropped at the end. Has its own copy of the graph; nodes
+// that `takes` refuses stay apart.
 class EpilogueGraph {
  public:
   EpilogueGraph(const Graph& source, const TakesNode& takes)
@@ -144,7 +144,8 @@ class EpilogueGraph {
         graph_.registry->find("", "Reshape"), like.name, {}, {from, shape}, {to}, like.backward};
   }
 
-  // Returns the value, or a view of it before node `i`, with the shape of the product of `i`; 0: none.
+  // Returns the value, or a view of it before node `i`, with the shape of the product of `i`; 0:
+  // none.
   ValueId as_matrix(size_t i, ValueId id) {
     const TensorDesc wanted = desc(graph_.nodes[i].outputs[0]);
     if (desc(id).layout != Layout::kPlain || desc(id).dtype != wanted.dtype) return 0;

@@ -4,7 +4,7 @@
 //   Gelu (tanh) of the product             forwards; the product itself stays, for the gradient
 //   ofsdp.GeluGrad (tanh) of the product   backwards
 //   Add of the product to what was there   residuals, sums of gradients
-//   ofsdp.SumTo [n] of an operand          the bias gradient beside the gradient of the weights;
+//   ofsdp.SumTo [n] of an operand          the bias gradient with the gradient of the weights;
 //                                          else of what ofsdp.GeluGrad gives
 //
 // Views between them (Reshape and the like) go around. Works on finished graphs, forwards and
@@ -12,7 +12,7 @@
 // no unit is needed later. `takes` is asked for every node that could be made; where it says no the
 // parts stay apart. Graph::fused counts, as "epilogue".
 //
-// Ownership: values. Threads: any. Errors: none.
+// Threads: any. Errors: none.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // The loss of a graph: an output of the file that is one already, or a loss node appended to a
 // prediction.
 //
-// resolve_labels and, on a specialized graph, resolve_loss settle what the user left open (`auto`,
+// resolve_labels and, on a specialized graph, resolve_loss decide what the user left open (`auto`,
 // the only candidate); attach_loss then gives each specialized graph its loss (and, in evaluation,
 // the count of right answers). Classes are the last axis of the prediction; leading axes are
 // flattened and so are the labels.
@@ -41,14 +41,14 @@ struct LossCount {
   ConstantPtr class_weights;  // float32[classes] or null
 };
 
-// Settles spec.labels, where the loss needs it; `columns`: names of the data's columns.
+// Resolves spec.labels, where the loss needs it; `columns`: names of the data's columns.
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
                                 const std::vector<std::string>& columns);
 
-// Settles loss and prediction; the graph is specialized.
+// Resolves loss and prediction; the graph is specialized.
 Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec);
 
-// The column that the loss needs beside the graph's own inputs, or "".
+// Returns the column that the loss needs besides the graph's own inputs, or "".
 std::string label_column(const Graph& graph, const LossSpec& spec);
 
 // dtype that the label column is read as.

@@ -15,7 +15,7 @@
 // A finite constant stays finite: it is clamped to the largest of `dtype` (masks of -3.4e38).
 // Inside normalizations, softmax, reductions and products kernels accumulate in float32.
 //
-// Pure. Ownership: values. Threads: any. Errors: kInput from inference.
+// Pure. Threads: any. Errors: kInput from inference.
 // https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.MixedPrecision
 #pragma once
 

@@ -1,6 +1,6 @@
 // specialize: the graph for concrete input shapes. Every value gets its desc. Nodes that depend on
-// shapes and constants alone (chains of Shape, Gather, Concat, Reshape) are computed here, once, and
-// never in a step. In evaluation the training switches are off: Dropout becomes Identity and
+// shapes and constants alone (chains of Shape, Gather, Concat, Reshape) are computed here, once,
+// and never in a step. In evaluation the training switches are off: Dropout becomes Identity and
 // BatchNormalization uses its running statistics.
 //
 // bind_inputs finds the shapes. The leading axis of every input is the micro-batch. Other symbolic

@@ -42,7 +42,7 @@ std::string why_not_by_rule(const Graph& graph, const Parameter& p) {
   return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
 }
 
-// What the nodes that read it make of it.
+// Returns why its readers keep it from being trained, or "".
 std::string why_not_by_use(const Graph& graph, const Parameter& p) {
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {

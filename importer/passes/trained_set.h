@@ -1,12 +1,12 @@
-// Which initializers are trained. The rule: every floating-point initializer that a gradient
+// The trained set of initializers. The rule: every floating-point initializer that a gradient
 // reaches, but running statistics of BatchNormalization, tensors of rank 0 and names matching
-// *inv_freq, *.attn.bias,
-// *.masked_bias. `train` patterns replace the rule, `freeze` patterns beat it. A pattern is tried
-// as a literal name first, then as a glob; one that matches no initializer is an error.
+// *inv_freq, *.attn.bias, *.masked_bias. `train` patterns replace the rule, `freeze` patterns beat
+// it. A pattern is tried as a literal name first, then as a glob; one that matches no initializer
+// is an error.
 //
-// choose_candidates settles what names say; keep_reached, after autodiff, drops what no gradient
-// reaches. Small parameters that are not trained become constants, so that shapes may depend on
-// them.
+// choose_candidates applies names; keep_reached, after autodiff, drops initializers that no
+// gradient reaches. Small parameters that are not trained become constants, so that shapes may
+// depend on them.
 //
 // Threads: any. Errors: kInput naming flag and pattern; no trained parameter at all.
 #pragma once

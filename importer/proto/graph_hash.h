@@ -2,7 +2,7 @@
 // that are no floats. The same for the input file and every trained copy of it.
 //
 // 64 bits of FNV-1a as 16 hexadecimal digits. It tells files apart by accident, not by malice.
-// Ownership: values. Threads: any.
+// Threads: any.
 #pragma once
 
 #include <string>

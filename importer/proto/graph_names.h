@@ -1,5 +1,5 @@
 // Names of an ONNX graph: fresh ones, and bodies (of functions, branches, loops) renamed so that
-// they can stand in the graph beside everything else.
+// they do not clash with names of the graph.
 //
 // Ownership: values. Threads: one at a time. Errors: none.
 #pragma once
@@ -18,7 +18,7 @@ class GraphNames {
  public:
   explicit GraphNames(const onnx::GraphProto& graph);
 
-  // `name` or, when something is called so already, `name` with a number behind it.
+  // `name` or, when something is called so already, `name` followed by a number.
   std::string fresh(const std::string& name);
 
   // Names in `bound` become what they are bound to; whatever else the node defines, in subgraphs

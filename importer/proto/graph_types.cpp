@@ -95,7 +95,7 @@ void GraphTypes::infer(onnx::ModelProto& part) {
     onnx::shape_inference::InferShapes(part, onnx::OpSchemaRegistry::Instance(),
                                        onnx::ShapeInferenceOptions{false, 0, true});
   } catch (const std::exception&) {
-    // What was inferred before the node that it refuses is kept.
+    // Types inferred before the refused node are kept.
   }
   for (const auto& info : part.graph().value_info()) add(info.name(), info.type());
   ++generation_;

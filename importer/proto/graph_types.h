@@ -23,7 +23,7 @@ class GraphTypes {
   GraphTypes(const onnx::ModelProto& model, std::function<ConstantPtr(const std::string&)> known);
 
   const onnx::TypeProto* find(const std::string& name);
-  // Of a tensor: its axes, -1 where unknown; none when not even their number is known.
+  // Returns the axes of a tensor, -1 for an unknown one; none when not even their number is known.
   std::optional<std::vector<int64_t>> axes(const std::string& name);
 
   // Counts what was learnt: values that were not known before may be now.

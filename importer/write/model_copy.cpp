@@ -13,8 +13,7 @@ namespace {
 
 constexpr int64_t kCopyStep = int64_t{64} << 20;
 
-Result<OpenFile> open_or_make(const std::string& folder, const std::string& name) {
-  const std::string path = join_path(folder, name);
+Result<OpenFile> open_or_make(const std::string& path) {
   OpenFile file{path,
                 UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666))};
   if (file.fd.get() < 0) return fault("{}: cannot be created: {}", path, std::strerror(errno));
@@ -26,10 +25,6 @@ Result<OpenFile> open_or_make(const std::string& folder, const std::string& name
 Result<ModelCopy> ModelCopy::plan(const OnnxFile& input, const std::string& name,
                                   const std::vector<int>& changing,
                                   const std::vector<std::string>& taken) {
-  ModelCopy copy;
-  copy.input_ = &input;
-  copy.changing_ = changing;
-  std::ranges::sort(copy.changing_);
   std::vector<std::string> locations;
   const auto& data_files = input.contents().data_files;
   auto keeps = [&](const DataFile& data) {
@@ -43,12 +38,30 @@ Result<ModelCopy> ModelCopy::plan(const OnnxFile& input, const std::string& name
                         : i == 0 ? name + ".data"
                                  : format_text("{}.{}.data", name, i));
   }
+  std::vector<std::string> names{name};
+  names.insert(names.end(), locations.begin(), locations.end());
+  return make(input, names, locations, changing, true);
+}
+
+Result<ModelCopy> ModelCopy::make(const OnnxFile& input, const std::vector<std::string>& names,
+                                  const std::vector<std::string>& locations,
+                                  const std::vector<int>& changing, bool creates) {
+  ModelCopy copy;
+  copy.input_ = &input;
+  copy.creates_ = creates;
+  copy.changing_ = changing;
+  std::ranges::sort(copy.changing_);
   OFSDP_ASSIGN_OR_RETURN(copy.layout_, lay_out_model(input, locations));
-  copy.files_.push_back({name, copy.layout_.bytes});
-  for (size_t i = 0; i < data_files.size(); ++i) {
-    copy.files_.push_back({locations[i], data_files[i].file.bytes});
+  copy.files_.push_back({names[0], copy.layout_.bytes});
+  for (size_t i = 1; i < names.size(); ++i) {
+    copy.files_.push_back({names[i], input.contents().data_files[i - 1].file.bytes});
   }
   return copy;
+}
+
+Result<OpenFile> ModelCopy::open(const std::string& folder, size_t file) const {
+  const std::string path = join_path(folder, files_[file].name);
+  return creates_ ? open_or_make(path) : open_for_writing(path);
 }
 
 bool ModelCopy::is_plain(int index) const {
@@ -62,14 +75,18 @@ bool ModelCopy::changes(int initializer) const {
 
 Status ModelCopy::write(const std::string& folder, int initializer, int64_t first_element,
                         std::span<const float> src) const {
+  return write(folder, this->initializer(initializer), first_element, src);
+}
+
+// Opens the file each time: a model may have more data files than a process may hold open.
+Status ModelCopy::write(const std::string& folder, const Initializer& place, int64_t first_element,
+                        std::span<const float> src) const {
   if (src.empty()) return ok_status();
-  const Initializer& place = this->initializer(initializer);
-  OFSDP_ASSIGN_OR_RETURN(const OpenFile file,
-                         open_or_make(folder, files_[static_cast<size_t>(place.file)].name));
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open(folder, static_cast<size_t>(place.file)));
   return write_values(file, place, first_element, src);
 }
 
-// The bytes of changing values in one file, in order.
+// Returns the bytes of changing values in one file, in order.
 std::vector<ModelCopy::Range> ModelCopy::changing_ranges(const std::vector<Initializer>& list,
                                                          int file) const {
   std::vector<Range> ranges;
@@ -83,7 +100,7 @@ std::vector<ModelCopy::Range> ModelCopy::changing_ranges(const std::vector<Initi
   return ranges;
 }
 
-// Bytes [begin, end) of `src` but those to skip; begin goes to `target`.
+// Copies bytes [begin, end) of `src` but those to skip; begin goes to `target`.
 Status ModelCopy::copy_around(const OpenFile& src, int64_t begin, int64_t end, const OpenFile& dst,
                               int64_t target, const std::vector<Range>& skip,
                               const std::atomic<bool>& cancelled) const {
@@ -105,7 +122,7 @@ Status ModelCopy::copy_around(const OpenFile& src, int64_t begin, int64_t end, c
 }
 
 Status ModelCopy::write_rest(const std::string& folder, const std::atomic<bool>& cancelled) const {
-  OFSDP_ASSIGN_OR_RETURN(const OpenFile model, open_or_make(folder, files_[0].name));
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile model, open(folder, 0));
   const auto skip = changing_ranges(input_->initializers(), 0);
   for (const Piece& piece : layout_.pieces) {
     if (piece.kind == Piece::Kind::kCopy) {
@@ -123,7 +140,7 @@ Status ModelCopy::write_rest(const std::string& folder, const std::atomic<bool>&
   }
   for (size_t i = 1; i < files_.size(); ++i) {
     const OpenFile& source = input_->contents().data_files[i - 1].file;
-    OFSDP_ASSIGN_OR_RETURN(const OpenFile data, open_or_make(folder, files_[i].name));
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile data, open(folder, i));
     OFSDP_RETURN_IF_ERROR(copy_around(source, 0, source.bytes, data, 0,
                                       changing_ranges(input_->initializers(), static_cast<int>(i)),
                                       cancelled));
@@ -132,9 +149,9 @@ Status ModelCopy::write_rest(const std::string& folder, const std::atomic<bool>&
 }
 
 Status ModelCopy::sync(const std::string& folder) const {
-  for (const File& file : files_) {
-    OFSDP_ASSIGN_OR_RETURN(const OpenFile opened, open_or_make(folder, file.name));
-    OFSDP_RETURN_IF_ERROR(sync_file(opened));
+  for (size_t i = 0; i < files_.size(); ++i) {
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open(folder, i));
+    OFSDP_RETURN_IF_ERROR(sync_file(file));
   }
   return ok_status();
 }

@@ -77,9 +77,9 @@ int64_t growth_of(const Splice& splice) {
   return length_of(splice.text) - (splice.end - splice.begin);
 }
 
-// Integer scalars of a training_info that the file has as varints (the count of updates, mostly) become
-// raw_data, because their next values may need more bytes; the lengths of the messages around them are
-// encoded anew. Returns the splices in the order of the file.
+// Integer scalars of a training_info that the file has as varints (the count of updates, mostly)
+// become raw_data, because their next values may need more bytes; the lengths of the messages
+// around them are encoded anew. Returns the splices in the order of the file.
 Result<std::vector<Splice>> splice_training_info(const OnnxFile& input) {
   std::vector<Splice> splices;
   std::map<int, int64_t> growths;  // of the algorithm of each training_info
@@ -228,7 +228,7 @@ class Layouter {
     layout_.initializers = input_.initializers();
     size_t at = 0;
     for (Initializer& weight : layout_.initializers) {
-      if (weight.file != 0 || weight.bytes == 0) continue;  // no elements: lies nowhere
+      if (weight.file != 0 || weight.bytes == 0) continue;  // no elements: no place
       if (weight.encoding == Initializer::Encoding::kList) continue;
       while (at < layout_.pieces.size() && !holds(layout_.pieces[at], weight.offset)) ++at;
       OFSDP_CHECK(at < layout_.pieces.size(), "{} lies in no piece", weight.name);

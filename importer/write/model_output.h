@@ -9,16 +9,16 @@
 // exceptions). Initializers are named by their index in input.initializers(); elements that nobody
 // writes keep the input's bytes. Values are rounded to the initializer's dtype, nearest even.
 //
-// Rank 0's object owns the temporaries and removes them unless it has committed. `input` must outlive
-// begin and join only. Threads: `write` from any thread; the rest from one. Errors: kInput from begin
-// for a path that cannot be; kFault otherwise (disk full, input changed).
+// Rank 0's object owns the temporaries and removes them unless it has committed. `input` must
+// outlive begin and join only. Threads: `write` from any thread; the rest from one. Errors: kInput
+// from begin for a path that cannot be; kFault otherwise (disk full, input changed).
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
-#include "importer/write/model_layout.h"
+#include "importer/write/model_copy.h"
 #include "importer/write/output_files.h"
 
 namespace ofsdp::importer {
@@ -33,15 +33,21 @@ class ModelOutput {
 
   std::string ticket() const;  // bytes, with NULs
 
-  Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
-  // Of OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its type.
-  Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const;
+  Status write(size_t initializer, int64_t first_element, std::span<const float> src) const {
+    return copy_.write(folder_, static_cast<int>(initializer), first_element, src);
+  }
+  // Write to OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its
+  // type.
+  Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const {
+    return copy_.write(folder_, copy_.layout().algorithm_tensors[tensor], first_element, src);
+  }
   Status write_scalar(size_t tensor, std::span<const std::byte> value) const;
-  // Rank 0: the model file while it is not whole, for a last change of its graph.
+  // Rank 0: the model file before it is finished, for a last change of its graph.
   const std::string& model_temporary() const { return targets_[0].temporary; }
-  Status finish() const;  // what this rank has written is on the disk
-  Status commit();        // rank 0, after every rank's finish
-  void discard();         // rank 0; nothing remains
+  // Syncs what this rank has written.
+  Status finish() const { return copy_.sync(folder_); }
+  Status commit();  // rank 0, after every rank's finish
+  void discard();   // rank 0; nothing remains
 
  private:
   struct Target {
@@ -51,12 +57,12 @@ class ModelOutput {
 
   ModelOutput() = default;
   Status create_files(const OnnxFile& input, const std::string& path);
-  Status copy_input(const OnnxFile& input) const;
-  Status fill_hole(const OnnxFile& input, int initializer) const;
+  Status lay_out(const OnnxFile& input);
 
   std::vector<Target> targets_;         // the model, then its data files
   std::vector<std::string> locations_;  // of the data files, as the new model names them
-  ModelLayout layout_;
+  std::string folder_;                  // of the temporaries
+  ModelCopy copy_;
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
 

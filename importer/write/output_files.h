@@ -1,8 +1,8 @@
 // The files of a trained model: their names, and the temporaries that become them.
 //
-// A temporary is next to its target as `.NAME.PID.tmp`, so that a rename makes it the target whole or
-// not at all. A killed run can leave one; the next run with that target removes those whose process
-// is gone.
+// A temporary is next to its target as `.NAME.PID.tmp`, so that a rename makes it the target whole
+// or not at all. A killed run can leave one; the next run with that target removes those whose
+// process is gone.
 //
 // Threads: rank 0's main thread. Errors: kInput for targets that cannot be, naming the path; kFault
 // for later failures.
@@ -23,9 +23,9 @@ Status check_output_path(const std::string& path);
 // input's own path is allowed where it has no external data.
 Status check_output_path(const std::string& path, const OnnxFile& input);
 
-// The names of the data files beside `path`, in the order of input's: as the input names them where
-// that is possible, else (a name is taken by another file, most often the input's own, or leads
-// into a folder) NAME.data, NAME.1.data, ... after the output's NAME.
+// Returns the names of the data files next to `path`, in the order of input's: as the input names
+// them where that is possible, else (a name is taken by another file, most often the input's own,
+// or leads into a folder) NAME.data, NAME.1.data, ... after the output's NAME.
 Result<std::vector<std::string>> choose_locations(const std::string& path, const OnnxFile& input);
 
 // A new, empty temporary for `target`, in place of stale ones.

@@ -1,8 +1,8 @@
-// The weights of a model as a safetensors file: every floating-point initializer, under its name and
-// in its type, in the order of the model.
+// The weights of a model as a safetensors file: every floating-point initializer, under its name
+// and in its type, in the order of the model.
 //
 //   u64 length of the header, little-endian; the header, JSON, padded with spaces to a multiple of
-//   8; the tensors one behind the other.
+//   8; the tensors one after the other.
 // Follows https://github.com/huggingface/safetensors (README, "Format").
 //
 // `values` gives the elements of an initializer as float32; they are rounded to its type. The file

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kChunkElements = 16384;
 
-// The tag of each unpacked element, which stands before it: float_data or double_data.
+// The tag before each unpacked element: float_data or double_data.
 std::byte tag_of(DType dtype) {
   return dtype == DType::kFloat32 ? std::byte{4 << 3 | 5} : std::byte{10 << 3 | 1};
 }

@@ -1,6 +1,6 @@
 // fsdp-run export: a checkpoint made into one file. The model it was trained from gives everything
 // but the trained values: it is looked for in the checkpoint (a full one has it), where it was, and
-// beside the checkpoint.
+// next to the checkpoint.
 //
 //   onnx         the input file with other weights, nothing else changed; with --inference the
 //                training switches off

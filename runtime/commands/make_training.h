@@ -5,8 +5,8 @@
 //   graph          forward, loss and backward in standard operators, for one batch size, with the
 //                  gradients as outputs PARAM_grad; operators of our own are functions in the file
 //
-// Takes the options of a training run; data are opened for their shapes alone. Ownership: everything
-// lives in the call. Threads: one; one process. Errors: kInput; kFault (disk).
+// Takes the options of a training run; data are opened for their shapes alone. Ownership:
+// everything lives in the call. Threads: one; one process. Errors: kInput; kFault (disk).
 #pragma once
 
 #include "kernels/core/registry.h"

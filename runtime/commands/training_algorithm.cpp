@@ -105,8 +105,9 @@ Status check_rate(const Options& options) {
       "neither it nor --steps");
 }
 
-// The learning rate and the count of updates: initializers T and, without a schedule, R; else nodes on
-// T with the formulas of runtime/engine/lr_schedule.h. Computed in double; the update gets float32.
+// The learning rate and the count of updates: initializers T and, without a schedule, R; else nodes
+// on T with the formulas of runtime/engine/lr_schedule.h. Computed in double; the update gets
+// float32.
 class AlgorithmRate {
  public:
   using Make = std::function<std::string(const std::string& exact)>;
@@ -181,9 +182,9 @@ class AlgorithmRate {
     const std::string at = exact_count();
     std::string after = number(1);
     if (s.kind == ScheduleKind::kStep) {
-      const std::string behind = b_.add1("Sub", {at, number(warmup)});
+      const std::string passed = b_.add1("Sub", {at, number(warmup)});
       const std::string stairs =
-          b_.add1("Floor", {b_.add1("Div", {behind, number(static_cast<double>(s.step_size))})});
+          b_.add1("Floor", {b_.add1("Div", {passed, number(static_cast<double>(s.step_size))})});
       after = b_.add1("Pow", {number(s.gamma), stairs});
     } else if (s.kind != ScheduleKind::kConstant) {
       const std::string falls = b_.add1("Mul", {number(1 - s.min_lr_ratio), decay(progress())});
@@ -199,8 +200,8 @@ class AlgorithmRate {
   std::string progress() {
     const int64_t warmup = options_.schedule.warmup_steps, span = total_of(options_) - warmup;
     if (span <= 0) return number(1);
-    const std::string behind = b_.add1("Sub", {exact_count(), number(static_cast<double>(warmup))});
-    const std::string p = b_.add1("Div", {behind, number(static_cast<double>(span))});
+    const std::string passed = b_.add1("Sub", {exact_count(), number(static_cast<double>(warmup))});
+    const std::string p = b_.add1("Div", {passed, number(static_cast<double>(span))});
     const std::string least = b_.add1("Max", {p, number(0)});  // in the warm-up nobody asks
     return b_.add1("Min", {least, number(1)});
   }

@@ -1,7 +1,7 @@
-// training_algorithm: the training that a command describes (loss, trained set, optimizer, rate) as the
-// algorithm graph of a training_info, so that the model file says it itself. SGD with momentum,
-// Adagrad and Adam without eps become operators of ai.onnx.preview.training; other optimizers become
-// elementwise nodes. Schedules become nodes on the count of updates.
+// training_algorithm: the training that a command describes (loss, trained set, optimizer, rate) as
+// the algorithm graph of a training_info, so that the model file says it itself. SGD with momentum,
+// Adagrad and Adam without eps become operators of ai.onnx.preview.training; other optimizers
+// become elementwise nodes. Schedules become nodes on the count of updates.
 //
 // Threads: any. Errors: kInput naming the flag that has no such form (label smoothing, a plug-in's
 // loss or optimizer, --clip-grad-norm).

@@ -1,7 +1,7 @@
-// A comparison of three forward passes on one made-up batch, training switches off: the graph with a
-// checkpoint's values, the exported file, and the input file as it was.
+// A comparison of three forward passes on one made-up batch, training switches off: the graph with
+// a checkpoint's values, the exported file, and the input file as it was.
 //
-// Ownership: values. Threads: one. Errors: kInput where the model cannot be run by itself; those of
+// Threads: one. Errors: kInput where the model cannot be run by itself; those of
 // the reader.
 #pragma once
 

@@ -8,9 +8,13 @@ namespace {
 
 class RulePlanner {
  public:
-  RulePlanner(const UpdateRules& rules, const UpdateRule& rule, int64_t count,
+  RulePlanner(const UpdateRules& updates, const UpdateRule& rule, int64_t count,
               const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels)
-      : graph_(rules.graph), rule_(rule), count_(count), is_scalar_(is_scalar), kernels_(kernels) {}
+      : graph_(updates.graph),
+        rule_(rule),
+        count_(count),
+        is_scalar_(is_scalar),
+        kernels_(kernels) {}
 
   Result<RuleProgram> make() {
     slots_[rule_.value] = kParameterSlot;
@@ -84,9 +88,9 @@ class RulePlanner {
 
 }  // namespace
 
-Result<RuleProgram> plan_rule(const UpdateRules& rules, const UpdateRule& rule, int64_t count,
+Result<RuleProgram> plan_rule(const UpdateRules& updates, const UpdateRule& rule, int64_t count,
                               const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels) {
-  return RulePlanner(rules, rule, count, is_scalar, kernels).make();
+  return RulePlanner(updates, rule, count, is_scalar, kernels).make();
 }
 
 }  // namespace ofsdp::runtime

@@ -1,9 +1,8 @@
-// RuleProgram: the nodes of an UpdateRule made kernels for `count` elements, over slots: the
-// parameter, its gradient, its states, then what the nodes make. What runs it says where the slots
-// are, and where the scalars (update_program.h, device_rules.h).
+// RuleProgram: the kernels of an UpdateRule's nodes for `count` elements, over slots: the
+// parameter, its gradient, its states, then the outputs of the nodes. The code that runs it knows
+// the places of slots and scalars (update_program.h, device_rules.h).
 //
-// Ownership: values; kernels are the cache's. Threads: one. Errors: kInput for a node without a
-// kernel.
+// The cache owns the kernels. Threads: one. Errors: kInput for a node without a kernel.
 #pragma once
 
 #include <functional>
@@ -13,7 +12,7 @@
 
 namespace ofsdp::runtime {
 
-// A scalar of the rules, or a slot; neither: absent.
+// A scalar of the update, or a slot; neither: absent.
 struct RuleOperand {
   ValueId scalar = 0;
   int slot = -1;
@@ -40,7 +39,7 @@ struct RuleProgram {
 
 inline constexpr int kParameterSlot = 0, kGradientSlot = 1, kFirstStateSlot = 2;
 
-Result<RuleProgram> plan_rule(const UpdateRules& rules, const UpdateRule& rule, int64_t count,
+Result<RuleProgram> plan_rule(const UpdateRules& updates, const UpdateRule& rule, int64_t count,
                               const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels);
 
 }  // namespace ofsdp::runtime

@@ -22,12 +22,12 @@ bool is_aligned(const void* pointer) {
 
 }  // namespace
 
-Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& rules) {
-  std::unique_ptr<UpdateProgram> made(new UpdateProgram(rules));
+Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& updates) {
+  std::unique_ptr<UpdateProgram> made(new UpdateProgram(updates));
   made->place_scalars();
   OFSDP_RETURN_IF_ERROR(made->plan_scalars());
   size_t slots = 0;
-  for (const UpdateRule& rule : rules.rules) {
+  for (const UpdateRule& rule : updates.parameters) {
     OFSDP_ASSIGN_OR_RETURN(RuleProgram program, made->plan_block(rule));
     slots = std::max(slots, program.slots);
     made->programs_.push_back(std::move(program));
@@ -49,12 +49,13 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& ru
 
 // Every value that is no tensor of the update has bytes of its own.
 void UpdateProgram::place_scalars() {
-  const Graph& graph = rules_.graph;
+  const Graph& graph = updates_.graph;
   std::vector<bool> wanted(graph.values.size(), false);
   for (size_t id = 1; id < graph.values.size(); ++id)
     wanted[id] = graph.values[id].kind == ValueKind::kConstant;
-  for (const UpdateState& scalar : rules_.scalars) wanted[static_cast<size_t>(scalar.value)] = true;
-  for (const int index : rules_.scalar_nodes) {
+  for (const UpdateState& scalar : updates_.scalars)
+    wanted[static_cast<size_t>(scalar.value)] = true;
+  for (const int index : updates_.scalar_nodes) {
     for (const ValueId id : graph.nodes[static_cast<size_t>(index)].outputs)
       wanted[static_cast<size_t>(id)] = id != 0;
   }
@@ -76,15 +77,15 @@ void UpdateProgram::place_scalars() {
     if (graph.values[id].kind == ValueKind::kConstant && !constant->bytes.empty())
       std::memcpy(scalars_[id], constant->bytes.data(), constant->bytes.size());
   }
-  for (const UpdateState& scalar : rules_.scalars) {
+  for (const UpdateState& scalar : updates_.scalars) {
     std::memcpy(scalars_[static_cast<size_t>(scalar.value)], scalar.initial->bytes.data(),
                 scalar.initial->bytes.size());
   }
 }
 
 Status UpdateProgram::plan_scalars() {
-  const Graph& graph = rules_.graph;
-  for (const int index : rules_.scalar_nodes) {
+  const Graph& graph = updates_.graph;
+  for (const int index : updates_.scalar_nodes) {
     const Node& node = graph.nodes[static_cast<size_t>(index)];
     if (node.op->view) {  // another name of the same bytes
       scalars_[static_cast<size_t>(node.outputs[0])] =
@@ -110,7 +111,7 @@ Status UpdateProgram::plan_scalars() {
 
 Result<RuleProgram> UpdateProgram::plan_block(const UpdateRule& rule) {
   return plan_rule(
-      rules_, rule, kBlock, [this](ValueId id) { return is_scalar(id); }, kernels_);
+      updates_, rule, kBlock, [this](ValueId id) { return is_scalar(id); }, kernels_);
 }
 
 void UpdateProgram::run_step(RuleStep& step) {
@@ -131,11 +132,11 @@ void UpdateProgram::run_step(RuleStep& step) {
 
 void UpdateProgram::begin(int64_t update) {
   for (; begun_ < update; ++begun_) {
-    for (const UpdateState& scalar : rules_.scalars) {
+    for (const UpdateState& scalar : updates_.scalars) {
       if (begun_ == 0 || scalar.next == 0) continue;
       std::memcpy(scalars_[static_cast<size_t>(scalar.value)],
                   scalars_[static_cast<size_t>(scalar.next)],
-                  rules_.graph.value(scalar.value).desc.bytes());
+                  updates_.graph.value(scalar.value).desc.bytes());
     }
     for (RuleStep& step : scalar_steps_) run_step(step);
     rates_[static_cast<size_t>(begun_ + 1) % rates_.size()] = current_rate();
@@ -144,9 +145,9 @@ void UpdateProgram::begin(int64_t update) {
 
 std::span<const std::byte> UpdateProgram::scalar_after(size_t scalar, int64_t updates) {
   begin(updates);
-  const UpdateState& state = rules_.scalars[scalar];
+  const UpdateState& state = updates_.scalars[scalar];
   const ValueId id = updates > 0 && state.next != 0 ? state.next : state.value;
-  return {scalars_[static_cast<size_t>(id)], rules_.graph.value(state.value).desc.bytes()};
+  return {scalars_[static_cast<size_t>(id)], updates_.graph.value(state.value).desc.bytes()};
 }
 
 double UpdateProgram::rate(int64_t update) const {
@@ -156,13 +157,13 @@ double UpdateProgram::rate(int64_t update) const {
 }
 
 double UpdateProgram::current_rate() const {
-  if (rules_.rate == 0 || scalars_[static_cast<size_t>(rules_.rate)] == nullptr)
+  if (updates_.rate == 0 || scalars_[static_cast<size_t>(updates_.rate)] == nullptr)
     return std::nan("");
-  const TensorDesc& desc = rules_.graph.value(rules_.rate).desc;
-  return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(rules_.rate)])[0];
+  const TensorDesc& desc = updates_.graph.value(updates_.rate).desc;
+  return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(updates_.rate)])[0];
 }
 
-// A kernel takes whole blocks; of a short one it sees a copy, with something harmless after it.
+// A kernel takes whole blocks; of a short block it gets a copy, followed by harmless values.
 void UpdateProgram::run_block(RuleProgram& program, float* const* inputs, int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
   for (size_t i = 0; i < program.slots; ++i) {

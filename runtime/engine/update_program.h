@@ -1,14 +1,13 @@
-// UpdateProgram: the UpdateRules of a model made ready to run on a rank's shards: kernels for the
-// nodes of each parameter, over blocks of kBlock elements, and the scalars (rate, count of updates)
-// that all of them read.
+// UpdateProgram: the update that a model brings itself (UpdateRules), ready to run on a rank's
+// shards: kernels for the nodes of each parameter, over blocks of kBlock elements, and the scalars
+// (rate, count of updates) that all of them read.
 //
-//   begin(n)   the scalars of update n, from 1. They follow from the file and n alone, so every
+//   begin(n)   computes the scalars of update n, from 1. They follow from the file and n alone, so every
 //              rank has the same and a checkpoint need not hold them.
-//   update     one parameter's elements [0, count) in place, from its gradient and states
+//   update     updates one parameter's elements [0, count) in place, from its gradient and states
 //
-// Ownership: owns kernels and scratch; `rules` outlives it. Threads: the one that runs the
-// schedule. No allocation after make. Errors: kInput from make (a node without a kernel; an
-// unreadable file).
+// Owns kernels and scratch; the UpdateRules outlive it. Threads: the one that runs the schedule. No
+// allocation after make. Errors: kInput from make (a node without a kernel; an unreadable file).
 #pragma once
 
 #include <array>
@@ -24,19 +23,19 @@ class UpdateProgram {
  public:
   static constexpr int64_t kBlock = 2048;
 
-  static Result<std::unique_ptr<UpdateProgram>> make(const UpdateRules& rules);
+  static Result<std::unique_ptr<UpdateProgram>> make(const UpdateRules& updates);
 
   void begin(int64_t update);
-  // `rule` as UpdateRules numbers them; `states` in its order.
+  // `rule`: an index in UpdateRules::parameters; `states` in its order.
   void update(int rule, float* param, const float* gradient, float* const* states, int64_t count);
 
   // The rate of one of the updates begun last, or of the very last; NaN where none can be told.
   double rate(int64_t update) const;
-  // A scalar of the rules after `updates` of them, as bytes.
+  // Returns a scalar after `updates` updates, as bytes.
   std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);
 
-  // All scalars, as the update begun last has them, and where one lies in them. The same offsets
-  // for the same rules.
+  // Returns all scalars of the update begun last, and the offset of one in them. Equal UpdateRules
+  // have equal offsets.
   std::span<const std::byte> scalars() const { return {scalar_base_, scalar_size_}; }
   bool is_scalar(ValueId id) const { return scalars_[static_cast<size_t>(id)] != nullptr; }
   size_t scalar_offset(ValueId id) const {
@@ -44,7 +43,7 @@ class UpdateProgram {
   }
 
  private:
-  explicit UpdateProgram(const UpdateRules& rules) : rules_(rules) {}
+  explicit UpdateProgram(const UpdateRules& updates) : updates_(updates) {}
   void place_scalars();
   Status plan_scalars();
   Result<RuleProgram> plan_block(const UpdateRule& rule);
@@ -52,7 +51,7 @@ class UpdateProgram {
   void run_step(RuleStep& step);
   double current_rate() const;
 
-  const UpdateRules& rules_;
+  const UpdateRules& updates_;
   KernelCache kernels_;
   std::vector<RuleProgram> programs_;
   std::vector<RuleStep> scalar_steps_;

@@ -144,7 +144,7 @@ class SetupMaker {
       const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
       if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
       const bool state =
-          std::ranges::any_of(setup.source->updates()->rules, [&](const UpdateRule& rule) {
+          std::ranges::any_of(setup.source->updates()->parameters, [&](const UpdateRule& rule) {
             return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
               return s.training_info < 0 && s.initializer == p.name;
             });

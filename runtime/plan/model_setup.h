@@ -1,5 +1,5 @@
-// ModelSetup: a model file ready to be trained: imported, its loss resolved, its trained set chosen,
-// its data open. The TrainingSource gives the finished graph of any micro-batch size.
+// ModelSetup: a model file ready to be trained: imported, its loss resolved, its trained set
+// chosen, its data open. The TrainingSource gives the finished graph of any micro-batch size.
 //
 // Owns the source; the registry outlives it. Threads: one. `make` is collective (it opens data).
 // Errors: kInput.

@@ -89,7 +89,8 @@ class FlatWriter {
  public:
   explicit FlatWriter(const std::string& identifier);
 
-  // Adds a table with these fields: slot -> bytes (1, 4 or 8; offsets have 4). Returns their places.
+  // Adds a table with these fields: slot -> bytes (1, 4 or 8; offsets have 4). Returns their
+  // places.
   std::map<FlatSlot, size_t> table(const std::map<FlatSlot, size_t>& fields);
   std::vector<size_t> tables(size_t count);  // a vector of offsets: the places of its elements
   size_t text(const std::string& text);

@@ -1,5 +1,5 @@
-// OrtArtifacts: the folder that onnxruntime.training.artifacts.generate_artifacts writes, opened for
-// training.
+// OrtArtifacts: the folder that onnxruntime.training.artifacts.generate_artifacts writes, opened
+// for training.
 //
 //   PREFIXtraining_model.onnx   forward, loss and backward; parameters and accumulators are inputs
 //   PREFIXeval_model.onnx       forward and loss
@@ -7,11 +7,11 @@
 //   PREFIXcheckpoint            parameters and optimizer state: ort_checkpoint.h
 //
 // `training` is the training model made an ordinary file. Its weights are those of the checkpoint,
-// read from there in place. Its accumulators (InPlaceAccumulatorV2) are gone; the gradients that they
-// took are outputs. The constant 1 from which backward starts is an input.
+// read from there in place. Its accumulators (InPlaceAccumulatorV2) are gone; the gradients that
+// they took are outputs. The constant 1 from which backward starts is an input.
 //
-// All members are values; the files stay open. Threads: any. Errors: kInput naming file and tensor or
-// node.
+// All members are values; the files stay open. Threads: any. Errors: kInput naming file and tensor
+// or node.
 // https://onnxruntime.ai/docs/api/python/on_device_training/training_artifacts.html
 #pragma once
 

@@ -65,8 +65,8 @@ struct OrtCheckpoint {
 
 Result<OrtCheckpoint> read_ort_checkpoint(std::span<const std::byte> bytes);
 
-// Returns the beginning of a file with these tensors and sets their `offset`s. kInput for more bytes
-// than a FlatBuffer holds.
+// Returns the beginning of a file with these tensors and sets their `offset`s. kInput for more
+// bytes than a FlatBuffer holds.
 Result<std::string> describe_ort_checkpoint(OrtCheckpoint& checkpoint);
 
 }  // namespace ofsdp::importer

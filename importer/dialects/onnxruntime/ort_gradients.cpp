@@ -8,7 +8,7 @@
 namespace ofsdp::importer {
 namespace {
 
-// What an input of the gradient operator is.
+// The meaning of an input of the gradient operator.
 struct OrtOperand {
   enum class Kind {
     kInput,   // of the forward operator

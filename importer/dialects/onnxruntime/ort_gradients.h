@@ -1,7 +1,7 @@
 // The gradient operators of ONNX Runtime in terms of ours. A table says which forward operator each
-// belongs to and what its inputs and outputs are to that operator. replace_gradient asks the forward
-// operator's gradient rule for the nodes, as autodiff does; docs/from-onnxruntime-training.md has
-// the list.
+// belongs to and what its inputs and outputs are to that operator. replace_gradient asks the
+// forward operator's gradient rule for the nodes, as autodiff does;
+// docs/from-onnxruntime-training.md has the list.
 //
 // Threads: any. Errors: kInput with file, node, expected and found.
 #pragma once

@@ -9,8 +9,9 @@
 // So each of these has the kernels, layouts and tests of our own backward.
 //
 // [Note: sums left out] ONNX Runtime's gradient builder may not know a shape (a symbolic axis of a
-// sequence). It then takes an Add for one without broadcasting and writes Identity for its gradient.
-// Shapes are known here: the gradient "x_grad" of a smaller x is summed to the shape of x.
+// sequence). It then takes an Add for one without broadcasting and writes Identity for its
+// gradient. Shapes are known here: the gradient "x_grad" of a smaller x is summed to the shape of
+// x.
 //
 // The OpDefs are constants of the program. Threads: any. Errors: kInput with file, node, expected
 // and found.

@@ -1,9 +1,9 @@
-// OrtOptimizer: what the file optimizer_model.onnx of training artifacts says: one AdamWOptimizer or
-// SGDOptimizerV2 over all parameters, with InplaceClipGradNorm before it or not.
+// OrtOptimizer: what the file optimizer_model.onnx of training artifacts says: one AdamWOptimizer
+// or SGDOptimizerV2 over all parameters, with InplaceClipGradNorm before it or not.
 //
 // Any other node is refused: it could mix parameters, which lie in shards here.
 //
-// Ownership: values. Threads: any. Errors: kInput naming file, node, expected and found.
+// Threads: any. Errors: kInput naming file, node, expected and found.
 #pragma once
 
 #include <optional>

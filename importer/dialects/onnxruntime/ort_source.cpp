@@ -168,7 +168,7 @@ class OrtOutput final : public TrainedOutput {
     return {};
   }
 
-  // Rank 0: a folder beside the target with copies of all files.
+  // Rank 0: makes a folder next to the target with copies of all files.
   Status begin(const std::string& path) {
     target_ = without_slash(path);
     OFSDP_RETURN_IF_ERROR(check_output_folder(target_, output_names(paths_)));

@@ -1,12 +1,12 @@
-// AlgorithmBuilder: builds the algorithm graph of a TrainingInfoProto node by node, for a model file
-// that has none. Names are fresh in the model; operators are those of the model's own opset.
+// AlgorithmBuilder: builds the algorithm graph of a TrainingInfoProto node by node, for a model
+// file that has none. Names are fresh in the model; operators are those of the model's own opset.
 //
-// `add` returns the names of a node's outputs. `scalar`, `ints` and `zeros` add initializers. `bind`
-// names the next value of an initializer. `finish` returns bytes to append to the model file, which
-// then has this training_info (protobuf merges two pieces of a message).
+// `add` returns the names of a node's outputs. `scalar`, `ints` and `zeros` add initializers.
+// `bind` names the next value of an initializer. `finish` returns bytes to append to the model
+// file, which then has this training_info (protobuf merges two pieces of a message).
 //
-// Threads: one. Errors: kInput from `make`: the model has a training_info already, or an opset older
-// than kLeastOpset.
+// Threads: one. Errors: kInput from `make`: the model has a training_info already, or an opset
+// older than kLeastOpset.
 #pragma once
 
 #include <memory>

@@ -47,8 +47,8 @@ Status check_place(const OnnxFile& file, const UpdateState& state) {
 
 // Returns the rule of a parameter, or null.
 const UpdateRule* rule_of(const UpdateRules& rules, const std::string& parameter) {
-  const auto found = std::ranges::find(rules.rules, parameter, &UpdateRule::parameter);
-  return found == rules.rules.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(rules.parameters, parameter, &UpdateRule::parameter);
+  return found == rules.parameters.end() ? nullptr : &*found;
 }
 
 class RulesOutput final : public FileOutput {
@@ -127,7 +127,7 @@ class RulesSource final : public TrainingSource {
 
 Status check_places(const OnnxFile& file, const UpdateRules& rules) {
   for (const UpdateState& scalar : rules.scalars) OFSDP_RETURN_IF_ERROR(check_place(file, scalar));
-  for (const UpdateRule& rule : rules.rules) {
+  for (const UpdateRule& rule : rules.parameters) {
     for (const UpdateState& state : rule.states) OFSDP_RETURN_IF_ERROR(check_place(file, state));
   }
   return {};

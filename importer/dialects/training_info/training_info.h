@@ -49,7 +49,7 @@ Result<SplitTraining> split_training_info(const OnnxFile& file, const onnx::Mode
 
 inline constexpr const char* kTrainingDomain = "ai.onnx.preview.training";
 
-// What nodes of an algorithm may refer to, by name.
+// The values that nodes of an algorithm may refer to, by name.
 struct AlgorithmGraph {
   const onnx::GraphProto* graph = nullptr;
   std::map<std::string, const onnx::NodeProto*> makers;

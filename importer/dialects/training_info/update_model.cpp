@@ -22,8 +22,8 @@ struct DeclaredInitializer {
   }
 };
 
-// The initializers that a training_info may name: its own algorithm's, which come first, and those of
-// the model's graph. Refers to the model.
+// The initializers that a training_info may name: its own algorithm's, which come first, and those
+// of the model's graph. Refers to the model.
 class DeclaredInitializers {
  public:
   using Key = std::pair<int, std::string>;  // training_info (-1: the model's graph), initializer
@@ -166,8 +166,8 @@ class UpdateModelBuilder {
     split_.trained.assign(seen.begin(), seen.end());
   }
 
-  // Returns whether the binding is a running statistic, to which BatchNormalization's own rule gives
-  // its next value.
+  // Returns whether the binding is a running statistic, to which BatchNormalization's own rule
+  // gives its next value.
   bool is_statistic(const std::string& initializer, const std::string& value) const {
     for (const auto& node : model_.graph().node()) {
       if (node.op_type() != "BatchNormalization" || node.input_size() < 5) continue;

@@ -1,5 +1,5 @@
-// The second half of split_training_info: the nodes between the known values of an update (gradients,
-// initializers) and the values that update_binding names, as a model of their own.
+// The second half of split_training_info: the nodes between the known values of an update
+// (gradients, initializers) and the values that update_binding names, as a model of their own.
 //
 // Fills in `split`. Threads: any. Errors: kInput without the path.
 #pragma once

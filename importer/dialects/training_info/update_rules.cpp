@@ -174,9 +174,9 @@ class RuleMaker {
   bool is_tensor(ValueId id) const { return tensors_.is_tensor(id); }
 
   Status make_rules() {
-    for (const std::string& name : split_.trained) rules_.rules.push_back({.parameter = name});
+    for (const std::string& name : split_.trained) rules_.parameters.push_back({.parameter = name});
     for (const UpdateLeaf& leaf : split_.leaves) OFSDP_RETURN_IF_ERROR(place(leaf));
-    for (UpdateRule& rule : rules_.rules) {
+    for (UpdateRule& rule : rules_.parameters) {
       OFSDP_RETURN_IF_ERROR(check_rule(rule));
       for (size_t i = 0; i < graph_.nodes.size(); ++i) {
         const std::vector<ValueId>& outputs = graph_.nodes[i].outputs;
@@ -196,8 +196,8 @@ class RuleMaker {
   UpdateRule* rule_of(ValueId id) {
     const std::string* name = tensors_.owner(id);
     if (name == nullptr) return nullptr;
-    const auto found = std::ranges::find(rules_.rules, *name, &UpdateRule::parameter);
-    return found == rules_.rules.end() ? nullptr : &*found;
+    const auto found = std::ranges::find(rules_.parameters, *name, &UpdateRule::parameter);
+    return found == rules_.parameters.end() ? nullptr : &*found;
   }
 
   Status place(const UpdateLeaf& leaf) {
@@ -253,7 +253,7 @@ class RuleMaker {
       }
     }
     if (rules_.rate != 0) return;
-    const Node* node = maker_of(graph_, rules_.rules[0].next);
+    const Node* node = maker_of(graph_, rules_.parameters[0].next);
     while (node != nullptr && node->op->full_name() == "Identity")
       node = maker_of(graph_, node->inputs[0]);
     if (node == nullptr || node->op->full_name() != "Sub") return;

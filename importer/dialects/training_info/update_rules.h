@@ -1,9 +1,9 @@
-// Reads a model's training_info: how it updates its trained parameters, checked to be an update that
-// runs on shards ([Note: what an update may be] in importer/graph/update_rules.h), and the model's
-// graph with its loss.
+// Reads a model's training_info: how it updates its trained parameters, checked to be an update
+// that runs on shards ([Note: what an update may be] in importer/graph/update_rules.h), and the
+// model's graph with its loss.
 //
-// All members are values; the registry outlives them. Threads: any. Errors: kInput naming file, node
-// and the tensors concerned.
+// All members are values; the registry outlives them. Threads: any. Errors: kInput naming file,
+// node and the tensors concerned.
 #pragma once
 
 #include <optional>

@@ -5,15 +5,15 @@
 //   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled themselves
 //     -> Attention(q, k, v, mask, scale)
 //
-// A Cast to the type that a value has anyway, as the older exporter writes around Softmax, is looked
-// through: the operator computes its Softmax in float32 as it is.
+// A Cast to the type that a value has anyway, as the older exporter writes around Softmax, is
+// looked through: the operator computes its Softmax in float32 as it is.
 //
 // A row whose mask is -infinity everywhere gives zeros, where a bare Softmax gives NaN.
 //
-// The causal mask: Attention(q, k, v, mask) -> Attention(q, k, v) with is_causal, when the mask says no
-// more. Such a mask is a constant [..., queries, keys] that adds 0 (or is true) up to the diagonal.
-// After it the mask is false, -infinity or so low (-1e9 or less) that no score brings the key back.
-// Kernels skip keys that causality hides; a mask they have to read.
+// The causal mask: Attention(q, k, v, mask) -> Attention(q, k, v) with is_causal, when the mask
+// says no more. Such a mask is a constant [..., queries, keys] that adds 0 (or is true) up to the
+// diagonal. After it the mask is false, -infinity or so low (-1e9 or less) that no score brings the
+// key back. Kernels skip keys that causality hides; a mask they have to read.
 #include "importer/passes/fusion/rewriter.h"
 
 namespace ofsdp::importer {
@@ -98,8 +98,8 @@ ValueId keys(Rewriter& r, ValueId k_transposed) {
                 {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-// Returns the Softmax of a value that only this product reads. Where(IsNaN(p), 0, p) may follow it and
-// set rows that are masked whole to zero, as the operator does anyway.
+// Returns the Softmax of a value that only this product reads. Where(IsNaN(p), 0, p) may follow it
+// and set rows that are masked whole to zero, as the operator does anyway.
 const Node* probabilities(const Rewriter& r, ValueId id) {
   id = uncast(r, id);
   if (!r.read_once(id)) return nullptr;

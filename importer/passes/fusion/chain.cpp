@@ -1,5 +1,5 @@
-// Elementwise operators that follow each other -> ofsdp.Chain, one pass over memory forwards and one
-// backwards.
+// Elementwise operators that follow each other -> ofsdp.Chain, one pass over memory forwards and
+// one backwards.
 //
 // A node takes in the elementwise nodes (or chains) of its own shape that make its operands, where
 // nobody else reads them and the gradient of both together keeps no more tensors than their own do
@@ -73,7 +73,8 @@ class Builder {
   int joined() const { return joined_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
 
-  // What the gradient keeps of the outputs' size: values of the graph, and (negative) ones inside.
+  // Returns the values of the outputs' size that the gradient keeps: those of the graph, and
+  // (negative) values inside.
   std::set<ValueId> kept() const {
     const Chain forward = chain();
     std::vector<bool> wanted;

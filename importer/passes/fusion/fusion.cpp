@@ -21,7 +21,7 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", fuse_max_pool_relu},
 };
 
-// What is left of the pieces, when all other rules have found theirs, and what they made.
+// These see the pieces that all other rules have left, and the nodes that the rules made.
 constexpr FusionRule kLastRules[] = {{"causal_mask", fuse_causal_mask}, {"chain", fuse_chain}};
 
 // Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.

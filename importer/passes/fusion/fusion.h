@@ -9,7 +9,7 @@
 // `wanted` are the values that must stay: loss, gradients' sources, outputs. Graph::fused counts
 // what was done, for the plan's print.
 //
-// Ownership: values. Threads: any. Errors: none; a pattern that does not fit is left alone.
+// Threads: any. Errors: none; a pattern that does not fit is left alone.
 #pragma once
 
 #include <set>
@@ -20,8 +20,8 @@ namespace ofsdp::importer {
 
 struct FusionSettings {
   std::set<std::string> switched_off;
-  // Of the tensors of an elementwise chain: smaller ones stay in the cache between two operators,
-  // whose loops of one operation are then as fast (docs/operators.md).
+  // The least size of the tensors of an elementwise chain. Smaller ones stay in the cache between
+  // two operators, whose loops of one operation are then as fast (docs/operators.md).
   size_t least_chain_bytes = size_t{8} << 20;
 };
 

@@ -18,8 +18,8 @@
 // gradient of both is softmax minus one-hot, made in place.
 //
 // MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", when nobody else reads the Relu: the
-// largest clamped value is the clamped largest value, and the gradient of a clamped window stops either
-// way. Only a fourth of the elements is clamped.
+// largest clamped value is the clamped largest value, and the gradient of a clamped window stops
+// either way. Only a fourth of the elements is clamped.
 #include <cmath>
 #include <numbers>
 

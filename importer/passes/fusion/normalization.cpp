@@ -65,7 +65,7 @@ RootMeanSquare normalized(const Rewriter& r, ValueId id) {
   return {};
 }
 
-// Of the node's two operands the normalized one, and the other.
+// The normalized operand of a node, and the other.
 struct Scaled {
   RootMeanSquare rms;
   ValueId scale = 0;

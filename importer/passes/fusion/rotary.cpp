@@ -67,7 +67,7 @@ Part part(const Rewriter& r, ValueId id) {
   return node->op->full_name() == "Split" ? split_part(r, *node, id) : Part{};
 }
 
-// What `low` and `high` are the two halves of, or 0.
+// Returns the value whose two halves are `low` and `high`, or 0.
 ValueId whole(const Rewriter& r, ValueId low, ValueId high) {
   const Part a = part(r, low), b = part(r, high);
   const bool fits = a.of != 0 && a.of == b.of && a.begin == 0 && a.end == b.begin &&
@@ -118,7 +118,8 @@ bool halves_equal(const Rewriter& r, ValueId id) {
   return through && width(r, node->inputs[0]) == d && halves_equal(r, node->inputs[0]);
 }
 
-// The first d/2 elements of the rows of a table, in the shape `axes`; made once for all its readers.
+// The first d/2 elements of the rows of a table, in the shape `axes`; made once for all its
+// readers.
 ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<int64_t>& axes) {
   ValueId& made = r.remembered(format_text("rotary {} {}", table, joined(axes, " ")));
   if (made != 0) return made;

@@ -21,14 +21,14 @@ Result<std::shared_ptr<Kernel>> scaling(int64_t count, Device& device) {
 
 }  // namespace
 
-Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& rules,
+Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& updates,
                                               const std::vector<std::pair<int, int64_t>>& stretches,
                                               KernelCache& kernels) {
-  if (rules.most_states() > OFSDP_MOST_OPTIMIZER_STATES) {
+  if (updates.most_states() > OFSDP_MOST_OPTIMIZER_STATES) {
     return input_error("{}: training_info keeps {} states of a parameter, expected at most {}",
-                       rules.graph.file, rules.most_states(), OFSDP_MOST_OPTIMIZER_STATES);
+                       updates.graph.file, updates.most_states(), OFSDP_MOST_OPTIMIZER_STATES);
   }
-  OFSDP_ASSIGN_OR_RETURN(const auto scalars, UpdateProgram::make(rules));
+  OFSDP_ASSIGN_OR_RETURN(const auto scalars, UpdateProgram::make(updates));
   DeviceRulesPlan plan;
   plan.scalar_bytes = scalars->scalars().size();
   const auto add = [&](int rule, int64_t count) -> Status {
@@ -36,7 +36,7 @@ Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& rules,
     Part part;
     OFSDP_ASSIGN_OR_RETURN(part.program,
                            plan_rule(
-                               rules, rules.rules[static_cast<size_t>(rule)], count,
+                               updates, updates.parameters[static_cast<size_t>(rule)], count,
                                [&](ValueId id) { return scalars->is_scalar(id); }, kernels));
     OFSDP_ASSIGN_OR_RETURN(part.scale, scaling(count, *kernels.device()));
     plan.slots = std::max(plan.slots, part.program.slots);

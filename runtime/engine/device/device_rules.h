@@ -46,7 +46,7 @@ struct DeviceRulesPlan {
   }
 
   // `stretches`: rule and length of what this rank updates at once, in any order.
-  static Result<DeviceRulesPlan> make(const UpdateRules& rules,
+  static Result<DeviceRulesPlan> make(const UpdateRules& updates,
                                       const std::vector<std::pair<int, int64_t>>& stretches,
                                       KernelCache& kernels);
 
