@@ -47,55 +47,39 @@ constexpr int64_t kSlices = 8;  // where nobody says how large a micro-batch is
 
 // Slices of the global batch that no number of ranks changes: micro-batches of `size`, or kSlices.
 // [Note: the same bits on any number of ranks] in fsdp/plan/plan.h.
-void cut_into_slices(BatchOptions& batch, int64_t global, std::optional<int64_t> size, int ranks) {
-  batch.global_batch_size = global;
-  batch.batch_size = size.value_or((global + kSlices - 1) / kSlices);
-  batch.slices = (global + batch.batch_size - 1) / batch.batch_size;
-  batch.grad_accum = (batch.slices + ranks - 1) / ranks;
+BatchSizes cut_into_slices(int64_t global, std::optional<int64_t> size, int ranks) {
+  const int64_t batch = size.value_or((global + kSlices - 1) / kSlices);
+  const int64_t slices = (global + batch - 1) / batch;
+  return {batch, (slices + ranks - 1) / ranks, global, slices};
 }
 
 }  // namespace
 
-Status reconcile_batch(Options& options, int ranks) {
-  BatchOptions& batch = options.batch;
-  const GivenCount& global = batch.given.global_batch_size;
-  const auto counted = [&](std::optional<int64_t> size, std::optional<int64_t> accum) {
-    struct Counts {
-      Count size, accum, global;
-    };
-    return Counts{count_of(batch.given.batch_size, size, BatchOptions().batch_size, "--batch-size"),
-                  count_of(batch.given.grad_accum, accum, 1, "--grad-accum"),
-                  count_of(global, global.value, 0, "--global-batch-size")};
-  };
-  std::optional<int64_t> batch_size = batch.given.batch_size.value;
-  std::optional<int64_t> grad_accum = batch.given.grad_accum.value;
-  const bool across_ranks = options.launch.deterministic == Determinism::kAcrossRanks;
-  if (global.value) {
-    batch_size = unless_weaker(batch.given.batch_size, global);
-    grad_accum = unless_weaker(batch.given.grad_accum, global);
+Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks) {
+  std::optional<int64_t> batch_size = given.batch_size.value;
+  std::optional<int64_t> grad_accum = given.grad_accum.value;
+  const bool across_ranks = determinism == Determinism::kAcrossRanks;
+  if (given.global_batch_size.value) {
+    batch_size = unless_weaker(given.batch_size, given.global_batch_size);
+    grad_accum = unless_weaker(given.grad_accum, given.global_batch_size);
     if (across_ranks && !(batch_size && grad_accum)) {  // nothing has to divide by the ranks
-      cut_into_slices(batch, *global.value, batch_size, ranks);
-      return ok_status();
-    }
-    if (batch_size && !grad_accum) {
-      const auto counts = counted(batch_size, grad_accum);
-      OFSDP_ASSIGN_OR_RETURN(grad_accum,
-                             quotient(counts.global, counts.size, ranks, "--grad-accum"));
-    }
-    if (!batch_size) {
-      const auto counts = counted(batch_size, grad_accum);
-      OFSDP_ASSIGN_OR_RETURN(batch_size,
-                             quotient(counts.global, counts.accum, ranks, "--batch-size"));
+      return cut_into_slices(*given.global_batch_size.value, batch_size, ranks);
     }
   }
-  const auto counts = counted(batch_size, grad_accum);
-  OFSDP_RETURN_IF_ERROR(check_product(counts.size, counts.accum, counts.global, ranks));
-  const int64_t size = counts.size.value, accum = counts.accum.value;
-  batch.batch_size = size;
-  batch.grad_accum = accum;
-  batch.global_batch_size = size * accum * ranks;
-  if (across_ranks) cut_into_slices(batch, batch.global_batch_size, size, ranks);
-  return ok_status();
+  const Count global =
+      count_of(given.global_batch_size, given.global_batch_size.value, 0, "--global-batch-size");
+  Count size = count_of(given.batch_size, batch_size, BatchSizes().batch_size, "--batch-size");
+  Count accum = count_of(given.grad_accum, grad_accum, 1, "--grad-accum");
+  if (given.global_batch_size.value && !batch_size) {
+    OFSDP_ASSIGN_OR_RETURN(size.value, quotient(global, accum, ranks, "--batch-size"));
+    size = count_of(given.batch_size, size.value, 0, "--batch-size");
+  } else if (given.global_batch_size.value && !grad_accum) {
+    OFSDP_ASSIGN_OR_RETURN(accum.value, quotient(global, size, ranks, "--grad-accum"));
+    accum = count_of(given.grad_accum, accum.value, 0, "--grad-accum");
+  }
+  OFSDP_RETURN_IF_ERROR(check_product(size, accum, global, ranks));
+  if (across_ranks) return cut_into_slices(size.value * accum.value * ranks, size.value, ranks);
+  return BatchSizes{size.value, accum.value, size.value * accum.value * ranks, 0};
 }
 
 }  // namespace ofsdp::runtime

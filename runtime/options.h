@@ -1,13 +1,12 @@
 // Options: everything a command line, a YAML file and the defaults say about a run, as plain data.
-// One member for every option of the table that `fsdp-run --help` prints; runtime/cli fills it in,
-// the rest of the program only reads it. `std::optional` stands for `none`, `off` or `auto`, as
-// commented.
+// One member for every option of the table that `fsdp-run --help` prints. runtime/cli fills it in;
+// after that it is constant. `std::optional` stands for `none`, `off` or `auto`, as commented.
 //
 // Paths are ready to open: those from a YAML file are already relative to that file's folder.
-// reconcile_batch needs the number of ranks, so the session calls it once the world is known;
-// before that only `batch.given` holds, after it also the three numbers.
+// resolve_batch computes the batch of a number of ranks; runtime/plan/run_settings.h has everything
+// else that depends on model, ranks or checkpoint.
 //
-// Ownership: values. Threads: any, once filled in. Errors: kInput from reconcile_batch.
+// Errors: kInput from resolve_batch.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +17,58 @@
 #include "fsdp/checkpoint/retention.h"
 #include "fsdp/plan/plan.h"
 #include "importer/passes/loss.h"
+#include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "runtime/program/schedule.h"
-#include "runtime/state/run_start.h"
 
 namespace ofsdp::runtime {
 
 enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
+OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
+                 {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
+                 {kMakeTraining, "make-training"})
+
 enum class DeviceChoice { kAuto, kCpu, kCuda };
+OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
+
 enum class LossMean { kGlobal, kPerRank };
+OFSDP_ENUM_NAMES(LossMean, {kGlobal, "global"}, {kPerRank, "per_rank"})
+
 enum class OptimizerKind {
 #define OPTIMIZER(name, Update, ...) k##Update,
 #define VARIANT(...)
 #include "kernels/optimizers/optimizers.inc"
-  kPlugin
+  kPlugin  // which has a name of its own
 };
-enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
-enum class ScheduleUnit { kEpoch, kStep };
-enum class Recompute { kNone, kUnit, kAuto };
-enum class CheckpointType { kSharded, kFull, kLocal };
-enum class Determinism { kOn, kOff, kAcrossRanks };
-enum class MatmulPrecision { kHighest, kHigh };  // of float32 on CUDA: float32, TF32
+constexpr auto enum_names(OptimizerKind) {
+  return std::to_array<EnumName<OptimizerKind>>({
+#define OPTIMIZER(name, Update, ...) {OptimizerKind::k##Update, #name},
+#define VARIANT(...)
+#include "kernels/optimizers/optimizers.inc"
+  });
+}
 
-// Where a value was said, weakest first: a stronger source overrules a weaker one.
+enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
+OFSDP_ENUM_NAMES(ScheduleKind, {kConstant, "constant"}, {kStep, "step"}, {kLinear, "linear"},
+                 {kCosine, "cosine"}, {kPolynomial, "polynomial"})
+
+// The unit that schedules and the intervals of evaluations and checkpoints count.
+enum class StepUnit { kEpoch, kStep };
+OFSDP_ENUM_NAMES(StepUnit, {kEpoch, "epoch"}, {kStep, "step"})
+
+enum class Recompute { kNone, kUnit, kAuto };
+OFSDP_ENUM_NAMES(Recompute, {kNone, "none"}, {kUnit, "unit"}, {kAuto, "auto"})
+
+enum class CheckpointType { kSharded, kFull, kLocal };
+OFSDP_ENUM_NAMES(CheckpointType, {kSharded, "sharded"}, {kFull, "full"}, {kLocal, "local"})
+
+enum class Determinism { kOn, kOff, kAcrossRanks };
+OFSDP_ENUM_NAMES(Determinism, {kOn, "on"}, {kOff, "off"}, {kAcrossRanks, "across_ranks"})
+
+enum class MatmulPrecision { kHighest, kHigh };  // of float32 on CUDA: float32, TF32
+OFSDP_ENUM_NAMES(MatmulPrecision, {kHighest, "highest"}, {kHigh, "high"})
+
+// The place where a value was given, weakest first: a stronger source overrules a weaker one.
 enum class Source { kDefault, kModelYaml, kConfigFile, kFlag };
 
 struct ShardingOptions {
@@ -88,7 +115,7 @@ struct LossOptions {
   double label_smoothing = 0;
 };
 
-// Every member is final: what was not said has the default of `kind`, as PyTorch defines it.
+// Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   std::string plugin;  // kPlugin: its name
@@ -100,13 +127,9 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
-  double lr_decay = 0;  // adagrad; no flag
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::optional<double> clip_grad_norm;  // off
-  bool transformers = false;    // no option, like the next two: AdamW of training artifacts
-  bool bias_correction = true;  // adamw
-  int64_t steps_done = 0;       // updates that the optimizer state to start from has seen
 };
 
 struct ScheduleOptions {
@@ -117,39 +140,31 @@ struct ScheduleOptions {
   double power = 1;
   int64_t step_size = 1;
   double gamma = 0.1;
-  ScheduleUnit unit = ScheduleUnit::kEpoch;
+  StepUnit unit = StepUnit::kEpoch;
 };
 
 struct GivenCount {
   std::optional<int64_t> value;
   Source source = Source::kDefault;
-  std::string said =
-      {};  // where, for messages: "c.yaml line 3: batch_size"; empty: by the flag, if at all
+  std::string said = {};  // for messages: "c.yaml line 3: batch_size"; empty: its flag
 };
 
+// As given; resolve_batch makes the numbers of a run.
 struct BatchOptions {
-  int64_t batch_size = 8;  // valid after reconcile_batch, like the next two
-  int64_t grad_accum = 1;
-  int64_t global_batch_size = 0;
-  int64_t slices = 0;  // of the global batch under --deterministic across_ranks; else 0
-  struct Given {
-    GivenCount batch_size;
-    GivenCount grad_accum;
-    GivenCount global_batch_size;
-  } given;
+  GivenCount batch_size;
+  GivenCount grad_accum;
+  GivenCount global_batch_size;
 };
 
-// Where samples come from: a folder or YAML file, made up, or written in a YAML file under `data:`.
+// The source of samples: a folder or YAML file, made up, or written in a YAML file under `data:`.
 struct DataChoice {
   enum class Kind { kComputed, kNone, kPath, kSynthetic, kInline };
-  Kind kind = Kind::kComputed;  // as the contract's default: beside the model, or inside the data
-  std::string path;             // kPath
-  std::string yaml;             // kInline: the mapping as text
-  std::string base_folder;      // kInline: what its files are relative to
-  std::string origin;           // kInline: the file it stood in, for messages
+  Kind kind = Kind::kComputed;   // as the contract's default: next to the model, or in the data
+  std::string path = {};         // kPath
+  std::string yaml = {};         // kInline: the mapping as text
+  std::string base_folder = {};  // kInline: what its files are relative to
+  std::string origin = {};       // kInline: the file it stood in, for messages
 };
-
-enum class StepUnit { kEpoch, kStep };
 
 struct Interval {
   int64_t count = 1;
@@ -166,7 +181,6 @@ struct RunOptions {
   DataChoice data;
   DataChoice eval_data;
   Interval eval_interval;
-  RunStart start;  // no option: the session sets it from the checkpoint that is resumed
 };
 
 struct CheckpointOptions {
@@ -177,7 +191,7 @@ struct CheckpointOptions {
   CheckpointType type = CheckpointType::kSharded;
   bool sync = false;
   bool save_on_signal = true;
-  std::string resume;  // empty: none; "latest" or a folder
+  std::string resume;  // empty: none; "latest", a folder or a model file
 };
 
 struct OutputOptions {
@@ -187,7 +201,7 @@ struct OutputOptions {
   int64_t log_interval = 10;
 };
 
-// Of `plan` alone.
+// The options of `plan` alone.
 struct PlanReportOptions {
   std::optional<int64_t> world;  // ranks that need not be there; none: those that are
   std::string topology;          // empty: this machine
@@ -198,10 +212,8 @@ struct PlanReportOptions {
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; of `export` the checkpoint folder
-  std::string artifacts;   // no option: the folder when `model` is the training model of one
-  std::string weights;     // no option: the file to start from when it is not `model`
   std::string config;      // the --config file; empty: none
-  std::string effective;   // no option: all of this as a YAML file; empty: not wanted
+  bool help = false;       // --help: print the help and do nothing else
   bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
@@ -213,8 +225,7 @@ struct Options {
   std::string form = "training_info";  // of `make-training`: that or "graph"
   bool training_info = true;           // whether to follow that of the model
   bool initialize = false;             // run its initialization graphs
-  std::string of_training;  // no option: what was said that a training_info says, or empty
-  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
+  std::string make_plugin;             // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;
@@ -227,11 +238,27 @@ struct Options {
   PlanReportOptions report;
 };
 
-// Settles batch_size x grad_accum x ranks = global_batch_size:
+// Facts about the model that parsing and the first look at files have found.
+struct ModelOrigin {
+  std::string artifacts = {};   // the folder of training artifacts that `model` is of; empty: none
+  std::string weights = {};     // the file to start from when it is not `model`; empty: none
+  std::string overriding = {};  // the first given option that a training_info answers itself
+  // The AdamW of the artifacts:
+  bool transformers_adamw = false;
+  bool bias_correction = true;
+};
+
+struct BatchSizes {
+  int64_t batch_size = 8;
+  int64_t grad_accum = 1;
+  int64_t global_batch_size = 0;
+  int64_t slices = 0;  // of the global batch under --deterministic across_ranks; else 0
+};
+
+// Computes batch_size x grad_accum x ranks = global_batch_size:
 //   a batch size or accumulation from a weaker source than the global batch is dropped first;
 //   a missing batch size is computed from grad_accum (1 if missing), a missing grad_accum from
 //   batch_size. A quotient that is not whole and three values that disagree are input errors.
-// May be called again with another number of ranks.
-Status reconcile_batch(Options& options, int ranks);
+Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks);
 
 }  // namespace ofsdp::runtime

@@ -118,12 +118,7 @@ PENDING = {
     "importer/normalize -> importer/dialects/training_info",
     "importer/passes -> importer/dialects/onnxruntime",
     "kernels/cuda/matmul -> kernels/cuda/conv",
-    "runtime -> runtime/program",
-    "runtime -> runtime/state",
-    "runtime/cli/config/foreign -> runtime/cli/config",
-    "runtime/data -> runtime/state",
     "runtime/engine -> importer/dialects/training_info",
-    "runtime/plan -> runtime/state",
 }
 
 MOST_FILES = 60  # of a folder

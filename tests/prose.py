@@ -16,6 +16,8 @@ import cpp_source
 
 FINISHED = (
     "bench",
+    "runtime/cli/config", "runtime/cli/config/foreign", "runtime/cli/options", "runtime/data", "runtime/report",
+    "runtime/state", "runtime/train",
     "tests/fuzz", "tests/hosts", "tests/long", "tests/nodes", "tests/ops", "tests/oracle", "tests/preload",
     "tests/procs", "tests/ranks", "tests/support", "tests/unit",
 )

@@ -5,6 +5,7 @@
 
 #include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
+#include "kernels/base/overlap.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -85,13 +86,11 @@ void CheckpointReader::index_slice(size_t file, size_t slice) {
 // The parameters that a range of a unit's elements shows.
 void CheckpointReader::index_unit(size_t file, size_t slice) {
   const Slice& s = manifest_.files[file].slices[slice];
-  for (const UnitLayout::Part& p : manifest_.units[std::stoul(s.name)].params) {
-    const int64_t first = std::max(p.offset, s.first);
-    const int64_t end = std::min(p.offset + p.numel, s.first + s.count);
-    if (first >= end) continue;
-    extents_[{s.kind, p.name}].push_back(
-        {file, slice, first - s.first, first - p.offset, end - first});
-  }
+  const auto add = [&](const UnitLayout::Part& p, int64_t first, int64_t at, int64_t count) {
+    extents_[{s.kind, p.name}].push_back({file, slice, at, first, count});
+    return ok_status();
+  };
+  (void)for_each_part(manifest_.units[std::stoul(s.name)].params, s.first, s.count, add);
 }
 
 Status CheckpointReader::check_coverage() {

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
+#include "kernels/base/names.h"
+
 namespace ofsdp::fsdp {
 
 enum class KeepBest { kNone, kLoss, kAccuracy };
+OFSDP_ENUM_NAMES(KeepBest, {kNone, "none"}, {kLoss, "loss"}, {kAccuracy, "accuracy"})
 
 struct Retention {
   int64_t keep = 2;

@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "importer/graph/graph.h"
+#include "kernels/base/names.h"
 
 namespace ofsdp::fsdp {
 
 enum class WrapPolicy { kTransformer, kSize, kNone };
+OFSDP_ENUM_NAMES(WrapPolicy, {kTransformer, "transformer"}, {kSize, "size"}, {kNone, "none"})
 
 struct PartitionOptions {
   WrapPolicy wrap = WrapPolicy::kTransformer;

@@ -95,26 +95,6 @@ bool is_hybrid(Strategy strategy) {
   return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardZero2;
 }
 
-std::string_view strategy_name(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kFullShard:
-      return "full_shard";
-    case Strategy::kShardGradOp:
-      return "shard_grad_op";
-    case Strategy::kNoShard:
-      return "no_shard";
-    case Strategy::kHybridShard:
-      return "hybrid_shard";
-    case Strategy::kHybridShardZero2:
-      return "hybrid_shard_zero2";
-    case Strategy::kZero1:
-      return "zero1";
-    case Strategy::kAuto:
-      return "auto";
-  }
-  return "";
-}
-
 RankGroup Plan::shard_group(const Unit& unit, int rank) const {
   const int count = unit.plan.shards;
   return {rank / count * count, count, 1};

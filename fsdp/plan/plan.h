@@ -49,10 +49,20 @@ enum class Strategy {
   kZero1,
   kAuto  // chosen before planning
 };
+OFSDP_ENUM_NAMES(Strategy, {kFullShard, "full_shard"}, {kShardGradOp, "shard_grad_op"},
+                 {kNoShard, "no_shard"}, {kHybridShard, "hybrid_shard"},
+                 {kHybridShardZero2, "hybrid_shard_zero2"}, {kZero1, "zero1"}, {kAuto, "auto"})
+constexpr std::string_view strategy_name(Strategy strategy) { return name_of(strategy); }
 
 // What rests in host memory while a device computes: nothing; masters and optimizer state; the
 // parameters that nodes gather from as well.
 enum class CpuOffload { kNone, kOptimizer, kParams };
+OFSDP_ENUM_NAMES(CpuOffload, {kNone, "none"}, {kParams, "params"}, {kOptimizer, "optimizer"})
+
+// When backward gathers the next unit: before the gradients of the present one, after them, or when
+// its first node needs it.
+enum class BackwardPrefetch { kPre, kPost, kNone };
+OFSDP_ENUM_NAMES(BackwardPrefetch, {kPre, "pre"}, {kPost, "post"}, {kNone, "none"})
 
 struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
@@ -108,7 +118,6 @@ struct Plan {
 };
 
 bool is_hybrid(Strategy strategy);
-std::string_view strategy_name(Strategy strategy);
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options);
 

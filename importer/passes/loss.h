@@ -16,10 +16,14 @@
 #include <limits>
 
 #include "importer/graph/graph.h"
+#include "kernels/base/names.h"
 
 namespace ofsdp::importer {
 
 enum class LossKind { kAuto, kOutput, kCrossEntropy, kNll, kMse, kBceWithLogits, kOperator };
+// kOutput and kOperator are named by their graph output or operator.
+OFSDP_ENUM_NAMES(LossKind, {kAuto, "auto"}, {kCrossEntropy, "cross_entropy"}, {kNll, "nll"},
+                 {kMse, "mse"}, {kBceWithLogits, "bce_with_logits"})
 
 struct LossSpec {
   LossKind kind = LossKind::kAuto;

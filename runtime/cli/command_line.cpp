@@ -1,5 +1,6 @@
 #include "runtime/cli/command_line.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -12,38 +13,44 @@ namespace ofsdp::cli {
 namespace {
 
 struct CommandEntry {
-  std::string_view name;
   Command command;
   std::string_view operand;  // what must follow; empty: nothing
+  std::string_view usage;
 };
 
-constexpr std::array<CommandEntry, 8> kCommands = {
-    {{"train", Command::kTrain, "MODEL.onnx"},
-     {"plan", Command::kPlan, "MODEL.onnx"},
-     {"eval", Command::kEval, "MODEL.onnx"},
-     {"export", Command::kExport, "CKPT_DIR"},
-     {"config", Command::kConfig, ""},
-     {"ops", Command::kOps, ""},
-     {"check-plugin", Command::kCheckPlugin, "LIB.so"},
-     {"make-training", Command::kMakeTraining, "MODEL.onnx"}}};
+constexpr std::array<CommandEntry, 8> kCommands = {{
+    {Command::kTrain, "MODEL.onnx", "fsdp-run MODEL.onnx [options]         train\n"},
+    {Command::kPlan, "MODEL.onnx",
+     "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
+     "                                      (--json, --html FILE; for ranks that are not here:\n"
+     "                                      --world N, --topology FILE; --operations: what\n"
+     "                                      rank 0 runs, line by line)\n"},
+    {Command::kEval, "MODEL.onnx",
+     "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"},
+    {Command::kExport, "CKPT_DIR",
+     "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file\n"
+     "                                      (--inference, --verify, --format safetensors)\n"},
+    {Command::kConfig, "",
+     "fsdp-run config [-o FILE]             ask the questions, write the YAML\n"},
+    {Command::kOps, "",
+     "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"},
+    {Command::kMakeTraining, "MODEL.onnx",
+     "fsdp-run make-training MODEL.onnx -o OUT.onnx  the model with the training that the options\n"
+     "                                      say (--form training_info), or its gradient graph\n"
+     "                                      (--form graph)\n"},
+    {Command::kCheckPlugin, "LIB.so",
+     "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"},
+}};
 
 struct Flag {
   std::string name;  // without the dashes
   std::string text;
 };
 
-// What stands on the command line, before it means anything.
+// The command line, before it means anything.
 struct Words {
-  bool help = false;
   std::vector<std::string> operands;
   std::vector<Flag> flags;
-  std::optional<std::string> config;
-  bool json = false;
-  bool operations = false;
-  bool inference = false;
-  bool verify = false;
-  std::optional<std::string> format, form;
-  std::optional<std::string> world, topology, html;
 };
 
 class Scanner {
@@ -68,31 +75,24 @@ class Scanner {
 
  private:
   Status scan_option(const std::string& word) {
-    if (word == "--help" || word == "-h") return on(words_.help);
-    if (word == "--json") return on(words_.json);
-    if (word == "--operations") return on(words_.operations);
-    if (word == "--inference") return on(words_.inference);
-    if (word == "--verify") return on(words_.verify);
     const size_t equals = word.find('=');
-    const std::string flag = word == "-o" ? "--output" : word.substr(0, equals);
-    std::optional<std::string> text;
-    if (equals != std::string::npos) text = word.substr(equals + 1);
+    const std::string flag = word == "-o"   ? "--output"
+                             : word == "-h" ? "--help"
+                                            : word.substr(0, equals);
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
-    if (name == "config") return take_value(flag, text, words_.config.emplace());
-    if (name == "format") return take_value(flag, text, words_.format.emplace());
-    if (name == "form") return take_value(flag, text, words_.form.emplace());
-    if (name == "world") return take_value(flag, text, words_.world.emplace());
-    if (name == "topology") return take_value(flag, text, words_.topology.emplace());
-    if (name == "html") return take_value(flag, text, words_.html.emplace());
     const OptionEntry* entry = find_entry(table_, name == "no-shuffle" ? "shuffle" : name);
-    if (entry == nullptr) return unknown_option(flag);
-    if (!text && entry->kind == OptionEntry::Kind::kSwitch) text = switch_text();
-    words_.flags.push_back({name, {}});
-    return take_value(flag, text, words_.flags.back().text);
-  }
-
-  static Status on(bool& value) {
-    value = true;
+    const bool bare = entry != nullptr && entry->kind == OptionEntry::Kind::kBare;
+    if (entry == nullptr || (bare && equals != std::string::npos)) return unknown_option(flag);
+    words_.flags.push_back({name, "on"});
+    std::string& text = words_.flags.back().text;
+    if (bare) return ok_status();
+    if (equals != std::string::npos) {
+      text = word.substr(equals + 1);
+    } else if (entry->kind == OptionEntry::Kind::kSwitch) {
+      text = switch_text();
+    } else {
+      return take_value(flag, text);
+    }
     return ok_status();
   }
 
@@ -108,24 +108,19 @@ class Scanner {
            word[1] != '.';
   }
 
-  Status take_value(const std::string& flag, const std::optional<std::string>& text,
-                    std::string& value) {
-    if (text) {
-      value = *text;
-      return ok_status();
-    }
+  Status take_value(const std::string& flag, std::string& text) {
     const bool missing = next_ == arguments_.size();
     if (missing || is_option(arguments_[next_])) {
       return input_error("{}: expected a value, found {}", flag,
                          missing ? std::string("nothing") : "'" + arguments_[next_] + "'");
     }
-    value = arguments_[next_++];
+    text = arguments_[next_++];
     return ok_status();
   }
 
   Status unknown_option(const std::string& flag) const {
     std::vector<std::string> names = {"--help", "--config", "--no-shuffle"};
-    for (const OptionEntry& entry : table_) names.push_back("--" + entry.name);
+    for (const std::string& name : entry_names(table_)) names.push_back("--" + name);
     return input_error("unknown option {}{}", flag, did_you_mean(flag, names));
   }
 
@@ -138,7 +133,7 @@ class Scanner {
 // The command, whose name is taken off the operands; without a name it is train.
 const CommandEntry& take_command(Words& words) {
   for (const CommandEntry& entry : kCommands) {
-    if (words.operands.empty() || words.operands.front() != entry.name) continue;
+    if (words.operands.empty() || words.operands.front() != name_of(entry.command)) continue;
     words.operands.erase(words.operands.begin());
     return entry;
   }
@@ -149,60 +144,31 @@ Status check_operands(const CommandEntry& command, const Words& words) {
   const size_t wanted = command.operand.empty() ? 0 : 1;
   const std::vector<std::string>& found = words.operands;
   if (found.size() == wanted) return ok_status();
+  const std::string_view name = name_of(command.command);
   if (found.empty()) {
     return input_error("fsdp-run {}: expected {}, found nothing; fsdp-run --help lists the options",
-                       command.name, command.operand);
+                       name, command.operand);
   }
-  std::vector<std::string> commands;
-  for (const CommandEntry& entry : kCommands) commands.emplace_back(entry.name);
-  return input_error("fsdp-run {}: expected {}, found {} words: '{}'{}", command.name,
+  return input_error("fsdp-run {}: expected {}, found {} words: '{}'{}", name,
                      wanted == 0 ? "no file" : "one " + std::string(command.operand), found.size(),
-                     joined(found, "' '"), did_you_mean(found.front(), commands));
+                     joined(found, "' '"), did_you_mean(found.front(), names_of<Command>()));
 }
 
-Status check_form(const CommandEntry& command, const Words& words) {
-  if (!words.form) return ok_status();
-  if (command.command != Command::kMakeTraining) {
-    return input_error("--form has no effect with fsdp-run {}", command.name);
+// The flags of the command line alone, in the order of the table; of each the last one counts.
+Status read_commands_flags(const CommandEntry& command, const Words& words, OptionReader& reader) {
+  for (const OptionEntry& entry : reader.table()) {
+    const auto said = std::find_if(words.flags.rbegin(), words.flags.rend(),
+                                   [&](const Flag& flag) { return flag.name == entry.name; });
+    if (entry.in_files || said == words.flags.rend()) continue;
+    if (!contains(entry.commands, command.command)) {
+      return no_effect_with(entry.name, command.command);
+    }
+    OFSDP_RETURN_IF_ERROR(reader.read(entry.name, said->text, Source::kFlag, "--" + entry.name));
   }
-  if (*words.form == "training_info" || *words.form == "graph") return ok_status();
-  return input_error("--form: expected one of training_info, graph, found '{}'", *words.form);
+  return ok_status();
 }
 
-Status check_command(const CommandEntry& command, const Words& words) {
-  const bool plans = command.command == Command::kPlan;
-  if (words.json && !plans && command.command != Command::kOps) {
-    return input_error("--json has no effect with fsdp-run {}", command.name);
-  }
-  if (!plans && (words.world || words.topology || words.html)) {
-    return input_error("--{} has no effect with fsdp-run {}",
-                       words.world      ? "world"
-                       : words.topology ? "topology"
-                                        : "html",
-                       command.name);
-  }
-  if (!plans && words.operations) {
-    return input_error("--operations has no effect with fsdp-run {}", command.name);
-  }
-  if (words.world && parse_integer(*words.world).value_or(0) < 1) {
-    return input_error("--world: expected a whole number of at least 1, found '{}'", *words.world);
-  }
-  const bool exports = command.command == Command::kExport;
-  if (!exports && (words.inference || words.verify || words.format)) {
-    return input_error("--{} has no effect with fsdp-run {}",
-                       words.inference ? "inference"
-                       : words.verify  ? "verify"
-                                       : "format",
-                       command.name);
-  }
-  if (words.format && *words.format != "onnx" && *words.format != "safetensors") {
-    return input_error("--format: expected one of onnx, safetensors, found '{}'", *words.format);
-  }
-  OFSDP_RETURN_IF_ERROR(check_form(command, words));
-  return check_operands(command, words);
-}
-
-// MODEL.yaml beside MODEL.onnx, when that is a file.
+// MODEL.yaml next to MODEL.onnx, when that is a file.
 Status read_model_yaml(const std::string& model, OptionReader& reader) {
   std::error_code ignored;
   std::filesystem::path beside(model);
@@ -216,40 +182,36 @@ bool takes_model(Command command) {
   return command == Command::kTrain || command == Command::kPlan || command == Command::kEval;
 }
 
-Result<Options> read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
-                             const std::optional<std::string>& omp_num_threads) {
+Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
+                    const std::optional<std::string>& omp_num_threads, ParsedCommand& parsed) {
   std::string model = words.operands.empty() ? std::string() : words.operands.front();
   std::optional<OrtSettings> artifacts;
   if (takes_model(command.command) && is_ort_folder(model)) {
     OFSDP_ASSIGN_OR_RETURN(artifacts, read_ort_settings(model, reader));
     model = artifacts->paths.training;
+    parsed.origin.artifacts = artifacts->folder;
+    if (artifacts->optimizer) {
+      parsed.origin.transformers_adamw = artifacts->optimizer->transformers;
+      parsed.origin.bias_correction = artifacts->optimizer->bias_correction;
+    }
   }
   if (!model.empty() && command.command != Command::kCheckPlugin)
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
-  if (words.config) {
-    OFSDP_RETURN_IF_ERROR(read_config(*words.config, Source::kConfigFile, reader));
+  const auto config = std::ranges::find(words.flags, "config", &Flag::name);
+  if (config != words.flags.end()) {
+    OFSDP_RETURN_IF_ERROR(read_config(reader.config(), Source::kConfigFile, reader));
   }
   for (const Flag& flag : words.flags) {
+    const OptionEntry* entry = find_entry(reader.table(), flag.name);
+    if (entry != nullptr && !entry->in_files) continue;
     OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
   }
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
-  OFSDP_ASSIGN_OR_RETURN(Options options, reader.finish(command.command, omp_num_threads));
-  if (!options.make_plugin.empty() && command.command != Command::kPlan) {
-    return input_error("--make-plugin has no effect with fsdp-run {}", command.name);
-  }
-  options.model = model;
-  if (artifacts) OFSDP_RETURN_IF_ERROR(settle_ort(*artifacts, options));
-  options.config = words.config.value_or("");
-  options.json = words.json;
-  options.inference = words.inference;
-  options.verify = words.verify;
-  options.format = words.format.value_or(options.format);
-  options.form = words.form.value_or(options.form);
-  if (words.world) options.report.world = parse_integer(*words.world);
-  options.report.topology = words.topology.value_or("");
-  options.report.operations = words.operations;
-  options.report.html = words.html.value_or("");
-  return options;
+  OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
+  parsed.options.model = model;
+  parsed.origin.overriding = reader.overriding();
+  parsed.warnings = reader.warnings();
+  return artifacts ? check_ort_options(*artifacts, parsed.options) : ok_status();
 }
 
 }  // namespace
@@ -258,11 +220,24 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
   OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, reader.table()).scan());
-  if (words.help) return ParsedCommand{help_text(), {}, {}};
+  ParsedCommand parsed;
+  parsed.options.help = std::ranges::count(words.flags, "help", &Flag::name) > 0;
+  if (parsed.options.help) return parsed;
   const CommandEntry& command = take_command(words);
-  OFSDP_RETURN_IF_ERROR(check_command(command, words));
-  OFSDP_ASSIGN_OR_RETURN(Options options, read_sources(command, words, reader, omp_num_threads));
-  return ParsedCommand{std::nullopt, std::move(options), reader.warnings()};
+  OFSDP_RETURN_IF_ERROR(read_commands_flags(command, words, reader));
+  OFSDP_RETURN_IF_ERROR(check_operands(command, words));
+  OFSDP_RETURN_IF_ERROR(read_sources(command, words, reader, omp_num_threads, parsed));
+  return parsed;
+}
+
+std::string help_text() {
+  std::string text;
+  for (const CommandEntry& command : kCommands) text += command.usage;
+  return text +
+         "\nFlags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
+         "beside\nMODEL.onnx, which beats the defaults. Options; the default value comes "
+         "first:\n\n" +
+         help_of_options();
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {

@@ -1,12 +1,12 @@
 // The command line of fsdp-run, and with it the files it names: flags beat `--config FILE`, which
-// beats MODEL.yaml beside MODEL.onnx (same stem), which beats the defaults. Reads those files, no
+// beats MODEL.yaml next to MODEL.onnx (same stem), which beats the defaults. Reads those files, no
 // others.
 //
 // A table-driven reader of its own instead of CLI11: flags, YAML keys, help and printed
 // configuration share one list (option_table.h), and an error is one line with flag, expected and
 // found.
-// `--name value`, `--name=value`; a switch stands alone or with on/off; `--` ends the options; what
-// is said twice counts as said last, except for repeated options.
+// `--name value`, `--name=value`; a switch stands alone or with on/off; `--` ends the options. Of a
+// flag that is given twice the last one counts, except for repeated options.
 //
 // Ownership: values. Threads: one (the environment is read). Errors: kInput, one line.
 #pragma once
@@ -21,10 +21,12 @@
 namespace ofsdp::cli {
 
 struct ParsedCommand {
-  std::optional<std::string> help_text;  // asked for: print it to stdout, exit 0, do nothing else
-  Options options;
+  Options options;  // with `help` alone: print help_text to stdout, exit 0, do nothing else
+  ModelOrigin origin;
   std::vector<std::string> warnings;  // for stderr, once a run
 };
+
+std::string help_text();
 
 // argv[0] is the program. OMP_NUM_THREADS is read from the environment.
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);

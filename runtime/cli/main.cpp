@@ -47,6 +47,8 @@ int report(const Status& status) {
   return exit_status(status);
 }
 
+int exit_with(const Status& status) { return status.ok() ? 0 : report(status); }
+
 // The first rank to fail prints; the others end with its status.
 int report_rank(const Status& status, Communicator& communicator) {
   if (status.kind() != ErrorKind::kPeer && communicator.fail(status)) return report(status);
@@ -54,16 +56,19 @@ int report_rank(const Status& status, Communicator& communicator) {
   return agreed != 0 ? agreed : 1;
 }
 
-Status train(Options options, const RankIdentity& identity, Communicator& communicator,
+Status train(const ParsedCommand& command, const RankIdentity& identity, Communicator& communicator,
              MemoryLedger& ledger) {
-  if (identity.rank == 0) options.effective = effective_config(options, identity.world);
-  OFSDP_RETURN_IF_ERROR(apply_restart(options, identity.world));
+  const std::string configuration =
+      identity.rank == 0 ? effective_config(command.options, identity.world) : "";
+  OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
-  return run_session(options, plugins.registry, plugins.optimizers, communicator, ledger);
+  return run_session(options, command.origin, configuration, plugins.registry, plugins.optimizers,
+                     communicator, ledger);
 }
 
-int run_rank(const Options& options, const RankIdentity& identity) {
+int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
+  const Options& options = command.options;
   set_pool_threads(
       static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
@@ -73,13 +78,14 @@ int run_rank(const Options& options, const RankIdentity& identity) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  Status status = train(options, identity, **communicator, ledger);
+  Status status = train(command, identity, **communicator, ledger);
   if (!status.ok()) return report_rank(status, **communicator);
   (*communicator)->leave();
   return 0;
 }
 
-// Of a topology nobody knows whether its ranks, which may be GPUs, have memory in common.
+// A topology file does not say whether ranks share memory (they may be GPUs), so assume they do
+// not.
 Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
                                                    const std::optional<RankIdentity>& identity,
                                                    int world) {
@@ -93,7 +99,8 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
 }
 
 // Ranks of which only this one is there.
-int run_plan(const Options& options, const std::optional<RankIdentity>& identity) {
+int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
+  const Options& options = command.options;
   const int64_t asked_for = options.launch.nproc_per_node * options.launch.nnodes;
   const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
@@ -104,9 +111,8 @@ int run_plan(const Options& options, const std::optional<RankIdentity>& identity
   if (!communicator.ok()) return report(communicator.error());
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
-  const Status status =
-      run_session(options, plugins->registry, plugins->optimizers, **communicator, ledger);
-  return status.ok() ? 0 : report(status);
+  return exit_with(run_session(options, command.origin, "", plugins->registry, plugins->optimizers,
+                               **communicator, ledger));
 }
 
 // plan --make-plugin
@@ -137,27 +143,21 @@ int check(const Options& options) {
 }
 
 // The commands that neither train nor plan.
-int run_alone(const Options& options) {
+int run_alone(const ParsedCommand& command) {
+  const Options& options = command.options;
   if (options.command == Command::kConfig) {
     const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-    const Status status = ask_configuration(options, std::cin, terminal);
-    return status.ok() ? 0 : report(status);
+    return exit_with(ask_configuration(options, std::cin, terminal));
   }
   if (options.command == Command::kCheckPlugin) return check(options);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
-  if (!options.make_plugin.empty()) {
-    const Status status = make_plugin(options, plugins->registry);
-    return status.ok() ? 0 : report(status);
-  }
+  const Registry& registry = plugins->registry;
+  if (!options.make_plugin.empty()) return exit_with(make_plugin(options, registry));
   if (options.command == Command::kMakeTraining) {
-    const Status status = make_training(options, plugins->registry);
-    return status.ok() ? 0 : report(status);
+    return exit_with(make_training(options, command.origin, registry));
   }
-  if (options.command == Command::kExport) {
-    const Status status = export_checkpoint(options, plugins->registry);
-    return status.ok() ? 0 : report(status);
-  }
+  if (options.command == Command::kExport) return exit_with(export_checkpoint(options, registry));
   std::fputs(operator_table(*plugins, options.json).c_str(), stdout);
   return 0;
 }
@@ -219,20 +219,20 @@ int run(int argc, char** argv) {
   const bool first = !identity.ok() || !*identity || (**identity).rank == 0;
   if (!parsed.ok()) return first ? report(parsed.error()) : exit_status(parsed.error());
   if (!identity.ok()) return report(identity.error());
-  if (parsed->help_text) {
-    if (first) std::fputs(parsed->help_text->c_str(), stdout);
+  if (parsed->options.help) {
+    if (first) std::fputs(help_text().c_str(), stdout);
     return 0;
   }
   const Options& options = parsed->options;
   const bool starts = starts_ranks(options, *identity);
   if (first && !starts) warn(parsed->warnings);
-  if (runs_alone(options)) return run_alone(options);
-  if (options.command == Command::kPlan && first) return run_plan(options, *identity);
+  if (runs_alone(options)) return run_alone(*parsed);
+  if (options.command == Command::kPlan && first) return run_plan(*parsed, *identity);
   if (options.command == Command::kPlan) return 0;
   if (starts) return launch(options, argv);
-  if (!*identity) return run_rank(options, RankIdentity{});
+  if (!*identity) return run_rank(*parsed, RankIdentity{});
   warn_of_no_launcher(options.launch, **identity);
-  return run_rank(options, **identity);
+  return run_rank(*parsed, **identity);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::string cpu_kernels(const OpDef& op) {
   return format_text("{}", joined(names, ", "));
 }
 
-// Those of a plug-in that has them.
+// The kernels of a plug-in that has them.
 std::string cuda_kernels(const LoadedPlugins& plugins, const OpDef& op) {
   for (const PluginOperatorPtr& p : plugins.operators) {
     if (p->full_name() != op.full_name() || p->def.cuda_forward == nullptr) continue;

@@ -34,7 +34,7 @@ Status write_training_info(const Options& options, const ModelSetup& setup) {
 Status write_graph(const Options& options, const ModelSetup& setup) {
   const std::string& path = options.files.output;
   OFSDP_RETURN_IF_ERROR(check_output_path(path, setup.file));
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.source->gradient_graph(options.batch.batch_size));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.source->gradient_graph(setup.batch.batch_size));
   std::map<ValueId, std::string> names{{graph.loss, graph.value(graph.loss).name}};
   graph.outputs = {graph.loss};
   for (const Parameter& p : graph.parameters) {
@@ -45,24 +45,24 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   }
   for (const ValueId id : graph.inputs) names[id] = graph.value(id).name;
   OFSDP_ASSIGN_OR_RETURN(const std::string bytes, graph_model(graph, setup.file, names));
-  OFSDP_RETURN_IF_ERROR(write_whole(
-      path, [&](const std::string& temporary) { return append(temporary, bytes); }));
+  OFSDP_RETURN_IF_ERROR(
+      write_whole(path, [&](const std::string& temporary) { return append(temporary, bytes); }));
   std::printf("wrote %s: the loss '%s' and %zu gradients, for batches of %ld\n", path.c_str(),
               names.at(graph.loss).c_str(), graph.outputs.size() - 1,
-              static_cast<long>(options.batch.batch_size));
+              static_cast<long>(setup.batch.batch_size));
   return {};
 }
 
 }  // namespace
 
-Status make_training(Options options, const Registry& registry) {
+Status make_training(const Options& options, const ModelOrigin& origin, const Registry& registry) {
   if (options.files.output.empty()) {
     return input_error("fsdp-run make-training: expected -o OUT.onnx, found none");
   }
   MemoryLedger ledger;
   const auto communicator = make_absent_ranks(1, 1, true);
   OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
-                         ModelSetup::make(options, registry, *communicator, ledger));
+                         ModelSetup::make(options, origin, registry, *communicator, ledger));
   return options.form == "graph" ? write_graph(options, setup)
                                  : write_training_info(options, setup);
 }

@@ -14,6 +14,6 @@
 
 namespace ofsdp::runtime {
 
-Status make_training(Options options, const Registry& registry);
+Status make_training(const Options& options, const ModelOrigin& origin, const Registry& registry);
 
 }  // namespace ofsdp::runtime

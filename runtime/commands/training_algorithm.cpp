@@ -95,7 +95,7 @@ Status check_rate(const Options& options) {
         "--clip-grad-norm: the norm of all gradients has no place in an update of each; say it "
         "when training");
   }
-  if (s.kind == ScheduleKind::kStep && s.unit == ScheduleUnit::kEpoch) {
+  if (s.kind == ScheduleKind::kStep && s.unit == StepUnit::kEpoch) {
     return input_error("--schedule-unit epoch: a training_info counts updates: expected step");
   }
   const bool ends = s.kind != ScheduleKind::kConstant && s.kind != ScheduleKind::kStep;

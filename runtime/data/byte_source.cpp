@@ -14,9 +14,9 @@ Result<ByteSource> ByteSource::open(const std::string& path) {
   ByteSource source;
   source.path_ = path;
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
-  source.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  source.fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
-  if (source.fd_ < 0 || fstat(source.fd_, &info) != 0) {
+  if (!source.fd_.valid() || fstat(source.fd_.get(), &info) != 0) {
     return input_error("{}: cannot be opened: {}", path, std::strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return input_error("{}: expected a file, found something else", path);
@@ -32,22 +32,8 @@ ByteSource ByteSource::memory(std::string path, std::span<const std::byte> bytes
   return source;
 }
 
-ByteSource::ByteSource(ByteSource&& other) noexcept { *this = std::move(other); }
-
-ByteSource& ByteSource::operator=(ByteSource&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
-  std::swap(memory_, other.memory_);
-  return *this;
-}
-
-ByteSource::~ByteSource() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Status ByteSource::read(uint64_t offset, std::span<std::byte> dst) const {
-  if (fd_ >= 0) return read_file(offset, dst);
+  if (fd_.valid()) return read_file(offset, dst);
   if (dst.empty()) return ok_status();
   OFSDP_CHECK(offset + dst.size() <= size_, "{}: {} + {} of {} bytes", path_, offset, dst.size(),
               size_);
@@ -57,7 +43,7 @@ Status ByteSource::read(uint64_t offset, std::span<std::byte> dst) const {
 
 Status ByteSource::read_file(uint64_t offset, std::span<std::byte> dst) const {
   while (!dst.empty()) {
-    const ssize_t got = pread(fd_, dst.data(), dst.size(), static_cast<off_t>(offset));
+    const ssize_t got = pread(fd_.get(), dst.data(), dst.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fault("{}: reading at byte {}: {}", path_, offset, std::strerror(errno));
     if (got == 0) {

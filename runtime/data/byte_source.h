@@ -1,4 +1,4 @@
-// ByteSource: where a column's bytes come from: a file, or memory that holds an inflated one.
+// ByteSource: the bytes of a column, in a file, or in memory that holds an inflated one.
 //
 // Files are read by pread, never mapped: a file that shrinks under us is an error and no SIGBUS,
 // and the page cache stays the kernel's (it would count in this process's memory if it were
@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-#include "kernels/base/status.h"
+#include "kernels/base/posix_file.h"
 
 namespace ofsdp::runtime {
 
@@ -21,11 +21,6 @@ class ByteSource {
  public:
   static Result<ByteSource> open(const std::string& path);
   static ByteSource memory(std::string path, std::span<const std::byte> bytes);
-
-  ByteSource() = default;
-  ByteSource(ByteSource&& other) noexcept;
-  ByteSource& operator=(ByteSource&& other) noexcept;
-  ~ByteSource();
 
   // All of `dst` from `offset`, or an error; does not allocate when it succeeds.
   Status read(uint64_t offset, std::span<std::byte> dst) const;
@@ -37,7 +32,7 @@ class ByteSource {
 
   std::string path_;
   uint64_t size_ = 0;
-  int fd_ = -1;
+  UniqueFd fd_;
   const std::byte* memory_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// ColumnFile: one column's file, opened: what a row is and where its bytes lie.
+// ColumnFile: one column's file, opened: the layout of its rows, and their bytes.
 //
 // Kinds, told by the name: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin (flat
 // tokens), and everything else must be IDX (the format of MNIST; big-endian). An .npy or IDX file
@@ -49,7 +49,7 @@ class ColumnFile {
 Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byte> prefix);
 Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byte> prefix);
 // Tokens have no header: rows follow from the length. The dtype, where the specification has none,
-// is told from the bytes; see [Note: width of tokens] in token_file.cpp.
+// is told from the bytes; see [Note: width of tokens] in column_formats.cpp.
 Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& source);
 
 // The layout of `dims` (first axis: samples) of which the header said so; checks for overflow, zero

@@ -4,7 +4,7 @@
 // float16 and float64 become float32, uint8 becomes float32 by a table of 256 values. Anything else
 // has no Converter.
 //
-// Ownership: values. Threads: any; `run` changes nothing. Nothing allocates in `run`.
+// `run` changes nothing. Nothing allocates in `run`.
 #pragma once
 
 #include <cstddef>

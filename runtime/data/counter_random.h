@@ -2,7 +2,7 @@
 // value at any time. Built from the finalizer of splitmix64 (Steele, Lea, Flood 2014), which passes
 // BigCrush as a counter generator.
 //
-// Ownership: values. Threads: any. Errors: none.
+// Errors: none.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `--data` and `--eval-data` say: which file feeds which column, and how its bytes are read.
+// DataSpec: the values of `--data` and `--eval-data`: the file of each column, and how to read it.
 //
 // A value is a folder (columns are its NAME.npy; `eval/` inside holds the evaluation columns), a
 // YAML file with `train:` and `eval:` mappings of columns, or the word `synthetic`. The mapping may
@@ -6,7 +6,7 @@
 // paths are relative to the YAML file. Nothing is opened but the folder and the YAML itself: column
 // files are opened by Dataset, which knows what the graph wants.
 //
-// Ownership: values. Threads: any. Errors: kInput naming the file (and line) or the flag, what was
+// Errors: kInput naming the file (and line) or the flag, what was
 // expected and what was found; unknown keys with the nearest known one.
 #pragma once
 

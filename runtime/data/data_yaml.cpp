@@ -11,7 +11,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Where a node stands, for messages: "mnist.yaml:3: train.input".
+// The place of a node, for messages: "mnist.yaml:3: train.input".
 struct Place {
   std::string origin;
   std::string path;

@@ -139,7 +139,7 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   return ok_status();
 }
 
-// `rows` rows that lie behind one another in the file.
+// Reads `rows` rows that follow one another in the file.
 Status Dataset::read_range(int column, int64_t sample, int64_t rows, std::byte* dst) {
   const Column& from = file_of(column);
   const Converter& converter = bindings_[static_cast<size_t>(column)].converter;

@@ -99,7 +99,7 @@ Result<size_t> inflate_prefix(const ByteSource& source, std::span<std::byte> dst
   Inflater inflater(source, dst.size());
   OFSDP_RETURN_IF_ERROR(inflater.start());
   Result<size_t> found = inflater.read(dst);
-  // Damage behind a whole header is inflate_all's to tell: only it knows how much there should be.
+  // inflate_all reports damage after a whole header: only it knows how much there should be.
   if (!found.ok() && inflater.produced() > 0) return inflater.produced();
   return found;
 }
@@ -108,7 +108,7 @@ Status inflate_all(const ByteSource& source, std::span<std::byte> dst) {
   Inflater inflater(source, dst.size());
   OFSDP_RETURN_IF_ERROR(inflater.start());
   OFSDP_ASSIGN_OR_RETURN(size_t found, inflater.read(dst));
-  // Reading on makes zlib compare the checksum behind the data, and counts what is too much.
+  // Reading on makes zlib compare the checksum after the data, and counts surplus bytes.
   std::vector<std::byte> rest(kBlock);
   for (size_t more = 1; more > 0; found += more) {
     OFSDP_ASSIGN_OR_RETURN(more, inflater.read(rest));

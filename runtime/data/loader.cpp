@@ -2,8 +2,7 @@
 
 #include <pthread.h>
 
-#include <csignal>
-
+#include "kernels/base/signals_blocked.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::runtime {
@@ -15,16 +14,6 @@ size_t column_bytes(const BoundColumn& column, int64_t batch_size) {
 
 size_t index_bytes(int64_t batch_size) {
   return align_up(static_cast<size_t>(batch_size) * sizeof(int64_t), kTensorAlignment);
-}
-
-// Signals are for the main thread: the helper is started with all of them blocked.
-template <typename Start>
-void with_signals_blocked(Start start) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  start();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
@@ -41,7 +30,8 @@ Loader::Loader(RowSource& source, const Sampler& sampler, LabelRule labels,
   const size_t needed = staging_bytes(source, sampler.options().batch_size);
   OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
   lay_out(staging);
-  with_signals_blocked([this] { thread_ = std::thread([this] { run(); }); });
+  const AllSignalsBlocked blocked;  // signals are for the main thread
+  thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ofsdp-data");
 }
 
@@ -89,12 +79,10 @@ Result<const Batch*> Loader::next() {
     const Slot& slot = slots_[static_cast<size_t>(taken_++ % kStagingSlots)];
     return &slot.batch;
   }
-  if (!failure_.ok()) return take_failure();
+  // A copy, so that asking again gives the same error.
+  if (!failure_.ok()) return Status(failure_.kind(), failure_.message());
   return nullptr;
 }
-
-// A copy, so that asking again gives the same error.
-Status Loader::take_failure() { return {failure_.kind(), failure_.message()}; }
 
 void Loader::release() {
   {
@@ -122,7 +110,7 @@ void Loader::run() {
   }
 }
 
-// Holding the mutex. When start() has taken running_ away meanwhile, what was filled is dropped.
+// Holding the mutex. When start() has cleared running_ meanwhile, the filled slot is dropped.
 void Loader::finish_fill(Status status) {
   filling_ = false;
   if (!running_) return;

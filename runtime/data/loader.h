@@ -1,7 +1,7 @@
 // Loader: a helper thread that decodes micro-batches ahead of the step into staging slots.
 //
 // `start(begin, end)` sets it to work on the micro-batches of updates begin .. end-1; `next` then
-// gives them in order, and a null pointer behind the last; `release` hands the oldest taken one's
+// gives them in order, and a null pointer after the last; `release` hands the oldest taken one's
 // slot back. Two slots: one is read by the step while the other is filled. It may be started again
 // and again (evaluation runs); batches not taken are dropped then.
 //
@@ -65,7 +65,6 @@ class Loader {
   Status count_update(Slot& slot);
   Status read_column(Slot& slot, int column);
   Result<double> count(const Slot& slot) const;
-  Status take_failure();
 
   RowSource& source_;
   const Sampler& sampler_;

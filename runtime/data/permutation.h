@@ -6,7 +6,7 @@
 // walked until it lands inside (cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite
 // Domains", 2002). Every rank computes the same permutation from the same three numbers.
 //
-// Ownership: values. Threads: any. Errors: none; `size` is at least 1 and below 2^62.
+// Errors: none; `size` is at least 1 and below 2^62.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// RowSource: where batches come from: rows of columns by sample number. Files (Dataset) or made-up
+// RowSource: the source of batches: rows of columns by sample number. Files (Dataset) or made-up
 // numbers (SyntheticData); the loader knows no more than this.
 //
 // Threads: one at a time (an implementation may hold scratch). Ownership: `dst` is the caller's.
@@ -34,7 +34,7 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual int64_t samples() const = 0;  // kEndless: as many as one likes
   virtual std::span<const BoundColumn> columns() const = 0;
-  // The rows one behind the other; does not allocate when it succeeds.
+  // Writes the rows one after the other; does not allocate when it succeeds.
   virtual Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) = 0;
 };
 

@@ -17,7 +17,7 @@ int64_t updates_of(const SamplerOptions& options, int64_t samples) {
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   updates_ = updates_of(options, options.samples);
-  RunStart& start = options_.start;
+  ResumePoint& start = options_.start;
   first_ = updates_of(options, options.samples - std::min(start.sample, options.samples));
   if (first_ > 0) return;
   start = {start.update, start.epoch + 1, 0};  // nothing is left of that epoch
@@ -44,8 +44,8 @@ Result<Sampler> Sampler::make_evaluation(int64_t samples, int64_t batch_size, in
   return make(options);
 }
 
-RunStart Sampler::position(int64_t update) const {
-  const RunStart& start = options_.start;
+ResumePoint Sampler::position(int64_t update) const {
+  const ResumePoint& start = options_.start;
   const int64_t done = update - start.update;
   if (done < first_) return {update, start.epoch, start.sample + done * options_.global_batch()};
   const int64_t later = done - first_;
@@ -53,12 +53,12 @@ RunStart Sampler::position(int64_t update) const {
 }
 
 bool Sampler::ends_epochs(int64_t update, int64_t count) const {
-  const RunStart next = position(update);
+  const ResumePoint next = position(update);
   return next.sample == 0 && next.epoch > 0 && next.epoch % count == 0;
 }
 
 int64_t Sampler::updates_until(int64_t epoch) const {
-  const RunStart& start = options_.start;
+  const ResumePoint& start = options_.start;
   if (epoch <= start.epoch) return start.update;
   return start.update + first_ + (epoch - start.epoch - 1) * updates_;
 }

@@ -2,26 +2,26 @@
 //
 // Each epoch is a permutation of all samples from (seed, epoch); update s of the epoch takes the
 // next global_batch of them; position i of those goes to rank i mod ranks; the rank's share is cut
-// into micro-batches of at most batch_size, one behind the other. Every rank runs grad_accum
+// into micro-batches of at most batch_size, one after the other. Every rank runs grad_accum
 // micro-batches in every update, so that all take part in all collectives; in a short last batch
 // some have fewer samples or none. Endless data (kEndless samples) are one epoch in order.
 //
-// With `slices`, a global batch is cut into that many parts whose samples do not depend on the number
-// of ranks: slice j has positions j, j + slices, ..., and is micro-batch j / ranks of rank j % ranks.
+// With `slices`, a global batch is cut into that many parts whose samples do not depend on the
+// number of ranks: slice j has positions j, j + slices, ..., and is micro-batch j / ranks of rank j
+// % ranks.
 //
-// Updates count from 0 over the whole run. A resumed run starts at its `start`: the rest of that epoch
-// is cut into this run's global batches, so that with another one each sample of the epoch is still
-// used once. Evaluation is the same with the identity and
-// grad_accum 1. Ownership: values. Threads: any, as it is const. Errors: kInput for no samples, or
-// fewer than one global batch where short ones are dropped.
+// Updates count from 0 over the whole run. A resumed run starts at its `start`: the rest of that
+// epoch is cut into this run's global batches, so that with another one each sample of the epoch is
+// still used once. Evaluation is the same with the identity and grad_accum 1. Errors: kInput for no
+// samples, or fewer than one global batch where short ones are dropped.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "runtime/data/permutation.h"
+#include "runtime/data/resume_point.h"
 #include "runtime/data/row_source.h"
-#include "runtime/state/run_start.h"
 
 namespace ofsdp::runtime {
 
@@ -34,7 +34,7 @@ struct SamplerOptions {
   int64_t grad_accum = 1;
   int ranks = 1;
   int rank = 0;
-  RunStart start = {};
+  ResumePoint start = {};
   int64_t slices = 0;          // 0: the ranks' shares are cut
   int64_t sliced_samples = 0;  // of a global batch in slices
 
@@ -55,8 +55,8 @@ class Sampler {
   int64_t updates_until(int64_t epoch) const;  // the first update of it, not before the start
   // Whether `update` updates end an epoch whose number, from 1, is a multiple of `count`.
   bool ends_epochs(int64_t update, int64_t count) const;
-  // Where an update begins: its epoch and how many samples of that have been used.
-  RunStart position(int64_t update) const;
+  // The point where an update begins: its epoch and how many samples of that have been used.
+  ResumePoint position(int64_t update) const;
   int64_t global_size(int64_t update) const;  // samples of the update, all ranks together
   int64_t micro_size(int64_t update, int64_t micro) const;
   bool alike(int64_t update, int64_t micro) const;  // every rank's has as many samples

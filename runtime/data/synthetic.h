@@ -4,7 +4,7 @@
 // else, so any number of ranks sees the same samples. The session says of each column what its
 // numbers mean (an index of a Gather, a mask, labels, ...). Any floating type, integer or bool.
 //
-// Ownership: values. Threads: any. Errors: none. Nothing allocates in read_rows.
+// Errors: none. Nothing allocates in read_rows.
 #pragma once
 
 #include <vector>

@@ -13,7 +13,7 @@ double warmup_factor(const ScheduleOptions& options, int64_t step) {
 }
 
 double staircase(const ScheduleOptions& options, int64_t step, int64_t epoch) {
-  const int64_t k = options.unit == ScheduleUnit::kEpoch ? epoch : step - options.warmup_steps;
+  const int64_t k = options.unit == StepUnit::kEpoch ? epoch : step - options.warmup_steps;
   return std::pow(options.gamma, static_cast<double>(k / options.step_size));
 }
 

@@ -15,7 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/base/status.h"
+#include "kernels/base/posix_file.h"
+#include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
 
@@ -49,11 +50,6 @@ class MetricsWriter {
  public:
   enum class Mode { kTruncate, kAppend };  // a new run, a resumed run
 
-  MetricsWriter() = default;
-  MetricsWriter(MetricsWriter&& other) noexcept;
-  MetricsWriter& operator=(MetricsWriter&& other) noexcept;
-  ~MetricsWriter();
-
   // An empty path gives a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
 
@@ -62,9 +58,10 @@ class MetricsWriter {
   Status end(const EndRow& row);
 
  private:
+  Status close_line(LineBuffer& line);
   Status write_line(std::string_view line);
 
-  int fd_ = -1;
+  UniqueFd fd_;
   std::string path_;
 };
 

@@ -1,13 +1,13 @@
 #include "runtime/log/progress.h"
 
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
+
+#include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -15,35 +15,17 @@ namespace {
 constexpr std::chrono::milliseconds kRedraw(100);
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
-// Text in a buffer of its own; what does not fit is cut off.
-class Text {
- public:
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    const size_t room = buffer_.size() - size_;
-    const auto result =
-        fmt::format_to_n(buffer_.data() + size_, room, format, std::forward<Args>(args)...);
-    size_ += std::min(room, result.size);
-  }
-  void cut(size_t width) { size_ = std::min(size_, width); }
-  std::string_view view() const { return {buffer_.data(), size_}; }
-
- private:
-  std::array<char, 512> buffer_;
-  size_t size_ = 0;
-};
-
 double seconds_between(Progress::Clock::time_point from, Progress::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-void add_bar(Text& text, int64_t step, int64_t total) {
+void add_bar(LineBuffer& text, int64_t step, int64_t total) {
   constexpr int64_t kCells = 20;
   const int64_t full = std::min(kCells, step * kCells / total);
   text.add("[{:=<{}}{: <{}}] ", "", full, full < kCells ? ">" : "", kCells - full);
 }
 
-void add_time(Text& text, double seconds) {
+void add_time(LineBuffer& text, double seconds) {
   const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9));
   const int64_t hours = whole / 3600;
   const int64_t minutes = whole / 60 % 60;
@@ -88,7 +70,7 @@ bool Progress::is_due(int64_t step, Clock::time_point now) const {
 void Progress::draw(const StepRow& row, Clock::time_point now) {
   const int64_t total = options_.total_steps;
   const int64_t left = total - row.step;
-  Text text;
+  LineBuffer text;
   text.add("epoch {}  ", row.epoch + 1);
   if (!options_.terminal) text.add("step ");
   if (options_.terminal && total > 0) add_bar(text, row.step, total);
@@ -115,7 +97,7 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
 }
 
 void Progress::eval(const EvalRow& row) {
-  Text text;
+  LineBuffer text;
   text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
   if (row.accuracy) text.add("  accuracy {:.4f}", *row.accuracy);
   line(text.view());

@@ -1,4 +1,4 @@
-// What a run says on stdout while it trains; rank 0 alone. On a terminal one line is redrawn (at
+// Progress: lines on stdout while a run trains; rank 0 alone. On a terminal one line is redrawn (at
 // most ten times a second, cut to the terminal's width):
 //
 //   epoch 1  [=====>              ] 250/938  loss 0.4321  lr 0.001  5321 samples/s  eta 0:12
@@ -59,7 +59,7 @@ class Progress {
   Clock::time_point last_drawn_;
   int64_t samples_since_drawn_ = 0;
   bool drawn_ = false;   // at least one line or bar
-  bool bar_up_ = false;  // the cursor stands behind a bar
+  bool bar_up_ = false;  // the cursor is after a bar
 };
 
 }  // namespace ofsdp::runtime

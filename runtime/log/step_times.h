@@ -1,7 +1,8 @@
 // StepTimes: the median wall time of a step, in constant memory and without allocating in the loop.
 //
 // The first three steps (page faults, cold caches) are left out when there are more than six. Up to
-// `most_kept` times (an even number) the median is exact; beyond that every second one is kept, then every fourth, ...
+// `most_kept` times (an even number) the median is exact; beyond that every second one is kept,
+// then every fourth, ...
 //
 // Takes milliseconds. Ownership: owns its buffer, allocated at construction. Threads: one. Errors:
 // none.

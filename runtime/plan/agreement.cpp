@@ -31,7 +31,7 @@ std::string step_code_text(double code) {
 std::vector<double> step_codes(const RunPlan& plan) {
   std::vector<double> codes;
   for (const auto& [key, program] : plan.programs) {
-    if (key.batch != plan.train_sampler[0].options().batch_size) continue;
+    if (key.batch != plan.train_sampler->options().batch_size) continue;
     for (const Step& step : program.schedule.steps) {
       if (communicates(step)) codes.push_back(step_code(step, plan.plan));
     }

@@ -4,7 +4,8 @@
 // program (those of the full batch, which every rank plans), what communicates: kind, unit, and the
 // unit's size.
 //
-// Ownership: none. Threads: one. Errors: always kFault: with both ranks' steps, or that of an exchange.
+// Ownership: none. Threads: one. Errors: always kFault: with both ranks' steps, or that of an
+// exchange.
 #pragma once
 
 #include "fsdp/comm/communicator.h"

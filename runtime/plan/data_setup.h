@@ -24,7 +24,7 @@ struct DataSetup {
   std::unique_ptr<Dataset> eval;         // null: no evaluation data
   std::unique_ptr<RowSource> synthetic;  // after bind
 
-  RowSource& train_rows() { return train ? *train : *synthetic; }
+  RowSource& train_rows() const { return train ? *train : *synthetic; }
 };
 
 // Only reads the specification, so that columns have names.

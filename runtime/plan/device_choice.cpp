@@ -2,14 +2,55 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
-
-#include "runtime/plan/planning_device.h"
+#include <string_view>
 
 namespace ofsdp::runtime {
 namespace {
 
-// What a run asks for that only the CPU path has so far; empty: nothing.
+// Handles that nobody looks into.
+template <typename T>
+T* handle() {
+  static char there;
+  return reinterpret_cast<T*>(&there);
+}
+
+ofsdp_kernel* make_kernel(ofsdp_device*, const ofsdp_problem* problem, size_t* workspace) {
+  *workspace = 0;
+  const std::string_view op = problem->op;
+  const bool joined = op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics";
+  return joined ? nullptr : handle<ofsdp_kernel>();
+}
+
+ofsdp_device_table make_table() {
+  ofsdp_device_table table{};
+  table.version = OFSDP_DEVICE_VERSION;
+  table.size = sizeof(table);
+  table.missing = [](char* text, size_t) { text[0] = 0; };
+  table.open = [](int32_t, char*, size_t) { return handle<ofsdp_device>(); };
+  table.close = [](ofsdp_device*) {};
+  table.describe = [](ofsdp_device*, char* text, size_t bytes) {
+    std::snprintf(text, bytes, "a GPU that is not here");
+  };
+  table.error = [](ofsdp_device*) { return "it only plans"; };
+  table.make_stream = [](ofsdp_device*, int32_t) { return handle<ofsdp_stream>(); };
+  table.drop_stream = [](ofsdp_device*, ofsdp_stream*) {};
+  table.native_stream = [](ofsdp_device*, ofsdp_stream*) -> void* {
+    return handle<ofsdp_stream>();
+  };
+  table.allow = [](ofsdp_device*, uint32_t) { return 0; };
+  table.make_kernel = make_kernel;
+  table.drop_kernel = [](ofsdp_device*, ofsdp_kernel*) {};
+  return table;
+}
+
+const ofsdp_device_table& planning_table() {
+  static const ofsdp_device_table table = make_table();
+  return table;
+}
+
+// A request that only the CPU path fulfils so far; empty: none.
 std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
@@ -55,7 +96,8 @@ class Chooser {
         communicator_(communicator),
         must_(options.launch.device == DeviceChoice::kCuda) {}
 
-  // Of this rank. A plan takes the first GPU for any, and asks nothing about ranks that are not here.
+  // Chooses for this rank. A plan takes the first GPU for any rank, and asks nothing about ranks
+  // that are not here.
   Result<ChosenDevice> run() const {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
@@ -127,7 +169,7 @@ class Chooser {
   // For whoever plans on a host without a GPU.
   static Result<ChosenDevice> only_planned(const std::string& why) {
     ChosenDevice chosen;
-    OFSDP_ASSIGN_OR_RETURN(chosen.device, make_planning_device());
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, Device::open(planning_table(), 0));
     chosen.notice = format_text("device: {}: {}", chosen.device->description(), why);
     return chosen;
   }
@@ -148,6 +190,8 @@ class Chooser {
 };
 
 }  // namespace
+
+bool only_plans(const Device& device) { return &device.table() == &planning_table(); }
 
 Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator) {
   if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};

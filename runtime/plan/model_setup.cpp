@@ -11,16 +11,17 @@ namespace ofsdp::runtime {
 namespace {
 
 // A graph with a fixed leading axis has that number as its batch; any other request is an error.
-Status resolve_batch(Options& options, const Graph& graph, int world) {
+Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int world) {
   const int64_t fixed = fixed_batch(graph);
-  auto& given = options.batch.given;
+  BatchOptions given = options.batch;
   if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
     given.batch_size.value = fixed;
   }
-  OFSDP_RETURN_IF_ERROR(reconcile_batch(options, world));
-  if (fixed < 0 || options.batch.batch_size == fixed) return {};
-  return input_error("--batch-size {}: the batch axis of {} is fixed at {}",
-                     options.batch.batch_size, graph.file, fixed);
+  OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes,
+                         resolve_batch(given, options.launch.deterministic, world));
+  if (fixed < 0 || sizes.batch_size == fixed) return sizes;
+  return input_error("--batch-size {}: the batch axis of {} is fixed at {}", sizes.batch_size,
+                     graph.file, fixed);
 }
 
 // Returns the row of synthetic labels that fits the prediction.
@@ -39,14 +40,20 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
 
 class SetupMaker {
  public:
-  SetupMaker(Options& options, const Registry& registry, Communicator& communicator,
-             MemoryLedger& ledger)
-      : options_(options), registry_(registry), communicator_(communicator), ledger_(ledger) {}
+  SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
+             Communicator& communicator, MemoryLedger& ledger)
+      : options_(options),
+        origin_(origin),
+        registry_(registry),
+        communicator_(communicator),
+        ledger_(ledger),
+        loss_(options.loss),
+        train_(options.train) {}
 
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
     ModelSetup setup(std::move(source));
-    OFSDP_RETURN_IF_ERROR(resolve_batch(options_, setup.graph, communicator_.size()));
+    OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
     OFSDP_RETURN_IF_ERROR(open_columns(setup));
     OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
     OFSDP_RETURN_IF_ERROR(resolve_trained(setup));
@@ -56,12 +63,10 @@ class SetupMaker {
  private:
   Result<std::unique_ptr<TrainingSource>> open_source() {
     const Operators operators(registry_, &ort_operators());
-    if (!options_.artifacts.empty()) {
-      OFSDP_ASSIGN_OR_RETURN(auto source, open_ort_source(options_.artifacts, operators));
-      options_.optimizer.steps_done = source->steps_done();
-      return source;
+    if (!origin_.artifacts.empty()) {
+      return open_ort_source(origin_.artifacts, operators);
     }
-    const std::string& path = options_.weights.empty() ? options_.model : options_.weights;
+    const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
     std::optional<TrainingInfo> info;
     if (options_.training_info) {
@@ -77,32 +82,35 @@ class SetupMaker {
     if (info) {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
-    return open_plain_source(std::move(file), operators, {options_.freeze, options_.train});
+    return open_plain_source(std::move(file), operators, {options_.freeze, train_});
   }
 
   // The file says itself what is trained, and how.
   Status follow(const UpdateRules& rules) {
-    if (!options_.of_training.empty()) {
+    if (!origin_.overriding.empty()) {
       return input_error(
           "{}: {} has a training_info that says how it is trained (--training-info off leaves it "
           "aside)",
-          options_.of_training, options_.model);
+          origin_.overriding, options_.model);
     }
-    options_.loss.kind = LossKind::kOutput;
-    options_.loss.output = rules.loss;
-    options_.train = rules.trained;
+    loss_.kind = LossKind::kOutput;
+    loss_.output = rules.loss;
+    train_ = rules.trained;
     return {};
   }
 
   Status open_columns(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
-    const LossOptions& loss = options_.loss;
-    GraphSettings settings{.loss = {loss.kind, loss.output, loss.prediction, loss.labels,
-                                    loss.ignore_index, loss.label_smoothing},
+    GraphSettings settings{.loss = {.kind = loss_.kind,
+                                    .output = loss_.output,
+                                    .prediction = loss_.prediction,
+                                    .labels = loss_.labels,
+                                    .ignore_index = loss_.ignore_index,
+                                    .label_smoothing = loss_.label_smoothing},
                            .rows = {},
                            .param_dtype = options_.sharding.param_dtype};
     auto names = spec.train.names();
-    if (spec.synthetic) names = {loss.labels.empty() ? "labels" : loss.labels};
+    if (spec.synthetic) names = {loss_.labels.empty() ? "labels" : loss_.labels};
     OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_labels(setup.graph, settings.loss, names));
     const std::string label = label_column(setup.graph, settings.loss);
     OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, label,
@@ -115,7 +123,7 @@ class SetupMaker {
   }
 
   Status resolve_setup_loss(ModelSetup& setup) {
-    const int64_t batch = options_.batch.batch_size;
+    const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
     OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_loss(graph, settings.loss));
@@ -128,7 +136,7 @@ class SetupMaker {
   }
 
   Status resolve_trained(ModelSetup& setup) {
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(options_.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(setup.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
     setup.source->set_symbolic(std::move(reached));
     if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
@@ -172,17 +180,22 @@ class SetupMaker {
     return {};
   }
 
-  Options& options_;
+  const Options& options_;
+  const ModelOrigin& origin_;
   const Registry& registry_;
   Communicator& communicator_;
   MemoryLedger& ledger_;
+  // As given, or as a training_info says:
+  LossOptions loss_;
+  std::vector<std::string> train_;
 };
 
 }  // namespace
 
-Result<ModelSetup> ModelSetup::make(Options& options, const Registry& registry,
-                                    Communicator& communicator, MemoryLedger& ledger) {
-  return SetupMaker(options, registry, communicator, ledger).run();
+Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
+                                    const Registry& registry, Communicator& communicator,
+                                    MemoryLedger& ledger) {
+  return SetupMaker(options, origin, registry, communicator, ledger).run();
 }
 
 }  // namespace ofsdp::runtime

@@ -16,10 +16,10 @@ struct ModelSetup {
   explicit ModelSetup(std::unique_ptr<TrainingSource> opened)
       : source(std::move(opened)), file(source->file()), graph(source->symbolic()) {}
 
-  // Imports the model, opens the data, resolves loss and trained set, and options.batch for the
-  // number of ranks.
-  static Result<ModelSetup> make(Options& options, const Registry& registry,
-                                 Communicator& communicator, MemoryLedger& ledger);
+  // Imports the model, opens the data, resolves loss and trained set, and the batch of the ranks.
+  static Result<ModelSetup> make(const Options& options, const ModelOrigin& origin,
+                                 const Registry& registry, Communicator& communicator,
+                                 MemoryLedger& ledger);
 
   Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
@@ -29,6 +29,7 @@ struct ModelSetup {
   const Graph& graph;    // symbolic; its parameters say what is trained
   LossCount count;
   DataSetup data;
+  BatchSizes batch;  // of the world
 };
 
 }  // namespace ofsdp::runtime

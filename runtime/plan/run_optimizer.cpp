@@ -9,15 +9,11 @@
 namespace ofsdp::runtime {
 namespace {
 
-std::string optimizer_name(const OptimizerOptions& options) {
+std::string optimizer_name(const RunSettings& settings) {
+  const OptimizerOptions& options = settings.options.optimizer;
   if (options.kind == OptimizerKind::kPlugin) return "plugin:" + options.plugin;
-  const bool transformers = options.kind == OptimizerKind::kAdamW && options.transformers;
-  if (transformers) return "adamw_transformers";
-  constexpr const char* kNames[] = {
-#define OPTIMIZER(name, Update, ...) #name,
-#include "kernels/optimizers/optimizers.inc"
-  };
-  return kNames[static_cast<size_t>(options.kind)];
+  const bool transformers = options.kind == OptimizerKind::kAdamW && settings.transformers_adamw;
+  return transformers ? "adamw_transformers" : std::string(name_of(options.kind));
 }
 
 void follow_rules(const UpdateRules& rules, const Graph& graph, RunPlan& run) {
@@ -31,17 +27,23 @@ void follow_rules(const UpdateRules& rules, const Graph& graph, RunPlan& run) {
 
 }  // namespace
 
-Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup,
+Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
                         const std::vector<OptimizerDef>& optimizers, RunPlan& run) {
-  run.settings = {options.weight_decay, options.momentum,       options.nesterov,
-                  options.beta1,        options.beta2,          options.eps,
-                  options.rho,          options.bias_correction};
+  const OptimizerOptions& options = settings.options.optimizer;
+  run.settings = {.weight_decay = options.weight_decay,
+                  .momentum = options.momentum,
+                  .nesterov = options.nesterov,
+                  .beta1 = options.beta1,
+                  .beta2 = options.beta2,
+                  .eps = options.eps,
+                  .rho = options.rho,
+                  .bias_correction = settings.bias_correction};
   if (const UpdateRules* rules = setup.source->updates()) {
     run.optimizer = setup.source->optimizer();
     follow_rules(*rules, setup.graph, run);
     return {};
   }
-  const std::string name = optimizer_name(options);
+  const std::string name = optimizer_name(settings);
   for (const OptimizerDef& def : optimizers) {
     if (def.name == name) run.optimizer = &def;
   }
@@ -85,7 +87,7 @@ Result<std::vector<std::pair<int, int64_t>>> stretches(const ModelSetup& setup, 
 
 }  // namespace
 
-Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
+Status plan_device_rules(const ModelSetup& setup, int rank, RunPlan& run) {
   const bool on_device = run.device != nullptr && run.plan.offload == CpuOffload::kNone;
   if (setup.source->updates() == nullptr || !on_device) return {};
   if (run.plan.param_dtype == DType::kFloat16) {

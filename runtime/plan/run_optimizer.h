@@ -1,5 +1,5 @@
-// Which optimizer a run has, with which numbers, and what of it each parameter has: weight decay, or
-// the rule of a model with a training_info.
+// Chooses the optimizer of a run, its numbers, and for each parameter its weight decay, or the rule
+// of a model with a training_info.
 //
 // Ownership: fills in `run`, whose optimizer points into `optimizers` or the source. Threads: any.
 // Errors: kInput naming the flag.
@@ -9,14 +9,14 @@
 
 namespace ofsdp::runtime {
 
-Status settle_optimizer(const OptimizerOptions& options, const ModelSetup& setup,
+Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
                         const std::vector<OptimizerDef>& optimizers, RunPlan& run);
 
-// What a device needs to follow a training_info itself: `run` has its units. kInput for a node without
+// Plans how a device follows a training_info itself: `run` has its units. kInput for a node without
 // a kernel of the device.
-Status settle_device_rules(const ModelSetup& setup, int rank, RunPlan& run);
+Status plan_device_rules(const ModelSetup& setup, int rank, RunPlan& run);
 
-// Which parameters of the graph have weight decay. kInput for a pattern that matches none.
+// Returns which parameters of the graph have weight decay. kInput for a pattern that matches none.
 Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
 
 }  // namespace ofsdp::runtime

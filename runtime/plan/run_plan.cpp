@@ -7,18 +7,36 @@
 #include "runtime/data/loader.h"
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
-#include "runtime/plan/run_samplers.h"
+#include "runtime/plan/saved_slices.h"
 #include "runtime/program/device_slices.h"
-#include "runtime/state/checkpoint_state.h"
 
 namespace ofsdp::runtime {
 namespace {
 
+// A graph with a fixed batch axis cannot take a short last batch.
+Status check_fixed_batch(const Graph& graph, const RunPlan& plan) {
+  const int64_t fixed = fixed_batch(graph);
+  if (fixed < 0) return {};
+  auto check = [&](const Sampler& sampler, const char* what) -> Status {
+    for (int64_t size : sampler.micro_batch_sizes_of_all_ranks()) {
+      if (size == 0 || size == fixed) continue;
+      return input_error(
+          "{}: {} samples in batches of {} leave one of {}, but the batch axis of {} is fixed "
+          "at {} (--drop-last leaves it out)",
+          what, sampler.options().samples, fixed, size, graph.file, fixed);
+    }
+    return {};
+  };
+  OFSDP_RETURN_IF_ERROR(check(*plan.train_sampler, "training data"));
+  return plan.eval_sampler ? check(*plan.eval_sampler, "evaluation data") : Status{};
+}
+
 class RunPlanner {
  public:
-  RunPlanner(const Options& options, const ModelSetup& setup, const Communicator& communicator,
+  RunPlanner(const RunSettings& settings, const ModelSetup& setup, const Communicator& communicator,
              const std::vector<OptimizerDef>& optimizers, std::shared_ptr<KernelCache> kernels)
-      : options_(options),
+      : settings_(settings),
+        options_(settings.options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
@@ -28,19 +46,43 @@ class RunPlanner {
   }
 
   Result<std::unique_ptr<RunPlan>> make() {
-    OFSDP_RETURN_IF_ERROR(settle_optimizer(options_.optimizer, setup_, optimizers_, *run_));
+    OFSDP_RETURN_IF_ERROR(choose_optimizer(settings_, setup_, optimizers_, *run_));
     OFSDP_RETURN_IF_ERROR(check_shard_size());
     OFSDP_RETURN_IF_ERROR(check_across_ranks());
-    OFSDP_RETURN_IF_ERROR(settle_samplers(options_, setup_, communicator_, *run_));
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(options_.batch.batch_size));
+    OFSDP_RETURN_IF_ERROR(make_samplers());
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
-    OFSDP_RETURN_IF_ERROR(settle_device_rules(setup_, communicator_.rank(), *run_));
-    OFSDP_RETURN_IF_ERROR(settle_recomputation(most_recomputation(segments(graph, run_->plan))));
+    OFSDP_RETURN_IF_ERROR(plan_device_rules(setup_, communicator_.rank(), *run_));
+    OFSDP_RETURN_IF_ERROR(choose_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
   }
 
  private:
+  Status make_samplers() {
+    const RunOptions& run = options_.run;
+    const BatchSizes& batch = settings_.batch;
+    const DataSetup& data = setup_.data;
+    OFSDP_ASSIGN_OR_RETURN(run_->train_sampler,
+                           Sampler::make({.samples = data.train ? data.train->samples() : kEndless,
+                                          .seed = run.seed,
+                                          .shuffle = run.shuffle,
+                                          .drop_last = run.drop_last,
+                                          .batch_size = batch.batch_size,
+                                          .grad_accum = batch.grad_accum,
+                                          .ranks = communicator_.size(),
+                                          .rank = communicator_.rank(),
+                                          .start = settings_.start,
+                                          .slices = batch.slices,
+                                          .sliced_samples = batch.global_batch_size}));
+    if (data.eval) {
+      OFSDP_ASSIGN_OR_RETURN(run_->eval_sampler,
+                             Sampler::make_evaluation(data.eval->samples(), batch.batch_size,
+                                                      communicator_.size(), communicator_.rank()));
+    }
+    return check_fixed_batch(setup_.graph, *run_);
+  }
+
   // Before the update: to clip, or to see that float16 gradients are finite.
   bool needs_norm() const {
     return options_.optimizer.clip_grad_norm.has_value() ||
@@ -58,7 +100,7 @@ class RunPlanner {
             .shard_size = static_cast<int>(shard_size()),
             .param_dtype = s.param_dtype,
             .reduce_dtype = s.reduce_dtype,
-            .across_ranks = options_.batch.slices > 0,
+            .across_ranks = settings_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
             .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
             .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
@@ -92,7 +134,7 @@ class RunPlanner {
   // Several hosts add partial sums, whose number depends on the hosts.
   Status check_across_ranks() const {
     const bool one_host = communicator_.ranks_in_common() == communicator_.size();
-    if (options_.batch.slices == 0 || one_host) return {};
+    if (settings_.batch.slices == 0 || one_host) return {};
     return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
                        communicator_.name());
   }
@@ -117,7 +159,7 @@ class RunPlanner {
   }
 
   // `auto`: the lowest level that fits.
-  Status settle_recomputation(int most) {
+  Status choose_recomputation(int most) {
     const Recompute how = options_.sharding.activation_checkpointing;
     if (how != Recompute::kAuto) return plan_programs(how == Recompute::kNone ? 0 : most);
     int low = 0, high = most;
@@ -148,14 +190,15 @@ class RunPlanner {
       graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
     }
     const ShardingOptions& s = options_.sharding;
-    const CompileOptions compile_options{key.training,
-                                         key.first_micro,
-                                         key.last_micro,
-                                         key.training && needs_norm(),
-                                         s.forward_prefetch,
-                                         s.backward_prefetch,
-                                         static_cast<int>(s.prefetch_depth.value_or(1)),
-                                         key.training && run_->optimizer->direction != nullptr};
+    const CompileOptions compile_options{
+        .training = key.training,
+        .first_micro = key.first_micro,
+        .last_micro = key.last_micro,
+        .clip = key.training && needs_norm(),
+        .forward_prefetch = s.forward_prefetch,
+        .backward_prefetch = s.backward_prefetch,
+        .prefetch_depth = static_cast<int>(s.prefetch_depth.value_or(1)),
+        .parameter_norms = key.training && run_->optimizer->direction != nullptr};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -163,30 +206,30 @@ class RunPlanner {
   }
 
   // The full batch is planned on every rank, whatever sizes it gets: ranks compare its collectives.
+  std::vector<int64_t> sizes_of(const Sampler& sampler) const {
+    std::vector<int64_t> sizes = sampler.micro_batch_sizes();
+    sizes.push_back(settings_.batch.batch_size);
+    std::erase(sizes, 0);
+    return sizes;
+  }
+
   Status plan_training() {
-    auto sizes = run_->train_sampler[0].micro_batch_sizes();
-    sizes.push_back(options_.batch.batch_size);
-    const int64_t accum = options_.batch.grad_accum;
-    for (int64_t size : sizes) {
-      if (size == 0) continue;
-      if (accum == 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, true, true}));
-      if (accum == 1) continue;
-      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, false}));
+    const int64_t accum = settings_.batch.grad_accum;
+    for (const int64_t size : sizes_of(*run_->train_sampler)) {
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, accum == 1}));
       if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
-      OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
+      if (accum > 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
     }
     const ProgramPlan& reference =
-        run_->programs.at({options_.batch.batch_size, true, accum == 1, true});
+        run_->programs.at({settings_.batch.batch_size, true, accum == 1, true});
     run_->slots = plan_gradient_slots(run_->plan, reference.schedule);
     return {};
   }
 
   Status plan_evaluation() {
-    if (run_->eval_sampler.empty()) return {};
-    auto sizes = run_->eval_sampler[0].micro_batch_sizes();
-    sizes.push_back(options_.batch.batch_size);
-    for (int64_t size : sizes) {
-      if (size > 0) OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
+    if (!run_->eval_sampler) return {};
+    for (const int64_t size : sizes_of(*run_->eval_sampler)) {
+      OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
     }
     return {};
   }
@@ -194,21 +237,20 @@ class RunPlanner {
   void plan_bytes() {
     RankMemoryNeeds needs;
     needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
-    needs.accumulate = options_.batch.grad_accum > 1;
+    needs.accumulate = settings_.batch.grad_accum > 1;
     needs.norm = needs_norm();
     needs.prefetch_depth = static_cast<int>(options_.sharding.prefetch_depth.value_or(1));
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);
       run_->kept.add(program, run_->plan);
-      if (key.batch == options_.batch.batch_size) {
+      if (key.batch == settings_.batch.batch_size) {
         run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
       }
     }
     needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weight
-    const int64_t batch = options_.batch.batch_size;
-    const RowSource* train =
-        setup_.data.train ? setup_.data.train.get() : setup_.data.synthetic.get();
-    needs.staging = align_up(Loader::staging_bytes(*train, batch), kTensorAlignment);
+    const int64_t batch = settings_.batch.batch_size;
+    needs.staging =
+        align_up(Loader::staging_bytes(setup_.data.train_rows(), batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
     size_t unpacked = 0;  // by the first rank of each host, for its ranks
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
@@ -245,13 +287,14 @@ class RunPlanner {
     }
     const bool norms =
         run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
-    DeviceIoPlan io = plan_device_io(most, options_.batch.batch_size, owned,
+    DeviceIoPlan io = plan_device_io(most, settings_.batch.batch_size, owned,
                                      norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
     if (run_->device_rules) run_->device_rules->add_to(io);
     if (run_->plan.across_ranks) add_slices(io, run_->plan);
     return io;
   }
 
+  const RunSettings& settings_;
   const Options& options_;
   const ModelSetup& setup_;
   const Communicator& communicator_;
@@ -261,11 +304,11 @@ class RunPlanner {
 
 }  // namespace
 
-Result<std::unique_ptr<RunPlan>> RunPlan::make(const Options& options, const ModelSetup& setup,
+Result<std::unique_ptr<RunPlan>> RunPlan::make(const RunSettings& settings, const ModelSetup& setup,
                                                const Communicator& communicator,
                                                const std::vector<OptimizerDef>& optimizers,
                                                std::shared_ptr<KernelCache> kernels) {
-  return RunPlanner(options, setup, communicator, optimizers, std::move(kernels)).make();
+  return RunPlanner(settings, setup, communicator, optimizers, std::move(kernels)).make();
 }
 
 LoweringContext lowering(const RunPlan& plan, int rank) {
@@ -279,6 +322,14 @@ bool is_carried(const RunPlan& plan, int parameter) {
     }
   }
   return false;
+}
+
+std::vector<const KeptPlan::Entry*> carried_entries(const RunPlan& plan) {
+  std::vector<const KeptPlan::Entry*> list;
+  for (const KeptPlan::Entry& entry : plan.kept.entries()) {
+    if (entry.parameter >= 0 && is_carried(plan, entry.parameter)) list.push_back(&entry);
+  }
+  return list;
 }
 
 std::string fused_line(const RunPlan& run) {

@@ -1,20 +1,21 @@
-// RunPlan: everything a run will execute and hold, settled before anything is allocated: the units,
+// RunPlan: everything a run will execute and hold, decided before anything is allocated: the units,
 // a program for every micro-batch that can occur (each size, each place in the accumulation,
 // evaluation), the gradient slots, the constants, and the bytes of every region. `fsdp-run plan`
-// prints it; RunState makes it real.
+// prints it; RankState makes it real.
 //
 // A plan over --memory-limit is made all the same: plan_choice.h refuses it.
 //
-// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; options that do not
-// fit the model).
+// Ownership: owns programs and kernels. Threads: one. Errors: kInput (no kernel; options that do
+// not fit the model).
 #pragma once
 
 #include "fsdp/plan/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
-#include "runtime/plan/model_setup.h"
-#include "runtime/program/lower.h"
+#include "runtime/plan/run_settings.h"
+#include "runtime/program/program.h"
+#include "runtime/program/rank_memory.h"
 
 namespace ofsdp::runtime {
 
@@ -31,9 +32,10 @@ struct RunPlan {
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
-  std::vector<int> rules;    // per parameter the rule of the source's update, or -1
-  std::vector<bool> decays;  // per parameter
-  std::vector<Sampler> train_sampler, eval_sampler;  // one, or none
+  std::vector<int> rules;                // per parameter the rule of the source's update, or -1
+  std::vector<bool> decays;              // per parameter
+  std::optional<Sampler> train_sampler;  // always there once planned
+  std::optional<Sampler> eval_sampler;
   std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen
   int recompute_level = 0;               // of the training graphs; see fsdp/plan/recompute.h
   std::map<ProgramKey, ProgramPlan> programs;
@@ -45,7 +47,7 @@ struct RunPlan {
   std::string choice;  // why this one, where --strategy auto chose; a line or empty
   uint64_t hash = 0;   // of everything that communicates; equal on all ranks
 
-  static Result<std::unique_ptr<RunPlan>> make(const Options& options, const ModelSetup& setup,
+  static Result<std::unique_ptr<RunPlan>> make(const RunSettings& settings, const ModelSetup& setup,
                                                const Communicator& communicator,
                                                const std::vector<OptimizerDef>& optimizers,
                                                std::shared_ptr<KernelCache> kernels = nullptr);
@@ -56,6 +58,8 @@ LoweringContext lowering(const RunPlan& plan, int rank);
 
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.
 bool is_carried(const RunPlan& plan, int parameter);
+// The constants-and-buffers entries of all such parameters.
+std::vector<const KeptPlan::Entry*> carried_entries(const RunPlan& plan);
 
 // "fused: attention 4, linear 25", of the training graph; empty without any.
 std::string fused_line(const RunPlan& plan);

@@ -65,8 +65,6 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-enum class BackwardPrefetch { kPre, kPost, kNone };
-
 struct CompileOptions {
   bool training = true;
   bool first_micro = true;  // of an update

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "runtime/plan/planning_device.h"
+#include "runtime/plan/device_choice.h"
 
 namespace ofsdp::runtime {
 namespace {

@@ -1,8 +1,8 @@
-// DevicePart: what `fsdp-run plan` says of a device beside units, bytes and schedule: where the bytes
-// lie, and for each program the stream of each step and the events between streams, which are the run's
+// DevicePart: the part of `fsdp-run plan` about a device: the memories that its bytes are in, and
+// for each program the stream of each step and the events between streams, which are the run's
 // (runtime/program/stream_plan.h). Nothing has measured devices, so there are no times.
 //
-// Pure. Ownership: values. Threads: any. Errors: none.
+// Pure. Errors: none.
 #pragma once
 
 #include <map>
@@ -20,14 +20,14 @@ struct DevicePart {
   std::map<const ProgramPlan*, StreamPlan> streams;
 };
 
-// Of rank 0.
+// The part of rank 0.
 DevicePart device_part(const RunPlan& run);
 
 std::string text(const DevicePart& part);
 // "streams: compute 20 steps, communication 5; 4 events; joined: epilogue 3".
 std::string streams_line(const DevicePart& part, const ProgramPlan& program);
-// Behind a step's line of the schedule: "  [communication; forks 1; waits 0; event 2]", or nothing for
-// a step of the compute stream without events.
+// The end of a step's line of the schedule: "  [communication; forks 1; waits 0; event 2]", or
+// nothing for a step of the compute stream without events.
 std::string stream_text(const StreamStep& step);
 const char* stream_name(Lane stream);
 

@@ -57,23 +57,11 @@ Json units_json(const PlanReport& report) {
 }
 
 Json memory_json(const PlanReport& report) {
-  const PeakShares& p = report.peak;
-  Json out{{"peak_bytes", report.plan->memory.planned_bytes()},
-           {"peak_node", p.node},
-           {"at_peak",
-            {{"parameters", p.parameters},
-             {"gradients", p.gradients},
-             {"optimizer_state", p.optimizer},
-             {"gathered_units", p.gathered},
-             {"activations", p.activations},
-             {"workspace", p.workspace},
-             {"constants", p.constants},
-             {"input", p.input},
-             {"checkpoint", p.checkpoint},
-             {"trace", p.trace},
-             {"unused", p.unused}}}};
-  if (report.device) out["at_peak"]["in_out"] = p.in_out;
-  return out;
+  Json shares;
+  for (const PeakShare& share : report.peak.shares) shares[share.key] = share.bytes;
+  return {{"peak_bytes", report.plan->memory.planned_bytes()},
+          {"peak_node", report.peak.node},
+          {"at_peak", shares}};
 }
 
 Json step_json(const ProgramPlan& program, const Step& step) {
@@ -93,7 +81,7 @@ Json step_json(const ProgramPlan& program, const Step& step) {
   return out;
 }
 
-// Of a device: its stream, and the events that are recorded and waited for.
+// Adds a device's stream, and the events that are recorded and waited for.
 void add_stream(const StreamStep& step, Json& to) {
   to["stream"] = stream_name(step.stream);
   if (step.forks >= 0) to["forks"] = step.forks;
@@ -140,22 +128,22 @@ Json program_json(const PlanReport& report, const ProgramReport& entry) {
 
 }  // namespace
 
-std::string to_json(const PlanReport& report, const Options& options) {
+std::string to_json(const PlanReport& report, const RunSettings& settings) {
   const Plan& plan = report.plan->plan;
   Json programs = Json::array();
   for (const ProgramReport& entry : report.programs) {
     programs.push_back(program_json(report, entry));
   }
-  Json all{{"model", options.model},
+  Json all{{"model", settings.options.model},
            {"strategy", strategy_name(plan.strategy)},
            {"world", plan.world},
            {"shard_size", plan.shard_size},
-           {"batch_size", options.batch.batch_size},
-           {"grad_accum", options.batch.grad_accum},
+           {"batch_size", settings.batch.batch_size},
+           {"grad_accum", settings.batch.grad_accum},
            {"dtypes",
             {{"param", dtype_name(plan.param_dtype)},
              {"reduce", dtype_name(plan.reduce_dtype)},
-             {"buffer", dtype_name(options.sharding.buffer_dtype)},
+             {"buffer", dtype_name(settings.options.sharding.buffer_dtype)},
              {"master", dtype_name(DType::kFloat32)}}},
            {"machine", machine_json(report)},
            {"units", units_json(report)},

@@ -32,17 +32,17 @@ std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
                      plan.units[static_cast<size_t>(step.index)].name);
 }
 
-Status check_world(const Topology& topology, const RunPlan& plan, const Options& options) {
+Status check_world(const Topology& topology, const RunPlan& plan, const RunSettings& settings) {
   if (topology.world() == plan.plan.world) return {};
   return input_error(
       "--topology {}: hosts times ranks_per_host is {}, but the plan is for {} ranks",
-      options.report.topology, topology.world(), plan.plan.world);
+      settings.options.report.topology, topology.world(), plan.plan.world);
 }
 
 void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& program,
-                 const Options& options) {
+                 const RunSettings& settings) {
   const RunPlan& run = *report.plan;
-  ProgramReport entry{&key, &program, times_an_update(key, options.batch), {}};
+  ProgramReport entry{&key, &program, times_an_update(key, settings.batch), {}};
   if (report.device) {
     report.programs.push_back(std::move(entry));
     return;
@@ -61,43 +61,43 @@ void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& p
 
 }  // namespace
 
-PeakShares peak_shares(const RunPlan& plan) {
+Peak peak_of(const RunPlan& plan) {
+  const RankMemoryPlan& m = plan.memory;
   const ProgramPlan& program = largest_program(plan);
-  PeakShares shares;
-  shares.parameters = plan.memory.parameter_bytes;
-  shares.optimizer = plan.memory.optimizer_bytes;
-  shares.gradients = plan.memory.gradient_bytes;
-  shares.gathered = program.memory.peak_gathered;
-  shares.activations = program.memory.peak_activations;
-  shares.workspace = program.memory.peak_workspace;
-  shares.constants = plan.memory.kept;
-  shares.input = plan.memory.staging + plan.memory.data;
-  shares.checkpoint = plan.memory.checkpoint;
-  shares.trace = plan.memory.trace;
-  shares.in_out = plan.memory.device_io + plan.memory.pinned_io;
+  Peak peak{{{"parameters", "parameters", m.parameter_bytes},
+             {"gradients", "gradients", m.gradient_bytes},
+             {"optimizer_state", "optimizer state", m.optimizer_bytes},
+             {"gathered_units", "gathered units", program.memory.peak_gathered},
+             {"activations", "activations", program.memory.peak_activations},
+             {"workspace", "workspace", program.memory.peak_workspace},
+             {"constants", "constants and frozen parameters", m.kept},
+             {"input", "input", m.staging + m.data},
+             {"checkpoint", "checkpoint copy", m.checkpoint},
+             {"trace", "trace", m.trace}},
+            ""};
+  if (plan.device != nullptr) {
+    peak.shares.push_back({"in_out", "in and out of the device", m.device_io + m.pinned_io});
+  }
   size_t sum = 0;
-  for (const size_t bytes : {shares.parameters, shares.optimizer, shares.gradients, shares.gathered,
-                             shares.activations, shares.workspace, shares.constants, shares.input,
-                             shares.checkpoint, shares.trace, shares.in_out}) {
-    sum += bytes;
-  }
-  OFSDP_CHECK(sum <= plan.memory.planned_bytes(), "{} bytes of {}", sum,
-              plan.memory.planned_bytes());
-  shares.unused = plan.memory.planned_bytes() - sum;
+  for (const PeakShare& share : peak.shares) sum += share.bytes;
+  OFSDP_CHECK(sum <= m.planned_bytes(), "{} bytes of {}", sum, m.planned_bytes());
+  // Unused are the rest of the arena at that moment, gaps between pieces, the rest of last pages.
+  peak.shares.push_back({"unused", "not used then", m.planned_bytes() - sum});
   if (program.memory.peak_step >= 0) {
-    shares.node = name_of_step(program, plan.plan, program.memory.peak_step);
+    peak.node = name_of_step(program, plan.plan, program.memory.peak_step);
   }
-  return shares;
+  return peak;
 }
 
-Result<PlanReport> make_report(const RunPlan& plan, const Options& options) {
+Result<PlanReport> make_report(const RunPlan& plan, const RunSettings& settings) {
   PlanReport report;
   report.plan = &plan;
-  report.peak = peak_shares(plan);
+  report.peak = peak_of(plan);
   report.exposed_of_unit.assign(plan.plan.units.size(), 0);
-  if (!options.report.topology.empty()) {
-    OFSDP_ASSIGN_OR_RETURN(report.machine.topology, read_topology(options.report.topology));
-    OFSDP_RETURN_IF_ERROR(check_world(*report.machine.topology, plan, options));
+  if (!settings.options.report.topology.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(report.machine.topology,
+                           read_topology(settings.options.report.topology));
+    OFSDP_RETURN_IF_ERROR(check_world(*report.machine.topology, plan, settings));
   }
   if (plan.device != nullptr) {
     report.device = device_part(plan);
@@ -105,7 +105,7 @@ Result<PlanReport> make_report(const RunPlan& plan, const Options& options) {
     OFSDP_ASSIGN_OR_RETURN(report.machine.kernels, measure_kernels(plan, kMeasureFor));
     OFSDP_ASSIGN_OR_RETURN(report.machine.rates, measure_rates(plan));
   }
-  for (const auto& [key, program] : plan.programs) add_program(report, key, program, options);
+  for (const auto& [key, program] : plan.programs) add_program(report, key, program, settings);
   return report;
 }
 

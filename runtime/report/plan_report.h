@@ -1,11 +1,11 @@
 // PlanReport: what `fsdp-run plan` says: units, memory at the peak by kind, and the schedule with
 // predicted times, as text, JSON (docs/plan.md) or one HTML page that needs no network.
 //
-// Of a device there are bytes, streams and events, and no seconds (device_part.h).
+// A device has bytes, streams and events, and no seconds (device_part.h).
 //
-// Figures: bytes are exact, those of the run; seconds are predictions (step_costs.h, simulate.h) for
-// rank 0. An update is grad_accum programs one after the other; a short last batch and evaluation
-// are in the list of programs and not in the update's sum.
+// Figures: bytes are exact, those of the run; seconds are predictions (step_costs.h, simulate.h)
+// for rank 0. An update is grad_accum programs one after the other; a short last batch and
+// evaluation are in the list of programs and not in the update's sum.
 //
 // Ownership: borrows the plan. Threads: one. Errors: those of the measurements (kFault); kInput for
 // a topology that does not fit the world; write_page's: kInput, kFault, naming the path.
@@ -16,18 +16,19 @@
 
 namespace ofsdp::runtime {
 
-// At the peak, in bytes; together planned_bytes() of the rank.
-struct PeakShares {
-  size_t parameters = 0, optimizer = 0, gradients = 0;
-  size_t gathered = 0, activations = 0, workspace = 0;
-  size_t constants = 0, input = 0, checkpoint = 0, trace = 0;
-  size_t in_out = 0;  // of a device, both ends
-  size_t unused = 0;  // of the arena at that moment, gaps between pieces, the rest of last pages
-
+// Bytes at the peak, by kind; together planned_bytes() of the rank. Every kind is there but those
+// of devices where none computes.
+struct PeakShare {
+  const char* key;    // in JSON
+  const char* label;  // in the table, which leaves out 0
+  size_t bytes;
+};
+struct Peak {
+  std::vector<PeakShare> shares;
   std::string node;  // whose step is the peak: "Gemm 'fc1'", or the step itself
 };
 
-PeakShares peak_shares(const RunPlan& plan);
+Peak peak_of(const RunPlan& plan);
 
 struct ProgramReport {
   const ProgramKey* key = nullptr;
@@ -40,20 +41,20 @@ struct PlanReport {
   const RunPlan* plan = nullptr;
   Machine machine;
   std::optional<DevicePart> device;
-  PeakShares peak;
+  Peak peak;
   std::vector<ProgramReport> programs;
   double update_seconds = 0, update_exposed = 0, update_compute = 0, update_communication = 0;
   std::vector<double> exposed_of_unit;  // of an update
 };
 
 // Measures this machine, for one or two seconds, and simulates; neither of a device.
-Result<PlanReport> make_report(const RunPlan& plan, const Options& options);
+Result<PlanReport> make_report(const RunPlan& plan, const RunSettings& settings);
 
 std::string text(const PlanReport& report);
 // --operations: the programs as rank 0 runs them (runtime/program/operation.h).
 std::string operations_text(const RunPlan& plan);
-std::string to_json(const PlanReport& report, const Options& options);
-std::string page(const PlanReport& report, const Options& options);
+std::string to_json(const PlanReport& report, const RunSettings& settings);
+std::string page(const PlanReport& report, const RunSettings& settings);
 
 // The whole file or none.
 Status write_page(const std::string& path, const std::string& page);

@@ -11,28 +11,15 @@ namespace {
 constexpr size_t kUnitsShown = 5;
 
 std::string peak_text(const PlanReport& report) {
-  const PeakShares& p = report.peak;
-  const double peak = static_cast<double>(report.plan->memory.planned_bytes());
-  std::string out =
-      format_text("\nat the peak of {} bytes, in {}\n", report.plan->memory.planned_bytes(),
-                  p.node.empty() ? "the first step" : p.node);
-  auto row = [&](const char* name, size_t bytes) {
-    if (bytes == 0) return;
-    out += format_text("{:<34} {:>14} {:>6.1f} %\n", name, bytes,
-                       100.0 * static_cast<double>(bytes) / peak);
-  };
-  row("parameters", p.parameters);
-  row("gradients", p.gradients);
-  row("optimizer state", p.optimizer);
-  row("gathered units", p.gathered);
-  row("activations", p.activations);
-  row("workspace", p.workspace);
-  row("constants and frozen parameters", p.constants);
-  row("input", p.input);
-  row("checkpoint copy", p.checkpoint);
-  row("trace", p.trace);
-  row("in and out of the device", p.in_out);
-  row("not used then", p.unused);
+  const size_t peak = report.plan->memory.planned_bytes();
+  const std::string& node = report.peak.node;
+  std::string out = format_text("\nat the peak of {} bytes, in {}\n", peak,
+                                node.empty() ? "the first step" : node);
+  for (const PeakShare& share : report.peak.shares) {
+    if (share.bytes == 0) continue;
+    out += format_text("{:<34} {:>14} {:>6.1f} %\n", share.label, share.bytes,
+                       100.0 * static_cast<double>(share.bytes) / static_cast<double>(peak));
+  }
   return out;
 }
 
@@ -88,7 +75,7 @@ std::string head(const PlanReport& report, const ProgramReport& entry) {
                            entry.simulation.exposed * 1e3);
 }
 
-// What stands behind each line of the schedule: what its step takes, or of a device its stream.
+// The end of each line of the schedule: the time of its step, or of a device its stream.
 std::vector<std::string> remarks(const PlanReport& report, const ProgramReport& entry) {
   std::vector<std::string> list(entry.program->schedule.steps.size());
   if (report.device) {

@@ -30,26 +30,24 @@ SavedEvaluation saved(const EvalRow& row) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Options& options, const RunPlan& plan, const ModelSetup& setup,
-                             RunState& state, Communicator& communicator, CheckpointStore* store)
-    : options_(options),
-      plan_(plan),
+Checkpointing::Checkpointing(const RunSettings& settings, RankState& state,
+                             Communicator& communicator, CheckpointStore* store)
+    : settings_(settings),
+      options_(settings.options.checkpoint),
+      sampler_(*state.plan().train_sampler),
       state_(state),
       communicator_(communicator),
       store_(store),
-      manifest_(describe_run(options, plan, setup)) {
-  if (options.checkpoint.save_on_signal) signal_ = std::make_unique<StopSignal>();
+      manifest_(describe_run(settings.options, state.plan(), state.setup())) {
+  if (options_.save_on_signal) signal_ = std::make_unique<StopSignal>();
 }
 
-Result<std::unique_ptr<Checkpointing>> Checkpointing::make(const Options& options,
-                                                           const RunPlan& plan,
-                                                           const ModelSetup& setup, RunState& state,
+Result<std::unique_ptr<Checkpointing>> Checkpointing::make(const RunSettings& settings,
+                                                           RankState& state,
                                                            Communicator& communicator,
                                                            CheckpointStore* store) {
-  std::unique_ptr<Checkpointing> made(
-      new Checkpointing(options, plan, setup, state, communicator, store));
-  OFSDP_ASSIGN_OR_RETURN(made->contents_,
-                         SaveContents::make(options, plan, setup, state, communicator));
+  std::unique_ptr<Checkpointing> made(new Checkpointing(settings, state, communicator, store));
+  OFSDP_ASSIGN_OR_RETURN(made->contents_, SaveContents::make(made->options_.type, state));
   std::vector<double> all(static_cast<size_t>(communicator.size()));
   const double mine = random_token();
   OFSDP_RETURN_IF_ERROR(communicator.exchange({&mine, 1}, all, {"token of saves", -1, 0}));
@@ -65,27 +63,23 @@ Checkpointing::~Checkpointing() {
 
 void Checkpointing::heard(double least_written, double stop_wishes) {
   stopping_ = stopping_ || stop_wishes > 0;
-  if (settled_ < saves_ && least_written >= static_cast<double>(saves_)) commit_present();
+  if (handed_over_ < saves_ && least_written >= static_cast<double>(saves_)) commit_present();
 }
 
 // All ranks have written the present save.
 void Checkpointing::commit_present() {
-  settled_ = saves_;
+  handed_over_ = saves_;
   if (store_ == nullptr) return;
   saver_.commit({store_, folder_, manifest_});
   committing_.push_back(present_);
 }
 
-bool Checkpointing::due(int64_t step) const {
-  const Interval& interval = options_.checkpoint.interval;
-  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
-  return plan_.train_sampler[0].ends_epochs(step, interval.count);
-}
+bool Checkpointing::due(int64_t step) const { return falls_due(options_.interval, sampler_, step); }
 
 // Only rank 0 knows the other checkpoints; it has the row, too.
 Result<bool> Checkpointing::best_so_far(const std::optional<EvalRow>& evaluation) {
-  if (options_.checkpoint.keep_best == KeepBest::kNone || !evaluation) return false;
-  OFSDP_RETURN_IF_ERROR(settle());
+  if (options_.keep_best == KeepBest::kNone || !evaluation) return false;
+  OFSDP_RETURN_IF_ERROR(wait_for_all());
   double mine = 0;
   if (store_ != nullptr) {
     OFSDP_RETURN_IF_ERROR(saver_.wait());  // the store is the saver's until then
@@ -101,12 +95,12 @@ Status Checkpointing::after_update(int64_t step, const std::optional<EvalRow>& e
   OFSDP_RETURN_IF_ERROR(saver_.failure());
   OFSDP_ASSIGN_OR_RETURN(const bool best, best_so_far(evaluation));
   if (!last && !stopping_ && !best && !due(step)) return ok_status();
-  return save(step, evaluation, last || stopping_ || options_.checkpoint.sync);
+  return save(step, evaluation, last || stopping_ || options_.sync);
 }
 
 // The present save has been written by all ranks.
-Status Checkpointing::settle() {
-  if (settled_ == saves_) return ok_status();
+Status Checkpointing::wait_for_all() {
+  if (handed_over_ == saves_) return ok_status();
   OFSDP_RETURN_IF_ERROR(saver_.wait());
   OFSDP_RETURN_IF_ERROR(communicator_.barrier({"end of the save", -1, manifest_.step}));
   commit_present();
@@ -115,35 +109,35 @@ Status Checkpointing::settle() {
 
 Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait) {
   const Clock::time_point began = Clock::now();
-  OFSDP_RETURN_IF_ERROR(settle());
+  OFSDP_RETURN_IF_ERROR(wait_for_all());
   const Clock::time_point copying = Clock::now();
   OFSDP_RETURN_IF_ERROR(state_.fetch());
   OFSDP_ASSIGN_OR_RETURN(const std::vector<const float*> values, contents_->sources(!wait, step));
   const double copy_ms = milliseconds(copying, Clock::now());
-  const RunStart position = plan_.train_sampler[0].position(step);
+  const ResumePoint position = sampler_.position(step);
   manifest_.step = step;
   manifest_.save = format_text("{}-{}", token_, step);
   manifest_.sampler.epoch = position.epoch;
   manifest_.sampler.sample = position.sample;
-  if (options_.sharding.param_dtype == DType::kFloat16) {
+  if (settings_.options.sharding.param_dtype == DType::kFloat16) {
     const LossScale& scale = state_.executor().loss_scale();
     manifest_.loss_scale = SavedLossScale{scale.scale, scale.good_updates, scale.skipped_updates};
   }
   manifest_.evaluation.reset();
   if (evaluation) manifest_.evaluation = saved(*evaluation);
-  folder_ = save_folder(options_.checkpoint.dir, step, token_);
+  folder_ = save_folder(options_.dir, step, token_);
   ++saves_;
-  present_ = {join_path(options_.checkpoint.dir, checkpoint_name(step)), began};
+  present_ = {join_path(options_.dir, checkpoint_name(step)), began};
   present_.copy_ms = copy_ms;
   WriteJob job = contents_->job(folder_, manifest_.save, values);
-  if (communicator_.rank() == 0) job.configuration = options_.effective;
+  if (communicator_.rank() == 0) job.configuration = settings_.configuration;
   saver_.write(std::move(job));
   present_.wait_ms = milliseconds(began, Clock::now());
   return wait ? finish() : ok_status();
 }
 
 Status Checkpointing::finish() {
-  OFSDP_RETURN_IF_ERROR(settle());
+  OFSDP_RETURN_IF_ERROR(wait_for_all());
   OFSDP_RETURN_IF_ERROR(saver_.wait());
   return communicator_.barrier({"end of the checkpoint", -1, manifest_.step});
 }

@@ -1,10 +1,10 @@
 // Checkpointing: when a run saves, and how its ranks agree that a save is whole.
 //
-// At a save point every rank copies its share beside (unless it waits for the disk anyway: --checkpoint-sync, the
-// last save) and its Saver writes the copy while training goes on. There is no collective in a
-// save: the exchange that ends every update also carries how many saves a rank has written, and
-// when all have written the present one, rank 0 makes it a checkpoint. A save point that comes
-// while a save is under way waits for it.
+// At a save point every rank copies its share (unless it waits for the disk anyway:
+// --checkpoint-sync, the last save) and its Saver writes the copy while training goes on. There is
+// no collective in a save: the exchange that ends every update also carries how many saves a rank
+// has written, and when all have written the present one, rank 0 makes it a checkpoint. A save
+// point that comes while a save is under way waits for it.
 //
 // Save points: --checkpoint-interval, the end of the run, a better evaluation (--keep-best),
 // SIGTERM or Ctrl-C on any rank.
@@ -21,7 +21,6 @@
 #include "runtime/log/metrics.h"
 #include "runtime/log/stop_signal.h"
 #include "runtime/state/checkpoint_state.h"
-#include "runtime/state/run_state.h"
 #include "runtime/state/save_contents.h"
 #include "runtime/state/saver.h"
 
@@ -30,15 +29,14 @@ namespace ofsdp::runtime {
 class Checkpointing {
  public:
   // Collective. `store` is rank 0's.
-  static Result<std::unique_ptr<Checkpointing>> make(const Options& options, const RunPlan& plan,
-                                                     const ModelSetup& setup, RunState& state,
+  static Result<std::unique_ptr<Checkpointing>> make(const RunSettings& settings, RankState& state,
                                                      Communicator& communicator,
                                                      CheckpointStore* store);
 
-  // What a failed save has left is removed.
+  // Removes the files of a failed save.
   ~Checkpointing();
 
-  // What a rank says in the exchange of an update, and what all have said.
+  // This rank's numbers for the exchange of an update, and those of all ranks.
   double written() const { return static_cast<double>(saver_.written()); }
   double stop_wish() const { return signal_ != nullptr && signal_->heard() ? 1 : 0; }
   void heard(double least_written, double stop_wishes);
@@ -56,18 +54,19 @@ class Checkpointing {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Checkpointing(const Options& options, const RunPlan& plan, const ModelSetup& setup,
-                RunState& state, Communicator& communicator, CheckpointStore* store);
+  Checkpointing(const RunSettings& settings, RankState& state, Communicator& communicator,
+                CheckpointStore* store);
 
   bool due(int64_t step) const;
   Result<bool> best_so_far(const std::optional<EvalRow>& evaluation);
   Status save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait);
-  Status settle();
+  Status wait_for_all();
   void commit_present();
 
-  const Options& options_;
-  const RunPlan& plan_;
-  RunState& state_;
+  const RunSettings& settings_;
+  const CheckpointOptions& options_;
+  const Sampler& sampler_;
+  RankState& state_;
   Communicator& communicator_;
   CheckpointStore* store_;
   std::unique_ptr<SaveContents> contents_;
@@ -75,8 +74,8 @@ class Checkpointing {
   std::string token_;  // of the run, the same on all ranks
   std::string folder_;
   std::unique_ptr<StopSignal> signal_;
-  int64_t saves_ = 0;    // begun
-  int64_t settled_ = 0;  // handed to the store, or known to be
+  int64_t saves_ = 0;        // begun
+  int64_t handed_over_ = 0;  // handed to the store, or known to be
   int64_t reported_ = 0;
   struct Report {
     std::string folder;

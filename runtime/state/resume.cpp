@@ -14,7 +14,7 @@ const CollectiveSite kSite{"check of the checkpoint", -1, 0};
 
 class Finder {
  public:
-  Finder(Options& options, Communicator& communicator, CheckpointStore* store)
+  Finder(const Options& options, Communicator& communicator, CheckpointStore* store)
       : options_(options), communicator_(communicator), store_(store) {}
 
   Result<std::unique_ptr<CheckpointReader>> find() {
@@ -105,7 +105,6 @@ class Finder {
 
   std::unique_ptr<CheckpointReader> use(std::unique_ptr<CheckpointReader> reader) {
     const Manifest& m = reader->manifest();
-    options_.run.start = {m.step, m.sampler.epoch, m.sampler.sample};
     if (communicator_.rank() != 0) return reader;
     std::printf("resuming from %s: step %ld, saved by %d rank%s under %s\n",
                 reader->folder().c_str(), static_cast<long>(m.step), m.world,
@@ -128,33 +127,35 @@ class Finder {
                  m.sampler.drop_last ? "on" : "off");
   }
 
-  Options& options_;
+  const Options& options_;
   Communicator& communicator_;
   CheckpointStore* store_;
 };
 
 }  // namespace
 
-Status settle_weights(Options& options) {
-  std::string& resume = options.checkpoint.resume;
-  if (resume.empty() || resume == kLatest || !is_file(resume)) return ok_status();
+Result<std::string> weights_to_start_from(const Options& options) {
+  const std::string& resume = options.checkpoint.resume;
+  if (resume.empty() || resume == kLatest || !is_file(resume)) return std::string();
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile model, OnnxFile::open(options.model));
   Result<OnnxFile> weights = OnnxFile::open(resume);
   if (!weights.ok()) return std::move(weights).status().with_prefix("--resume");
   const std::string expected = graph_hash(model), found = graph_hash(*weights);
-  if (expected != found) {
-    return input_error("--resume {}: expected the graph of {} (hash {}), found another (hash {})",
-                       resume, options.model, expected, found);
-  }
-  options.weights = std::move(resume);
-  resume.clear();
-  return ok_status();
+  if (expected == found) return resume;
+  return input_error("--resume {}: expected the graph of {} (hash {}), found another (hash {})",
+                     resume, options.model, expected, found);
 }
 
-Result<std::unique_ptr<CheckpointReader>> find_checkpoint(Options& options,
+Result<std::unique_ptr<CheckpointReader>> find_checkpoint(const Options& options,
                                                           Communicator& communicator,
                                                           CheckpointStore* store) {
   return Finder(options, communicator, store).find();
+}
+
+ResumePoint resume_point(const CheckpointReader* checkpoint) {
+  if (checkpoint == nullptr) return {};
+  const Manifest& m = checkpoint->manifest();
+  return {m.step, m.sampler.epoch, m.sampler.sample};
 }
 
 }  // namespace ofsdp::runtime

@@ -14,16 +14,19 @@
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/comm/communicator.h"
+#include "runtime/data/resume_point.h"
 #include "runtime/options.h"
 
 namespace ofsdp::runtime {
 
-// `--resume FILE.onnx`: the same graph as the model, whose weights this run then starts from.
-Status settle_weights(Options& options);
+// The file of `--resume FILE.onnx`, of the same graph as the model; empty without one.
+Result<std::string> weights_to_start_from(const Options& options);
 
-// Null: from the beginning. Sets options.run.start.
-Result<std::unique_ptr<CheckpointReader>> find_checkpoint(Options& options,
+// Null: from the beginning.
+Result<std::unique_ptr<CheckpointReader>> find_checkpoint(const Options& options,
                                                           Communicator& communicator,
                                                           CheckpointStore* store);
+
+ResumePoint resume_point(const CheckpointReader* checkpoint);
 
 }  // namespace ofsdp::runtime

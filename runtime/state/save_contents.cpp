@@ -11,47 +11,45 @@ constexpr const char* kFullModel = "model.onnx";
 
 }  // namespace
 
-Result<std::unique_ptr<SaveContents>> SaveContents::make(const Options& options,
-                                                         const RunPlan& plan,
-                                                         const ModelSetup& setup, RunState& state,
-                                                         const Communicator& communicator) {
-  std::unique_ptr<SaveContents> made(
-      new SaveContents(options, plan, setup, state, communicator.rank()));
-  if (options.checkpoint.type == CheckpointType::kFull) OFSDP_RETURN_IF_ERROR(made->plan_copy());
+Result<std::unique_ptr<SaveContents>> SaveContents::make(CheckpointType type, RankState& state) {
+  std::unique_ptr<SaveContents> made(new SaveContents(type, state));
+  if (type == CheckpointType::kFull) OFSDP_RETURN_IF_ERROR(made->plan_copy());
   return made;
 }
 
 // A full checkpoint has the model as a file, in which every value that changes has its place.
 Status SaveContents::plan_copy() {
   std::vector<int> changing;
-  const auto& parameters = setup_.graph.parameters;
+  const int world = state_.plan().plan.world;
+  const auto& parameters = state_.setup().graph.parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].trained || is_carried(plan_, static_cast<int>(i))) {
+    if (parameters[i].trained || is_carried(state_.plan(), static_cast<int>(i))) {
       changing.push_back(parameters[i].initializer);
     }
   }
   std::vector<std::string> taken{kManifestName, std::string(kManifestName) + ".tmp"};
-  for (int rank = 0; rank < plan_.plan.world; ++rank) {
-    for (const PlannedFile& file : plan_shard_files({"", rank, plan_.plan.world}, {})) {
+  for (int rank = 0; rank < world; ++rank) {
+    for (const PlannedFile& file : plan_shard_files({"", rank, world}, {})) {
       taken.push_back(file.file.name);
     }
   }
-  OFSDP_ASSIGN_OR_RETURN(copy_, ModelCopy::plan(setup_.file, kFullModel, changing, taken));
+  OFSDP_ASSIGN_OR_RETURN(copy_, ModelCopy::plan(state_.setup().file, kFullModel, changing, taken));
   return ok_status();
 }
 
 int SaveContents::initializer_of(const SavedSlice& slice) const {
-  return setup_.graph.parameters[static_cast<size_t>(slice.parameter)].initializer;
+  return state_.parameter(slice.parameter).initializer;
 }
 
 const float* SaveContents::live(const SavedSlice& s) {
-  if (s.unit >= 0) return state_.held(s.unit, s.state) + s.at;
-  return state_.kept(plan_.kept.entries()[s.kept_entry]).data();
+  if (s.statistic != nullptr) return state_.statistic(*s.statistic).data();
+  const Unit& unit = state_.plan().plan.units[static_cast<size_t>(s.unit)];
+  return state_.held(unit, s.state).values() + s.at;
 }
 
 Result<std::vector<const float*>> SaveContents::sources(bool staged, int64_t step) {
   if (staged) return this->staged(step);
-  OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, rank_, step));
+  OFSDP_RETURN_IF_ERROR(check_weights(state_, step));
   std::vector<const float*> list;
   for (const SavedSlice& s : slices_) list.push_back(live(s));
   return list;
@@ -62,11 +60,11 @@ Result<std::vector<const float*>> SaveContents::staged(int64_t step) {
   std::vector<const float*> list;
   auto* copy = reinterpret_cast<float*>(state_.checkpoint_staging().data());
   for (const SavedSlice& s : slices_) {
-    const bool weights = s.unit >= 0 ? s.state < 0 : rank_ == 0;
+    const bool weights = s.unit >= 0 ? s.state < 0 : state_.rank() == 0;
     if (!weights) {
       std::memcpy(copy, live(s), static_cast<size_t>(s.slice.bytes()));
     } else if (copy_has_nan(copy, live(s), s.slice.count)) {
-      return nan_weights(state_, s.parameter, rank_, step);
+      return nan_weights(state_, s.parameter, step);
     }
     list.push_back(copy);
     copy += s.slice.count;
@@ -76,14 +74,14 @@ Result<std::vector<const float*>> SaveContents::staged(int64_t step) {
 
 WriteJob SaveContents::job(const std::string& folder, const std::string& save,
                            const std::vector<const float*>& sources) const {
-  WriteJob job{folder, rank_, {}, {}};
+  WriteJob job{.folder = folder, .rank = state_.rank()};
   std::vector<SourceSlice> own;  // what goes into this rank's own file
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SavedSlice& s = slices_[i];
     const bool in_model = copy_ && s.unit >= 0 && s.state < 0 && copy_->is_plain(initializer_of(s));
     if (!in_model) own.push_back({s.slice, s.shape, sources[i]});
   }
-  job.files = plan_shard_files({save, job.rank, plan_.plan.world}, own);
+  job.files = plan_shard_files({save, job.rank, state_.plan().plan.world}, own);
   if (copy_) add_model_files(sources, job);
   return job;
 }

@@ -1,41 +1,36 @@
-// SaveContents: what this rank writes in a save, as a job for the Saver: its shard files and, of a full
-// checkpoint, its elements of the model file (rank 0 also all that does not change).
+// SaveContents: what this rank writes in a save, as a job for the Saver: its shard files and, of a
+// full checkpoint, its elements of the model file (rank 0 also all that does not change).
 //
-// `sources` says where the elements of each slice are after `step`: in the training state, which the job
-// then reads while nothing changes it, or in the staged copy, which it makes. One save at a time.
+// `sources` says where the elements of each slice are after `step`: in the training state, which
+// the job then reads while nothing changes it, or in the staged copy, which it makes. One save at a
+// time.
 //
-// Ownership: borrows all; a job points into it. Threads: one; jobs run on the Saver's. Errors: kFault
-// from make when the model file cannot be read any more, from sources when a weight is NaN.
+// Ownership: borrows all; a job points into it. Threads: one; jobs run on the Saver's. Errors:
+// kFault from make when the model file cannot be read any more, from sources when a weight is NaN.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "importer/write/model_copy.h"
-#include "runtime/state/checkpoint_state.h"
-#include "runtime/state/run_state.h"
+#include "runtime/plan/saved_slices.h"
+#include "runtime/state/rank_state.h"
 #include "runtime/state/saver.h"
 
 namespace ofsdp::runtime {
 
 class SaveContents {
  public:
-  static Result<std::unique_ptr<SaveContents>> make(const Options& options, const RunPlan& plan,
-                                                    const ModelSetup& setup, RunState& state,
-                                                    const Communicator& communicator);
+  static Result<std::unique_ptr<SaveContents>> make(CheckpointType type, RankState& state);
 
   Result<std::vector<const float*>> sources(bool staged, int64_t step);
   WriteJob job(const std::string& folder, const std::string& save,
                const std::vector<const float*>& sources) const;
 
  private:
-  SaveContents(const Options& options, const RunPlan& plan, const ModelSetup& setup,
-               RunState& state, int rank)
-      : plan_(plan),
-        setup_(setup),
-        state_(state),
-        rank_(rank),
-        slices_(saved_slices(plan, setup.graph, rank, options.checkpoint.type)) {}
+  SaveContents(CheckpointType type, RankState& state)
+      : state_(state),
+        slices_(saved_slices(state.plan(), state.setup().graph, state.rank(), type)) {}
 
   Status plan_copy();
   int initializer_of(const SavedSlice& slice) const;
@@ -43,10 +38,7 @@ class SaveContents {
   Result<std::vector<const float*>> staged(int64_t step);
   void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
 
-  const RunPlan& plan_;
-  const ModelSetup& setup_;
-  RunState& state_;
-  const int rank_;
+  RankState& state_;
   const std::vector<SavedSlice> slices_;
   std::optional<ModelCopy> copy_;  // of a full checkpoint
 };

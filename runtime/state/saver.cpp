@@ -2,18 +2,14 @@
 
 #include <pthread.h>
 
-#include <csignal>
-
 #include "fsdp/checkpoint/shard_file.h"
+#include "kernels/base/signals_blocked.h"
 
 namespace ofsdp::runtime {
 
 Saver::Saver() {
-  sigset_t all, before;  // signals are for the main thread
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const AllSignalsBlocked blocked;  // signals are for the main thread
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread_.native_handle(), "ofsdp-save");
 }
 

@@ -1,5 +1,5 @@
-// Saver: the thread that writes checkpoints behind the training step. Jobs run in the order they
-// came; the caller sees to it that what a job reads stays as it is until it is done.
+// Saver: the thread that writes checkpoints while training goes on. Jobs run in the order they
+// came. REQUIRES: what a job reads stays as it is until the job is done.
 //
 //   write   this rank's files of one save, and its part of the manifest
 //   commit  rank 0: all ranks have written; the save becomes a checkpoint, older ones go
@@ -26,8 +26,8 @@ namespace ofsdp::runtime {
 struct WriteJob {
   std::string folder;
   int rank = 0;
-  std::vector<PlannedFile> files;
-  std::string configuration;  // of rank 0: the bytes of config.yaml
+  std::vector<PlannedFile> files = {};
+  std::string configuration = {};  // of rank 0: the bytes of config.yaml
   // Other bytes of the save, brought to disk; may be empty.
   std::function<Status(const std::atomic<bool>& cancelled)> more = {};
 };

@@ -19,19 +19,19 @@ OFSDP_MULTIARCH int64_t count_nan(const float* values, int64_t n) {
   return count;
 }
 
-bool has_nan(const float* values, int64_t n) {
+bool has_nan(std::span<const float> values) {
   std::atomic<bool> found = false;
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    if (count_nan(values + begin, end - begin) > 0) found = true;
+  parallel_for(static_cast<int64_t>(values.size()), kGrain, [&](int64_t begin, int64_t end) {
+    if (count_nan(values.data() + begin, end - begin) > 0) found = true;
   });
   return found;
 }
 
 }  // namespace
 
-Status nan_weights(const RunState& state, int parameter, int rank, int64_t step) {
+Status nan_weights(const RankState& state, int parameter, int64_t step) {
   return fault("{}: weights are NaN after step {}, rank {}: '{}' is the first of them",
-               state.model_file(), step, rank, state.parameter_name(parameter));
+               state.setup().graph.file, step, state.rank(), state.parameter(parameter).name);
 }
 
 bool copy_has_nan(float* to, const float* from, int64_t n) {
@@ -44,23 +44,15 @@ bool copy_has_nan(float* to, const float* from, int64_t n) {
   return count > 0;
 }
 
-Status check_weights(const RunPlan& plan, RunState& state, int rank, int64_t step) {
-  for (const Unit& unit : plan.plan.units) {
-    const Span mine = plan.plan.owned(unit, rank);
-    const float* values = state.held(unit.id, -1);
-    for (const UnitParam& p : unit.params) {
-      const int64_t begin = std::max(p.offset, mine.begin);
-      const int64_t end = std::min(p.offset + p.numel, mine.begin + mine.numel);
-      if (begin >= end || !has_nan(values + (begin - mine.begin), end - begin)) continue;
-      return nan_weights(state, p.parameter, rank, step);
-    }
+Status check_weights(const RankState& state, int64_t step) {
+  for (const Unit& unit : state.plan().plan.units) {
+    OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part([&](const ShardPart& part) {
+      return has_nan(part.values) ? nan_weights(state, part.param.parameter, step) : Status{};
+    }));
   }
-  if (rank != 0) return {};
-  for (const KeptPlan::Entry& entry : plan.kept.entries()) {
-    if (entry.parameter < 0 || !is_carried(plan, entry.parameter)) continue;
-    const std::span<float> values = state.kept(entry);
-    if (!has_nan(values.data(), static_cast<int64_t>(values.size()))) continue;
-    return nan_weights(state, entry.parameter, rank, step);
+  if (state.rank() != 0) return {};
+  for (const KeptPlan::Entry* entry : carried_entries(state.plan())) {
+    if (has_nan(state.statistic(*entry))) return nan_weights(state, entry->parameter, step);
   }
   return {};
 }

@@ -19,27 +19,25 @@ LabelRule label_rule(const LossCount& count, const RowSource& rows) {
   return rule;
 }
 
-Evaluator::Evaluator(const RunPlan& plan, const ModelSetup& setup, RunState& state,
-                     Communicator& communicator)
-    : plan_(plan),
-      state_(state),
+Evaluator::Evaluator(RankState& state, Communicator& communicator)
+    : state_(state),
+      sampler_(*state.plan().eval_sampler),
       communicator_(communicator),
-      loader_(*setup.data.eval, plan.eval_sampler[0], label_rule(setup.count, *setup.data.eval),
-              state.eval_staging()) {}
+      loader_(*state.setup().data.eval, sampler_,
+              label_rule(state.setup().count, *state.setup().data.eval), state.eval_staging()) {}
 
 Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
   std::array<double, 4> sums{};  // loss times count, count, right answers, kept labels
   bool has_matches = false;
   UpdateRunner& executor = state_.executor();
   executor.begin_update({0, step});
-  loader_.start(0, plan_.eval_sampler[0].updates_per_epoch());
-  const Sampler& sampler = plan_.eval_sampler[0];
+  loader_.start(0, sampler_.updates_per_epoch());
   for (int64_t update = 0;; ++update) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
     BoundProgram& program = state_.program({batch->size, false, true, true});
     OFSDP_RETURN_IF_ERROR(executor.run(
-        program, {batch->columns, batch->sample_index, 1.0, sampler.alike(update, 0)}));
+        program, {batch->columns, batch->sample_index, 1.0, sampler_.alike(update, 0)}));
     has_matches = program.matches != nullptr;
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
     if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));

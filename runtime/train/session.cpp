@@ -9,8 +9,8 @@
 #include "runtime/plan/predict/plan_choice.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/state/resume.h"
-#include "runtime/train/dtypes_lines.h"
-#include "runtime/train/offload_line.h"
+#include "runtime/state/trained_writer.h"
+#include "runtime/train/run_lines.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -18,26 +18,32 @@ namespace {
 
 class Session {
  public:
-  Session(Options options, const Registry& registry, const std::vector<OptimizerDef>& optimizers,
-          Communicator& communicator, MemoryLedger& ledger)
-      : options_(std::move(options)),
+  Session(const Options& options, const Registry& registry,
+          const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
+          MemoryLedger& ledger)
+      : options_(options),
         registry_(registry),
         communicator_(communicator),
         optimizers_(optimizers),
         ledger_(ledger) {}
 
-  Status run() {
+  Status run(ModelOrigin origin, const std::string& configuration) {
     if (communicator_.size() > kMostRanks) {
       return input_error("{} ranks: at most {} are supported", communicator_.size(), kMostRanks);
     }
-    OFSDP_RETURN_IF_ERROR(settle_weights(options_));
+    OFSDP_ASSIGN_OR_RETURN(origin.weights, weights_to_start_from(options_));
     OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
-                           ModelSetup::make(options_, registry_, communicator_, ledger_));
+                           ModelSetup::make(options_, origin, registry_, communicator_, ledger_));
+    settings_ = resolve_settings(options_, origin, setup, configuration);
     OFSDP_RETURN_IF_ERROR(check_before_planning(setup));
-    OFSDP_RETURN_IF_ERROR(open_checkpoints());
+    OFSDP_RETURN_IF_ERROR(open_checkpoints(origin));
+    settings_.start = resume_point(checkpoint_.get());
     OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options_, communicator_));
     OFSDP_ASSIGN_OR_RETURN(const auto plan, plan_for_device(setup));
-    if (checkpoint_ != nullptr) OFSDP_RETURN_IF_ERROR(check_checkpoint(setup, *plan));
+    if (checkpoint_ != nullptr) {
+      OFSDP_RETURN_IF_ERROR(check_resumable(checkpoint_->manifest(), *plan, setup)
+                                .with_prefix("--resume: " + checkpoint_->folder()));
+    }
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);
     print_plan(setup, *plan);
     OFSDP_RETURN_IF_ERROR(agree(*plan));
@@ -47,15 +53,15 @@ class Session {
  private:
   // With --device auto a model that has no plan on the GPU is the CPU's.
   Result<std::unique_ptr<RunPlan>> plan_for_device(const ModelSetup& setup) {
-    auto plan = choose_plan(options_, setup, communicator_, optimizers_, chosen_.device.get());
+    auto plan = choose_plan(settings_, setup, communicator_, optimizers_, chosen_.device.get());
     if (plan.ok() || chosen_.device == nullptr || options_.launch.device == DeviceChoice::kCuda) {
       return plan;
     }
     chosen_ = {nullptr, "device: the CPU, since " + plan.error().message()};
-    return choose_plan(options_, setup, communicator_, optimizers_);
+    return choose_plan(settings_, setup, communicator_, optimizers_);
   }
 
-  // What would otherwise be found only after hours of training.
+  // Checks what would otherwise fail only after hours of training.
   Status check_before_planning(const ModelSetup& setup) const {
     if (options_.command == Command::kEval && !setup.data.eval) {
       return input_error("eval: the data have no evaluation part; name one with --eval-data");
@@ -75,11 +81,11 @@ class Session {
 
   Status check_output(const ModelSetup& setup) const {
     const std::string& path = options_.files.output;
-    return setup.source->check_output(path, trained_state(options_, 0));
+    return setup.source->check_output(path, trained_state(settings_, 0));
   }
 
   // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
-  Status open_checkpoints() {
+  Status open_checkpoints(const ModelOrigin& origin) {
     if (options_.command == Command::kPlan) return {};
     const CheckpointOptions& c = options_.checkpoint;
     warn_of_no_folder();
@@ -88,6 +94,7 @@ class Session {
                              CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
       store_ = std::make_unique<CheckpointStore>(std::move(store));
     }
+    if (!origin.weights.empty()) return {};
     OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options_, communicator_, store_.get()));
     return {};
   }
@@ -103,22 +110,16 @@ class Session {
                  "options about checkpoints have no effect\n");
   }
 
-  Status check_checkpoint(const ModelSetup& setup, const RunPlan& plan) const {
-    return check_resumable(checkpoint_->manifest(), options_, setup,
-                           plan.optimizer->state_names(plan.settings))
-        .with_prefix("--resume: " + checkpoint_->folder());
-  }
-
   // A finished run that is resumed only writes its output.
   bool finished(const RunPlan& plan) const {
     return checkpoint_ != nullptr &&
-           options_.run.start.update >= total_updates(options_, plan.train_sampler[0]);
+           settings_.start.update >= total_updates(options_, *plan.train_sampler);
   }
 
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
     const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
-    if (options_.command != Command::kPlan) print(options_.effective);
+    if (options_.command != Command::kPlan) print(settings_.configuration);
     print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
     const char* mean =
@@ -128,9 +129,9 @@ class Session {
               : format_text("loss: {} over samples\n", mean));
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
-    print(offload_line(plan, options_));
+    print(offload_line(plan, settings_));
     print(dtypes_lines(options_, plan.device != nullptr));
-    print(slices_line());
+    print(slices_line(settings_.batch));
     print(plan.choice);
     if (options_.command != Command::kPlan) {
       print(format_text("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
@@ -149,26 +150,17 @@ class Session {
       std::fputs(operations_text(plan).c_str(), stdout);
       return {};
     }
-    OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, options_));
+    OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, settings_));
     if (!options_.report.html.empty()) {
-      OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, options_)));
+      OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, settings_)));
     }
     if (options_.json) {
-      std::puts(to_json(report, options_).c_str());
+      std::puts(to_json(report, settings_).c_str());
       return {};
     }
     print_plan(setup, plan);
     std::fputs(("\n" + text(report)).c_str(), stdout);
     return {};
-  }
-
-  std::string slices_line() const {
-    const BatchOptions& b = options_.batch;
-    if (b.slices == 0) return "";
-    return format_text(
-        "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
-        "ranks with {} thread{} each\n",
-        b.slices, b.batch_size, b.grad_accum, pool_threads(), pool_threads() == 1 ? "" : "s");
   }
 
   // All ranks must have compiled the same order of collectives.
@@ -197,53 +189,48 @@ class Session {
           metrics,
           MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
     }
-    const ShardingOptions& sharding = options_.sharding;
-    const ExecutorOptions executor{options_.run.seed,
-                                   options_.optimizer.clip_grad_norm.value_or(0),
-                                   sharding.param_dtype == DType::kFloat16,
-                                   options_.optimizer.steps_done,
-                                   sharding.buffer_dtype,
-                                   nullptr,
-                                   options_.launch.cuda_graph,
-                                   options_.launch.timeout_seconds};
-    OFSDP_ASSIGN_OR_RETURN(const auto state, RunState::make(plan, setup, communicator_, ledger_,
-                                                            executor, checkpoint_.get()));
+    const ExecutorOptions executor{.seed = options_.run.seed,
+                                   .clip_norm = options_.optimizer.clip_grad_norm.value_or(0),
+                                   .scale_loss = options_.sharding.param_dtype == DType::kFloat16,
+                                   .steps_done = settings_.optimizer_steps,
+                                   .buffer_dtype = options_.sharding.buffer_dtype,
+                                   .graphs = options_.launch.cuda_graph,
+                                   .timeout_seconds = options_.launch.timeout_seconds};
+    OFSDP_ASSIGN_OR_RETURN(const auto state, RankState::make(plan, setup, communicator_, ledger_,
+                                                             executor, checkpoint_.get()));
     bool stopped = options_.command == Command::kEval;  // which writes no output
     if (stopped) {
-      OFSDP_RETURN_IF_ERROR(evaluate(setup, plan, *state, metrics));
+      OFSDP_RETURN_IF_ERROR(evaluate(*state, metrics));
     } else if (!done) {
-      OFSDP_ASSIGN_OR_RETURN(stopped, train(setup, plan, *state, metrics));
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(*state, metrics));
     }
     if (!done && state->trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    const int64_t updates = total_updates(options_, plan.train_sampler[0]);
-    OFSDP_RETURN_IF_ERROR(
-        state->write_output(options_.files.output, trained_state(options_, updates)));
+    const int64_t updates = total_updates(options_, *plan.train_sampler);
+    OFSDP_RETURN_IF_ERROR(write_trained(*state, communicator_, options_.files.output,
+                                        trained_state(settings_, updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
   }
 
   // True when a signal has ended it early, with a checkpoint.
-  Result<bool> train(const ModelSetup& setup, const RunPlan& plan, RunState& state,
-                     MetricsWriter& metrics) {
+  Result<bool> train(RankState& state, MetricsWriter& metrics) {
     std::unique_ptr<Checkpointing> checkpoints;
     if (!options_.checkpoint.dir.empty()) {
-      OFSDP_ASSIGN_OR_RETURN(checkpoints, Checkpointing::make(options_, plan, setup, state,
-                                                              communicator_, store_.get()));
+      OFSDP_ASSIGN_OR_RETURN(checkpoints,
+                             Checkpointing::make(settings_, state, communicator_, store_.get()));
     }
-    Trainer trainer(options_, plan, setup, state, communicator_, ledger_, metrics,
-                    checkpoints.get());
+    Trainer trainer(settings_, state, communicator_, ledger_, metrics, checkpoints.get());
     OFSDP_RETURN_IF_ERROR(trainer.run());
     return trainer.stopped();
   }
 
-  Status evaluate(const ModelSetup& setup, const RunPlan& plan, RunState& state,
-                  MetricsWriter& metrics) {
-    Evaluator evaluator(plan, setup, state, communicator_);
-    OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
-                           evaluator.run(options_.run.start.update, options_.run.start.epoch));
+  Status evaluate(RankState& state, MetricsWriter& metrics) {
+    OFSDP_ASSIGN_OR_RETURN(
+        const EvalRow row,
+        Evaluator(state, communicator_).run(settings_.start.update, settings_.start.epoch));
     if (communicator_.rank() != 0) return {};
     Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
     return metrics.eval(row);
@@ -259,11 +246,12 @@ class Session {
     std::fflush(stdout);
   }
 
-  Options options_;
+  const Options& options_;
   const Registry& registry_;
   Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
   MemoryLedger& ledger_;
+  RunSettings settings_;
   ChosenDevice chosen_;
   std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
   std::unique_ptr<CheckpointReader> checkpoint_;  // that the run goes on from
@@ -271,10 +259,11 @@ class Session {
 
 }  // namespace
 
-Status run_session(Options options, const Registry& registry,
+Status run_session(const Options& options, const ModelOrigin& origin,
+                   const std::string& configuration, const Registry& registry,
                    const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
                    MemoryLedger& ledger) {
-  return Session(std::move(options), registry, optimizers, communicator, ledger).run();
+  return Session(options, registry, optimizers, communicator, ledger).run(origin, configuration);
 }
 
 }  // namespace ofsdp::runtime

@@ -1,4 +1,4 @@
-// A run from the options to its end: what the commands train, plan and eval do on one rank.
+// A run from the options to its end: the commands train, plan and eval on one rank.
 //
 // Reads from top to bottom as the stages: model and data, plan, memory, loop, trained file. Rank 0
 // prints the tables of each stage on stdout.
@@ -15,7 +15,9 @@
 
 namespace ofsdp::runtime {
 
-Status run_session(Options options, const Registry& registry,
+// `configuration`: the effective configuration, of rank 0; empty: none is printed or saved.
+Status run_session(const Options& options, const ModelOrigin& origin,
+                   const std::string& configuration, const Registry& registry,
                    const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
                    MemoryLedger& ledger);
 

@@ -15,9 +15,9 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-Progress make_progress(const Options& options, int rank, int64_t total) {
+Progress make_progress(const RunSettings& settings, int rank, int64_t total) {
   ProgressOptions progress =
-      stdout_progress(options.files.log_interval, options.run.start.update, total);
+      stdout_progress(settings.options.files.log_interval, settings.start.update, total);
   if (rank != 0) progress.fd = -1;
   return Progress(progress);
 }
@@ -33,31 +33,28 @@ int64_t total_updates(const Options& options, const Sampler& sampler) {
   return total;
 }
 
-Trainer::Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup,
-                 RunState& state, Communicator& communicator, const MemoryLedger& ledger,
-                 MetricsWriter& metrics, Checkpointing* checkpoints)
-    : options_(options),
-      plan_(plan),
-      setup_(setup),
+Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
+                 const MemoryLedger& ledger, MetricsWriter& metrics, Checkpointing* checkpoints)
+    : settings_(settings),
+      options_(settings.options),
+      plan_(state.plan()),
       state_(state),
       communicator_(communicator),
       ledger_(ledger),
       metrics_(metrics),
       checkpoints_(checkpoints),
-      sampler_(plan.train_sampler[0]),
-      total_(total_updates(options, sampler_)),
-      schedule_(make_lr_schedule(options, total_)),
-      progress_(make_progress(options, communicator.rank(), total_)),
-      loader_(setup.data.train ? static_cast<RowSource&>(*setup.data.train) : *setup.data.synthetic,
-              sampler_,
-              label_rule(setup.count, setup.data.train ? static_cast<RowSource&>(*setup.data.train)
-                                                       : *setup.data.synthetic),
+      sampler_(*plan_.train_sampler),
+      total_(total_updates(options_, sampler_)),
+      schedule_(make_lr_schedule(options_, total_)),
+      progress_(make_progress(settings, communicator.rank(), total_)),
+      loader_(state.setup().data.train_rows(), sampler_,
+              label_rule(state.setup().count, state.setup().data.train_rows()),
               state.train_staging()) {
-  if (setup.data.eval) evaluator_ = std::make_unique<Evaluator>(plan, setup, state, communicator);
+  if (state.setup().data.eval) evaluator_ = std::make_unique<Evaluator>(state, communicator);
 }
 
 Status Trainer::run() {
-  const int64_t start = options_.run.start.update;
+  const int64_t start = settings_.start.update;
   loader_.start(start, total_);
   OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   const auto began = Clock::now();
@@ -70,7 +67,7 @@ Status Trainer::run() {
     OFSDP_RETURN_IF_ERROR(update(step));
     if (step == total_) {
       OFSDP_RETURN_IF_ERROR(state_.fetch());
-      OFSDP_RETURN_IF_ERROR(check_weights(plan_, state_, communicator_.rank(), step));
+      OFSDP_RETURN_IF_ERROR(check_weights(state_, step));
     }
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
@@ -85,19 +82,19 @@ Status Trainer::update(int64_t step) {
   OFSDP_RETURN_IF_ERROR(micro_batches(step));
   OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
   OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
-  if (!settles(step)) return {};
+  if (!numbers_are_due(step)) return {};
   OFSDP_ASSIGN_OR_RETURN(outcome, runner.outcome(true));
   return outcome ? exchange_and_report(outcome, step) : Status{};
 }
 
 // On a device numbers come an update late; nothing may be late where something else begins.
-bool Trainer::settles(int64_t step) const {
+bool Trainer::numbers_are_due(int64_t step) const {
   return step == total_ || (evaluator_ != nullptr && evaluation_due(step)) ||
          (checkpoints_ != nullptr && checkpoints_->may_save(step));
 }
 
 Status Trainer::micro_batches(int64_t step) {
-  const int64_t accum = options_.batch.grad_accum;
+  const int64_t accum = settings_.batch.grad_accum;
   for (int64_t micro = 0; micro < accum; ++micro) {
     const double weight = share_of_mean();
     BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
@@ -125,16 +122,16 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   return outcome ? report(*outcome, sums) : Status{};
 }
 
-// What this rank adds to the number that the mean of the next update is divided by: of samples or
-// labels, or, for the mean of the ranks' means, itself if it has any.
+// This rank's part of the divisor of the next update's mean: its samples or labels, or, for the
+// mean of the ranks' means, 1 if it has any.
 double Trainer::next_kept() const {
   if (batch_ == nullptr) return 0;
   if (options_.loss.mean == LossMean::kGlobal) return batch_->kept_in_update;
   return batch_->counted_in_update > 0 ? 1 : 0;
 }
 
-// Of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch accumulates;
-// those without a kept label, and ranks without, are left out.
+// The share of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch
+// accumulates; those without a kept label, and ranks without, are left out.
 double Trainer::share_of_mean() const {
   if (kept_ <= 0 || batch_->kept <= 0) return 0;
   if (options_.loss.mean == LossMean::kGlobal) return batch_->kept / kept_;
@@ -182,23 +179,20 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   times_.add(sums.step_ms);
   if (communicator_.rank() != 0) return {};
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
-  const StepRow row{step,
-                    epoch,
-                    sums.loss,
-                    std::sqrt(sums.squared_norm),
-                    rate(outcome, epoch),
-                    sums.step_ms,
-                    sums.samples / sums.step_ms * 1e3,
-                    ledger_.peak()};
+  const StepRow row{.step = step,
+                    .epoch = epoch,
+                    .loss = sums.loss,
+                    .grad_norm = std::sqrt(sums.squared_norm),
+                    .lr = rate(outcome, epoch),
+                    .step_ms = sums.step_ms,
+                    .samples_per_s = sums.samples / sums.step_ms * 1e3,
+                    .peak_bytes = ledger_.peak()};
   progress_.step(row, static_cast<int64_t>(sums.samples));
   return metrics_.step(row);
 }
 
 bool Trainer::evaluation_due(int64_t step) const {
-  const Interval& interval = options_.run.eval_interval;
-  if (step == total_) return true;
-  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
-  return sampler_.ends_epochs(step, interval.count);
+  return step == total_ || falls_due(options_.run.eval_interval, sampler_, step);
 }
 
 Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {

@@ -2,7 +2,7 @@
 //
 // An update: its micro-batches run, each weighted with its share of the kept labels of the global
 // batch; then one exchange tells every rank the loss, the norm, the slowest rank's time, and the
-// count of the next update, and is the barrier behind which the new parameters may be gathered.
+// count of the next update, and is the barrier after which the new parameters may be gathered.
 // Rank 0 writes metrics and progress. That exchange also says how far the save under way is.
 //
 // Ownership: borrows everything. Threads: the one that made it; the loader has a helper of its own.
@@ -16,7 +16,7 @@
 #include "runtime/log/progress.h"
 #include "runtime/log/step_times.h"
 #include "runtime/state/checkpointing.h"
-#include "runtime/state/run_state.h"
+#include "runtime/state/rank_state.h"
 #include "runtime/train/evaluator.h"
 
 namespace ofsdp::runtime {
@@ -26,11 +26,10 @@ int64_t total_updates(const Options& options, const Sampler& sampler);
 
 class Trainer {
  public:
-  Trainer(const Options& options, const RunPlan& plan, const ModelSetup& setup, RunState& state,
-          Communicator& communicator, const MemoryLedger& ledger, MetricsWriter& metrics,
-          Checkpointing* checkpoints = nullptr);
+  Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
+          const MemoryLedger& ledger, MetricsWriter& metrics, Checkpointing* checkpoints = nullptr);
 
-  // From options.run.start to the end, or until a signal has stopped it.
+  // From settings.start to the end, or until a signal has stopped it.
   Status run();
   bool stopped() const { return stopped_; }
 
@@ -48,7 +47,7 @@ class Trainer {
   Status update(int64_t step);
   Status micro_batches(int64_t step);
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
-  bool settles(int64_t step) const;
+  bool numbers_are_due(int64_t step) const;
   double next_kept() const;
   double share_of_mean() const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
@@ -60,10 +59,10 @@ class Trainer {
   bool evaluation_due(int64_t step) const;
   Status finish(double seconds);
 
+  const RunSettings& settings_;
   const Options& options_;
   const RunPlan& plan_;
-  const ModelSetup& setup_;
-  RunState& state_;
+  RankState& state_;
   Communicator& communicator_;
   const MemoryLedger& ledger_;
   MetricsWriter& metrics_;

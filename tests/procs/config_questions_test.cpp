@@ -73,8 +73,8 @@ TEST_F(ConfigQuestions, NumbersAndNamesAreAnswers) {
   EXPECT_EQ(options.schedule.kind, ScheduleKind::kCosine);
   EXPECT_EQ(options.schedule.warmup_steps, 10);
   EXPECT_EQ(options.optimizer.clip_grad_norm, 1.5);
-  EXPECT_EQ(options.batch.given.batch_size.value, 4);
-  EXPECT_EQ(options.batch.given.grad_accum.value, 2);
+  EXPECT_EQ(options.batch.batch_size.value, 4);
+  EXPECT_EQ(options.batch.grad_accum.value, 2);
   EXPECT_EQ(options.run.epochs, 3);
 }
 

@@ -61,7 +61,7 @@ class Rank {
       options_.run.data.kind = DataChoice::Kind::kSynthetic;
     options_.run.epochs.reset();
     options_.run.steps = 1;
-    options_.batch.given.batch_size.value = 2;
+    options_.batch.batch_size.value = 2;
     options_.sharding.strategy = arrangement.strategy;
     if (is_hybrid(arrangement.strategy)) options_.sharding.shard_size = 2;
     options_.sharding.wrap = arrangement.wrap;
@@ -69,16 +69,17 @@ class Rank {
     options_.checkpoint.dir = dir;
     options_.checkpoint.type = arrangement.type;
     options_.checkpoint.sync = true;
-    auto setup = ModelSetup::make(options_, registry_, communicator_, ledger_);
+    auto setup = ModelSetup::make(options_, {}, registry_, communicator_, ledger_);
     EXPECT_TRUE(setup.ok()) << setup.error().message();
     setup_ = std::make_unique<ModelSetup>(*std::move(setup));
-    auto plan = RunPlan::make(options_, *setup_, communicator_, optimizers_);
+    settings_ = resolve_settings(options_, {}, *setup_, "");
+    auto plan = RunPlan::make(settings_, *setup_, communicator_, optimizers_);
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     plan_ = *std::move(plan);
   }
 
   void start(CheckpointReader* checkpoint) {
-    auto state = RunState::make(*plan_, *setup_, communicator_, ledger_, {}, checkpoint);
+    auto state = RankState::make(*plan_, *setup_, communicator_, ledger_, {}, checkpoint);
     ASSERT_TRUE(state.ok()) << state.error().message();
     state_ = *std::move(state);
   }
@@ -89,21 +90,21 @@ class Rank {
     std::vector<std::string> kinds = plan_->optimizer->state_names(plan_->settings);
     kinds.insert(kinds.begin(), kParameterKind);
     for (const Unit& unit : plan_->plan.units) {
-      const auto [begin, numel] = plan_->plan.owned(unit, communicator_.rank());
       for (size_t k = 0; k < kinds.size(); ++k) {
-        float* held = state_->held(unit.id, static_cast<int>(k) - 1);
-        for (const UnitParam& p : unit.params) {
-          const Pattern pattern(kinds[k], p.name);
-          const int64_t first = std::max<int64_t>(0, begin - p.offset);
-          const int64_t last = std::min(p.numel, begin + numel - p.offset);
-          for (int64_t i = first; i < last; ++i) visit(held[p.offset + i - begin], pattern(i));
-        }
+        const auto part = [&](const ShardPart& part) -> Status {
+          const Pattern pattern(kinds[k], part.param.name);
+          for (size_t i = 0; i < part.values.size(); ++i) {
+            visit(part.values[i], pattern(part.first + static_cast<int64_t>(i)));
+          }
+          return {};
+        };
+        EXPECT_TRUE(state_->held(unit, static_cast<int>(k) - 1).for_each_part(part).ok());
       }
     }
   }
 
   void save(CheckpointStore* store) {
-    auto saver = Checkpointing::make(options_, *plan_, *setup_, *state_, communicator_, store);
+    auto saver = Checkpointing::make(settings_, *state_, communicator_, store);
     ASSERT_TRUE(saver.ok()) << saver.error().message();
     const Status saved = (*saver)->after_update(1, std::nullopt, true);
     EXPECT_TRUE(saved.ok()) << saved.message();
@@ -117,7 +118,8 @@ class Rank {
   LoneRank communicator_;
   std::unique_ptr<ModelSetup> setup_;
   std::unique_ptr<RunPlan> plan_;
-  std::unique_ptr<RunState> state_;
+  RunSettings settings_;
+  std::unique_ptr<RankState> state_;
 };
 
 // gcc 12 takes the pointer in a Result, moved from, for the Result itself.

@@ -187,10 +187,11 @@ TEST(NodeTable, SeatsAreDealtInOrderOfArrivalAroundThoseThatAreTaken) {
 
 // ---- Restart ----
 
-Status restart(Options& options, int world, const char* how, const char* first_world) {
+Result<Options> restart(const Options& options, int world, const char* how,
+                        const char* first_world) {
   const std::map<std::string, const char*> variables = {{"OFSDP_RESTART", how},
                                                         {"OFSDP_FIRST_WORLD", first_world}};
-  return apply_restart(options, world, [&](const char* name) {
+  return after_restart(options, world, [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second;
   });
@@ -200,9 +201,10 @@ TEST(Restart, GoesOnFromTheLatestCheckpointOfTheRun) {
   for (const auto& [how, resume] : {std::pair{"latest", "latest"}, {"as given", "ck/step-1"}}) {
     Options options;
     options.checkpoint.resume = "ck/step-1";
-    ASSERT_TRUE(restart(options, 2, how, "2").ok());
-    EXPECT_EQ(options.checkpoint.resume, resume);
-    EXPECT_FALSE(options.batch.given.global_batch_size.value);
+    const Result<Options> restarted = restart(options, 2, how, "2");
+    ASSERT_TRUE(restarted.ok());
+    EXPECT_EQ(restarted->checkpoint.resume, resume);
+    EXPECT_FALSE(restarted->batch.global_batch_size.value);
   }
 }
 
@@ -217,24 +219,26 @@ TEST(Restart, KeepsTheGlobalBatchWithFewerRanks) {
        {Case{8, 1, "4", 2, 8, 2}, Case{3, 1, "4", 3, 2, 2}, Case{6, 2, "3", 2, 6, 3},
         Case{1, 1, "6", 2, 1, 3}, Case{5, 1, "3", 5, 3, 1}}) {
     Options options;
-    options.batch.given.batch_size = {c.batch, Source::kFlag};
-    options.batch.given.grad_accum = {c.accum, Source::kModelYaml};
-    ASSERT_TRUE(restart(options, c.world, "latest", c.first_world).ok());
-    ASSERT_TRUE(reconcile_batch(options, c.world).ok());
-    EXPECT_EQ(options.batch.batch_size, c.new_batch);
-    EXPECT_EQ(options.batch.grad_accum, c.new_accum);
-    EXPECT_EQ(options.batch.global_batch_size, c.batch * c.accum * std::atoi(c.first_world));
+    options.batch.batch_size = {c.batch, Source::kFlag};
+    options.batch.grad_accum = {c.accum, Source::kModelYaml};
+    const Result<Options> restarted = restart(options, c.world, "latest", c.first_world);
+    ASSERT_TRUE(restarted.ok());
+    const auto sizes = resolve_batch(restarted->batch, Determinism::kOn, c.world);
+    ASSERT_TRUE(sizes.ok());
+    EXPECT_EQ(sizes->batch_size, c.new_batch);
+    EXPECT_EQ(sizes->grad_accum, c.new_accum);
+    EXPECT_EQ(sizes->global_batch_size, c.batch * c.accum * std::atoi(c.first_world));
   }
 }
 
 TEST(Restart, RefusesAGlobalBatchThatDoesNotDivide) {
   Options options;
-  options.batch.given.global_batch_size = {32, Source::kFlag};
-  const Status status = restart(options, 3, "latest", "4");
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.kind(), ErrorKind::kInput);
+  options.batch.global_batch_size = {32, Source::kFlag};
+  const Result<Options> restarted = restart(options, 3, "latest", "4");
+  ASSERT_FALSE(restarted.ok());
+  EXPECT_EQ(restarted.error().kind(), ErrorKind::kInput);
   EXPECT_EQ(
-      status.message(),
+      restarted.error().message(),
       "restart with 3 ranks: --global-batch-size 32 (4 ranks at first) is not a multiple of 3");
 }
 

@@ -43,7 +43,7 @@ TEST(LrSchedule, CosineAsRecorded) {
 // shared/cases/mlp counts steps, shared/cases/mnist_cnn epochs of ten steps.
 TEST(LrSchedule, StepAsRecorded) {
   LrSchedule mlp = schedule(ScheduleKind::kStep, 0.05, 0, 32);
-  mlp.options.unit = ScheduleUnit::kStep;
+  mlp.options.unit = StepUnit::kStep;
   mlp.options.step_size = 16;
   mlp.options.gamma = 0.5;
   EXPECT_EQ(learning_rate(mlp, 15, 3), 0.05);
@@ -63,7 +63,7 @@ TEST(LrSchedule, StepCountsStepsAfterWarmupButEpochsFromZero) {
   EXPECT_EQ(learning_rate(step, 0, 6), 0.25);  // warm-up: (s+1)/W, no staircase yet
   EXPECT_EQ(learning_rate(step, 3, 6), 1.0);
   EXPECT_EQ(learning_rate(step, 4, 2), 0.5);
-  step.options.unit = ScheduleUnit::kStep;
+  step.options.unit = StepUnit::kStep;
   EXPECT_EQ(learning_rate(step, 5, 9), 1.0);   // k = 1
   EXPECT_EQ(learning_rate(step, 6, 9), 0.5);   // k = 2
   EXPECT_EQ(learning_rate(step, 8, 9), 0.25);  // k = 4

@@ -20,10 +20,18 @@ void PrintTo(const Batch& batch, std::ostream* out) {
   *out << batch.size << " x " << batch.accum << " = " << batch.global;
 }
 
-Batch settled(Options options, int ranks) {
-  const Status status = reconcile_batch(options, ranks);
-  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
-  return {options.batch.batch_size, options.batch.grad_accum, options.batch.global_batch_size};
+Result<BatchSizes> sizes_of(const Options& options, int ranks) {
+  return resolve_batch(options.batch, options.launch.deterministic, ranks);
+}
+
+Batch settled(const Options& options, int ranks) {
+  const Result<BatchSizes> sizes = sizes_of(options, ranks);
+  EXPECT_TRUE(sizes.ok()) << (sizes.ok() ? "" : sizes.error().message());
+  return {sizes->batch_size, sizes->grad_accum, sizes->global_batch_size};
+}
+
+std::string described(const Options& options, int ranks) {
+  return describe(options, *sizes_of(options, ranks));
 }
 
 class OptionFiles : public ::testing::Test {
@@ -161,30 +169,26 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
                                 "--memory-limit",
                                 "3MiB",
                                 "--no-shuffle"});
-  ASSERT_TRUE(reconcile_batch(options, 2).ok());
-  const std::string text = describe(options);
+  const std::string text = described(options, 2);
   EXPECT_NE(text.find("\nmomentum: 0.9\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nfreeze: [\"a\\\"b*\"]\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nglobal_batch_size: 24  # batch_size: 12\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("betas"), std::string::npos) << text;
   Result<ParsedCommand> again = parse({"m.onnx", "--config", write("c.yaml", text)});
   ASSERT_TRUE(again.ok()) << again.error().message();
-  ASSERT_TRUE(reconcile_batch(again->options, 2).ok());
-  EXPECT_EQ(describe(again->options), text);
+  EXPECT_EQ(described(again->options, 2), text);
   EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
 }
 
 TEST_F(OptionFiles, SlicesAreSaidByTheirSize) {
-  Options options = options_of({"--deterministic", "across_ranks", "--batch-size", "3"});
-  ASSERT_TRUE(reconcile_batch(options, 4).ok());
-  const std::string text = describe(options);
+  const Options options = options_of({"--deterministic", "across_ranks", "--batch-size", "3"});
+  const std::string text = described(options, 4);
   EXPECT_NE(text.find("\nbatch_size: 3\nglobal_batch_size: 12  # grad_accum: 1\n"),
             std::string::npos)
       << text;
-  Options again = parse({"m.onnx", "--config", write("c.yaml", text)})->options;
-  ASSERT_TRUE(reconcile_batch(again, 2).ok());
-  EXPECT_EQ(again.batch.slices, options.batch.slices);
-  EXPECT_EQ(again.batch.batch_size, 3);
+  const Options again = parse({"m.onnx", "--config", write("c.yaml", text)})->options;
+  EXPECT_EQ(sizes_of(again, 2)->slices, sizes_of(options, 4)->slices);
+  EXPECT_EQ(sizes_of(again, 2)->batch_size, 3);
 }
 
 TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
@@ -195,9 +199,9 @@ TEST_F(OptionFiles, TheDescriptionHoldsInlineData) {
   EXPECT_EQ(again->options.run.data.yaml, options.run.data.yaml);
 }
 
-std::string unsettled(Options options, int ranks) {
-  const Status status = reconcile_batch(options, ranks);
-  return status.ok() ? "accepted" : status.message();
+std::string unsettled(const Options& options, int ranks) {
+  const Result<BatchSizes> sizes = sizes_of(options, ranks);
+  return sizes.ok() ? "accepted" : sizes.error().message();
 }
 
 TEST(Batch, IsTheProductWithoutAGlobalOne) {
@@ -251,8 +255,8 @@ TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
 }
 
 TEST(Batch, MayBeSettledAgainForOtherRanks) {
-  Options options = options_of({"--global-batch-size", "24"});
-  ASSERT_TRUE(reconcile_batch(options, 2).ok());
+  const Options options = options_of({"--global-batch-size", "24"});
+  ASSERT_TRUE(sizes_of(options, 2).ok());
   EXPECT_EQ(settled(options, 4), (Batch{6, 1, 24}));
 }
 

@@ -8,12 +8,63 @@
 #include <set>
 
 #include "fsdp/checkpoint/disk.h"
-#include "runtime/cli/config/question_list.h"
 #include "runtime/cli/config/terminal_menu.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
 namespace {
+
+// A question about an option. `asked`: whether earlier answers call for it.
+struct Question {
+  std::string_view option;
+  std::string_view text;
+  bool (*asked)(const Options&);
+  bool closed = false;  // one of a few names
+};
+
+bool always(const Options&) { return true; }
+
+bool in_blocks(const Options& o) { return o.sharding.wrap == WrapPolicy::kTransformer; }
+bool by_size(const Options& o) { return o.sharding.wrap == WrapPolicy::kSize; }
+bool in_groups(const Options& o) {
+  return o.sharding.strategy == Strategy::kHybridShard ||
+         o.sharding.strategy == Strategy::kHybridShardZero2;
+}
+bool lower_precision(const Options& o) { return o.sharding.param_dtype != DType::kFloat32; }
+bool scheduled(const Options& o) { return o.schedule.kind != ScheduleKind::kConstant; }
+bool in_steps(const Options& o) { return o.schedule.kind == ScheduleKind::kStep; }
+bool endless(const Options& o) { return o.run.data.kind == DataChoice::Kind::kSynthetic; }
+bool ends(const Options& o) { return !endless(o); }
+bool saves(const Options& o) { return !o.checkpoint.dir.empty(); }
+
+constexpr Question kQuestions[] = {
+    {"nproc-per-node", "How many ranks on this host?", always},
+    {"strategy", "What is sharded over them?", always, true},
+    {"shard-size", "How many ranks share one copy?", in_groups},
+    {"wrap", "What becomes a unit, gathered at once?", always, true},
+    {"wrap-layers", "Which repeated blocks (class names, comma-separated)?", in_blocks},
+    {"min-params", "Fewest parameters in a unit?", by_size},
+    {"param-dtype", "In which type are parameters gathered and used?", always, true},
+    {"reduce-dtype", "In which type are gradients summed?", lower_precision, true},
+    {"activation-checkpointing", "What is computed again in backward to save memory?", always,
+     true},
+    {"memory-limit", "Most memory of a rank (such as 12GiB)?", always},
+    {"data", "Where are the training data?", always},
+    {"loss", "Which loss?", always, true},
+    {"optimizer", "Which optimizer?", always, true},
+    {"lr", "Learning rate?", always},
+    {"weight-decay", "Weight decay?", always},
+    {"lr-schedule", "How does the learning rate change?", always, true},
+    {"step-size", "How many epochs between two changes?", in_steps},
+    {"warmup-steps", "Updates of warm-up?", scheduled},
+    {"clip-grad-norm", "Largest norm of the gradient?", always},
+    {"batch-size", "Samples a rank puts through one forward?", always},
+    {"grad-accum", "Forwards before an update?", always},
+    {"epochs", "How many epochs?", ends},
+    {"steps", "How many updates?", endless},
+    {"checkpoint-dir", "Where do checkpoints go?", always},
+    {"checkpoint-interval", "How often (Nepoch, Nstep)?", saves},
+    {"output", "Where does the trained ONNX file go?", always}};
 
 class Questions {
  public:
@@ -25,7 +76,7 @@ class Questions {
 
   Status ask() {
     std::puts("An empty line takes the answer in [ ].");
-    for (const Question& question : question_list()) {
+    for (const Question& question : kQuestions) {
       if (!question.asked(options_)) continue;
       const OptionEntry& entry = *find_entry(table_, question.option);
       const std::vector<std::string> choices = choices_of(question, entry);
@@ -43,20 +94,18 @@ class Questions {
     std::string text = "# fsdp-run MODEL.onnx --config THIS_FILE\n";
     const Options defaults;
     for (const OptionEntry& entry : table_) {
-      if (!no_effect(options_, entry.name).beside.empty()) continue;
+      if (!entry.in_files || !no_effect(options_, entry.name).beside.empty()) continue;
       const std::string value = entry.show(options_);
       const bool said = asked_.count(entry.name) > 0 || value != entry.show(defaults);
       if (!said ||
           (entry.name == "epochs" && (options_.run.data.kind == DataChoice::Kind::kSynthetic)))
         continue;
-      std::string key = entry.name;
-      std::replace(key.begin(), key.end(), '-', '_');
-      text += format_text("{}: {}\n", key, value);
+      text += yaml_key(entry.name) + ": " + value + "\n";
     }
     return text;
   }
 
-  // Paths were typed where the person is; the file says them from where it lies.
+  // Paths were typed relative to the current folder; the file has them relative to its own.
   void move_paths(const std::filesystem::path& file) {
     const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
     for (const OptionEntry& entry : table_) {
@@ -80,7 +129,7 @@ class Questions {
     const std::string value = entry.show(options);
     if (value.size() >= 2 && value.front() == '"') return value.substr(1, value.size() - 2);
     if (entry.name == "wrap-layers" && value.front() == '[') {
-      return format_text("{}", joined(options.sharding.wrap_layers, ","));
+      return joined(options.sharding.wrap_layers, ",");
     }
     if (value != "~") return value;
     return entry.name == "data"         ? "data/ beside the model"
@@ -96,7 +145,7 @@ class Questions {
     for (const std::string& name : split_list(entry.values)) {
       Options tried = options_;
       const bool word = name.find(':') == std::string::npos;
-      if (word && entry.set(tried, name).kind == Verdict::Kind::kFine) names.push_back(name);
+      if (word && entry.set(tried, name).fine) names.push_back(name);
     }
     return names;
   }
@@ -117,14 +166,12 @@ class Questions {
     Options tried = options_;
     if (entry.kind == OptionEntry::Kind::kRepeated) entry.clear(tried);
     const Verdict verdict = entry.set(tried, text);
-    if (verdict.kind == Verdict::Kind::kFine) {
+    if (verdict.fine) {
       options_ = std::move(tried);
       return true;
     }
     const std::string wrong =
-        verdict.kind == Verdict::Kind::kNotBuilt
-            ? format_text("not built yet (found '{}')", text)
-            : format_text("expected {}, found '{}'{}", verdict.expected, text, verdict.hint);
+        format_text("expected {}, found '{}'{}", verdict.expected, text, verdict.hint);
     if (ended_ || in_.eof()) return input_error("config: {}: {}", entry.name, wrong);
     std::printf("  %s\n", wrong.c_str());
     return false;
@@ -163,10 +210,8 @@ class Questions {
       OFSDP_ASSIGN_OR_RETURN(std::string text, line());
       std::puts("");
       if (text.empty()) return ok_status();
-      const auto number = parse_integer(text);
-      const bool numbered =
-          number && *number >= 1 && *number <= static_cast<int64_t>(choices.size());
-      if (numbered) text = choices[static_cast<size_t>(*number - 1)];
+      const auto number = static_cast<size_t>(parse_integer(text, 1).value_or(0));
+      if (number >= 1 && number <= choices.size()) text = choices[number - 1];
       OFSDP_ASSIGN_OR_RETURN(const bool good, take(entry, text));
       if (good) return ok_status();
     }
@@ -174,14 +219,8 @@ class Questions {
 
   // Another optimizer has other defaults.
   void take_defaults() {
-    const OptimizerOptions defaults = optimizer_defaults(options_.optimizer.kind);
-    if (defaults.kind == before_.kind) return;
-    options_.optimizer.lr = defaults.lr;
-    options_.optimizer.weight_decay = defaults.weight_decay;
-    options_.optimizer.eps = defaults.eps;
-    options_.optimizer.beta1 = defaults.beta1;
-    options_.optimizer.beta2 = defaults.beta2;
-    options_.optimizer.rho = defaults.rho;
+    if (options_.optimizer.kind == before_.kind) return;
+    take_defaults_unless(options_.optimizer, [](const char*) { return false; });
   }
 
   const std::vector<OptionEntry> table_ = option_table();

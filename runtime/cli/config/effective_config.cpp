@@ -17,7 +17,7 @@ void make_absolute(std::string& path, const std::filesystem::path& folder) {
 
 void make_absolute(std::string& path) { make_absolute(path, std::filesystem::path()); }
 
-// Every `file:` of the mapping under `data:`. What is wrong with it the loader says.
+// Every `file:` of the mapping under `data:`. The loader reports errors in it.
 void make_absolute(DataChoice& data) {
   if (data.kind == DataChoice::Kind::kPath) make_absolute(data.path);
   if (data.kind != DataChoice::Kind::kInline) return;
@@ -38,7 +38,7 @@ void make_absolute(DataChoice& data) {
   }
 }
 
-void make_paths_absolute(Options& o) {
+Options with_absolute_paths(Options o) {
   make_absolute(o.run.data);
   make_absolute(o.run.eval_data);
   for (std::string* path : {&o.checkpoint.dir, &o.files.output, &o.files.metrics, &o.files.trace,
@@ -49,17 +49,19 @@ void make_paths_absolute(Options& o) {
   for (std::string& plugin : o.plugins) {  // a bare name is searched for
     if (plugin.find('/') != std::string::npos) make_absolute(plugin);
   }
+  return o;
 }
 
 }  // namespace
 
-std::string effective_config(Options options, int world) {
-  make_paths_absolute(options);
-  // What is wrong with the batch the run says; until then its parts stand as they were given.
-  if (!reconcile_batch(options, world).ok()) options.batch.global_batch_size = 0;
+std::string effective_config(const Options& options, int world) {
+  Options shown = with_absolute_paths(options);
+  // The run reports a wrong batch; until then its parts stay as they were given.
+  const auto sizes = resolve_batch(options.batch, options.launch.deterministic, world);
   const auto hosts = static_cast<int>(options.launch.nnodes);
-  if (hosts > 0 && world % hosts == 0) options.launch.nproc_per_node = world / hosts;
-  return format_text("# fsdp-run {} --config THIS_FILE\n{}", options.model, describe(options));
+  if (hosts > 0 && world % hosts == 0) shown.launch.nproc_per_node = world / hosts;
+  return format_text("# fsdp-run {} --config THIS_FILE\n{}", shown.model,
+                     describe(shown, sizes.ok() ? std::optional(*sizes) : std::nullopt));
 }
 
 }  // namespace ofsdp::cli

@@ -1,10 +1,9 @@
 // The configuration that a run has in effect, as a YAML file that `--config` reads again from any
-// folder: printed when the run starts and kept beside each checkpoint's manifest.
+// folder. The run prints it when it starts and keeps it next to each checkpoint's manifest.
 //
-// Takes options that the command line has settled and the number of ranks; paths become absolute, the
-// batch is the global one (so that another number of ranks trains the same), the ranks are those of
-// the run, whoever started them. Ownership: values. Threads: any; the current folder is read.
-// Errors: none.
+// Takes the parsed options and the number of ranks. Paths become absolute. The batch is the global
+// one, so that another number of ranks trains the same. The ranks are those of the run, whoever
+// started them. Reads the current folder. Errors: none.
 #pragma once
 
 #include <string>
@@ -13,6 +12,6 @@
 
 namespace ofsdp::cli {
 
-std::string effective_config(Options options, int world);
+std::string effective_config(const Options& options, int world);
 
 }  // namespace ofsdp::cli

@@ -52,13 +52,7 @@ Status check_ort_optimizer(const OrtSettings& settings, const OptionReader& read
       settings.paths.optimizer, optimizer_option(*settings.optimizer));
 }
 
-Status settle_ort(const OrtSettings& settings, Options& options) {
-  options.model = settings.paths.training;
-  options.artifacts = settings.folder;
-  if (settings.optimizer) {
-    options.optimizer.transformers = settings.optimizer->transformers;
-    options.optimizer.bias_correction = settings.optimizer->bias_correction;
-  }
+Status check_ort_options(const OrtSettings& settings, const Options& options) {
   const auto refuse = [&](const char* flag, const char* why) {
     return input_error("{} has no place with the training artifacts in {}: {}", flag,
                        settings.folder, why);

@@ -1,7 +1,7 @@
-// What a folder of ONNX Runtime's training artifacts says about a run: its training model stands for
-// MODEL.onnx, and its optimizer for --optimizer and the options that go with it, as if they stood in
-// the YAML file beside the model. Flags may change the numbers; what contradicts the artifacts is
-// refused.
+// The settings of a run on a folder of ONNX Runtime's training artifacts. Its training model takes
+// the place of MODEL.onnx, and its optimizer that of --optimizer and the options that go with it,
+// as if the YAML file of the model had them. Flags may change the numbers; flags that contradict
+// the artifacts are refused.
 //
 // Ownership: values. Threads: one. Errors: kInput naming flag or file, expected and found.
 #pragma once
@@ -26,7 +26,7 @@ Result<OrtSettings> read_ort_settings(const std::string& folder, OptionReader& r
 // After all sources: whether the optimizer is still the folder's.
 Status check_ort_optimizer(const OrtSettings& settings, const OptionReader& reader);
 
-// What no option says, and what options must not say.
-Status settle_ort(const OrtSettings& settings, Options& options);
+// Whether the options leave the artifacts what is theirs to say.
+Status check_ort_options(const OrtSettings& settings, const Options& options);
 
 }  // namespace ofsdp::cli

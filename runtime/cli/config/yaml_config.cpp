@@ -3,30 +3,14 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "runtime/cli/config/foreign/accelerate.h"
 #include "runtime/cli/config/foreign/deepspeed.h"
 
 namespace ofsdp::cli {
 namespace {
-
-Result<std::string> read_text(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return input_error("{}: expected a YAML file, found a folder", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (file) text << file.rdbuf();
-  if (!file) return input_error("{}: cannot read the file: {}", path, std::strerror(errno));
-  return text.str();
-}
 
 class ConfigFile {
  public:
@@ -48,8 +32,8 @@ class ConfigFile {
   }
 
  private:
-  // Accelerate's files for another environment have other keys: not the first of them is what is
-  // wrong.
+  // Accelerate's files for another environment have other keys: the environment is the error, not
+  // the first of those keys.
   Status check_environment(const YAML::Node& root) const {
     const YAML::Node where = root["compute_environment"];
     if (!where || !where.IsScalar() || where.Scalar() == "LOCAL_MACHINE") return ok_status();
@@ -64,7 +48,7 @@ class ConfigFile {
     const std::string subject = format_text("{}: {}", at, key);
     std::string name = key;
     std::replace(name.begin(), name.end(), '_', '-');
-    const OptionEntry* entry = find_entry(reader_.table(), name);
+    const OptionEntry* entry = find_key(reader_.table(), name);
     const bool foreign = entry == nullptr && is_accelerate_key(key);
     if (entry == nullptr && name != "no-shuffle" && !foreign) return unknown_key(key, at);
     if (!seen_.insert(name).second) return input_error("{}: the key stands here twice", subject);
@@ -79,8 +63,8 @@ class ConfigFile {
   }
 
   Status unknown_key(const std::string& key, const std::string& at) const {
-    std::vector<std::string> names = entry_names(reader_.table());
-    for (std::string& name : names) std::replace(name.begin(), name.end(), '-', '_');
+    std::vector<std::string> names;
+    for (const std::string& name : entry_names(reader_.table())) names.push_back(yaml_key(name));
     for (std::string& name : accelerate_key_names()) names.push_back(std::move(name));
     return input_error("{}: unknown key '{}'{}", at, key, did_you_mean(key, names));
   }
@@ -88,12 +72,11 @@ class ConfigFile {
   Status read_mapping(const std::string& name, const YAML::Node& value,
                       const std::string& subject) {
     if (name != "data") return input_error("{}: expected a value, found a mapping", subject);
-    DataChoice data;
-    data.kind = DataChoice::Kind::kInline;
-    data.yaml = YAML::Dump(value);
-    data.base_folder = folder_.string();
-    data.origin = path_;
-    reader_.read_inline_data(std::move(data), source_, subject);
+    reader_.read_inline_data({.kind = DataChoice::Kind::kInline,
+                              .yaml = YAML::Dump(value),
+                              .base_folder = folder_.string(),
+                              .origin = path_},
+                             source_, subject);
     return ok_status();
   }
 
@@ -106,7 +89,7 @@ class ConfigFile {
       texts.push_back(item.Scalar());
     }
     if (list && entry.kind != OptionEntry::Kind::kRepeated) {
-      texts = {format_text("{}", joined(texts, ","))};
+      texts = {joined(texts, ",")};
     }
     if (texts.empty()) reader_.read_empty(entry, source_, subject);
     for (const std::string& text : texts) {
@@ -131,25 +114,6 @@ class ConfigFile {
   std::vector<ForeignKey> accelerate_keys_;
 };
 
-// The one document of a file; null for an empty one.
-Result<YAML::Node> read_document(const std::string& path, const std::string& what) {
-  OFSDP_ASSIGN_OR_RETURN(std::string text, read_text(path));
-  if (what == "JSON") std::replace(text.begin(), text.end(), '\t', ' ');
-  const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-  if (documents.empty()) return YAML::Node();
-  if (documents.size() == 1) return documents.front();
-  return input_error("{}: expected one {} document, found {}", path, what, documents.size());
-}
-
-template <typename Read>
-Status without_exceptions(const std::string& path, const char* what, Read read) {
-  try {
-    return read();
-  } catch (const YAML::Exception& error) {
-    return input_error("{} line {}: expected {}: {}", path, error.mark.line + 1, what, error.msg);
-  }
-}
-
 // JSON is DeepSpeed's unless it has a key of Accelerate, which writes JSON as well, or only ours.
 bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
   if (!root.IsMap()) return true;
@@ -160,7 +124,7 @@ bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
     if (is_accelerate_key(name) && name != "fp16") return false;
     std::replace(name.begin(), name.end(), '_', '-');
     const bool mapping = pair.second.IsMap() && name != "data";
-    ours = ours && find_entry(reader.table(), name) != nullptr && !mapping;
+    ours = ours && find_key(reader.table(), name) != nullptr && !mapping;
   }
   return !ours;
 }
@@ -171,7 +135,7 @@ Status read_config(const std::string& path, Source source, OptionReader& reader)
   if (std::filesystem::path(path).extension() != ".json") {
     return read_yaml_config(path, source, reader);
   }
-  return without_exceptions(path, "JSON", [&]() -> Status {
+  return without_yaml_exceptions(path, "JSON", [&]() -> Status {
     OFSDP_ASSIGN_OR_RETURN(const YAML::Node root, read_document(path, "JSON"));
     if (is_deepspeed(root, reader)) return read_deepspeed_config(path, source, reader);
     return ConfigFile(path, source, reader).read(root);
@@ -179,19 +143,9 @@ Status read_config(const std::string& path, Source source, OptionReader& reader)
 }
 
 Status read_yaml_config(const std::string& path, Source source, OptionReader& reader) {
-  return without_exceptions(path, "YAML", [&]() -> Status {
+  return without_yaml_exceptions(path, "YAML", [&]() -> Status {
     OFSDP_ASSIGN_OR_RETURN(const YAML::Node root, read_document(path, "YAML"));
     return ConfigFile(path, source, reader).read(root);
-  });
-}
-
-// JSON is YAML, but for tabs between its words.
-Status read_deepspeed_config(const std::string& path, Source source, OptionReader& reader) {
-  return without_exceptions(path, "JSON", [&]() -> Status {
-    OFSDP_ASSIGN_OR_RETURN(const YAML::Node root, read_document(path, "JSON"));
-    if (!root.IsMap()) return input_error("{}: expected an object of DeepSpeed's keys", path);
-    ForeignFile file(path, "DeepSpeed", source, reader);
-    return read_deepspeed(file, root);
   });
 }
 

@@ -1,5 +1,5 @@
 // Starting ranks again after a failure: where they go on from, as the launcher sees it
-// (RestartPoint), and what a rank then does otherwise (apply_restart).
+// (RestartPoint), and what a rank then does otherwise (after_restart).
 //
 // The launcher says so to its ranks in the environment (OFSDP_RESTART, OFSDP_FIRST_WORLD). With
 // fewer ranks than at first the batch of a rank becomes the largest, not above the one asked for,
@@ -46,6 +46,7 @@ class RestartPoint {
   Latest before_;
 };
 
-Status apply_restart(Options& options, int world, const EnvironmentLookup& lookup = {});
+// The options of this rank after a restart, or `options` themselves.
+Result<Options> after_restart(Options options, int world, const EnvironmentLookup& lookup = {});
 
 }  // namespace ofsdp::cli

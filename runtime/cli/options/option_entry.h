@@ -1,16 +1,15 @@
-// OptionEntry: one option of the program, said once and used four times: as a flag, as a YAML key,
-// in the help text and in the printed configuration. The factories below make entries from a field
-// of Options; a field is a generic lambda, see OFSDP_FIELD.
+// OptionEntry: one row of the option table. It says an option once for its flag, its YAML key, its
+// line of the help and its line of the printed configuration. The factories below make rows from a
+// field of Options; a field is a generic lambda, see OFSDP_FIELD.
 //
-// An entry reads a text into Options and answers with a Verdict: fine, wrong (with what was
-// expected), or right but not built yet. The caller knows where the text stood and makes the error
-// line.
+// An entry reads a text into Options and answers with a Verdict: fine, or wrong with what was
+// expected. The caller knows where the text stood and makes the error line.
 //
 // Ownership: entries are values and hold no Options. Threads: any. Errors: as verdicts.
 #pragma once
 
+#include <algorithm>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,26 +22,34 @@
 namespace ofsdp::cli {
 
 struct Verdict {
-  enum class Kind { kFine, kWrong, kNotBuilt };
-  Kind kind = Kind::kFine;
-  std::string expected;  // kWrong: "a number above 0"
-  std::string hint;      // kWrong: "; did you mean 'adamw'?"
+  bool fine = true;
+  std::string expected = {};  // when wrong: "a number above 0"
+  std::string hint = {};      // when wrong: "; did you mean 'adamw'?"
 };
 
-inline Verdict fine() { return {}; }
-inline Verdict wrong(std::string expected) {
-  return {Verdict::Kind::kWrong, std::move(expected), {}};
-}
 inline Verdict fine_or(bool good, std::string_view expected) {
-  return good ? fine() : wrong(std::string(expected));
+  return good ? Verdict{} : Verdict{.fine = false, .expected = std::string(expected)};
 }
 
+// A set of commands, a bit each.
+using Commands = unsigned;
+constexpr Commands only(Command command) { return 1u << static_cast<unsigned>(command); }
+constexpr bool contains(Commands set, Command command) { return (set & only(command)) != 0; }
+inline constexpr Commands kEveryCommand = ~0u;
+
 struct OptionEntry {
-  enum class Kind { kValue, kSwitch, kRepeated };
-  std::string name;    // without the dashes; YAML writes '_' for '-'
-  std::string values;  // for the help: the default first
-  std::string help;
+  enum class Kind {
+    kValue,
+    kSwitch,    // `--name`, or on or off after it
+    kRepeated,  // adds up
+    kBare,      // `--name` alone
+  };
+  std::string name;         // without the dashes; YAML writes '_' for '-'
+  std::string values = {};  // for the help: the default first
+  std::string help = {};    // empty: the lines of its commands say it
   Kind kind = Kind::kValue;
+  Commands commands = kEveryCommand;
+  bool in_files = true;                                           // also a key of YAML files
   bool is_path = false;                                           // in YAML: relative to that file
   std::function<Verdict(Options&, const std::string&)> set = {};  // kRepeated: adds one
   std::function<std::string(const Options&)> show = {};           // as YAML
@@ -51,14 +58,6 @@ struct OptionEntry {
 
 #define OFSDP_FIELD(member) \
   [](auto& options) -> auto& { return options.member; }
-
-// A closed set of values: its name, and whether the program can do it yet.
-template <typename E>
-struct Choice {
-  std::string_view name;
-  E value;
-  bool built = true;
-};
 
 struct Range {
   std::string_view text;  // "a number above 0"
@@ -70,140 +69,131 @@ inline constexpr Range kAtLeastZero = {"a number of at least 0", [](double x) { 
 inline constexpr Range kZeroToOne = {"a number from 0 to 1",
                                      [](double x) { return x >= 0 && x <= 1; }};
 
+// An enum's names, and those of element types, which have functions of their own.
 template <typename E>
-std::vector<std::string> choice_names(std::span<const Choice<E>> choices) {
-  std::vector<std::string> names;
-  for (const Choice<E>& choice : choices) names.emplace_back(choice.name);
-  return names;
+std::optional<E> choice_named(const std::string& name) {
+  if constexpr (std::is_same_v<E, DType>) {
+    return dtype_from_name(name);
+  } else {
+    return value_named<E>(name);
+  }
+}
+template <typename E>
+std::string choice_name(E value) {
+  if constexpr (std::is_same_v<E, DType>) {
+    return std::string(dtype_name(value));
+  } else {
+    return std::string(name_of(value));
+  }
 }
 
+// Reads one of the names of an enum.
 template <typename E>
-std::string choice_name(std::span<const Choice<E>> choices, E value) {
-  for (const Choice<E>& choice : choices) {
-    if (choice.value == value) return std::string(choice.name);
+Verdict set_choice(const std::string& text, E& value, const std::vector<std::string>& names) {
+  const auto found = choice_named<E>(text);
+  if (found && std::find(names.begin(), names.end(), text) != names.end()) {
+    value = *found;
+    return {};
   }
-  return "?";
-}
-
-// Reads one of the names.
-template <typename E>
-Verdict set_choice(std::span<const Choice<E>> choices, const std::string& text, E& value) {
-  for (const Choice<E>& choice : choices) {
-    if (choice.name != text) continue;
-    value = choice.value;
-    return {choice.built ? Verdict::Kind::kFine : Verdict::Kind::kNotBuilt, {}, {}};
-  }
-  const std::vector<std::string> names = choice_names(choices);
-  return {Verdict::Kind::kWrong, format_text("one of {}", joined(names, ", ")),
-          did_you_mean(text, names)};
+  return {false, "one of " + joined(names, ", "), did_you_mean(text, names)};
 }
 
 namespace entries {
 
-// " (not built yet: zero1, auto)", or nothing.
-template <typename E>
-std::string unbuilt_names(std::span<const Choice<E>> choices) {
-  std::vector<std::string> names;
-  for (const Choice<E>& choice : choices) {
-    if (!choice.built) names.emplace_back(choice.name);
-  }
-  return names.empty() ? "" : format_text(" (not built yet: {})", joined(names, ", "));
-}
+// In each factory `entry` brings name, values and help, and `field` is one of OFSDP_FIELD.
 
-template <typename E, size_t N, typename Field>
-OptionEntry choice(std::string name, const Choice<E> (&choices)[N], std::string help, Field field) {
-  const std::span<const Choice<E>> all(choices);  // the arrays are constants of the program
-  OptionEntry entry{std::move(name), format_text("{}", joined(choice_names(all), ", ")),
-                    help + unbuilt_names(all)};
-  entry.set = [=](Options& o, const std::string& text) { return set_choice(all, text, field(o)); };
-  entry.show = [=](const Options& o) { return choice_name(all, field(o)); };
-  return entry;
-}
-
-template <typename Field>
-OptionEntry integer(std::string name, std::string values, std::string help, int64_t least,
-                    Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help)};
+// A value of one parser: `parse` gives nothing for a wrong text, which then leaves the field alone.
+template <typename Field, typename Parse, typename Show>
+OptionEntry parsed(OptionEntry entry, std::string expected, Field field, Parse parse, Show show) {
   entry.set = [=](Options& o, const std::string& text) {
-    const std::optional<int64_t> value = parse_integer(text);
+    const auto value = parse(text);
     if (value) field(o) = *value;
-    return fine_or(value && *value >= least, format_text("a whole number of at least {}", least));
+    return fine_or(value.has_value(), expected);
   };
-  entry.show = [=](const Options& o) { return format_text("{}", field(o)); };
+  entry.show = [=](const Options& o) { return std::string(show(field(o))); };
   return entry;
 }
 
-// As `integer`, of an optional: `word` (none, auto) stands for nothing.
-template <typename Field>
-OptionEntry integer_or(std::string word, std::string name, std::string values, std::string help,
-                       int64_t least, Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help)};
+// An optional value, for which `word` (none, auto, off) stands when there is none.
+template <typename Field, typename Parse, typename Show>
+OptionEntry parsed_or(std::string word, OptionEntry entry, const std::string& expected, Field field,
+                      Parse parse, Show show) {
+  entry.set = [=, wanted = word + " or " + expected](Options& o, const std::string& text) {
+    field(o) = parse(text);
+    return fine_or(text == word || field(o), wanted);
+  };
+  entry.show = [=](const Options& o) { return field(o) ? std::string(show(*field(o))) : word; };
+  return entry;
+}
+
+// One of `names`, which defaults to all that the enum has.
+template <typename Field, typename E = std::remove_cvref_t<
+                              decltype(std::declval<Field>()(std::declval<Options&>()))>>
+OptionEntry choice(std::string name, std::string help, Field field,
+                   std::vector<std::string> names = names_of<E>()) {
+  OptionEntry entry{std::move(name), joined(names, ", "), std::move(help)};
   entry.set = [=](Options& o, const std::string& text) {
-    field(o) = parse_integer(text);
-    const bool good = text == word || (field(o) && *field(o) >= least);
-    return fine_or(good, format_text("{} or a whole number of at least {}", word, least));
+    return set_choice(text, field(o), names);
   };
-  entry.show = [=](const Options& o) {
-    return field(o) ? format_text("{}", *field(o)) : std::string(word);
-  };
+  entry.show = [=](const Options& o) { return choice_name(field(o)); };
   return entry;
 }
 
 template <typename Field>
-OptionEntry number(std::string name, std::string values, std::string help, Range range,
-                   Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help)};
-  entry.set = [=](Options& o, const std::string& text) {
+OptionEntry integer(OptionEntry entry, int64_t least, Field field) {
+  const auto parse = [=](const std::string& text) { return parse_integer(text, least); };
+  return parsed(std::move(entry), format_text("a whole number of at least {}", least), field, parse,
+                [](int64_t value) { return std::to_string(value); });
+}
+
+template <typename Field>
+OptionEntry integer_or(std::string word, OptionEntry entry, int64_t least, Field field) {
+  const auto parse = [=](const std::string& text) { return parse_integer(text, least); };
+  return parsed_or(std::move(word), std::move(entry),
+                   format_text("a whole number of at least {}", least), field, parse,
+                   [](int64_t value) { return std::to_string(value); });
+}
+
+template <typename Field>
+OptionEntry number(OptionEntry entry, Range range, Field field) {
+  const auto parse = [=](const std::string& text) {
     const std::optional<double> value = parse_number(text);
-    if (value) field(o) = *value;
-    return fine_or(value && range.accepts(*value), range.text);
+    return value && range.accepts(*value) ? value : std::nullopt;
   };
-  entry.show = [=](const Options& o) { return show_number(field(o)); };
-  return entry;
+  return parsed(std::move(entry), std::string(range.text), field, parse, show_number);
 }
 
 template <typename Field>
-OptionEntry toggle(std::string name, std::string values, std::string help, Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help),
-                    OptionEntry::Kind::kSwitch};
-  entry.set = [=](Options& o, const std::string& text) {
-    const std::optional<bool> value = parse_switch(text);
-    field(o) = value.value_or(false);
-    return fine_or(value.has_value(), "on or off");
-  };
-  entry.show = [=](const Options& o) { return std::string(field(o) ? "on" : "off"); };
-  return entry;
+OptionEntry toggle(OptionEntry entry, Field field) {
+  entry.kind = OptionEntry::Kind::kSwitch;
+  return parsed(std::move(entry), "on or off", field, parse_switch,
+                [](bool on) { return on ? "on" : "off"; });
 }
 
-// A name or path; `word` stands for the empty text.
+// A name; `word` stands for the empty text.
 template <typename Field>
-OptionEntry text(std::string word, std::string name, std::string values, std::string help,
-                 Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help)};
+OptionEntry text(std::string word, OptionEntry entry, Field field) {
   entry.set = [=](Options& o, const std::string& value) {
     field(o) = value == word ? std::string() : value;
     return fine_or(!value.empty(), "a name");
   };
   entry.show = [=](const Options& o) {
-    const std::string nothing = word.empty() ? "~" : word;
-    return field(o).empty() ? nothing : yaml_quoted(field(o));
+    if (field(o).empty()) return word.empty() ? "~" : word;
+    return yaml_quoted(field(o));
   };
   return entry;
 }
 
 template <typename Field>
-OptionEntry path(std::string name, std::string values, std::string help, Field field) {
-  OptionEntry entry = text("none", std::move(name), std::move(values), std::move(help), field);
+OptionEntry path(OptionEntry entry, Field field) {
   entry.is_path = true;
-  return entry;
+  return text("none", std::move(entry), field);
 }
 
 // Names or glob patterns, one an occurrence; `word`, when not empty, stands for none at all.
 template <typename Field>
-OptionEntry repeated(std::string word, std::string name, std::string values, std::string help,
-                     Field field) {
-  OptionEntry entry{std::move(name), std::move(values), std::move(help),
-                    OptionEntry::Kind::kRepeated};
+OptionEntry repeated(std::string word, OptionEntry entry, Field field) {
+  entry.kind = OptionEntry::Kind::kRepeated;
   entry.set = [=](Options& o, const std::string& value) {
     if (word.empty() || value != word) field(o).push_back(value);
     return fine_or(!value.empty(), "a name or pattern");
@@ -213,8 +203,20 @@ OptionEntry repeated(std::string word, std::string name, std::string values, std
   return entry;
 }
 
-// An option that the program does not have yet: only its default is accepted.
-OptionEntry not_built(OptionEntry entry);
+// An entry that the command line alone has.
+inline OptionEntry flag(Commands commands, OptionEntry entry) {
+  entry.commands = commands;
+  entry.in_files = false;
+  return entry;
+}
+
+// A flag that stands alone.
+template <typename Field>
+OptionEntry bare(std::string name, Commands commands, Field field) {
+  OptionEntry entry = toggle({.name = std::move(name)}, field);
+  entry.kind = OptionEntry::Kind::kBare;
+  return flag(commands, std::move(entry));
+}
 
 }  // namespace entries
 }  // namespace ofsdp::cli

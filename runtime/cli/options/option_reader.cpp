@@ -6,18 +6,16 @@ namespace ofsdp::cli {
 namespace {
 
 Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
-  switch (verdict.kind) {
-    case Verdict::Kind::kFine:
-      return ok_status();
-    case Verdict::Kind::kNotBuilt:
-      return input_error("{}: not built yet (found '{}')", subject, text);
-    default:
-      return input_error("{}: expected {}, found '{}'{}", subject, verdict.expected, text,
-                         verdict.hint);
-  }
+  if (verdict.fine) return ok_status();
+  return input_error("{}: expected {}, found '{}'{}", subject, verdict.expected, text,
+                     verdict.hint);
 }
 
 }  // namespace
+
+Status no_effect_with(std::string_view name, Command command) {
+  return input_error("--{} has no effect with fsdp-run {}", name, name_of(command));
+}
 
 Source OptionReader::source_of(const std::string& name) const {
   const auto found = said_.find(name);
@@ -43,7 +41,7 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   return as_error(entry->set(options_, text), text, subject);
 }
 
-// Of two flags the later one counts; two keys of a file must not differ.
+// The later of two flags counts; two keys of a file must not differ.
 Status OptionReader::agree(const OptionEntry& entry, const std::string& text, Source source,
                            const std::string& subject) {
   const bool twice = source != Source::kFlag && said(entry.name) &&
@@ -67,28 +65,17 @@ void OptionReader::read_inline_data(DataChoice data, Source source, const std::s
   said_["data"] = {source, subject};
 }
 
-void OptionReader::settle_optimizer() {
-  OptimizerOptions& optimizer = options_.optimizer;
-  const OptimizerOptions defaults = optimizer_defaults(optimizer.kind);
-  if (!said("lr")) optimizer.lr = defaults.lr;
-  if (!said("weight-decay")) optimizer.weight_decay = defaults.weight_decay;
-  if (!said("eps")) optimizer.eps = defaults.eps;
-  if (!said("betas")) optimizer.beta1 = defaults.beta1;
-  if (!said("betas")) optimizer.beta2 = defaults.beta2;
-  if (!said("rho")) optimizer.rho = defaults.rho;
-}
-
-// What a model with a training_info says itself; only the model can tell whether it does.
-void OptionReader::note_training() {
+std::string OptionReader::overriding() const {
   for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
                            "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
                            "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
-    if (said(name) && options_.of_training.empty()) options_.of_training = said_.at(name).subject;
+    if (said(name)) return said_.at(name).subject;
   }
+  return "";
 }
 
 // One epoch unless something is said; `--steps` alone goes on with the next epoch.
-Status OptionReader::settle_length(Command command) {
+Status OptionReader::resolve_length(Command command) {
   RunOptions& run = options_.run;
   if (!said("epochs") && run.steps) run.epochs.reset();
   if (!run.epochs && !run.steps) {
@@ -106,7 +93,7 @@ Status OptionReader::settle_length(Command command) {
 // A list such as "4,2" is for nested parallelism; its first number is ours.
 // Libraries divide sums among threads, so the same bits on any number of ranks need the same number
 // of threads on each: 1, unless it was said.
-Status OptionReader::settle_threads(const std::optional<std::string>& omp_num_threads) {
+Status OptionReader::resolve_threads(const std::optional<std::string>& omp_num_threads) {
   if (!said("threads") && options_.launch.deterministic == Determinism::kAcrossRanks) {
     options_.launch.threads = 1;
     return ok_status();
@@ -127,7 +114,7 @@ Status OptionReader::refuse_without_effect() const {
     const NoEffect none = no_effect(options_, entry.name);
     const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
     if (none.beside.empty() || neutral) continue;
-    // "--lr-schedule linear" of a stronger source leaves the weaker one's gamma behind.
+    // "--lr-schedule linear" of a stronger source makes the weaker one's gamma meaningless.
     const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
     if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
@@ -151,15 +138,17 @@ void OptionReader::place(GivenCount& count, const std::string& name) const {
 Result<Options> OptionReader::finish(Command command,
                                      const std::optional<std::string>& omp_num_threads) {
   options_.command = command;
-  BatchOptions::Given& given = options_.batch.given;
-  place(given.batch_size, "batch-size");
-  place(given.grad_accum, "grad-accum");
-  place(given.global_batch_size, "global-batch-size");
-  settle_optimizer();
-  note_training();
+  place(options_.batch.batch_size, "batch-size");
+  place(options_.batch.grad_accum, "grad-accum");
+  place(options_.batch.global_batch_size, "global-batch-size");
+  take_defaults_unless(options_.optimizer, [this](const char* name) { return said(name); });
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
-  OFSDP_RETURN_IF_ERROR(settle_length(command));
-  OFSDP_RETURN_IF_ERROR(settle_threads(omp_num_threads));
+  OFSDP_RETURN_IF_ERROR(resolve_length(command));
+  OFSDP_RETURN_IF_ERROR(resolve_threads(omp_num_threads));
+  for (const OptionEntry& entry : table_) {
+    const bool given = entry.show(options_) != entry.show(Options());
+    if (given && !contains(entry.commands, command)) return no_effect_with(entry.name, command);
+  }
   return std::move(options_);
 }
 

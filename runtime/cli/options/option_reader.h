@@ -1,7 +1,7 @@
-// OptionReader: fills Options from texts, source after source, weakest first, and remembers who
-// said what. Two keys of one file that say one option differently (its own name and another
-// program's) contradict each other. finish() then settles what depends on several options: the optimizer's own defaults,
-// options that have no effect beside others, how long the run is.
+// OptionReader: fills Options from texts, source after source, weakest first, and remembers the
+// place of each. Two keys of one file that give one option differently (its own name and another
+// program's) contradict each other. finish() then resolves options that depend on others: the
+// optimizer's own defaults, options without effect, the length of the run.
 //
 // Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
 // "model.yaml line 3: batch_size"). Ownership: owns the Options until finish() gives them away.
@@ -17,12 +17,17 @@
 
 namespace ofsdp::cli {
 
+// The refusal of an option that `command` does not have.
+Status no_effect_with(std::string_view name, Command command);
+
 class OptionReader {
  public:
   OptionReader() : table_(option_table()) {}
 
   const std::vector<OptionEntry>& table() const { return table_; }
-  OptimizerKind optimizer() const { return options_.optimizer.kind; }  // so far
+  // So far:
+  OptimizerKind optimizer() const { return options_.optimizer.kind; }
+  const std::string& config() const { return options_.config; }
 
   // The texts of a repeated option add up within a source; a stronger source begins anew.
   Status read(const std::string& name, const std::string& text, Source source,
@@ -32,12 +37,14 @@ class OptionReader {
   // The mapping under `data:`.
   void read_inline_data(DataChoice data, Source source, const std::string& subject);
 
-  // What the user should know and no error is: printed once, a line each, when the run starts.
+  // Warnings, printed once, one per line, when the run starts.
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // `omp_num_threads`: the environment variable, where set; the default of --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
+  // The first given option that a model with a training_info answers itself; empty: none.
+  std::string overriding() const;
 
  private:
   struct Said {
@@ -51,10 +58,8 @@ class OptionReader {
   void begin(const OptionEntry& entry, Source source, const std::string& subject);
   Status agree(const OptionEntry& entry, const std::string& text, Source source,
                const std::string& subject);
-  void settle_optimizer();
-  void note_training();
-  Status settle_length(Command command);
-  Status settle_threads(const std::optional<std::string>& omp_num_threads);
+  Status resolve_length(Command command);
+  Status resolve_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_without_effect() const;
 
   std::vector<OptionEntry> table_;

@@ -3,39 +3,51 @@
 #include <algorithm>
 
 namespace ofsdp::cli {
-
-OptionEntry entries::not_built(OptionEntry entry) {
-  const std::string only = entry.show(Options());
-  entry.help += " (not built yet)";
-  entry.set = [only, set = entry.set, show = entry.show](Options& o, const std::string& text) {
-    Verdict verdict = set(o, text);
-    const bool refused = verdict.kind == Verdict::Kind::kFine && show(o) != only;
-    if (refused) verdict.kind = Verdict::Kind::kNotBuilt;
-    return verdict;
-  };
-  return entry;
-}
-
-std::vector<OptionEntry> option_table() {
-  std::vector<OptionEntry> table = sharding_entries();
-  for (OptionEntry& entry : training_entries()) table.push_back(std::move(entry));
-  for (OptionEntry& entry : run_entries()) table.push_back(std::move(entry));
-  return table;
-}
-
-const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name) {
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const OptionEntry& entry) { return entry.name == name; });
-  return found == table.end() ? nullptr : &*found;
-}
-
-std::vector<std::string> entry_names(const std::vector<OptionEntry>& table) {
-  std::vector<std::string> names;
-  for (const OptionEntry& entry : table) names.push_back(entry.name);
-  return names;
-}
-
 namespace {
+
+// One of a few words.
+template <typename Field>
+OptionEntry word(std::string name, std::vector<std::string> words, Field field) {
+  return entries::parsed(
+      {std::move(name)}, "one of " + joined(words, ", "), field,
+      [=](const std::string& text) {
+        const bool known = std::ranges::count(words, text) > 0;
+        return known ? std::optional(text) : std::nullopt;
+      },
+      yaml_quoted);
+}
+
+// The name of a file, whatever it is.
+template <typename Field>
+OptionEntry file(OptionEntry entry, Field field) {
+  return entries::parsed(
+      std::move(entry), "", field, [](const std::string& text) { return std::optional(text); },
+      yaml_quoted);
+}
+
+// The flags that no file holds; the usage lines of the commands describe all but --config.
+std::vector<OptionEntry> command_line_entries() {
+  using namespace entries;
+  const Commands plan = only(Command::kPlan), exports = only(Command::kExport);
+  const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
+  const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
+  return {
+      bare("help", kEveryCommand, OFSDP_FIELD(help)),
+      bare("json", plan | only(Command::kOps), OFSDP_FIELD(json)),
+      flag(plan, parsed({"world"}, "a whole number of at least 1", OFSDP_FIELD(report.world),
+                        positive, shown)),
+      flag(plan, file({"topology"}, OFSDP_FIELD(report.topology))),
+      flag(plan, file({"html"}, OFSDP_FIELD(report.html))),
+      bare("operations", plan, OFSDP_FIELD(report.operations)),
+      bare("inference", exports, OFSDP_FIELD(inference)),
+      bare("verify", exports, OFSDP_FIELD(verify)),
+      flag(exports, word("format", {"onnx", "safetensors"}, OFSDP_FIELD(format))),
+      flag(only(Command::kMakeTraining),
+           word("form", {"training_info", "graph"}, OFSDP_FIELD(form))),
+      flag(kEveryCommand,
+           file({"config", "FILE", "a YAML file with options"}, OFSDP_FIELD(config))),
+  };
+}
 
 // The mapping under `data:` goes in as it stood, its lines moved to the right.
 std::string indented(const std::string& yaml) {
@@ -49,53 +61,68 @@ std::string indented(const std::string& yaml) {
 
 }  // namespace
 
-std::string describe(const Options& options) {
+std::vector<OptionEntry> option_table() {
+  std::vector<OptionEntry> table;
+  for (const auto& part :
+       {sharding_entries(), training_entries(), run_entries(), command_line_entries()}) {
+    table.insert(table.end(), part.begin(), part.end());
+  }
+  return table;
+}
+
+const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name) {
+  const auto found = std::ranges::find(table, name, &OptionEntry::name);
+  return found == table.end() ? nullptr : &*found;
+}
+
+const OptionEntry* find_key(const std::vector<OptionEntry>& table, std::string_view name) {
+  const OptionEntry* entry = find_entry(table, name);
+  return entry != nullptr && entry->in_files ? entry : nullptr;
+}
+
+std::vector<std::string> entry_names(const std::vector<OptionEntry>& table) {
+  std::vector<std::string> names;
+  for (const OptionEntry& entry : table) {
+    if (entry.in_files) names.push_back(entry.name);
+  }
+  return names;
+}
+
+std::string yaml_key(std::string name) {
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+std::string describe(const Options& options, const std::optional<BatchSizes>& sizes) {
+  const bool sliced = sizes && sizes->slices > 0;  // slices of a given size, however many a rank
+  const std::string_view follows = sliced ? "grad-accum" : "batch-size";  // from the other two
+  Options shown = options;
+  if (sizes) {
+    shown.batch = {.batch_size = {sizes->batch_size},
+                   .grad_accum = {sizes->grad_accum},
+                   .global_batch_size = {sizes->global_batch_size}};
+  }
   std::string text;
   for (const OptionEntry& entry : option_table()) {
-    if (!no_effect(options, entry.name).beside.empty()) continue;
-    const bool settled = options.batch.global_batch_size > 0;
-    const bool sliced = options.batch.slices > 0;  // slices of a given size, however many a rank
-    const std::string_view follows = sliced ? "grad-accum" : "batch-size";  // from the other two
-    if (settled && entry.name == follows) continue;
-    std::string key = entry.name;
-    std::replace(key.begin(), key.end(), '-', '_');
-    const bool mapping = key == "data" && options.run.data.kind == DataChoice::Kind::kInline;
-    std::string value = mapping ? indented(options.run.data.yaml) : entry.show(options);
-    if (settled && entry.name == "global-batch-size") {
+    if (!entry.in_files || !no_effect(options, entry.name).beside.empty()) continue;
+    if (sizes && entry.name == follows) continue;
+    const bool mapping = entry.name == "data" && options.run.data.kind == DataChoice::Kind::kInline;
+    std::string value = mapping ? indented(options.run.data.yaml) : " " + entry.show(shown);
+    if (sizes && entry.name == "global-batch-size") {
       value += format_text("  # {}: {}", sliced ? "grad_accum" : "batch_size",
-                           sliced ? options.batch.grad_accum : options.batch.batch_size);
+                           sliced ? sizes->grad_accum : sizes->batch_size);
     }
-    text += format_text("{}:{}{}\n", key, mapping ? "" : " ", value);
+    text += yaml_key(entry.name) + ":" + value + "\n";
   }
   return text;
 }
 
-std::string help_text() {
-  std::string text =
-      "fsdp-run MODEL.onnx [options]         train\n"
-      "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
-      "                                      (--json, --html FILE; for ranks that are not here:\n"
-      "                                      --world N, --topology FILE; --operations: what\n"
-      "                                      rank 0 runs, line by line)\n"
-      "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"
-      "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file\n"
-      "                                      (--inference, --verify, --format safetensors)\n"
-      "fsdp-run config [-o FILE]             ask the questions, write the YAML\n"
-      "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"
-      "fsdp-run make-training MODEL.onnx -o OUT.onnx  the model with the training that the "
-      "options\n"
-      "                                      say (--form training_info), or its gradient graph\n"
-      "                                      (--form graph)\n"
-      "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"
-      "\n"
-      "Flags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
-      "beside\n"
-      "MODEL.onnx, which beats the defaults. Options; the default value comes first:\n\n";
+std::string help_of_options() {
+  std::string text;
   for (const OptionEntry& entry : option_table()) {
+    if (entry.help.empty()) continue;
     text += format_text("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
   }
-  text +=
-      format_text("  --{:<25} {}\n  {:27} {}\n", "config", "FILE", "", "a YAML file with options");
   return text;
 }
 

@@ -1,9 +1,8 @@
 // The one list of options: every flag, YAML key, help line and line of the printed configuration
-// comes from here. Three files hold its three parts.
+// comes from here. Three files hold its parts.
 //
-// Also here: which options mean nothing beside which others (`--momentum` beside `--optimizer
-// adamw`), which is an error when somebody said them and left out when the configuration is
-// printed.
+// Also here: which options mean nothing with which others (`--momentum` with `--optimizer adamw`).
+// Giving one is an error, and the printed configuration leaves it out.
 //
 // Ownership: option_table() makes a new value. Threads: any. Errors: none of its own.
 #pragma once
@@ -22,26 +21,29 @@ std::vector<OptionEntry> sharding_entries();  // strategy, units, precision, mem
 std::vector<OptionEntry> training_entries();  // loss, parameters, optimizer, schedule
 std::vector<OptionEntry> run_entries();       // batch, steps, data, checkpoints, files
 
-// The entry called `name` (without dashes), or null.
+// The entry called `name` (without dashes), or null; `find_key` knows those of YAML files alone.
 const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name);
-std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);
+const OptionEntry* find_key(const std::vector<OptionEntry>& table, std::string_view name);
+std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);  // of the keys
+std::string yaml_key(std::string name);                                       // '_' for '-'
 
-// Whether option `name` does nothing because of another one, such as momentum beside adamw.
+// Returns whether option `name` does nothing because of another one, such as momentum with adamw.
 struct NoEffect {
-  std::string beside;  // "--optimizer adamw"; empty when the option has an effect
-  bool strict =
-      false;  // an error even when said with its default value, as PyTorch's arguments are
+  std::string beside = {};  // "--optimizer adamw"; empty when the option has an effect
+  bool strict = false;      // an error even with the default value, as PyTorch's arguments are
 };
 NoEffect no_effect(const Options& options, std::string_view name);
 
-// What PyTorch takes for an optimizer of this kind where nothing is said.
-OptimizerOptions optimizer_defaults(OptimizerKind kind);
+// Sets PyTorch's defaults of this kind of optimizer where an option is not `given`.
+void take_defaults_unless(OptimizerOptions& optimizer,
+                          const std::function<bool(const char*)>& given);
 
 // The effective configuration as YAML that --config reads again: one line an option, those without
-// an effect left out. Once the batch is settled it is said by global_batch_size and grad_accum (with
-// slices: batch_size), from which another number of ranks computes the third.
-std::string describe(const Options& options);
+// an effect left out. `sizes` of a known world: the batch is given by global_batch_size and
+// grad_accum (with slices: batch_size), from which another number of ranks computes the third.
+std::string describe(const Options& options, const std::optional<BatchSizes>& sizes = {});
 
-std::string help_text();
+// The lines of every option, the default value first.
+std::string help_of_options();
 
 }  // namespace ofsdp::cli

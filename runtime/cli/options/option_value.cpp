@@ -40,7 +40,10 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-std::optional<int64_t> parse_integer(std::string_view text) { return parse_whole<int64_t>(text); }
+std::optional<int64_t> parse_integer(std::string_view text, int64_t least) {
+  const std::optional<int64_t> value = parse_whole<int64_t>(text);
+  return value && *value >= least ? value : std::nullopt;
+}
 
 std::optional<uint64_t> parse_unsigned(std::string_view text) {
   return parse_whole<uint64_t>(text);
@@ -73,17 +76,12 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
 }
 
 std::optional<Interval> parse_interval(std::string_view text) {
-  Interval interval;
-  std::string_view unit = "epoch";
-  if (text.ends_with("step")) {
-    interval.unit = StepUnit::kStep;
-    unit = "step";
+  for (const auto& [unit, name] : enum_names(StepUnit{})) {
+    if (!text.ends_with(name)) continue;
+    const auto count = parse_integer(text.substr(0, text.size() - name.size()), 1);
+    return count ? std::optional(Interval{*count, unit}) : std::nullopt;
   }
-  if (!text.ends_with(unit)) return std::nullopt;
-  const std::optional<int64_t> count = parse_integer(text.substr(0, text.size() - unit.size()));
-  if (!count || *count < 1) return std::nullopt;
-  interval.count = *count;
-  return interval;
+  return std::nullopt;
 }
 
 std::vector<std::string> split_list(std::string_view text) {
@@ -106,10 +104,11 @@ std::string show_bytes(int64_t bytes) {
 }
 
 std::string show_interval(const Interval& interval) {
-  return format_text("{}{}", interval.count, interval.unit == StepUnit::kEpoch ? "epoch" : "step");
+  return format_text("{}{}", interval.count, name_of(interval.unit));
 }
 
-std::string yaml_quoted(std::string_view text) {
+// Not yaml-cpp's Emitter, which writes other escapes for tabs and line ends.
+std::string yaml_quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
@@ -123,12 +122,9 @@ std::string yaml_quoted(std::string_view text) {
 }
 
 std::string yaml_list(const std::vector<std::string>& texts) {
-  std::string list = "[";
-  for (const std::string& text : texts) {
-    if (list.size() > 1) list += ", ";
-    list += yaml_quoted(text);
-  }
-  return list + "]";
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(yaml_quoted(text));
+  return "[" + joined(quoted, ", ") + "]";
 }
 
 }  // namespace ofsdp::cli

@@ -3,7 +3,7 @@
 //
 // The parsers give nothing for a text they cannot read; the caller knows flag and file and says so.
 // The `show` functions write the same forms, so that a shown value can be read again.
-// Ownership: values. Threads: any. Errors: none of their own.
+// Errors: none of their own.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace ofsdp::cli {
 
-std::optional<int64_t> parse_integer(std::string_view text);
+std::optional<int64_t> parse_integer(std::string_view text, int64_t least = INT64_MIN);
 std::optional<uint64_t> parse_unsigned(std::string_view text);
 std::optional<double> parse_number(std::string_view text);      // finite
 std::optional<bool> parse_switch(std::string_view text);        // on off true false yes no
@@ -27,7 +27,7 @@ std::vector<std::string> split_list(std::string_view text);     // at commas; sp
 std::string show_number(double value);  // the fewest digits that read back as the same double
 std::string show_bytes(int64_t bytes);
 std::string show_interval(const Interval& interval);
-std::string yaml_quoted(std::string_view text);
+std::string yaml_quoted(const std::string& text);
 std::string yaml_list(const std::vector<std::string>& texts);  // ["a", "b"]
 
 }  // namespace ofsdp::cli

@@ -8,7 +8,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Of equally fast ones the first.
+// The first of equally fast ones is chosen.
 constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
                                     Strategy::kNoShard};
 constexpr Strategy kHybrids[] = {Strategy::kHybridShard, Strategy::kHybridShardZero2};
@@ -16,9 +16,10 @@ constexpr std::chrono::milliseconds kMeasureFor{600};
 
 class PlanChooser {
  public:
-  PlanChooser(const Options& options, const ModelSetup& setup, Communicator& communicator,
+  PlanChooser(const RunSettings& settings, const ModelSetup& setup, Communicator& communicator,
               const std::vector<OptimizerDef>& optimizers, Device* device)
-      : options_(options),
+      : settings_(settings),
+        options_(settings.options),
         setup_(setup),
         communicator_(communicator),
         optimizers_(optimizers),
@@ -26,7 +27,7 @@ class PlanChooser {
 
   Result<std::unique_ptr<RunPlan>> run() {
     if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
-    OFSDP_ASSIGN_OR_RETURN(auto plan, make(options_));
+    OFSDP_ASSIGN_OR_RETURN(auto plan, make(settings_));
     if (fits(*plan)) return plan;
     return refusal(*plan);
   }
@@ -34,8 +35,8 @@ class PlanChooser {
  private:
   using MadePlan = Result<std::unique_ptr<RunPlan>>;
 
-  MadePlan make(const Options& options) const {
-    return RunPlan::make(options, setup_, communicator_, optimizers_, kernels_);
+  MadePlan make(const RunSettings& settings) const {
+    return RunPlan::make(settings, setup_, communicator_, optimizers_, kernels_);
   }
 
   bool fits(const RunPlan& plan) const { return plan.memory.fits(options_.sharding.memory_limit); }
@@ -45,9 +46,9 @@ class PlanChooser {
     std::unique_ptr<RunPlan> smallest;
     OFSDP_ASSIGN_OR_RETURN(const std::optional<Topology> topology, given_topology());
     for (const ShardingOptions& sharding : candidates(topology)) {
-      Options options = options_;
-      options.sharding = sharding;
-      OFSDP_ASSIGN_OR_RETURN(auto plan, make(options));
+      RunSettings settings = settings_;
+      settings.options.sharding = sharding;
+      OFSDP_ASSIGN_OR_RETURN(auto plan, make(settings));
       if (fits(*plan)) {
         plans.push_back(std::move(plan));
       } else if (smallest == nullptr ||
@@ -77,7 +78,7 @@ class PlanChooser {
       list.push_back(options_.sharding);
       list.back().strategy = strategy;
     };
-    // Where nothing is gathered, shard_grad_op is full_shard.
+    // Without gathers shard_grad_op is full_shard.
     const bool in_place =
         kernels_->device() == nullptr && communicator_.ranks_in_common() == communicator_.size();
     for (const Strategy strategy : kCandidates) {
@@ -91,7 +92,7 @@ class PlanChooser {
     return list;
   }
 
-  // Measured by rank 0, whose figures all take. Without a network beside the kernels, these take
+  // Rank 0 measures, and all take its figures. Without a network next to the kernels, these take
   // the same under every strategy and need not be measured.
   Result<std::vector<double>> predict(const std::vector<std::unique_ptr<RunPlan>>& plans,
                                       const std::optional<Topology>& topology) const {
@@ -105,7 +106,7 @@ class PlanChooser {
       }
       OFSDP_ASSIGN_OR_RETURN(machine.rates, measure_rates(*plans[0]));
       for (size_t i = 0; i < plans.size(); ++i) {
-        seconds[i] = predicted_seconds(*plans[i], machine, options_.batch);
+        seconds[i] = predicted_seconds(*plans[i], machine, settings_.batch);
       }
     }
     std::vector<double> all(seconds.size() * static_cast<size_t>(communicator_.size()));
@@ -136,67 +137,64 @@ class PlanChooser {
         "--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
         "micro-batch of {}{}",
         *options_.sharding.memory_limit, strategy_name(plan.plan.strategy),
-        plan.memory.largest_bytes(), plan.memory.arena, options_.batch.batch_size, advice());
+        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size, advice());
+  }
+
+  using Change = std::function<void(RunSettings&)>;
+  static void shard(RunSettings& s) { s.options.sharding.strategy = Strategy::kFullShard; }
+  static void recompute(RunSettings& s) {
+    s.options.sharding.activation_checkpointing = Recompute::kUnit;
+  }
+  static Change offload(CpuOffload what) {
+    return [what](RunSettings& s) { s.options.sharding.cpu_offload = what; };
+  }
+  static Change batch_of(int64_t size) {
+    return [size](RunSettings& s) { s.batch.batch_size = size; };
   }
 
   // Slower, and only of a device; the lesser one if it is enough.
   template <typename Offer>
   void offer_offload(const Offer& offer) const {
     if (kernels_->device() == nullptr) return;
-    const auto optimizer = [](Options& o) { o.sharding.cpu_offload = CpuOffload::kOptimizer; };
-    const auto params = [](Options& o) { o.sharding.cpu_offload = CpuOffload::kParams; };
     const CpuOffload now = options_.sharding.cpu_offload;
-    if (now == CpuOffload::kNone && offer("--cpu-offload optimizer", optimizer)) return;
-    if (now != CpuOffload::kParams) offer("--cpu-offload params", params);
+    if (now == CpuOffload::kNone &&
+        offer("--cpu-offload optimizer", {offload(CpuOffload::kOptimizer)})) {
+      return;
+    }
+    if (now != CpuOffload::kParams) offer("--cpu-offload params", {offload(CpuOffload::kParams)});
   }
 
   // Each way alone; if none fits, together; and the largest batch that fits.
   std::string advice() const {
     std::string list;
-    auto offer = [&](const std::string& flags, const std::function<void(Options&)>& change) {
-      Options options = options_;
-      change(options);
-      const auto plan = make(options);
+    auto offer = [&](const std::string& flags, std::initializer_list<Change> changes) {
+      RunSettings settings = settings_;
+      for (const Change& change : changes) change(settings);
+      const auto plan = make(settings);
       if (!plan.ok() || !fits(**plan)) return false;
       list += format_text("{}{} ({} bytes)", list.empty() ? "\nwould fit: " : "; ", flags,
                           (*plan)->memory.largest_bytes());
       return true;
     };
-    auto recompute = [](Options& o) { o.sharding.activation_checkpointing = Recompute::kUnit; };
-    auto shard = [](Options& o) { o.sharding.strategy = Strategy::kFullShard; };
-    offer("--activation-checkpointing unit", recompute);
-    offer("--strategy full_shard", shard);
+    const std::string both = "--strategy full_shard --activation-checkpointing unit";
+    offer("--activation-checkpointing unit", {recompute});
+    offer("--strategy full_shard", {shard});
     offer_offload(offer);
-    if (list.empty()) {
-      offer("--strategy full_shard --activation-checkpointing unit", [&](Options& o) {
-        recompute(o);
-        shard(o);
-      });
-    }
+    if (list.empty()) offer(both, {recompute, shard});
     if (list.empty() && kernels_->device() != nullptr) {
-      const std::string flags = "--strategy full_shard --activation-checkpointing unit";
-      offer(flags + " --cpu-offload params", [&](Options& o) {
-        recompute(o);
-        shard(o);
-        o.sharding.cpu_offload = CpuOffload::kParams;
-      });
+      offer(both + " --cpu-offload params", {recompute, shard, offload(CpuOffload::kParams)});
     }
-    for (int64_t batch = options_.batch.batch_size / 2; batch > 0; batch /= 2) {
-      const auto smaller = [&](Options& o) { o.batch.batch_size = batch; };
-      if (offer(format_text("--batch-size {}", batch), smaller)) break;
+    for (int64_t batch = settings_.batch.batch_size / 2; batch > 0; batch /= 2) {
+      if (offer(format_text("--batch-size {}", batch), {batch_of(batch)})) break;
     }
-    for (int64_t batch = options_.batch.batch_size / 2; list.empty() && batch > 0; batch /= 2) {
-      const std::string flags = "--strategy full_shard --activation-checkpointing unit";
-      offer(format_text("{} --batch-size {}", flags, batch), [&](Options& o) {
-        recompute(o);
-        shard(o);
-        o.batch.batch_size = batch;
-      });
+    for (int64_t batch = settings_.batch.batch_size / 2; list.empty() && batch > 0; batch /= 2) {
+      offer(format_text("{} --batch-size {}", both, batch), {recompute, shard, batch_of(batch)});
     }
     if (!list.empty()) return list;
     return "\nno strategy, batch size or activation checkpointing fits; more ranks need less each";
   }
 
+  const RunSettings& settings_;
   const Options& options_;
   const ModelSetup& setup_;
   Communicator& communicator_;
@@ -206,11 +204,11 @@ class PlanChooser {
 
 }  // namespace
 
-Result<std::unique_ptr<RunPlan>> choose_plan(const Options& options, const ModelSetup& setup,
+Result<std::unique_ptr<RunPlan>> choose_plan(const RunSettings& settings, const ModelSetup& setup,
                                              Communicator& communicator,
                                              const std::vector<OptimizerDef>& optimizers,
                                              Device* device) {
-  return PlanChooser(options, setup, communicator, optimizers, device).run();
+  return PlanChooser(settings, setup, communicator, optimizers, device).run();
 }
 
 }  // namespace ofsdp::runtime

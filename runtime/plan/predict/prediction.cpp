@@ -2,7 +2,7 @@
 
 namespace ofsdp::runtime {
 
-int64_t times_an_update(const ProgramKey& key, const BatchOptions& batch) {
+int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch) {
   if (!key.training || key.batch != batch.batch_size) return 0;
   const bool middle = !key.first_micro && !key.last_micro;
   return middle ? batch.grad_accum - 2 : 1;
@@ -16,7 +16,7 @@ Simulation simulate_program(const RunPlan& run, const ProgramPlan& program,
                   step_costs(run, program, machine), how);
 }
 
-double predicted_seconds(const RunPlan& run, const Machine& machine, const BatchOptions& batch) {
+double predicted_seconds(const RunPlan& run, const Machine& machine, const BatchSizes& batch) {
   double seconds = 0;
   for (const auto& [key, program] : run.programs) {
     const auto times = static_cast<double>(times_an_update(key, batch));

@@ -1,7 +1,7 @@
 // predict: what an update of a plan is expected to take, from what kernels and memory take here and
 // what the network of a topology adds. `fsdp-run plan` shows it, --strategy auto chooses by it.
 //
-// Pure. Ownership: values. Threads: any. Errors: none.
+// Pure. Errors: none.
 #pragma once
 
 #include "runtime/options.h"
@@ -10,10 +10,10 @@
 namespace ofsdp::runtime {
 
 // How often a program of the full batch runs in an update; 0 for other programs.
-int64_t times_an_update(const ProgramKey& key, const BatchOptions& batch);
+int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch);
 
 Simulation simulate_program(const RunPlan& run, const ProgramPlan& program, const Machine& machine);
 
-double predicted_seconds(const RunPlan& run, const Machine& machine, const BatchOptions& batch);
+double predicted_seconds(const RunPlan& run, const Machine& machine, const BatchSizes& batch);
 
 }  // namespace ofsdp::runtime

@@ -4,9 +4,9 @@
 
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <sstream>
+#include <variant>
 
 namespace ofsdp::runtime {
 namespace {
@@ -18,79 +18,67 @@ class TopologyReader {
   explicit TopologyReader(const std::string& origin) : origin_(origin) {}
 
   Result<Topology> read(const YAML::Node& root) {
-    OFSDP_RETURN_IF_ERROR(read_map(
-        root, "",
-        {
-            {"hosts", [&](const YAML::Node& n) { return count("hosts", n, topology_.hosts); }},
-            {"ranks_per_host",
-             [&](const YAML::Node& n) {
-               return count("ranks_per_host", n, topology_.ranks_per_host);
-             }},
-            {"inside", [&](const YAML::Node& n) { return link("inside", n, topology_.inside); }},
-            {"between", [&](const YAML::Node& n) { return link("between", n, topology_.between); }},
-            {"compute_factor",
-             [&](const YAML::Node& n) {
-               return above_zero("compute_factor", n, topology_.compute_factor);
-             }},
-            {"contention",
-             [&](const YAML::Node& n) {
-               return above_zero("contention", n, topology_.contention);
-             }},
-            {"overlap", [&](const YAML::Node& n) { return toggle(n); }},
-        }));
+    OFSDP_RETURN_IF_ERROR(read_map(root, "",
+                                   {{"hosts", &topology_.hosts},
+                                    {"ranks_per_host", &topology_.ranks_per_host},
+                                    {"inside", &topology_.inside},
+                                    {"between", &topology_.between},
+                                    {"compute_factor", &topology_.compute_factor},
+                                    {"contention", &topology_.contention},
+                                    {"overlap", &topology_.overlap}}));
     OFSDP_RETURN_IF_ERROR(need(topology_.ranks_per_host < 2 || root["inside"], "inside"));
     OFSDP_RETURN_IF_ERROR(need(topology_.hosts < 2 || root["between"], "between"));
     return topology_;
   }
 
  private:
-  using Readers = std::map<std::string, std::function<Status(const YAML::Node&)>>;
+  using Targets = std::map<std::string, std::variant<int*, double*, bool*, Link*>>;
 
-  Status read_map(const YAML::Node& node, const std::string& where, const Readers& readers) const {
+  Status read_map(const YAML::Node& node, const std::string& where, const Targets& targets) const {
     if (!node.IsMap()) return input_error("{}: {}expected a mapping", origin_, where);
     for (const auto& entry : node) {
       const auto key = entry.first.as<std::string>();
-      const auto reader = readers.find(key);
-      if (reader == readers.end())
+      const auto target = targets.find(key);
+      if (target == targets.end())
         return input_error("{}: {}unknown key '{}'", origin_, where, key);
-      OFSDP_RETURN_IF_ERROR(reader->second(entry.second));
+      OFSDP_RETURN_IF_ERROR(
+          std::visit([&](auto* value) { return read_value(where + key, entry.second, *value); },
+                     target->second));
     }
     return {};
   }
 
-  Status need(bool there, const char* key) const {
+  Status need(bool there, const std::string& key) const {
     return there ? Status{}
                  : input_error("{}: expected {}: {{alpha_us: , beta_gbs: }}, found nothing",
                                origin_, key);
   }
 
-  Status above_zero(const std::string& key, const YAML::Node& node, double& value) const {
+  Status wrong(const std::string& key, const char* expected, const YAML::Node& node) const {
+    return input_error("{}: {}: expected {}, found '{}'", origin_, key, expected, shown(node));
+  }
+
+  Status read_value(const std::string& key, const YAML::Node& node, double& value) const {
     if (YAML::convert<double>::decode(node, value) && value > 0 && std::isfinite(value)) return {};
-    return input_error("{}: {}: expected a number above 0, found '{}'", origin_, key, shown(node));
+    return wrong(key, "a number above 0", node);
   }
 
-  Status count(const std::string& key, const YAML::Node& node, int& value) const {
+  Status read_value(const std::string& key, const YAML::Node& node, int& value) const {
     if (YAML::convert<int>::decode(node, value) && value >= 1 && value <= kMostHosts) return {};
-    return input_error("{}: {}: expected a whole number of at least 1, found '{}'", origin_, key,
-                       shown(node));
+    return wrong(key, "a whole number of at least 1", node);
   }
 
-  Status link(const std::string& key, const YAML::Node& node, Link& link) const {
+  Status read_value(const std::string& key, const YAML::Node& node, bool& value) const {
+    return YAML::convert<bool>::decode(node, value) ? Status{} : wrong(key, "on or off", node);
+  }
+
+  Status read_value(const std::string& key, const YAML::Node& node, Link& link) const {
     double alpha_us = 0, beta_gbs = 0;
-    OFSDP_RETURN_IF_ERROR(read_map(
-        node, key + ": ",
-        {{"alpha_us",
-          [&](const YAML::Node& n) { return above_zero(key + ": alpha_us", n, alpha_us); }},
-         {"beta_gbs",
-          [&](const YAML::Node& n) { return above_zero(key + ": beta_gbs", n, beta_gbs); }}}));
-    OFSDP_RETURN_IF_ERROR(need(alpha_us > 0 && beta_gbs > 0, key.c_str()));
+    OFSDP_RETURN_IF_ERROR(
+        read_map(node, key + ": ", {{"alpha_us", &alpha_us}, {"beta_gbs", &beta_gbs}}));
+    OFSDP_RETURN_IF_ERROR(need(alpha_us > 0 && beta_gbs > 0, key));
     link = {alpha_us * 1e-6, beta_gbs * 1e9};
     return {};
-  }
-
-  Status toggle(const YAML::Node& node) {
-    if (YAML::convert<bool>::decode(node, topology_.overlap)) return {};
-    return input_error("{}: overlap: expected on or off, found '{}'", origin_, shown(node));
   }
 
   static std::string shown(const YAML::Node& node) {

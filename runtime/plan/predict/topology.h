@@ -6,7 +6,7 @@
 //   inside:  {alpha_us: 3.4, beta_gbs: 370}   # between two ranks of a host, GB/s of 1e9 bytes
 //   between: {alpha_us: 14, beta_gbs: 50}     # between two hosts, for one rank
 //   compute_factor: 40                        # how many times faster than this machine; 1
-//   overlap: on                               # communication beside computation; on
+//   overlap: on                               # communication during computation; on
 //   contention: 1.3                           # how much slower computation is meanwhile; 1
 //
 // Collectives are rings: n - 1 messages one after the other, of which hosts - 1 cross hosts, and
@@ -14,7 +14,7 @@
 // are numbered host by host. Follows Thakur, Rabenseifner, Gropp, "Optimization of Collective
 // Communication Operations in MPICH", 2005.
 //
-// Ownership: values. Threads: any. Errors: kInput from read_topology, naming file and key.
+// Errors: kInput from read_topology, naming file and key.
 #pragma once
 
 #include <string>

@@ -1,15 +1,53 @@
 #include "runtime/cli/config/foreign/accelerate.h"
 
 #include <algorithm>
+#include <filesystem>
 
-#include "runtime/cli/config/foreign/accelerate_deepspeed.h"
 #include "runtime/cli/config/foreign/accelerate_fsdp.h"
+#include "runtime/cli/config/foreign/deepspeed.h"
 
 namespace ofsdp::cli {
 namespace {
 
 bool holds_something(const std::optional<ForeignKey>& key) {
   return key && (!key->value.IsMap() || key->value.size() > 0);
+}
+
+// Relative to the file that names it, or to the current folder.
+Status read_deepspeed_file(ForeignFile& file, const ForeignKey& key) {
+  if (key.is("none")) return ok_status();
+  OFSDP_ASSIGN_OR_RETURN(const std::string name, text_of(key));
+  std::error_code ignored;
+  const std::filesystem::path beside = std::filesystem::path(file.path()).parent_path() / name;
+  const bool here =
+      !std::filesystem::exists(beside, ignored) && std::filesystem::exists(name, ignored);
+  return read_deepspeed_config(here ? name : beside.lexically_normal().string(), file.source(),
+                               file.reader());
+}
+
+std::vector<KeyRule> short_rules(ForeignFile& file, DeepSpeedKeys& keys) {
+  std::vector<KeyRule> rules = {keep("zero_stage", keys.stage, true),
+                                keep("offload_optimizer_device", keys.offload_optimizer, true),
+                                keep("offload_param_device", keys.offload_param, true),
+                                {"deepspeed_config_file", [&file](const ForeignKey& key) {
+                                   return read_deepspeed_file(file, key);
+                                 }}};
+  add_without_effect(rules,
+                     "zero3_init_flag zero3_save_16bit_model offload_optimizer_nvme_path "
+                     "offload_param_nvme_path deepspeed_hostfile deepspeed_exclusion_filter "
+                     "deepspeed_inclusion_filter deepspeed_multinode_launcher "
+                     "deepspeed_moe_layer_cls_names");
+  return rules;
+}
+
+// `deepspeed_config`: short keys, the name of a DeepSpeed file, or DeepSpeed's own keys in place.
+Status read_accelerate_deepspeed(ForeignFile& file, const ForeignKey& section) {
+  if (section.value.IsScalar()) return read_deepspeed_file(file, section);
+  DeepSpeedKeys keys(file);
+  std::vector<KeyRule> rules = short_rules(file, keys);
+  for (KeyRule& rule : keys.rules()) rules.push_back(std::move(rule));
+  OFSDP_RETURN_IF_ERROR(file.read_section(section, rules));
+  return keys.resolve();
 }
 
 class TopLevel {
@@ -21,56 +59,34 @@ class TopLevel {
     for (const ForeignKey& key : keys) {
       OFSDP_RETURN_IF_ERROR(file_.read_one(key, key.path, all));
     }
-    OFSDP_RETURN_IF_ERROR(settle_precision());
-    OFSDP_RETURN_IF_ERROR(settle_hosts());
-    OFSDP_RETURN_IF_ERROR(settle_kind());
+    OFSDP_RETURN_IF_ERROR(resolve_precision());
+    OFSDP_RETURN_IF_ERROR(resolve_hosts());
+    OFSDP_RETURN_IF_ERROR(resolve_kind());
     file_.finish();
     return ok_status();
   }
 
   std::vector<KeyRule> rules() {
-    const auto keep = [](std::optional<ForeignKey>& at) {
-      return [&at](const ForeignKey& key) {
-        at = key;
-        return ok_status();
-      };
-    };
     std::vector<KeyRule> all = {
         {"compute_environment", [](const ForeignKey& key) { return local_machine(key); }},
-        {"distributed_type", keep(kind_)},
-        {"mixed_precision", keep(precision_)},
-        {"fp16", keep(fp16_)},
-        {"use_cpu", keep(use_cpu_)},
-        {"num_processes", keep(processes_)},
-        {"num_machines", keep(machines_)},
-        {"machine_rank", keep(machine_rank_)},
-        {"main_process_ip", keep(address_)},
-        {"main_process_port", keep(port_)},
-        {"fsdp_config", keep(fsdp_)},
-        {"parallelism_config", keep(parallelism_)},
-        {"deepspeed_config", keep(deepspeed_)},
-        {"deepspeed_config_file", keep(deepspeed_file_)}};
-    add_without_effect(all, {"command_file",
-                             "commands",
-                             "debug",
-                             "downcast_bf16",
-                             "dynamo_backend",
-                             "dynamo_config",
-                             "enable_cpu_affinity",
-                             "fp8_config",
-                             "gpu_ids",
-                             "ipex_config",
-                             "main_training_function",
-                             "megatron_lm_config",
-                             "mpirun_config",
-                             "rdzv_backend",
-                             "same_network",
-                             "tpu_env",
-                             "tpu_name",
-                             "tpu_use_cluster",
-                             "tpu_use_sudo",
-                             "tpu_vm",
-                             "tpu_zone"});
+        keep("distributed_type", kind_),
+        keep("mixed_precision", precision_),
+        keep("fp16", fp16_),
+        keep("use_cpu", use_cpu_),
+        keep("num_processes", processes_),
+        keep("num_machines", machines_),
+        keep("machine_rank", machine_rank_),
+        keep("main_process_ip", address_),
+        keep("main_process_port", port_),
+        keep("fsdp_config", fsdp_),
+        keep("parallelism_config", parallelism_),
+        keep("deepspeed_config", deepspeed_),
+        keep("deepspeed_config_file", deepspeed_file_)};
+    add_without_effect(all,
+                       "command_file commands debug downcast_bf16 dynamo_backend dynamo_config "
+                       "enable_cpu_affinity fp8_config gpu_ids ipex_config main_training_function "
+                       "megatron_lm_config mpirun_config rdzv_backend same_network tpu_env "
+                       "tpu_name tpu_use_cluster tpu_use_sudo tpu_vm tpu_zone");
     return all;
   }
 
@@ -79,29 +95,26 @@ class TopLevel {
     return key.is("LOCAL_MACHINE") ? ok_status() : expected(key, "LOCAL_MACHINE");
   }
 
-  Status settle_precision() {
+  Status resolve_precision() {
     if (fp16_) {
       OFSDP_ASSIGN_OR_RETURN(const bool on, switch_of(*fp16_));
       file_.warn(*fp16_, "deprecated by Accelerate; mixed_precision: fp16 says the same");
       if (on) OFSDP_RETURN_IF_ERROR(set_precision(file_, *fp16_, "float16"));
     }
     if (!precision_) return ok_status();
-    // YAML 1.1 reads an unquoted `no` as false.
-    static constexpr std::string_view kDTypes[] = {"float32", "float32", "float16", "bfloat16"};
     if (precision_->is("fp8")) {
       return input_error("{}: fp8 is not offered here: expected no, fp16 or bf16",
                          precision_->subject);
     }
+    // YAML 1.1 reads an unquoted `no` as false.
     OFSDP_ASSIGN_OR_RETURN(const size_t which,
                            choice_of(*precision_, {"no", "false", "fp16", "bf16"}));
-    return set_precision(file_, *precision_, std::string(kDTypes[which]));
+    const char* const dtypes[] = {"float32", "float32", "float16", "bfloat16"};
+    return set_precision(file_, *precision_, dtypes[which]);
   }
 
-  Status settle_hosts() {
-    int64_t machines = 1;
-    if (machines_) {
-      OFSDP_ASSIGN_OR_RETURN(machines, count_of(*machines_, 1));
-    }
+  Status resolve_hosts() {
+    OFSDP_ASSIGN_OR_RETURN(const int64_t machines, count_or(machines_, 1, 1));
     if (machine_rank_) {
       OFSDP_ASSIGN_OR_RETURN(const int64_t rank, count_of(*machine_rank_, 0));
       if (rank >= machines) {
@@ -110,22 +123,22 @@ class TopLevel {
                            rank);
       }
     }
-    if (processes_) OFSDP_RETURN_IF_ERROR(settle_processes(machines));
-    return machines > 1 ? settle_many_hosts() : ok_status();
+    if (processes_) OFSDP_RETURN_IF_ERROR(resolve_processes(machines));
+    return machines > 1 ? resolve_many_hosts() : ok_status();
   }
 
   // num_processes is the world; -1 leaves it to whoever launches.
-  Status settle_processes(int64_t machines) {
+  Status resolve_processes(int64_t machines) {
     OFSDP_ASSIGN_OR_RETURN(const int64_t world, count_of(*processes_, -1));
     if (world == -1) return ok_status();
     if (world == 0) return expected(*processes_, "a whole number of at least 1");
     if (world % machines != 0) {
       return contradiction(*processes_, *machines_, "as many ranks on each host are expected");
     }
-    return file_.set("nproc-per-node", format_text("{}", world / machines), *processes_);
+    return file_.set("nproc-per-node", world / machines, *processes_);
   }
 
-  Status settle_many_hosts() {
+  Status resolve_many_hosts() {
     OFSDP_RETURN_IF_ERROR(file_.set("nnodes", machines_->value.Scalar(), *machines_));
     if (machine_rank_) {
       OFSDP_RETURN_IF_ERROR(file_.set("node-rank", machine_rank_->value.Scalar(), *machine_rank_));
@@ -139,9 +152,9 @@ class TopLevel {
     return file_.set("rdzv-endpoint", endpoint, *address_);
   }
 
-  // What distributed_type selects; the section of another kind would be without effect, which
+  // The section that distributed_type selects; that of another kind would be without effect, which
   // nobody means.
-  Status settle_kind() {
+  Status resolve_kind() {
     if (use_cpu_) {
       OFSDP_ASSIGN_OR_RETURN(const bool cpu, switch_of(*use_cpu_));
       if (cpu) OFSDP_RETURN_IF_ERROR(file_.set("device", "cpu", *use_cpu_));

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 namespace ofsdp::cli {
 namespace {
@@ -25,11 +30,33 @@ const KeyRule* find_rule(const std::vector<KeyRule>& rules, std::string_view nam
   return at == rules.end() ? nullptr : &*at;
 }
 
+Result<std::string> read_text(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return input_error("{}: expected a YAML file, found a folder", path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (file) text << file.rdbuf();
+  if (!file) return input_error("{}: cannot read the file: {}", path, std::strerror(errno));
+  return text.str();
+}
+
 }  // namespace
 
-void add_without_effect(std::vector<KeyRule>& rules,
-                        std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) rules.push_back({name, {}});
+void add_without_effect(std::vector<KeyRule>& rules, std::string_view names) {
+  while (!names.empty()) {
+    const size_t space = std::min(names.find(' '), names.size());
+    rules.push_back({names.substr(0, space), {}});
+    names.remove_prefix(std::min(space + 1, names.size()));
+  }
+}
+
+KeyRule keep(std::string_view name, std::optional<ForeignKey>& at, bool unless_auto) {
+  return {name, [&at, unless_auto](const ForeignKey& key) {
+            if (!unless_auto || !key.automatic()) at = key;
+            return ok_status();
+          }};
 }
 
 bool ForeignKey::is(std::string_view word) const {
@@ -84,6 +111,25 @@ void ForeignFile::finish() {
                            joined(without_effect_, ", ")));
 }
 
+Status ForeignFile::copy(const std::string& name, const ForeignKey& key) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, text_of(key));
+  return set(name, text, key);
+}
+
+KeyRule ForeignFile::copies(std::string_view key, std::string name) {
+  return {key, [this, name = std::move(name)](const ForeignKey& found) {
+            return found.automatic() ? ok_status() : copy(name, found);
+          }};
+}
+
+Status ForeignFile::set_meaning(const std::string& name, const ForeignKey& key,
+                                const std::vector<std::pair<std::string, std::string>>& meanings) {
+  std::vector<std::string> words;
+  for (const auto& [word, meaning] : meanings) words.push_back(word);
+  OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(key, words));
+  return set(name, meanings[which].second, key);
+}
+
 Status expected(const ForeignKey& key, const std::string& what) {
   return input_error("{}: expected {}, found {}", key.subject, what, found(key));
 }
@@ -101,6 +147,14 @@ Result<bool> switch_of(const ForeignKey& key) {
     if (const std::optional<bool> value = parse_switch(text)) return *value;
   }
   return expected(key, "true or false");
+}
+
+Result<bool> switch_or(const std::optional<ForeignKey>& key, bool otherwise) {
+  return key ? switch_of(*key) : Result<bool>(otherwise);
+}
+
+Result<int64_t> count_or(const std::optional<ForeignKey>& key, int64_t least, int64_t otherwise) {
+  return key ? count_of(*key, least) : Result<int64_t>(otherwise);
 }
 
 Result<double> number_of(const ForeignKey& key) {
@@ -131,6 +185,15 @@ Result<size_t> choice_of(const ForeignKey& key, const std::vector<std::string>& 
 Status contradiction(const ForeignKey& a, const ForeignKey& b, const std::string& why) {
   return input_error("{} ({}) contradicts {} ({}): {}", a.subject, found(a), b.subject, found(b),
                      why);
+}
+
+Result<YAML::Node> read_document(const std::string& path, const std::string& what) {
+  OFSDP_ASSIGN_OR_RETURN(std::string text, read_text(path));
+  if (what == "JSON") std::replace(text.begin(), text.end(), '\t', ' ');
+  const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+  if (documents.empty()) return YAML::Node();
+  if (documents.size() == 1) return documents.front();
+  return input_error("{}: expected one {} document, found {}", path, what, documents.size());
 }
 
 }  // namespace ofsdp::cli

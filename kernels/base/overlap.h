@@ -1,0 +1,27 @@
+// The overlap of a range with the parts of a flat array, such as a shard with the parameters of its
+// unit. A part is anything with `offset` and `numel`, in elements of the array.
+//
+// Pure. Threads: any. Errors: those of the visitor, which end the loop.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/base/status.h"
+
+namespace ofsdp::base {
+
+// Calls visit(part, first, at, count) for each part that overlaps [begin, begin + numel), in order:
+// `count` elements, which begin at `first` in the part and at `at` in the range.
+template <typename Parts, typename Visit>
+Status for_each_part(const Parts& parts, int64_t begin, int64_t numel, const Visit& visit) {
+  for (const auto& part : parts) {
+    const int64_t first = std::max<int64_t>(part.offset, begin);
+    const int64_t last = std::min<int64_t>(part.offset + part.numel, begin + numel);
+    if (first >= last) continue;
+    OFSDP_RETURN_IF_ERROR(visit(part, first - part.offset, first - begin, last - first));
+  }
+  return {};
+}
+
+}  // namespace ofsdp::base

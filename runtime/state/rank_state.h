@@ -1,0 +1,74 @@
+// RankState: a RunPlan made real on this rank: memory mapped, weights read, programs bound, the
+// engine ready. weight_loader.h fills it; trained_writer.h and checkpointing.h write it.
+//
+// On a device the host keeps an image of what is loaded and saved. Loading fills it, `fetch` brings
+// it up to date, and held, share and kept read it. The pinned memory of --cpu-offload is itself
+// loaded and saved.
+//
+// Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
+// is collective. Errors: kFault (memory, disk); kInput (a weight that cannot be read).
+#pragma once
+
+#include "fsdp/checkpoint/checkpoint_reader.h"
+#include "runtime/state/runner.h"
+#include "runtime/state/shard_view.h"
+
+namespace ofsdp::runtime {
+
+class RankState {
+ public:
+  // With a checkpoint the trained state comes from there.
+  static Result<std::unique_ptr<RankState>> make(const RunPlan& plan, const ModelSetup& setup,
+                                                 Communicator& communicator, MemoryLedger& ledger,
+                                                 const ExecutorOptions& options,
+                                                 CheckpointReader* checkpoint = nullptr);
+
+  const RunPlan& plan() const { return plan_; }
+  const ModelSetup& setup() const { return setup_; }
+  int rank() const { return communicator_.rank(); }
+
+  UpdateRunner& executor() { return *runner_.executor; }
+  UpdateProgram* update_program() { return runner_.update_program.get(); }  // null: none
+  const TraceRecorder* trace() const { return trace_.get(); }               // null: none
+  // The program for a micro-batch of `size` samples. An empty one takes any other size of the same
+  // place.
+  BoundProgram& program(const ProgramKey& key);
+
+  std::span<std::byte> train_staging() { return memory_.staging().first(eval_staging_); }
+  std::span<std::byte> eval_staging() { return memory_.staging().subspan(eval_staging_); }
+  std::span<std::byte> checkpoint_staging() {
+    return {memory_.host.checkpoint.data(), memory_.host.checkpoint.bytes()};
+  }
+
+  // Brings the images of a device up to date, before held, share, kept or a save read them. Waits
+  // for the device.
+  Status fetch() { return memory_.fetch(plan_); }
+
+  // The span of a unit that this rank holds, of the parameters (state -1) or of an optimizer state.
+  ShardView held(const Unit& unit, int state) const;
+  // The part of that which this rank stands for, where every element counts once.
+  ShardView share(const Unit& unit, int state) const;
+  std::span<std::byte> kept(const KeptPlan::Entry& entry) const;
+  std::span<float> statistic(const KeptPlan::Entry& entry) const;  // of carried_entries
+  std::byte* frozen(const Unit& unit) const {
+    return memory_.units[static_cast<size_t>(unit.id)].frozen;
+  }
+
+  const Parameter& parameter(int index) const {
+    return setup_.graph.parameters[static_cast<size_t>(index)];
+  }
+
+ private:
+  RankState(const RunPlan& plan, const ModelSetup& setup, Communicator& communicator)
+      : plan_(plan), setup_(setup), communicator_(communicator) {}
+
+  const RunPlan& plan_;
+  const ModelSetup& setup_;
+  Communicator& communicator_;
+  RunMemory memory_;
+  size_t eval_staging_ = 0;  // offset
+  std::unique_ptr<TraceRecorder> trace_;
+  Runner runner_;
+};
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,93 @@
+#include "runtime/state/weight_loader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/cpu/float_width.h"
+#include "runtime/plan/saved_slices.h"
+#include "runtime/state/checkpoint_state.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+const Initializer& source_of(const RankState& state, int parameter) {
+  const int initializer = state.parameter(parameter).initializer;
+  return state.setup().file.initializers()[static_cast<size_t>(initializer)];
+}
+
+// In pieces, so that nothing is held twice.
+Status load_converted(const RankState& state, int parameter, const Span& elements, DType dtype,
+                      std::byte* target) {
+  const OnnxFile& file = state.setup().file;
+  const Initializer& source = source_of(state, parameter);
+  if (dtype == DType::kFloat32) {
+    return file.read(source, elements.begin,
+                     {reinterpret_cast<float*>(target), static_cast<size_t>(elements.numel)});
+  }
+  std::array<float, 8192> piece;
+  for (int64_t done = 0; done < elements.numel; done += static_cast<int64_t>(piece.size())) {
+    const auto count = std::min(piece.size(), static_cast<size_t>(elements.numel - done));
+    OFSDP_RETURN_IF_ERROR(file.read(source, elements.begin + done, {piece.data(), count}));
+    narrow(piece.data(), dtype, target + static_cast<size_t>(done) * dtype_size(dtype),
+           static_cast<int64_t>(count));
+  }
+  return {};
+}
+
+Status load_kept(const RankState& state) {
+  for (const KeptPlan::Entry& entry : state.plan().kept.entries()) {
+    std::byte* const target = state.kept(entry).data();
+    if (entry.constant == nullptr) {
+      OFSDP_RETURN_IF_ERROR(load_converted(state, entry.parameter, {0, entry.desc.numel()},
+                                           entry.desc.dtype, target));
+    } else if (!entry.constant->bytes.empty()) {
+      std::memcpy(target, entry.constant->bytes.data(), entry.constant->bytes.size());
+    }
+  }
+  return {};
+}
+
+// Loads the elements of a unit's frozen parameters that this rank has of the flat array.
+Status load_frozen(const RankState& state) {
+  const Plan& plan = state.plan().plan;
+  for (const Unit& unit : plan.units) {
+    const Span mine = plan.owned_frozen(unit, state.rank());
+    OFSDP_RETURN_IF_ERROR(for_each_part(
+        unit.frozen, mine.begin, mine.numel,
+        [&](const UnitParam& p, int64_t first, int64_t at, int64_t count) {
+          return load_converted(
+              state, p.parameter, {first, count}, plan.param_dtype,
+              state.frozen(unit) + static_cast<size_t>(at) * dtype_size(plan.param_dtype));
+        }));
+  }
+  return {};
+}
+
+// Weights, and optimizer states that the source has.
+Status load_weights(const RankState& state) {
+  const TrainingSource& source = *state.setup().source;
+  const auto states = static_cast<int>(state_names(state.plan()).size());
+  for (const Unit& unit : state.plan().plan.units) {
+    OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part([&](const ShardPart& part) {
+      return source.file().read(source_of(state, part.param.parameter), part.first, part.values);
+    }));
+    for (int k = 0; k < states; ++k) {
+      OFSDP_RETURN_IF_ERROR(state.held(unit, k).for_each_part([&](const ShardPart& part) {
+        return source.load_state(state.parameter(part.param.parameter), static_cast<size_t>(k),
+                                 part.first, part.values);
+      }));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status load_values(const RankState& state, CheckpointReader* checkpoint) {
+  OFSDP_RETURN_IF_ERROR(load_kept(state));
+  OFSDP_RETURN_IF_ERROR(load_frozen(state));
+  return checkpoint != nullptr ? load_checkpoint(*checkpoint, state) : load_weights(state);
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,61 @@
+#include "runtime/train/run_lines.h"
+
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+OffloadTraffic of_update(const RunPlan& run, const BatchSizes& batch) {
+  OffloadTraffic sum;
+  for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
+    const ProgramPlan& program =
+        run.programs.at({batch.batch_size, true, micro == 0, micro + 1 == batch.grad_accum});
+    const OffloadTraffic one = offload_traffic(lower(program, lowering(run, 0)));
+    sum.up += one.up;
+    sum.down += one.down;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string dtypes_lines(const Options& options, bool on_device) {
+  const ShardingOptions& s = options.sharding;
+  const bool tf32 = s.matmul_precision == MatmulPrecision::kHigh;
+  std::string lines = format_text(
+      "parameters and computation {}, reduction {}, buffers {}; masters, optimizer state, loss "
+      "float32{}{}\n",
+      dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
+      s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
+      tf32 && on_device ? "; products of float32 in TF32" : "");
+  if (tf32 && !on_device) {
+    lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
+  }
+  return lines;
+}
+
+std::string offload_line(const RunPlan& run, const RunSettings& settings) {
+  const CpuOffload offloads = settings.options.sharding.cpu_offload;
+  if (offloads == CpuOffload::kNone) return "";
+  const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
+  if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
+  const OffloadPlan& offload = run.memory.offload;
+  const OffloadTraffic traffic = of_update(run, settings.batch);
+  return format_text(
+      "{}: {} bytes a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); "
+      "an "
+      "update copies {} bytes up and {} down\n",
+      flag, region_bytes(offload.bytes), offload.parameter_bytes, offload.optimizer_bytes,
+      offload.gradient_bytes, traffic.up, traffic.down);
+}
+
+std::string slices_line(const BatchSizes& batch) {
+  if (batch.slices == 0) return "";
+  return format_text(
+      "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+      "ranks with {} thread{} each\n",
+      batch.slices, batch.batch_size, batch.grad_accum, pool_threads(),
+      pool_threads() == 1 ? "" : "s");
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,23 @@
+// Lines that a run prints about itself before it starts: types it computes in, --cpu-offload,
+// slices.
+//
+// Pure. Threads: any. Errors: none.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/run_plan.h"
+
+namespace ofsdp::runtime {
+
+// --param-dtype, --reduce-dtype, --buffer-dtype, --matmul-precision.
+std::string dtypes_lines(const Options& options, bool on_device);
+
+// With --cpu-offload: bytes pinned on the host and copied by an update of full micro-batches, or
+// that it has no effect on the CPU. Empty without the option.
+std::string offload_line(const RunPlan& plan, const RunSettings& settings);
+
+// With --deterministic across_ranks, else empty.
+std::string slices_line(const BatchSizes& batch);
+
+}  // namespace ofsdp::runtime
