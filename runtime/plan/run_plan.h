@@ -14,6 +14,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
 #include "runtime/plan/run_settings.h"
+#include "runtime/program/lower.h"
 #include "runtime/program/program.h"
 #include "runtime/program/rank_memory.h"
 
