@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "runtime/program/binding.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
