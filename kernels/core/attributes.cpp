@@ -3,28 +3,22 @@
 namespace ofsdp::kernels {
 namespace {
 
-struct Printer {
-  std::string operator()(int64_t v) const { return format_text("{}", v); }
-  std::string operator()(float v) const { return format_text("{}", v); }
-  std::string operator()(const std::string& v) const { return v; }
-  std::string operator()(const std::vector<int64_t>& v) const {
-    return format_text("[{}]", joined(v, ","));
-  }
-  std::string operator()(const std::vector<float>& v) const {
-    return format_text("[{}]", joined(v, ","));
-  }
-  std::string operator()(const std::vector<std::string>& v) const {
-    return format_text("[{}]", joined(v, ","));
-  }
-  std::string operator()(const ConstantPtr& v) const { return v->desc.text(); }
-};
+std::string text_of(int64_t v) { return format_text("{}", v); }
+std::string text_of(float v) { return format_text("{}", v); }
+std::string text_of(const std::string& v) { return v; }
+std::string text_of(const ConstantPtr& v) { return v->desc.text(); }
+template <typename T>
+std::string text_of(const std::vector<T>& v) {
+  return format_text("[{}]", joined(v, ","));
+}
 
 }  // namespace
 
 std::string Attributes::text() const {
   std::string text;
   for (const auto& [name, value] : map_) {
-    text += (text.empty() ? "" : " ") + name + "=" + std::visit(Printer{}, value);
+    text += (text.empty() ? "" : " ") + name + "=";
+    text += std::visit([](const auto& v) { return text_of(v); }, value);
   }
   return text;
 }

@@ -1,7 +1,7 @@
-// Attributes of a node, as ONNX has them: integers, floats, strings, lists of these, and tensors.
-// Subgraphs are no attributes here: the importer has resolved them.
+// Attributes of a node, as in ONNX: integers, floats, strings, lists of these, and tensors. Subgraphs
+// are no attributes here: the importer has resolved them.
 //
-// Ownership: values. Threads: immutable once made. Errors: `get` of another type is kInput.
+// Threads: immutable once filled. Errors: none; `get` of another type gives the default.
 #pragma once
 
 #include <map>

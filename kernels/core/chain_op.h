@@ -32,5 +32,6 @@ enum class ChainOp : uint8_t {
   kGeluGrad,
   kGeluTanhGrad,
 };
+inline constexpr int kChainOps = static_cast<int>(ChainOp::kGeluTanhGrad) + 1;
 
 }  // namespace ofsdp::kernels

@@ -4,44 +4,10 @@
 #include <bit>
 
 #include "kernels/core/attributes.h"
+#include "kernels/core/element_types.h"
 #include "kernels/core/kernel.h"
 
 namespace ofsdp::kernels {
-namespace {
-
-// Calls f(T{}) with the C++ type that stores `dtype`; the 16-bit floats are handled by the callers.
-template <typename F>
-void with_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kFloat64:
-      return f(double{});
-    case DType::kInt8:
-      return f(int8_t{});
-    case DType::kInt16:
-      return f(int16_t{});
-    case DType::kInt32:
-      return f(int32_t{});
-    case DType::kInt64:
-      return f(int64_t{});
-    case DType::kUInt8:
-      return f(uint8_t{});
-    case DType::kUInt16:
-      return f(uint16_t{});
-    case DType::kUInt32:
-      return f(uint32_t{});
-    case DType::kUInt64:
-      return f(uint64_t{});
-    case DType::kBool:
-      return f(bool{});
-    default:
-      OFSDP_CHECK(false, "no element type for {}", dtype_name(dtype));
-  }
-}
-
-}  // namespace
-
 std::string TensorDesc::text() const {
   if (!present()) return "absent";
   return std::string(dtype_name(dtype)) + shape.text() +
@@ -70,7 +36,7 @@ std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
     }
     return values;
   }
-  with_type(desc.dtype, [&](auto zero) {
+  with_number(desc.dtype, [&](auto zero) {
     const auto* source = reinterpret_cast<const decltype(zero)*>(data);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(source[i]);
   });
@@ -87,7 +53,7 @@ void from_doubles(std::span<const double> values, const TensorDesc& desc, std::b
     }
     return;
   }
-  with_type(desc.dtype, [&](auto zero) {
+  with_number(desc.dtype, [&](auto zero) {
     using T = decltype(zero);
     auto* target = reinterpret_cast<T*>(data);
     for (size_t i = 0; i < values.size(); ++i) target[i] = static_cast<T>(values[i]);

@@ -1,12 +1,12 @@
-// What a tensor is to a kernel: its type (TensorDesc), a view of its bytes (TensorView), and, for
-// values known while planning, the bytes themselves (Constant).
+// A tensor as kernels see it: its type (TensorDesc), a view of its bytes (TensorView), and, for values
+// known while planning, the bytes themselves (Constant).
 //
-// A tensor is dense. `layout` says in which order the bytes lie; `shape` is always the logical ONNX
-// shape. kPlain is row-major. kChannelsLast keeps logical [N, C, spatial...] as N, spatial..., C,
-// which convolutions and poolings run faster in; the planner decides it, nothing else sees it.
+// A tensor is dense. `layout` is the order of its bytes; `shape` is always the logical ONNX shape.
+// kPlain is row-major. kChannelsLast stores logical [N, C, spatial...] as N, spatial..., C, in which
+// convolutions and poolings run faster; the planner chooses it and nothing else sees it.
 //
-// Ownership: TensorView never owns; Constant owns its bytes and is shared between graphs.
-// Threads: descs and constants are immutable once made.
+// TensorView never owns; Constant owns its bytes and is shared between graphs. Threads: descs and
+// constants are immutable once made.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct TensorDesc {
   int64_t numel() const { return shape.numel(); }
   size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
   bool operator==(const TensorDesc&) const = default;
-  std::string text() const;  // "float32[8, 128]"; "/cl" behind it when channels last
+  std::string text() const;  // "float32[8, 128]", "/cl" after it when channels last
 };
 
 struct TensorView {

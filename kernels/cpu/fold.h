@@ -1,54 +1,25 @@
-// Reductions of any number type by plain loops, one output after the other: what float64, integers
-// and booleans take; float32 has kernels/cpu/reduce.h. Order of elements: rising, so the bits do
-// not depend on threads.
+// Reductions of any number type by plain loops, one output after the other: for float64, integers and
+// booleans; float32 has kernels/cpu/reduce.h. Elements are taken in rising order, so the bits do not
+// depend on threads.
 //
 //   struct Fold { template <typename T> struct Of { void step(T x); T result(int64_t count); }; };
+//   create_fold(fold_of<SumFold>(dtype), dtype, shape, reduced)
 //
-// Floats are summed in double; whole numbers wrap, as ONNX leaves it. Ownership: values. Threads:
-// kernels fan out over the pool.
+// Floats are summed in double; integers wrap, as ONNX leaves it. Threads: kernels fan out over the
+// pool.
 #pragma once
 
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "kernels/core/element_types.h"
 #include "kernels/core/kernel.h"
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cpu/parallel.h"
 
 namespace ofsdp::kernels {
 
-// f(T{}) with the C++ type of a number type other than the 16-bit floats.
-template <typename F>
-auto with_number(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kInt8:
-      return f(int8_t{});
-    case DType::kInt16:
-      return f(int16_t{});
-    case DType::kInt32:
-      return f(int32_t{});
-    case DType::kInt64:
-      return f(int64_t{});
-    case DType::kUInt8:
-      return f(uint8_t{});
-    case DType::kUInt16:
-      return f(uint16_t{});
-    case DType::kUInt32:
-      return f(uint32_t{});
-    case DType::kUInt64:
-      return f(uint64_t{});
-    case DType::kBool:
-      return f(bool{});
-    default:
-      OFSDP_CHECK(dtype == DType::kFloat64, "no number type {}", dtype_name(dtype));
-      return f(double{});
-  }
-}
-
-// What sums are kept in: double, or an unsigned number that wraps.
+// The type of a running sum: double, or an unsigned number that wraps.
 template <typename T>
 using SumOf = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
 
@@ -57,14 +28,36 @@ SumOf<T> widened(T x) {
   return static_cast<SumOf<T>>(x);
 }
 
-struct SumFold {
+// How a running value takes an element.
+struct Added {
+  auto operator()(auto sum, auto x) const { return sum + widened(x); }
+};
+struct Multiplied {
+  auto operator()(auto product, auto x) const { return product * widened(x); }
+};
+struct AddedSize {
+  auto operator()(auto sum, auto x) const {
+    return sum + (x < decltype(x){0} ? decltype(sum){0} - widened(x) : widened(x));
+  }
+};
+struct AddedSquare {
+  auto operator()(auto sum, auto x) const { return sum + widened(x) * widened(x); }
+};
+
+// A running value from `start` on, in SumOf<T>.
+template <int start, typename Join>
+struct WrappingFold {
   template <typename T>
   struct Of {
-    SumOf<T> sum = 0;
-    void step(T x) { sum += widened(x); }
-    T result(int64_t) const { return static_cast<T>(sum); }
+    SumOf<T> value = start;
+    void step(T x) { value = Join()(value, x); }
+    T result(int64_t) const { return static_cast<T>(value); }
   };
 };
+using SumFold = WrappingFold<0, Added>;
+using ProductFold = WrappingFold<1, Multiplied>;
+using SumAbsFold = WrappingFold<0, AddedSize>;
+using SumSquaresFold = WrappingFold<0, AddedSquare>;
 
 struct MeanFold {
   template <typename T>
@@ -78,50 +71,21 @@ struct MeanFold {
   };
 };
 
-struct ProductFold {
-  template <typename T>
-  struct Of {
-    SumOf<T> product = 1;
-    void step(T x) { product *= widened(x); }
-    T result(int64_t) const { return static_cast<T>(product); }
-  };
-};
-
-struct SumAbsFold {
-  template <typename T>
-  struct Of {
-    SumOf<T> sum = 0;
-    void step(T x) { sum += x < T{0} ? SumOf<T>{0} - widened(x) : widened(x); }
-    T result(int64_t) const { return static_cast<T>(sum); }
-  };
-};
-
-struct SumSquaresFold {
-  template <typename T>
-  struct Of {
-    SumOf<T> sum = 0;
-    void step(T x) { sum += widened(x) * widened(x); }
-    T result(int64_t) const { return static_cast<T>(sum); }
-  };
-};
-
-struct NormFold {
+// A function of the sum of elements, or of their squares, in double.
+template <bool squares, double (*finish)(double)>
+struct DoubleFold {
   template <typename T>
   struct Of {
     double sum = 0;
-    void step(T x) { sum += static_cast<double>(x) * static_cast<double>(x); }
-    T result(int64_t) const { return static_cast<T>(std::sqrt(sum)); }
+    void step(T value) {
+      const auto x = static_cast<double>(value);
+      sum += squares ? x * x : x;
+    }
+    T result(int64_t) const { return static_cast<T>(finish(sum)); }
   };
 };
-
-struct LogSumFold {
-  template <typename T>
-  struct Of {
-    double sum = 0;
-    void step(T x) { sum += static_cast<double>(x); }
-    T result(int64_t) const { return static_cast<T>(std::log(sum)); }
-  };
-};
+using NormFold = DoubleFold<true, std::sqrt>;
+using LogSumFold = DoubleFold<false, std::log>;
 
 struct LogSumExpFold {
   template <typename T>
@@ -170,35 +134,27 @@ struct FoldLoops {
   StridedLoop kept, reduced;
 };
 
+// Folds the elements of `reduced` (operand: src) from `src` into one number at `dst`.
+using FoldOne = void (*)(const StridedLoop& reduced, const std::byte* src, std::byte* dst);
+
 template <typename T, typename Fold>
-std::unique_ptr<Kernel> create_fold_of(const Shape& shape, const std::vector<bool>& reduced) {
-  return make_kernel([loops = FoldLoops(shape, reduced)](const KernelArgs& a) {
-    const int64_t count = loops.reduced.rows() * loops.reduced.inner();
-    auto one = [&](const T* src, T* dst) {
-      typename Fold::template Of<T> fold;
-      loops.reduced.for_rows(0, loops.reduced.rows(), [&](const StridedLoop::Offsets& at) {
-        const int64_t step = loops.reduced.inner_stride(0);
-        for (int64_t i = 0; i < loops.reduced.inner(); ++i) fold.step(src[at[0] + i * step]);
-      });
-      *dst = fold.result(count);
-    };
-    parallel_for(loops.kept.rows(), 4096 / (count + 1) + 1, [&](int64_t begin, int64_t end) {
-      loops.kept.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
-        for (int64_t i = 0; i < loops.kept.inner(); ++i) {
-          one(a.in<T>(0) + at[0] + i * loops.kept.inner_stride(0), a.out<T>(0) + at[1] + i);
-        }
-      });
-    });
-    return ok_status();
+void fold_one(const StridedLoop& reduced, const std::byte* src, std::byte* dst) {
+  typename Fold::template Of<T> fold;
+  const int64_t step = reduced.inner_stride(0), n = reduced.inner();
+  reduced.for_rows(0, reduced.rows(), [&](const StridedLoop::Offsets& at) {
+    const T* x = reinterpret_cast<const T*>(src) + at[0];
+    for (int64_t i = 0; i < n; ++i) fold.step(x[i * step]);
   });
+  *reinterpret_cast<T*>(dst) = fold.result(reduced.rows() * n);
 }
 
 template <typename Fold>
-std::unique_ptr<Kernel> create_fold(DType dtype, const Shape& shape,
-                                    const std::vector<bool>& reduced) {
-  return with_number(dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
-    return create_fold_of<decltype(zero), Fold>(shape, reduced);
-  });
+FoldOne fold_of(DType dtype) {
+  return with_number(dtype, [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
 }
+
+// Input 0 of `shape`, folded over the axes that are `reduced`, into output 0.
+std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shape,
+                                    const std::vector<bool>& reduced);
 
 }  // namespace ofsdp::kernels

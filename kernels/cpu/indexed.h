@@ -1,18 +1,19 @@
-// Where the elements lie that index tensors name.
+// The places of elements that index tensors name.
 //
-//   with_index(dtype, f)  f(T{}) with int64_t or int32_t, which ONNX stores indices as
+//   with_index(dtype, f)  f(T{}) with int64_t or int32_t, the types in which ONNX stores indices
+//   Indices               those of a tensor, of either type
 //   wrapped(index, n)     an index counted from the end when negative
 //   check_indices         all of them in -n..n-1, else an error that names the first that is not
-//   ElementPlaces         of GatherElements and ScatterElements: index (o, k, j) of the index tensor
+//   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) of the index tensor
 //                         means data element outer_at[o] + index * step + inner_at[j]
-//   TuplePlaces           of GatherND and ScatterND: an index tuple means a slice of the data
+//   TuplePlaces           for GatherND and ScatterND: an index tuple means a slice of the data
 //
-// Ownership: values, made while planning. Threads: any, once made. Errors: kInput, of the data.
+// Made while planning. Threads: any. Errors: kInput, of the data.
 #pragma once
 
 #include <vector>
 
-#include "kernels/core/dtype.h"
+#include "kernels/core/kernel.h"
 #include "kernels/cpu/lines.h"
 
 namespace ofsdp::kernels {
@@ -26,8 +27,21 @@ auto with_index(DType dtype, const F& f) {
 
 inline int64_t wrapped(int64_t index, int64_t n) { return index < 0 ? index + n : index; }
 
+// Which width they have is asked at each index, so loops over them are compiled once.
+class Indices {
+ public:
+  explicit Indices(const TensorView& view)
+      : narrow_(view.desc.dtype == DType::kInt32 ? view.as<const int32_t>() : nullptr),
+        wide_(view.as<const int64_t>()) {}
+  int64_t operator[](int64_t i) const { return narrow_ != nullptr ? narrow_[i] : wide_[i]; }
+
+ private:
+  const int32_t* narrow_;  // null: wide
+  const int64_t* wide_;
+};
+
 template <typename Index>
-Status check_indices(const Index* indices, int64_t count, int64_t n) {
+Status check_indices(const Index& indices, int64_t count, int64_t n) {
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] >= -n && indices[i] < n) continue;
     return input_error("index {} at element {} is outside -{}..{}", indices[i], i, n, n - 1);
@@ -45,8 +59,8 @@ struct ElementPlaces {
 
   // f(element of data, element of the index tensor), a line's in rising order. A thread has whole
   // lines, so no data element is met by two.
-  template <typename Index, typename F>
-  void for_each(const Index* indices, const F& f) const {
+  template <typename F>
+  void for_each(const Indices& indices, const F& f) const {
     for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
       const int64_t size = n, stride = step, count = lines.n;
       const int64_t base = outer_at[static_cast<size_t>(o)];

@@ -6,8 +6,8 @@
 
 #include <memory>
 
+#include "kernels/core/element_types.h"
 #include "kernels/core/kernel.h"
-#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/integer_math.h"
 
 namespace ofsdp::kernels {

@@ -134,7 +134,7 @@ OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64
 }
 
 template <typename T>
-OFSDP_MULTIARCH float reduce_strided(ReduceKind kind, const T* src, int64_t n, int64_t stride) {
+float reduce_strided(ReduceKind kind, const T* src, int64_t n, int64_t stride) {
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         float result = rule.kStart;
@@ -191,6 +191,23 @@ StridedLoop loop_over(const Shape& shape, const std::vector<bool>& reduced, bool
 
 FoldLoops::FoldLoops(const Shape& shape, const std::vector<bool>& which)
     : kept(loop_over(shape, which, false)), reduced(loop_over(shape, which, true)) {}
+
+std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shape,
+                                    const std::vector<bool>& reduced) {
+  const auto bytes = static_cast<int64_t>(dtype_size(dtype));
+  return make_kernel([fold, bytes, loops = FoldLoops(shape, reduced)](const KernelArgs& a) {
+    const int64_t count = loops.reduced.rows() * loops.reduced.inner();
+    parallel_for(loops.kept.rows(), 4096 / (count + 1) + 1, [&](int64_t begin, int64_t end) {
+      loops.kept.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
+        for (int64_t i = 0; i < loops.kept.inner(); ++i) {
+          fold(loops.reduced, a.in<std::byte>(0) + (at[0] + i * loops.kept.inner_stride(0)) * bytes,
+               a.out<std::byte>(0) + (at[1] + i) * bytes);
+        }
+      });
+    });
+    return ok_status();
+  });
+}
 
 Reduction::Reduction(const Shape& shape, const std::vector<bool>& reduced, ReduceKind kind)
     : kept_(loop_over(shape, reduced, false)),

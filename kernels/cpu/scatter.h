@@ -1,13 +1,14 @@
-// How ScatterElements and ScatterND put an update onto an element: ONNX's attribute `reduction`.
+// How ScatterElements and ScatterND join an update to an element: ONNX's attribute `reduction`.
 //
-//   with_reduction(kind, f)  f(combine), combine(old, update) the new element
+//   with_reduction(kind, dtype, f)  f<kind, T>(); combined<kind>(old, update) is the new element
 //
-// A NaN on either side of max and min stays NaN. Integers wrap. Ownership: none. Threads: any.
+// A NaN on either side of max and min stays NaN. Integers wrap. Threads: any.
 #pragma once
 
 #include <optional>
 #include <string_view>
 
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/integer_math.h"
 
 namespace ofsdp::kernels {
@@ -23,29 +24,54 @@ inline std::optional<ScatterKind> scatter_kind(std::string_view name) {
   return std::nullopt;
 }
 
-// Bools are numbers 0 and 1 here, whose sum is their "or".
-template <typename T, typename F>
-constexpr T combined(T a, T b, const F& f) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return f(static_cast<int>(a), static_cast<int>(b)) != 0;
+// The update joined to an element. Bools are numbers 0 and 1 here, whose sum is their "or".
+template <ScatterKind kind, typename T>
+[[gnu::always_inline]] inline T combined(T a, T b) {
+  if constexpr (std::is_same_v<T, bool> &&
+                (kind == ScatterKind::kAdd || kind == ScatterKind::kMul)) {
+    return kind == ScatterKind::kAdd ? a || b : a && b;
+  } else if constexpr (kind == ScatterKind::kAdd) {
+    return wrapping(a, b, [](auto p, auto q) { return p + q; });
+  } else if constexpr (kind == ScatterKind::kMul) {
+    return wrapping(a, b, [](auto p, auto q) { return p * q; });
+  } else if constexpr (kind == ScatterKind::kMax) {
+    return b > a || b != b ? b : a;
+  } else if constexpr (kind == ScatterKind::kMin) {
+    return b < a || b != b ? b : a;
   } else {
-    return wrapping(a, b, f);
+    return b;
   }
 }
 
+// f<kind, T>() for elements of `dtype`. Types whose results have the same bits share a T: of one size
+// where updates replace elements, unsigned integers where integers are added and multiplied.
 template <typename F>
-auto with_reduction(ScatterKind kind, const F& f) {
+auto with_reduction(ScatterKind kind, DType dtype, const F& f) {
+  using enum ScatterKind;
+  const auto wrapping_types = [&]<ScatterKind k>() {
+    return with_number(dtype, [&]<typename T>(T) {
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        return f.template operator()<k, std::make_unsigned_t<T>>();
+      } else {
+        return f.template operator()<k, T>();
+      }
+    });
+  };
+  const auto all_types = [&]<ScatterKind k>() {
+    return with_number(dtype, [&]<typename T>(T) { return f.template operator()<k, T>(); });
+  };
   switch (kind) {
-    case ScatterKind::kAdd:
-      return f([](auto a, auto b) { return combined(a, b, [](auto p, auto q) { return p + q; }); });
-    case ScatterKind::kMul:
-      return f([](auto a, auto b) { return combined(a, b, [](auto p, auto q) { return p * q; }); });
-    case ScatterKind::kMax:
-      return f([](auto a, auto b) { return b > a || b != b ? b : a; });
-    case ScatterKind::kMin:
-      return f([](auto a, auto b) { return b < a || b != b ? b : a; });
+    case kAdd:
+      return wrapping_types.template operator()<kAdd>();
+    case kMul:
+      return wrapping_types.template operator()<kMul>();
+    case kMax:
+      return all_types.template operator()<kMax>();
+    case kMin:
+      return all_types.template operator()<kMin>();
     default:
-      return f([](auto, auto b) { return b; });
+      return with_bits(dtype_size(dtype),
+                       [&]<typename T>(T) { return f.template operator()<kNone, T>(); });
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::kernels {
@@ -55,16 +56,16 @@ StridedCopy::StridedCopy(const Shape& shape, const std::vector<int64_t>& src_str
 
 void StridedCopy::run(const std::byte* src, std::byte* dst) const {
   if (loop_.rows() == 0) return;
-  switch (element_bytes_) {
-    case 1:
-      return run_as(reinterpret_cast<const uint8_t*>(src), reinterpret_cast<uint8_t*>(dst));
-    case 2:
-      return run_as(reinterpret_cast<const uint16_t*>(src), reinterpret_cast<uint16_t*>(dst));
-    case 4:
-      return run_as(reinterpret_cast<const uint32_t*>(src), reinterpret_cast<uint32_t*>(dst));
-    default:
-      return run_as(reinterpret_cast<const uint64_t*>(src), reinterpret_cast<uint64_t*>(dst));
-  }
+  with_bits(element_bytes_, [&]<typename T>(T) {
+    run_as(reinterpret_cast<const T*>(src), reinterpret_cast<T*>(dst));
+  });
+}
+
+std::unique_ptr<Kernel> make_copy_kernel(StridedCopy copy, int64_t src_offset, int64_t dst_offset) {
+  return make_kernel([copy = std::move(copy), src_offset, dst_offset](const KernelArgs& a) {
+    copy.run(a.inputs[0].data + src_offset, a.outputs[0].data + dst_offset);
+    return ok_status();
+  });
 }
 
 template <typename T>

@@ -1,15 +1,15 @@
 // Copies a tensor from one set of strides to another: slices, concatenation, transposes, expansion,
 // changes of layout. Elements are 1, 2, 4 or 8 bytes and are moved, never looked at.
 //
-// Made while planning, which picks the way: rows that are contiguous on both sides are copied
-// whole; a transposition goes in square tiles, so that both sides stay in cache; anything else goes
-// element by element.
+// Planning picks the way: rows that are contiguous on both sides are copied whole; a transposition
+// goes in square tiles, so that both sides stay in cache; anything else goes element by element.
 //
-// Ownership: a value. Threads: run fans out over the pool.
+// Threads: run fans out over the pool.
 #pragma once
 
 #include <vector>
 
+#include "kernels/core/kernel.h"
 #include "kernels/cpu/broadcast.h"
 
 namespace ofsdp::kernels {
@@ -35,5 +35,9 @@ class StridedCopy {
   bool tiled_ = false;
   size_t element_bytes_;
 };
+
+// Copies input 0, from `src_offset` bytes on, to output 0, from `dst_offset` bytes on.
+std::unique_ptr<Kernel> make_copy_kernel(StridedCopy copy, int64_t src_offset = 0,
+                                         int64_t dst_offset = 0);
 
 }  // namespace ofsdp::kernels

@@ -16,6 +16,13 @@
 
 namespace ofsdp::kernels {
 
+// c0 x^n + c1 x^(n - 1) + ... + cn by Horner's rule.
+template <typename T, typename... C>
+[[gnu::always_inline]] inline T polynomial(T x, T c0, C... c) {
+  ((c0 = c0 * x + static_cast<T>(c)), ...);
+  return c0;
+}
+
 [[gnu::always_inline]] inline float vector_exp(float x) {
   x = x > 89.0f ? 89.0f : x;             // e^89 is infinity already
   x = x < -104.0f ? -104.0f : x;         // e^-104 is 0
@@ -24,12 +31,8 @@ namespace ofsdp::kernels {
   const float n = shifted - kRound;
   const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
+  const float p = polynomial<float>(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                    4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
   const float e = p * r * r + r + 1.0f;
   const int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);
@@ -42,11 +45,8 @@ namespace ofsdp::kernels {
   const float size = x < 0.0f ? -x : x;
   const float far = 1.0f - 2.0f / (vector_exp(size + size) + 1.0f);
   const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
+  const float p = polynomial<float>(z, -5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+                                    1.33314422036e-1f, -3.33332819422e-1f);
   const float near = p * z * x + x;
   return size < 0.625f ? near : (x < 0.0f ? -far : far);
 }
@@ -59,15 +59,9 @@ namespace ofsdp::kernels {
       static_cast<int32_t>(std::bit_cast<uint32_t>(tiny ? x * 8388608.0f : x) + 0x4afb0du);
   const float k = static_cast<float>((shifted >> 23) - (tiny ? 127 + 23 : 127));
   const float z = std::bit_cast<float>((shifted & 0x7fffff) + 0x3f3504f3) - 1.0f;
-  float p = 7.0376836292e-2f;
-  p = p * z - 1.1514610310e-1f;
-  p = p * z + 1.1676998740e-1f;
-  p = p * z - 1.2420140846e-1f;
-  p = p * z + 1.4249322787e-1f;
-  p = p * z - 1.6668057665e-1f;
-  p = p * z + 2.0000714765e-1f;
-  p = p * z - 2.4999993993e-1f;
-  p = p * z + 3.3333331174e-1f;
+  const float p = polynomial<float>(z, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f,
+                                    -1.2420140846e-1f, 1.4249322787e-1f, -1.6668057665e-1f,
+                                    2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f);
   const float square = z * z;
   const float tail = z * square * p + k * -2.12194440e-4f - 0.5f * square;
   float y = z + tail + k * 0.693359375f;
@@ -92,12 +86,8 @@ namespace ofsdp::kernels {
   const float n = shifted - kRound;
   const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const float r = (v - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
+  const float p = polynomial<float>(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                    4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
   const float power = std::bit_cast<float>((exponent + 127) << 23);
   const float y = (p * r * r + r) * power + (power - 1.0f);
   return x > 80.0f ? vector_exp(x) : y;
@@ -108,18 +98,14 @@ namespace ofsdp::kernels {
   float v = x > 3.832506856900711f ? 3.832506856900711f : x;
   v = v < -3.832506856900711f ? -3.832506856900711f : v;
   const float z = v * v;
-  float p = 2.123732201653183437883853912353516e-06f;
-  p = p * z + 2.861979592125862836837768554687500e-04f;
-  p = p * z + 3.658048342913389205932617187500000e-03f;
-  p = p * z + 5.243302136659622192382812500000000e-02f;
-  p = p * z + 1.874160766601562500000000000000000e-01f;
-  p = p * z + 1.128379106521606445312500000000000e+00f;
-  float q = 3.89185734093189239501953125000e-05f;
-  q = q * z + 1.14329601638019084930419921875e-03f;
-  q = q * z + 1.47520881146192550659179687500e-02f;
-  q = q * z + 1.12945675849914550781250000000e-01f;
-  q = q * z + 4.99425798654556274414062500000e-01f;
-  q = q * z + 1.0f;
+  const float p = polynomial<float>(
+      z, 2.123732201653183437883853912353516e-06f, 2.861979592125862836837768554687500e-04f,
+      3.658048342913389205932617187500000e-03f, 5.243302136659622192382812500000000e-02f,
+      1.874160766601562500000000000000000e-01f, 1.128379106521606445312500000000000e+00f);
+  const float q = polynomial<float>(
+      z, 3.89185734093189239501953125000e-05f, 1.14329601638019084930419921875e-03f,
+      1.47520881146192550659179687500e-02f, 1.12945675849914550781250000000e-01f,
+      4.99425798654556274414062500000e-01f, 1.0f);
   return v * (p / q);
 }
 

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/vector_math.h"
+
 namespace ofsdp::kernels {
 
 // log2 of x > 0: x = 2^k m, m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).
@@ -20,14 +22,8 @@ namespace ofsdp::kernels {
   const double m = static_cast<double>(std::bit_cast<float>((shifted & 0x7fffff) + 0x3f3504f3));
   const double s = (m - 1.0) / (m + 1.0);
   const double z = s * s;
-  double p = 1.0 / 15;
-  p = p * z + 1.0 / 13;
-  p = p * z + 1.0 / 11;
-  p = p * z + 1.0 / 9;
-  p = p * z + 1.0 / 7;
-  p = p * z + 1.0 / 5;
-  p = p * z + 1.0 / 3;
-  p = p * z + 1.0;
+  const double p =
+      polynomial<double>(z, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0);
   return static_cast<double>(k) + p * s * 2.88539008177792681472;
 }
 
@@ -38,16 +34,8 @@ namespace ofsdp::kernels {
   constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
   const double shifted = t + kRound;
   const double r = (t - (shifted - kRound)) * 0.69314718055994530942;
-  double p = 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  const double p = polynomial<double>(r, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
+                                      1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
   const auto n = static_cast<int32_t>(std::bit_cast<int64_t>(shifted));
   const int32_t half = n >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);

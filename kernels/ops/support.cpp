@@ -44,10 +44,28 @@ Result<std::vector<TensorDesc>> infer_binary(const InferContext& c) {
   return std::vector{std::move(desc)};
 }
 
+InferContext context_of(const GradBuilder& b) {
+  InferContext c{b.attributes(), {}, {}, {}};
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    const Ref in = b.input(i);
+    c.inputs.push_back(in ? b.desc(in) : TensorDesc{});
+    c.constants.push_back(in ? b.constant_value(in) : nullptr);
+  }
+  return c;
+}
+
+InferContext context_of(const Problem& p) { return {p.attributes, p.inputs, p.constants, {}}; }
+
+Acceptance accepts_plain(const Problem& p) { return accept_if(p.all_plain(), "not plain"); }
+
+Acceptance accepts_always(const Problem&) { return accept_if(true, ""); }
+
+void grad_of_copy(GradBuilder& b) { b.set_grad(0, b.grad_output(0)); }
+
+void no_grad(GradBuilder&) {}
+
 Ref reshape_like(GradBuilder& b, Ref value, Ref target) {
-  if (b.desc(value).shape == b.desc(target).shape) return value;
-  const Ref shape = b.ints(b.desc(target).shape.axes());
-  return b.emit1("Reshape", {value, shape}, {{"allowzero", int64_t{1}}});
+  return b.reshape(value, b.desc(target).shape);
 }
 
 void grad_of_view(GradBuilder& b) { b.set_grad(0, reshape_like(b, b.grad_output(0), b.input(0))); }
@@ -117,6 +135,16 @@ std::vector<SampleCase> pair_samples(const Fill& fill) {
   return {{.name = "matrix", .inputs = {matrix, matrix}, .fill = fill},
           {.name = "image", .inputs = {image, image}, .fill = fill},
           {.name = "empty", .inputs = {empty, empty}, .fill = fill}};
+}
+
+SampleCase known_sample(const char* name, TensorDesc x, std::vector<double> numbers,
+                        Attributes attributes) {
+  const auto count = static_cast<int64_t>(numbers.size());
+  return {.name = name,
+          .attributes = std::move(attributes),
+          .inputs = {std::move(x), {DType::kInt64, {count}}},
+          .fill = fill_with(1, std::move(numbers)),
+          .constant_inputs = {1}};
 }
 
 Fill fill_with(size_t which, std::vector<double> numbers) {

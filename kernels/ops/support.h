@@ -1,8 +1,8 @@
-// Helpers of operator files: what infer functions check, how gradients reshape, how references
-// index. References are the oracle of the tests, so what they use here is plain and shares nothing
+// Helpers of operator files: checks of infer functions, common gradients, indices of references,
+// sample cases. References are the oracle of the tests, so their helpers are plain and share nothing
 // with the kernels.
 //
-// Ownership: values. Threads: any. Errors: kInput, saying what the node got.
+// Threads: any. Errors: kInput, with what the node got.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,8 @@
 namespace ofsdp::kernels::ops {
 
 // --- infer ---
-// The values of integer input i, which must be known while planning; `name` is ONNX's ("axes").
+// Returns the values of integer input i, which must be known while planning; `name` is ONNX's
+// ("axes").
 Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const char* name);
 
 // ONNX's axes as indices in rising order; refuses an axis outside the rank and one named twice.
@@ -25,7 +26,17 @@ Result<std::vector<TensorDesc>> infer_same(const InferContext& c);  // output 0 
 Result<std::vector<TensorDesc>> infer_binary(
     const InferContext& c);  // infer_broadcast as an InferFn
 
+// The context in which infer saw a node, from its gradient or its problem.
+InferContext context_of(const GradBuilder& b);
+InferContext context_of(const Problem& p);
+
+// --- accepts ---
+Acceptance accepts_plain(const Problem& p);  // every operand in the plain layout
+Acceptance accepts_always(const Problem& p);
+
 // --- grad ---
+void grad_of_copy(GradBuilder& b);  // dx = dy
+void no_grad(GradBuilder& b);       // nothing flows back
 // `value` with the shape of `target`; a view.
 Ref reshape_like(GradBuilder& b, Ref value, Ref target);
 // The gradient of a view: that of its output in the shape of input 0.
@@ -33,7 +44,7 @@ void grad_of_view(GradBuilder& b);
 
 // --- reference ---
 std::vector<int64_t> unravel(const Shape& shape, int64_t flat);
-// Where `index` (of a broadcast result) lies in a row-major tensor of `shape`.
+// The place of `index` (of a broadcast result) in a row-major tensor of `shape`.
 size_t ravel_broadcast(const Shape& shape, const std::vector<int64_t>& index);
 size_t ravel(const Shape& shape, const std::vector<int64_t>& index);
 std::vector<RefTensor> reference_of_view(const ReferenceContext& c);
@@ -66,6 +77,9 @@ std::vector<SampleCase> binary_samples(const Fill& fill = {});
 std::vector<SampleCase> binary_samples_of(DType dtype, const Fill& fill = {});
 // Two inputs of one shape, as gradients of unary operators take them.
 std::vector<SampleCase> pair_samples(const Fill& fill = {});
+// x and, as input 1, integers that are known while planning.
+SampleCase known_sample(const char* name, TensorDesc x, std::vector<double> numbers,
+                        Attributes attributes = {});
 // Fills input `which` with these numbers, again and again; the others stay as they are.
 Fill fill_with(size_t which, std::vector<double> numbers);
 void append(std::vector<SampleCase>& list, std::vector<SampleCase> more);

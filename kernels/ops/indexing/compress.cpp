@@ -72,7 +72,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && p.constant(1) != nullptr; }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && p.constant(1) != nullptr, "not plain, or a computed condition");
+}
 
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Lines lines = lines_of_x(p.in(0).shape, p.attributes);

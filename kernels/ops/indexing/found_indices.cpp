@@ -2,7 +2,7 @@
 // computes: [rank, numel], the indices of the elements that are not 0, then that of the last one
 // again (0 when there is none), so that what reads rows by them meets nothing it would not meet
 // anyway; and how many there are, int64[1]. No gradient. importer/passes/bounded_axes.h says who uses it.
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -33,43 +33,32 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y, {c.output_descs[1], {count}}};
 }
 
-bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-
-bool accepts(const Problem& p) {
-  const DType x = p.in(0).dtype;
-  return p.all_plain() && (is_number(x) || is_half(x) || x == DType::kBool);
+// The bits of x that tell whether it is 0: -0.0 is 0, so the sign of a float does not count.
+uint64_t value_bits(DType dtype) {
+  const uint64_t all = ~uint64_t{0} >> (64 - 8 * dtype_size(dtype));
+  return is_floating(dtype) ? all >> 1 : all;
 }
 
 // The flat indices go to row 0 first and are taken apart there.
-template <typename T, typename Kept>
-std::unique_ptr<Kernel> create_as(const Problem& p, const Kept& kept) {
-  const Shape shape = p.in(0).shape.rank() == 0 ? Shape{1} : p.in(0).shape;
-  return make_kernel([shape, n = shape.numel(), kept](const KernelArgs& a) {
-    const T* x = a.in<T>(0);
-    int64_t* y = a.out<int64_t>(0);
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      if (kept(x[i])) y[count++] = i;
-    }
-    *a.out<int64_t>(1) = count;
-    std::fill(y + count, y + n, count == 0 ? 0 : y[count - 1]);
-    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-      const int64_t step = shape.numel(axis + 1, shape.rank());
-      for (int64_t i = 0; i < n; ++i) y[axis * n + i] = y[i] / step % shape[axis];
-    }
-    return ok_status();
-  });
-}
-
 std::unique_ptr<Kernel> create(const Problem& p) {
-  if (p.in(0).dtype == DType::kBool) {
-    return create_as<uint8_t>(p, [](uint8_t x) { return x != 0; });
-  }
-  if (is_half(p.in(0).dtype)) {
-    return create_as<uint16_t>(p, [](uint16_t x) { return (x & 0x7fff) != 0; });
-  }
-  return with_number(p.in(0).dtype, [&](auto zero) {
-    return create_as<decltype(zero)>(p, [](decltype(zero) x) { return x != decltype(zero){0}; });
+  const Shape shape = p.in(0).shape.rank() == 0 ? Shape{1} : p.in(0).shape;
+  return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) {
+    const T mask = static_cast<T>(value_bits(p.in(0).dtype));
+    return make_kernel([shape, n = shape.numel(), mask](const KernelArgs& a) {
+      const T* x = a.in<T>(0);
+      int64_t* y = a.out<int64_t>(0);
+      int64_t count = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        if ((x[i] & mask) != 0) y[count++] = i;
+      }
+      *a.out<int64_t>(1) = count;
+      std::fill(y + count, y + n, count == 0 ? 0 : y[count - 1]);
+      for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+        const int64_t step = shape.numel(axis + 1, shape.rank());
+        for (int64_t i = 0; i < n; ++i) y[axis * n + i] = y[i] / step % shape[axis];
+      }
+      return ok_status();
+    });
   });
 }
 
@@ -96,7 +85,7 @@ void add_found_indices(Registry& registry) {
                 .name = "FoundIndices",
                 .infer = infer,
                 .reference = reference,
-                .cpu = {{"loops", accepts, create}},
+                .cpu = {{"loops", accepts_plain, create}},
                 .samples = samples});
 }
 

@@ -88,9 +88,14 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-bool index_type(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
+Acceptance index_type(const Problem& p) {
+  return accept_if(p.all_plain() && is_index(p.in(1).dtype),
+                   "not plain, or indices of another type");
+}
 
-bool accepts_grad(const Problem& p) { return index_type(p) && is_floating(p.in(0).dtype); }
+Acceptance accepts_grad(const Problem& p) {
+  return is_floating(p.in(0).dtype) ? index_type(p) : Acceptance::refuse("not floats");
+}
 
 template <typename Index>
 std::unique_ptr<Kernel> create_as(const Problem& p) {

@@ -2,7 +2,7 @@
 // that of data at the same place but for the axis, where the index says; a negative one counts from
 // the end. Any dtype. d data sums dy where it was taken: a ScatterElements that adds.
 // https://onnx.ai/onnx/operators/onnx__GatherElements.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/indexing/gather_scatter.h"
 #include "kernels/ops/operators.h"
@@ -32,24 +32,21 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
-
-template <typename Index, typename T>
-std::unique_ptr<Kernel> create_as(const Problem& p) {
-  const ElementPlaces places(p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
-  return make_kernel([places, count = p.in(1).numel()](const KernelArgs& a) {
-    OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), count, places.n));
-    const T* data = a.in<T>(0);
-    T* y = a.out<T>(0);
-    places.for_each(a.in<Index>(1), [&](int64_t from, int64_t to) { y[to] = data[from]; });
-    return ok_status();
-  });
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_index(p.in(1).dtype),
+                   "not plain, or indices of another type");
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_index(p.in(1).dtype, [&](auto index) {
-    return with_bits(dtype_size(p.in(0).dtype), [&](auto element) {
-      return create_as<decltype(index), decltype(element)>(p);
+  return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) {
+    const ElementPlaces places(p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0));
+    return make_kernel([places, count = p.in(1).numel()](const KernelArgs& a) {
+      const Indices indices(a.inputs[1]);
+      OFSDP_RETURN_IF_ERROR(check_indices(indices, count, places.n));
+      const T* data = a.in<T>(0);
+      T* y = a.out<T>(0);
+      places.for_each(indices, [&](int64_t from, int64_t to) { y[to] = data[from]; });
+      return ok_status();
     });
   });
 }

@@ -3,7 +3,7 @@
 // the end. Any dtype. d data sums dy over the tuples that took a slice, in their order:
 // ofsdp.GatherNDGrad(dy, indices), attributes shape (of data) and batch_dims.
 // https://onnx.ai/onnx/operators/onnx__GatherND.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/indexing/gather_scatter.h"
@@ -46,8 +46,6 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 std::unique_ptr<Kernel> create(const Problem& p) {
   const TuplePlaces places(p.in(0).shape, p.in(1).shape, batch_dims(p.attributes));
   const auto size = static_cast<int64_t>(dtype_size(p.in(0).dtype));
@@ -65,8 +63,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-bool accepts_grad(const Problem& p) {
-  return p.all_plain() && (p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64);
+Acceptance accepts_grad(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return accept_if(p.all_plain() && (dtype == DType::kFloat32 || dtype == DType::kFloat64),
+                   "not plain float32 or float64");
 }
 
 template <typename T>
@@ -136,7 +136,7 @@ void add_gather_nd(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"slices", accepts, create}},
+                .cpu = {{"slices", accepts_plain, create}},
                 .samples = samples});
   registry.add(
       {.domain = kOwnDomain,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-
 namespace ofsdp::kernels::ops {
 namespace {
 
@@ -36,7 +35,7 @@ class ScatterGrad {
     const Ref from_data = b_.emit1("Equal", {b_.input(0), y});
     const Ref from_updates = b_.emit1("Equal", {b_.input(2), gather(y)});
     const Ref ties = scatter(as_float(from_data), as_float(from_updates), "add");
-    const Ref share = b_.emit1("Div", {dy_, ties});
+    const Ref share = b_.div(dy_, ties);
     if (b_.needs_grad(0)) b_.set_grad(0, where(from_data, share));
     if (b_.needs_grad(2)) b_.set_grad(2, where(from_updates, gather(share)));
   }
@@ -45,15 +44,14 @@ class ScatterGrad {
   // dy y / update; where the update is 0, dy times the product of what is not, if it is the only 0.
   Ref other_factors() {
     const Ref updates = b_.input(2);
-    const Ref zero = b_.scalar(b_.desc(dy_).dtype, 0);
-    const Ref one = b_.scalar(b_.desc(dy_).dtype, 1);
+    const Ref zero = b_.like(dy_, 0), one = b_.like(dy_, 1);
     const Ref is_zero = b_.emit1("Equal", {updates, zero});
-    const Ref safe = b_.emit1("Where", {is_zero, one, updates});
-    const Ref usual = b_.emit1("Div", {gather(b_.emit1("Mul", {dy_, b_.output(0)})), safe});
+    const Ref safe = b_.where(is_zero, one, updates);
+    const Ref usual = b_.div(gather(b_.mul(dy_, b_.output(0))), safe);
     const Ref count = gather(scatter(zeros(b_, b_.desc(b_.input(0))), as_float(is_zero), "add"));
-    const Ref rest = gather(b_.emit1("Mul", {dy_, scatter(b_.input(0), safe, "mul")}));
+    const Ref rest = gather(b_.mul(dy_, scatter(b_.input(0), safe, "mul")));
     const Ref alone = where(b_.emit1("Equal", {count, one}), rest);
-    return b_.emit1("Where", {is_zero, alone, usual});
+    return b_.where(is_zero, alone, usual);
   }
 
   Ref scatter(Ref data, Ref updates, const char* reduction) {
@@ -62,12 +60,8 @@ class ScatterGrad {
     return b_.emit1(scatter_, {data, b_.input(1), updates}, attributes);
   }
   Ref gather(Ref data) { return b_.emit1(gather_, {data, b_.input(1)}, carried_); }
-  Ref as_float(Ref condition) {
-    return b_.emit1("Cast", {condition}, {{"to", number_of_dtype(b_.desc(dy_).dtype)}});
-  }
-  Ref where(Ref condition, Ref value) {
-    return b_.emit1("Where", {condition, value, b_.scalar(b_.desc(value).dtype, 0)});
-  }
+  Ref as_float(Ref condition) { return b_.cast(condition, b_.desc(dy_).dtype); }
+  Ref where(Ref condition, Ref value) { return b_.where(condition, value, b_.like(value, 0)); }
 
   GradBuilder& b_;
   const std::string& scatter_;

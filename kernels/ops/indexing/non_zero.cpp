@@ -46,7 +46,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.constant(0) != nullptr; }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.constant(0) != nullptr, "a computed input");
+}
 
 // Folded by the importer, so it may take its time: the values are made while planning.
 std::unique_ptr<Kernel> create(const Problem& p) {

@@ -2,7 +2,7 @@
 // holds `on` at the index and `off` elsewhere, everywhere for an index outside of -depth..depth-1.
 // Any dtype of values, indices of any numeric dtype. No gradient.
 // https://onnx.ai/onnx/operators/onnx__OneHot.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/ops/operators.h"
@@ -43,34 +43,41 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
+}
 
-// Index is what indices are stored as, T anything of the size of the values.
-template <typename Index, typename T>
-std::unique_ptr<Kernel> create_as(const Problem& p) {
-  const Lines lines = lines_along(p.out(0).shape, p.attributes.i("axis", -1));
-  return make_kernel([lines](const KernelArgs& a) {
-    const T off = a.in<T>(2)[0];
-    const T on = a.in<T>(2)[1];
-    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
-      for (int64_t k = 0; k < lines.n; ++k) {
-        T* y = a.out<T>(0) + lines.at(o, k, 0);
-        std::fill(y + begin, y + end, off);
-      }
-      for (int64_t j = begin; j < end; ++j) {
-        const auto index = static_cast<int64_t>(a.in<Index>(0)[o * lines.inner + j]);
-        const int64_t k = index < 0 ? index + lines.n : index;
-        if (k >= 0 && k < lines.n) a.out<T>(0)[lines.at(o, k, j)] = on;
-      }
-    });
-    return ok_status();
+// Indices begin .. begin + n - 1 of any number type.
+using ReadIndices = void (*)(const std::byte* indices, int64_t begin, int64_t n, int64_t* to);
+
+ReadIndices reader(DType dtype) {
+  return with_number(dtype, []<typename T>(T) -> ReadIndices {
+    return [](const std::byte* indices, int64_t begin, int64_t n, int64_t* to) {
+      const T* from = reinterpret_cast<const T*>(indices) + begin;
+      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<int64_t>(from[i]);
+    };
   });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_number(p.in(0).dtype, [&](auto index) {
-    return with_bits(dtype_size(p.out(0).dtype),
-                     [&](auto value) { return create_as<decltype(index), decltype(value)>(p); });
+  const Lines lines = lines_along(p.out(0).shape, p.attributes.i("axis", -1));
+  return with_bits(dtype_size(p.out(0).dtype), [&]<typename T>(T) {
+    return make_kernel([lines, read = reader(p.in(0).dtype)](const KernelArgs& a) {
+      const T off = a.in<T>(2)[0], on = a.in<T>(2)[1];
+      for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
+        for (int64_t k = 0; k < lines.n; ++k) {
+          T* y = a.out<T>(0) + lines.at(o, k, 0);
+          std::fill(y + begin, y + end, off);
+        }
+        int64_t indices[kLineBlock];
+        read(a.inputs[0].data, o * lines.inner + begin, end - begin, indices);
+        for (int64_t j = begin; j < end; ++j) {
+          const int64_t index = indices[j - begin], k = index < 0 ? index + lines.n : index;
+          if (k >= 0 && k < lines.n) a.out<T>(0)[lines.at(o, k, j)] = on;
+        }
+      });
+      return ok_status();
+    });
   });
 }
 

@@ -43,8 +43,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 Status check_lengths(const int64_t* lengths, int64_t count, int64_t most) {
   for (int64_t b = 0; b < count; ++b) {
     if (lengths[b] >= 0 && lengths[b] <= most) continue;
@@ -101,7 +99,7 @@ void add_reverse_sequence(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create}},
+                .cpu = {{"rows", accepts_plain, create}},
                 .samples = samples});
 }
 

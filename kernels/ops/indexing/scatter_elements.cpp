@@ -2,7 +2,7 @@
 // the element at the same place but for the axis, where the index says; a negative one counts from
 // the end. reduction none takes the last update, add, mul, max and min combine in the order of the
 // indices. Gradients: gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterElements.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/indexing/gather_scatter.h"
@@ -36,8 +36,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && is_index(p.in(1).dtype) && is_number(p.in(0).dtype);
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_index(p.in(1).dtype) && is_number(p.in(0).dtype),
+                   "not plain, or a type without a loop");
 }
 
 struct Extent {
@@ -46,34 +47,30 @@ struct Extent {
   size_t bytes;   // of the data
 };
 
-// There are 110 of these, so what they share is not in them but in `create`.
-template <typename Index, typename T, typename Combine>
-Status scatter(const Extent& e, const KernelArgs& a) {
-  OFSDP_RETURN_IF_ERROR(check_indices(a.in<Index>(1), e.count, e.places.n));
+using Scatter = void (*)(const Extent&, const KernelArgs&);
+
+template <ScatterKind kind, typename T>
+void scatter(const Extent& e, const KernelArgs& a) {
   const T* updates = a.in<T>(2);
   T* y = a.out<T>(0);
-  if (e.bytes > 0 && y != a.in<T>(0)) std::memcpy(y, a.in<T>(0), e.bytes);
-  e.places.for_each(a.in<Index>(1),
-                    [&](int64_t to, int64_t from) { y[to] = Combine()(y[to], updates[from]); });
-  return ok_status();
-}
-
-using Scatter = Status (*)(const Extent&, const KernelArgs&);
-
-Scatter scatter_of(const Problem& p) {
-  return with_index(p.in(1).dtype, [&](auto index) {
-    return with_number(p.in(0).dtype, [&](auto element) {
-      return with_reduction(*reduction_of(p.attributes), [](auto combine) -> Scatter {
-        return scatter<decltype(index), decltype(element), decltype(combine)>;
-      });
-    });
+  e.places.for_each(Indices(a.inputs[1]), [&](int64_t to, int64_t from) {
+    y[to] = combined<kind>(y[to], updates[from]);
   });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Extent extent{
       {p.in(0).shape, p.in(1).shape, p.attributes.i("axis", 0)}, p.in(1).numel(), p.in(0).bytes()};
-  return make_kernel([extent, run = scatter_of(p)](const KernelArgs& a) { return run(extent, a); });
+  const Scatter run =
+      with_reduction(*reduction_of(p.attributes), p.in(0).dtype,
+                     []<ScatterKind kind, typename T>() -> Scatter { return scatter<kind, T>; });
+  return make_kernel([extent, run](const KernelArgs& a) {
+    OFSDP_RETURN_IF_ERROR(check_indices(Indices(a.inputs[1]), extent.count, extent.places.n));
+    std::byte* y = a.outputs[0].data;
+    if (extent.bytes > 0 && y != a.inputs[0].data) std::memcpy(y, a.inputs[0].data, extent.bytes);
+    run(extent, a);
+    return ok_status();
+  });
 }
 
 SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis,

@@ -2,7 +2,7 @@
 // the tuples in the last axis of indices name; negative indices count from the end. reduction none
 // takes the last update, add, mul, max and min combine in the order of the tuples. Gradients:
 // gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterND.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/indexing/gather_scatter.h"
@@ -32,33 +32,37 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
+}
 
-template <typename T, typename Combine>
-std::unique_ptr<Kernel> create_as(const Problem& p, const Combine& combine) {
-  const TuplePlaces places(p.in(0).shape, p.in(1).shape, 0);
-  return make_kernel([places, combine, bytes = p.in(0).bytes()](const KernelArgs& a) {
-    const auto* indices = a.in<int64_t>(1);
-    OFSDP_RETURN_IF_ERROR(places.check(indices));
-    T* y = a.out<T>(0);
-    if (bytes > 0 && y != a.in<T>(0)) std::memcpy(y, a.in<T>(0), bytes);
-    // Threads share columns of the slices, so the order of updates is that of the tuples.
-    const int64_t grain = std::max<int64_t>(16, 65536 / std::max<int64_t>(places.tuples, 1));
-    parallel_for(places.slice, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = 0; t < places.tuples; ++t) {
-        T* to = y + places.place(indices, t);
-        const T* from = a.in<T>(2) + t * places.slice;
-        for (int64_t j = begin; j < end; ++j) to[j] = combine(to[j], from[j]);
-      }
-    });
-    return ok_status();
-  });
+// Updates columns begin .. end-1 of the slices; threads share columns, so the order of updates is that
+// of the tuples.
+using Columns = void (*)(const TuplePlaces&, const KernelArgs&, int64_t begin, int64_t end);
+
+template <ScatterKind kind, typename T>
+void scatter_columns(const TuplePlaces& places, const KernelArgs& a, int64_t begin, int64_t end) {
+  const auto* indices = a.in<int64_t>(1);
+  for (int64_t t = 0; t < places.tuples; ++t) {
+    T* to = a.out<T>(0) + places.place(indices, t);
+    const T* from = a.in<T>(2) + t * places.slice;
+    for (int64_t j = begin; j < end; ++j) to[j] = combined<kind>(to[j], from[j]);
+  }
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_number(p.in(0).dtype, [&](auto element) {
-    return with_reduction(*reduction_of(p.attributes),
-                          [&](auto combine) { return create_as<decltype(element)>(p, combine); });
+  const Columns columns = with_reduction(
+      *reduction_of(p.attributes), p.in(0).dtype,
+      []<ScatterKind kind, typename T>() -> Columns { return scatter_columns<kind, T>; });
+  return make_kernel([places = TuplePlaces(p.in(0).shape, p.in(1).shape, 0), columns,
+                      bytes = p.in(0).bytes()](const KernelArgs& a) {
+    OFSDP_RETURN_IF_ERROR(places.check(a.in<int64_t>(1)));
+    std::byte* y = a.outputs[0].data;
+    if (bytes > 0 && y != a.inputs[0].data) std::memcpy(y, a.inputs[0].data, bytes);
+    const int64_t grain = std::max<int64_t>(16, 65536 / std::max<int64_t>(places.tuples, 1));
+    parallel_for(places.slice, grain,
+                 [&](int64_t begin, int64_t end) { columns(places, a, begin, end); });
+    return ok_status();
   });
 }
 

@@ -45,8 +45,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 struct Written {
   Lines cache, update;
   int64_t per_batch;  // of the cache's outer lines
@@ -117,7 +115,7 @@ void add_tensor_scatter(Registry& registry) {
                 .first_opset = 24,
                 .infer = infer,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create}},
+                .cpu = {{"rows", accepts_plain, create}},
                 .samples = samples,
                 .inplace_inputs = {0}});
 }

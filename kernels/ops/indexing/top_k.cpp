@@ -4,7 +4,7 @@
 // https://onnx.ai/onnx/operators/onnx__TopK.html
 #include <cmath>
 
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/ops/indexing/gather_scatter.h"
@@ -32,7 +32,7 @@ void grad(GradBuilder& b) {
                         {{"axis", b.attributes().i("axis", -1)}}));
 }
 
-// Does element (value v, index i) stand in front of (w, j)?
+// Returns whether element (value v, index i) comes before (w, j).
 template <bool largest, typename T>
 [[gnu::always_inline]] inline bool before(T v, int64_t i, T w, int64_t j) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -71,7 +71,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return out;
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
+}
 
 // The k best of one line, kept as a heap with the worst on top, then sorted in place; x and best
 // step by `step`, so the heap is the output itself.
@@ -110,36 +112,47 @@ struct Selection {
   }
 };
 
-template <bool largest, typename T>
-std::unique_ptr<Kernel> create_as(const Problem& p) {
+// The k best elements of a line, elements `step` apart; y null: only their indices.
+using Line = void (*)(const std::byte* x, int64_t* best, std::byte* y, int64_t step, int64_t n,
+                      int64_t k);
+
+template <bool largest>
+Line line_of(DType dtype) {
+  return with_number(dtype, []<typename T>(T) -> Line {
+    return [](const std::byte* from, int64_t* best, std::byte* to, int64_t step, int64_t n,
+              int64_t k) {
+      const T* x = reinterpret_cast<const T*>(from);
+      Selection<largest, T>{x, best, step, n, k}.run();
+      T* y = reinterpret_cast<T*>(to);
+      for (int64_t i = 0; y != nullptr && i < k; ++i) y[i * step] = x[best[i * step] * step];
+    };
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  const Line run = p.attributes.i("largest", 1) != 0 ? line_of<true>(dtype) : line_of<false>(dtype);
   const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", -1));
   const int64_t k = (*int_values(*p.constant(1)))[0];
   // Indices that nobody wants still are needed.
   const bool own = !p.has_out(1);
-  const size_t bytes = own ? static_cast<size_t>(lines.count() * k) * sizeof(int64_t) : 0;
-  auto run = [lines, k, own](const KernelArgs& a) {
-    auto* indices = own ? reinterpret_cast<int64_t*>(a.workspace) : a.out<int64_t>(1);
-    parallel_for(lines.count(), 8192 / (lines.n + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t line = begin; line < end; ++line) {
-        const int64_t o = line / lines.inner, j = line % lines.inner;
-        const T* x = a.in<T>(0) + lines.at(o, 0, j);
-        int64_t* best = indices + o * k * lines.inner + j;
-        Selection<largest, T>{x, best, lines.inner, lines.n, k}.run();
-        if (a.outputs[0].data == nullptr) continue;
-        T* y = a.out<T>(0) + o * k * lines.inner + j;
-        for (int64_t i = 0; i < k; ++i) y[i * lines.inner] = x[best[i * lines.inner] * lines.inner];
-      }
-    });
-    return ok_status();
-  };
-  return make_kernel(run, bytes);
-}
-
-std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_number(p.in(0).dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return p.attributes.i("largest", 1) != 0 ? create_as<true, T>(p) : create_as<false, T>(p);
-  });
+  const size_t workspace = own ? static_cast<size_t>(lines.count() * k) * sizeof(int64_t) : 0;
+  const auto bytes = static_cast<int64_t>(dtype_size(dtype));
+  return make_kernel(
+      [lines, k, own, run, bytes](const KernelArgs& a) {
+        auto* indices = own ? reinterpret_cast<int64_t*>(a.workspace) : a.out<int64_t>(1);
+        std::byte* y = a.outputs[0].data;
+        parallel_for(lines.count(), 8192 / (lines.n + 1) + 1, [&](int64_t begin, int64_t end) {
+          for (int64_t line = begin; line < end; ++line) {
+            const int64_t o = line / lines.inner, j = line % lines.inner;
+            const int64_t at = o * k * lines.inner + j;
+            run(a.inputs[0].data + lines.at(o, 0, j) * bytes, indices + at,
+                y == nullptr ? nullptr : y + at * bytes, lines.inner, lines.n, k);
+          }
+        });
+        return ok_status();
+      },
+      workspace);
 }
 
 SampleCase sample(const char* name, TensorDesc x, double k, int64_t axis, int64_t largest,

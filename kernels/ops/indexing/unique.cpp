@@ -1,18 +1,115 @@
 // Unique(x), attributes axis, sorted: the different slices of x along the axis (its elements, laid
 // flat, when it is absent), in rising order or, with sorted = 0, in that of their first appearance;
-// and for each of them the index of its first appearance, for each slice of x the number of its
-// like among the different ones, and for each of these how often it appears. The shapes depend on
-// the values, so x must be known while planning; of an x that only the run knows the importer makes
-// ofsdp.FoundUnique. No gradient.
-// https://onnx.ai/onnx/operators/onnx__Unique.html
+// and for each of them the index of its first appearance, for each slice of x its number among the
+// different ones, and for each of these its count. The shapes depend on the values, so x must be
+// known while planning. No gradient. https://onnx.ai/onnx/operators/onnx__Unique.html
+//
+// ofsdp.FoundUnique(x): Unique of an x that only the run computes, with room for as many different
+// slices as x has; the importer uses it (importer/passes/bounded_axes.h). Outputs: first appearances,
+// numbers, counts, and how many different slices there are, int64[1]. After that number the first and
+// third output repeat their last element (0 when there is none), so that readers of slices by them
+// meet nothing new. The slices themselves are a Gather by the first output. No gradient.
+//
+// Two NaN are equal here and come after all numbers, as in NumPy.
 #include <algorithm>
+#include <numeric>
 
-#include "kernels/ops/indexing/unique_groups.h"
+#include "kernels/core/element_types.h"
+#include "kernels/cpu/lines.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+// --- groups of equal slices: slice i of x[outer, n, inner] is x[:, i, :] ---
+
+// Room for n numbers each.
+struct UniqueGroups {
+  int64_t* first;    // per group the slice that appears first
+  int64_t* inverse;  // per slice its group
+  int64_t* counts;   // per group its slices
+};
+
+template <typename T>
+bool before(T a, T b) {
+  return a < b || (a == a && b != b);
+}
+
+// Slices in rising order, equal ones as they appear; first_like: per slice the first of its like.
+template <typename Less>
+void sort_slices(int64_t n, const Less& less, int64_t* order, int64_t* first_like) {
+  std::iota(order, order + n, 0);
+  std::sort(order, order + n, [&](int64_t i, int64_t j) {
+    if (less(i, j)) return true;
+    return i < j && !less(j, i);
+  });
+  for (int64_t k = 0; k < n; ++k) {
+    const bool starts = k == 0 || less(order[k - 1], order[k]);
+    first_like[order[k]] = starts ? order[k] : first_like[order[k - 1]];
+  }
+}
+
+// Numbers the groups in the order in which their first slices are met. Either walk meets them
+// before their like, so `inverse` may hold first_like ahead of the walk.
+int64_t number_groups(int64_t n, const int64_t* order, const UniqueGroups& groups) {
+  int64_t count = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t i = order == nullptr ? k : order[k];
+    const int64_t first = groups.inverse[i];
+    if (first == i) {
+      groups.first[count] = i;
+      groups.counts[count] = 0;
+      groups.inverse[i] = count++;
+    } else {
+      groups.inverse[i] = groups.inverse[first];
+    }
+    ++groups.counts[groups.inverse[i]];
+  }
+  return count;
+}
+
+template <typename T, typename Read>
+int64_t find(const void* values, const Lines& lines, bool sorted, int64_t* order,
+             const UniqueGroups& groups, const Read& read) {
+  const T* x = static_cast<const T*>(values);
+  const auto less = [&](int64_t i, int64_t j) {
+    for (int64_t o = 0; o < lines.outer; ++o) {
+      for (int64_t k = 0; k < lines.inner; ++k) {
+        const auto a = read(x[lines.at(o, i, k)]), b = read(x[lines.at(o, j, k)]);
+        if (before(a, b)) return true;
+        if (before(b, a)) return false;
+      }
+    }
+    return false;
+  };
+  sort_slices(lines.n, less, order, groups.inverse);
+  return number_groups(lines.n, sorted ? order : nullptr, groups);
+}
+
+// Slices along attribute axis; without it the elements, laid flat.
+Lines unique_lines(const Shape& shape, const Attributes& attributes) {
+  if (!attributes.has("axis")) return {1, shape.numel(), 1};
+  return lines_along(shape, attributes.i("axis", 0));
+}
+
+// Groups in rising order, or in that of their first slices; returns their number. `order`: room for n
+// numbers, scratch. Allocates nothing.
+int64_t find_groups(DType dtype, const void* x, const Lines& lines, bool sorted, int64_t* order,
+                    const UniqueGroups& groups) {
+  if (dtype == DType::kFloat16) {
+    return find<uint16_t>(x, lines, sorted, order, groups, half_to_float);
+  }
+  if (dtype == DType::kBFloat16) {
+    return find<uint16_t>(x, lines, sorted, order, groups, bfloat16_to_float);
+  }
+  return with_number(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return find<T>(x, lines, sorted, order, groups, [](T value) { return value; });
+  });
+}
+
+// --- Unique ---
 
 struct Groups {
   std::vector<int64_t> first, inverse, counts;
@@ -50,47 +147,56 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{x->desc.dtype, shape}, each, {DType::kInt64, {n}}, each};
 }
 
-// By comparing every slice with every other.
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  const Lines lines = unique_lines(c.inputs[0].desc.shape, c.attributes);
-  auto slice = [&](int64_t i) {
-    std::vector<double> values;
-    for (int64_t o = 0; o < lines.outer; ++o) {
-      for (int64_t j = 0; j < lines.inner; ++j) {
-        values.push_back(c.inputs[0].values[static_cast<size_t>(lines.at(o, i, j))]);
-      }
-    }
-    return values;
-  };
+// The groups by comparing every slice with every other.
+struct ReferenceGroups {
   std::vector<std::vector<double>> different;
   std::vector<double> first, inverse, counts;
+};
+
+ReferenceGroups reference_groups(const RefTensor& x, const Lines& lines, bool sorted) {
+  std::vector<std::vector<double>> slices;
+  ReferenceGroups g;
   for (int64_t i = 0; i < lines.n; ++i) {
-    if (std::ranges::find(different, slice(i)) == different.end()) different.push_back(slice(i));
+    auto& slice = slices.emplace_back();
+    for (int64_t o = 0; o < lines.outer; ++o) {
+      for (int64_t k = 0; k < lines.inner; ++k) {
+        slice.push_back(x.values[static_cast<size_t>(lines.at(o, i, k))]);
+      }
+    }
+    if (std::ranges::find(g.different, slice) == g.different.end()) g.different.push_back(slice);
   }
-  if (c.attributes.i("sorted", 1) != 0) std::ranges::sort(different);
-  first.assign(different.size(), -1);
-  counts.assign(different.size(), 0);
-  for (int64_t i = 0; i < lines.n; ++i) {
-    const auto g = static_cast<size_t>(std::ranges::find(different, slice(i)) - different.begin());
-    if (first[g] < 0) first[g] = static_cast<double>(i);
-    inverse.push_back(static_cast<double>(g));
-    ++counts[g];
+  if (sorted) std::ranges::sort(g.different);
+  for (const auto& one : g.different) {
+    g.first.push_back(static_cast<double>(std::ranges::find(slices, one) - slices.begin()));
+    g.counts.push_back(static_cast<double>(std::ranges::count(slices, one)));
   }
+  for (const auto& one : slices) {
+    const auto found = std::ranges::find(g.different, one);
+    g.inverse.push_back(static_cast<double>(found - g.different.begin()));
+  }
+  return g;
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const Lines lines = unique_lines(c.inputs[0].desc.shape, c.attributes);
+  const auto g = reference_groups(c.inputs[0], lines, c.attributes.i("sorted", 1) != 0);
   RefTensor y{c.output_descs[0], {}};
   for (int64_t o = 0; o < lines.outer; ++o) {
-    for (const auto& values : different) {
+    for (const auto& values : g.different) {
       const auto begin = values.begin() + o * lines.inner;
       y.values.insert(y.values.end(), begin, begin + lines.inner);
     }
   }
   std::vector<RefTensor> all{y};
-  for (const auto& values : {first, inverse, counts}) {
+  for (const auto& values : {g.first, g.inverse, g.counts}) {
     if (all.size() < c.output_descs.size()) all.push_back({c.output_descs[all.size()], values});
   }
   return all;
 }
 
-bool accepts(const Problem& p) { return p.constant(0) != nullptr; }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.constant(0) != nullptr, "a computed input");
+}
 
 // Folded by the importer, so it may take its time: the groups are made while planning.
 std::unique_ptr<Kernel> create(const Problem& p) {
@@ -135,6 +241,76 @@ std::vector<SampleCase> samples() {
           sample("empty", {DType::kFloat32, {0}}, {})};
 }
 
+// --- FoundUnique ---
+
+Result<std::vector<TensorDesc>> found_infer(const InferContext& c) {
+  const Shape& x = c.inputs[0].shape;
+  if (c.attributes.has("axis")) {
+    OFSDP_RETURN_IF_ERROR(normalize_axis(c.attributes.i("axis", 0), x.rank()).status());
+  }
+  const TensorDesc each{DType::kInt64, {unique_lines(x, c.attributes).n}};
+  return std::vector{each, each, each, TensorDesc{DType::kInt64, {1}}};
+}
+
+std::vector<RefTensor> found_reference(const ReferenceContext& c) {
+  const Lines lines = unique_lines(c.inputs[0].desc.shape, c.attributes);
+  auto g = reference_groups(c.inputs[0], lines, c.attributes.i("sorted", 1) != 0);
+  for (auto* each : {&g.first, &g.counts}) {
+    each->resize(static_cast<size_t>(lines.n), each->empty() ? 0 : each->back());
+  }
+  return {{c.output_descs[0], g.first},
+          {c.output_descs[1], g.inverse},
+          {c.output_descs[2], g.counts},
+          {c.output_descs[3], {static_cast<double>(g.different.size())}}};
+}
+
+std::unique_ptr<Kernel> found_create(const Problem& p) {
+  const Lines lines = unique_lines(p.in(0).shape, p.attributes);
+  const bool sorted = p.attributes.i("sorted", 1) != 0;
+  return make_kernel(
+      [lines, sorted, dtype = p.in(0).dtype](const KernelArgs& a) {
+        const UniqueGroups groups{a.out<int64_t>(0), a.out<int64_t>(1), a.out<int64_t>(2)};
+        auto* order = reinterpret_cast<int64_t*>(a.workspace);
+        const int64_t count = find_groups(dtype, a.inputs[0].data, lines, sorted, order, groups);
+        for (int64_t* of_each : {groups.first, groups.counts}) {
+          std::fill(of_each + count, of_each + lines.n, count == 0 ? 0 : of_each[count - 1]);
+        }
+        *a.out<int64_t>(3) = count;
+        return ok_status();
+      },
+      static_cast<size_t>(lines.n) * sizeof(int64_t));
+}
+
+SampleCase found_sample(const char* name, TensorDesc x, Attributes attributes,
+                        std::vector<double> values = {}) {
+  SampleCase made{.name = name,
+                  .attributes = std::move(attributes),
+                  .inputs = {std::move(x)},
+                  .fill = {},
+                  .num_outputs = 4};
+  if (!values.empty()) made.fill = fill_with(0, std::move(values));
+  return made;
+}
+
+std::vector<SampleCase> found_samples() {
+  const Attributes rows{{"axis", int64_t{0}}};
+  const Attributes columns{{"axis", int64_t{-1}}, {"sorted", int64_t{0}}};
+  const Attributes in_order{{"sorted", int64_t{0}}};
+  return {found_sample("flat", {DType::kInt64, {4, 5}}, {}),
+          found_sample("in_order", {DType::kInt32, {20}}, in_order),
+          found_sample("rows", {DType::kBool, {9, 3}}, rows),
+          found_sample("columns", {DType::kUInt8, {2, 30}}, columns),
+          found_sample("middle", {DType::kInt8, {2, 5, 3}}, {{"axis", int64_t{1}}}, {1, 2, 3}),
+          found_sample("floats", {DType::kFloat32, {7}}, {}, {0.5, -0.0, 2, 0, 0.5}),
+          found_sample("doubles", {DType::kFloat64, {7}}, in_order, {2, -1, 2}),
+          found_sample("halves", {DType::kFloat16, {6}}, {}, {1, -2, 1, 0, -0.0}),
+          found_sample("short_floats", {DType::kBFloat16, {6}}, in_order, {1, -2, 1, 0, -0.0}),
+          found_sample("alike", {DType::kInt64, {5}}, {}, {3}),
+          found_sample("scalar", {DType::kInt64, {}}, {}, {3}),
+          found_sample("empty", {DType::kFloat32, {0}}, {}),
+          found_sample("no_rows", {DType::kFloat32, {0, 3}}, rows)};
+}
+
 }  // namespace
 
 void add_unique(Registry& registry) {
@@ -145,6 +321,12 @@ void add_unique(Registry& registry) {
                 .cpu = {{"groups", accepts, create}},
                 .samples = samples,
                 .constant_inputs = {0}});
+  registry.add({.domain = kOwnDomain,
+                .name = "FoundUnique",
+                .infer = found_infer,
+                .reference = found_reference,
+                .cpu = {{"groups", accepts_plain, found_create}},
+                .samples = found_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/float_width.h"
 #include "kernels/ops/pointwise/pointwise.h"
 

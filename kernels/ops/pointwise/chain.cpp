@@ -1,7 +1,8 @@
-// ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory; what the
-// attributes steps and results say is in kernels/core/chain.h. Inputs are float32, of the output's
-// shape, of one element, or of its trailing axes. Outputs behind the first are for the gradient. dx by the chain rule, as one ofsdp.ChainGrad(the
-// inputs, dy and y that it needs), which may have several outputs and is not differentiated itself.
+// ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory. The
+// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, of the output's
+// shape, of one element, or of its trailing axes. Outputs after the first are for the gradient. dx by
+// the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it needs), which may have several
+// outputs and is not differentiated itself.
 #include <cmath>
 
 #include "kernels/cpu/chain_kernel.h"
@@ -54,56 +55,36 @@ void grad(GradBuilder& b) {
   }
 }
 
-double reference_unary(ChainOp op, double a) {
-  switch (op) {
-    case ChainOp::kNeg:
-      return -a;
-    case ChainOp::kRelu:
-      return a < 0 ? 0 : a;
-    case ChainOp::kSigmoid:
-      return 1 / (1 + std::exp(-a));
-    case ChainOp::kTanh:
-      return std::tanh(a);
-    case ChainOp::kExp:
-      return std::exp(a);
-    case ChainOp::kLog:
-      return std::log(a);
-    case ChainOp::kSqrt:
-      return std::sqrt(a);
-    case ChainOp::kReciprocal:
-      return 1 / a;
-    case ChainOp::kErf:
-      return std::erf(a);
-    case ChainOp::kSoftplus:
-      return std::log1p(std::exp(-std::abs(a))) + (a < 0 ? 0 : a);
-    default:
-      return reference_gelu(a, op == ChainOp::kGeluTanh);
-  }
-}
-
-double reference_binary(ChainOp op, double a, double b) {
-  switch (op) {
-    case ChainOp::kAdd:
-      return a + b;
-    case ChainOp::kSub:
-      return a - b;
-    case ChainOp::kMul:
-      return a * b;
-    case ChainOp::kDiv:
-      return a / b;
-    case ChainOp::kReluGrad:
-      return b > 0 ? a : 0;
-    case ChainOp::kSigmoidGrad:
-      return a * b * (1 - b);
-    case ChainOp::kTanhGrad:
-      return a * (1 - b * b);
-    case ChainOp::kErfGrad:
-      return a * 2 / std::sqrt(M_PI) * std::exp(-b * b);
-    case ChainOp::kSoftplusGrad:
-      return a / (1 + std::exp(-b));
-    default:
-      return a * reference_gelu_slope(b, op == ChainOp::kGeluTanhGrad);
-  }
+// In the order of ChainOp; operations of one operand do not read b.
+double reference_step(ChainOp op, double a, double b) {
+  using Function = double (*)(double, double);
+  constexpr Function kFunctions[kChainOps] = {
+      nullptr,  // kNumber
+      [](double a, double b) { return a + b; },
+      [](double a, double b) { return a - b; },
+      [](double a, double b) { return a * b; },
+      [](double a, double b) { return a / b; },
+      [](double a, double) { return -a; },
+      [](double a, double) { return a < 0 ? 0 : a; },
+      [](double a, double) { return 1 / (1 + std::exp(-a)); },
+      [](double a, double) { return std::tanh(a); },
+      [](double a, double) { return std::exp(a); },
+      [](double a, double) { return std::log(a); },
+      [](double a, double) { return std::sqrt(a); },
+      [](double a, double) { return 1 / a; },
+      [](double a, double) { return std::erf(a); },
+      [](double a, double) { return std::log1p(std::exp(-std::abs(a))) + (a < 0 ? 0 : a); },
+      [](double a, double) { return reference_gelu(a, false); },
+      [](double a, double) { return reference_gelu(a, true); },
+      [](double a, double b) { return b > 0 ? a : 0; },
+      [](double a, double b) { return a * b * (1 - b); },
+      [](double a, double b) { return a * (1 - b * b); },
+      [](double a, double b) { return a * 2 / std::sqrt(M_PI) * std::exp(-b * b); },
+      [](double a, double b) { return a / (1 + std::exp(-b)); },
+      [](double a, double b) { return a * reference_gelu_slope(b, false); },
+      [](double a, double b) { return a * reference_gelu_slope(b, true); },
+  };
+  return kFunctions[static_cast<size_t>(op)](a, b);
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -121,9 +102,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     for (const ChainStep& s : chain.steps) {
       auto at = [&](int v) { return values[static_cast<size_t>(v)]; };
       const int arity = chain_op_arity(s.op);
-      values.push_back(arity == 0   ? static_cast<double>(s.number)
-                       : arity == 1 ? reference_unary(s.op, at(s.a))
-                                    : reference_binary(s.op, at(s.a), at(s.b)));
+      values.push_back(arity == 0 ? static_cast<double>(s.number)
+                                  : reference_step(s.op, at(s.a), arity == 1 ? 0 : at(s.b)));
     }
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (!outputs[k].desc.present()) continue;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/ops/pointwise/pointwise.h"

@@ -1,7 +1,7 @@
 // Where(condition, x, y): x where the condition is true, else y, broadcast; any dtype of x and y.
 // dx is dy_out where it is true, else 0, and the other way round, each summed over what was
 // broadcast. https://onnx.ai/onnx/operators/onnx__Where.html
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

@@ -1,11 +1,14 @@
-#include "kernels/ops/reduce/arg_extreme.h"
-
+// ArgMax(x) and ArgMin(x), attributes axis, keepdims, select_last_index: the index of the largest or
+// smallest element along the axis, int64; of equal ones the first, or the last when
+// select_last_index is 1. Every numeric dtype. Like numpy, the first NaN of a line is its extreme. No
+// gradient. https://onnx.ai/onnx/operators/onnx__ArgMax.html
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/element_types.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/lines.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -24,7 +27,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{DType::kInt64, out}};
 }
 
-// Does `value` take the place of `best`, which stands in front of it?
+// Returns whether `value` replaces `best`, which comes before it.
 template <bool largest, bool last, typename T>
 [[gnu::always_inline]] inline bool replaces(T value, T best) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -55,7 +58,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_number(p.in(0).dtype); }
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
+}
 
 // A block of neighbouring lines side by side, so that columns go at the speed of rows.
 template <bool largest, bool last, typename T>
@@ -74,24 +79,30 @@ void extreme_block(const Lines& lines, const T* x, int64_t* y, int64_t count) {
   }
 }
 
-template <bool largest, bool last, typename T>
-std::unique_ptr<Kernel> create_as(const Problem& p) {
-  const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", 0));
-  return make_kernel([lines](const KernelArgs& a) {
-    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
-      extreme_block<largest, last>(lines, a.in<T>(0) + lines.at(o, 0, begin),
-                                   a.out<int64_t>(0) + o * lines.inner + begin, end - begin);
-    });
-    return ok_status();
+using Block = void (*)(const Lines& lines, const std::byte* x, int64_t* y, int64_t count);
+
+template <bool largest, bool last>
+Block block_of(DType dtype) {
+  return with_number(dtype, []<typename T>(T) -> Block {
+    return [](const Lines& lines, const std::byte* x, int64_t* y, int64_t count) {
+      extreme_block<largest, last>(lines, reinterpret_cast<const T*>(x), y, count);
+    };
   });
 }
 
 template <bool largest>
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return with_number(p.in(0).dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return p.attributes.i("select_last_index", 0) != 0 ? create_as<largest, true, T>(p)
-                                                       : create_as<largest, false, T>(p);
+  const bool last = p.attributes.i("select_last_index", 0) != 0;
+  const DType dtype = p.in(0).dtype;
+  const Block block = last ? block_of<largest, true>(dtype) : block_of<largest, false>(dtype);
+  const auto bytes = static_cast<int64_t>(dtype_size(dtype));
+  return make_kernel([lines = lines_along(p.in(0).shape, p.attributes.i("axis", 0)), block,
+                      bytes](const KernelArgs& a) {
+    for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
+      block(lines, a.in<std::byte>(0) + lines.at(o, 0, begin) * bytes,
+            a.out<int64_t>(0) + o * lines.inner + begin, end - begin);
+    });
+    return ok_status();
   });
 }
 
@@ -121,16 +132,20 @@ std::vector<SampleCase> samples() {
           sample("empty", {f, {0, 4}}, drop)};
 }
 
+template <bool largest>
+OpDef arg_extreme(const char* name) {
+  return {.name = name,
+          .infer = infer,
+          .reference = reference<largest>,
+          .cpu = {{"lines", accepts, create<largest>}, in_float32<accepts, create<largest>>()},
+          .samples = samples};
+}
+
 }  // namespace
 
-OpDef arg_extreme(const char* name, bool largest) {
-  return {
-      .name = name,
-      .infer = infer,
-      .reference = largest ? reference<true> : reference<false>,
-      .cpu = {{"lines", accepts, largest ? create<true> : create<false>},
-              largest ? in_float32<accepts, create<true>>() : in_float32<accepts, create<false>>()},
-      .samples = samples};
+void add_arg_extreme(Registry& registry) {
+  registry.add(arg_extreme<true>("ArgMax"));
+  registry.add(arg_extreme<false>("ArgMin"));
 }
 
 }  // namespace ofsdp::kernels::ops

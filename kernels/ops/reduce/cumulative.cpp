@@ -1,24 +1,127 @@
-#include "kernels/ops/reduce/cumulative.h"
+// CumSum(x, axis) and CumProd(x, axis): running results along an axis, known while planning. Attributes
+// exclusive (the element itself is left out; the first result is the neutral element) and reverse
+// (from the end). The gradient of CumSum is the CumSum of dy in the other direction; CumProd has none.
+// https://onnx.ai/onnx/operators/onnx__CumSum.html
+#include "kernels/core/element_types.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/integer_math.h"
+#include "kernels/cpu/lines.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace {
 
-Result<std::vector<TensorDesc>> infer_cumulative(const InferContext& c) {
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const auto axis, known_ints(c, 1, "axis"));
   if (axis.size() != 1) return input_error("expected one axis, found {}", axis.size());
   OFSDP_RETURN_IF_ERROR(normalize_axis(axis[0], c.inputs[0].shape.rank()).status());
   return std::vector{TensorDesc{c.inputs[0].dtype, c.inputs[0].shape}};
 }
 
-bool accepts_cumulative(const Problem& p) {
-  return p.all_plain() && is_number(p.in(0).dtype) && p.in(0).dtype != DType::kBool;
+Acceptance accepts(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return accept_if(p.all_plain() && is_number(dtype) && dtype != DType::kBool,
+                   "not plain, or a type without a loop");
 }
 
+struct Cumulation {
+  Lines lines;
+  bool exclusive, reverse;
+
+  // Where the result of step k is written, and the element it takes in.
+  int64_t place(int64_t k) const { return reverse ? lines.n - 1 - k : k; }
+};
 Cumulation cumulation(const Attributes& attributes, const Shape& shape, int64_t axis) {
   return {lines_along(shape, axis), attributes.i("exclusive", 0) != 0,
           attributes.i("reverse", 0) != 0};
 }
 
-std::vector<SampleCase> cumulative_samples() {
+template <typename F>
+std::vector<RefTensor> cumulative_reference(const ReferenceContext& c, double neutral,
+                                            const F& combine) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  const auto axis = static_cast<int64_t>(c.inputs[1].values[0]);
+  const Cumulation r = cumulation(c.attributes, y.desc.shape, axis);
+  for (int64_t line = 0; line < r.lines.count(); ++line) {
+    double running = neutral;
+    for (int64_t k = 0; k < r.lines.n; ++k) {
+      double& v = y.values[static_cast<size_t>(
+          r.lines.at(line / r.lines.inner, r.place(k), line % r.lines.inner))];
+      const double next = combine(running, v);
+      v = r.exclusive ? running : next;
+      running = next;
+    }
+  }
+  return {y};
+}
+
+template <typename T, typename F>
+[[gnu::always_inline]] inline void cumulate_line(const Cumulation& r, const T* x, T* y, T running,
+                                                 const F& combine) {
+  for (int64_t k = 0; k < r.lines.n; ++k) {
+    const int64_t at = r.place(k) * r.lines.inner;
+    const T next = wrapping(running, x[at], combine);
+    y[at] = r.exclusive ? running : next;
+    running = next;
+  }
+}
+
+// Neighbouring lines side by side.
+template <typename T, typename F>
+[[gnu::always_inline]] inline void cumulate_block(const Cumulation& r, const T* x, T* y,
+                                                  int64_t count, T neutral, const F& combine) {
+  T running[kLineBlock];
+  std::fill_n(running, count, neutral);
+  for (int64_t k = 0; k < r.lines.n; ++k) {
+    const T* from = x + r.place(k) * r.lines.inner;
+    T* to = y + r.place(k) * r.lines.inner;
+    for (int64_t j = 0; j < count; ++j) {
+      const T next = wrapping(running[j], from[j], combine);
+      to[j] = r.exclusive ? running[j] : next;
+      running[j] = next;
+    }
+  }
+}
+
+using Block = void (*)(const Cumulation& r, const std::byte* x, std::byte* y, int64_t count);
+
+template <typename T, typename Combine, int neutral>
+void cumulate(const Cumulation& r, const std::byte* from, std::byte* to, int64_t count) {
+  const T* x = reinterpret_cast<const T*>(from);
+  T* y = reinterpret_cast<T*>(to);
+  if (count == 1) {
+    cumulate_line(r, x, y, T{neutral}, Combine{});
+  } else {
+    cumulate_block(r, x, y, count, T{neutral}, Combine{});
+  }
+}
+
+template <typename Combine, int neutral>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const int64_t axis = (*int_values(*p.constant(1)))[0];
+  const DType dtype = p.in(0).dtype;
+  const Block block = with_number(dtype, []<typename T>(T) -> Block {
+    if constexpr (std::is_same_v<T, bool>)
+      return nullptr;  // not accepted
+    else if constexpr (std::is_floating_point_v<T>)
+      return cumulate<T, Combine, neutral>;
+    // Integers wrap, so signed and unsigned ones have the same bits.
+    else
+      return cumulate<std::make_unsigned_t<T>, Combine, neutral>;
+  });
+  const auto bytes = static_cast<int64_t>(dtype_size(dtype));
+  return make_kernel(
+      [r = cumulation(p.attributes, p.in(0).shape, axis), block, bytes](const KernelArgs& a) {
+        for_line_blocks(r.lines, [&](int64_t o, int64_t begin, int64_t end) {
+          const int64_t at = r.lines.at(o, 0, begin) * bytes;
+          block(r, a.in<std::byte>(0) + at, a.out<std::byte>(0) + at, end - begin);
+        });
+        return ok_status();
+      });
+}
+
+std::vector<SampleCase> samples() {
   auto made = [](const char* name, TensorDesc x, double axis, int64_t exclusive, int64_t reverse) {
     return SampleCase{.name = name,
                       .attributes = {{"exclusive", exclusive}, {"reverse", reverse}},
@@ -37,6 +140,39 @@ std::vector<SampleCase> cumulative_samples() {
           made("longs", {DType::kInt64, {2, 3}}, 1, 1, 0),
           made("one", {f, {3, 1}}, 1, 1, 0),
           made("empty", {f, {0, 3}}, 0, 0, 0)};
+}
+
+void sum_grad(GradBuilder& b) {
+  const int64_t reverse = b.attributes().i("reverse", 0) != 0 ? 0 : 1;
+  b.set_grad(0, b.emit1("CumSum", {b.grad_output(0), b.input(1)},
+                        {{"exclusive", b.attributes().i("exclusive", 0)}, {"reverse", reverse}}));
+}
+
+template <typename Combine, int neutral>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return cumulative_reference(c, neutral, Combine{});
+}
+
+template <typename Combine, int neutral>
+OpDef cumulative(const char* name, int first_opset, const GradFn& grad) {
+  constexpr auto make = create<Combine, neutral>;
+  return {.name = name,
+          .min_inputs = 2,
+          .first_opset = first_opset,
+          .infer = infer,
+          .grad = grad,
+          .reference = reference<Combine, neutral>,
+          .cpu = {{"lines", accepts, make}, in_float32<accepts, make>()},
+          .samples = samples,
+          .inplace_inputs = {0},
+          .constant_inputs = {1}};
+}
+
+}  // namespace
+
+void add_cumulative(Registry& registry) {
+  registry.add(cumulative<std::plus<>, 0>("CumSum", 11, sum_grad));
+  registry.add(cumulative<std::multiplies<>, 1>("CumProd", 26, nullptr));
 }
 
 }  // namespace ofsdp::kernels::ops

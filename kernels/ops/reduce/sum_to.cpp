@@ -37,9 +37,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {sum};
 }
 
-bool accepts(const Problem& p) { return is_stored_float(p.in(0).dtype) && p.all_plain(); }
+Acceptance accepts(const Problem& p) {
+  return accept_if(is_stored_float(p.in(0).dtype) && p.all_plain(), "not plain float32 or less");
+}
 
-// Which axes of dy are summed.
+// Returns, for each axis of dy, whether it is summed.
 std::vector<bool> summed(const Problem& p) {
   const Shape& from = p.in(0).shape;
   const Shape& to = p.out(0).shape;
@@ -62,13 +64,14 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-bool accepts_numbers(const Problem& p) {
+Acceptance accepts_numbers(const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  return p.all_plain() && (dtype == DType::kFloat64 || is_integer(dtype));
+  return accept_if(p.all_plain() && (dtype == DType::kFloat64 || is_integer(dtype)),
+                   "not plain, or a type without a loop");
 }
 
 std::unique_ptr<Kernel> create_numbers(const Problem& p) {
-  return create_fold<SumFold>(p.in(0).dtype, p.in(0).shape, summed(p));
+  return create_fold(fold_of<SumFold>(p.in(0).dtype), p.in(0).dtype, p.in(0).shape, summed(p));
 }
 
 SampleCase sample(const char* name, Shape from, std::vector<int64_t> to,

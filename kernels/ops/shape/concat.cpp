@@ -58,8 +58,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 std::unique_ptr<Kernel> create(const Problem& p) {
   struct Part {
     StridedCopy copy;
@@ -108,7 +106,7 @@ void add_concat(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"copies", accepts, create}},
+                .cpu = {{"copies", accepts_plain, create}},
                 .samples = samples});
 }
 

@@ -1,6 +1,14 @@
-#include "kernels/ops/shape/depth_space.h"
+// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode: they move the elements between
+// [N, C b b, H, W] and [N, C, H b, W b], where each b b channels are a block of b x b pixels. The mode
+// is the order of the block axes in the C b b channels: DCR (block row, block column, channel) or CRD
+// (channel, row, column). Any dtype. The gradient of one is the other.
+// https://onnx.ai/onnx/operators/onnx__DepthToSpace.html
+#include "kernels/cpu/strided_copy.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace {
 
 constexpr int64_t kMostBlock = 65536;  // whose square is no overflow
 
@@ -18,6 +26,13 @@ Status check_block(const InferContext& c) {
   }
   return ok_status();
 }
+
+// The tensors seen with 6 axes, in the order N, C, H, block row, W, block column.
+struct BlockView {
+  Shape shape;
+  std::vector<int64_t> space;  // strides of [N, C, H b, W b]
+  std::vector<int64_t> depth;  // strides of [N, C b b, H, W]
+};
 
 BlockView block_view(const Shape& space, const Attributes& attributes) {
   const int64_t b = attributes.i("blocksize", 1);
@@ -63,6 +78,71 @@ std::vector<SampleCase> block_samples(const std::vector<Shape>& shapes) {
                   .attributes = {{"blocksize", int64_t{2}}},
                   .inputs = {{DType::kUInt8, shapes[0]}}});
   return list;
+}
+
+Result<std::vector<TensorDesc>> to_space_infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check_block(c));
+  const Shape& x = c.inputs[0].shape;
+  const int64_t b = c.attributes.i("blocksize", 1);
+  if (x[1] % (b * b) != 0) {
+    return input_error("{} channels are no multiple of blocksize squared {}", x[1], b * b);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, {x[0], x[1] / (b * b), x[2] * b, x[3] * b}}};
+}
+
+void to_space_grad(GradBuilder& b) { block_grad(b, "SpaceToDepth"); }
+
+std::vector<RefTensor> to_space_reference(const ReferenceContext& c) {
+  const BlockView v = block_view(c.output_descs[0].shape, c.attributes);
+  return block_reference(v, c, v.depth, v.space);
+}
+
+std::unique_ptr<Kernel> to_space_create(const Problem& p) {
+  const BlockView v = block_view(p.out(0).shape, p.attributes);
+  return make_copy_kernel(StridedCopy(v.shape, v.depth, v.space, dtype_size(p.out(0).dtype)));
+}
+
+std::vector<SampleCase> to_space_samples() { return block_samples({{2, 12, 3, 5}, {0, 4, 2, 2}}); }
+
+Result<std::vector<TensorDesc>> to_depth_infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check_block(c));
+  const Shape& x = c.inputs[0].shape;
+  const int64_t b = c.attributes.i("blocksize", 1);
+  if (x[2] % b != 0 || x[3] % b != 0) {
+    return input_error("height {} and width {} are no multiples of blocksize {}", x[2], x[3], b);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, {x[0], x[1] * b * b, x[2] / b, x[3] / b}}};
+}
+
+void to_depth_grad(GradBuilder& b) { block_grad(b, "DepthToSpace"); }
+
+std::vector<RefTensor> to_depth_reference(const ReferenceContext& c) {
+  const BlockView v = block_view(c.inputs[0].desc.shape, c.attributes);
+  return block_reference(v, c, v.space, v.depth);
+}
+
+std::unique_ptr<Kernel> to_depth_create(const Problem& p) {
+  const BlockView v = block_view(p.in(0).shape, p.attributes);
+  return make_copy_kernel(StridedCopy(v.shape, v.space, v.depth, dtype_size(p.out(0).dtype)));
+}
+
+std::vector<SampleCase> to_depth_samples() { return block_samples({{2, 3, 6, 10}, {0, 1, 4, 4}}); }
+
+}  // namespace
+
+void add_depth_space(Registry& registry) {
+  registry.add({.name = "DepthToSpace",
+                .infer = to_space_infer,
+                .grad = to_space_grad,
+                .reference = to_space_reference,
+                .cpu = {{"copy", accepts_plain, to_space_create}},
+                .samples = to_space_samples});
+  registry.add({.name = "SpaceToDepth",
+                .infer = to_depth_infer,
+                .grad = to_depth_grad,
+                .reference = to_depth_reference,
+                .cpu = {{"copy", accepts_plain, to_depth_create}},
+                .samples = to_depth_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

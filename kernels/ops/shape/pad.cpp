@@ -1,20 +1,51 @@
-// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements in front of axis i and
-// pads[r + i] behind it: a constant, or by reflect, edge and wrap those of the data (see
-// kernels/cpu/pad.h). A negative pad cuts off. Any dtype. d data of a constant padding is dy padded
-// by -pads; of the others it is the sum of dy over the places that show an element:
-// ofsdp.PadGrad (pad_grad.cpp). d constant_value is the sum of the
-// rest of dy. https://onnx.ai/onnx/operators/onnx__Pad.html
-#include "kernels/ops/shape/pad.h"
+// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r + i]
+// after it: a constant, or by reflect, edge and wrap those of the data (kernels/cpu/pad.h). A negative
+// pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d constant_value is the
+// sum of the rest of dy. For the other modes d data is the sum of dy over the places that show an
+// element, in the order of y: ofsdp.PadGrad. https://onnx.ai/onnx/operators/onnx__Pad.html
+#include "kernels/cpu/pad.h"
 
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cpu/element_types.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
+
+struct Pads {
+  std::vector<int64_t> before, after;  // of every axis
+};
+
+Result<PadMode> pad_mode(const Attributes& attributes) {
+  const std::string mode = attributes.s("mode", "constant");
+  if (mode == "constant") return PadMode::kConstant;
+  if (mode == "reflect") return PadMode::kReflect;
+  if (mode == "edge") return PadMode::kEdge;
+  if (mode == "wrap") return PadMode::kWrap;
+  return input_error("attribute 'mode': expected constant, reflect, edge or wrap, found '{}'",
+                     mode);
+}
+
+// f(element of data or -1, element of y)
+template <typename F>
+void reference_pad_walk(const Shape& data, const Shape& y, const Pads& pads, PadMode mode,
+                        const F& f) {
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    auto index = unravel(y, i);
+    bool inside = true;
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      index[axis] = pad_axis(data[static_cast<int>(axis)], pads.before[axis], pads.after[axis],
+                             mode)[static_cast<size_t>(index[axis])];
+      inside &= index[axis] >= 0;
+    }
+    f(inside ? static_cast<int64_t>(ravel(data, index)) : -1, static_cast<size_t>(i));
+  }
+}
 
 Result<Pads> pads_of(const InferContext& c) {
   const int rank = c.inputs[0].shape.rank();
@@ -74,12 +105,7 @@ std::vector<int64_t> joined(const std::vector<int64_t>& before, const std::vecto
 }
 
 void grad(GradBuilder& b) {
-  InferContext c{b.attributes(), {}, {}, {}};
-  for (size_t i = 0; i < b.num_inputs(); ++i) {
-    const Ref in = b.input(i);
-    c.inputs.push_back(in ? b.desc(in) : TensorDesc{});
-    c.constants.push_back(in ? b.constant_value(in) : nullptr);
-  }
+  const InferContext c = context_of(b);
   const Pads pads = *pads_of(c);
   const Ref dy = b.grad_output(0);
   if (*pad_mode(b.attributes()) != PadMode::kConstant) {
@@ -95,7 +121,7 @@ void grad(GradBuilder& b) {
   const Attributes scalar{{"keepdims", int64_t{0}}};
   const Ref all = b.emit1("ReduceSum", {dy}, scalar);
   const Ref of_data = b.emit1("ReduceSum", {dx}, scalar);
-  b.set_grad(2, reshape_like(b, b.emit1("Sub", {all, of_data}), b.input(2)));
+  b.set_grad(2, reshape_like(b, b.sub(all, of_data), b.input(2)));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -116,10 +142,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && p.in(0).shape.rank() <= kMaxLoopAxes; }
+Acceptance accepts(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse("not plain");
+  return accept_if(p.in(0).shape.rank() <= kMaxLoopAxes, "too many axes");
+}
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  const Pads pads = *pads_of({p.attributes, p.inputs, p.constants, {}});
+  const Pads pads = *pads_of(context_of(p));
   const PadMap map(p.in(0).shape, pads.before, pads.after, *pad_mode(p.attributes));
   return with_bits(dtype_size(p.out(0).dtype), [&](auto zero) {
     using T = decltype(zero);
@@ -169,6 +198,56 @@ std::vector<SampleCase> samples() {
           sample("empty", "reflect", {f, {0, 3}}, {0, 1, 0, 1})};
 }
 
+// --- ofsdp.PadGrad(dy), attributes shape (of data), pads (two for each axis), mode ---
+
+Pads attribute_pads(const Attributes& attributes) {
+  const auto pads = attributes.ints("pads");
+  const auto half = pads.begin() + static_cast<std::ptrdiff_t>(pads.size() / 2);
+  return {{pads.begin(), half}, {half, pads.end()}};
+}
+
+Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  RefTensor dx{c.output_descs[0], {}};
+  dx.values.assign(static_cast<size_t>(dx.desc.numel()), 0.0);
+  reference_pad_walk(dx.desc.shape, c.inputs[0].desc.shape, attribute_pads(c.attributes),
+                     *pad_mode(c.attributes), [&](int64_t to, size_t from) {
+                       dx.values[static_cast<size_t>(to)] += c.inputs[0].values[from];
+                     });
+  return {dx};
+}
+
+Acceptance grad_accepts(const Problem& p) {
+  const bool loop = p.in(0).dtype == DType::kFloat32 || p.in(0).dtype == DType::kFloat64;
+  return loop ? accepts(p) : Acceptance::refuse("not float32 or float64");
+}
+
+std::unique_ptr<Kernel> grad_create(const Problem& p) {
+  const Pads pads = attribute_pads(p.attributes);
+  const PadMap map(p.out(0).shape, pads.before, pads.after, *pad_mode(p.attributes));
+  return make_kernel([map, single = p.in(0).dtype == DType::kFloat32](const KernelArgs& a) {
+    if (single) map.pad_grad(a.in<float>(0), a.out<float>(0));
+    if (!single) map.pad_grad(a.in<double>(0), a.out<double>(0));
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> grad_samples() {
+  auto made = [](const char* name, TensorDesc dy, std::vector<int64_t> shape,
+                 std::vector<int64_t> pads) {
+    return SampleCase{.name = name,
+                      .attributes = {{"shape", shape}, {"pads", pads}, {"mode", std::string(name)}},
+                      .inputs = {std::move(dy)}};
+  };
+  const DType f = DType::kFloat32;
+  return {made("reflect", {f, {4, 9}}, {3, 4}, {1, 3, 0, 2}),
+          made("edge", {f, {2, 5, 4}}, {2, 3, 5}, {0, 1, -1, 0, 1, 0}),
+          made("wrap", {DType::kFloat64, {12}}, {4}, {3, 5})};
+}
+
 }  // namespace
 
 void add_pad(Registry& registry) {
@@ -181,6 +260,13 @@ void add_pad(Registry& registry) {
                 .cpu = {{"rows", accepts, create}},
                 .samples = samples,
                 .constant_inputs = {1, 3}});
+  registry.add(
+      {.domain = kOwnDomain,
+       .name = "PadGrad",
+       .infer = grad_infer,
+       .reference = grad_reference,
+       .cpu = {{"rows", grad_accepts, grad_create}, in_float32<grad_accepts, grad_create>()},
+       .samples = grad_samples});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -100,15 +100,17 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-bool accepts(const Problem& p) {
+Acceptance accepts_grad(const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  if (p.in(0).layout != p.out(0).layout) return false;
-  return is_nearest(p.attributes) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
+  if (p.in(0).layout != p.out(0).layout) {
+    return Acceptance::refuse("input and output of two layouts");
+  }
+  return accept_if(dtype == DType::kFloat32 || dtype == DType::kFloat64,
+                   "weights need float32 or float64");
 }
-bool accepts_grad(const Problem& p) {
-  const DType dtype = p.in(0).dtype;
-  return p.in(0).layout == p.out(0).layout &&
-         (dtype == DType::kFloat32 || dtype == DType::kFloat64);
+Acceptance accepts(const Problem& p) {
+  const bool moves = is_nearest(p.attributes) && p.in(0).layout == p.out(0).layout;
+  return moves ? accept_if(true, "") : accepts_grad(p);
 }
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_resize(p, known_maps(p, p.in(0).shape),

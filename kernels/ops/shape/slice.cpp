@@ -12,7 +12,7 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// What is cut out of each axis: `count` elements from `start` on, `step` apart.
+// The cut from each axis: `count` elements from `start` on, `step` apart.
 struct Cut {
   std::vector<int64_t> starts;
   std::vector<int64_t> steps;
@@ -68,18 +68,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, cut.counts}};
 }
 
-// The same from constants that infer has checked.
-Cut resolve(const Problem& p) {
-  return *resolve(InferContext{p.attributes, p.inputs, p.constants, {}});
-}
-
 void grad(GradBuilder& b) {
-  InferContext c{b.attributes(), {}, {}, {}};
-  for (size_t i = 0; i < b.num_inputs(); ++i) {
-    const Ref in = b.input(i);
-    c.inputs.push_back(in ? b.desc(in) : TensorDesc{});
-    c.constants.push_back(in ? b.constant_value(in) : nullptr);
-  }
+  const InferContext c = context_of(b);
   const Cut cut = *resolve(c);
   b.set_grad(
       0,
@@ -87,7 +77,7 @@ void grad(GradBuilder& b) {
               {{"shape", c.inputs[0].shape.axes()}, {"starts", cut.starts}, {"steps", cut.steps}}));
 }
 
-// Where element `i` of the slice lies in the data.
+// The place in the data of element `i` of the slice.
 size_t place(const Shape& data, const Shape& slice, const std::vector<int64_t>& starts,
              const std::vector<int64_t>& steps, int64_t i) {
   auto index = unravel(slice, i);
@@ -141,16 +131,11 @@ Window window(const TensorDesc& data, const std::vector<int64_t>& starts,
   return w;
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 std::unique_ptr<Kernel> create(const Problem& p) {
-  const Cut cut = resolve(p);
+  const Cut cut = *resolve(context_of(p));
   const Window from = window(p.in(0), cut.starts, cut.steps);
   StridedCopy copy(cut.counts, from.strides, strides_of(p.out(0)), dtype_size(p.out(0).dtype));
-  return make_kernel([copy, offset = from.offset](const KernelArgs& a) {
-    copy.run(a.inputs[0].data + offset, a.outputs[0].data);
-    return ok_status();
-  });
+  return make_copy_kernel(copy, from.offset);
 }
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
@@ -227,7 +212,7 @@ void add_slice(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"copy", accepts, create}},
+                .cpu = {{"copy", accepts_plain, create}},
                 .samples = samples,
                 .constant_inputs = {1, 2, 3, 4}});
   registry.add({.domain = kOwnDomain,
@@ -235,7 +220,7 @@ void add_slice(Registry& registry) {
                 .infer = infer_grad,
                 .body = slice_grad_body,
                 .reference = grad_reference,
-                .cpu = {{"copy", accepts, create_grad}},
+                .cpu = {{"copy", accepts_plain, create_grad}},
                 .samples = grad_samples});
 }
 

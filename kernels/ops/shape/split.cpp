@@ -46,12 +46,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 }
 
 void grad(GradBuilder& b) {
-  InferContext c{b.attributes(), {b.desc(b.input(0))}, {nullptr}, {}};
-  if (b.num_inputs() > 1 && b.input(1)) {
-    c.inputs.push_back(b.desc(b.input(1)));
-    c.constants.push_back(b.constant_value(b.input(1)));
-  }
-  const auto parts = *infer(c);
+  const auto parts = *infer(context_of(b));
   std::vector<Ref> diffs;
   for (size_t i = 0; i < parts.size(); ++i) {
     const Ref dy = b.grad_output(i);
@@ -82,8 +77,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return parts;
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 struct Part {
   size_t output;
   int64_t offset;  // bytes into x
@@ -95,8 +88,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   const int axis = normal_axis(p.attributes, x.shape.rank());
   const auto strides = strides_of(x);
   const size_t size = dtype_size(x.dtype);
-  // The sizes again: of an output that nobody wants, the problem has no shape.
-  const auto descs = *infer({p.attributes, p.inputs, p.constants, {}});
+  // The sizes again: the problem has no shape of an output that nobody wants.
+  const auto descs = *infer(context_of(p));
   std::vector<Part> parts;
   int64_t offset = 0;
   for (size_t i = 0; i < p.outputs.size(); ++i) {
@@ -122,13 +115,10 @@ SampleCase equal(const char* name, TensorDesc x, int64_t axis, size_t count) {
 }
 
 SampleCase sizes(const char* name, TensorDesc x, int64_t axis, std::vector<double> split) {
-  const auto count = static_cast<int64_t>(split.size());
-  return {.name = name,
-          .attributes = {{"axis", axis}},
-          .inputs = {std::move(x), {DType::kInt64, {count}}},
-          .fill = fill_with(1, split),
-          .constant_inputs = {1},
-          .num_outputs = split.size()};
+  const size_t count = split.size();
+  SampleCase made = known_sample(name, std::move(x), std::move(split), {{"axis", axis}});
+  made.num_outputs = count;
+  return made;
 }
 
 std::vector<SampleCase> samples() {
@@ -152,7 +142,7 @@ void add_split(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"copies", accepts, create}},
+                .cpu = {{"copies", accepts_plain, create}},
                 .samples = samples,
                 .constant_inputs = {1}});
 }

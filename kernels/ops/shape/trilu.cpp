@@ -38,8 +38,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-bool accepts(const Problem& p) { return p.all_plain(); }
-
 // Row i keeps its columns begin .. end-1.
 struct Triangle {
   bool upper;
@@ -106,7 +104,7 @@ void add_trilu(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"rows", accepts, create}},
+                .cpu = {{"rows", accepts_plain, create}},
                 .samples = samples,
                 .inplace_inputs = {0},
                 .constant_inputs = {1}});

@@ -1,11 +1,11 @@
 // Calls a function with the C++ type that a dtype is stored as.
 //
 //   with_number(dtype, f)  f(T{}) for every type C++ can compute with: all but the 16-bit floats,
-//                          which go through kernels/cpu/in_float32.h (is_number says which)
+//                          which go through kernels/cpu/in_float32.h (is_number tells them apart)
 //   with_bits(bytes, f)    f(T{}) with the unsigned type of that size, for elements that are only
 //                          moved
 //
-// Ownership: none. Threads: any. Errors: none; another dtype is our own bug.
+// Threads: any. Errors: none. REQUIRES: one of these types.
 #pragma once
 
 #include "kernels/base/status.h"

@@ -1,27 +1,17 @@
-// ReduceProd(x, axes): the product; see reduce_axes.h for the attributes. dx = dy times the product
-// of the other elements (ofsdp.ReduceProdGrad(dy, x, axes)), which is exact where elements are 0.
-// https://onnx.ai/onnx/operators/onnx__ReduceProd.html
+// ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, which is exact where
+// elements are 0. dy has a 1 for each axis that was reduced.
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/reduce/reduce_axes.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
 
-// dy is given with a 1 for each reduced axis; axes of 1 in dy are those that were reduced.
-void grad(GradBuilder& b) {
-  const Ref dy = keep_reduced(b, b.grad_output(0));
-  b.set_grad(0, b.emit1("ofsdp.ReduceProdGrad", {dy, b.input(0)}));
-}
+Result<std::vector<TensorDesc>> infer(const InferContext& c) { return std::vector{c.inputs[1]}; }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return {reference_fold(c, 1, [](double product, double x) { return product * x; })};
-}
-
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{c.inputs[1]};
-}
-
-std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   const Shape& shape = c.inputs[1].desc.shape;
   const Shape& kept = c.inputs[0].desc.shape;
   RefTensor dx{c.output_descs[0], {}};
@@ -39,13 +29,13 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 }
 
 template <typename T>
-bool accepts_grad(const Problem& p) {
-  return p.all_dtype(std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64) && p.all_plain();
+Acceptance accepts(const Problem& p) {
+  return accept_if(p.all_dtype(dtype_of<T>()) && p.all_plain(), "not plain, or another dtype");
 }
 
-// The products of what lies before each element, in dx, times those of what lies behind it.
+// First the product of the elements before each one, in dx; then times that of the elements after.
 template <typename T>
-std::unique_ptr<Kernel> create_grad(const Problem& p) {
+std::unique_ptr<Kernel> create(const Problem& p) {
   std::vector<bool> reduced;
   for (int axis = 0; axis < p.in(1).shape.rank(); ++axis) {
     reduced.push_back(p.in(0).shape[axis] == 1);
@@ -82,24 +72,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = reduce_samples();
-  append(list, reduce_samples_of({DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt64,
-                                  DType::kInt32}));
-  list.push_back({.name = "zeros",
-                  .inputs = {{DType::kFloat32, {3, 4}}, {DType::kInt64, {1}}},
-                  .fill =
-                      [](size_t input, std::vector<double>& values) {
-                        if (input == 1) values = {1};
-                        if (input == 1) return;
-                        for (const size_t at : {1, 5, 6}) {  // a test resizes the axes
-                          if (at < values.size()) values[at] = 0;
-                        }
-                      },
-                  .constant_inputs = {1}});
-  return list;
-}
-
-std::vector<SampleCase> grad_samples() {
   const DType f = DType::kFloat32;
   return {{.name = "rows", .inputs = {{f, {3, 1}}, {f, {3, 7}}}},
           {.name = "ends", .inputs = {{f, {1, 3, 1}}, {f, {2, 3, 4}}}},
@@ -113,24 +85,16 @@ std::vector<SampleCase> grad_samples() {
 
 }  // namespace
 
-void add_reduce_prod(Registry& registry) {
-  registry.add({.name = "ReduceProd",
-                .first_opset = 18,
-                .infer = infer_reduce,
-                .grad = grad,
-                .reference = reference,
-                .cpu = reduce_kernels<create_reduction<ReduceKind::kProduct>, ProductFold>(),
-                .samples = samples,
-                .constant_inputs = {1}});
+void add_reduce_prod_grad(Registry& registry) {
   registry.add({.domain = kOwnDomain,
                 .name = "ReduceProdGrad",
                 .min_inputs = 2,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts_grad<float>, create_grad<float>},
-                        in_float32<accepts_grad<float>, create_grad<float>>(),
-                        {"float64", accepts_grad<double>, create_grad<double>}},
-                .samples = grad_samples});
+                .infer = infer,
+                .reference = reference,
+                .cpu = {{"loops", accepts<float>, create<float>},
+                        in_float32<accepts<float>, create<float>>(),
+                        {"float64", accepts<double>, create<double>}},
+                .samples = samples});
 }
 
 }  // namespace ofsdp::kernels::ops

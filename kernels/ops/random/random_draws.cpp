@@ -1,0 +1,335 @@
+// Random numbers: RandomNormal, RandomUniform, both also ...Like(x), Bernoulli and Multinomial. Each
+// element is a pure function of seed, step, node, global sample index and element
+// (kernels/core/philox.h), so that any number of ranks draws the same. As with Dropout the leading
+// axis is the samples; where they do not divide the elements, all are drawn as if of the first sample.
+// Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+//   Normal        attributes mean (0) and scale (1), the standard deviation
+//   Uniform       low .. high (attributes, 0 and 1), high left out but for rounding
+//   Bernoulli(p)  1 with probability p, else 0: u < p for a uniform u in [0, 1)
+//   Multinomial   (x [B, C] of unnormalised log-probabilities): [B, sample_size] draws of a class each,
+//                 with replacement: the first class c whose sum of e^x_0 .. e^x_c passes u times the sum
+//                 of all
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/core/element_types.h"
+#include "kernels/core/philox.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+class RandomDraw {
+ public:
+  RandomDraw(const Attributes& attributes, uint64_t node_seed, const StepContext& step,
+             int64_t numel);
+
+  double uniform(int64_t i) const;  // in [0, 1), a multiple of 2^-24: the same in float32
+  double normal(int64_t i) const;   // mean 0, deviation 1, by Box and Muller
+
+ private:
+  uint32_t bits(int64_t i, uint64_t per_element, uint64_t which) const;
+
+  PhiloxKey key_;
+  const StepContext* step_;
+  int64_t sample_size_;
+};
+
+// Returns element i of the output from its draw and the inputs.
+using RandomElement = double (*)(const Problem&, const KernelArgs&, const RandomDraw&, int64_t i);
+
+RandomDraw::RandomDraw(const Attributes& attributes, uint64_t node_seed, const StepContext& step,
+                       int64_t numel)
+    : step_(&step), sample_size_(numel) {
+  const float seed = attributes.f("seed", 0.0f);
+  key_ = philox_key(step.seed, node_seed ^ mix64(std::bit_cast<uint32_t>(seed)), step.step);
+  const auto samples = static_cast<int64_t>(step.sample_index.size());
+  if (samples > 0 && numel % samples == 0) sample_size_ = numel / samples;
+}
+
+uint32_t RandomDraw::bits(int64_t i, uint64_t per_element, uint64_t which) const {
+  const auto sample = static_cast<size_t>(i / sample_size_);
+  const auto global = step_->sample_index.empty()
+                          ? uint64_t{0}
+                          : static_cast<uint64_t>(step_->sample_index[sample]);
+  const auto element = static_cast<uint64_t>(i % sample_size_);
+  return philox_element(key_, global, element * per_element + which);
+}
+
+double RandomDraw::uniform(int64_t i) const {
+  return static_cast<double>(bits(i, 1, 0) >> 8) * 0x1p-24;
+}
+
+double RandomDraw::normal(int64_t i) const {
+  const double u = (static_cast<double>(bits(i, 2, 0)) + 0.5) * 0x1p-32;
+  const double v = static_cast<double>(bits(i, 2, 1)) * 0x1p-32;
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+// from_doubles with a shape of one axis, which is a vector, would allocate.
+template <typename T>
+void store_as(std::span<const double> values, std::byte* data) {
+  for (size_t i = 0; i < values.size(); ++i)
+    reinterpret_cast<T*>(data)[i] = static_cast<T>(values[i]);
+}
+
+void store_doubles(std::span<const double> values, DType dtype, std::byte* data) {
+  if (is_number(dtype)) {
+    with_number(dtype, [&](auto zero) { store_as<decltype(zero)>(values, data); });
+    return;
+  }
+  auto* bits = reinterpret_cast<uint16_t*>(data);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<float>(values[i]);
+    bits[i] = dtype == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
+  }
+}
+
+// Calls `element` for each element of output 0, of any type.
+std::unique_ptr<Kernel> make_random(const Problem& problem, RandomElement element) {
+  return make_kernel([problem, element](const KernelArgs& a) {
+    const TensorDesc& desc = problem.out(0);
+    const RandomDraw draw(problem.attributes, problem.node_seed, *a.step, desc.numel());
+    constexpr int64_t kChunk = 256;
+    const size_t size = dtype_size(desc.dtype);
+    parallel_for((desc.numel() + kChunk - 1) / kChunk, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * kChunk; i < std::min(end * kChunk, desc.numel()); i += kChunk) {
+        double values[kChunk];
+        const int64_t n = std::min(kChunk, desc.numel() - i);
+        for (int64_t k = 0; k < n; ++k) values[k] = element(problem, a, draw, i + k);
+        store_doubles(std::span(values, static_cast<size_t>(n)), desc.dtype,
+                      a.outputs[0].data + static_cast<size_t>(i) * size);
+      }
+    });
+    return ok_status();
+  });
+}
+
+// The definition: the same element by element, the inputs as views of float64.
+std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement element) {
+  RefTensor y{c.output_descs[0], {}};
+  Problem p{c.attributes, {}, c.output_descs, {}, c.node_seed};
+  std::vector<std::vector<double>> values;
+  std::vector<TensorView> views;
+  values.reserve(c.inputs.size());
+  for (const RefTensor& input : c.inputs) {
+    values.push_back(input.values);
+    views.push_back(
+        {reinterpret_cast<std::byte*>(values.back().data()), {DType::kFloat64, input.desc.shape}});
+    p.inputs.push_back(views.back().desc);
+  }
+  const RandomDraw draw(c.attributes, c.node_seed, c.step, y.desc.numel());
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    y.values.push_back(element(p, {views, {}, nullptr, &c.step}, draw, i));
+  }
+  return {y};
+}
+
+// Element i of a float tensor of any width.
+double float_at(const TensorView& view, int64_t i) {
+  switch (view.desc.dtype) {
+    case DType::kFloat32:
+      return static_cast<double>(view.as<float>()[i]);
+    case DType::kFloat64:
+      return view.as<double>()[i];
+    case DType::kFloat16:
+      return static_cast<double>(half_to_float(view.as<uint16_t>()[i]));
+    default:
+      return static_cast<double>(bfloat16_to_float(view.as<uint16_t>()[i]));
+  }
+}
+
+// Type of attribute dtype (ONNX's number), or `otherwise` when it is absent.
+Result<DType> dtype_attribute(const Attributes& attributes, DType otherwise) {
+  if (!attributes.has("dtype")) return otherwise;
+  const DType dtype = dtype_of_number(attributes.i("dtype", 0));
+  if (dtype == DType::kUndefined) {
+    return input_error("dtype: expected a number of TensorProto.DataType, found {}",
+                       attributes.i("dtype", 0));
+  }
+  return dtype;
+}
+
+// --- shapes and types ---
+
+Result<std::vector<TensorDesc>> infer_shape(const InferContext& c) {
+  const std::vector<int64_t> shape = c.attributes.ints("shape");
+  if (!c.attributes.has("shape")) return input_error("shape is missing");
+  OFSDP_RETURN_IF_ERROR(checked_numel(shape).status());
+  OFSDP_ASSIGN_OR_RETURN(const DType dtype, dtype_attribute(c.attributes, DType::kFloat32));
+  return std::vector{TensorDesc{dtype, Shape(shape)}};
+}
+
+Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const DType dtype, dtype_attribute(c.attributes, c.inputs[0].dtype));
+  return std::vector{TensorDesc{dtype, c.inputs[0].shape}};
+}
+
+Result<std::vector<TensorDesc>> multinomial_infer(const InferContext& c) {
+  const Shape& x = c.inputs[0].shape;
+  const int64_t count = c.attributes.i("sample_size", 1);
+  if (x.rank() != 2 || x[1] < 1)
+    return input_error("expected [batch, classes], found {}", x.text());
+  if (count < 0) return input_error("sample_size: expected 0 or more, found {}", count);
+  OFSDP_ASSIGN_OR_RETURN(const DType dtype, dtype_attribute(c.attributes, DType::kInt32));
+  if (dtype != DType::kInt32 && dtype != DType::kInt64) {
+    return input_error("dtype: expected int32 or int64, found {}", dtype_name(dtype));
+  }
+  return std::vector{TensorDesc{dtype, {x[0], count}}};
+}
+
+// --- elements ---
+
+double normal_element(const Problem& p, const KernelArgs&, const RandomDraw& draw, int64_t i) {
+  const double scale = static_cast<double>(p.attributes.f("scale", 1.0f));
+  return static_cast<double>(p.attributes.f("mean", 0.0f)) + scale * draw.normal(i);
+}
+
+double uniform_element(const Problem& p, const KernelArgs&, const RandomDraw& draw, int64_t i) {
+  const double low = static_cast<double>(p.attributes.f("low", 0.0f));
+  return low + (static_cast<double>(p.attributes.f("high", 1.0f)) - low) * draw.uniform(i);
+}
+
+double bernoulli_element(const Problem&, const KernelArgs& a, const RandomDraw& draw, int64_t i) {
+  return draw.uniform(i) < float_at(a.inputs[0], i) ? 1 : 0;
+}
+
+double multinomial_element(const Problem& p, const KernelArgs& a, const RandomDraw& draw,
+                           int64_t i) {
+  const TensorView& x = a.inputs[0];
+  const int64_t classes = x.desc.shape[1], row = i / p.out(0).shape[1] * classes;
+  double max = -INFINITY, sum = 0;
+  for (int64_t k = 0; k < classes; ++k) max = std::max(max, float_at(x, row + k));
+  for (int64_t k = 0; k < classes; ++k) sum += std::exp(float_at(x, row + k) - max);
+  double rest = draw.uniform(i) * sum;
+  for (int64_t k = 0; k < classes - 1; ++k) {
+    rest -= std::exp(float_at(x, row + k) - max);
+    if (rest < 0) return static_cast<double>(k);
+  }
+  return static_cast<double>(classes - 1);
+}
+
+template <RandomElement element>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  return reference_random(c, element);
+}
+
+// The floats are the output of random numbers, the input of Bernoulli and Multinomial.
+template <RandomElement element, bool from_input>
+std::vector<Implementation> philox() {
+  return {{"philox",
+           [](const Problem& p) {
+             const DType dtype = from_input ? p.in(0).dtype : p.out(0).dtype;
+             return accept_if(is_floating(dtype) && p.all_plain(), "not plain floats");
+           },
+           [](const Problem& p) { return make_random(p, element); }}};
+}
+
+// --- samples ---
+
+using Ints = std::vector<int64_t>;
+
+std::vector<SampleCase> shape_samples(const Attributes& given) {
+  std::vector<SampleCase> cases = {{.name = "plain", .attributes = {{"shape", Ints{4, 37}}}},
+                                   {.name = "odd", .attributes = given},
+                                   {.name = "seed", .attributes = given},
+                                   {.name = "half", .attributes = given},
+                                   {.name = "empty", .attributes = {{"shape", Ints{0, 3}}}}};
+  cases[1].attributes.set("shape", Ints{3, 5, 7});
+  cases[2].attributes.set("shape", Ints{8, 100});
+  cases[2].attributes.set("seed", 3.25f);
+  cases[3].attributes.set("shape", Ints{});
+  cases[3].attributes.set("dtype", number_of_dtype(DType::kFloat16));
+  cases[3].tolerance = 1e-3;
+  return cases;
+}
+
+std::vector<SampleCase> like_samples(const Attributes& given) {
+  std::vector<SampleCase> cases = {
+      {.name = "image", .inputs = {{DType::kFloat32, {4, 3, 5, 6}}}, .check_grad = false},
+      {.name = "double",
+       .attributes = given,
+       .inputs = {{DType::kFloat64, {4, 3}}},
+       .check_grad = false},
+      {.name = "of_integers",
+       .attributes = {{"dtype", number_of_dtype(DType::kFloat32)}},
+       .inputs = {{DType::kInt64, {4, 3}}},
+       .check_grad = false}};
+  return cases;
+}
+
+std::vector<SampleCase> bernoulli_samples() {
+  const auto probabilities = [](size_t, std::vector<double>& values) {
+    for (double& v : values) v = v < 0 ? 0.25 : (v > 1 ? 1 : 0.75);
+  };
+  const auto sample = [&](const char* name, DType from, Shape shape, Attributes attributes = {}) {
+    return SampleCase{.name = name,
+                      .attributes = std::move(attributes),
+                      .inputs = {{from, std::move(shape)}},
+                      .fill = probabilities,
+                      .check_grad = false};
+  };
+  return {sample("image", DType::kFloat32, {4, 3, 5, 6}),
+          sample("seed", DType::kFloat64, {8, 300}, {{"seed", 2.0f}}),
+          sample("mask", DType::kFloat32, {4, 9}, {{"dtype", number_of_dtype(DType::kBool)}}),
+          sample("half", DType::kFloat16, {3, 5}), sample("empty", DType::kFloat32, {0, 5})};
+}
+
+std::vector<SampleCase> multinomial_samples() {
+  return {{.name = "classes",
+           .attributes = {{"sample_size", int64_t{9}}},
+           .inputs = {{DType::kFloat32, {4, 7}}},
+           .check_grad = false},
+          {.name = "wide",
+           .attributes = {{"sample_size", int64_t{50}}, {"dtype", number_of_dtype(DType::kInt64)}},
+           .inputs = {{DType::kFloat64, {3, 40}}},
+           .check_grad = false},
+          {.name = "one", .inputs = {{DType::kFloat16, {5, 1}}}, .check_grad = false}};
+}
+
+// NAME, of a shape, and NAMELike, of an input.
+template <RandomElement element>
+void add_pair(Registry& registry, const std::string& name, const Attributes& given) {
+  registry.add({.name = name,
+                .min_inputs = 0,
+                .infer = infer_shape,
+                .reference = reference<element>,
+                .cpu = philox<element, false>(),
+                .samples = [given] { return shape_samples(given); },
+                .random = true});
+  registry.add({.name = name + "Like",
+                .infer = infer_like,
+                .grad = no_grad,
+                .reference = reference<element>,
+                .cpu = philox<element, false>(),
+                .samples = [given] { return like_samples(given); },
+                .random = true});
+}
+
+}  // namespace
+
+void add_random_draws(Registry& registry) {
+  add_pair<normal_element>(registry, "RandomNormal", {{"mean", 1.5f}, {"scale", 0.5f}});
+  add_pair<uniform_element>(registry, "RandomUniform", {{"low", -1.5f}, {"high", 0.5f}});
+  registry.add({.name = "Bernoulli",
+                .infer = infer_like,
+                .grad = no_grad,
+                .reference = reference<bernoulli_element>,
+                .cpu = philox<bernoulli_element, true>(),
+                .samples = bernoulli_samples,
+                .random = true});
+  registry.add({.name = "Multinomial",
+                .infer = multinomial_infer,
+                .grad = no_grad,
+                .reference = reference<multinomial_element>,
+                .cpu = philox<multinomial_element, true>(),
+                .samples = multinomial_samples,
+                .random = true});
+}
+
+}  // namespace ofsdp::kernels::ops

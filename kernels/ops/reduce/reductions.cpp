@@ -1,0 +1,503 @@
+// Reductions: sums, means, products, norms and extremes over some axes.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+// Input `axes` (optional) names the axes, keepdims (1) keeps them as 1; without axes everything is
+// reduced, or nothing when noop_with_empty_axes is 1. Integers wrap. dx, with dy and y stretched over
+// the elements that were reduced:
+//
+//   ReduceSum         dy            ReduceMean    dy / n         ReduceL1    sign(x) dy, 0 at 0
+//   ReduceSumSquare   2 x dy        ReduceL2      x dy / y, and 0 where y is 0
+//   ReduceLogSum      dy e^-y       ReduceLogSumExp   dy e^(x - y), y = max + ln sum e^(x - max)
+//   ReduceMax, Min    dy / count where x = y, count of these, as PyTorch's amax; a NaN wins; for bool
+//                     they are "or" and "and"
+//   ReduceProd        ofsdp.ReduceProdGrad (reduce_prod_grad.cpp)
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+// --- axes ---
+
+std::vector<bool> reduced_axes(const Shape& shape, const std::vector<int64_t>& axes,
+                               const Attributes& attributes) {
+  const bool all = axes.empty() && attributes.i("noop_with_empty_axes", 0) == 0;
+  std::vector<bool> reduced(static_cast<size_t>(shape.rank()), all);
+  for (int64_t axis : axes) {
+    reduced[static_cast<size_t>(axis < 0 ? axis + shape.rank() : axis)] = true;
+  }
+  return reduced;
+}
+
+std::vector<bool> reduced_axes(const Problem& p) {
+  const Constant* axes = p.constant(1);
+  return reduced_axes(p.in(0).shape, axes == nullptr ? std::vector<int64_t>{} : *int_values(*axes),
+                      p.attributes);
+}
+
+std::vector<bool> reduced_axes(const GradBuilder& b) {
+  const bool named = b.num_inputs() > 1 && b.input(1);
+  const auto axes = named ? *int_values(*b.constant_value(b.input(1))) : std::vector<int64_t>{};
+  return reduced_axes(b.desc(b.input(0)).shape, axes, b.attributes());
+}
+
+// `shape` with a 1 for each reduced axis.
+Shape kept_shape(Shape shape, const std::vector<bool>& reduced) {
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (reduced[static_cast<size_t>(axis)]) shape[axis] = 1;
+  }
+  return shape;
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  std::vector<int64_t> axes;
+  if (c.has(1)) {
+    OFSDP_ASSIGN_OR_RETURN(axes, known_ints(c, 1, "axes"));
+  }
+  OFSDP_RETURN_IF_ERROR(unique_axes(axes, x.shape.rank()).status());
+  const std::vector<bool> reduced = reduced_axes(x.shape, axes, c.attributes);
+  std::vector<int64_t> kept;
+  for (int axis = 0; axis < x.shape.rank(); ++axis) {
+    if (!reduced[static_cast<size_t>(axis)]) {
+      kept.push_back(x.shape[axis]);
+    } else if (c.attributes.i("keepdims", 1) != 0) {
+      kept.push_back(1);
+    }
+  }
+  return std::vector{TensorDesc{x.dtype, Shape(kept)}};
+}
+
+// Elements of one mean.
+double count_of(const Shape& shape, const std::vector<bool>& reduced) {
+  double count = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (reduced[static_cast<size_t>(axis)]) count *= static_cast<double>(shape[axis]);
+  }
+  return count;
+}
+
+// --- gradients ---
+
+// `value` (of the output's shape) with a 1 for each reduced axis, so that it broadcasts to input 0.
+Ref keep_reduced(GradBuilder& b, Ref value) {
+  return b.reshape(value, kept_shape(b.desc(b.input(0)).shape, reduced_axes(b)));
+}
+
+// `value` stretched over the elements that were reduced.
+Ref expand_reduced(GradBuilder& b, Ref value) {
+  return b.emit1("Expand", {keep_reduced(b, value), b.ints(b.desc(b.input(0)).shape.axes())});
+}
+
+void sum_grad(GradBuilder& b) { b.set_grad(0, expand_reduced(b, b.grad_output(0))); }
+
+void mean_grad(GradBuilder& b) {
+  const double count = count_of(b.desc(b.input(0)).shape, reduced_axes(b));
+  b.set_grad(0, expand_reduced(b, b.mul(b.grad_output(0), count == 0 ? 0 : 1 / count)));
+}
+
+void sum_square_grad(GradBuilder& b) {
+  const Ref two = b.like(b.input(0), 2);
+  b.set_grad(0, b.mul(b.input(0), keep_reduced(b, b.mul(b.grad_output(0), two))));
+}
+
+void l1_grad(GradBuilder& b) {
+  b.set_grad(0, b.emit1("ofsdp.AbsGrad", {expand_reduced(b, b.grad_output(0)), b.input(0)}));
+}
+
+void l2_grad(GradBuilder& b) {
+  const Ref y = b.output(0), zero = b.like(y, 0);
+  const Ref slope = b.div(b.grad_output(0), y);
+  const Ref none = b.emit1("Equal", {y, zero});
+  b.set_grad(0, b.mul(b.input(0), keep_reduced(b, b.where(none, zero, slope))));
+}
+
+void log_sum_grad(GradBuilder& b) {
+  const Ref slope = b.emit1("Exp", {b.neg(b.output(0))});
+  b.set_grad(0, expand_reduced(b, b.mul(b.grad_output(0), slope)));
+}
+
+void log_sum_exp_grad(GradBuilder& b) {
+  const Ref share = b.emit1("Exp", {b.sub(b.input(0), keep_reduced(b, b.output(0)))});
+  b.set_grad(0, b.mul(share, keep_reduced(b, b.grad_output(0))));
+}
+
+void extreme_grad(GradBuilder& b) {
+  const Ref x = b.input(0), y = keep_reduced(b, b.output(0));
+  const Ref ones = b.like(x, 1), zeros = b.like(x, 0);
+  const Ref mask = b.where(b.emit1("Equal", {x, y}), ones, zeros);
+  const Ref count = b.emit1("ofsdp.SumTo", {mask}, {{"shape", b.desc(y).shape.axes()}});
+  b.set_grad(0, b.mul(mask, b.div(keep_reduced(b, b.grad_output(0)), count)));
+}
+
+// dy is given with a 1 for each reduced axis, which tells them apart.
+void prod_grad(GradBuilder& b) {
+  const Ref dy = keep_reduced(b, b.grad_output(0));
+  b.set_grad(0, b.emit1("ofsdp.ReduceProdGrad", {dy, b.input(0)}));
+}
+
+// --- references ---
+
+// f(element of the input, element of the output), rising in the input.
+void reference_reduce(const ReferenceContext& c, const std::function<void(size_t, size_t)>& f) {
+  const Shape& shape = c.inputs[0].desc.shape;
+  std::vector<int64_t> axes;
+  if (c.inputs.size() > 1) axes.assign(c.inputs[1].values.begin(), c.inputs[1].values.end());
+  const Shape kept = kept_shape(shape, reduced_axes(shape, axes, c.attributes));
+  for (int64_t i = 0; i < shape.numel(); ++i) {
+    f(static_cast<size_t>(i), ravel_broadcast(kept, unravel(shape, i)));
+  }
+}
+
+// y[at] = join(y[at], x[i]), from `start`.
+RefTensor fold_in_double(const ReferenceContext& c, double start, double (*join)(double, double)) {
+  RefTensor y{c.output_descs[0], {}};
+  y.values.assign(static_cast<size_t>(y.desc.numel()), start);
+  reference_reduce(
+      c, [&](size_t x, size_t at) { y.values[at] = join(y.values[at], c.inputs[0].values[x]); });
+  return y;
+}
+
+template <int start, auto join>
+std::vector<RefTensor> folded(const ReferenceContext& c) {
+  return {fold_in_double(c, start, join)};
+}
+
+double add(double y, double x) { return y + x; }
+double add_size(double y, double x) { return y + std::abs(x); }
+double add_square(double y, double x) { return y + x * x; }
+double multiply(double y, double x) { return y * x; }
+
+std::vector<RefTensor> l2_reference(const ReferenceContext& c) {
+  RefTensor y = fold_in_double(c, 0, add_square);
+  const bool whole = is_integer(y.desc.dtype);
+  for (double& v : y.values) v = whole ? std::floor(std::sqrt(v)) : std::sqrt(v);
+  return {y};
+}
+
+std::vector<RefTensor> log_sum_reference(const ReferenceContext& c) {
+  RefTensor y = fold_in_double(c, 0, add);
+  for (double& v : y.values) v = std::log(v);
+  return {y};
+}
+
+std::vector<RefTensor> log_sum_exp_reference(const ReferenceContext& c) {
+  const RefTensor max =
+      fold_in_double(c, -INFINITY, [](double y, double x) { return std::max(y, x); });
+  RefTensor y{max.desc, std::vector<double>(max.values.size())};
+  reference_reduce(c, [&](size_t x, size_t at) {
+    y.values[at] += std::exp(c.inputs[0].values[x] - max.values[at]);
+  });
+  for (size_t i = 0; i < y.values.size(); ++i) y.values[i] = max.values[i] + std::log(y.values[i]);
+  return {y};
+}
+
+std::vector<RefTensor> mean_reference(const ReferenceContext& c) {
+  const auto outputs = static_cast<size_t>(c.output_descs[0].numel());
+  RefTensor y{c.output_descs[0], std::vector<double>(outputs)};
+  std::vector<double> counts(outputs);
+  reference_reduce(c, [&](size_t x, size_t at) {
+    y.values[at] += c.inputs[0].values[x];
+    counts[at] += 1;
+  });
+  for (size_t i = 0; i < outputs; ++i) y.values[i] /= counts[i];
+  return {y};
+}
+
+std::pair<double, double> range_of(DType dtype) {
+  if (is_floating(dtype)) return {-INFINITY, INFINITY};
+  return with_number(dtype, [](auto zero) -> std::pair<double, double> {
+    using Limits = std::numeric_limits<decltype(zero)>;
+    return {static_cast<double>(Limits::lowest()), static_cast<double>(Limits::max())};
+  });
+}
+
+template <bool largest>
+std::vector<RefTensor> extreme_reference(const ReferenceContext& c) {
+  const auto [lowest, highest] = range_of(c.output_descs[0].dtype);
+  return {fold_in_double(c, largest ? lowest : highest, [](double y, double x) {
+    return std::isnan(x) || (largest ? x > y : x < y) ? x : y;
+  })};
+}
+
+// --- kernels ---
+
+Acceptance accepts_floats(const Problem& p) {
+  return accept_if(p.in(0).dtype == DType::kFloat32 && p.all_plain(), "not plain float32");
+}
+
+// float32, then finish(y) for each output.
+template <ReduceKind kind, float (*finish)(float) = nullptr>
+std::unique_ptr<Kernel> create_reduction(const Problem& p) {
+  return make_kernel([reduction = Reduction(p.in(0).shape, reduced_axes(p), kind),
+                      n = p.out(0).numel()](const KernelArgs& a) {
+    float* y = a.out<float>(0);
+    reduction.run(a.in<float>(0), y);
+    if constexpr (finish != nullptr) {
+      for (int64_t i = 0; i < n; ++i) y[i] = finish(y[i]);
+    }
+    return ok_status();
+  });
+}
+
+float root(float y) { return std::sqrt(y); }
+float logarithm(float y) { return std::log(y); }
+
+std::unique_ptr<Kernel> create_mean(const Problem& p) {
+  const auto reduced = reduced_axes(p);
+  const double count = count_of(p.in(0).shape, reduced);
+  const float scale = count == 0 ? std::numeric_limits<float>::quiet_NaN()
+                                 : static_cast<float>(1 / count);  // no elements have no mean
+  return make_kernel(
+      [sum = Reduction(p.in(0).shape, reduced, ReduceKind::kSum), scale](const KernelArgs& a) {
+        sum.run(a.in<float>(0), a.out<float>(0), scale);
+        return ok_status();
+      });
+}
+
+// An infinite maximum is not subtracted: infinity - infinity has no value.
+OFSDP_MULTIARCH void exp_row(const BinaryRow<float>& row) {
+  binary_row(row, [](float x, float max) {
+    return vector_exp(x - (__builtin_fabsf(max) > 3.4e38f ? 0.0f : max));
+  });
+}
+
+std::unique_ptr<Kernel> create_log_sum_exp(const Problem& p) {
+  const auto reduced = reduced_axes(p);
+  const Shape kept = kept_shape(p.in(0).shape, reduced);
+  const Reduction max(p.in(0).shape, reduced, ReduceKind::kMax);
+  const Reduction sum(p.in(0).shape, reduced, ReduceKind::kSum);
+  // x - max like a Sub of x and the maxima
+  Problem shift{{}, {p.in(0), {DType::kFloat32, kept}}, {p.in(0)}, {}};
+  const size_t maxima = align_up(p.out(0).bytes(), kTensorAlignment);
+  return make_kernel(
+      [=, loop = binary_loop(shift), n = p.out(0).numel()](const KernelArgs& a) {
+        auto* most = reinterpret_cast<float*>(a.workspace);
+        auto* terms = reinterpret_cast<float*>(a.workspace + maxima);
+        max.run(a.in<float>(0), most);
+        const TensorView views[] = {a.inputs[0], {a.workspace, {}}};
+        const TensorView target[] = {{a.workspace + maxima, {}}};
+        run_binary<float, float, exp_row>(loop, {views, target, nullptr, nullptr});
+        sum.run(terms, a.out<float>(0));
+        float* y = a.out<float>(0);
+        for (int64_t i = 0; i < n; ++i) {
+          y[i] = std::log(y[i]) + (std::isinf(most[i]) ? 0.0f : most[i]);
+        }
+        return ok_status();
+      },
+      maxima + p.in(0).bytes());
+}
+
+using Create = std::unique_ptr<Kernel> (*)(const Problem&);
+
+// float32, the 16-bit floats, then every other number, and bool where `of_bool`.
+std::vector<Implementation> kernels_of(Create create, FoldOne (*fold)(DType), bool of_bool) {
+  const Implementation blocks{"blocks", accepts_floats, create};
+  const auto accepts = [of_bool](const Problem& p) {
+    const DType dtype = p.in(0).dtype;
+    const bool number = is_integer(dtype) || dtype == DType::kFloat64;
+    return accept_if(p.all_plain() && (number || (of_bool && dtype == DType::kBool)),
+                     "not plain, or a type without a loop");
+  };
+  const auto create_loops = [fold](const Problem& p) {
+    return create_fold(fold(p.in(0).dtype), p.in(0).dtype, p.in(0).shape, reduced_axes(p));
+  };
+  return {blocks, in_float32(blocks), {"loops", accepts, create_loops}};
+}
+
+// --- samples ---
+
+SampleCase sample(const char* name, Shape shape, std::vector<double> axes, int64_t keepdims) {
+  const auto count = static_cast<int64_t>(axes.size());
+  return {.name = name,
+          .attributes = {{"keepdims", keepdims}},
+          .inputs = {{DType::kFloat32, std::move(shape)}, {DType::kInt64, {count}}},
+          .fill = fill_with(1, std::move(axes)),
+          .constant_inputs = {1}};
+}
+
+std::vector<SampleCase> reduce_samples(bool empty_sums) {
+  const TensorDesc x{DType::kFloat32, {3, 5, 7}};
+  std::vector<SampleCase> list = {
+      {.name = "all", .inputs = {x}},
+      {.name = "noop", .attributes = {{"noop_with_empty_axes", int64_t{1}}}, .inputs = {x}},
+      sample("last", {6, 40}, {-1}, 1),
+      sample("first", {6, 140}, {0}, 0),
+      sample("spatial", {2, 3, 4, 5}, {2, 3}, 1),
+      sample("ends", {2, 3, 4}, {0, -1}, 0),
+      sample("middle", {2, 5, 3}, {1}, 1),
+      sample("empty_batch", {0, 5}, {1}, 1)};
+  if (empty_sums) list.push_back(sample("empty_sum", {0, 5}, {0}, 0));
+  return list;
+}
+
+std::vector<SampleCase> reduce_samples_of(const std::vector<DType>& dtypes) {
+  std::vector<SampleCase> list;
+  for (DType dtype : dtypes) {
+    SampleCase made = sample(std::string(dtype_name(dtype)).c_str(), {3, 4, 5}, {1}, 0);
+    made.inputs[0].dtype = dtype;
+    if (dtype_size(dtype) == 2) made.tolerance = dtype == DType::kFloat16 ? 1e-3 : 8e-3;
+    if (dtype == DType::kFloat64) made.tolerance = 1e-13;
+    made.check_grad = false;
+    list.push_back(std::move(made));
+  }
+  return list;
+}
+
+void make_positive(std::vector<SampleCase>& list) {
+  for (SampleCase& s : list) {
+    s.fill = [first = s.fill](size_t input, std::vector<double>& values) {
+      if (first) first(input, values);
+      for (double& v : values) v = input == 0 ? std::abs(v) + 0.5 : v;
+    };
+  }
+}
+
+SampleCase large_numbers() {
+  SampleCase made{.name = "large", .inputs = {{DType::kFloat32, {3, 40}}}, .check_grad = false};
+  made.fill = [](size_t, std::vector<double>& values) {
+    for (double& v : values) v *= 200;
+  };
+  return made;
+}
+
+SampleCase zero_factors() {
+  return {.name = "zeros",
+          .inputs = {{DType::kFloat32, {3, 4}}, {DType::kInt64, {1}}},
+          .fill =
+              [](size_t input, std::vector<double>& values) {
+                if (input == 1) values = {1};
+                if (input == 1) return;
+                for (const size_t at : {1, 5, 6}) {  // a test resizes the axes
+                  if (at < values.size()) values[at] = 0;
+                }
+              },
+          .constant_inputs = {1}};
+}
+
+// --- the table ---
+
+struct ReduceOp {
+  const char* name;
+  int first_opset = 18;
+  GradFn grad;
+  ReferenceFn reference;
+  Create create;             // float32
+  FoldOne (*fold)(DType);    // other types
+  std::vector<DType> types;  // of samples, after float32 and the 16-bit floats
+  bool empty_sums = true;    // samples have one
+  bool positive = false;     // samples of x are
+  std::vector<SampleCase> more = {};
+};
+
+std::vector<ReduceOp> reductions() {
+  using enum DType;
+  const std::vector<DType> floats = {kFloat64, kFloat16, kBFloat16};
+  const std::vector<DType> numbers = {kFloat64, kFloat16, kBFloat16, kInt64, kInt32};
+  const std::vector<DType> any = {kFloat64, kFloat16, kBFloat16, kInt64,
+                                  kInt32,   kInt8,    kUInt8,    kBool};
+  return {
+      {.name = "ReduceSum",
+       .first_opset = 13,
+       .grad = sum_grad,
+       .reference = folded<0, add>,
+       .create = create_reduction<ReduceKind::kSum>,
+       .fold = fold_of<SumFold>,
+       .types = {kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt32, kUInt64}},
+      {.name = "ReduceMean",
+       .grad = mean_grad,
+       .reference = mean_reference,
+       .create = create_mean,
+       .fold = fold_of<MeanFold>,
+       .types = floats,
+       .empty_sums = false},
+      {.name = "ReduceSumSquare",
+       .grad = sum_square_grad,
+       .reference = folded<0, add_square>,
+       .create = create_reduction<ReduceKind::kSumSquares>,
+       .fold = fold_of<SumSquaresFold>,
+       .types = numbers},
+      {.name = "ReduceL1",
+       .grad = l1_grad,
+       .reference = folded<0, add_size>,
+       .create = create_reduction<ReduceKind::kSumAbs>,
+       .fold = fold_of<SumAbsFold>,
+       .types = numbers},
+      {.name = "ReduceL2",
+       .grad = l2_grad,
+       .reference = l2_reference,
+       .create = create_reduction<ReduceKind::kSumSquares, root>,
+       .fold = fold_of<NormFold>,
+       .types = numbers},
+      {.name = "ReduceLogSum",
+       .grad = log_sum_grad,
+       .reference = log_sum_reference,
+       .create = create_reduction<ReduceKind::kSum, logarithm>,
+       .fold = fold_of<LogSumFold>,
+       .types = floats,
+       .positive = true},
+      {.name = "ReduceLogSumExp",
+       .grad = log_sum_exp_grad,
+       .reference = log_sum_exp_reference,
+       .create = create_log_sum_exp,
+       .fold = fold_of<LogSumExpFold>,
+       .types = floats,
+       .more = {large_numbers()}},
+      {.name = "ReduceProd",
+       .grad = prod_grad,
+       .reference = folded<1, multiply>,
+       .create = create_reduction<ReduceKind::kProduct>,
+       .fold = fold_of<ProductFold>,
+       .types = numbers,
+       .more = {zero_factors()}},
+      {.name = "ReduceMax",
+       .first_opset = 20,
+       .grad = extreme_grad,
+       .reference = extreme_reference<true>,
+       .create = create_reduction<ReduceKind::kMax>,
+       .fold = fold_of<MaxFold>,
+       .types = any},
+      {.name = "ReduceMin",
+       .first_opset = 20,
+       .grad = extreme_grad,
+       .reference = extreme_reference<false>,
+       .create = create_reduction<ReduceKind::kMin>,
+       .fold = fold_of<MinFold>,
+       .types = any},
+  };
+}
+
+std::vector<SampleCase> samples_of(const ReduceOp& op) {
+  std::vector<SampleCase> list = reduce_samples(op.empty_sums);
+  append(list, reduce_samples_of(op.types));
+  append(list, op.more);
+  if (op.positive) make_positive(list);
+  return list;
+}
+
+}  // namespace
+
+void add_reductions(Registry& registry) {
+  for (const ReduceOp& op : reductions()) {
+    const bool of_bool = op.types.back() == DType::kBool;
+    registry.add({.name = op.name,
+                  .first_opset = op.first_opset,
+                  .infer = infer,
+                  .grad = op.grad,
+                  .reference = op.reference,
+                  .cpu = kernels_of(op.create, op.fold, of_bool),
+                  .samples = [op] { return samples_of(op); },
+                  .constant_inputs = {1}});
+  }
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,275 @@
+// Operators whose values are known while planning; the importer folds them by running them. They
+// have no gradient. https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+//   Constant                     an attribute: value (a tensor), value_float(s) or value_int(s)
+//   ConstantOfShape(shape)       full of the one element of attribute value (float32 0)
+//   Range(start, limit, delta)   start, start + delta, ... before limit
+//   EyeLike(x), dtype, k         a matrix of the shape of x with ones on the diagonal j = i + k
+#include <cmath>
+
+#include "kernels/cpu/strided_copy.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+std::unique_ptr<Kernel> constant_kernel(const TensorDesc& desc, const std::vector<double>& values) {
+  std::vector<std::byte> bytes(desc.bytes());
+  from_doubles(values, desc, bytes.data());
+  return make_kernel([bytes = std::move(bytes)](const KernelArgs& a) {
+    if (!bytes.empty()) std::memcpy(a.outputs[0].data, bytes.data(), bytes.size());
+    return ok_status();
+  });
+}
+
+// --- constant ---
+
+template <typename T>
+ConstantPtr list_of(DType dtype, const std::vector<T>& values) {
+  return make_constant<T>(dtype, Shape({static_cast<int64_t>(values.size())}), values);
+}
+
+Result<ConstantPtr> constant_value_of(const Attributes& a) {
+  const auto tensor = a.get<ConstantPtr>("value", nullptr);
+  if (tensor != nullptr) return tensor;
+  if (a.has("value_int")) {
+    const int64_t value = a.i("value_int", 0);
+    return make_constant<int64_t>(DType::kInt64, {}, {&value, 1});
+  }
+  if (a.has("value_float")) {
+    const float value = a.f("value_float", 0);
+    return make_constant<float>(DType::kFloat32, {}, {&value, 1});
+  }
+  if (a.has("value_ints")) return list_of(DType::kInt64, a.ints("value_ints"));
+  if (a.has("value_floats")) {
+    return list_of(DType::kFloat32, a.get<std::vector<float>>("value_floats", {}));
+  }
+  return input_error("expected value, value_int(s) or value_float(s), found '{}'", a.text());
+}
+
+Result<std::vector<TensorDesc>> constant_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const ConstantPtr value, constant_value_of(c.attributes));
+  return std::vector{value->desc};
+}
+
+std::vector<RefTensor> constant_reference(const ReferenceContext& c) {
+  const ConstantPtr value = *constant_value_of(c.attributes);
+  return {{c.output_descs[0], to_doubles(value->desc, value->bytes.data())}};
+}
+
+Acceptance constant_accepts(const Problem& p) {
+  return accept_if(constant_value_of(p.attributes).ok(), "no value");
+}
+
+std::unique_ptr<Kernel> constant_create(const Problem& p) {
+  return make_kernel([value = *constant_value_of(p.attributes)](const KernelArgs& a) {
+    if (!value->bytes.empty()) {
+      std::memcpy(a.outputs[0].data, value->bytes.data(), value->bytes.size());
+    }
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> constant_samples() {
+  const std::vector<float> numbers = {1.5f, -2, 3, 4, 5, 6};
+  const ConstantPtr tensor = make_constant<float>(DType::kFloat32, {2, 3}, numbers);
+  const ConstantPtr none = make_constant<float>(DType::kFloat32, {0, 3}, {});
+  return {{.name = "tensor", .attributes = {{"value", tensor}}},
+          {.name = "empty", .attributes = {{"value", none}}},
+          {.name = "int", .attributes = {{"value_int", int64_t{-7}}}},
+          {.name = "float", .attributes = {{"value_float", 0.25f}}},
+          {.name = "ints", .attributes = {{"value_ints", std::vector<int64_t>{3, -1}}}},
+          {.name = "floats", .attributes = {{"value_floats", numbers}}}};
+}
+
+// --- constant_of_shape ---
+
+ConstantPtr constant_of_shape_value_of(const Attributes& attributes) {
+  const auto value = attributes.get<ConstantPtr>("value", nullptr);
+  if (value != nullptr) return value;
+  const float zero = 0;
+  return make_constant<float>(DType::kFloat32, {1}, {&zero, 1});
+}
+
+Result<std::vector<TensorDesc>> constant_of_shape_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const auto axes, known_ints(c, 0, "input"));
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status());
+  const ConstantPtr value = constant_of_shape_value_of(c.attributes);
+  if (value->desc.numel() != 1) {
+    return input_error("attribute 'value': expected one element, found {}", value->desc.text());
+  }
+  return std::vector{TensorDesc{value->desc.dtype, Shape(axes)}};
+}
+
+std::vector<RefTensor> constant_of_shape_reference(const ReferenceContext& c) {
+  const ConstantPtr value = constant_of_shape_value_of(c.attributes);
+  const double v = to_doubles(value->desc, value->bytes.data())[0];
+  return {
+      {c.output_descs[0], std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()), v)}};
+}
+
+std::unique_ptr<Kernel> constant_of_shape_create(const Problem& p) {
+  const TensorDesc& y = p.out(0);
+  StridedCopy copy(y.shape, std::vector<int64_t>(static_cast<size_t>(y.shape.rank()), 0),
+                   strides_of(y), dtype_size(y.dtype));
+  return make_kernel([copy, value = constant_of_shape_value_of(p.attributes)](const KernelArgs& a) {
+    copy.run(value->bytes.data(), a.outputs[0].data);
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> constant_of_shape_samples() {
+  const int64_t seven = 7;
+  const ConstantPtr longs = make_constant<int64_t>(DType::kInt64, {1}, {&seven, 1});
+  const TensorDesc shape{DType::kInt64, {2}};
+  return {
+      {.name = "zeros", .inputs = {shape}, .fill = fill_with(0, {2, 3}), .constant_inputs = {0}},
+      {.name = "sevens",
+       .attributes = {{"value", longs}},
+       .inputs = {shape},
+       .fill = fill_with(0, {3, 1}),
+       .constant_inputs = {0}},
+      {.name = "scalar", .inputs = {{DType::kInt64, {0}}}, .constant_inputs = {0}},
+      {.name = "empty", .inputs = {shape}, .fill = fill_with(0, {0, 3}), .constant_inputs = {0}}};
+}
+
+// --- range ---
+
+struct Progression {
+  double start, delta;
+  int64_t count;
+};
+
+double range_scalar_of(const Constant& constant) {
+  return to_doubles(constant.desc, constant.bytes.data())[0];
+}
+
+Result<Progression> progression(const InferContext& c) {
+  for (size_t i = 0; i < 3; ++i) {
+    const Constant* value = c.constant(i);
+    if (value == nullptr || value->desc.numel() != 1 || c.inputs[i].dtype != c.inputs[0].dtype) {
+      return input_error("expected three known scalars of one type, found input {} {}", i,
+                         c.inputs[i].text());
+    }
+  }
+  const double start = range_scalar_of(*c.constant(0));
+  const double limit = range_scalar_of(*c.constant(1));
+  const double delta = range_scalar_of(*c.constant(2));
+  const double count = std::max(std::ceil((limit - start) / delta), 0.0);
+  if (!(count < 0x1p40)) {  // also NaN and infinity
+    return input_error("from {} to {} by {} is no finite range", start, limit, delta);
+  }
+  return Progression{start, delta, static_cast<int64_t>(count)};
+}
+
+Result<std::vector<TensorDesc>> range_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const Progression made, progression(c));
+  return std::vector{TensorDesc{c.inputs[0].dtype, {made.count}}};
+}
+
+std::vector<double> range_values_of(double start, double delta, int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(start + static_cast<double>(i) * delta);
+  return values;
+}
+
+std::vector<RefTensor> range_reference(const ReferenceContext& c) {
+  return {{c.output_descs[0], range_values_of(c.inputs[0].values[0], c.inputs[2].values[0],
+                                              c.output_descs[0].numel())}};
+}
+
+std::unique_ptr<Kernel> range_create(const Problem& p) {
+  const Progression made = *progression({p.attributes, p.inputs, p.constants, {}});
+  return constant_kernel(p.out(0), range_values_of(made.start, made.delta, made.count));
+}
+
+SampleCase range_sample(const char* name, DType dtype, std::vector<double> numbers) {
+  return {.name = name,
+          .inputs = {{dtype, {}}, {dtype, {}}, {dtype, {}}},
+          .fill = [numbers](size_t i, std::vector<double>& values) { values[0] = numbers[i]; },
+          .constant_inputs = {0, 1, 2}};
+}
+
+std::vector<SampleCase> range_samples() {
+  return {range_sample("rising", DType::kInt64, {2, 9, 3}),
+          range_sample("falling", DType::kInt64, {5, -1, -2}),
+          range_sample("floats", DType::kFloat32, {0, 1, 0.25}),
+          range_sample("nothing", DType::kInt32, {3, 3, 1})};
+}
+
+// --- eye_like ---
+
+Result<std::vector<TensorDesc>> eye_like_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  if (x.shape.rank() != 2) return input_error("expected a matrix, found {}", x.text());
+  const int64_t number = c.attributes.i("dtype", number_of_dtype(x.dtype));
+  const DType dtype = dtype_of_number(number);
+  if (dtype == DType::kUndefined) {
+    return input_error("attribute 'dtype': expected a numeric type or bool, found type number {}",
+                       number);
+  }
+  return std::vector{TensorDesc{dtype, x.shape}};
+}
+
+std::vector<double> eye_like_values_of(const Shape& shape, int64_t k) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    for (int64_t j = 0; j < shape[1]; ++j) values.push_back(j - i == k ? 1 : 0);
+  }
+  return values;
+}
+
+std::vector<RefTensor> eye_like_reference(const ReferenceContext& c) {
+  return {{c.output_descs[0], eye_like_values_of(c.output_descs[0].shape, c.attributes.i("k", 0))}};
+}
+
+std::unique_ptr<Kernel> eye_like_create(const Problem& p) {
+  return constant_kernel(p.out(0), eye_like_values_of(p.out(0).shape, p.attributes.i("k", 0)));
+}
+
+std::vector<SampleCase> eye_like_samples() {
+  const TensorDesc x{DType::kFloat32, {3, 4}};
+  const int64_t half = number_of_dtype(DType::kFloat16);
+  return {{.name = "diagonal", .inputs = {x}},
+          {.name = "above", .attributes = {{"k", int64_t{1}}}, .inputs = {x}},
+          {.name = "below", .attributes = {{"k", int64_t{-2}}, {"dtype", half}}, .inputs = {x}},
+          {.name = "outside", .attributes = {{"k", int64_t{9}}}, .inputs = {x}},
+          {.name = "longs", .inputs = {{DType::kInt64, {4, 2}}}},
+          {.name = "empty", .inputs = {{DType::kFloat32, {0, 4}}}}};
+}
+
+}  // namespace
+
+void add_constants(Registry& registry) {
+  registry.add({.name = "Constant",
+                .min_inputs = 0,
+                .infer = constant_infer,
+                .reference = constant_reference,
+                .cpu = {{"copy", constant_accepts, constant_create}},
+                .samples = constant_samples});
+  registry.add({.name = "ConstantOfShape",
+                .first_opset = 9,
+                .infer = constant_of_shape_infer,
+                .reference = constant_of_shape_reference,
+                .cpu = {{"fill", accepts_always, constant_of_shape_create}},
+                .samples = constant_of_shape_samples,
+                .constant_inputs = {0}});
+  registry.add({.name = "Range",
+                .min_inputs = 3,
+                .first_opset = 11,
+                .infer = range_infer,
+                .reference = range_reference,
+                .cpu = {{"copy", accepts_always, range_create}},
+                .samples = range_samples,
+                .constant_inputs = {0, 1, 2}});
+  registry.add({.name = "EyeLike",
+                .first_opset = 9,
+                .infer = eye_like_infer,
+                .reference = eye_like_reference,
+                .cpu = {{"copy", accepts_always, eye_like_create}},
+                .samples = eye_like_samples,
+                .shape_only = true});
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,335 @@
+// Operators that copy x with other strides. Any dtype.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+//   Expand(x, shape)      x broadcast to shape and its own (an axis of 1 in `shape` keeps that of x);
+//                         dx = dy summed over what was broadcast
+//   Tile(x, repeats)      x repeated repeats[i] times along axis i; dx = dy summed over the repetitions
+//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed when absent; dx = dy under
+//                         the inverse permutation
+//   ofsdp.Copy(x)         x in bytes of its own (Identity is a view); dx = dy
+//   ofsdp.Reorder(x), to  the same logical [N, C, spatial...] tensor in the layout "plain" or
+//                         "channels_last". The planner inserts it after differentiation: no gradient.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/core/standard_body.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/strided_copy.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+// --- copy ---
+
+Acceptance copy_accepts(const Problem& p) {
+  return accept_if(p.in(0) == p.out(0), "output unlike the input");
+}
+
+std::unique_ptr<Kernel> copy_create(const Problem& p) {
+  return make_kernel([bytes = static_cast<int64_t>(p.out(0).bytes())](const KernelArgs& a) {
+    parallel_for(bytes, int64_t{1} << 18, [&](int64_t begin, int64_t end) {
+      std::memcpy(a.outputs[0].data + begin, a.inputs[0].data + begin,
+                  static_cast<size_t>(end - begin));
+    });
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> copy_samples() {
+  std::vector<SampleCase> list = unary_samples();
+  list.push_back({.name = "bools", .inputs = {{DType::kBool, {2, 3}}}});
+  return list;
+}
+
+void copy_body(BodyBuilder& b) { b.set_output(0, b.emit1("Identity", {b.input(0)})); }
+
+// --- expand ---
+
+Result<std::vector<TensorDesc>> expand_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const auto axes, known_ints(c, 1, "shape"));
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status());
+  OFSDP_ASSIGN_OR_RETURN(Shape shape, broadcast(c.inputs[0].shape, Shape(axes)));
+  return std::vector{TensorDesc{c.inputs[0].dtype, std::move(shape)}};
+}
+
+void expand_grad(GradBuilder& b) { b.set_grad(0, b.sum_to(b.grad_output(0), b.input(0))); }
+
+std::vector<RefTensor> expand_reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto index = unravel(y.desc.shape, i);
+    y.values.push_back(c.inputs[0].values[ravel_broadcast(c.inputs[0].desc.shape, index)]);
+  }
+  return {y};
+}
+
+std::unique_ptr<Kernel> expand_create(const Problem& p) {
+  const TensorDesc& y = p.out(0);
+  return make_copy_kernel(StridedCopy(y.shape, broadcast_strides(p.in(0), y.shape), strides_of(y),
+                                      dtype_size(y.dtype)));
+}
+
+SampleCase expand_sample(const char* name, Shape from, std::vector<double> to) {
+  return known_sample(name, {DType::kFloat32, std::move(from)}, std::move(to));
+}
+
+std::vector<SampleCase> expand_samples() {
+  return {expand_sample("rows", {1, 5}, {4, 5}),    expand_sample("columns", {4, 1}, {4, 5}),
+          expand_sample("scalar", {}, {2, 3}),      expand_sample("keeps_own", {4, 5}, {1, 1}),
+          expand_sample("both", {3, 1}, {2, 1, 4}), expand_sample("empty", {1, 3}, {0, 3})};
+}
+
+// --- reorder ---
+
+Result<std::vector<TensorDesc>> reorder_infer(const InferContext& c) {
+  TensorDesc y = c.inputs[0];
+  const std::string to = c.attributes.s("to", "");
+  if (to != "plain" && to != "channels_last") {
+    return input_error("attribute 'to': expected plain or channels_last, found '{}'", to);
+  }
+  if (y.shape.rank() < 3) return input_error("expected [N, C, spatial...], found {}", y.text());
+  y.layout = to == "plain" ? Layout::kPlain : Layout::kChannelsLast;
+  return std::vector{y};
+}
+
+Acceptance reorder_accepts(const Problem& p) {
+  return accept_if(p.in(0).shape == p.out(0).shape, "two shapes");
+}
+
+std::unique_ptr<Kernel> reorder_create(const Problem& p) {
+  return make_copy_kernel(StridedCopy(p.out(0).shape, strides_of(p.in(0)), strides_of(p.out(0)),
+                                      dtype_size(p.out(0).dtype)));
+}
+
+SampleCase reorder_sample(const char* name, Shape shape, Layout from, const char* to) {
+  return {.name = name,
+          .attributes = {{"to", std::string(to)}},
+          .inputs = {{DType::kFloat32, std::move(shape), from}}};
+}
+
+std::vector<SampleCase> reorder_samples() {
+  return {reorder_sample("to_last", {2, 3, 5, 7}, Layout::kPlain, "channels_last"),
+          reorder_sample("to_plain", {2, 3, 5, 7}, Layout::kChannelsLast, "plain"),
+          reorder_sample("tiles", {2, 70, 9, 9}, Layout::kPlain, "channels_last"),
+          reorder_sample("tiles_back", {2, 70, 9, 9}, Layout::kChannelsLast, "plain"),
+          reorder_sample("one_channel", {2, 1, 4, 4}, Layout::kPlain, "channels_last"),
+          reorder_sample("empty", {0, 3, 4, 4}, Layout::kPlain, "channels_last")};
+}
+
+// --- tile ---
+
+Result<std::vector<TensorDesc>> tile_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const auto repeats, known_ints(c, 1, "repeats"));
+  std::vector<int64_t> axes = c.inputs[0].shape.axes();
+  if (repeats.size() != axes.size()) {
+    return input_error("expected {} repeats, one for each axis, found {}", axes.size(),
+                       repeats.size());
+  }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (repeats[i] < 0) return input_error("repeat {} of axis {} is negative", repeats[i], i);
+    OFSDP_ASSIGN_OR_RETURN(axes[i], checked_numel({axes[i], repeats[i]}));
+  }
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status());
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(axes)}};
+}
+
+// y with two axes, repetition and element, for each axis of x that is repeated.
+struct Split {
+  Shape tiled;                   // y
+  Shape once;                    // the same with every repetition 1, which is x
+  std::vector<int64_t> strides;  // of x in `tiled`: 0 along repetitions
+};
+
+Split split(const TensorDesc& x, const Shape& y) {
+  const auto own = strides_of(x);
+  std::vector<int64_t> tiled, once, strides;
+  for (int i = 0; i < x.shape.rank(); ++i) {
+    const int64_t repeats = x.shape[i] == 0 ? 1 : y[i] / x.shape[i];
+    if (repeats != 1) {
+      tiled.push_back(repeats);
+      once.push_back(1);
+      strides.push_back(0);
+    }
+    tiled.push_back(x.shape[i]);
+    once.push_back(x.shape[i]);
+    strides.push_back(own[static_cast<size_t>(i)]);
+  }
+  return {Shape(tiled), Shape(once), strides};
+}
+
+void tile_grad(GradBuilder& b) {
+  const Ref dy = b.grad_output(0);
+  const Ref x = b.input(0);
+  const Split s = split(b.desc(x), b.desc(dy).shape);
+  const Ref tiled = b.emit1("Reshape", {dy, b.ints(s.tiled.axes())}, {{"allowzero", int64_t{1}}});
+  if (s.tiled == s.once) return b.set_grad(0, reshape_like(b, dy, x));
+  const Ref sum = b.emit1("ofsdp.SumTo", {tiled}, {{"shape", s.once.axes()}});
+  b.set_grad(0, reshape_like(b, sum, x));
+}
+
+std::vector<RefTensor> tile_reference(const ReferenceContext& c) {
+  const RefTensor& x = c.inputs[0];
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    auto index = unravel(y.desc.shape, i);
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      index[axis] %= x.desc.shape[static_cast<int>(axis)];
+    }
+    y.values.push_back(x.values[ravel(x.desc.shape, index)]);
+  }
+  return {y};
+}
+
+Acceptance tile_accepts(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse("not plain");
+  return accept_if(split(p.in(0), p.out(0).shape).tiled.rank() <= kMaxLoopAxes, "too many axes");
+}
+
+std::unique_ptr<Kernel> tile_create(const Problem& p) {
+  const Split s = split(p.in(0), p.out(0).shape);
+  return make_copy_kernel(StridedCopy(s.tiled, s.strides, strides_of({p.out(0).dtype, s.tiled}),
+                                      dtype_size(p.out(0).dtype)));
+}
+
+std::vector<SampleCase> tile_samples() {
+  const DType f = DType::kFloat32;
+  return {known_sample("both", {f, {3, 5}}, {2, 3}),
+          known_sample("middle", {f, {2, 3, 4}}, {1, 2, 1}),
+          known_sample("one_element", {f, {1}}, {4}),
+          known_sample("once", {f, {2, 3}}, {1, 1}),
+          known_sample("longs", {DType::kInt64, {2, 2}}, {2, 1}),
+          known_sample("bools", {DType::kBool, {3}}, {2}),
+          known_sample("scalar", {f, {}}, {}),
+          known_sample("never", {f, {2, 3}}, {0, 2}),
+          known_sample("empty", {f, {0, 3}}, {2, 2})};
+}
+
+// --- transpose ---
+
+// PyTorch's older exporter leaves negative axes in it, which ONNX does not speak of.
+std::vector<int64_t> perm_of(const Attributes& attributes, int rank) {
+  std::vector<int64_t> reversed(static_cast<size_t>(rank));
+  std::iota(reversed.rbegin(), reversed.rend(), 0);
+  std::vector<int64_t> perm = attributes.ints("perm", reversed);
+  for (int64_t& axis : perm) axis += axis < 0 ? rank : 0;
+  return perm;
+}
+
+Result<std::vector<TensorDesc>> transpose_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  const auto perm = perm_of(c.attributes, x.shape.rank());
+  std::vector<int64_t> sorted = perm;
+  std::ranges::sort(sorted);
+  std::vector<int64_t> all(static_cast<size_t>(x.shape.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  if (sorted != all) {
+    return input_error("perm {} is no permutation of the {} axes of {}", Shape(perm).text(),
+                       x.shape.rank(), x.text());
+  }
+  TensorDesc y{x.dtype, x.shape};
+  for (int i = 0; i < x.shape.rank(); ++i) {
+    y.shape[i] = x.shape[static_cast<int>(perm[static_cast<size_t>(i)])];
+  }
+  return std::vector{y};
+}
+
+void transpose_grad(GradBuilder& b) {
+  const auto perm = perm_of(b.attributes(), b.desc(b.input(0)).shape.rank());
+  std::vector<int64_t> inverse(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) {
+    inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
+  }
+  b.set_grad(0, b.emit1("Transpose", {b.grad_output(0)}, {{"perm", inverse}}));
+}
+
+std::vector<RefTensor> transpose_reference(const ReferenceContext& c) {
+  const RefTensor& x = c.inputs[0];
+  RefTensor y{c.output_descs[0], {}};
+  const auto perm = perm_of(c.attributes, x.desc.shape.rank());
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto to = unravel(y.desc.shape, i);
+    std::vector<int64_t> from(to.size());
+    for (size_t axis = 0; axis < to.size(); ++axis) {
+      from[static_cast<size_t>(perm[axis])] = to[axis];
+    }
+    y.values.push_back(x.values[ravel(x.desc.shape, from)]);
+  }
+  return {y};
+}
+
+std::unique_ptr<Kernel> transpose_create(const Problem& p) {
+  const TensorDesc& y = p.out(0);
+  const auto perm = perm_of(p.attributes, y.shape.rank());
+  const auto own = strides_of(p.in(0));
+  std::vector<int64_t> from;
+  for (int64_t axis : perm) from.push_back(own[static_cast<size_t>(axis)]);
+  return make_copy_kernel(StridedCopy(y.shape, from, strides_of(y), dtype_size(y.dtype)));
+}
+
+SampleCase transpose_sample(const char* name, Shape shape, std::vector<int64_t> perm,
+                            DType dtype = DType::kFloat32) {
+  return {.name = name,
+          .attributes = {{"perm", std::move(perm)}},
+          .inputs = {{dtype, std::move(shape)}}};
+}
+
+std::vector<SampleCase> transpose_samples() {
+  return {{.name = "reversed", .inputs = {{DType::kFloat32, {2, 3, 4}}}},
+          transpose_sample("matrix", {37, 70}, {1, 0}),
+          transpose_sample("large", {150, 131}, {1, 0}),
+          transpose_sample("heads", {2, 5, 3, 8}, {0, 2, 1, 3}),
+          transpose_sample("keys", {2, 5, 3, 8}, {0, 2, 3, 1}),
+          transpose_sample("negative", {2, 5, 3, 8}, {0, -2, -1, 1}),
+          transpose_sample("same", {2, 3}, {0, 1}),
+          transpose_sample("longs", {3, 20}, {1, 0}, DType::kInt64),
+          transpose_sample("bools", {3, 20}, {1, 0}, DType::kBool),
+          transpose_sample("empty", {0, 4}, {1, 0})};
+}
+
+}  // namespace
+
+void add_copies(Registry& registry) {
+  registry.add({.domain = kOwnDomain,
+                .name = "Copy",
+                .infer = infer_same,
+                .grad = grad_of_copy,
+                .body = copy_body,
+                .reference = reference_of_view,
+                .cpu = {{"memcpy", copy_accepts, copy_create}},
+                .samples = copy_samples,
+                .layout = LayoutRule::kElementwise});
+  registry.add({.name = "Expand",
+                .min_inputs = 2,
+                .first_opset = 8,
+                .infer = expand_infer,
+                .grad = expand_grad,
+                .reference = expand_reference,
+                .cpu = {{"copy", accepts_plain, expand_create}},
+                .samples = expand_samples,
+                .constant_inputs = {1}});
+  registry.add({.domain = kOwnDomain,
+                .name = "Reorder",
+                .infer = reorder_infer,
+                .reference = reference_of_view,
+                .cpu = {{"tiles", reorder_accepts, reorder_create}},
+                .samples = reorder_samples});
+  registry.add({.name = "Tile",
+                .min_inputs = 2,
+                .first_opset = 6,
+                .infer = tile_infer,
+                .grad = tile_grad,
+                .reference = tile_reference,
+                .cpu = {{"copy", tile_accepts, tile_create}},
+                .samples = tile_samples,
+                .constant_inputs = {1}});
+  registry.add({.name = "Transpose",
+                .infer = transpose_infer,
+                .grad = transpose_grad,
+                .reference = transpose_reference,
+                .cpu = {{"copy", accepts_plain, transpose_create}},
+                .samples = transpose_samples});
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,220 @@
+// Views: the elements of x in another shape, whose bytes are those of x. dx = dy in the shape of x.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+//   Reshape(data, shape)   in `shape`, -1 is the size that is left, and 0 copies the axis of data
+//                          unless allowzero is 1
+//   Flatten(x), axis       [a*b, c*d], cut before `axis` (1; may be the rank itself)
+//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes when none is
+//                          named)
+//   Unsqueeze(x, axes)     with axes of size 1; `axes` counts in the result
+//   Identity(x)
+//   ofsdp.CollapseLeading  [a, b, ..., C] -> [a*b*..., C], ofsdp.CollapseAll: any shape -> [elements].
+//                          They need no constant shape, so they hold for every batch size; losses
+//                          flatten predictions and labels with them.
+#include <algorithm>
+
+#include "kernels/core/standard_body.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+// --- reshape ---
+
+// Replaces the one -1 in `axes` by what makes the number of elements `numel`.
+Status fill_free_axis(std::vector<int64_t>& axes, int64_t numel) {
+  int64_t* free_axis = nullptr;
+  int64_t known = 1;
+  for (int64_t& axis : axes) {
+    if (axis != -1) {
+      known *= axis;
+      continue;
+    }
+    if (free_axis != nullptr) return input_error("shape {} has -1 twice", Shape(axes).text());
+    free_axis = &axis;
+  }
+  // With an axis of 0 any value would do; 0 elements then leave 0, as PyTorch's batch of 0 expects.
+  if (free_axis != nullptr) *free_axis = known == 0 ? 0 : numel / known;
+  return ok_status();
+}
+
+Result<std::vector<TensorDesc>> reshape_infer(const InferContext& c) {
+  const TensorDesc& data = c.inputs[0];
+  OFSDP_ASSIGN_OR_RETURN(std::vector<int64_t> axes, known_ints(c, 1, "shape"));
+  const bool copy_zeros = c.attributes.i("allowzero", 0) == 0;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] != 0 || !copy_zeros) continue;
+    if (static_cast<int>(i) >= data.shape.rank()) {
+      return input_error("shape has 0 at axis {}, the data has {} axes", i, data.shape.rank());
+    }
+    axes[i] = data.shape[static_cast<int>(i)];
+  }
+  const Shape asked(axes);
+  OFSDP_RETURN_IF_ERROR(fill_free_axis(axes, data.numel()));
+  OFSDP_ASSIGN_OR_RETURN(const int64_t numel, checked_numel(axes));
+  if (numel != data.numel()) {
+    return input_error("data of shape {} ({} elements) cannot take the shape {}", data.shape.text(),
+                       data.numel(), asked.text());
+  }
+  return std::vector{TensorDesc{data.dtype, Shape(axes)}};
+}
+
+SampleCase reshape_sample(const char* name, Shape from, std::vector<double> to,
+                          int64_t allowzero = 0) {
+  return known_sample(name, {DType::kFloat32, std::move(from)}, std::move(to),
+                      {{"allowzero", allowzero}});
+}
+
+std::vector<SampleCase> reshape_samples() {
+  return {reshape_sample("flat", {2, 3, 4}, {2, 12}), reshape_sample("rest", {2, 3, 4}, {4, -1}),
+          reshape_sample("copy", {2, 3, 4}, {0, 2, -1}), reshape_sample("empty", {0, 3}, {0, -1}),
+          reshape_sample("allowzero", {0, 3}, {3, 0}, 1)};
+}
+
+// --- flatten ---
+
+Result<std::vector<TensorDesc>> flatten_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  const int rank = x.shape.rank();
+  const int64_t axis = c.attributes.i("axis", 1);
+  if (axis < -rank || axis > rank) {
+    return input_error("axis {} is outside -{}..{}", axis, rank, rank);
+  }
+  const int cut = static_cast<int>(axis < 0 ? axis + rank : axis);
+  return std::vector{TensorDesc{x.dtype, {x.shape.numel(0, cut), x.shape.numel(cut, rank)}}};
+}
+
+std::vector<SampleCase> flatten_samples() {
+  const TensorDesc x{DType::kFloat32, {2, 3, 4}};
+  const TensorDesc empty{DType::kFloat32, {0, 3, 4}};
+  return {{.name = "batch", .inputs = {x}},
+          {.name = "all", .attributes = {{"axis", int64_t{0}}}, .inputs = {x}},
+          {.name = "last", .attributes = {{"axis", int64_t{-1}}}, .inputs = {x}},
+          {.name = "rank", .attributes = {{"axis", int64_t{3}}}, .inputs = {x}},
+          {.name = "empty", .inputs = {empty}}};
+}
+
+// --- squeeze ---
+
+Result<std::vector<TensorDesc>> squeeze_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  std::vector<int> gone;
+  if (c.has(1)) {
+    OFSDP_ASSIGN_OR_RETURN(const auto axes, known_ints(c, 1, "axes"));
+    OFSDP_ASSIGN_OR_RETURN(gone, unique_axes(axes, x.shape.rank()));
+  }
+  std::vector<int64_t> left;
+  for (int axis = 0; axis < x.shape.rank(); ++axis) {
+    const bool named = std::ranges::find(gone, axis) != gone.end();
+    if (named && x.shape[axis] != 1) {
+      return input_error("axis {} of {} has size {}, expected 1", axis, x.shape.text(),
+                         x.shape[axis]);
+    }
+    const bool drop = c.has(1) ? named : x.shape[axis] == 1;
+    if (!drop) left.push_back(x.shape[axis]);
+  }
+  return std::vector{TensorDesc{x.dtype, Shape(left)}};
+}
+
+std::vector<SampleCase> squeeze_samples() {
+  const TensorDesc x{DType::kFloat32, {3, 1, 4, 1}};
+  return {{.name = "all", .inputs = {x}},
+          known_sample("last", x, {-1}),
+          known_sample("empty", {DType::kFloat32, {0, 1}}, {1})};
+}
+
+// --- unsqueeze ---
+
+Result<std::vector<TensorDesc>> unsqueeze_infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  OFSDP_ASSIGN_OR_RETURN(const auto axes, known_ints(c, 1, "axes"));
+  const int rank = x.shape.rank() + static_cast<int>(axes.size());
+  OFSDP_ASSIGN_OR_RETURN(const auto put, unique_axes(axes, rank));
+  std::vector<int64_t> all;
+  int from = 0;
+  for (int axis = 0; axis < rank; ++axis) {
+    const bool fresh = std::ranges::find(put, axis) != put.end();
+    all.push_back(fresh ? 1 : x.shape[from++]);
+  }
+  return std::vector{TensorDesc{x.dtype, Shape(all)}};
+}
+
+std::vector<SampleCase> unsqueeze_samples() {
+  return {known_sample("two", {DType::kFloat32, {3, 4}}, {0, -1}),
+          known_sample("empty", {DType::kFloat32, {0, 4}}, {1})};
+}
+
+// --- identity ---
+
+// --- collapse ---
+
+Result<std::vector<TensorDesc>> infer_leading(const InferContext& c) {
+  const Shape& shape = c.inputs[0].shape;
+  if (shape.rank() == 0) return input_error("expected at least one axis, found a scalar");
+  const int last = shape.rank() - 1;
+  return std::vector{TensorDesc{c.inputs[0].dtype, {shape.numel(0, last), shape[last]}}};
+}
+
+Result<std::vector<TensorDesc>> infer_all(const InferContext& c) {
+  return std::vector{TensorDesc{c.inputs[0].dtype, {c.inputs[0].numel()}}};
+}
+
+std::vector<SampleCase> collapse_samples() {
+  return {{.name = "cube", .inputs = {{DType::kFloat32, {2, 3, 4}}}},
+          {.name = "vector", .inputs = {{DType::kFloat32, {5}}}},
+          {.name = "labels", .inputs = {{DType::kInt64, {2, 3}}}},
+          {.name = "empty", .inputs = {{DType::kFloat32, {0, 3, 4}}}}};
+}
+
+void collapse_body(BodyBuilder& b) {
+  b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
+}
+
+// `op` with the members that all views have.
+OpDef view(OpDef op) {
+  if (op.grad == nullptr) op.grad = grad_of_view;
+  op.reference = reference_of_view;
+  op.view = true;
+  return op;
+}
+
+OpDef collapse(const char* name, InferFn infer) {
+  return view({.domain = kOwnDomain,
+               .name = name,
+               .infer = std::move(infer),
+               .body = collapse_body,
+               .samples = collapse_samples});
+}
+
+}  // namespace
+
+void add_views(Registry& registry) {
+  registry.add(view({.name = "Reshape",
+                     .min_inputs = 2,
+                     .first_opset = 5,
+                     .infer = reshape_infer,
+                     .samples = reshape_samples,
+                     .constant_inputs = {1}}));
+  registry.add(view({.name = "Flatten", .infer = flatten_infer, .samples = flatten_samples}));
+  registry.add(view({.name = "Squeeze",
+                     .first_opset = 13,
+                     .infer = squeeze_infer,
+                     .samples = squeeze_samples,
+                     .constant_inputs = {1}}));
+  registry.add(view({.name = "Unsqueeze",
+                     .min_inputs = 2,
+                     .first_opset = 13,
+                     .infer = unsqueeze_infer,
+                     .samples = unsqueeze_samples,
+                     .constant_inputs = {1}}));
+  registry.add(view({.name = "Identity",
+                     .infer = infer_same,
+                     .grad = grad_of_copy,
+                     .samples = [] { return unary_samples(); },
+                     .layout = LayoutRule::kElementwise}));
+  registry.add(collapse("CollapseLeading", infer_leading));
+  registry.add(collapse("CollapseAll", infer_all));
+}
+
+}  // namespace ofsdp::kernels::ops
