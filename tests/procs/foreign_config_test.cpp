@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/cli/launch/endpoint.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

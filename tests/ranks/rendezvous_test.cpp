@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/cli/launch/endpoint.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "tests/ranks/launch_process.h"
 #include "tests/support/await_meeting.h"
 #include "tests/support/namespaces.h"

@@ -20,7 +20,7 @@
 #include <thread>
 
 #include "fsdp/comm/host_name.h"
-#include "runtime/cli/launch/endpoint.h"
+#include "fsdp/comm/store/stream_socket.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"

@@ -52,15 +52,19 @@ std::optional<Json> Store::take(const std::string& key) {
 
 bool Store::wait(const std::string& key, StreamClock::time_point deadline) {
   while (get(key) == nullptr && !closed() && StreamClock::now() < deadline) {
-    wait_for_news({this}, -1, deadline);
+    const short wanted = has_unsent() ? POLLIN | POLLOUT : POLLIN;
+    if (wait_ready(fd(), wanted, deadline)) move_bytes(&key);
   }
   return get(key) != nullptr;
 }
 
-void Store::pump() {
+void Store::pump() { move_bytes(nullptr); }
+
+// At most so many parts that a peer that never stops holds up nobody else.
+void Store::move_bytes(const std::string* until) {
   write_out();
-  // At most so many parts that a peer that never stops holds up nobody else.
   for (size_t parts = 0; parts < 2 * kMostKeys && !closed() && read_part(); ++parts) {
+    if (until != nullptr && get(*until) != nullptr) return;
   }
 }
 

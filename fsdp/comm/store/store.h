@@ -48,7 +48,7 @@ class Store {
   void set(const std::string& key, Json value = Json::object());
   const Json* get(const std::string& key) const;  // null: none
   std::optional<Json> take(const std::string& key);
-  // False: the connection is closed, or the deadline came first.
+  // Reads nothing after the value. False: the connection is closed, or the deadline came first.
   bool wait(const std::string& key, StreamClock::time_point deadline);
   void pump();
 
@@ -57,6 +57,7 @@ class Store {
   std::chrono::milliseconds silence();
 
  private:
+  void move_bytes(const std::string* until);  // until there is a value of that key
   void write_out();
   bool read_part();
   void accept_message();
