@@ -23,7 +23,7 @@ inline constexpr const char* kNotPlain = "not the plain layout";
 
 // Accepts operands that are all of type T and all in the plain layout.
 template <typename T>
-Acceptance accepts_plain(const Problem& p) {
+Acceptance accepts_plain_of(const Problem& p) {
   if (!p.all_dtype(stored_type<T>())) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);
 }
@@ -39,7 +39,7 @@ std::vector<Implementation> float_kernels(const char* name) {
 // The same for plain operands.
 template <auto create32, auto create64>
 std::vector<Implementation> plain_float_kernels(const char* name) {
-  return float_kernels<accepts_plain<float>, create32, accepts_plain<double>, create64>(name);
+  return float_kernels<accepts_plain_of<float>, create32, accepts_plain_of<double>, create64>(name);
 }
 
 }  // namespace ofsdp::kernels

@@ -239,7 +239,7 @@ void add(Registry& registry, const MeanLoss& loss) {
                 .grad = loss.grad,
                 .body = loss.body,
                 .reference = loss.reference,
-                .cpu = {{"blocks", accepts_plain<float>, create<losses>}},
+                .cpu = {{"blocks", accepts_plain_of<float>, create<losses>}},
                 .samples = samples});
   registry.add({.domain = kOwnDomain,
                 .name = std::string(loss.name) + "Grad",
@@ -247,7 +247,7 @@ void add(Registry& registry, const MeanLoss& loss) {
                 .infer = infer_grad,
                 .body = loss.grad_body,
                 .reference = loss.grad_reference,
-                .cpu = {{"loops", accepts_plain<float>, create_grad<diffs>}},
+                .cpu = {{"loops", accepts_plain_of<float>, create_grad<diffs>}},
                 .samples = grad_samples,
                 .inplace_inputs = {1, 2}});
 }

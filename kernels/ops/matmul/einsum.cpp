@@ -114,7 +114,7 @@ MatrixProduct product_of(const EinsumTerms& terms, const EinsumForm& form) {
 }
 
 Acceptance accepts_matrices(const Problem& p) {
-  if (const Acceptance plain = accepts_plain<float>(p); !plain) return plain;
+  if (const Acceptance plain = accepts_plain_of<float>(p); !plain) return plain;
   const auto shapes = operand_shapes(p.inputs);
   const EinsumTerms terms = einsum_terms(p.attributes, shapes);
   const EinsumForm form = einsum_form(terms, shapes);

@@ -446,8 +446,8 @@ void add_skip(Registry& registry, const char* name) {
                 .infer = skip_infer<s>,
                 .grad = skip_grad<s>,
                 .reference = skip_reference<s>,
-                .cpu = {{"rows", accepts_plain<float>, skip_create<s>},
-                        in_float32<accepts_plain<float>, skip_create<s>>()},
+                .cpu = {{"rows", accepts_plain_of<float>, skip_create<s>},
+                        in_float32<accepts_plain_of<float>, skip_create<s>>()},
                 .samples = skip_samples<s>});
 }
 

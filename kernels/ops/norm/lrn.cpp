@@ -205,16 +205,16 @@ void add_lrn(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"columns", accepts_plain<float>, create},
-                        in_float32<accepts_plain<float>, create>()},
+                .cpu = {{"columns", accepts_plain_of<float>, create},
+                        in_float32<accepts_plain_of<float>, create>()},
                 .samples = [] { return samples_of(1); }});
   registry.add({.domain = kOwnDomain,
                 .name = "LRNGrad",
                 .min_inputs = 2,
                 .infer = infer,
                 .reference = grad_reference,
-                .cpu = {{"columns", accepts_plain<float>, create_grad},
-                        in_float32<accepts_plain<float>, create_grad>()},
+                .cpu = {{"columns", accepts_plain_of<float>, create_grad},
+                        in_float32<accepts_plain_of<float>, create_grad>()},
                 .samples = [] { return samples_of(2); }});
 }
 

@@ -131,8 +131,8 @@ void add_mean_variance_normalization(Registry& registry) {
                 .infer = infer,
                 .grad = grad,
                 .reference = reference,
-                .cpu = {{"passes", accepts_plain<float>, create},
-                        in_float32<accepts_plain<float>, create>()},
+                .cpu = {{"passes", accepts_plain_of<float>, create},
+                        in_float32<accepts_plain_of<float>, create>()},
                 .samples = samples,
                 .inplace_inputs = {0}});
 }
