@@ -7,5 +7,5 @@
 struct __half {
   uint16_t bits;
 };
-inline float __half2float(__half h) { return ofsdp::half_to_float(h.bits); }
-inline __half __float2half_rn(float f) { return {ofsdp::float_to_half(f)}; }
+inline float __half2float(__half h) { return ofsdp::kernels::half_to_float(h.bits); }
+inline __half __float2half_rn(float f) { return {ofsdp::kernels::float_to_half(f)}; }
