@@ -1,6 +1,6 @@
 // Lowering: operators that another program writes into its graphs and that have no kernel here.
 // The importer keeps them as nodes. `specialize` asks the Lowering for nodes in their place, once
-// shapes are known. The importer knows this interface alone; dialects implement it.
+// shapes are known. The importer knows this interface alone.
 //
 // Inputs: a node of a specialized graph. Outputs: nodes added to that graph. A Lowering must
 // outlive every graph that has its operators. Threads: any. Errors: kInput naming the node.
