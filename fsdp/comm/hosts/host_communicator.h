@@ -22,7 +22,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/hosts/host_rendezvous.h"
-#include "fsdp/comm/hosts/payload_engine.h"
+#include "fsdp/comm/payload_engine.h"
 
 namespace ofsdp::fsdp {
 

@@ -32,9 +32,9 @@
 
 #include "fsdp/comm/hosts/host_rendezvous.h"
 #include "fsdp/comm/hosts/link_line.h"
-#include "fsdp/comm/hosts/payload_engine.h"
 #include "fsdp/comm/local/control_page.h"
 #include "fsdp/comm/local/peer_segments.h"
+#include "fsdp/comm/payload_engine.h"
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::fsdp {

@@ -2,6 +2,8 @@
 // Values; any thread. Errors: kInput from infer.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/support.h"

@@ -7,7 +7,7 @@
 // kFault with MPI's words. MPI 3.1 is enough.
 #pragma once
 
-#include "fsdp/comm/hosts/payload_engine.h"
+#include "fsdp/comm/payload_engine.h"
 
 namespace ofsdp::fsdp {
 
