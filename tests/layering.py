@@ -97,7 +97,7 @@ ROOMS = {
     "runtime/plan": "@base kernels/optimizers kernels/cpu @graph @dialects fsdp/* plugins/* <",
     "runtime/plan/predict": "@base @graph fsdp/* <",
     "runtime/state": "@base kernels/cpu @graph @dialects fsdp/* <",
-    "runtime/report": "@base kernels/cpu @graph fsdp/* <",
+    "runtime/report": "@base kernels/cpu @graph fsdp/* plugins/* <",
     "runtime/train": "@base kernels/cpu @graph fsdp/* <",
     "runtime/commands": "@base @graph @dialects fsdp/* plugins/* <",
     "runtime/cli/options": "@base kernels/optimizers @graph fsdp/* runtime",
@@ -117,7 +117,6 @@ PENDING = {
     "importer/normalize -> importer/dialects/onnxruntime",
     "importer/normalize -> importer/dialects/training_info",
     "importer/passes -> importer/dialects/onnxruntime",
-    "kernels/cuda/matmul -> kernels/cuda/conv",
     "runtime/engine -> importer/dialects/training_info",
 }
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device/device.cuh"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 struct alignas(16) Chunk {
   uint32_t word[4];
@@ -82,4 +82,4 @@ struct TensorCore {
   }
 };
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

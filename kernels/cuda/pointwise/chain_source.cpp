@@ -63,52 +63,29 @@ const char* element_of(DType dtype) {
 
 std::string formula(ChainOp op, const std::string& a, const std::string& b) {
   switch (op) {
-    case ChainOp::kAdd:
-      return a + " + " + b;
-    case ChainOp::kSub:
-      return a + " - " + b;
-    case ChainOp::kMul:
-      return a + " * " + b;
-    case ChainOp::kDiv:
-      return a + " / " + b;
-    case ChainOp::kNeg:
-      return "-" + a;
-    case ChainOp::kRelu:
-      return "relu_of(" + a + ")";
-    case ChainOp::kSigmoid:
-      return "sigmoid_of(" + a + ")";
-    case ChainOp::kTanh:
-      return "std::tanh(" + a + ")";
-    case ChainOp::kExp:
-      return "std::exp(" + a + ")";
-    case ChainOp::kLog:
-      return "std::log(" + a + ")";
-    case ChainOp::kSqrt:
-      return "std::sqrt(" + a + ")";
-    case ChainOp::kReciprocal:
-      return "1.0f / " + a;
-    case ChainOp::kErf:
-      return "std::erf(" + a + ")";
-    case ChainOp::kSoftplus:
-      return "softplus_of(" + a + ")";
-    case ChainOp::kGelu:
-      return "gelu_of(" + a + ")";
-    case ChainOp::kGeluTanh:
-      return "gelu_tanh_of(" + a + ")";
-    case ChainOp::kReluGrad:
-      return "relu_grad(" + a + ", " + b + ")";
-    case ChainOp::kSigmoidGrad:
-      return "sigmoid_grad(" + a + ", " + b + ")";
-    case ChainOp::kTanhGrad:
-      return "tanh_grad(" + a + ", " + b + ")";
-    case ChainOp::kErfGrad:
-      return "erf_grad(" + a + ", " + b + ")";
-    case ChainOp::kSoftplusGrad:
-      return "softplus_grad(" + a + ", " + b + ")";
-    case ChainOp::kGeluGrad:
-      return a + " * gelu_slope(" + b + ")";
-    case ChainOp::kGeluTanhGrad:
-      return a + " * gelu_tanh_slope(" + b + ")";
+    OFSDP_CASE(ChainOp::kAdd, a + " + " + b);
+    OFSDP_CASE(ChainOp::kSub, a + " - " + b);
+    OFSDP_CASE(ChainOp::kMul, a + " * " + b);
+    OFSDP_CASE(ChainOp::kDiv, a + " / " + b);
+    OFSDP_CASE(ChainOp::kNeg, "-" + a);
+    OFSDP_CASE(ChainOp::kRelu, "relu_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kSigmoid, "sigmoid_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kTanh, "std::tanh(" + a + ")");
+    OFSDP_CASE(ChainOp::kExp, "std::exp(" + a + ")");
+    OFSDP_CASE(ChainOp::kLog, "std::log(" + a + ")");
+    OFSDP_CASE(ChainOp::kSqrt, "std::sqrt(" + a + ")");
+    OFSDP_CASE(ChainOp::kReciprocal, "1.0f / " + a);
+    OFSDP_CASE(ChainOp::kErf, "std::erf(" + a + ")");
+    OFSDP_CASE(ChainOp::kSoftplus, "softplus_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kGelu, "gelu_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kGeluTanh, "gelu_tanh_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kReluGrad, "relu_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kSigmoidGrad, "sigmoid_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kTanhGrad, "tanh_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kErfGrad, "erf_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kSoftplusGrad, "softplus_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kGeluGrad, a + " * gelu_slope(" + b + ")");
+    OFSDP_CASE(ChainOp::kGeluTanhGrad, a + " * gelu_tanh_slope(" + b + ")");
     case ChainOp::kNumber:
       break;
   }
