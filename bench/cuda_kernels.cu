@@ -21,7 +21,7 @@
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/softmax.h"
 #include "kernels/cuda/pointwise/pointwise.h"
-#include "kernels/cuda/random/dropout.h"
+#include "kernels/cuda/random/random.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
 #include "kernels/cuda/training/optimizers.h"
@@ -29,7 +29,7 @@
 namespace {
 
 using namespace ofsdp;
-using namespace ofsdp::cuda;
+using namespace ofsdp::kernels::cuda;
 
 constexpr DType kHalf = DType::kBFloat16;
 constexpr DType kFull = DType::kFloat32;

@@ -207,6 +207,7 @@ struct PlanReportOptions {
   std::string topology;          // empty: this machine
   std::string html;              // empty: none
   bool operations = false;       // the lowered programs instead of the report
+  bool explain = false;          // print the implementation of each node
 };
 
 struct Options {

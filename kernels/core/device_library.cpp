@@ -1,21 +1,18 @@
-// Where the CUDA library is looked for, and whether it may be used.
+// Finds the CUDA library and checks that it belongs to this program.
 #include <dlfcn.h>
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/core/device_build.h"
 
 namespace ofsdp::kernels {
 namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
-
-struct Library {
-  void* handle = nullptr;
-  const ofsdp_device_table* table = nullptr;
-};
 
 // OFSDP_CUDA_LIBRARY alone where it is set; else beside the program and in ../lib.
 std::vector<std::filesystem::path> candidates() {
@@ -27,25 +24,18 @@ std::vector<std::filesystem::path> candidates() {
   return {folder / kLibrary, folder.parent_path() / "lib" / kLibrary};
 }
 
-Result<Library> load(const std::filesystem::path& path) {
-  Library library;
-  library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library.handle == nullptr) return input_error("{}", dlerror());
-  const auto entry =
-      reinterpret_cast<ofsdp_device_entry>(dlsym(library.handle, OFSDP_DEVICE_ENTRY));
-  if (entry == nullptr) return input_error("{}: no function {}", path.string(), OFSDP_DEVICE_ENTRY);
-  library.table = entry(OFSDP_DEVICE_VERSION);
-  if (library.table == nullptr || library.table->version != OFSDP_DEVICE_VERSION ||
-      library.table->size < sizeof(ofsdp_device_table)) {
-    return input_error("{}: expected device interface {} of {} bytes, found version {} of {}",
-                       path.string(), OFSDP_DEVICE_VERSION, sizeof(ofsdp_device_table),
-                       library.table == nullptr ? 0 : library.table->version,
-                       library.table == nullptr ? 0 : library.table->size);
-  }
-  return library;
+// The library stays mapped: threads and exit handlers of the driver may still be in it at the end.
+Result<const DeviceLibrary*> load(const std::filesystem::path& path) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return input_error("{}", dlerror());
+  const auto* library = static_cast<const DeviceLibrary*>(dlsym(handle, "ofsdp_device_library"));
+  const std::string_view build = library == nullptr ? "none" : library->build;
+  if (build == kDeviceBuild) return library;
+  return fault("{}: expected a library of this program's build {}, found {}", path.string(),
+               kDeviceBuild, build);
 }
 
-Result<Library> find_library() {
+Result<const DeviceLibrary*> find_library() {
   std::string tried;
   for (const auto& path : candidates()) {
     std::error_code error;
@@ -55,28 +45,22 @@ Result<Library> find_library() {
   return input_error("no {} (looked for {})", kLibrary, tried);
 }
 
-Result<int> devices_of(const Library& library) {
-  std::array<char, 512> why{};
-  const int count = library.table->probe(why.data(), why.size());
-  if (count > 0) return count;
-  return input_error("{}", why.data());
-}
-
 }  // namespace
 
 Result<int> count_devices() {
-  OFSDP_ASSIGN_OR_RETURN(const Library library, find_library());
-  return devices_of(library);
+  OFSDP_ASSIGN_OR_RETURN(const DeviceLibrary* const library, find_library());
+  return library->count();
 }
 
 Result<std::unique_ptr<Device>> find_device(int ordinal) {
-  OFSDP_ASSIGN_OR_RETURN(const Library library, find_library());
-  OFSDP_ASSIGN_OR_RETURN(const int count, devices_of(library));
+  OFSDP_ASSIGN_OR_RETURN(const DeviceLibrary* const library, find_library());
+  OFSDP_ASSIGN_OR_RETURN(const int count, library->count());
   if (ordinal >= count) {
     return input_error("--device cuda: rank {} of this host has no GPU of its own, found {}",
                        ordinal, count);
   }
-  return Device::open(*library.table, ordinal, library.handle);
+  OFSDP_ASSIGN_OR_RETURN(auto device, library->open(ordinal));
+  return with_streams(std::move(device));
 }
 
 }  // namespace ofsdp::kernels

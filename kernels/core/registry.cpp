@@ -21,9 +21,15 @@ const OpDef& Registry::get(const std::string& full_name) const {
   return *op;
 }
 
-Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem) {
+Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem,
+                                              KernelChoice* choice) {
   for (const Implementation& implementation : op.cpu) {
-    if (implementation.accepts(problem)) return implementation.create(problem);
+    const Acceptance acceptance = implementation.accepts(problem);
+    if (acceptance) {
+      if (choice != nullptr) choice->taken = implementation.name;
+      return implementation.create(problem);
+    }
+    if (choice != nullptr) choice->refused.push_back({implementation.name, acceptance.reason()});
   }
   std::string inputs;
   for (const TensorDesc& desc : problem.inputs)

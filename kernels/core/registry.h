@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/core/kernel_choice.h"
 #include "kernels/core/op_def.h"
 
 namespace ofsdp::kernels {
@@ -26,6 +27,8 @@ class Registry {
 Registry make_registry();  // every operator of kernels/ops
 
 // The best implementation that accepts the problem, made; or which operator refused which problem.
-Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem);
+// `choice`, unless null, says which implementation it is and why others before it were not taken.
+Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem,
+                                              KernelChoice* choice = nullptr);
 
 }  // namespace ofsdp::kernels

@@ -24,7 +24,7 @@ constexpr std::array<CommandEntry, 8> kCommands = {{
      "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
      "                                      (--json, --html FILE; for ranks that are not here:\n"
      "                                      --world N, --topology FILE; --operations: what\n"
-     "                                      rank 0 runs, line by line)\n"},
+     "                                      rank 0 runs, line by line; --explain: kernels)\n"},
     {Command::kEval, "MODEL.onnx",
      "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"},
     {Command::kExport, "CKPT_DIR",

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "fsdp/comm/rank_sum.h"
-#include "kernels/core/device_table.h"
+#include "kernels/core/device_values.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::runtime {

@@ -2,53 +2,24 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <map>
-#include <string_view>
 
 namespace ofsdp::runtime {
 namespace {
 
-// Handles that nobody looks into.
-template <typename T>
-T* handle() {
-  static char there;
-  return reinterpret_cast<T*>(&there);
-}
-
-ofsdp_kernel* make_kernel(ofsdp_device*, const ofsdp_problem* problem, size_t* workspace) {
-  *workspace = 0;
-  const std::string_view op = problem->op;
-  const bool joined = op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics";
-  return joined ? nullptr : handle<ofsdp_kernel>();
-}
-
-ofsdp_device_table make_table() {
-  ofsdp_device_table table{};
-  table.version = OFSDP_DEVICE_VERSION;
-  table.size = sizeof(table);
-  table.missing = [](char* text, size_t) { text[0] = 0; };
-  table.open = [](int32_t, char*, size_t) { return handle<ofsdp_device>(); };
-  table.close = [](ofsdp_device*) {};
-  table.describe = [](ofsdp_device*, char* text, size_t bytes) {
-    std::snprintf(text, bytes, "a GPU that is not here");
-  };
-  table.error = [](ofsdp_device*) { return "it only plans"; };
-  table.make_stream = [](ofsdp_device*, int32_t) { return handle<ofsdp_stream>(); };
-  table.drop_stream = [](ofsdp_device*, ofsdp_stream*) {};
-  table.native_stream = [](ofsdp_device*, ofsdp_stream*) -> void* {
-    return handle<ofsdp_stream>();
-  };
-  table.allow = [](ofsdp_device*, uint32_t) { return 0; };
-  table.make_kernel = make_kernel;
-  table.drop_kernel = [](ofsdp_device*, ofsdp_kernel*) {};
-  return table;
-}
-
-const ofsdp_device_table& planning_table() {
-  static const ofsdp_device_table table = make_table();
-  return table;
-}
+class PlanningDevice final : public Device {
+ public:
+  std::string description() const override { return "a GPU that is not here"; }
+  // Handles that nobody looks into.
+  Result<ofsdp_stream*> make_stream(bool) override { return reinterpret_cast<ofsdp_stream*>(this); }
+  void* native_stream(ofsdp_stream* stream) override { return stream; }
+  Status allow(uint32_t) override { return {}; }
+  std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem&,
+                                      KernelChoice*) override {
+    if (op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics") return nullptr;
+    return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); });
+  }
+};
 
 // A request that only the CPU path fulfils so far; empty: none.
 std::string only_on_cpu(const Options& options) {
@@ -78,16 +49,12 @@ std::string missing_line(const Device& device) {
 
 // Whether the ranks can be joined; `engine` is by what. Empty: they can.
 std::string not_joined(const Device& device, int sharing, std::string& engine) {
-  std::array<char, 512> text{};
-  const bool can = device.table().can_join(device.handle(), sharing, text.data(), text.size()) != 0;
-  if (can) engine = text.data();
-  return can ? "" : text.data();
+  const Status joined = device.can_join(sharing, engine);
+  return joined.ok() ? "" : joined.message();
 }
 
 // As a double holds it.
-double identity_of(const Device& device) {
-  return static_cast<double>(device.table().identity(device.handle()) >> 12);
-}
+double identity_of(const Device& device) { return static_cast<double>(device.identity() >> 12); }
 
 class Chooser {
  public:
@@ -102,6 +69,8 @@ class Chooser {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
     const std::string why = only_on_cpu(options_);
+    const bool unusable = !devices.ok() && devices.error().kind() == ErrorKind::kFault;
+    if (unusable) return Status(ErrorKind::kFault, devices.error().message());
     if (!devices.ok() && !(plans && must_)) return none(devices.error().message());
     if (!why.empty()) return none(why);
     if (!devices.ok()) return only_planned(devices.error().message());
@@ -169,7 +138,7 @@ class Chooser {
   // For whoever plans on a host without a GPU.
   static Result<ChosenDevice> only_planned(const std::string& why) {
     ChosenDevice chosen;
-    OFSDP_ASSIGN_OR_RETURN(chosen.device, Device::open(planning_table(), 0));
+    OFSDP_ASSIGN_OR_RETURN(chosen.device, with_streams(std::make_unique<PlanningDevice>()));
     chosen.notice = format_text("device: {}: {}", chosen.device->description(), why);
     return chosen;
   }
@@ -191,7 +160,9 @@ class Chooser {
 
 }  // namespace
 
-bool only_plans(const Device& device) { return &device.table() == &planning_table(); }
+bool only_plans(const Device& device) {
+  return dynamic_cast<const PlanningDevice*>(&device) != nullptr;
+}
 
 Result<ChosenDevice> choose_device(const Options& options, Communicator& communicator) {
   if (options.launch.device == DeviceChoice::kCpu) return ChosenDevice{};

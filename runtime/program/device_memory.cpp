@@ -84,16 +84,15 @@ std::array<DeviceRankMemory::Pair, 3> DeviceRankMemory::pairs(const RankMemory& 
 }
 
 Status DeviceRankMemory::move(std::byte* dst, const std::byte* src, size_t bytes, bool up) {
-  const ofsdp_device_table& table = device_->table();
   std::byte* const bounce = pinned_.data() + bounce_;
   for (size_t done = 0; done < bytes; done += kBounceBytes) {
     const size_t piece = std::min(kBounceBytes, bytes - done);
     if (up) std::memcpy(bounce, src + done, piece);
     const auto copy = [&](void* to, const void* from) {
-      return device_->call("a copy", table.copy, device_->upload(), to, from, piece);
+      return device_->call("a copy", &Device::copy, device_->upload(), to, from, piece);
     };
     OFSDP_RETURN_IF_ERROR(up ? copy(dst + done, bounce) : copy(bounce, src + done));
-    OFSDP_RETURN_IF_ERROR(device_->call("a copy", table.synchronize));
+    OFSDP_RETURN_IF_ERROR(device_->call("a copy", &Device::synchronize));
     if (!up) std::memcpy(dst + done, bounce, piece);
   }
   return {};
@@ -108,7 +107,7 @@ Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes) {
 }
 
 Status DeviceRankMemory::download(const RankMemory& images, size_t shared_bytes, bool kept_alone) {
-  OFSDP_RETURN_IF_ERROR(device_->call("the device", device_->table().synchronize));
+  OFSDP_RETURN_IF_ERROR(device_->call("the device", &Device::synchronize));
   for (const Pair& pair : pairs(images, shared_bytes)) {
     OFSDP_RETURN_IF_ERROR(move(pair.host, pair.device, pair.bytes, false));
     if (kept_alone) break;  // the first

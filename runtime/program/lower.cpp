@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device_values.h"
 
 namespace ofsdp::runtime {
 namespace {

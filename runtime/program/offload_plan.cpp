@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device_values.h"
 #include "runtime/program/placement.h"
 
 namespace ofsdp::runtime {

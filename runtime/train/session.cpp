@@ -7,6 +7,7 @@
 #include "runtime/plan/agreement.h"
 #include "runtime/plan/device_choice.h"
 #include "runtime/plan/predict/plan_choice.h"
+#include "runtime/report/explain.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/state/resume.h"
 #include "runtime/state/trained_writer.h"
@@ -160,6 +161,7 @@ class Session {
     }
     print_plan(setup, plan);
     std::fputs(("\n" + text(report)).c_str(), stdout);
+    if (options_.report.explain) std::fputs(("\n" + explain(plan)).c_str(), stdout);
     return {};
   }
 

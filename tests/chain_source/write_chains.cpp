@@ -15,7 +15,7 @@ constexpr char kHead[] = R"cuda(#include <bit>
 
 #define OFSDP_KERNEL __global__ void
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 inline float float_of_bits(unsigned bits) { return std::bit_cast<float>(bits); }
 )cuda";
 

@@ -10,7 +10,7 @@
 #include "kernels/cuda/device/libraries.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr const char* kH200 =
@@ -171,4 +171,4 @@ TEST_F(CudnnPlans, WhatDoesNotFitTogetherIsDeclined) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -1,7 +1,7 @@
-// A device in host memory, behind the same C table as the CUDA library, that counts and checks its
+// A device in host memory, behind the same interface (kernels/core/device.h) as the CUDA library, that counts and checks its
 // calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY naming it, the real program runs
 // its whole device path, and must give the CPU path's bits. emulated/ makes a second one of it, whose
-// operators are those of kernels/cuda/library on the CUDA of tests/emulator.
+// operators are those of kernels/cuda on the CUDA of tests/emulator.
 //
 // It is as lazy as a device may be: what is put on a stream waits until the host awaits something,
 // and then runs in an order that is drawn from a seed among all that streams and events allow. A
@@ -36,7 +36,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
 #include "tests/device/native_stream.h"
@@ -45,6 +45,7 @@
 namespace ofsdp::counting {
 
 class GraphRun;
+class CountingDevice;
 
 std::vector<OptimizerDef> optimizers();  // the CPU's, and "assign"
 
@@ -66,7 +67,7 @@ class GraphRun {
   explicit GraphRun(const ofsdp_device_graph& graph);
   bool able() const;
   bool over() const { return left_ == 0; }
-  Status run_one(ofsdp_device& device);
+  Status run_one(CountingDevice& device);
 
  private:
   struct Line {
@@ -86,7 +87,7 @@ struct NativeStream : ofsdp_native_stream {
   NativeStream();
   static void enqueue(ofsdp_native_stream* native, void (*function)(void*), const void* arguments,
                       size_t bytes);
-  ofsdp_device* device = nullptr;
+  CountingDevice* device = nullptr;
   ofsdp_stream* stream = nullptr;
 };
 
@@ -119,38 +120,115 @@ struct ofsdp_device_graph {
   std::map<ofsdp_stream*, std::deque<ofsdp::counting::Operation>> streams;
 };
 
-struct ofsdp_kernel {
-  std::unique_ptr<ofsdp::Kernel> kernel;
-  ofsdp::Problem problem;
-  std::string op;
-};
-
 struct ofsdp_device_optimizer {
   const ofsdp::OptimizerDef* definition;
   ofsdp::OptimizerSettings settings;
 };
 
-struct ofsdp_device {
+namespace ofsdp::counting {
+
+struct Collective;
+struct GivenParts;
+
+class CountingDevice final : public Device {
+ public:
+  CountingDevice();
+  ~CountingDevice() override;
+
+  std::string description() const override { return "a device that counts, in host memory"; }
+
+  Result<void*> allocate(DevicePlace place, size_t bytes) override;
+  void release(DevicePlace place, void* data) override;
+
+  Result<ofsdp_stream*> make_stream(bool urgent) override;
+  void drop_stream(ofsdp_stream* stream) override;
+  void* native_stream(ofsdp_stream* stream) override;
+  Result<ofsdp_event*> make_event(bool timed) override;
+  void drop_event(ofsdp_event* event) override;
+  Status record(ofsdp_event* event, ofsdp_stream* stream) override;
+  Status signal(ofsdp_event* event, ofsdp_stream* stream) override;
+  Status wait(ofsdp_stream* stream, ofsdp_event* event) override;
+  Status await(ofsdp_event* event) override;
+  Result<bool> reached(ofsdp_event* event) override;
+  Status synchronize() override;
+  Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes) override;
+  Status clear(ofsdp_stream* stream, void* dst, size_t bytes) override;
+  Status mark(ofsdp_stream* stream, int64_t* pinned, int64_t value) override;
+  Status capture_begin(ofsdp_stream* stream) override;
+  Result<ofsdp_device_graph*> capture_end(ofsdp_stream* stream) override;
+  Status launch(ofsdp_device_graph* graph, ofsdp_stream* stream) override;
+  void drop_graph(ofsdp_device_graph* graph) override;
+
+  Status allow(uint32_t what) override;
+  std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
+                                      KernelChoice* choice) override;
+
+  Status begin(ofsdp_stream* stream, ofsdp_run_state* s, const ofsdp_step_numbers* n, bool update,
+               bool scales) override;
+  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* s, const float* loss,
+                   bool stops) override;
+  Status convert(ofsdp_stream* stream, const void* src, int32_t from, void* dst, int32_t to,
+                 int64_t n) override;
+  Status add(ofsdp_stream* stream, const void* src, int32_t from, float* dst, int64_t n) override;
+  Status round(ofsdp_stream* stream, float* values, int32_t to, int64_t count) override;
+  Status reduce(ofsdp_stream* stream, const ofsdp_reduce* given) override;
+  Status clip(ofsdp_stream* stream, ofsdp_run_state* s, double most, bool scales) override;
+  ofsdp_device_optimizer* make_optimizer(const char* name,
+                                         const ofsdp_optimizer_settings& settings) override;
+  void drop_optimizer(ofsdp_device_optimizer* optimizer) override { delete optimizer; }
+  Status update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                const ofsdp_device_update* given) override;
+  Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                     const ofsdp_parameter_parts* p) override;
+  Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                   const ofsdp_parameter_parts* p) override;
+  Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
+                           ofsdp_exact_sum* sum) override;
+  Status take_exact_sum(ofsdp_stream* stream, ofsdp_exact_sum* sum, double* limbs) override;
+  Status exact_norm(ofsdp_stream* stream, const double* limbs, ofsdp_run_state* state) override;
+
+  uint64_t identity() const override;
+  Status can_join(int sharing, std::string& engine) const override;
+  Status make_group_key(void* key) override;
+  Result<ofsdp_group*> join_group(const void* key, int place, int count,
+                                  const ofsdp_patience& patience) override;
+  Result<ofsdp_group*> split_group(ofsdp_group* from, int color, int place) override;
+  void leave_group(ofsdp_group* group) override;
+  void abort_group(ofsdp_group* group) override;
+  Status check_group(ofsdp_group*) override { return {}; }
+  Status make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) override;
+  Status all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                    size_t bytes) override;
+  Status reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                        int32_t dtype, int64_t count) override;
+  Status all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                    int32_t dtype, int64_t count, int32_t reduction) override;
+  Status exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                        const size_t* offsets, int places, void* dst, size_t bytes) override;
+
+  Status elapsed(ofsdp_event* first, ofsdp_event* then, double* microseconds) override;
+
   // Puts work on a stream, or into the graph that is captured from it.
-  int32_t put(ofsdp_stream* stream, std::function<ofsdp::Status()> work);
-  int32_t push(ofsdp_stream* stream, ofsdp::counting::Operation operation);
-  int32_t violation(const std::string& text);
-  // Whether [data, data + bytes) is in an allocation; `where` is for the message.
+  Status put(ofsdp_stream* stream, std::function<Status()> work);
+  Status push(ofsdp_stream* stream, Operation operation);
+  Status violation(const std::string& text);
+  // Whether [data, data + bytes) is in an allocation; `where` is for the message of `refused`.
   bool holds(const void* data, size_t bytes, bool pinned_too, const char* where);
+  Status refused() const { return fault("{}", error); }  // the last violation
   bool pinned(const void* data) const;
   bool capturing() const { return !captures.empty(); }
 
   // Runs what may run until `reached`. With other ranks it may have to wait for them; unless it
   // `waits` it then comes back.
-  ofsdp::Status run_until(const std::function<bool()>& reached, bool waits = true);
-  ofsdp::Status run_some(ofsdp_stream& stream);
-  ofsdp::Status run_one(ofsdp::counting::Operation& operation);
+  Status run_until(const std::function<bool()>& reached, bool waits = true);
+  Status run_some(ofsdp_stream& stream);
+  Status run_one(Operation& operation);
   void protect(bool open);
   void serve();  // other ranks, until stop_serving
   void stop_serving();
   size_t draw(size_t below);
 
-  // Held by whoever calls the table, and by the thread that serves other ranks.
+  // Held by whoever calls the device, and by the thread that serves other ranks.
   std::mutex mutex;
   std::vector<ofsdp_group*> groups;
   std::thread server;
@@ -160,41 +238,30 @@ struct ofsdp_device {
   uint64_t clock = 0;  // operations run so far: a microsecond each
 
   std::string error;
-  ofsdp::Status fault;  // of work that failed: what every later await says
+  Status failure;  // of work that failed: what every later await says
   std::map<std::string, long> counts;
   std::vector<std::string> violations;
-  std::map<const std::byte*, ofsdp::counting::Allocation> allocations;
+  std::map<const std::byte*, Allocation> allocations;
   std::vector<ofsdp_stream*> streams;
   std::set<ofsdp_device_graph*> captures;
   uint64_t random = 1;
-  ofsdp::Registry registry = ofsdp::make_registry();
-  std::vector<ofsdp::OptimizerDef> optimizers = ofsdp::counting::optimizers();
+  Registry registry = make_registry();
+  std::vector<OptimizerDef> optimizers = counting::optimizers();
+
+ private:
+  Status wait_for_all();
+  Status collective(ofsdp_stream* stream, ofsdp_group* group, Collective c);
+  Result<ofsdp_group*> open_group(const std::string& name, int place, int count,
+                                  const ofsdp_patience& patience);
+  Status put_parts(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                   const ofsdp_parameter_parts* p, void (*work)(const GivenParts&));
 };
 
-namespace ofsdp::counting {
-
-void add_order(ofsdp_device_table& table);
-void add_work(ofsdp_device_table& table);
-void add_norms(ofsdp_device_table& table);
-void add_clock(ofsdp_device_table& table);
 // [Note: the norm's blocks] of runtime/engine/optimizer_step.h: sixteen sums in turn, added in order.
 double squares(const float* values, int64_t count);
-void add_groups(ofsdp_device_table& table);
-void add_exact(ofsdp_device_table& table);
-
-// A function of the table, called with the device locked.
-template <auto F>
-struct Locked;
-template <typename R, typename... Args, R (*F)(ofsdp_device*, Args...)>
-struct Locked<F> {
-  static R call(ofsdp_device* device, Args... args) {
-    const std::lock_guard lock(device->mutex);
-    return F(device, args...);
-  }
-};
 
 // Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).
-std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
-                                      const Problem& problem);
+std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
+                                      const Problem& problem, KernelChoice* choice);
 
 }  // namespace ofsdp::counting

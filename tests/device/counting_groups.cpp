@@ -58,7 +58,7 @@ bool ofsdp_group::wanted() const {
 }
 
 // As far as other ranks need this one to be.
-void ofsdp_device::serve() {
+void ofsdp::counting::CountingDevice::serve() {
   constexpr std::chrono::microseconds kPause{200};
   const auto is_wanted = [this] {
     return std::ranges::any_of(groups, [](const ofsdp_group* g) { return g->wanted(); });
@@ -72,7 +72,7 @@ void ofsdp_device::serve() {
   }
 }
 
-void ofsdp_device::stop_serving() {
+void ofsdp::counting::CountingDevice::stop_serving() {
   {
     const std::lock_guard lock(mutex);
     closing = true;
@@ -110,7 +110,7 @@ size_t bytes_given(const Collective& c, int ranks) {
   return static_cast<size_t>(c.count) * width(c) * parts;
 }
 
-Status begin(ofsdp_group* group, const Collective& c) {
+Status give(ofsdp_group* group, const Collective& c) {
   if (group->aborted) return fault("the group was aborted");
   const uint64_t number = group->mine().begun + 1;
   std::byte* const given = group->given(group->place, number);
@@ -166,89 +166,18 @@ void take(const ofsdp_group& group, const Collective& c, uint64_t number) {
   }
 }
 
-Status end(ofsdp_device* device, ofsdp_group* group, const Collective& c) {
+Status end(CountingDevice* device, ofsdp_group* group, const Collective& c) {
   if (group->aborted) return fault("the group was aborted");
   const uint64_t number = group->mine().begun;
   for (int p = 0; p < group->count; ++p) {
     if (group->shared->places[p].signature[number % 2] == c.signature()) continue;
-    device->violation(format_text("collective {}: places {} and {} differ in what they call",
-                                  number, group->place, p));
+    (void)device->violation(format_text("collective {}: places {} and {} differ in what they call",
+                                        number, group->place, p));
     return fault("ranks call different collectives");
   }
   take(*group, c, number);
   group->mine().ended = number;
   return {};
-}
-
-int32_t collective(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, Collective c) {
-  const bool parts = c.kind == Collective::Kind::kParts;
-  const bool sums = c.kind != Collective::Kind::kGather && !parts;
-  const size_t gets =
-      static_cast<size_t>(c.count) * width(c) * (sums ? 1 : static_cast<size_t>(group->count));
-  for (const size_t offset : c.offsets) {
-    const auto bytes = static_cast<size_t>(c.count);
-    if (!device->holds(c.src + offset, bytes, false, "a collective's part")) return 1;
-  }
-  if (!device->holds(c.src, parts ? 0 : bytes_given(c, group->count), false,
-                     "a collective's source") ||
-      !device->holds(c.dst, gets, false, "a collective's destination")) {
-    return 1;
-  }
-  if (bytes_given(c, group->count) > kMostGiven) return device->violation("too much is given");
-  c.captured = stream->capture != nullptr;
-  ++device->counts[c.captured ? "captured_collectives" : "collectives"];
-  using Kind = Operation::Kind;
-  device->push(stream, {Kind::kWork, [=] { return begin(group, c); }, nullptr, 0,
-                        [=] { return group->may_begin(); }, nullptr});
-  return device->push(stream, {Kind::kWork, [=] { return end(device, group, c); }, nullptr, 0,
-                               [=] { return group->may_end(); }, nullptr});
-}
-
-int32_t all_gather(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, const void* src,
-                   void* dst, size_t bytes) {
-  return collective(device, stream, group,
-                    {Collective::Kind::kGather, static_cast<const std::byte*>(src),
-                     static_cast<std::byte*>(dst), DType::kUndefined, static_cast<int64_t>(bytes)});
-}
-
-int32_t reduce_scatter(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group,
-                       const void* src, void* dst, int32_t dtype, int64_t count) {
-  return collective(device, stream, group,
-                    {Collective::Kind::kScatter, static_cast<const std::byte*>(src),
-                     static_cast<std::byte*>(dst), static_cast<DType>(dtype), count});
-}
-
-int32_t all_reduce(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group, const void* src,
-                   void* dst, int32_t dtype, int64_t count, int32_t reduction) {
-  const bool largest = reduction == OFSDP_LARGEST;
-  if (largest != (static_cast<DType>(dtype) == DType::kInt32)) {
-    return device->violation("an all-reduce that nothing needs");
-  }
-  return collective(device, stream, group,
-                    {largest ? Collective::Kind::kLargest : Collective::Kind::kSum,
-                     static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
-                     static_cast<DType>(dtype), count});
-}
-
-int32_t exchange_parts(ofsdp_device* device, ofsdp_stream* stream, ofsdp_group* group,
-                       const void* src, const size_t* offsets, int32_t places, void* dst,
-                       size_t bytes) {
-  if (places != group->count) return device->violation("parts for other places than a group has");
-  return collective(
-      device, stream, group,
-      {Collective::Kind::kParts, static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
-       DType::kUndefined, static_cast<int64_t>(bytes), std::vector(offsets, offsets + places)});
-}
-
-int32_t mark(ofsdp_device* device, ofsdp_stream* stream, int64_t* pinned, int64_t value) {
-  if (!device->holds(pinned, sizeof(value), true, "a mark")) return 1;
-  ++device->counts["marks"];
-  return device->push(stream, {Operation::Kind::kWork,
-                               [=] {
-                                 *pinned = value;
-                                 return Status{};
-                               },
-                               nullptr, 0, nullptr, nullptr});
 }
 
 // Until `met`, as long as the patience lasts.
@@ -260,79 +189,154 @@ bool wait_for(const ofsdp_patience& patience, const std::function<bool()>& met) 
   return true;
 }
 
-// Place 0 makes the file; once all have it, it needs no name.
-ofsdp_group* open_group(ofsdp_device* device, const std::string& name, int place, int count,
-                        const ofsdp_patience& patience) {
-  if (count > kMostPlaces) {
-    device->error = "too many ranks";
-    return nullptr;
+}  // namespace
+
+Status CountingDevice::collective(ofsdp_stream* stream, ofsdp_group* group, Collective c) {
+  const bool parts = c.kind == Collective::Kind::kParts;
+  const bool sums = c.kind != Collective::Kind::kGather && !parts;
+  const size_t gets =
+      static_cast<size_t>(c.count) * width(c) * (sums ? 1 : static_cast<size_t>(group->count));
+  for (const size_t offset : c.offsets) {
+    const auto bytes = static_cast<size_t>(c.count);
+    if (!holds(c.src + offset, bytes, false, "a collective's part")) return refused();
   }
+  if (!holds(c.src, parts ? 0 : bytes_given(c, group->count), false, "a collective's source") ||
+      !holds(c.dst, gets, false, "a collective's destination")) {
+    return refused();
+  }
+  if (bytes_given(c, group->count) > kMostGiven) return violation("too much is given");
+  c.captured = stream->capture != nullptr;
+  ++counts[c.captured ? "captured_collectives" : "collectives"];
+  using Kind = Operation::Kind;
+  (void)push(stream, {Kind::kWork, [=] { return give(group, c); }, nullptr, 0,
+                      [=] { return group->may_begin(); }, nullptr});
+  return push(stream, {Kind::kWork, [=, this] { return end(this, group, c); }, nullptr, 0,
+                       [=] { return group->may_end(); }, nullptr});
+}
+
+Status CountingDevice::all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                  void* dst, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  return collective(stream, group,
+                    {Collective::Kind::kGather, static_cast<const std::byte*>(src),
+                     static_cast<std::byte*>(dst), DType::kUndefined, static_cast<int64_t>(bytes)});
+}
+
+Status CountingDevice::reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                      void* dst, int32_t dtype, int64_t count) {
+  const std::lock_guard lock(mutex);
+  return collective(stream, group,
+                    {Collective::Kind::kScatter, static_cast<const std::byte*>(src),
+                     static_cast<std::byte*>(dst), static_cast<DType>(dtype), count});
+}
+
+Status CountingDevice::all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                  void* dst, int32_t dtype, int64_t count, int32_t reduction) {
+  const std::lock_guard lock(mutex);
+  const bool largest = reduction == OFSDP_LARGEST;
+  if (largest != (static_cast<DType>(dtype) == DType::kInt32)) {
+    return violation("an all-reduce that nothing needs");
+  }
+  return collective(stream, group,
+                    {largest ? Collective::Kind::kLargest : Collective::Kind::kSum,
+                     static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
+                     static_cast<DType>(dtype), count});
+}
+
+Status CountingDevice::exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                      const size_t* offsets, int places, void* dst, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  if (places != group->count) return violation("parts for other places than a group has");
+  return collective(
+      stream, group,
+      {Collective::Kind::kParts, static_cast<const std::byte*>(src), static_cast<std::byte*>(dst),
+       DType::kUndefined, static_cast<int64_t>(bytes), std::vector(offsets, offsets + places)});
+}
+
+Status CountingDevice::mark(ofsdp_stream* stream, int64_t* pinned, int64_t value) {
+  const std::lock_guard lock(mutex);
+  if (!holds(pinned, sizeof(value), true, "a mark")) return refused();
+  ++counts["marks"];
+  return push(stream, {Operation::Kind::kWork,
+                       [=] {
+                         *pinned = value;
+                         return Status{};
+                       },
+                       nullptr, 0, nullptr, nullptr});
+}
+
+// Place 0 makes the file; once all have it, it needs no name.
+Result<ofsdp_group*> CountingDevice::open_group(const std::string& name, int at, int count,
+                                                const ofsdp_patience& patience) {
+  if (count > kMostPlaces) return fault("too many ranks");
   int fd = -1;
   const auto open = [&] {
-    const int flags = place == 0 ? O_CREAT | O_EXCL | O_RDWR : O_RDWR;
+    const int flags = at == 0 ? O_CREAT | O_EXCL | O_RDWR : O_RDWR;
     fd = shm_open(name.c_str(), flags, 0600);
     if (fd < 0) return false;
-    if (place == 0) return ftruncate(fd, static_cast<off_t>(group_bytes(count))) == 0;
+    if (at == 0) return ftruncate(fd, static_cast<off_t>(group_bytes(count))) == 0;
     const bool whole = lseek(fd, 0, SEEK_END) == static_cast<off_t>(group_bytes(count));
     if (!whole) ::close(fd);
     return whole;
   };
-  device->error = "gave up waiting for a group's first rank";
-  if (!wait_for(patience, open)) return nullptr;
+  if (!wait_for(patience, open)) return fault("gave up waiting for a group's first rank");
   void* data = mmap(nullptr, group_bytes(count), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
-  if (data == MAP_FAILED) return nullptr;
+  if (data == MAP_FAILED) return fault("no memory for a group");
   auto* group = new ofsdp_group;
   group->name = name;
   group->shared = static_cast<SharedGroup*>(data);
-  group->place = place;
+  group->place = at;
   group->count = count;
   group->patience = patience;
   ++group->shared->joined;
   const bool met = wait_for(patience, [&] { return group->shared->joined == count; });
-  if (place == 0) shm_unlink(name.c_str());
-  device->groups.push_back(group);
-  device->error = "gave up waiting for the ranks of a group";
-  if (!met) group->aborted = group->left = true;
-  return met ? group : nullptr;
+  if (at == 0) shm_unlink(name.c_str());
+  groups.push_back(group);
+  if (met) return group;
+  group->aborted = group->left = true;
+  return fault("gave up waiting for the ranks of a group");
 }
 
-uint64_t identity(ofsdp_device*) {
+uint64_t CountingDevice::identity() const {
   return variable("COUNTING_DEVICE_SHARED")[0] != 0 ? 1u << 12
                                                     : static_cast<uint64_t>(getpid()) << 12;
 }
 
-int32_t can_join(ofsdp_device*, int32_t sharing, char* text, size_t bytes) {
+Status CountingDevice::can_join(int sharing, std::string& engine) const {
   const char* why = variable(sharing > 1 ? "COUNTING_DEVICE_SHARED" : "COUNTING_DEVICE_ALONE");
-  std::snprintf(text, bytes, "%s", why[0] != 0 ? why : "ranks in shared memory");
-  return why[0] != 0 ? 0 : 1;
+  if (why[0] != 0) return fault("{}", why);
+  engine = "ranks in shared memory";
+  return {};
 }
 
-int32_t make_group_key(ofsdp_device*, void* key) {
+Status CountingDevice::make_group_key(void* key) {
   std::snprintf(static_cast<char*>(key), OFSDP_GROUP_KEY_BYTES, "/ofsdp-counting-%d", getpid());
-  return 0;
+  return {};
 }
 
-ofsdp_group* join_group(ofsdp_device* device, const void* key, int32_t place, int32_t count,
-                        const ofsdp_patience* patience) {
-  ofsdp_group* group = open_group(device, static_cast<const char*>(key), place, count, *patience);
-  if (group == nullptr) return nullptr;
-  device->place = place;
+Result<ofsdp_group*> CountingDevice::join_group(const void* key, int at, int count,
+                                                const ofsdp_patience& patience) {
+  const std::lock_guard lock(mutex);
+  OFSDP_ASSIGN_OR_RETURN(ofsdp_group* const group,
+                         open_group(static_cast<const char*>(key), at, count, patience));
+  place = at;
   int stuck = -1;
   long number = 0;
   if (std::sscanf(variable("COUNTING_DEVICE_STUCK"), "%d:%ld", &stuck, &number) == 2 &&
       stuck == place) {
     group->stuck_at = static_cast<uint64_t>(number);
   }
-  device->server = std::thread([device] { device->serve(); });
+  server = std::thread([this] { serve(); });
   return group;
 }
 
 // Everybody says its colour, and sees who has the same.
-ofsdp_group* split_group(ofsdp_device* device, ofsdp_group* from, int32_t color, int32_t place) {
+Result<ofsdp_group*> CountingDevice::split_group(ofsdp_group* from, int color, int at) {
+  const std::lock_guard lock(mutex);
   const uint64_t number = ++from->splits;
   from->mine().color = color;
-  from->mine().split_place = place;
+  from->mine().split_place = at;
   from->mine().splits = number;
   auto* const places = from->shared->places;
   const auto said = [&](uint64_t n) {
@@ -340,46 +344,29 @@ ofsdp_group* split_group(ofsdp_device* device, ofsdp_group* from, int32_t color,
       return std::all_of(places, places + from->count, [&](auto& p) { return p.splits >= n; });
     };
   };
-  device->error = "gave up waiting for a split";
-  if (!wait_for(from->patience, said(number))) return nullptr;
+  if (!wait_for(from->patience, said(number))) return fault("gave up waiting for a split");
   const auto count = static_cast<int>(
       std::count_if(places, places + from->count, [&](const auto& p) { return p.color == color; }));
   const std::string name = format_text("{}-{}-{}", from->name, number, color);
   from->mine().splits = ++from->splits;  // so that nobody says another before all have seen
-  if (!wait_for(from->patience, said(from->splits))) return nullptr;
-  return open_group(device, name, place, count, from->patience);
+  if (!wait_for(from->patience, said(from->splits))) return fault("gave up waiting for a split");
+  return open_group(name, at, count, from->patience);
 }
 
-void leave_group(ofsdp_device*, ofsdp_group* group) { group->left = true; }
+void CountingDevice::leave_group(ofsdp_group* group) {
+  const std::lock_guard lock(mutex);
+  group->left = true;
+}
 
-void abort_group(ofsdp_device* device, ofsdp_group* group) {
-  ++device->counts["aborts"];
+void CountingDevice::abort_group(ofsdp_group* group) {
+  const std::lock_guard lock(mutex);
+  ++counts["aborts"];
   group->aborted = true;
 }
 
-int32_t check_group(ofsdp_device*, ofsdp_group*) { return 0; }
-
-int32_t make_known(ofsdp_device* device, ofsdp_group*, void* data, size_t bytes, int32_t) {
-  return device->holds(data, bytes, false, "memory made known") ? 0 : 1;
-}
-
-}  // namespace
-
-void add_groups(ofsdp_device_table& table) {
-  table.identity = Locked<identity>::call;
-  table.can_join = Locked<can_join>::call;
-  table.make_group_key = Locked<make_group_key>::call;
-  table.join_group = Locked<join_group>::call;
-  table.split_group = Locked<split_group>::call;
-  table.leave_group = Locked<leave_group>::call;
-  table.abort_group = Locked<abort_group>::call;
-  table.check_group = Locked<check_group>::call;
-  table.make_known = Locked<make_known>::call;
-  table.all_gather = Locked<all_gather>::call;
-  table.reduce_scatter = Locked<reduce_scatter>::call;
-  table.all_reduce = Locked<all_reduce>::call;
-  table.exchange_parts = Locked<exchange_parts>::call;
-  table.mark = Locked<mark>::call;
+Status CountingDevice::make_known(ofsdp_group*, void* data, size_t bytes, bool) {
+  const std::lock_guard lock(mutex);
+  return holds(data, bytes, false, "memory made known") ? Status{} : refused();
 }
 
 }  // namespace ofsdp::counting

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device.h"
 #include "kernels/core/dtype.h"
 #include "tests/support/namespaces.h"
 

@@ -8,17 +8,17 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
-namespace {
-
 // What the call was given; `parts` may be gone when the work is done.
-struct Given {
+struct GivenParts {
   ofsdp_parameter_parts p;
   std::vector<ofsdp_parameter_part> parts;
   OptimizerDef optimizer;
   OptimizerSettings settings;
 };
 
-bool holds_parts(ofsdp_device* device, const ofsdp_parameter_parts& p) {
+namespace {
+
+bool holds_parts(CountingDevice* device, const ofsdp_parameter_parts& p) {
   int64_t partials = 0;
   for (int64_t i = 0; i < p.num_parts; ++i) {
     const ofsdp_parameter_part& part = p.parts[i];
@@ -40,7 +40,7 @@ bool holds_parts(ofsdp_device* device, const ofsdp_parameter_parts& p) {
 
 // `see(part, parameter, direction, count)` of each block.
 template <typename See>
-void visit(const Given& given, const See& see) {
+void visit(const GivenParts& given, const See& see) {
   const ofsdp_parameter_parts& p = given.p;
   std::array<float, kReduceBlock> direction;
   for (const ofsdp_parameter_part& part : given.parts) {
@@ -59,19 +59,23 @@ void visit(const Given& given, const See& see) {
   }
 }
 
-int32_t put(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-            const ofsdp_parameter_parts* p, void (*work)(const Given&)) {
-  if (!holds_parts(device, *p)) return 1;
-  Given given{*p, {p->parts, p->parts + p->num_parts}, *optimizer->definition, optimizer->settings};
-  return device->put(stream, [given = std::move(given), work] {
+}  // namespace
+
+Status CountingDevice::put_parts(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                                 const ofsdp_parameter_parts* p, void (*work)(const GivenParts&)) {
+  const std::lock_guard lock(mutex);
+  if (!holds_parts(this, *p)) return refused();
+  GivenParts given{
+      *p, {p->parts, p->parts + p->num_parts}, *optimizer->definition, optimizer->settings};
+  return put(stream, [given = std::move(given), work] {
     if (given.p.state->skip == 0 && given.p.state->stop == 0) work(given);
     return Status{};
   });
 }
 
-int32_t add_squares(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                    const ofsdp_parameter_parts* p) {
-  return put(device, stream, optimizer, p, [](const Given& given) {
+Status CountingDevice::add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                                   const ofsdp_parameter_parts* p) {
+  return put_parts(stream, optimizer, p, [](const GivenParts& given) {
     visit(given, [&](const ofsdp_parameter_part& part, const float* param, const float* direction,
                      int64_t count) {
       given.p.squares[2 * part.parameter] += squares(param, count);
@@ -80,9 +84,9 @@ int32_t add_squares(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_opt
   });
 }
 
-int32_t take_step(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                  const ofsdp_parameter_parts* p) {
-  return put(device, stream, optimizer, p, [](const Given& given) {
+Status CountingDevice::take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                                 const ofsdp_parameter_parts* p) {
+  return put_parts(stream, optimizer, p, [](const GivenParts& given) {
     visit(given, [&](const ofsdp_parameter_part& part, float* param, const float* direction,
                      int64_t count) {
       const double* s = given.p.squares + 2 * part.parameter;
@@ -92,13 +96,6 @@ int32_t take_step(ofsdp_device* device, ofsdp_stream* stream, ofsdp_device_optim
       for (int64_t i = 0; i < count; ++i) param[i] -= length * direction[i];
     });
   });
-}
-
-}  // namespace
-
-void add_norms(ofsdp_device_table& table) {
-  table.add_squares = Locked<add_squares>::call;
-  table.take_step = Locked<take_step>::call;
 }
 
 }  // namespace ofsdp::counting

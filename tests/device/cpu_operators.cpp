@@ -4,8 +4,8 @@
 
 namespace ofsdp::counting {
 
-std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
-                                      const Problem& problem) {
+std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
+                                      const Problem& problem, KernelChoice* choice) {
   const size_t dot = op.rfind('.');
   const OpDef* def =
       device.registry.find(dot == std::string::npos ? "" : op.substr(0, dot), op.substr(dot + 1));
@@ -13,7 +13,7 @@ std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& o
   // In 16 bits the parts round between them, and this device gives the bits of the CPU's parts.
   const bool narrow = problem.in(0).dtype != DType::kFloat32;
   if (narrow && op == "ofsdp.GemmEpilogue") return nullptr;
-  auto kernel = create_kernel(*def, problem);
+  auto kernel = create_kernel(*def, problem, choice);
   return kernel.ok() ? *std::move(kernel) : nullptr;
 }
 

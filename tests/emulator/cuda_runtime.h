@@ -87,6 +87,7 @@ T shuffled(T mine, int from) {
 extern uint3 threadIdx, blockIdx;  // of the thread that runs
 extern dim3 blockDim, gridDim;
 
+inline void __threadfence_system() {}
 inline void __syncthreads() { emulator::sync_threads(); }
 inline void __syncwarp(unsigned = 0xffffffffu) { emulator::shuffled(0, emulator::lane()); }
 template <typename T>

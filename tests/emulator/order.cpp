@@ -1,7 +1,7 @@
 #include "cuda_runtime.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 void take_turns_backwards(bool backwards) { emulator::set_backwards(backwards); }
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

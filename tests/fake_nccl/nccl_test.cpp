@@ -9,10 +9,10 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/device/handles.h"
+#include "kernels/cuda/device/groups.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 void use_device(int) {}  // there is none
 
@@ -28,7 +28,6 @@ class NcclTest : public testing::Test {
                              "NCCL_MULTI_RANK_GPU_ENABLE", "OFSDP_NCCL_REGISTER"}) {
       unsetenv(name);
     }
-    add_groups(table_);
     fake_ = dlopen(OFSDP_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
     call("fake_nccl_reset");
   }
@@ -38,24 +37,31 @@ class NcclTest : public testing::Test {
     return reinterpret_cast<const char* (*)()>(dlsym(fake_, "fake_nccl_calls"))();
   }
   std::string can_join(int sharing) {
-    std::array<char, 300> text{};
-    const bool can = table_.can_join(&device_, sharing, text.data(), text.size()) != 0;
-    return (can ? "yes: " : "no: ") + std::string(text.data());
+    std::string engine;
+    const Status status = can_join_ranks(sharing, engine);
+    return status.ok() ? "yes: " + engine : "no: " + status.message();
   }
   // Asked `patience_` times, it gives up.
   ofsdp_group* join(int place = 1, int count = 4) {
     std::array<char, OFSDP_GROUP_KEY_BYTES> key{};
-    table_.make_group_key(&device_, key.data());
+    EXPECT_TRUE(make_group_key(key.data()).ok());
     const ofsdp_patience patience{[](void* left) { return --*static_cast<int*>(left) > 0 ? 1 : 0; },
                                   &patience_};
-    return table_.join_group(&device_, key.data(), place, count, &patience);
+    auto group = join_group(0, key.data(), place, count, patience);
+    if (group.ok()) return *group;
+    error_ = group.error().message();
+    return nullptr;
+  }
+  // Whether it succeeds; `error_` says why not.
+  bool succeeds(const Status& status) {
+    if (!status.ok()) error_ = status.message();
+    return status.ok();
   }
 
-  ofsdp_device_table table_{};
-  ofsdp_device device_;
   ofsdp_stream* stream_ = reinterpret_cast<ofsdp_stream*>(7);
   std::array<char, 4096> memory_{};
   int patience_ = 1000;
+  std::string error_;
   void* fake_ = nullptr;
 };
 
@@ -72,10 +78,10 @@ TEST_F(NcclTest, SaysWhatItIsAndWhetherRanksMayShareADevice) {
 
 TEST_F(NcclTest, JoinsSplitsAndLeavesInOrder) {
   ofsdp_group* const all = join();
-  ASSERT_NE(all, nullptr) << device_.error;
-  ofsdp_group* const part = table_.split_group(&device_, all, 1, 0);
-  table_.leave_group(&device_, part);
-  table_.leave_group(&device_, all);
+  ASSERT_NE(all, nullptr) << error_;
+  ofsdp_group* const part = *split_group(all, 1, 0);
+  leave_group(part);
+  leave_group(all);
   EXPECT_EQ(calls(), "id\ninit 4 1 1 1 meet here\nsplit 1 1 0\ndestroy 2\ndestroy 1\n");
   EXPECT_STREQ(getenv("NCCL_RUNTIME_CONNECT"), "0");
 }
@@ -85,25 +91,22 @@ TEST_F(NcclTest, CallsHaveNcclsTypes) {
   call("fake_nccl_reset");
   char* const data = memory_.data();
   const auto scatter = [&](DType dtype, int64_t count) {
-    return table_.reduce_scatter(&device_, stream_, all, data, data, static_cast<int32_t>(dtype),
-                                 count);
+    return succeeds(reduce_scatter(stream_, all, data, data, static_cast<int32_t>(dtype), count));
   };
-  EXPECT_EQ(table_.all_gather(&device_, stream_, all, data, data, 24), 0);
-  EXPECT_EQ(scatter(DType::kFloat32, 5), 0);
-  EXPECT_EQ(scatter(DType::kBFloat16, 6), 0);
-  EXPECT_EQ(scatter(DType::kFloat16, 7), 0);
-  EXPECT_NE(scatter(DType::kInt8, 8), 0);
-  EXPECT_THAT(device_.error, HasSubstr("a type without sum"));
-  EXPECT_EQ(table_.all_reduce(&device_, stream_, all, data, data,
-                              static_cast<int32_t>(DType::kFloat64), 1, OFSDP_SUM),
-            0);
-  EXPECT_EQ(table_.all_reduce(&device_, stream_, all, data, data,
-                              static_cast<int32_t>(DType::kInt32), 1, OFSDP_LARGEST),
-            0);
+  EXPECT_TRUE(succeeds(all_gather(stream_, all, data, data, 24)));
+  EXPECT_TRUE(scatter(DType::kFloat32, 5));
+  EXPECT_TRUE(scatter(DType::kBFloat16, 6));
+  EXPECT_TRUE(scatter(DType::kFloat16, 7));
+  EXPECT_FALSE(scatter(DType::kInt8, 8));
+  EXPECT_THAT(error_, HasSubstr("a type without sum"));
+  EXPECT_TRUE(succeeds(
+      all_reduce(stream_, all, data, data, static_cast<int32_t>(DType::kFloat64), 1, OFSDP_SUM)));
+  EXPECT_TRUE(succeeds(
+      all_reduce(stream_, all, data, data, static_cast<int32_t>(DType::kInt32), 1, OFSDP_LARGEST)));
   EXPECT_EQ(calls(),
             "gather 24 1 1 7\nscatter 5 7 0 1\nscatter 6 9 0 1\nscatter 7 6 0 1\nreduce 1 8 0 1\n"
             "reduce 1 2 2 1\n");
-  table_.leave_group(&device_, all);
+  leave_group(all);
 }
 
 TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
@@ -112,37 +115,36 @@ TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
   const std::array<size_t, 2> offsets{0, 64};
   char* const data = memory_.data();
   const auto exchange = [&](size_t bytes) {
-    return table_.exchange_parts(&device_, stream_, all, data, offsets.data(), 2, data + 1024,
-                                 bytes);
+    return succeeds(exchange_parts(stream_, all, data, offsets.data(), 2, data + 1024, bytes));
   };
-  EXPECT_EQ(exchange(24), 0);
+  EXPECT_TRUE(exchange(24));
   EXPECT_EQ(calls(),
             "(\nsend 24 1 0 1 7\nreceive 24 1 0 1 7\nsend 24 1 1 1 7\nreceive 24 1 1 1 7\n)\n");
   call("fake_nccl_reset");
-  EXPECT_NE(exchange(13), 0);
+  EXPECT_FALSE(exchange(13));
   EXPECT_EQ(calls(), "(\nsend 13 1 0 1 7\n)\n");
-  EXPECT_EQ(device_.error, "ncclSend, ncclRecv: NCCL says an error (its cause)");
-  table_.leave_group(&device_, all);
+  EXPECT_EQ(error_, "ncclSend, ncclRecv: NCCL says an error (its cause)");
+  leave_group(all);
 }
 
 TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   ofsdp_group* all = join();
   call("fake_nccl_reset");
-  const auto make_known = [&](int32_t same) {
-    EXPECT_EQ(table_.make_known(&device_, all, memory_.data(), 4096, same), 0);
+  const auto known = [&](bool same) {
+    EXPECT_TRUE(succeeds(make_known(all, memory_.data(), 4096, same)));
   };
-  make_known(1);
-  make_known(0);
-  table_.leave_group(&device_, all);
+  known(true);
+  known(false);
+  leave_group(all);
   EXPECT_EQ(calls(), "window 1 4096 1\nregister 1 4096\nderegister 1 2\nunwindow 1 1\ndestroy 1\n");
   all = join();
   call("fake_nccl_reset");
   setenv("FAKE_NCCL_VERSION", "22603", 1);
-  make_known(1);
+  known(true);
   setenv("OFSDP_NCCL_REGISTER", "0", 1);
-  make_known(1);
+  known(true);
   EXPECT_EQ(calls(), "register 3 4096\n");
-  table_.leave_group(&device_, all);
+  leave_group(all);
 }
 
 TEST_F(NcclTest, GivesUpARankThatDoesNotCome) {
@@ -150,35 +152,34 @@ TEST_F(NcclTest, GivesUpARankThatDoesNotCome) {
   patience_ = 20;
   EXPECT_EQ(join(), nullptr);
   EXPECT_EQ(patience_, 0);
-  EXPECT_EQ(device_.error, "gave up waiting for the other ranks");
+  EXPECT_EQ(error_, "gave up waiting for the other ranks");
   call("fake_nccl_release");
 }
 
 TEST_F(NcclTest, AnAbortedGroupRefusesWhatFollows) {
   ofsdp_group* const all = join();
-  EXPECT_EQ(table_.check_group(&device_, all), 0);
+  EXPECT_TRUE(succeeds(check_group(all)));
   setenv("FAKE_NCCL_ASYNC", "7", 1);  // in progress
-  EXPECT_EQ(table_.check_group(&device_, all), 0);
+  EXPECT_TRUE(succeeds(check_group(all)));
   setenv("FAKE_NCCL_ASYNC", "6", 1);
-  EXPECT_NE(table_.check_group(&device_, all), 0);
-  EXPECT_EQ(device_.error, "a collective: NCCL says an error (its cause)");
+  EXPECT_FALSE(succeeds(check_group(all)));
+  EXPECT_EQ(error_, "a collective: NCCL says an error (its cause)");
   call("fake_nccl_reset");
-  table_.abort_group(&device_, all);
-  table_.abort_group(&device_, all);
-  EXPECT_NE(table_.all_gather(&device_, stream_, all, memory_.data(), memory_.data(), 4), 0);
-  EXPECT_EQ(device_.error, "the group was aborted");
-  table_.leave_group(&device_, all);
+  abort_group(all);
+  abort_group(all);
+  EXPECT_FALSE(succeeds(all_gather(stream_, all, memory_.data(), memory_.data(), 4)));
+  EXPECT_EQ(error_, "the group was aborted");
+  leave_group(all);
   EXPECT_EQ(calls(), "abort 1\n");
 }
 
 TEST_F(NcclTest, AFailureIsOneLineWithItsCause) {
   ofsdp_group* const all = join();
-  EXPECT_NE(table_.reduce_scatter(&device_, stream_, all, memory_.data(), memory_.data(),
-                                  static_cast<int32_t>(DType::kFloat32), 13),
-            0);
-  EXPECT_EQ(device_.error, "ncclReduceScatter: NCCL says an error (its cause)");
-  table_.leave_group(&device_, all);
+  EXPECT_FALSE(succeeds(reduce_scatter(stream_, all, memory_.data(), memory_.data(),
+                                       static_cast<int32_t>(DType::kFloat32), 13)));
+  EXPECT_EQ(error_, "ncclReduceScatter: NCCL says an error (its cause)");
+  leave_group(all);
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -22,8 +22,9 @@ constexpr int64_t kCount = 10007;  // no multiple of a block
 std::unique_ptr<Device> counting() {
   void* library = dlopen(OFSDP_COUNTING_DEVICE, RTLD_NOW | RTLD_LOCAL);
   OFSDP_CHECK(library != nullptr, "{}", dlerror());
-  const auto entry = reinterpret_cast<ofsdp_device_entry>(dlsym(library, OFSDP_DEVICE_ENTRY));
-  auto device = Device::open(*entry(OFSDP_DEVICE_VERSION), 0, library);
+  const auto* const found =
+      static_cast<const DeviceLibrary*>(dlsym(library, "ofsdp_device_library"));
+  auto device = with_streams(*found->open(0));
   OFSDP_CHECK(device.ok(), "{}", device.error().message());
   return *std::move(device);
 }
@@ -37,7 +38,6 @@ class Bench {
   }
 
   Device& device() { return *device_; }
-  const ofsdp_device_table& table() { return device_->table(); }
   template <typename T>
   T* at(size_t place) {  // of eight places
     return reinterpret_cast<T*>(memory_.data() + place * kPlace);
@@ -55,7 +55,7 @@ class Bench {
     return values;
   }
   template <typename... Params, typename... Args>
-  void call(int32_t (*function)(ofsdp_device*, Params...), Args... args) {
+  void call(Status (Device::*function)(Params...), Args... args) {
     const Status status = device_->call("call", function, args...);
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -64,9 +64,9 @@ class Bench {
   static constexpr size_t kPlace = size_t{1} << 18, kBytes = 8 * kPlace;
 
   void move(void* to, const void* from, size_t bytes) {
-    call(table().synchronize);
-    call(table().copy, device_->compute(), to, from, bytes);
-    call(table().synchronize);
+    call(&Device::synchronize);
+    call(&Device::copy, device_->compute(), to, from, bytes);
+    call(&Device::synchronize);
   }
 
   MemoryLedger ledger_;
@@ -107,11 +107,11 @@ TEST_F(DeviceTableTest, ConvertsAddsAndRoundsToTheSameBits) {
       d.put(0, a);
       d.put(1, b);
       ofsdp_stream* stream = d.device().compute();
-      d.call(d.table().convert, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
+      d.call(&Device::convert, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
              static_cast<void*>(d.at<float>(2)), type, kCount);
-      d.call(d.table().add, stream, static_cast<const void*>(d.at<float>(2)), type, d.at<float>(1),
+      d.call(&Device::add, stream, static_cast<const void*>(d.at<float>(2)), type, d.at<float>(1),
              kCount);
-      d.call(d.table().round, stream, d.at<float>(1), type, kCount);
+      d.call(&Device::round, stream, d.at<float>(1), type, kCount);
     });
     EXPECT_EQ(gpu_->get<uint16_t>(2, kCount), other_->get<uint16_t>(2, kCount));
     EXPECT_EQ(gpu_->get<float>(1, kCount), other_->get<float>(1, kCount));
@@ -132,7 +132,7 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
     r.norm_count = kCount - 100;
     r.partials = d.at<double>(3);
     r.state = d.at<ofsdp_run_state>(5);
-    d.call(d.table().reduce, d.device().communication(), static_cast<const ofsdp_reduce*>(&r));
+    d.call(&Device::reduce, d.device().communication(), static_cast<const ofsdp_reduce*>(&r));
   });
   EXPECT_EQ(gpu_->get<float>(2, kCount), other_->get<float>(2, kCount));
   const double norm = gpu_->get<ofsdp_run_state>(5, 1)[0].squared_norm;
@@ -159,8 +159,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
     const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, uncorrected};
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
-      ofsdp_device_optimizer* optimizer =
-          d.table().make_optimizer(d.device().handle(), name, &settings);
+      ofsdp_device_optimizer* optimizer = d.device().make_optimizer(name, settings);
       ASSERT_NE(optimizer, nullptr);
       d.put(0, param);
       d.put(1, grad);
@@ -175,7 +174,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         numbers.lr = 0.01;
         d.put(6, std::vector{numbers});
         ofsdp_stream* stream = d.device().compute();
-        d.call(d.table().begin, stream, d.at<ofsdp_run_state>(5),
+        d.call(&Device::begin, stream, d.at<ofsdp_run_state>(5),
                static_cast<const ofsdp_step_numbers*>(d.at<ofsdp_step_numbers>(6)), 1, 0);
         if (step == 1) {
           auto state = d.get<ofsdp_run_state>(5, 1);
@@ -193,10 +192,10 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         u.scaled = 1;
         u.state = d.at<ofsdp_run_state>(5);
         u.numbers = d.at<ofsdp_step_numbers>(6);
-        d.call(d.table().update, stream, optimizer, static_cast<const ofsdp_device_update*>(&u));
+        d.call(&Device::update, stream, optimizer, static_cast<const ofsdp_device_update*>(&u));
       }
-      d.call(d.table().synchronize);
-      d.table().drop_optimizer(d.device().handle(), optimizer);
+      d.call(&Device::synchronize);
+      d.device().drop_optimizer(optimizer);
     });
     for (size_t place : {size_t{0}, size_t{2}, size_t{3}}) {
       EXPECT_EQ(gpu_->get<float>(place, kCount), other_->get<float>(place, kCount))
@@ -213,8 +212,7 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
   for (float& v : square) v *= v;
   const std::vector<ofsdp_parameter_part> parts{{0, 5000, 1, 0.1}, {5000, kCount - 5000, 0, 0.0}};
   on_both([&](Bench& d) {
-    ofsdp_device_optimizer* optimizer =
-        d.table().make_optimizer(d.device().handle(), "lamb", &settings);
+    ofsdp_device_optimizer* optimizer = d.device().make_optimizer("lamb", settings);
     ASSERT_NE(optimizer, nullptr);
     d.put(0, param);
     d.put(1, average);
@@ -235,10 +233,10 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
                                   d.at<ofsdp_run_state>(5),
                                   d.at<ofsdp_step_numbers>(6)};
     ofsdp_stream* stream = d.device().communication();
-    d.call(d.table().add_squares, stream, optimizer, &p);
-    d.call(d.table().take_step, stream, optimizer, &p);
-    d.call(d.table().synchronize);
-    d.table().drop_optimizer(d.device().handle(), optimizer);
+    d.call(&Device::add_squares, stream, optimizer, &p);
+    d.call(&Device::take_step, stream, optimizer, &p);
+    d.call(&Device::synchronize);
+    d.device().drop_optimizer(optimizer);
   });
   const auto squares = gpu_->get<double>(3, 4), expected = other_->get<double>(3, 4);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(squares[i], expected[i], 1e-12 * expected[i]) << i;
@@ -260,11 +258,11 @@ TEST_F(DeviceTableTest, ExactNormsAreThoseOfTheCpu) {
       d.put(3, std::vector<ofsdp_run_state>(1));
       ofsdp_stream* const stream = d.device().communication();
       for (int twice = 0; twice < 2; ++twice) {
-        d.call(d.table().add_exact_squares, stream, static_cast<const float*>(d.at<float>(0)),
+        d.call(&Device::add_exact_squares, stream, static_cast<const float*>(d.at<float>(0)),
                int64_t{kCount}, d.at<ofsdp_exact_sum>(1));
-        d.call(d.table().take_exact_sum, stream, d.at<ofsdp_exact_sum>(1), d.at<double>(2));
+        d.call(&Device::take_exact_sum, stream, d.at<ofsdp_exact_sum>(1), d.at<double>(2));
       }
-      d.call(d.table().exact_norm, stream, static_cast<const double*>(d.at<double>(2)),
+      d.call(&Device::exact_norm, stream, static_cast<const double*>(d.at<double>(2)),
              d.at<ofsdp_run_state>(3));
     });
     const double norm = gpu_->get<ofsdp_run_state>(3, 1)[0].squared_norm;
@@ -281,7 +279,7 @@ TEST_F(DeviceTableTest, ClipsAndScalesAsOnTheCpu) {
     state.good_updates = 1999;
     on_both([&](Bench& d) {
       d.put(0, std::vector{state});
-      d.call(d.table().clip, d.device().communication(), d.at<ofsdp_run_state>(0), 0.5, 1);
+      d.call(&Device::clip, d.device().communication(), d.at<ofsdp_run_state>(0), 0.5, 1);
     });
     const auto mine = gpu_->get<std::byte>(0, sizeof(state));
     EXPECT_EQ(mine, other_->get<std::byte>(0, sizeof(state))) << squared;
@@ -297,18 +295,19 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
     const auto fork = *DeviceEvent::make(d.device()), join = *DeviceEvent::make(d.device());
     ofsdp_stream* const first = d.device().compute();
     ofsdp_stream* const second = d.device().communication();
-    d.call(d.table().capture_begin, first);
-    d.call(d.table().record, fork.get(), first);
-    d.call(d.table().wait, second, fork.get());
-    d.call(d.table().add, second, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
+    d.call(&Device::capture_begin, first);
+    d.call(&Device::record, fork.get(), first);
+    d.call(&Device::wait, second, fork.get());
+    d.call(&Device::add, second, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
            kCount);
-    d.call(d.table().record, join.get(), second);
-    d.call(d.table().wait, first, join.get());
-    ofsdp_device_graph* graph = d.table().capture_end(d.device().handle(), first);
-    ASSERT_NE(graph, nullptr) << d.table().error(d.device().handle());
-    for (int i = 0; i < 3; ++i) d.call(d.table().launch, graph, first);
-    d.call(d.table().synchronize);
-    d.table().drop_graph(d.device().handle(), graph);
+    d.call(&Device::record, join.get(), second);
+    d.call(&Device::wait, first, join.get());
+    const auto captured = d.device().capture_end(first);
+    ASSERT_TRUE(captured.ok()) << captured.error().message();
+    ofsdp_device_graph* const graph = *captured;
+    for (int i = 0; i < 3; ++i) d.call(&Device::launch, graph, first);
+    d.call(&Device::synchronize);
+    d.device().drop_graph(graph);
   });
   const auto sum = gpu_->get<float>(1, kCount);
   EXPECT_EQ(sum, other_->get<float>(1, kCount));
@@ -322,16 +321,16 @@ TEST_F(DeviceTableTest, ATimedEventSaysWhen) {
     const auto before = *DeviceEvent::make(d.device(), true),
                behind = *DeviceEvent::make(d.device(), true);
     ofsdp_stream* const stream = d.device().compute();
-    d.call(d.table().record, before.get(), stream);
+    d.call(&Device::record, before.get(), stream);
     for (int i = 0; i < 100; ++i) {
-      d.call(d.table().add, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
-             d.at<float>(1), kCount);
+      d.call(&Device::add, stream, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
+             kCount);
     }
-    d.call(d.table().record, behind.get(), stream);
-    d.call(d.table().await, behind.get());
+    d.call(&Device::record, behind.get(), stream);
+    d.call(&Device::await, behind.get());
     double took = 0, back = 0;
-    d.call(d.table().elapsed, before.get(), behind.get(), &took);
-    d.call(d.table().elapsed, behind.get(), before.get(), &back);
+    d.call(&Device::elapsed, before.get(), behind.get(), &took);
+    d.call(&Device::elapsed, behind.get(), before.get(), &back);
     EXPECT_GT(took, 10);  // microseconds; a launch is one or two
     EXPECT_NEAR(back, -took, 1e-3 * took);
   });
@@ -351,29 +350,30 @@ TEST_F(DeviceTableTest, ASignalInAGraphReachesTheHostWithEachLaunch) {
                arrived = *DeviceEvent::make(d.device());
     ofsdp_stream* const first = d.device().compute();
     ofsdp_stream* const second = d.device().upload();
-    d.call(d.table().capture_begin, first);
-    d.call(d.table().add, first, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
+    d.call(&Device::capture_begin, first);
+    d.call(&Device::add, first, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
            kCount);
-    d.call(d.table().record, fork.get(), first);
-    d.call(d.table().wait, second, fork.get());
-    d.call(d.table().copy, second, static_cast<void*>(pinned.data()),
+    d.call(&Device::record, fork.get(), first);
+    d.call(&Device::wait, second, fork.get());
+    d.call(&Device::copy, second, static_cast<void*>(pinned.data()),
            static_cast<const void*>(d.at<float>(1)), kBytes);
-    d.call(d.table().signal, arrived.get(), second);
-    d.call(d.table().record, join.get(), second);
-    d.call(d.table().wait, first, join.get());
-    ofsdp_device_graph* graph = d.table().capture_end(d.device().handle(), first);
-    ASSERT_NE(graph, nullptr) << d.table().error(d.device().handle());
+    d.call(&Device::signal, arrived.get(), second);
+    d.call(&Device::record, join.get(), second);
+    d.call(&Device::wait, first, join.get());
+    const auto captured = d.device().capture_end(first);
+    ASSERT_TRUE(captured.ok()) << captured.error().message();
+    ofsdp_device_graph* const graph = *captured;
     float sum = 0;
     for (int i = 0; i < 3; ++i) {
-      d.call(d.table().launch, graph, first);
-      d.call(d.table().await, arrived.get());
+      d.call(&Device::launch, graph, first);
+      d.call(&Device::await, arrived.get());
       sum += a[1];
       EXPECT_EQ(reinterpret_cast<const float*>(pinned.data())[1], sum) << i;
     }
-    d.call(d.table().signal, arrived.get(), second);  // outside of a capture a record
-    d.call(d.table().await, arrived.get());
-    d.call(d.table().synchronize);
-    d.table().drop_graph(d.device().handle(), graph);
+    d.call(&Device::signal, arrived.get(), second);  // outside of a capture a record
+    d.call(&Device::await, arrived.get());
+    d.call(&Device::synchronize);
+    d.device().drop_graph(graph);
   });
 }
 

@@ -125,10 +125,9 @@ class Travelling final : public Kernel {
     return made;
   }
   Status copy(void* to, const void* from, size_t size) {
-    OFSDP_RETURN_IF_ERROR(device_.call("synchronize", device_.table().synchronize));
-    OFSDP_RETURN_IF_ERROR(
-        device_.call("copy", device_.table().copy, device_.compute(), to, from, size));
-    return device_.call("synchronize", device_.table().synchronize);
+    OFSDP_RETURN_IF_ERROR(device_.call("synchronize", &Device::synchronize));
+    OFSDP_RETURN_IF_ERROR(device_.call("copy", &Device::copy, device_.compute(), to, from, size));
+    return device_.call("synchronize", &Device::synchronize);
   }
 
   Device& device_;

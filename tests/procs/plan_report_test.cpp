@@ -225,5 +225,25 @@ TEST(Trace, APathThatCannotBeIsRefusedBeforeTheRun) {
   EXPECT_EQ(run.out.find("epoch 1 "), std::string::npos);
 }
 
+TEST(PlanReport, ExplainsWhichImplementationEachNodeHas) {
+  const Finished run = Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--explain"}) +
+                                    settings("no_shard"));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const size_t begin = run.out.find("kernels:\n");
+  ASSERT_NE(begin, std::string::npos) << run.out;
+  const std::string golden = std::string(OFSDP_SOURCE_DIR) + "/tests/fixtures/mlp/explain.txt";
+  EXPECT_EQ(run.out.substr(begin), read(golden));
+}
+
+TEST(PlanReport, ExplainsTheKernelsOfADevice) {
+  const std::string library = "OFSDP_CUDA_LIBRARY=" + std::string(OFSDP_EMULATED_DEVICE);
+  const Finished run =
+      Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--explain", "--device", "cuda"}) +
+                       settings("no_shard"),
+                   {.environment = {library}});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("': cublaslt\n"), std::string::npos) << run.out;
+}
+
 }  // namespace
 }  // namespace ofsdp

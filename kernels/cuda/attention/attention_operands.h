@@ -9,10 +9,46 @@
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
 
-#include "kernels/cuda/attention/attention_extent.h"
+#include <algorithm>
+
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/operands.h"
+#include "kernels/ops/attention/attention_shape.h"
 
 namespace ofsdp::kernels::cuda {
+
+// An AttentionShape of kernels/cpu as the kernels of kernels/cuda/attention/attention.h take it, without mask
+// and lengths, which are memory of a call.
+// Ownership: values. Threads: any. Errors: none.
+inline HeadStrides in_elements(const kernels::HeadStrides& s) { return {s.batch, s.head, s.row}; }
+
+inline AttentionExtent extent_of(const AttentionShape& s, DType dtype) {
+  AttentionExtent e;
+  e.dtype = dtype;
+  e.batch = s.batch;
+  e.heads = s.heads;
+  e.kv_heads = s.kv_heads;
+  e.queries = s.queries;
+  e.keys = s.keys;
+  e.width = s.width;
+  e.v_width = s.v_width;
+  e.q = in_elements(s.q);
+  e.k = in_elements(s.k);
+  e.v = in_elements(s.v);
+  e.y = in_elements(s.y);
+  e.scale = static_cast<float>(s.scale);
+  e.softcap = static_cast<float>(s.softcap);
+  e.causal = s.causal;
+  e.left = s.left;
+  e.right = s.right;
+  e.offset = s.offset;
+  e.mask_kind = s.mask == kernels::MaskKind::kNone   ? MaskKind::kNone
+                : s.mask == kernels::MaskKind::kBool ? MaskKind::kBool
+                                                     : MaskKind::kFloat;
+  std::ranges::copy(s.mask_strides, e.mask_strides);
+  e.mask_keys = s.mask_keys;
+  return e;
+}
 
 inline constexpr int64_t kWidestHead = 256;
 inline constexpr size_t kAttentionLengths = 6, kKeepingLengths = 4;  // which input
@@ -46,33 +82,36 @@ inline HeadStrides kept_strides(const Problem& p) {
   return in_elements(ops::kept_strides(s, p.attributes));
 }
 
-inline bool accepts_operands(const Problem& p, const ops::AttentionInputs& in) {
+inline Acceptance accepts_operands(const Problem& p, const ops::AttentionInputs& in) {
   const DType dtype = in.q.dtype;
   const AttentionExtent e = operands_extent(p, in);
   const bool mask = !in.mask.present() || in.mask.dtype == dtype || in.mask.dtype == DType::kBool;
-  return p.all_plain() && is_float(dtype) && in.k.dtype == dtype && in.v.dtype == dtype && mask &&
-         e.width <= kWidestHead && e.v_width <= kWidestHead && e.keys > 0 && e.width > 0 &&
-         e.v_width > 0;
+  return accept({plain(p),
+                 floats(dtype),
+                 alike(in.k.dtype == dtype && in.v.dtype == dtype && mask),
+                 {e.width <= kWidestHead && e.v_width <= kWidestHead, "heads are wider than 256"},
+                 {e.keys > 0 && e.width > 0 && e.v_width > 0, "an operand is empty"}});
 }
 
-inline bool accepts_attention(const Problem& p) {
-  for (const size_t cached : {size_t{4}, size_t{5}}) {
-    if (p.has_in(cached)) return false;
-  }
+inline Acceptance accepts_attention(const Problem& p) {
+  if (p.has_in(4) || p.has_in(5)) return Acceptance::refuse("keys are cached");
   for (size_t i = 1; i < p.outputs.size(); ++i) {
-    if (p.has_out(i)) return false;
+    if (p.has_out(i)) return Acceptance::refuse("more than y is wanted");
   }
   return accepts_operands(p, attention_inputs(p, 0, kAttentionLengths, 0));
 }
 
-inline bool accepts_keeping_attention(const Problem& p) {
-  return p.has_out(1) && accepts_operands(p, attention_inputs(p, 0, kKeepingLengths, 0));
+inline Acceptance accepts_keeping_attention(const Problem& p) {
+  if (!p.has_out(1)) return Acceptance::refuse("statistics are not wanted");
+  return accepts_operands(p, attention_inputs(p, 0, kKeepingLengths, 0));
 }
 
-inline bool accepts_attention_grad(const Problem& p) {
-  const bool kept = !p.has_in(6) || p.in(6).dtype == p.in(0).dtype;
-  return p.in(0).dtype == p.in(1).dtype && kept && p.has_in(6) == p.has_in(7) && p.has_out(0) &&
-         p.has_out(1) && p.has_out(2) && accepts_operands(p, gradient_inputs(p));
+inline Acceptance accepts_attention_grad(const Problem& p) {
+  const Acceptance accepted = accept(
+      {alike(p.in(0).dtype == p.in(1).dtype && (!p.has_in(6) || p.in(6).dtype == p.in(0).dtype)),
+       {p.has_in(6) == p.has_in(7), "y or its statistics are absent"},
+       {p.has_out(0) && p.has_out(1) && p.has_out(2), "a gradient is not wanted"}});
+  return accepted ? accepts_operands(p, gradient_inputs(p)) : accepted;
 }
 
 }  // namespace ofsdp::kernels::cuda

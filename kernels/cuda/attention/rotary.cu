@@ -5,8 +5,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ inline int64_t cache_row(const RotaryExtent& e, int64_t row) {
   const int64_t sample = row / (e.heads * e.steps);
   const int64_t step = e.packed ? row / e.heads % e.steps : row % e.steps;
@@ -18,8 +16,7 @@ __device__ inline int64_t cache_row(const RotaryExtent& e, int64_t row) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    rotate_kernel(RotaryExtent e, const T* x, const T* cos, const T* sin, T* y) {
+OFSDP_CUDA_KERNEL rotate_kernel(RotaryExtent e, const T* x, const T* cos, const T* sin, T* y) {
   const int64_t half = e.dim / 2, items = e.width - half;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= e.batch * e.heads * e.steps * items) return;
@@ -44,11 +41,8 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t rotate(const RotaryExtent& e, const void* x, const void* cos, const void* sin, void* y,
                    cudaStream_t stream) {
   return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
     const int64_t items = e.batch * e.heads * e.steps * (e.width - e.dim / 2);
-    return launch_blocks(stream, blocks_for(items, kThreads), kThreads, rotate_kernel<T>, e,
-                         static_cast<const T*>(x), static_cast<const T*>(cos),
-                         static_cast<const T*>(sin), static_cast<T*>(y));
+    return over(items, stream, rotate_kernel<decltype(t)>, e, x, cos, sin, y);
   });
 }
 

@@ -9,19 +9,19 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 // Where the operands are among the inputs.
-struct Places {
+struct RotaryInputs {
   size_t cos, sin, positions;
 };
 
-bool accepts(const Problem& p, const Places& at) {
+Acceptance accepts(const Problem& p, const RotaryInputs& at) {
   const DType dtype = p.in(0).dtype;
   const bool positions = !p.has_in(at.positions) || p.in(at.positions).dtype == DType::kInt64;
-  return p.all_plain() && is_float(dtype) && p.in(at.cos).dtype == dtype &&
-         p.in(at.sin).dtype == dtype && positions;
+  return accept({plain(p), floats(dtype),
+                 alike(p.in(at.cos).dtype == dtype && p.in(at.sin).dtype == dtype && positions)});
 }
 
 // As extent() of kernels/ops/attention/rotary_embedding.cpp.
-RotaryExtent extent_of(const Problem& p, const Places& at) {
+RotaryExtent extent_of(const Problem& p, const RotaryInputs& at) {
   const Shape &x = p.in(0).shape, &cos = p.in(at.cos).shape;
   RotaryExtent e;
   e.dtype = p.in(0).dtype;
@@ -41,17 +41,15 @@ RotaryExtent extent_of(const Problem& p, const Places& at) {
   return e;
 }
 
-CudaImplementation implementation_of(const char* op, Places at) {
+CudaImplementation implementation_of(const char* op, RotaryInputs at) {
   return {op, "own", [at](const Problem& p) { return accepts(p, at); },
-          [at](ofsdp_device&, const Problem& p) {
-            return make_cuda_kernel([e = extent_of(p, at), at, has = p.has_in(at.positions)](
-                                        cudaStream_t stream, const ofsdp_launch& l) {
-              RotaryExtent call = e;
-              if (has) call.positions = static_cast<const int64_t*>(l.inputs[at.positions]);
-              call.fault = fault_of(l);
-              return rotate(call, l.inputs[0], l.inputs[at.cos], l.inputs[at.sin], l.outputs[0],
-                            stream);
-            });
+          [at](DeviceState&, const Problem& p) {
+            return make_cuda_kernel(
+                [e = extent_of(p, at), at](cudaStream_t stream, const Launch& l) mutable {
+                  e.positions = l.in<int64_t>(at.positions);
+                  e.fault = l.fault();
+                  return rotate(e, l.in(0), l.in(at.cos), l.in(at.sin), l.out(0), stream);
+                });
           }};
 }
 

@@ -1,5 +1,5 @@
 // Of the gradient: the two numbers of each query where none were kept, and dq. Both walk the keys of a block of queries.
-#include "kernels/cuda/attention/attention_delta.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/tensor_attention_grad.cuh"
 
 namespace ofsdp::kernels::cuda {

@@ -9,16 +9,18 @@
 #include <utility>
 
 #include "kernels/cuda/conv/conv_parts.h"
+#include "kernels/cuda/conv/window_extent.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/reduce/reduce.h"
+#include "kernels/ops/conv/conv_transpose_shape.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 class Forward final : public CudaKernel {
  public:
-  static std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+  static std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
     auto made = std::make_unique<Forward>(p);
     ProductShape s = conv_product(made->e_, made->e_.rows(), made->e_.columns(), made->e_.outputs);
     s.transpose_b = true;
@@ -42,28 +44,28 @@ class Forward final : public CudaKernel {
 
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
     for (int64_t g = 0; g < e_.group; ++g) OFSDP_CUDA_TRY(run_group(stream, l, g));
     if (!relu_) return cudaSuccess;
-    return pointwise(Pointwise::kRelu, e_.window.dtype, l.outputs[0], nullptr, l.outputs[0], numel_,
-                     {}, stream);
+    return pointwise(Pointwise::kRelu, e_.window.dtype, l.out(0), nullptr, l.out(0), numel_, {},
+                     stream);
   }
 
  private:
-  cudaError_t run_group(cudaStream_t stream, const ofsdp_launch& l, int64_t g) {
+  cudaError_t run_group(cudaStream_t stream, const Launch& l, int64_t g) {
     void* x = nullptr;
     void* const rows = at(l.workspace, rows_);
     void* const weights = at(l.workspace, weights_);
     const auto part = static_cast<size_t>(g) * e_.size;
-    OFSDP_CUDA_TRY(x_.read(l.inputs[0], g, l.workspace, x, stream));
+    OFSDP_CUDA_TRY(x_.read(l.in(0), g, l.workspace, x, stream));
     OFSDP_CUDA_TRY(im2row(e_.window, x, rows, stream));
-    OFSDP_CUDA_TRY(turn_weights(e_, at(l.inputs[1], part * static_cast<size_t>(e_.weights())),
-                                weights, false, stream));
-    void* bias = bias_ ? at(l.inputs[2], part * static_cast<size_t>(e_.outputs)) : nullptr;
+    OFSDP_CUDA_TRY(turn_weights(e_, at(l.in(1), part * static_cast<size_t>(e_.weights())), weights,
+                                false, stream));
+    void* bias = bias_ ? at(l.in(2), part * static_cast<size_t>(e_.outputs)) : nullptr;
     if (bias_ && e_.group > 1) OFSDP_CUDA_TRY(move_bias(stream, bias, l.workspace));
-    OFSDP_CUDA_TRY(product_->run(stream, rows, weights, bias, y_.place(l.outputs[0], l.workspace),
+    OFSDP_CUDA_TRY(product_->run(stream, rows, weights, bias, y_.place(l.out(0), l.workspace),
                                  at(l.workspace, scratch_)));
-    return y_.write(l.outputs[0], g, l.workspace, stream);
+    return y_.write(l.out(0), g, l.workspace, stream);
   }
 
   // cuBLASLt reads the bias in 16 bytes, which that of a group need not begin at, and is not told.
@@ -85,11 +87,10 @@ class Forward final : public CudaKernel {
 // (dy, w) -> dx
 class InputGradient final : public CudaKernel {
  public:
-  static std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
-    return make_conv_grad_input(device, conv_extent(p, conv_x_shape(p), conv_w_shape(p)), p.in(0),
-                                p.out(0));
+  static std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
+    return make(device, conv_extent(p, conv_x_shape(p), conv_w_shape(p)), p.in(0), p.out(0));
   }
-  static std::unique_ptr<CudaKernel> make(ofsdp_device& device, const ConvExtent& e,
+  static std::unique_ptr<CudaKernel> make(DeviceState& device, const ConvExtent& e,
                                           const TensorDesc& dy, const TensorDesc& dx) {
     auto made = std::make_unique<InputGradient>(e, dy, dx);
     made->product_ = make_product(
@@ -107,17 +108,17 @@ class InputGradient final : public CudaKernel {
 
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
     void* const rows = at(l.workspace, rows_);
     void* const weights = at(l.workspace, weights_);
     for (int64_t g = 0; g < e_.group; ++g) {
       void* dy = nullptr;
       const auto skip = static_cast<size_t>(g * e_.weights()) * e_.size;
-      OFSDP_CUDA_TRY(dy_.read(l.inputs[0], g, l.workspace, dy, stream));
-      OFSDP_CUDA_TRY(turn_weights(e_, at(l.inputs[1], skip), weights, false, stream));
+      OFSDP_CUDA_TRY(dy_.read(l.in(0), g, l.workspace, dy, stream));
+      OFSDP_CUDA_TRY(turn_weights(e_, at(l.in(1), skip), weights, false, stream));
       OFSDP_CUDA_TRY(product_->run(stream, dy, weights, nullptr, rows, at(l.workspace, scratch_)));
-      OFSDP_CUDA_TRY(row2im(e_.window, rows, dx_.place(l.outputs[0], l.workspace), stream));
-      OFSDP_CUDA_TRY(dx_.write(l.outputs[0], g, l.workspace, stream));
+      OFSDP_CUDA_TRY(row2im(e_.window, rows, dx_.place(l.out(0), l.workspace), stream));
+      OFSDP_CUDA_TRY(dx_.write(l.out(0), g, l.workspace, stream));
     }
     return cudaSuccess;
   }
@@ -133,7 +134,7 @@ class InputGradient final : public CudaKernel {
 // (x, dy) -> dw, db
 class WeightsGradient final : public CudaKernel {
  public:
-  static std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+  static std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
     auto made = std::make_unique<WeightsGradient>(p);
     ProductShape s = conv_product(made->e_, made->e_.outputs, made->e_.rows(), made->e_.columns());
     s.transpose_a = true;
@@ -155,10 +156,10 @@ class WeightsGradient final : public CudaKernel {
 
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
     for (int64_t g = 0; g < e_.group; ++g) {
       void* dy = nullptr;
-      OFSDP_CUDA_TRY(dy_.read(l.inputs[1], g, l.workspace, dy, stream));
+      OFSDP_CUDA_TRY(dy_.read(l.in(1), g, l.workspace, dy, stream));
       if (wants_weights_) OFSDP_CUDA_TRY(run_weights(stream, l, g, dy));
       if (wants_bias_) OFSDP_CUDA_TRY(run_bias(stream, l, g, dy));
     }
@@ -166,22 +167,22 @@ class WeightsGradient final : public CudaKernel {
   }
 
  private:
-  cudaError_t run_weights(cudaStream_t stream, const ofsdp_launch& l, int64_t g, void* dy) {
+  cudaError_t run_weights(cudaStream_t stream, const Launch& l, int64_t g, void* dy) {
     void* x = nullptr;
     void* const rows = at(l.workspace, rows_);
     void* const weights = at(l.workspace, weights_);
-    OFSDP_CUDA_TRY(x_.read(l.inputs[0], g, l.workspace, x, stream));
+    OFSDP_CUDA_TRY(x_.read(l.in(0), g, l.workspace, x, stream));
     OFSDP_CUDA_TRY(im2row(e_.window, x, rows, stream));
     OFSDP_CUDA_TRY(product_->run(stream, dy, rows, nullptr, weights, at(l.workspace, scratch_)));
     const auto skip = static_cast<size_t>(g * e_.weights()) * e_.size;
-    return turn_weights(e_, weights, at(l.outputs[0], skip), true, stream);
+    return turn_weights(e_, weights, at(l.out(0), skip), true, stream);
   }
 
-  cudaError_t run_bias(cudaStream_t stream, const ofsdp_launch& l, int64_t g, void* dy) {
+  cudaError_t run_bias(cudaStream_t stream, const Launch& l, int64_t g, void* dy) {
     ReduceCall call;
     call.dtype = call.out_dtype = e_.window.dtype;
     call.x = dy;
-    call.y = at(l.outputs[1], static_cast<size_t>(g * e_.outputs) * e_.size);
+    call.y = at(l.out(1), static_cast<size_t>(g * e_.outputs) * e_.size);
     call.scratch = at(l.workspace, sum_scratch_);
     return reduce(sums_, call, stream);
   }
@@ -196,17 +197,57 @@ class WeightsGradient final : public CudaKernel {
   std::unique_ptr<MatrixProduct> product_;
 };
 
-}  // namespace
+// --- ConvTranspose: the gradient of a convolution's input, and the bias. Its own gradients are a Conv and
+// ofsdp.ConvGradWeights. ---
 
-std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const ConvExtent& e,
-                                                 const TensorDesc& dy, const TensorDesc& dx) {
-  return InputGradient::make(device, e, dy, dx);
+ConvExtent transposed_extent(const Problem& p) {
+  const Shape& w = p.in(1).shape;
+  const ops::ConvShape s = ops::known_transposed(p.attributes, p.in(0).shape, w);
+  ConvExtent e;
+  e.group = s.group;
+  e.outputs = w[0] / s.group;
+  e.size = dtype_size(p.in(0).dtype);
+  e.window = window_extent(s.window, s.x[0], w[1], p.in(0).dtype, true);
+  return e;
 }
 
+// y + bias, over [images, channels, positions] as they lie.
+PointwiseCall with_bias(const TensorDesc& y) {
+  const int64_t positions = y.shape.numel(2, y.shape.rank());
+  const bool last = y.layout == Layout::kChannelsLast;
+  const std::vector<int64_t> shape = last ? std::vector<int64_t>{y.shape[0] * positions, y.shape[1]}
+                                          : std::vector<int64_t>{y.shape[0], y.shape[1], positions};
+  const std::vector<int64_t> bias =
+      last ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 1, 0};
+  PointwiseCall call;
+  call.op = Pointwise::kAdd;
+  call.dtype = y.dtype;
+  call.walk = collapsed(shape, {dense_strides(shape), bias});
+  return call;
+}
+
+std::unique_ptr<CudaKernel> create_transposed(DeviceState& device, const Problem& p) {
+  auto made = InputGradient::make(device, transposed_extent(p), p.in(0), p.out(0));
+  if (made == nullptr || !p.has_in(2)) return made;
+  std::shared_ptr<CudaKernel> inner = std::move(made);
+  return make_cuda_kernel(
+      [inner, add = with_bias(p.out(0))](cudaStream_t stream, const Launch& l) mutable {
+        OFSDP_CUDA_TRY(inner->run(stream, l));
+        add.a = add.y = l.out(0);
+        add.b = l.in(2);
+        return pointwise(add, stream);
+      },
+      inner->workspace_bytes());
+}
+
+}  // namespace
+
 void add_convolutions(CudaImplementations& list) {
-  list.push_back({"Conv", "im2row", accepts_conv, Forward::create});
-  list.push_back({"ofsdp.ConvGradInput", "im2row", accepts_conv_grad, InputGradient::create});
-  list.push_back({"ofsdp.ConvGradWeights", "im2row", accepts_conv_grad, WeightsGradient::create});
+  list.insert(list.end(),
+              {{"Conv", "im2row", accepts_conv, Forward::create},
+               {"ofsdp.ConvGradInput", "im2row", accepts_conv_grad, InputGradient::create},
+               {"ofsdp.ConvGradWeights", "im2row", accepts_conv_grad, WeightsGradient::create},
+               {"ConvTranspose", "row2im", accepts_conv_grad, create_transposed}});
 }
 
 }  // namespace ofsdp::kernels::cuda

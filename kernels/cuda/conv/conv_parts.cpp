@@ -6,13 +6,18 @@
 
 namespace ofsdp::kernels::cuda {
 
-bool accepts_conv_grad(const Problem& p) {
-  return is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype) && p.in(0).numel() > 0 &&
-         p.in(1).numel() > 0 && p.in(0).shape.rank() <= 5;
+Acceptance accepts_conv_grad(const Problem& p) {
+  return accept({floats(p.in(0).dtype),
+                 alike(p.all_dtype(p.in(0).dtype)),
+                 some(p.in(0)),
+                 some(p.in(1)),
+                 {p.in(0).shape.rank() <= 5, "there are more than three spatial axes"}});
 }
 
-bool accepts_conv(const Problem& p) {
-  return accepts_conv_grad(p) && (has_relu(p) || p.attributes.s("ofsdp_activation", "").empty());
+Acceptance accepts_conv(const Problem& p) {
+  const bool known_activation = has_relu(p) || p.attributes.s("ofsdp_activation", "").empty();
+  const Acceptance accepted = accepts_conv_grad(p);
+  return accepted ? accept_if(known_activation, "the fused activation is not relu") : accepted;
 }
 
 bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/conv/window.h"
 #include "kernels/cuda/device/context.h"
+#include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
 
 namespace ofsdp::kernels::cuda {
@@ -26,34 +27,14 @@ struct ConvExtent {
 
 // What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy): one
 // floating type, at most three spatial axes, something to add up.
-bool accepts_conv(const Problem& p);
-bool accepts_conv_grad(const Problem& p);
+Acceptance accepts_conv(const Problem& p);
+Acceptance accepts_conv_grad(const Problem& p);
 bool has_relu(const Problem& p);  // behind a Conv
 // Of a gradient, from its attributes.
 Shape conv_x_shape(const Problem& p);
 Shape conv_w_shape(const Problem& p);
 
 ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w);
-
-// (dy, w) -> dx of a convolution; null: no product. conv_operators.cpp has it.
-std::unique_ptr<CudaKernel> make_conv_grad_input(ofsdp_device& device, const ConvExtent& e,
-                                                 const TensorDesc& dy, const TensorDesc& dx);
-
-class Places {
- public:
-  size_t take(int64_t elements, size_t size) { return take(static_cast<size_t>(elements) * size); }
-  size_t take(size_t bytes) {
-    const size_t offset = bytes_;
-    bytes_ += (bytes + 255) / 256 * 256;
-    return offset;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_ = 0;
-};
-
-inline std::byte* at(void* base, size_t offset) { return static_cast<std::byte*>(base) + offset; }
 
 // [images, channels of all groups, positions...]: it lies as wanted already, or is copied.
 class GroupPart {

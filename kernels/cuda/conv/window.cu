@@ -7,8 +7,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 template <typename T, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    im2col_kernel(Windows<I> w, int64_t image_step, const T* x, T* columns) {
+OFSDP_CUDA_KERNEL im2col_kernel(Windows<I> w, int64_t image_step, const T* x, T* columns) {
   const I out = volume(w.out), taps = volume(w.kernel);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * taps * out) return;
@@ -21,8 +20,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 }
 
 template <typename T, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    col2im_kernel(Windows<I> w, int64_t image_step, const T* columns, T* dx) {
+OFSDP_CUDA_KERNEL col2im_kernel(Windows<I> w, int64_t image_step, const T* columns, T* dx) {
   const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * in) return;
@@ -39,8 +37,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 
 // V channels of a row.
 template <typename T, int V, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    im2row_kernel(Windows<I> w, const T* x, T* columns) {
+OFSDP_CUDA_KERNEL im2row_kernel(Windows<I> w, const T* x, T* columns) {
   const I out = volume(w.out), taps = volume(w.kernel), in = volume(w.in);
   const I packs = w.channels / V;
   const I i = thread_index<I>();
@@ -50,16 +47,14 @@ __global__ void __launch_bounds__(kWindowThreads)
   unravel(w.out, output % out, o);
   const I at = seen(w, o, Tap<I>::of(w, row % taps));
   Pack<T, V> made;
-#pragma unroll
-  for (int k = 0; k < V; ++k) made.v[k] = Stored<T>::from(0.0f);
+  unrolled<V>([&](int k) { made.v[k] = Stored<T>::from(0.0f); });
   const I from = (output / out * in + at) * w.channels + channel;
   if (at >= 0) made = *reinterpret_cast<const Pack<T, V>*>(x + from);
   *reinterpret_cast<Pack<T, V>*>(columns + i * V) = made;
 }
 
 template <typename T, int V, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    row2im_kernel(Windows<I> w, const T* columns, T* dx) {
+OFSDP_CUDA_KERNEL row2im_kernel(Windows<I> w, const T* columns, T* dx) {
   const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
   const I packs = w.channels / V;
   const I i = thread_index<I>();
@@ -72,8 +67,7 @@ __global__ void __launch_bounds__(kWindowThreads)
     const I o = seer(w, at, tap);
     if (o < 0) continue;
     load<V>(columns + ((position / in * out + o) * taps + tap.number) * w.channels + channel, more);
-#pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] += more[k];
+    unrolled<V>([&](int k) { sum[k] += more[k]; });
   }
   store<V>(dx + i * V, sum);
 }
@@ -94,8 +88,7 @@ cudaError_t im2col(const WindowExtent& w, int64_t image_step, const void* x, voi
   return with_columns(w, [&](auto windows, auto element) {
     using T = decltype(element);
     using I = typename decltype(windows)::Index;
-    return over(n, stream, im2col_kernel<T, I>, windows, image_step, static_cast<const T*>(x),
-                static_cast<T*>(columns));
+    return over(n, stream, im2col_kernel<T, I>, windows, image_step, x, columns);
   });
 }
 
@@ -105,8 +98,7 @@ cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* column
   return with_columns(w, [&](auto windows, auto element) {
     using T = decltype(element);
     using I = typename decltype(windows)::Index;
-    return over(n, stream, col2im_kernel<T, I>, windows, image_step, static_cast<const T*>(columns),
-                static_cast<T*>(dx));
+    return over(n, stream, col2im_kernel<T, I>, windows, image_step, columns, dx);
   });
 }
 

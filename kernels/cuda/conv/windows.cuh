@@ -10,8 +10,6 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kWindowThreads = 256;
-
 template <typename I>
 struct Windows {
   using Index = I;
@@ -60,7 +58,7 @@ cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
 
 template <typename I>
 __device__ inline I thread_index() {
-  return static_cast<I>(int64_t{blockIdx.x} * kWindowThreads + threadIdx.x);
+  return static_cast<I>(int64_t{blockIdx.x} * kThreads + threadIdx.x);
 }
 
 // Of spatial position `at` (row-major) the place on each axis.
@@ -126,12 +124,6 @@ __device__ inline I seer(const Windows<I>& w, const I* p, const Tap<I>& tap) {
     at = at * w.out[a] + o;
   }
   return at;
-}
-
-// kernel(blocks of n elements, arguments...)
-template <typename K, typename... A>
-cudaError_t over(int64_t n, cudaStream_t stream, K kernel, A... arguments) {
-  return launch_blocks(stream, blocks_for(n, kWindowThreads), kWindowThreads, kernel, arguments...);
 }
 
 }  // namespace ofsdp::kernels::cuda

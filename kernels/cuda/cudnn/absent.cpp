@@ -4,6 +4,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-void add_cudnn(CudaImplementations&) {}
+void add_cudnn_convolutions(CudaImplementations&) {}
+void add_cudnn_attention(CudaImplementations&) {}
 
 }  // namespace ofsdp::kernels::cuda

@@ -4,57 +4,64 @@
 #include <array>
 
 #include "kernels/cuda/attention/attention_operands.h"
-#include "kernels/cuda/cudnn/operators.h"
 #include "kernels/cuda/cudnn/plan.h"
+#include "kernels/cuda/device/implementations.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 // A causal query sees the keys up to its own position, or of as many as the keys are ahead.
-bool takes(const AttentionExtent& e, bool lengths) {
+Acceptance takes(const AttentionExtent& e, bool lengths) {
   const bool causal = !e.causal || e.offset == 0 || e.offset == e.keys - e.queries;
-  return dtype_size(e.dtype) == 2 && !lengths && e.mask_kind == MaskKind::kNone && e.softcap == 0 &&
-         e.left < 0 && e.right < 0 && e.offset >= 0 && causal;
+  return accept(
+      {{dtype_size(e.dtype) == 2, "cuDNN takes 16 bits only"},
+       {!lengths && e.mask_kind == MaskKind::kNone, "scores are masked other than by causality"},
+       {e.softcap == 0, "scores are capped"},
+       {e.left < 0 && e.right < 0 && e.offset >= 0 && causal, "keys are windowed"}});
 }
 
-bool accepts(const Problem& p) {
-  return accepts_attention(p) &&
-         takes(forward_extent(p, kAttentionLengths), p.has_in(kAttentionLengths));
+Acceptance accepts(const Problem& p) {
+  const Acceptance accepted = accepts_attention(p);
+  return accepted ? takes(forward_extent(p, kAttentionLengths), p.has_in(kAttentionLengths))
+                  : accepted;
 }
 
-bool accepts_keeping(const Problem& p) {
-  return accepts_keeping_attention(p) &&
-         takes(forward_extent(p, kKeepingLengths), p.has_in(kKeepingLengths));
+Acceptance accepts_keeping(const Problem& p) {
+  const Acceptance accepted = accepts_keeping_attention(p);
+  return accepted ? takes(forward_extent(p, kKeepingLengths), p.has_in(kKeepingLengths)) : accepted;
 }
 
-bool accepts_grad(const Problem& p) {
-  return accepts_attention_grad(p) && p.has_in(7) && !p.has_out(3) &&
-         takes(gradient_extent(p), p.has_in(5));
+Acceptance accepts_grad(const Problem& p) {
+  const Acceptance accepted = accepts_attention_grad(p);
+  if (!accepted) return accepted;
+  if (!p.has_in(7) || p.has_out(3)) {
+    return Acceptance::refuse("statistics are absent, or the mask's gradient is wanted");
+  }
+  return takes(gradient_extent(p), p.has_in(5));
 }
 
 template <size_t kLengths, bool kKeeps>
-std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   const std::shared_ptr<CudnnPlan> plan =
       plan_attention(cudnn_target(device), forward_extent(p, kLengths), kKeeps);
   if (plan == nullptr) return nullptr;
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        std::array<void*, 5> operands{l.inputs[0], l.inputs[1], l.inputs[2], l.outputs[0],
-                                      kKeeps ? l.outputs[1] : nullptr};
+      [=](cudaStream_t stream, const Launch& l) {
+        std::array<void*, 5> operands{l.in(0), l.in(1), l.in(2), l.out(0),
+                                      kKeeps ? l.out(1) : nullptr};
         return plan->run(stream, std::span<void*>(operands.data(), kKeeps ? 5 : 4), l.workspace);
       },
       plan->workspace_bytes());
 }
 
-std::unique_ptr<CudaKernel> create_grad(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_grad(DeviceState& device, const Problem& p) {
   const std::shared_ptr<CudnnPlan> plan =
       plan_attention_grad(cudnn_target(device), gradient_extent(p), kept_strides(p));
   if (plan == nullptr) return nullptr;
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        std::array<void*, 9> operands{l.inputs[1],  l.inputs[2],  l.inputs[3],
-                                      l.inputs[6],  l.inputs[0],  l.inputs[7],
-                                      l.outputs[0], l.outputs[1], l.outputs[2]};
+      [=](cudaStream_t stream, const Launch& l) {
+        std::array<void*, 9> operands{l.in(1), l.in(2),  l.in(3),  l.in(6), l.in(0),
+                                      l.in(7), l.out(0), l.out(1), l.out(2)};
         return plan->run(stream, operands, l.workspace);
       },
       plan->workspace_bytes());
@@ -63,10 +70,10 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device& device, const Problem& p) 
 }  // namespace
 
 void add_cudnn_attention(CudaImplementations& list) {
-  list.push_back({"Attention", "cudnn", accepts, create<kAttentionLengths, false>});
-  list.push_back(
-      {"ofsdp.AttentionWithStatistics", "cudnn", accepts_keeping, create<kKeepingLengths, true>});
-  list.push_back({"ofsdp.AttentionGrad", "cudnn", accepts_grad, create_grad});
+  list.insert(list.end(), {{"Attention", "cudnn", accepts, create<kAttentionLengths, false>},
+                           {"ofsdp.AttentionWithStatistics", "cudnn", accepts_keeping,
+                            create<kKeepingLengths, true>},
+                           {"ofsdp.AttentionGrad", "cudnn", accepts_grad, create_grad}});
 }
 
 }  // namespace ofsdp::kernels::cuda

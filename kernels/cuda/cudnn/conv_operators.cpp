@@ -4,26 +4,32 @@
 #include <array>
 
 #include "kernels/cuda/conv/conv_parts.h"
-#include "kernels/cuda/cudnn/operators.h"
 #include "kernels/cuda/cudnn/plan.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/reduce/reduce.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-bool accepts(const Problem& p) {
-  return accepts_conv(p) && p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain;
+Acceptance with_layouts(const Acceptance& accepted, bool same) {
+  return accepted ? accept({same_layout(same)}) : accepted;
 }
 
-bool accepts_grad_input(const Problem& p) {
-  return accepts_conv_grad(p) && p.in(0).layout == p.out(0).layout &&
-         p.in(1).layout == Layout::kPlain;
+Acceptance accepts(const Problem& p) {
+  return with_layouts(accepts_conv(p),
+                      p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain);
 }
 
-bool accepts_grad_weights(const Problem& p) {
-  return accepts_conv_grad(p) && p.has_out(0) && p.in(0).layout == p.in(1).layout &&
-         p.out(0).layout == Layout::kPlain;
+Acceptance accepts_grad_input(const Problem& p) {
+  return with_layouts(accepts_conv_grad(p),
+                      p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain);
+}
+
+Acceptance accepts_grad_weights(const Problem& p) {
+  if (!p.has_out(0)) return Acceptance::refuse("the gradient of the weights is not wanted");
+  return with_layouts(accepts_conv_grad(p),
+                      p.in(0).layout == p.in(1).layout && p.out(0).layout == Layout::kPlain);
 }
 
 // Of WindowExtent's three axes those that there are, but at least two, which is the least for cuDNN.
@@ -53,7 +59,7 @@ ConvolutionExtent extent_of(const Problem& p, const Shape& x, const Shape& w, La
   return c;
 }
 
-std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   const bool bias = p.has_in(2);
   const ConvolutionExtent e = extent_of(p, p.in(0).shape, p.in(1).shape, p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution(cudnn_target(device), e, bias);
@@ -61,26 +67,24 @@ std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
   const bool relu = has_relu(p);
   const int64_t numel = p.out(0).numel();
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        std::array<void*, 4> operands{l.inputs[0], l.inputs[1], l.outputs[0],
-                                      bias ? l.inputs[2] : nullptr};
+      [=](cudaStream_t stream, const Launch& l) {
+        std::array<void*, 4> operands{l.in(0), l.in(1), l.out(0), bias ? l.in(2) : nullptr};
         const std::span<void*> used(operands.data(), bias ? 4 : 3);
         OFSDP_CUDA_TRY(plan->run(stream, used, l.workspace));
         if (!relu) return cudaSuccess;
-        return pointwise(Pointwise::kRelu, e.dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
-                         stream);
+        return pointwise(Pointwise::kRelu, e.dtype, l.out(0), nullptr, l.out(0), numel, {}, stream);
       },
       plan->workspace_bytes());
 }
 
 // (dy, w) -> dx
-std::unique_ptr<CudaKernel> create_grad_input(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_grad_input(DeviceState& device, const Problem& p) {
   const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_input(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        std::array<void*, 3> operands{l.inputs[0], l.inputs[1], l.outputs[0]};
+      [=](cudaStream_t stream, const Launch& l) {
+        std::array<void*, 3> operands{l.in(0), l.in(1), l.out(0)};
         return plan->run(stream, operands, l.workspace);
       },
       plan->workspace_bytes());
@@ -95,7 +99,7 @@ std::vector<ReducePass> bias_sums(const ConvolutionExtent& e) {
 }
 
 // (x, dy) -> dw, db
-std::unique_ptr<CudaKernel> create_grad_weights(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_grad_weights(DeviceState& device, const Problem& p) {
   const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_weights(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
@@ -104,14 +108,14 @@ std::unique_ptr<CudaKernel> create_grad_weights(ofsdp_device& device, const Prob
   // Both passes have the workspace, one after the other.
   const size_t bytes = std::max(plan->workspace_bytes(), bias ? reduce_scratch(sums) : 0);
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        std::array<void*, 3> operands{l.inputs[1], l.inputs[0], l.outputs[0]};
+      [=](cudaStream_t stream, const Launch& l) {
+        std::array<void*, 3> operands{l.in(1), l.in(0), l.out(0)};
         OFSDP_CUDA_TRY(plan->run(stream, operands, l.workspace));
         if (!bias) return cudaSuccess;
         ReduceCall call;
         call.dtype = call.out_dtype = e.dtype;
-        call.x = l.inputs[1];
-        call.y = l.outputs[1];
+        call.x = l.in(1);
+        call.y = l.out(1);
         call.scratch = l.workspace;
         return reduce(sums, call, stream);
       },
@@ -121,9 +125,10 @@ std::unique_ptr<CudaKernel> create_grad_weights(ofsdp_device& device, const Prob
 }  // namespace
 
 void add_cudnn_convolutions(CudaImplementations& list) {
-  list.push_back({"Conv", "cudnn", accepts, create});
-  list.push_back({"ofsdp.ConvGradInput", "cudnn", accepts_grad_input, create_grad_input});
-  list.push_back({"ofsdp.ConvGradWeights", "cudnn", accepts_grad_weights, create_grad_weights});
+  list.insert(list.end(),
+              {{"Conv", "cudnn", accepts, create},
+               {"ofsdp.ConvGradInput", "cudnn", accepts_grad_input, create_grad_input},
+               {"ofsdp.ConvGradWeights", "cudnn", accepts_grad_weights, create_grad_weights}});
 }
 
 }  // namespace ofsdp::kernels::cuda

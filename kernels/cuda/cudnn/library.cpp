@@ -101,7 +101,7 @@ std::shared_ptr<void> make_handle() {
 
 }  // namespace
 
-CudnnTarget cudnn_target(ofsdp_device& device) {
+CudnnTarget cudnn_target(DeviceState& device) {
   if (device.cudnn == nullptr) device.cudnn = make_handle();
   return {device.cudnn.get(), "",
           device.capability,  device.tf32,

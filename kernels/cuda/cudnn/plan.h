@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/device/handles.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -36,7 +35,7 @@ struct CudnnTarget {
 };
 
 // Of a device that is there; handle null: cuDNN is absent.
-CudnnTarget cudnn_target(ofsdp_device& device);
+CudnnTarget cudnn_target(DeviceState& device);
 
 class CudnnPlan {
  public:

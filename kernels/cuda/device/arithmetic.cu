@@ -4,13 +4,9 @@
 //
 // The norm has the same bits in every run: squares are summed in double over blocks of 4096 elements
 // by one thread block each, in a tree of fixed shape, and the blocks in order by one thread.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cmath>
-#include <cstring>
 
-#include "kernels/core/dtype.h"
+#include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/elements.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -35,22 +31,22 @@ __global__ void begin_kernel(ofsdp_run_state* s, const ofsdp_step_numbers* n, bo
 
 __global__ void note_loss_kernel(ofsdp_run_state* s, const float* loss, bool stops) {
   s->loss = *loss;
-  if (stops && (isnan(*loss) || s->fault.node != 0)) s->stop = 1;
+  if (stops && (std::isnan(*loss) || s->fault.node != 0)) s->stop = 1;
 }
 
 template <typename From, typename To>
 __global__ void convert_kernel(const From* src, To* dst, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) dst[i] = narrow<To>(widen(src[i]));
+  OFSDP_CUDA_LOOP(i, n) dst[i] = Stored<To>::from(to_float(src[i]));
 }
 
 template <typename From>
 __global__ void add_kernel(const From* src, float* dst, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) dst[i] += widen(src[i]);
+  OFSDP_CUDA_LOOP(i, n) dst[i] += to_float(src[i]);
 }
 
 template <typename To>
 __global__ void round_kernel(float* values, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) values[i] = widen(narrow<To>(values[i]));
+  OFSDP_CUDA_LOOP(i, n) values[i] = to_float(Stored<To>::from(values[i]));
 }
 
 template <typename From>
@@ -100,7 +96,7 @@ __global__ void clip_kernel(ofsdp_run_state* s, double most, bool scales) {
   }
   s->gradient_factor = factor / static_cast<float>(s->scale_used);
   if (!scales) return;
-  s->skip = isfinite(s->global_norm) ? 0 : 1;
+  s->skip = std::isfinite(s->global_norm) ? 0 : 1;
   if (s->skip != 0) {
     s->loss_scale = fmax(s->loss_scale / 2, kLeastScale);
     s->good_updates = 0;
@@ -111,89 +107,71 @@ __global__ void clip_kernel(ofsdp_run_state* s, double most, bool scales) {
   }
 }
 
-int32_t begin(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* state,
-              const ofsdp_step_numbers* numbers, int32_t update, int32_t scales) {
-  begin_kernel<<<1, 1, 0, raw(stream)>>>(state, numbers, update != 0, scales != 0);
-  return launched(device, "begin");
-}
-
-int32_t note_loss(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* state,
-                  const float* loss, int32_t stops) {
-  note_loss_kernel<<<1, 1, 0, raw(stream)>>>(state, loss, stops != 0);
-  return launched(device, "note_loss");
-}
-
-int32_t convert(ofsdp_device* device, ofsdp_stream* stream, const void* src, int32_t from,
-                void* dst, int32_t to, int64_t n) {
-  if (n == 0 || (src == dst && from == to)) return 0;
-  if (from == to) {
-    const size_t bytes = static_cast<size_t>(n) * dtype_size(static_cast<DType>(from));
-    return failed(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, raw(stream)),
-                  "convert");
-  }
-  const bool known = with_float_type(from, [&](auto f) {
-    with_float_type(to, [&](auto t) {
-      using From = decltype(f);
-      using To = decltype(t);
-      convert_kernel<<<blocks(n), kThreads, 0, raw(stream)>>>(static_cast<const From*>(src),
-                                                              static_cast<To*>(dst), n);
-    });
-  });
-  return known ? launched(device, "convert") : unknown_type(device, "convert");
-}
-
-int32_t add(ofsdp_device* device, ofsdp_stream* stream, const void* src, int32_t from, float* dst,
-            int64_t n) {
-  if (n == 0) return 0;
-  const bool known = with_float_type(from, [&](auto f) {
-    add_kernel<<<blocks(n), kThreads, 0, raw(stream)>>>(static_cast<const decltype(f)*>(src), dst,
-                                                        n);
-  });
-  return known ? launched(device, "add") : unknown_type(device, "add");
-}
-
-int32_t round_values(ofsdp_device* device, ofsdp_stream* stream, float* values, int32_t to,
-                     int64_t n) {
-  if (n == 0 || to == static_cast<int32_t>(DType::kFloat32)) return 0;
-  const bool known = with_float_type(to, [&](auto t) {
-    round_kernel<decltype(t)><<<blocks(n), kThreads, 0, raw(stream)>>>(values, n);
-  });
-  return known ? launched(device, "round") : unknown_type(device, "round");
-}
-
-int32_t reduce(ofsdp_device* device, ofsdp_stream* stream, const ofsdp_reduce* r) {
-  if (r->count == 0) return 0;
-  const int64_t partials = (r->count + kNormBlock - 1) / kNormBlock;
-  const bool known = with_float_type(r->gradient.dtype, [&](auto f) {
-    using From = decltype(f);
-    if (r->norm_count > 0) {
-      squares_kernel<From><<<static_cast<unsigned>(partials), 256, 0, raw(stream)>>>(*r);
-      sum_partials_kernel<<<1, 256, 0, raw(stream)>>>(r->partials, partials, r->state);
-    }
-    if (r->dst != nullptr) {
-      reduce_kernel<From><<<blocks(r->count), kThreads, 0, raw(stream)>>>(*r);
-    }
-  });
-  return known ? launched(device, "reduce") : unknown_type(device, "reduce");
-}
-
-int32_t clip(ofsdp_device* device, ofsdp_stream* stream, ofsdp_run_state* state, double most,
-             int32_t scales) {
-  clip_kernel<<<1, 1, 0, raw(stream)>>>(state, most, scales != 0);
-  return launched(device, "clip");
+// How far a stream is, for a host that may not wait for it.
+__global__ void mark_kernel(int64_t* pinned, int64_t value) {
+  *static_cast<volatile int64_t*>(pinned) = value;
+  __threadfence_system();
 }
 
 }  // namespace
 
-void add_arithmetic(ofsdp_device_table& table) {
-  table.begin = begin;
-  table.note_loss = note_loss;
-  table.convert = convert;
-  table.add = add;
-  table.round = round_values;
-  table.reduce = reduce;
-  table.clip = clip;
-  add_optimizers(table);
+cudaError_t begin_update(ofsdp_run_state* state, const ofsdp_step_numbers* numbers, bool update,
+                         bool scales, cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, begin_kernel, state, numbers, update, scales);
+}
+
+cudaError_t note_loss(ofsdp_run_state* state, const float* loss, bool stops, cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, note_loss_kernel, state, loss, stops);
+}
+
+cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_t n,
+                    cudaStream_t stream) {
+  if (n == 0 || (src == dst && from == to)) return cudaSuccess;
+  if (from == to) {
+    const size_t bytes = static_cast<size_t>(n) * dtype_size(static_cast<DType>(from));
+    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return with_float(static_cast<DType>(from), [&](auto f) {
+    return with_float(static_cast<DType>(to), [&](auto t) {
+      return strided_launch(n, stream, convert_kernel<decltype(f), decltype(t)>, src, dst, n);
+    });
+  });
+}
+
+cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  return with_float(static_cast<DType>(from), [&](auto f) {
+    return strided_launch(n, stream, add_kernel<decltype(f)>, src, dst, n);
+  });
+}
+
+cudaError_t round_values(float* values, int32_t to, int64_t n, cudaStream_t stream) {
+  if (n == 0 || to == static_cast<int32_t>(DType::kFloat32)) return cudaSuccess;
+  return with_float(static_cast<DType>(to), [&](auto t) {
+    return strided_launch(n, stream, round_kernel<decltype(t)>, values, n);
+  });
+}
+
+cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream) {
+  if (r.count == 0) return cudaSuccess;
+  const int64_t partials = blocks_for(r.count, kNormBlock);
+  return with_float(static_cast<DType>(r.gradient.dtype), [&](auto f) {
+    using From = decltype(f);
+    if (r.norm_count > 0) {
+      OFSDP_CUDA_TRY(launch_blocks(stream, partials, 256, squares_kernel<From>, r));
+      OFSDP_CUDA_TRY(
+          launch_blocks(stream, 1, 256, sum_partials_kernel, r.partials, partials, r.state));
+    }
+    return r.dst == nullptr ? cudaSuccess : strided_launch(r.count, stream, reduce_kernel<From>, r);
+  });
+}
+
+cudaError_t clip(ofsdp_run_state* state, double most, bool scales, cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, clip_kernel, state, most, scales);
+}
+
+cudaError_t mark(int64_t* pinned, int64_t value, cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, mark_kernel, pinned, value);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -13,6 +13,14 @@
 
 namespace ofsdp::kernels::cuda {
 
+inline constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
+#define OFSDP_CUDA_KERNEL __global__ void __launch_bounds__(::ofsdp::kernels::cuda::kThreads)
+
+// The number of this thread among all of a launch by `over`, for each of n items; the rest return.
+#define OFSDP_CUDA_ITEM(i, n)                                                             \
+  const int64_t i = int64_t{blockIdx.x} * ::ofsdp::kernels::cuda::kThreads + threadIdx.x; \
+  if (i >= (n)) return
+
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr int64_t kMostBlocks = int64_t{1} << 30;
@@ -40,6 +48,13 @@ struct Stored<__nv_bfloat16> {
 };
 template <typename T>
 using Compute = typename Stored<T>::Compute;
+
+// f(0) .. f(N - 1) without a loop.
+template <int N, typename F>
+__device__ inline void unrolled(const F& f) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) f(k);
+}
 
 // --- packs: N elements in one access; the address is a multiple of the size ---
 template <typename T, int N>
@@ -144,6 +159,12 @@ cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void
                 kernel, arguments...);
 }
 
+// kernel(arguments...) with a thread for each of n items; pointers to void become those of the kernel.
+template <typename... P, typename... A>
+cudaError_t over(int64_t n, cudaStream_t stream, void (*kernel)(P...), A... arguments) {
+  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, kernel, arguments...);
+}
+
 // f(T{}) for the float types that are stored; NotSupported for others.
 template <typename F>
 cudaError_t with_float(DType dtype, const F& f) {
@@ -157,6 +178,19 @@ cudaError_t with_float(DType dtype, const F& f) {
     default:
       return cudaErrorNotSupported;
   }
+}
+
+// f(T{}) for the numbers that arithmetic takes: stored floats, float64, int32 and int64.
+template <typename F>
+cudaError_t with_number(DType dtype, const F& f) {
+  if (dtype == DType::kInt32) return f(int32_t{});
+  if (dtype == DType::kInt64) return f(int64_t{});
+  return dtype == DType::kFloat64 ? f(double{}) : with_float(dtype, f);
+}
+
+// Whether with_number knows it.
+inline bool is_number(DType dtype) {
+  return with_number(dtype, [](auto) { return cudaSuccess; }) == cudaSuccess;
 }
 
 // f(T{}) with a whole number T of `size` bytes.

@@ -1,13 +1,8 @@
-// Shared by arithmetic.cu and optimizers.cu: element types as float, grid-stride loops, launches.
+// Helpers that arithmetic.cu and optimizers.cu share: grid-stride loops and gradients on their way.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <algorithm>
-
-#include "kernels/core/dtype.h"
-#include "kernels/cuda/device/handles.h"
+#include "kernels/core/device_values.h"
+#include "kernels/cuda/device/device.cuh"
 
 #define OFSDP_CUDA_LOOP(i, n)                                                            \
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < (n); \
@@ -15,67 +10,27 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kThreads = 256;
-
-inline unsigned blocks(int64_t n) {
-  constexpr int64_t kMost = 132 * 16;  // enough for every card; the loops stride
-  return static_cast<unsigned>(std::clamp<int64_t>((n + kThreads - 1) / kThreads, 1, kMost));
-}
-
-__device__ inline float widen(float v) { return v; }
-__device__ inline float widen(__half v) { return __half2float(v); }
-__device__ inline float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
-template <typename T>
-__device__ T narrow(float v);
-template <>
-__device__ inline float narrow<float>(float v) {
-  return v;
-}
-template <>
-__device__ inline __half narrow<__half>(float v) {
-  return __float2half_rn(v);
-}
-template <>
-__device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float v) {
-  return __float2bfloat16_rn(v);
+// kernel(arguments...) over n elements; its loop strides, so that this many blocks are enough for every card.
+template <typename K, typename... A>
+cudaError_t strided_launch(int64_t n, cudaStream_t stream, K kernel, A... arguments) {
+  constexpr int64_t kMost = 132 * 16;
+  return launch_blocks(stream, std::clamp<int64_t>(blocks_for(n, 256), 1, kMost), 256, kernel,
+                       arguments...);
 }
 
 __device__ inline float rounded(float v, int32_t dtype) {
-  if (dtype == static_cast<int32_t>(DType::kBFloat16)) return widen(narrow<__nv_bfloat16>(v));
-  if (dtype == static_cast<int32_t>(DType::kFloat16)) return widen(narrow<__half>(v));
+  if (dtype == static_cast<int32_t>(DType::kBFloat16)) {
+    return to_float(Stored<__nv_bfloat16>::from(v));
+  }
+  if (dtype == static_cast<int32_t>(DType::kFloat16)) return to_float(Stored<__half>::from(v));
   return v;
 }
 
-// A gradient as the update takes it: rounded to what ranks reduce in, onto what was before.
+// A gradient as the update takes it: rounded to the dtype that ranks reduce in, onto the earlier sum.
 template <typename From>
 __device__ float gradient_at(const ofsdp_gradient& g, int64_t i) {
-  const float value = rounded(widen(static_cast<const From*>(g.src)[i]), g.reduce_dtype);
+  const float value = rounded(to_float(static_cast<const From*>(g.src)[i]), g.reduce_dtype);
   return g.onto == nullptr ? value : value + g.onto[i];
-}
-
-// f(T{}) for the C++ type of a float dtype; false when it is none of the three.
-template <typename F>
-bool with_float_type(int32_t dtype, const F& f) {
-  switch (static_cast<DType>(dtype)) {
-    case DType::kFloat32:
-      f(float{});
-      return true;
-    case DType::kFloat16:
-      f(__half{});
-      return true;
-    case DType::kBFloat16:
-      f(__nv_bfloat16{});
-      return true;
-    default:
-      return false;
-  }
-}
-
-inline int32_t launched(ofsdp_device* device, const char* what) {
-  return failed(device, cudaGetLastError(), what);
-}
-inline int32_t unknown_type(ofsdp_device* device, const char* what) {
-  return failed(device, cudaErrorInvalidValue, what);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -15,31 +15,32 @@ bool writes_nothing(const Problem& p) {
 const CudaImplementations& implementations() {
   static const CudaImplementations all = [] {
     CudaImplementations list;
-    for (const auto add :
-         {add_cudnn,        add_products,  add_pointwise,  add_chains,  add_movement,
-          add_reductions,   add_norms,     add_batch_norm, add_softmax, add_losses,
-          add_dropout,      add_gathers,   add_attention,  add_rotary,  add_pools,
-          add_convolutions, add_scatters,  add_triangles,  add_top_k,   add_group_norm,
-          add_axis_maps,    add_recurrent, add_folds,      add_einsum,  add_conv_transpose,
-          add_random,       add_found,     add_sequences,  add_unpools, add_lp_pools,
-          add_training}) {
-      add(list);
-    }
+#define OFSDP_ADD_FAMILY(name) add_##name(list);
+    OFSDP_CUDA_FAMILIES(OFSDP_ADD_FAMILY)
+#undef OFSDP_ADD_FAMILY
     return list;
   }();
   return all;
 }
 
-std::unique_ptr<CudaKernel> make_operator(ofsdp_device& device, const std::string& op,
-                                          const Problem& problem) {
+std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string& op,
+                                          const Problem& problem, KernelChoice* choice) {
   for (const CudaImplementation& implementation : implementations()) {
     if (implementation.op != op) continue;
+    const auto take = [&](std::unique_ptr<CudaKernel> kernel) {
+      if (kernel != nullptr && choice != nullptr) choice->taken = implementation.name;
+      return kernel;
+    };
     if (writes_nothing(problem)) {
-      return make_cuda_kernel([](cudaStream_t, const ofsdp_launch&) { return cudaSuccess; });
+      return take(make_cuda_kernel([](cudaStream_t, const Launch&) { return cudaSuccess; }));
     }
-    if (!implementation.accepts(problem)) continue;
-    auto kernel = implementation.create(device, problem);
-    if (kernel != nullptr) return kernel;
+    const Acceptance acceptance = implementation.accepts(problem);
+    if (acceptance) {
+      if (auto kernel = take(implementation.create(device, problem))) return kernel;
+    }
+    const char* const reason =
+        acceptance ? "it has too many axes, or the library has no algorithm" : acceptance.reason();
+    if (choice != nullptr) choice->refused.push_back({implementation.name, reason});
   }
   return nullptr;
 }

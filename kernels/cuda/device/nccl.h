@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <string>
 
+#include "kernels/cuda/device/libraries.h"
+
 struct ncclComm;  // NCCL's names, so that they are the same type for all
 struct ncclWindow_vidmem;
 
@@ -50,32 +52,37 @@ struct Nccl {
   using Window = ncclWindow_vidmem*;
   static constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
 
-  int (*version)(int*) = nullptr;
-  const char* (*error_string)(NcclResult) = nullptr;
-  const char* (*last_error)(Comm) = nullptr;
-  NcclResult (*unique_id)(NcclId*) = nullptr;
-  NcclResult (*init)(Comm*, int count, NcclId, int place, NcclConfig*) = nullptr;
-  NcclResult (*split)(Comm, int color, int key, Comm*, NcclConfig*) = nullptr;
-  NcclResult (*destroy)(Comm) = nullptr;
-  NcclResult (*abort)(Comm) = nullptr;
-  NcclResult (*async_error)(Comm, NcclResult*) = nullptr;
-  NcclResult (*all_gather)(const void*, void*, size_t, NcclType, Comm, cudaStream_t) = nullptr;
-  NcclResult (*reduce_scatter)(const void*, void*, size_t, NcclType, NcclReduction, Comm,
-                               cudaStream_t) = nullptr;
-  NcclResult (*all_reduce)(const void*, void*, size_t, NcclType, NcclReduction, Comm,
-                           cudaStream_t) = nullptr;
-
-  NcclResult (*group_start)() = nullptr;
-  NcclResult (*group_end)() = nullptr;
-  NcclResult (*send)(const void*, size_t, NcclType, int place, Comm, cudaStream_t) = nullptr;
-  NcclResult (*receive)(void*, size_t, NcclType, int place, Comm, cudaStream_t) = nullptr;
-
-  NcclResult (*mem_alloc)(void**, size_t) = nullptr;  // 2.19
-  NcclResult (*mem_free)(void*) = nullptr;
-  NcclResult (*register_buffer)(Comm, void*, size_t, void**) = nullptr;
-  NcclResult (*deregister_buffer)(Comm, void*) = nullptr;
-  NcclResult (*register_window)(Comm, void*, size_t, Window*, int flags) = nullptr;  // 2.27
-  NcclResult (*deregister_window)(Comm, Window) = nullptr;
+#define OFSDP_NCCL(symbol, result, name, ...) \
+  result (*name)(__VA_ARGS__) = function_of<result(__VA_ARGS__)>(Nvidia::kNccl, #symbol)
+  OFSDP_NCCL(ncclGetVersion, int, version, int*);
+  OFSDP_NCCL(ncclGetErrorString, const char*, error_string, NcclResult);
+  OFSDP_NCCL(ncclGetLastError, const char*, last_error, Comm);
+  OFSDP_NCCL(ncclGetUniqueId, NcclResult, unique_id, NcclId*);
+  OFSDP_NCCL(ncclCommInitRankConfig, NcclResult, init, Comm*, int count, NcclId, int place,
+             NcclConfig*);
+  OFSDP_NCCL(ncclCommSplit, NcclResult, split, Comm, int color, int key, Comm*, NcclConfig*);
+  OFSDP_NCCL(ncclCommDestroy, NcclResult, destroy, Comm);
+  OFSDP_NCCL(ncclCommAbort, NcclResult, abort, Comm);
+  OFSDP_NCCL(ncclCommGetAsyncError, NcclResult, async_error, Comm, NcclResult*);
+  OFSDP_NCCL(ncclAllGather, NcclResult, all_gather, const void*, void*, size_t, NcclType, Comm,
+             cudaStream_t);
+  OFSDP_NCCL(ncclReduceScatter, NcclResult, reduce_scatter, const void*, void*, size_t, NcclType,
+             NcclReduction, Comm, cudaStream_t);
+  OFSDP_NCCL(ncclAllReduce, NcclResult, all_reduce, const void*, void*, size_t, NcclType,
+             NcclReduction, Comm, cudaStream_t);
+  OFSDP_NCCL(ncclGroupStart, NcclResult, group_start, );
+  OFSDP_NCCL(ncclGroupEnd, NcclResult, group_end, );
+  OFSDP_NCCL(ncclSend, NcclResult, send, const void*, size_t, NcclType, int place, Comm,
+             cudaStream_t);
+  OFSDP_NCCL(ncclRecv, NcclResult, receive, void*, size_t, NcclType, int place, Comm, cudaStream_t);
+  OFSDP_NCCL(ncclMemAlloc, NcclResult, mem_alloc, void**, size_t);  // 2.19
+  OFSDP_NCCL(ncclMemFree, NcclResult, mem_free, void*);
+  OFSDP_NCCL(ncclCommRegister, NcclResult, register_buffer, Comm, void*, size_t, void**);
+  OFSDP_NCCL(ncclCommDeregister, NcclResult, deregister_buffer, Comm, void*);
+  OFSDP_NCCL(ncclCommWindowRegister, NcclResult, register_window, Comm, void*, size_t, Window*,
+             int flags);  // 2.27
+  OFSDP_NCCL(ncclCommWindowDeregister, NcclResult, deregister_window, Comm, Window);
+#undef OFSDP_NCCL
 
   bool has_all() const;
   int number() const;        // 22809

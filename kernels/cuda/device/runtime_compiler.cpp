@@ -12,40 +12,25 @@ namespace {
 // What is used of NVRTC, as its public API has it: nvrtc.h is not needed to build.
 struct Nvrtc {
   using Program = struct OpaqueProgram*;
-  int (*create)(Program*, const char* text, const char* name, int, const char* const*,
-                const char* const*) = nullptr;
-  int (*compile)(Program, int, const char* const*) = nullptr;
-  int (*destroy)(Program*) = nullptr;
-  int (*log_size)(Program, size_t*) = nullptr;
-  int (*log)(Program, char*) = nullptr;
-  int (*cubin_size)(Program, size_t*) = nullptr;
-  int (*cubin)(Program, char*) = nullptr;
-  int (*ptx_size)(Program, size_t*) = nullptr;
-  int (*ptx)(Program, char*) = nullptr;
-  int (*count)(int*) = nullptr;
-  int (*architectures)(int*) = nullptr;
+#define OFSDP_NVRTC(name, symbol, ...) \
+  int (*name)(__VA_ARGS__) = function_of<int(__VA_ARGS__)>(Nvidia::kNvrtc, #symbol)
+  OFSDP_NVRTC(create, nvrtcCreateProgram, Program*, const char* text, const char* name, int,
+              const char* const*, const char* const*);
+  OFSDP_NVRTC(compile, nvrtcCompileProgram, Program, int, const char* const*);
+  OFSDP_NVRTC(destroy, nvrtcDestroyProgram, Program*);
+  OFSDP_NVRTC(log_size, nvrtcGetProgramLogSize, Program, size_t*);
+  OFSDP_NVRTC(log, nvrtcGetProgramLog, Program, char*);
+  OFSDP_NVRTC(cubin_size, nvrtcGetCUBINSize, Program, size_t*);
+  OFSDP_NVRTC(cubin, nvrtcGetCUBIN, Program, char*);
+  OFSDP_NVRTC(ptx_size, nvrtcGetPTXSize, Program, size_t*);
+  OFSDP_NVRTC(ptx, nvrtcGetPTX, Program, char*);
+  OFSDP_NVRTC(count, nvrtcGetNumSupportedArchs, int*);
+  OFSDP_NVRTC(architectures, nvrtcGetSupportedArchs, int*);
+#undef OFSDP_NVRTC
 
-  Nvrtc() {
-    find(create, "nvrtcCreateProgram");
-    find(compile, "nvrtcCompileProgram");
-    find(destroy, "nvrtcDestroyProgram");
-    find(log_size, "nvrtcGetProgramLogSize");
-    find(log, "nvrtcGetProgramLog");
-    find(cubin_size, "nvrtcGetCUBINSize");
-    find(cubin, "nvrtcGetCUBIN");
-    find(ptx_size, "nvrtcGetPTXSize");
-    find(ptx, "nvrtcGetPTX");
-    find(count, "nvrtcGetNumSupportedArchs");
-    find(architectures, "nvrtcGetSupportedArchs");
-  }
-
-  bool there = true;
-
- private:
-  template <typename Function>
-  void find(Function*& function, const char* name) {
-    function = function_of<Function>(Nvidia::kNvrtc, name);
-    there = there && function != nullptr;
+  bool there() const {
+    return create && compile && destroy && log_size && log && cubin_size && cubin && ptx_size &&
+           ptx && count && architectures;
   }
 };
 
@@ -75,7 +60,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 CompiledText compile_text(const std::string& text, int capability) {
   if (const std::string why = why_missing(Nvidia::kNvrtc); !why.empty()) return {"", why};
   const Nvrtc nvrtc;
-  if (!nvrtc.there) return {"", "NVRTC lacks a function"};
+  if (!nvrtc.there()) return {"", "NVRTC lacks a function"};
   const int known = known_architecture(nvrtc, capability);
   if (known == 0) return {"", "NVRTC knows no sm_" + std::to_string(capability)};
   // No products contracted over steps: a chain rounds as its members do.

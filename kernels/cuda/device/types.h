@@ -15,12 +15,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device_values.h"
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::kernels::cuda {
 
 inline constexpr int kMostAxes = 8;
+
+struct DeviceState;  // device_state.h; operators see the name alone
 
 // Where a launcher's data may be wrong: the first value out of range is noted in `record`, which may be null, under the
 // name of `node`, if nothing has been noted there yet; the kernel goes on with 0 instead.
@@ -35,3 +37,8 @@ struct Fault {
   do {                                                                              \
     if (const cudaError_t error = (expression); error != cudaSuccess) return error; \
   } while (false)
+
+// A row of a switch that is a table.
+#define OFSDP_CASE(value, ...) \
+  case value:                  \
+    return __VA_ARGS__

@@ -1,16 +1,16 @@
+// One thread per output element, one pass per axis: a separable map reads each element taps times
+// instead of taps^axes times, and the intermediate results stay in float32. Axes that shrink go
+// first, so passes move less.
 #include "kernels/cuda/indexing/axis_map.h"
 #include "kernels/cuda/indexing/axis_rows.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <typename In, typename Out>
-__global__ void __launch_bounds__(kThreads) forward_kernel(AxisPass p, const In* x, Out* y) {
+OFSDP_CUDA_KERNEL forward_kernel(AxisPass p, const In* x, Out* y) {
   const AxisNumbers& m = p.map;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.outer * m.out * p.inner) return;
+  OFSDP_CUDA_ITEM(i, p.outer * m.out * p.inner);
   const int64_t row = i / p.inner, o = row / m.out, t = row - o * m.out;
   const In* const from = x + o * m.in * p.inner + (i - row * p.inner);
   if (is_pad(m.kind)) {
@@ -27,10 +27,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AxisPass p, const In*
 
 // dx of the pass, from dy.
 template <typename In, typename Out>
-__global__ void __launch_bounds__(kThreads) backward_kernel(AxisPass p, const In* dy, Out* dx) {
+OFSDP_CUDA_KERNEL backward_kernel(AxisPass p, const In* dy, Out* dx) {
   const AxisNumbers& m = p.map;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.outer * m.in * p.inner) return;
+  OFSDP_CUDA_ITEM(i, p.outer * m.in * p.inner);
   const int64_t row = i / p.inner, o = row / m.in, s = row - o * m.in;
   const In* const from = dy + o * m.out * p.inner + (i - row * p.inner);
   float sum = 0;
@@ -48,10 +47,9 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AxisPass p, const In
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) move_kernel(AxisPass p, const T* x, T* y) {
+OFSDP_CUDA_KERNEL move_kernel(AxisPass p, const T* x, T* y) {
   const AxisNumbers& m = p.map;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.outer * m.out * p.inner) return;
+  OFSDP_CUDA_ITEM(i, p.outer * m.out * p.inner);
   const int64_t row = i / p.inner, o = row / m.out, t = row - o * m.out;
   int64_t s = 0;
   if (is_pad(m.kind)) {
@@ -75,9 +73,8 @@ size_t between(const std::vector<AxisPass>& passes, bool back, size_t size) {
 
 template <typename In, typename Out>
 cudaError_t run_pass(const AxisPass& p, bool back, const void* x, void* y, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(result(p, back), kThreads), kThreads,
-                       back ? backward_kernel<In, Out> : forward_kernel<In, Out>, p,
-                       static_cast<const In*>(x), static_cast<Out*>(y));
+  return over(result(p, back), stream, back ? backward_kernel<In, Out> : forward_kernel<In, Out>, p,
+              x, y);
 }
 
 template <typename T>
@@ -144,10 +141,9 @@ size_t move_scratch(const std::vector<AxisPass>& passes, size_t size) {
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream) {
   return with_float(dtype, [&](auto t) {
-    using T = decltype(t);
     return in_turn(passes, between(passes, back, sizeof(float)), x, y, scratch,
                    [&](const AxisPass& p, bool first, bool last, const void* from, void* to) {
-                     return run_as<T>(p, back, first, last, from, to, stream);
+                     return run_as<decltype(t)>(p, back, first, last, from, to, stream);
                    });
   });
 }
@@ -155,12 +151,9 @@ cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dty
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream) {
   return with_bits(size, [&](auto t) {
-    using T = decltype(t);
     return in_turn(passes, between(passes, false, size), x, y, scratch,
                    [&](const AxisPass& p, bool, bool, const void* from, void* to) {
-                     return launch_blocks(stream, blocks_for(result(p, false), kThreads), kThreads,
-                                          move_kernel<T>, p, static_cast<const T*>(from),
-                                          static_cast<T*>(to));
+                     return over(result(p, false), stream, move_kernel<decltype(t)>, p, from, to);
                    });
   });
 }

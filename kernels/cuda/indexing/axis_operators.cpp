@@ -63,11 +63,6 @@ std::vector<AxisNumbers> resize_maps(const Problem& p, const Shape& x) {
   return made;
 }
 
-cudaError_t copy_all(const Problem& p, cudaStream_t stream, const ofsdp_launch& l) {
-  return cudaMemcpyAsync(l.outputs[0], l.inputs[0], p.out(0).bytes(), cudaMemcpyDeviceToDevice,
-                         stream);
-}
-
 // Sums of floats, or elements moved; without a pass a copy.
 std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> passes, bool back,
                                       bool moves) {
@@ -75,50 +70,53 @@ std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> pa
   const size_t size = dtype_size(dtype);
   const size_t scratch = moves ? move_scratch(passes, size) : axes_scratch(passes, back);
   if (passes.empty()) {
-    return make_cuda_kernel(
-        [p](cudaStream_t stream, const ofsdp_launch& l) { return copy_all(p, stream, l); });
+    return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
+      return copy_bytes(l.out(0), l.in(0), bytes, stream);
+    });
   }
   return make_cuda_kernel(
-      [=, passes = std::move(passes)](cudaStream_t stream, const ofsdp_launch& l) {
-        return moves ? move_axes(passes, size, l.inputs[0], l.outputs[0], l.workspace, stream)
-                     : apply_axes(passes, back, dtype, l.inputs[0], l.outputs[0], l.workspace,
-                                  stream);
+      [=, passes = std::move(passes)](cudaStream_t stream, const Launch& l) {
+        return moves ? move_axes(passes, size, l.in(0), l.out(0), l.workspace, stream)
+                     : apply_axes(passes, back, dtype, l.in(0), l.out(0), l.workspace, stream);
       },
       scratch);
 }
 
-bool known_sizes(const Problem& p) {
-  for (size_t i = 1; i < 4; ++i) {
-    if (p.has_in(i) && p.in(i).numel() > 0 && p.constant(i) == nullptr) return false;
-  }
-  return p.in(0).layout == p.out(0).layout;
-}
-
 // Of other types than floats only what moves, and nothing to fill.
-bool accepts_resize(const Problem& p) {
+Acceptance accepts_resize(const Problem& p) {
   const std::string mode = p.attributes.s("coordinate_transformation_mode", "half_pixel");
   const bool moves = ops::is_nearest(p.attributes) && mode != "tf_crop_and_resize";
-  return known_sizes(p) && (is_float(p.in(0).dtype) || moves);
+  const auto size = [&](size_t i) {
+    return p.has_in(i) && p.in(i).numel() > 0 ? known(p, i) : Condition{true, ""};
+  };
+  return accept({size(1),
+                 size(2),
+                 size(3),
+                 same_layout(p.in(0).layout == p.out(0).layout),
+                 {is_float(p.in(0).dtype) || moves, "elements that are no floats only move"}});
 }
 
-std::unique_ptr<CudaKernel> create_resize(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_resize(DeviceState&, const Problem& p) {
   const Layout layout = p.in(0).layout;
   const auto maps = as_stored(resize_maps(p, p.in(0).shape), layout);
   return make_axes(p, plan_axes(as_stored(p.in(0).shape.axes(), layout), maps), false,
                    !is_float(p.in(0).dtype));
 }
 
-bool accepts_resize_grad(const Problem& p) { return known_sizes(p) && is_float(p.in(0).dtype); }
+Acceptance accepts_resize_grad(const Problem& p) {
+  const Acceptance accepted = accepts_resize(p);
+  return accepted ? accept({floats(p.in(0).dtype)}) : accepted;
+}
 
 bool some_in(const Problem& p) { return p.in(0).numel() > 0; }
 
 std::unique_ptr<CudaKernel> make_zeros(const Problem& p) {
-  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const ofsdp_launch& l) {
-    return cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
+  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
+    return cudaMemsetAsync(l.out(0), 0, bytes, stream);
   });
 }
 
-std::unique_ptr<CudaKernel> create_resize_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_resize_grad(DeviceState&, const Problem& p) {
   if (!some_in(p)) return make_zeros(p);
   const Layout layout = p.in(0).layout;
   const auto maps = as_stored(resize_maps(p, p.out(0).shape), layout);
@@ -147,12 +145,14 @@ std::vector<AxisNumbers> pad_maps(const Attributes& attributes, const Shape& x,
   return made;
 }
 
-bool accepts_pad(const Problem& p) {
-  return p.all_plain() && p.attributes.s("mode", "constant") != "constant" &&
-         p.constant(1) != nullptr && (!p.has_in(3) || p.constant(3) != nullptr);
+Acceptance accepts_pad(const Problem& p) {
+  return accept({plain(p),
+                 {p.attributes.s("mode", "constant") != "constant", "the padding is constant"},
+                 known(p, 1),
+                 known(p, 3)});
 }
 
-std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
   const int rank = p.in(0).shape.rank();
   const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
   const size_t count = given.size() / 2;
@@ -167,9 +167,7 @@ std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
   return make_axes(p, plan_axes(p.in(0).shape.axes(), maps), false, true);
 }
 
-bool accepts_pad_grad(const Problem& p) { return p.all_plain() && is_float(p.in(0).dtype); }
-
-std::unique_ptr<CudaKernel> create_pad_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_pad_grad(DeviceState&, const Problem& p) {
   if (!some_in(p)) return make_zeros(p);
   const auto maps = pad_maps(p.attributes, p.out(0).shape, p.attributes.ints("pads"));
   return make_axes(p, plan_axes_back(p.in(0).shape.axes(), maps), true, false);
@@ -178,10 +176,10 @@ std::unique_ptr<CudaKernel> create_pad_grad(ofsdp_device&, const Problem& p) {
 }  // namespace
 
 void add_axis_maps(CudaImplementations& list) {
-  list.push_back({"Resize", "own", accepts_resize, create_resize});
-  list.push_back({"ofsdp.ResizeGrad", "own", accepts_resize_grad, create_resize_grad});
-  list.push_back({"Pad", "own", accepts_pad, create_pad});
-  list.push_back({"ofsdp.PadGrad", "own", accepts_pad_grad, create_pad_grad});
+  list.insert(list.end(), {{"Resize", "own", accepts_resize, create_resize},
+                           {"ofsdp.ResizeGrad", "own", accepts_resize_grad, create_resize_grad},
+                           {"Pad", "own", accepts_pad, create_pad},
+                           {"ofsdp.PadGrad", "own", accepts_plain_floats, create_pad_grad}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,12 +1,14 @@
-#include <cub/device/device_radix_sort.cuh>
-
+// The gradient of a gather adds rows that may repeat. Atomics would add them in any order, so the
+// indices are sorted instead: chunks of 32 sorted places are added by one block each, and runs
+// that cross chunks are joined by a second kernel. The order of additions follows from the
+// indices alone.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/indexing/sort.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kChunk = 32;  // sorted places of one block
 
 struct View {
@@ -28,10 +30,8 @@ View view_of(const GatherExtent& e) {
 
 // `width` elements of T a row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(View v, int64_t width, const T* data, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.outer * v.count * width) return;
+OFSDP_CUDA_KERNEL gather_kernel(View v, int64_t width, const T* data, T* y) {
+  OFSDP_CUDA_ITEM(i, v.outer * v.count * width);
   const int64_t row = i / width, outer = row / v.count;
   y[i] = data[(outer * v.n + v.index(row - outer * v.count)) * width + (i - row * width)];
 }
@@ -40,14 +40,11 @@ template <typename T>
 cudaError_t gather_as(const GatherExtent& e, size_t bytes, const void* data, void* y,
                       cudaStream_t stream) {
   const auto width = static_cast<int64_t>(bytes / sizeof(T));
-  return launch_blocks(stream, blocks_for(e.outer * e.count * width, kThreads), kThreads,
-                       gather_kernel<T>, view_of(e), width, static_cast<const T*>(data),
-                       static_cast<T*>(y));
+  return over(e.outer * e.count * width, stream, gather_kernel<T>, view_of(e), width, data, y);
 }
 
-__global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t* rows) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.tuples) return;
+OFSDP_CUDA_KERNEL tuple_kernel(TupleExtent e, int64_t* rows) {
+  OFSDP_CUDA_ITEM(i, e.tuples);
   int64_t row = i / e.per_batch;
   for (int a = 0; a < e.depth; ++a) {
     row = row * e.sizes[a] + wrapped(e.indices[i * e.depth + a], e.sizes[a], e.fault);
@@ -55,11 +52,9 @@ __global__ void __launch_bounds__(kThreads) tuple_kernel(TupleExtent e, int64_t*
   rows[i] = row;
 }
 
-__global__ void __launch_bounds__(kThreads) keys_kernel(View v, uint32_t* keys, uint32_t* places) {
+OFSDP_CUDA_KERNEL keys_kernel(View v, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.count) return;
-  keys[i] = static_cast<uint32_t>(v.index(i));
-  places[i] = static_cast<uint32_t>(i);
+  if (i < v.count) keys[i] = static_cast<uint32_t>(v.index(i));
 }
 
 // Sorted places of a chunk, and whether its first and last runs go on in the neighbours.
@@ -87,8 +82,7 @@ __device__ inline void put(T* to, float* sum, bool accumulate) {
   if (accumulate) {
     float before[V];
     load<V>(to, before);
-#pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] = before[k] + sum[k];
+    unrolled<V>([&](int k) { sum[k] = before[k] + sum[k]; });
   }
   store<V>(to, sum);
 }
@@ -96,9 +90,8 @@ __device__ inline void put(T* to, float* sum, bool accumulate) {
 // Block (chunk, outer). Runs inside the chunk go to dx; its first to partial[..][0] when it began before, its last to
 // partial[..][1] when it begins here and goes on.
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    chunk_kernel(View v, const uint32_t* keys, const uint32_t* places, const T* dy, T* dx,
-                 float* partial, bool accumulate) {
+OFSDP_CUDA_KERNEL chunk_kernel(View v, const uint32_t* keys, const uint32_t* places, const T* dy,
+                               T* dx, float* partial, bool accumulate) {
   __shared__ Chunk c;
   const int64_t first = int64_t{blockIdx.x} * kChunk;
   const int length = static_cast<int>(v.count - first < kChunk ? v.count - first : kChunk);
@@ -113,8 +106,7 @@ __global__ void __launch_bounds__(kThreads)
       float sum[V] = {}, row[V];
       for (; k < length && c.keys[k] == c.keys[begin]; ++k) {
         load<V>(dy + c.places[k] * v.inner + column, row);
-#pragma unroll
-        for (int i = 0; i < V; ++i) sum[i] += row[i];
+        unrolled<V>([&](int i) { sum[i] += row[i]; });
       }
       if (begin == 0 && c.from_before) {
         store<V>(partial + column, sum);
@@ -129,8 +121,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // The block of the chunk in which a run begins that goes on adds the parts of the chunks behind it.
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    join_kernel(View v, const uint32_t* keys, T* dx, const float* partial, bool accumulate) {
+OFSDP_CUDA_KERNEL join_kernel(View v, const uint32_t* keys, T* dx, const float* partial,
+                              bool accumulate) {
   const int64_t end = (int64_t{blockIdx.x} + 1) * kChunk;
   if (end >= v.count) return;
   const uint32_t key = keys[end - 1];
@@ -147,66 +139,25 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t next = end; next < v.count && keys[next] == key; next += kChunk) {
       other += 2 * v.inner;
       load<V>(other + column, more);
-#pragma unroll
-      for (int i = 0; i < V; ++i) sum[i] += more[i];
+      unrolled<V>([&](int i) { sum[i] += more[i]; });
     }
     put<V>(dx + key * v.inner + column, sum, accumulate);
   }
 }
 
-// Scratch: keys and places before and after sorting, partials, what CUB wants.
-struct Scratch {
-  uint32_t *keys, *places, *sorted, *moved;
-  float* partial;
-  void* sort;
-  size_t sort_bytes, total;
-};
-
-int bits_of(int64_t n) {
-  int bits = 1;
-  while (bits < 32 && (int64_t{1} << bits) < n) ++bits;
-  return bits;
-}
-
-size_t sort_bytes_of(const GatherExtent& e) {
-  size_t bytes = 0;
-  const cudaError_t status = cub::DeviceRadixSort::SortPairs(
-      nullptr, bytes, static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
-      static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
-      static_cast<int>(e.count), 0, bits_of(e.n), cudaStream_t{});
-  return status == cudaSuccess ? bytes : 0;
-}
-
-Scratch scratch_of(const GatherExtent& e, void* base) {
-  size_t at = 0;
-  auto take = [&](size_t bytes) {
-    const size_t here = at;
-    at += round_up(bytes);
-    return static_cast<void*>(static_cast<char*>(base) + here);
-  };
-  const size_t list = static_cast<size_t>(e.count) * sizeof(uint32_t);
-  Scratch s{};
-  s.keys = static_cast<uint32_t*>(take(list));
-  s.places = static_cast<uint32_t*>(take(list));
-  s.sorted = static_cast<uint32_t*>(take(list));
-  s.moved = static_cast<uint32_t*>(take(list));
-  s.partial = static_cast<float*>(take(
-      static_cast<size_t>(e.outer * blocks_for(e.count, kChunk) * 2 * e.inner) * sizeof(float)));
-  s.sort_bytes = sort_bytes_of(e);
-  s.sort = take(s.sort_bytes);
-  s.total = at;
-  return s;
+size_t partial_bytes(const GatherExtent& e) {
+  return static_cast<size_t>(e.outer * blocks_for(e.count, kChunk) * 2 * e.inner) * sizeof(float);
 }
 
 template <typename T, int V>
-cudaError_t add_rows(const GatherExtent& e, const Scratch& s, const T* dy, T* dx, bool accumulate,
-                     cudaStream_t stream) {
+cudaError_t add_rows(const GatherExtent& e, const Sorting<uint32_t>& s, const T* dy, T* dx,
+                     float* partial, bool accumulate, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(blocks_for(e.count, kChunk)),
                   static_cast<unsigned>(e.outer));
   const View v = view_of(e);
   OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), chunk_kernel<T, V>, v, s.sorted, s.moved, dy,
-                        dx, s.partial, accumulate));
-  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, v, s.sorted, dx, s.partial,
+                        dx, partial, accumulate));
+  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, v, s.sorted, dx, partial,
                 accumulate);
 }
 
@@ -217,16 +168,15 @@ cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, 
   if (!accumulate && bytes > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(dx, 0, bytes, stream));
   if (e.count * e.outer * e.inner == 0) return cudaSuccess;
   if (e.outer > 65535 || e.count > INT32_MAX || e.n > INT32_MAX) return cudaErrorNotSupported;
-  Scratch s = scratch_of(e, scratch);
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count, kThreads), kThreads, keys_kernel,
-                               view_of(e), s.keys, s.places));
-  OFSDP_CUDA_TRY(cub::DeviceRadixSort::SortPairs(s.sort, s.sort_bytes, s.keys, s.sorted, s.places,
-                                                 s.moved, static_cast<int>(e.count), 0,
-                                                 bits_of(e.n), stream));
+  auto* const partial = static_cast<float*>(scratch);
+  const auto s = sorting_of<uint32_t>(e.count, bits_of(e.n),
+                                      static_cast<char*>(scratch) + round_up(partial_bytes(e)));
+  OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, view_of(e), s.keys));
+  OFSDP_CUDA_TRY(sort(s, stream));
   constexpr int V = 4;
   return e.inner % V == 0 && aligned16(0, 1, dy, dx)
-             ? add_rows<T, V>(e, s, dy, dx, accumulate, stream)
-             : add_rows<T, 1>(e, s, dy, dx, accumulate, stream);
+             ? add_rows<T, V>(e, s, dy, dx, partial, accumulate, stream)
+             : add_rows<T, 1>(e, s, dy, dx, partial, accumulate, stream);
 }
 
 }  // namespace
@@ -238,7 +188,9 @@ cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y
                    [&](auto t) { return gather_as<decltype(t)>(e, bytes, data, y, stream); });
 }
 
-size_t gather_grad_scratch(const GatherExtent& e) { return scratch_of(e, nullptr).total; }
+size_t gather_grad_scratch(const GatherExtent& e) {
+  return round_up(partial_bytes(e)) + sorting_of<uint32_t>(e.count, bits_of(e.n), nullptr).total;
+}
 
 cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void* dx,
                         bool accumulate, void* scratch, cudaStream_t stream) {
@@ -249,7 +201,7 @@ cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void
 }
 
 cudaError_t tuple_rows(const TupleExtent& e, int64_t* rows, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(e.tuples, kThreads), kThreads, tuple_kernel, e, rows);
+  return over(e.tuples, stream, tuple_kernel, e, rows);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,10 +1,12 @@
+// Elements are found in two passes without atomics: chunks count, one block makes offsets of the
+// counts, and the chunks write positions in order. Sequences (reversal, caches) move whole rows
+// in the widest packs that fit.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/found.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kChunk = 2048;
 constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
@@ -30,8 +32,7 @@ __device__ inline int64_t count_of(const FoundExtent& e, const T* x) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(FoundExtent e, const T* x, int64_t* counts) {
+OFSDP_CUDA_KERNEL count_kernel(FoundExtent e, const T* x, int64_t* counts) {
   __shared__ int64_t spare[kThreads / kWarp];
   const int64_t all = group_fold<kThreads>(count_of(e, x), Add{}, spare);
   if (threadIdx.x == 0) counts[blockIdx.x] = all;
@@ -52,8 +53,7 @@ __device__ inline int64_t in_front(int64_t mine, int64_t* shared, int64_t* all) 
 }
 
 // One block: counts become the sums in front of each, the last entry that of all.
-__global__ void __launch_bounds__(kThreads)
-    offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total) {
+OFSDP_CUDA_KERNEL offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total) {
   __shared__ int64_t shared[kThreads];
   int64_t before = 0;
   for (int64_t base = 0; base < chunks; base += kThreads) {
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    positions_kernel(FoundExtent e, const T* x, const int64_t* offsets, int64_t* positions) {
+OFSDP_CUDA_KERNEL positions_kernel(FoundExtent e, const T* x, const int64_t* offsets,
+                                   int64_t* positions) {
   __shared__ int64_t shared[kThreads];
   int64_t all = 0;
   int64_t at = offsets[blockIdx.x] + in_front(count_of(e, x), shared, &all);
@@ -82,8 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    rest_kernel(int64_t n, const int64_t* total, int64_t* positions) {
+OFSDP_CUDA_KERNEL rest_kernel(int64_t n, const int64_t* total, int64_t* positions) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, count = *total;
   if (i < n && i >= count) positions[i] = count == 0 ? 0 : positions[count - 1];
 }
@@ -92,9 +91,8 @@ struct Sizes {
   int rank;
   int64_t shape[kMostAxes];
 };
-__global__ void __launch_bounds__(kThreads) split_kernel(int64_t n, Sizes s, int64_t* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
+OFSDP_CUDA_KERNEL split_kernel(int64_t n, Sizes s, int64_t* y) {
+  OFSDP_CUDA_ITEM(i, n);
   int64_t rest = y[i];
   for (int axis = s.rank - 1; axis >= 0; --axis) {
     y[axis * n + i] = rest % s.shape[axis];
@@ -102,10 +100,9 @@ __global__ void __launch_bounds__(kThreads) split_kernel(int64_t n, Sizes s, int
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    indices_kernel(ScatterIndexExtent e, const int64_t* x, const int64_t* count, int64_t* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.numel) return;
+OFSDP_CUDA_KERNEL indices_kernel(ScatterIndexExtent e, const int64_t* x, const int64_t* count,
+                                 int64_t* y) {
+  OFSDP_CUDA_ITEM(i, e.numel);
   const int component = static_cast<int>(i % e.components);
   const int64_t index = x[i];
   const int64_t kept = index < 0 ? index + e.dims[component] : index;
@@ -115,6 +112,36 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void require_kernel(const int64_t* count, int64_t factor, int64_t expected,
                                Fault fault) {
   if (*count * factor != expected) note(fault, *count * factor, expected);
+}
+
+__device__ inline int64_t checked(int64_t value, int64_t most, Fault fault) {
+  if (value >= 0 && value <= most) return value;
+  note(fault, value, most);
+  return 0;
+}
+
+// `width` elements of T a row.
+template <typename T>
+OFSDP_CUDA_KERNEL reverse_kernel(ReverseExtent e, int64_t width, const T* x, T* y) {
+  OFSDP_CUDA_ITEM(i, e.steps * e.batch * width);
+  const int64_t row = i / width;
+  const int64_t t = e.time_first ? row / e.batch : row % e.steps,
+                b = e.time_first ? row % e.batch : row / e.steps;
+  const int64_t length = checked(e.lengths[b], e.steps, e.fault);
+  const int64_t from = t < length ? length - 1 - t : t;
+  y[i] = x[(e.time_first ? from * e.batch + b : b * e.steps + from) * width + (i - row * width)];
+}
+
+template <typename T>
+OFSDP_CUDA_KERNEL cache_kernel(CacheExtent e, int64_t width, const T* update, T* cache) {
+  OFSDP_CUDA_ITEM(i, e.outer * e.n * width);
+  const int64_t row = i / width, o = row / e.n;
+  int64_t first = 0;
+  if (e.first != nullptr) {
+    first = checked(e.first[o / e.per_batch], e.circular ? INT64_MAX : e.size - e.n, e.fault);
+  }
+  const int64_t to = (first % e.size + (row - o * e.n)) % e.size;
+  cache[(o * e.size + to) * width + (i - row * width)] = update[i];
 }
 
 }  // namespace
@@ -135,8 +162,7 @@ cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positi
     OFSDP_CUDA_TRY(
         launch_blocks(stream, chunks, kThreads, positions_kernel<T>, e, from, counts, positions));
     if (!e.fills) return cudaSuccess;
-    return launch_blocks(stream, blocks_for(e.n, kThreads), kThreads, rest_kernel, e.n,
-                         counts + chunks, positions);
+    return over(e.n, stream, rest_kernel, e.n, counts + chunks, positions);
   });
 }
 
@@ -145,18 +171,34 @@ cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* 
   if (rank > kMostAxes) return cudaErrorNotSupported;
   Sizes sizes{rank, {}};
   std::copy_n(shape, rank, sizes.shape);
-  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, split_kernel, n, sizes, y);
+  return over(n, stream, split_kernel, n, sizes, y);
 }
 
 cudaError_t scatter_indices(const ScatterIndexExtent& e, const int64_t* x, const int64_t* count,
                             int64_t* y, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(e.numel, kThreads), kThreads, indices_kernel, e, x, count,
-                       y);
+  return over(e.numel, stream, indices_kernel, e, x, count, y);
 }
 
 cudaError_t require_count(const int64_t* count, int64_t factor, int64_t expected, Fault fault,
                           cudaStream_t stream) {
   return launch_blocks(stream, 1, 1, require_kernel, count, factor, expected, fault);
+}
+
+cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cudaStream_t stream) {
+  return with_bits(widest(static_cast<size_t>(e.bytes), x, y), [&](auto t) {
+    using T = decltype(t);
+    const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
+    return over(e.steps * e.batch * width, stream, reverse_kernel<T>, e, width, x, y);
+  });
+}
+
+cudaError_t write_cache(const CacheExtent& e, const void* update, void* cache,
+                        cudaStream_t stream) {
+  return with_bits(widest(static_cast<size_t>(e.bytes), update, cache), [&](auto t) {
+    using T = decltype(t);
+    const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
+    return over(e.outer * e.n * width, stream, cache_kernel<T>, e, width, update, cache);
+  });
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,132 +1,234 @@
-// Gather, GatherND and their gradients: kernels/cuda/indexing/embedding.h.
+// Gathers and scatters: Gather, GatherND and their gradients (embedding.h), GatherElements, ScatterElements
+// and ScatterND, which are gradients too (scatter.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/indexing/scatter.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-GatherExtent extent_of(const Problem& p, const Shape& data) {
-  const int axis = axis_of(p.attributes, "axis", 0, data.rank());
-  GatherExtent e;
-  e.outer = data.numel(0, axis);
-  e.n = data[axis];
-  e.inner = data.numel(axis + 1, data.rank());
-  e.count = p.in(1).numel();
-  e.index_dtype = p.in(1).dtype;
-  return e;
+Condition indexed(const Problem& p) {
+  return {is_index(p.in(1).dtype), "indices are neither int32 nor int64"};
 }
 
-bool accepts(const Problem& p) { return p.all_plain() && is_index(p.in(1).dtype); }
+// --- Gather ---
 
-std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
+GatherExtent extent_of(const Problem& p, const Shape& data) {
+  const Lines lines = lines_along(data, p.attributes.i("axis", 0));
+  return {.outer = lines.outer,
+          .n = lines.n,
+          .inner = lines.inner,
+          .count = p.in(1).numel(),
+          .index_dtype = p.in(1).dtype};
+}
+
+Acceptance accepts_gather(const Problem& p) { return accept({plain(p), indexed(p)}); }
+
+std::unique_ptr<CudaKernel> create_gather(DeviceState&, const Problem& p) {
   return make_cuda_kernel([e = extent_of(p, p.in(0).shape), size = dtype_size(p.in(0).dtype)](
-                              cudaStream_t stream, const ofsdp_launch& l) {
-    GatherExtent call = e;
-    call.indices = l.inputs[1];
-    call.fault = fault_of(l);
-    return gather(call, size, l.inputs[0], l.outputs[0], stream);
+                              cudaStream_t stream, const Launch& l) mutable {
+    e.indices = l.in(1);
+    e.fault = l.fault();
+    return gather(e, size, l.in(0), l.out(0), stream);
   });
 }
 
-bool accepts_grad(const Problem& p) { return accepts(p) && is_float(p.in(0).dtype); }
+Acceptance accepts_gather_grad(const Problem& p) {
+  return accept({plain(p), indexed(p), floats(p.in(0).dtype)});
+}
 
 // (dy, indices, base): base, whose place dx may take, is what dx begins as.
-std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_gather_grad(DeviceState&, const Problem& p) {
   const GatherExtent e = extent_of(p, p.out(0).shape);
   const bool base = p.has_in(2), any = e.count > 0;
   return make_cuda_kernel(
-      [=, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
-                                                           const ofsdp_launch& l) {
-        if (base && l.inputs[2] != l.outputs[0]) {
-          const cudaError_t error =
-              cudaMemcpyAsync(l.outputs[0], l.inputs[2], bytes, cudaMemcpyDeviceToDevice, stream);
-          if (error != cudaSuccess) return error;
-        }
-        if (!any) return base ? cudaSuccess : cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
-        GatherExtent call = e;
-        call.indices = l.inputs[1];
-        call.fault = fault_of(l);
-        return gather_grad(call, dtype, l.inputs[0], l.outputs[0], base, l.workspace, stream);
+      [=, call = e, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
+                                                                     const Launch& l) mutable {
+        if (base) OFSDP_CUDA_TRY(copy_bytes(l.out(0), l.in(2), bytes, stream));
+        if (!any) return base ? cudaSuccess : cudaMemsetAsync(l.out(0), 0, bytes, stream);
+        call.indices = l.in(1);
+        call.fault = l.fault();
+        return gather_grad(call, dtype, l.in(0), l.out(0), base, l.workspace, stream);
       },
       any ? gather_grad_scratch(e) : 0);
 }
 
-// GatherND as a Gather of rows that the tuples name.
+// --- GatherND: a Gather of rows that the tuples name ---
+
 struct Tuples {
   TupleExtent tuples;
   GatherExtent rows;
-  size_t row_bytes = 0;  // of the workspace
+
+  size_t bytes() const { return row_bytes(rows.count); }  // of the workspace
+  // Writes the rows that tuples name to the beginning of the workspace.
+  cudaError_t find(cudaStream_t stream, const Launch& l) {
+    tuples.indices = l.in<int64_t>(1);
+    tuples.fault = l.fault();
+    rows.indices = l.workspace;
+    return tuple_rows(tuples, static_cast<int64_t*>(l.workspace), stream);
+  }
 };
+
+int depth_of(const Problem& p) {
+  const Shape& indices = p.in(1).shape;
+  return static_cast<int>(indices[indices.rank() - 1]);
+}
 
 Tuples tuples_of(const Problem& p, const Shape& data) {
   const Shape& indices = p.in(1).shape;
   const auto batch = static_cast<int>(p.attributes.i("batch_dims", 0));
-  const auto depth = static_cast<int>(indices[indices.rank() - 1]);
   Tuples t;
-  t.tuples.tuples = indices.numel(0, indices.rank() - 1);
+  t.tuples.depth = depth_of(p);
+  t.tuples.tuples = t.rows.count = indices.numel(0, indices.rank() - 1);
   t.tuples.per_batch = std::max<int64_t>(indices.numel(batch, indices.rank() - 1), 1);
-  t.tuples.depth = depth;
-  for (int a = 0; a < depth; ++a) t.tuples.sizes[a] = data[batch + a];
-  t.rows.n = data.numel(0, batch + depth);
-  t.rows.inner = data.numel(batch + depth, data.rank());
-  t.rows.count = t.tuples.tuples;
-  t.rows.index_dtype = DType::kInt64;
-  t.row_bytes = (static_cast<size_t>(t.rows.count) * sizeof(int64_t) + 255) / 256 * 256;
+  for (int a = 0; a < t.tuples.depth; ++a) t.tuples.sizes[a] = data[batch + a];
+  t.rows.n = data.numel(0, batch + t.tuples.depth);
+  t.rows.inner = data.numel(batch + t.tuples.depth, data.rank());
   return t;
 }
 
-bool accepts_tuples(const Problem& p) {
-  const Shape& indices = p.in(1).shape;
-  return p.all_plain() && p.in(1).dtype == DType::kInt64 &&
-         indices[indices.rank() - 1] <= kMostAxes;
+Acceptance accepts_tuples(const Problem& p) {
+  return accept({plain(p),
+                 {p.in(1).dtype == DType::kInt64, "indices are not int64"},
+                 up_to(depth_of(p) <= kMostAxes)});
 }
 
-// The rows that tuples name, at the beginning of the workspace.
-cudaError_t find_rows(Tuples& t, cudaStream_t stream, const ofsdp_launch& l) {
-  t.tuples.indices = static_cast<const int64_t*>(l.inputs[1]);
-  t.tuples.fault = fault_of(l);
-  t.rows.indices = l.workspace;
-  return tuple_rows(t.tuples, static_cast<int64_t*>(l.workspace), stream);
-}
-
-std::unique_ptr<CudaKernel> create_tuples(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_tuples(DeviceState&, const Problem& p) {
   const Tuples t = tuples_of(p, p.in(0).shape);
   return make_cuda_kernel(
-      [t, size = dtype_size(p.in(0).dtype)](cudaStream_t stream, const ofsdp_launch& l) {
-        Tuples call = t;
-        OFSDP_CUDA_TRY(find_rows(call, stream, l));
-        return gather(call.rows, size, l.inputs[0], l.outputs[0], stream);
+      [call = t, size = dtype_size(p.in(0).dtype)](cudaStream_t stream, const Launch& l) mutable {
+        OFSDP_CUDA_TRY(call.find(stream, l));
+        return gather(call.rows, size, l.in(0), l.out(0), stream);
       },
-      t.row_bytes);
+      t.bytes());
 }
 
-bool accepts_tuples_grad(const Problem& p) { return accepts_tuples(p) && is_float(p.in(0).dtype); }
+Acceptance accepts_tuples_grad(const Problem& p) {
+  const Acceptance accepted = accepts_tuples(p);
+  return accepted ? accept({floats(p.in(0).dtype)}) : accepted;
+}
 
-std::unique_ptr<CudaKernel> create_tuples_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_tuples_grad(DeviceState&, const Problem& p) {
   const Tuples t = tuples_of(p, p.out(0).shape);
   const bool any = t.rows.count > 0;
   return make_cuda_kernel(
-      [=, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
-                                                           const ofsdp_launch& l) {
-        if (!any) return cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
-        Tuples call = t;
-        OFSDP_CUDA_TRY(find_rows(call, stream, l));
-        return gather_grad(call.rows, dtype, l.inputs[0], l.outputs[0], false,
-                           static_cast<std::byte*>(l.workspace) + t.row_bytes, stream);
+      [any, call = t, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
+                                                                       const Launch& l) mutable {
+        if (!any) return cudaMemsetAsync(l.out(0), 0, bytes, stream);
+        OFSDP_CUDA_TRY(call.find(stream, l));
+        return gather_grad(call.rows, dtype, l.in(0), l.out(0), false,
+                           at(l.workspace, call.bytes()), stream);
       },
-      t.row_bytes + (any ? gather_grad_scratch(t.rows) : 0));
+      t.bytes() + (any ? gather_grad_scratch(t.rows) : 0));
+}
+
+// --- Elements, and scatters ---
+
+// (data, indices, ...); a rank of -1: too many axes.
+ElementExtent elements_of(const Problem& p) {
+  const Shape& data = p.in(0).shape;
+  const int axis = axis_of(p.attributes, "axis", 0, data.rank());
+  std::vector<int64_t> strides = dense_strides(data.axes());
+  ElementExtent e{.n = data[axis], .step = strides[static_cast<size_t>(axis)]};
+  e.index_dtype = p.in(1).dtype;
+  strides[static_cast<size_t>(axis)] = 0;
+  e.walk = collapsed(p.in(1).shape.axes(), {strides});
+  return e;
+}
+
+Acceptance accepts_elements(const Problem& p) {
+  return accept({plain(p), indexed(p), up_to(elements_of(p).walk.rank >= 0)});
+}
+
+std::unique_ptr<CudaKernel> create_gather_elements(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([e = elements_of(p), size = dtype_size(p.in(0).dtype)](
+                              cudaStream_t stream, const Launch& l) mutable {
+    e.indices = l.in(1);
+    e.fault = l.fault();
+    return gather_elements(e, size, l.in(0), l.out(0), stream);
+  });
+}
+
+ScatterKind kind_of(const Problem& p) {
+  const std::string name = p.attributes.s("reduction", "none");
+  if (name == "add") return ScatterKind::kAdd;
+  if (name == "mul") return ScatterKind::kMul;
+  if (name == "max") return ScatterKind::kMax;
+  return name == "min" ? ScatterKind::kMin : ScatterKind::kNone;
+}
+
+// find(l, rows, stream) writes the rows of the updates.
+template <typename Find>
+std::unique_ptr<CudaKernel> make_scatter(const Problem& p, const ScatterExtent& e, Find find) {
+  const bool any = e.count * e.inner > 0;
+  return make_cuda_kernel(
+      [=, bytes = p.in(0).bytes()](cudaStream_t stream, const Launch& l) mutable {
+        OFSDP_CUDA_TRY(copy_bytes(l.out(0), l.in(0), bytes, stream));
+        if (!any) return cudaSuccess;
+        auto* rows = static_cast<int64_t*>(l.workspace);
+        OFSDP_CUDA_TRY(find(l, rows, stream));
+        return scatter(e, rows, l.in(2), l.out(0), at(l.workspace, row_bytes(e.count)), stream);
+      },
+      any ? row_bytes(e.count) + scatter_scratch(e) : 0);
+}
+
+ScatterExtent of_elements(const Problem& p) {
+  return {kind_of(p), p.in(0).dtype, p.in(0).numel(), 1, p.in(1).numel()};
+}
+
+Acceptance accepts_scatter_elements(const Problem& p) {
+  const Acceptance accepted = accepts_elements(p);
+  return accepted ? accept({supported(can_scatter(of_elements(p)))}) : accepted;
+}
+
+std::unique_ptr<CudaKernel> create_scatter_elements(DeviceState&, const Problem& p) {
+  return make_scatter(
+      p, of_elements(p),
+      [e = elements_of(p)](const Launch& l, int64_t* rows, cudaStream_t stream) mutable {
+        e.indices = l.in(1);
+        e.fault = l.fault();
+        return element_rows(e, rows, stream);
+      });
+}
+
+ScatterExtent of_tuples(const Problem& p) {
+  const Shape &data = p.in(0).shape, &indices = p.in(1).shape;
+  const int depth = depth_of(p);
+  return {kind_of(p), p.in(0).dtype, data.numel(0, depth), data.numel(depth, data.rank()),
+          indices.numel(0, indices.rank() - 1)};
+}
+
+Acceptance accepts_scatter_tuples(const Problem& p) {
+  const Acceptance accepted = accepts_tuples(p);
+  return accepted ? accept({supported(can_scatter(of_tuples(p)))}) : accepted;
+}
+
+std::unique_ptr<CudaKernel> create_scatter_tuples(DeviceState&, const Problem& p) {
+  TupleExtent t{.tuples = of_tuples(p).count, .depth = depth_of(p)};
+  t.per_batch = std::max<int64_t>(t.tuples, 1);
+  for (int a = 0; a < t.depth; ++a) t.sizes[a] = p.in(0).shape[a];
+  return make_scatter(p, of_tuples(p),
+                      [t](const Launch& l, int64_t* rows, cudaStream_t stream) mutable {
+                        t.indices = l.in<int64_t>(1);
+                        t.fault = l.fault();
+                        return tuple_rows(t, rows, stream);
+                      });
 }
 
 }  // namespace
 
 void add_gathers(CudaImplementations& list) {
-  list.push_back({"Gather", "own", accepts, create});
-  list.push_back({"ofsdp.GatherGrad", "own", accepts_grad, create_grad});
-  list.push_back({"GatherND", "own", accepts_tuples, create_tuples});
-  list.push_back({"ofsdp.GatherNDGrad", "own", accepts_tuples_grad, create_tuples_grad});
+  list.insert(list.end(),
+              {{"Gather", "own", accepts_gather, create_gather},
+               {"ofsdp.GatherGrad", "own", accepts_gather_grad, create_gather_grad},
+               {"GatherND", "own", accepts_tuples, create_tuples},
+               {"ofsdp.GatherNDGrad", "own", accepts_tuples_grad, create_tuples_grad},
+               {"GatherElements", "own", accepts_elements, create_gather_elements},
+               {"ScatterElements", "own", accepts_scatter_elements, create_scatter_elements},
+               {"ScatterND", "own", accepts_scatter_tuples, create_scatter_tuples}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,17 +1,17 @@
+// Where the elements lie that indices name: GatherElements, and the rows of scatters (scatter.cu).
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/scatter.h"
 #include "kernels/cuda/indexing/sort.h"
+#include "kernels/cuda/pointwise/walk.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kRun = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
+OFSDP_CUDA_KERNEL keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) keys[i] = static_cast<uint32_t>(rows[i]);
 }
@@ -58,11 +58,10 @@ struct Combine<int64_t> : WrappingCombine<int64_t> {};
 
 // Thread (sorted place, column): the first of a row's run has the row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    combine_kernel(ScatterKind kind, int64_t count, int64_t inner, const uint32_t* keys,
-                   const uint32_t* from, const T* updates, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count * inner) return;
+OFSDP_CUDA_KERNEL combine_kernel(ScatterKind kind, int64_t count, int64_t inner,
+                                 const uint32_t* keys, const uint32_t* from, const T* updates,
+                                 T* y) {
+  OFSDP_CUDA_ITEM(i, count * inner);
   const int64_t first = i / inner, column = i - first * inner;
   const uint32_t key = keys[first];
   if (first > 0 && keys[first - 1] == key) return;
@@ -77,11 +76,9 @@ __global__ void __launch_bounds__(kThreads)
 // Sums of floats in chunks: the first of a run in a chunk of kRun sorted places adds up what is in the chunk: onto the row,
 // if the run begins here, else for join_kernel. `partial` [chunks][2][inner]: of the run that came in, of the one that goes on.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    add_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
-               const T* updates, T* y, Compute<T>* partial) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count * inner) return;
+OFSDP_CUDA_KERNEL add_kernel(int64_t count, int64_t inner, const uint32_t* keys,
+                             const uint32_t* from, const T* updates, T* y, Compute<T>* partial) {
+  OFSDP_CUDA_ITEM(i, count * inner);
   const int64_t place = i / inner, column = i - place * inner, chunk = place / kRun;
   const uint32_t key = keys[place];
   const bool before = place > 0 && keys[place - 1] == key;
@@ -104,9 +101,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // The chunk in which a run begins that goes on adds what the chunks behind it have.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    join_kernel(int64_t count, int64_t inner, const uint32_t* keys, T* y,
-                const Compute<T>* partial) {
+OFSDP_CUDA_KERNEL join_kernel(int64_t count, int64_t inner, const uint32_t* keys, T* y,
+                              const Compute<T>* partial) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t chunk = i / inner, column = i - chunk * inner, end = (chunk + 1) * kRun;
   if (end >= count) return;
@@ -123,24 +119,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // The last of a row's run has the row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    put_kernel(int64_t count, int64_t inner, const uint32_t* keys, const uint32_t* from,
-               const T* updates, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count * inner) return;
+OFSDP_CUDA_KERNEL put_kernel(int64_t count, int64_t inner, const uint32_t* keys,
+                             const uint32_t* from, const T* updates, T* y) {
+  OFSDP_CUDA_ITEM(i, count * inner);
   const int64_t last = i / inner, column = i - last * inner;
   const uint32_t key = keys[last];
   if (last + 1 < count && keys[last + 1] == key) return;
   y[static_cast<int64_t>(key) * inner + column] =
       updates[static_cast<int64_t>(from[last]) * inner + column];
-}
-
-template <typename F>
-cudaError_t with_combined(DType dtype, const F& f) {
-  if (dtype == DType::kInt32) return f(int32_t{});
-  if (dtype == DType::kInt64) return f(int64_t{});
-  if (dtype == DType::kFloat64) return f(double{});
-  return with_float(dtype, f);
 }
 
 // As wide as rows and addresses allow.
@@ -150,9 +136,8 @@ cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* 
   return with_bits(widest(bytes, updates, y), [&](auto t) {
     using T = decltype(t);
     const auto inner = static_cast<int64_t>(bytes / sizeof(T));
-    return launch_blocks(stream, blocks_for(e.count * inner, kThreads), kThreads, put_kernel<T>,
-                         e.count, inner, s.sorted, s.moved, static_cast<const T*>(updates),
-                         static_cast<T*>(y));
+    return over(e.count * inner, stream, put_kernel<T>, e.count, inner, s.sorted, s.moved, updates,
+                y);
   });
 }
 
@@ -166,19 +151,51 @@ template <typename T>
 cudaError_t add(const ScatterExtent& e, const Sorting<uint32_t>& s, const T* updates, T* y,
                 void* scratch, cudaStream_t stream) {
   auto* const partial = static_cast<Compute<T>*>(scratch);
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
-                               add_kernel<T>, e.count, e.inner, s.sorted, s.moved, updates, y,
-                               partial));
-  return launch_blocks(stream, blocks_for(chunks_of(e) * e.inner, kThreads), kThreads,
-                       join_kernel<T>, e.count, e.inner, s.sorted, y, partial);
+  OFSDP_CUDA_TRY(over(e.count * e.inner, stream, add_kernel<T>, e.count, e.inner, s.sorted, s.moved,
+                      updates, y, partial));
+  return over(chunks_of(e) * e.inner, stream, join_kernel<T>, e.count, e.inner, s.sorted, y,
+              partial);
+}
+
+template <typename Index>
+__device__ inline int64_t element_of(const ElementExtent& e, int64_t i) {
+  int64_t at[1];
+  places<1>(e.walk, i, at);
+  return at[0] + wrapped(static_cast<const Index*>(e.indices)[i], e.n, e.fault) * e.step;
+}
+
+template <typename Index, typename T>
+OFSDP_CUDA_KERNEL gather_kernel(ElementExtent e, const T* data, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < e.walk.numel) y[i] = data[element_of<Index>(e, i)];
+}
+
+template <typename Index>
+OFSDP_CUDA_KERNEL rows_kernel(ElementExtent e, int64_t* rows) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < e.walk.numel) rows[i] = element_of<Index>(e, i);
+}
+
+OFSDP_CUDA_KERNEL moved_kernel(Walk walk, const int64_t* indices, int64_t count, Fault fault,
+                               int64_t* rows) {
+  OFSDP_CUDA_ITEM(i, count);
+  const int64_t index = indices[i], most = walk.numel;
+  if (index < 0 || index >= most) note(fault, index, most);
+  int64_t at[1];
+  places<1>(walk, index < 0 || index >= most ? 0 : index, at);
+  rows[i] = at[0];
+}
+
+template <typename F>
+cudaError_t with_index(DType dtype, const F& f) {
+  return dtype == DType::kInt32 ? f(int32_t{}) : f(int64_t{});
 }
 
 }  // namespace
 
 bool can_scatter(const ScatterExtent& e) {
   const bool sorts = e.rows <= int64_t{1} << 32 && e.count < int64_t{1} << 31;
-  return sorts && (e.kind == ScatterKind::kNone ||
-                   with_combined(e.dtype, [](auto) { return cudaSuccess; }) == cudaSuccess);
+  return sorts && (e.kind == ScatterKind::kNone || is_number(e.dtype));
 }
 
 size_t scatter_scratch(const ScatterExtent& e) {
@@ -191,8 +208,7 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
                     void* scratch, cudaStream_t stream) {
   if (e.count * e.inner == 0) return cudaSuccess;
   const auto s = sorting_of<uint32_t>(e.count, bits_of(e.rows), scratch);
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.count, kThreads), kThreads, keys_kernel,
-                               e.count, rows, s.keys));
+  OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, e.count, rows, s.keys));
   OFSDP_CUDA_TRY(sort(s, stream));
   if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
   if (adds_floats(e)) {
@@ -203,12 +219,31 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
     };
     return e.dtype == DType::kFloat64 ? run(double{}) : with_float(e.dtype, run);
   }
-  return with_combined(e.dtype, [&](auto t) {
+  return with_number(e.dtype, [&](auto t) {
     using T = decltype(t);
-    return launch_blocks(stream, blocks_for(e.count * e.inner, kThreads), kThreads,
-                         combine_kernel<T>, e.kind, e.count, e.inner, s.sorted, s.moved,
-                         static_cast<const T*>(updates), static_cast<T*>(y));
+    return over(e.count * e.inner, stream, combine_kernel<T>, e.kind, e.count, e.inner, s.sorted,
+                s.moved, updates, y);
   });
+}
+
+cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* data, void* y,
+                            cudaStream_t stream) {
+  return with_index(e.index_dtype, [&](auto index) {
+    return with_bits(size, [&](auto t) {
+      return over(e.walk.numel, stream, gather_kernel<decltype(index), decltype(t)>, e, data, y);
+    });
+  });
+}
+
+cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t stream) {
+  return with_index(e.index_dtype, [&](auto index) {
+    return over(e.walk.numel, stream, rows_kernel<decltype(index)>, e, rows);
+  });
+}
+
+cudaError_t moved_rows(const Walk& walk, const int64_t* indices, int64_t count, Fault fault,
+                       int64_t* rows, cudaStream_t stream) {
+  return over(count, stream, moved_kernel, walk, indices, count, fault, rows);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -15,7 +15,7 @@ namespace ofsdp::kernels::cuda {
 
 // Element i of the index tensor names element walk(i) + index * step of the data; the walk leaves the axis out.
 struct ElementExtent {
-  Walk walk;
+  Walk walk = {};
   int64_t n = 0, step = 1;  // of the axis of the data
   DType index_dtype = DType::kInt64;
   const void* indices = nullptr;

@@ -1,3 +1,5 @@
+// A stable radix sort of keys with their places by CUB. It is the one kernel here that we do not
+// write: sorting decides the order of sums in scatters and gradients, and CUB's order is fixed.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/device/device.cuh"
@@ -6,9 +8,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
-__global__ void __launch_bounds__(kThreads) places_kernel(int64_t count, uint32_t* places) {
+OFSDP_CUDA_KERNEL places_kernel(int64_t count, uint32_t* places) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) places[i] = static_cast<uint32_t>(i);
 }
@@ -50,8 +50,7 @@ Sorting<Key> sorting_of(int64_t count, int bits, void* scratch) {
 
 template <typename Key>
 cudaError_t sort(const Sorting<Key>& s, cudaStream_t stream) {
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(s.count, kThreads), kThreads, places_kernel,
-                               s.count, s.places));
+  OFSDP_CUDA_TRY(over(s.count, stream, places_kernel, s.count, s.places));
   size_t bytes = s.own_bytes;
   return call(s, s.own, bytes, stream);
 }

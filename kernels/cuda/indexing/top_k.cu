@@ -1,3 +1,6 @@
+// Small k: each line is walked k times, which needs no memory. Large k: all lines are sorted at
+// once, with the line as the high half of the key. Both give the order of the CPU, ties and NaN
+// included.
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
@@ -7,7 +10,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kMostWalks = 8, kMostWalked = 1 << 14;  // rounds, and elements that they touch
 
 // What elements are compared as.
@@ -37,8 +39,7 @@ struct Best {
 
 // G lanes a line: each walks its elements for the best that the winner of the round before stands in front of.
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    walk_kernel(TopExtent e, const T* x, T* y, int64_t* indices) {
+OFSDP_CUDA_KERNEL walk_kernel(TopExtent e, const T* x, T* y, int64_t* indices) {
   using V = decltype(value_of(T{}));
   const int64_t line = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const int lane = static_cast<int>(threadIdx.x) % G;
@@ -81,19 +82,17 @@ __device__ inline uint32_t ordered(T v) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) keys_kernel(TopExtent e, const T* x, uint64_t* keys) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.outer * e.inner * e.n) return;
+OFSDP_CUDA_KERNEL keys_kernel(TopExtent e, const T* x, uint64_t* keys) {
+  OFSDP_CUDA_ITEM(i, e.outer * e.inner * e.n);
   const int64_t line = i / e.n, k = i - line * e.n, o = line / e.inner, j = line - o * e.inner;
   const uint32_t bits = ordered(x[(o * e.n + k) * e.inner + j]);
   keys[i] = static_cast<uint64_t>(line) << 32 | (e.largest ? ~bits : bits);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    take_kernel(TopExtent e, const uint32_t* sorted, const T* x, T* y, int64_t* indices) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.outer * e.k * e.inner) return;
+OFSDP_CUDA_KERNEL take_kernel(TopExtent e, const uint32_t* sorted, const T* x, T* y,
+                              int64_t* indices) {
+  OFSDP_CUDA_ITEM(i, e.outer * e.k * e.inner);
   const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.k, r = rest - o * e.k;
   const int64_t first = (o * e.inner + j) * e.n, k = sorted[first + r] - first;
   if (indices != nullptr) indices[i] = k;
@@ -101,19 +100,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) mark_kernel(TopExtent e, const int64_t* indices, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.outer * e.n * e.inner) return;
+OFSDP_CUDA_KERNEL mark_kernel(TopExtent e, const int64_t* indices, T* y) {
+  OFSDP_CUDA_ITEM(i, e.outer * e.n * e.inner);
   const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.n, k = rest - o * e.n;
   y[i] = Stored<T>::from(indices[o * e.inner + j] == k ? Compute<T>(1) : Compute<T>(0));
-}
-
-template <typename F>
-cudaError_t with_element(DType dtype, const F& f) {
-  if (dtype == DType::kInt32) return f(int32_t{});
-  if (dtype == DType::kInt64) return f(int64_t{});
-  if (dtype == DType::kFloat64) return f(double{});
-  return with_float(dtype, f);
 }
 
 int64_t lines_of(const TopExtent& e) { return e.outer * e.inner; }
@@ -135,31 +125,26 @@ cudaError_t top_sorted(const TopExtent& e, const T* x, T* y, int64_t* indices, v
     return cudaErrorNotSupported;
   } else {
     const auto s = sorting(e, scratch);
-    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(s.count, kThreads), kThreads, keys_kernel<T>, e,
-                                 x, s.keys));
+    OFSDP_CUDA_TRY(over(s.count, stream, keys_kernel<T>, e, x, s.keys));
     OFSDP_CUDA_TRY(sort(s, stream));
-    return launch_blocks(stream, blocks_for(lines_of(e) * e.k, kThreads), kThreads, take_kernel<T>,
-                         e, s.moved, x, y, indices);
+    return over(lines_of(e) * e.k, stream, take_kernel<T>, e, s.moved, x, y, indices);
   }
 }
 
 }  // namespace
 
-bool has_top(DType dtype) {
-  return with_element(dtype, [](auto) { return cudaSuccess; }) == cudaSuccess;
-}
+bool has_top(DType dtype) { return is_number(dtype); }
 
 size_t top_scratch(const TopExtent& e) { return sorts(e) ? sorting(e, nullptr).total : 0; }
 
 cudaError_t top(const TopExtent& e, const void* x, void* y, int64_t* indices, void* scratch,
                 cudaStream_t stream) {
-  return with_element(e.dtype, [&](auto t) {
+  return with_number(e.dtype, [&](auto t) {
     using T = decltype(t);
     const T* const from = static_cast<const T*>(x);
     T* const to = static_cast<T*>(y);
     if (sorts(e)) return top_sorted(e, from, to, indices, scratch, stream);
-    return e.inner >= kWarp ? launch_blocks(stream, blocks_for(lines_of(e), kThreads), kThreads,
-                                            walk_kernel<T, 1>, e, from, to, indices)
+    return e.inner >= kWarp ? over(lines_of(e), stream, walk_kernel<T, 1>, e, from, to, indices)
                             : launch_blocks(stream, blocks_for(lines_of(e), kThreads / kWarp),
                                             kThreads, walk_kernel<T, kWarp>, e, from, to, indices);
   });
@@ -167,9 +152,7 @@ cudaError_t top(const TopExtent& e, const void* x, void* y, int64_t* indices, vo
 
 cudaError_t mark_index(const TopExtent& e, const int64_t* indices, void* y, cudaStream_t stream) {
   return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
-    return launch_blocks(stream, blocks_for(lines_of(e) * e.n, kThreads), kThreads, mark_kernel<T>,
-                         e, indices, static_cast<T*>(y));
+    return over(lines_of(e) * e.n, stream, mark_kernel<decltype(t)>, e, indices, y);
   });
 }
 

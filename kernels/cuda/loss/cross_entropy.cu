@@ -51,8 +51,8 @@ __device__ inline double loss_of(const View& v, int64_t label, float log_prob, d
 
 // G threads a label; classes side by side.
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    forward_rows(View v, const T* scores, T* log_prob, float* lse, double* losses, bool packs) {
+OFSDP_CUDA_KERNEL forward_rows(View v, const T* scores, T* log_prob, float* lse, double* losses,
+                               bool packs) {
   __shared__ float spare[kThreads / kWarp];
   __shared__ double wide[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
@@ -87,10 +87,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    forward_columns(View v, const T* scores, T* log_prob, float* lse, double* losses) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.count) return;
+OFSDP_CUDA_KERNEL forward_columns(View v, const T* scores, T* log_prob, float* lse,
+                                  double* losses) {
+  OFSDP_CUDA_ITEM(i, v.count);
   const int64_t first = v.first(i);
   Normalizer norm{0, 0};
   if (v.through_softmax) {
@@ -206,9 +205,8 @@ __device__ inline float gradient(const View& v, const Slope& s, float score, int
 }
 
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    backward_rows(View v, const T* scores, const float* lse, const double* totals,
-                  const void* diff_loss, DType dtype, T* diff, bool packs) {
+OFSDP_CUDA_KERNEL backward_rows(View v, const T* scores, const float* lse, const double* totals,
+                                const void* diff_loss, DType dtype, T* diff, bool packs) {
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   if (i >= v.count) return;
@@ -219,18 +217,15 @@ __global__ void __launch_bounds__(kThreads)
     constexpr int N = decltype(count)::value;
     float d[N];
     load<N>(row + c, d);
-#pragma unroll
-    for (int k = 0; k < N; ++k) d[k] = gradient<T>(v, s, d[k], c + k);
+    unrolled<N>([&](int k) { d[k] = gradient<T>(v, s, d[k], c + k); });
     store<N>(to + c, d);
   });
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    backward_columns(View v, const T* scores, const float* lse, const double* totals,
-                     const void* diff_loss, DType dtype, T* diff) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.count) return;
+OFSDP_CUDA_KERNEL backward_columns(View v, const T* scores, const float* lse, const double* totals,
+                                   const void* diff_loss, DType dtype, T* diff) {
+  OFSDP_CUDA_ITEM(i, v.count);
   const Slope s = slope_of<T>(v, i, totals, lse, diff_loss, dtype);
   const int64_t first = v.first(i);
   for (int64_t c = 0; c < v.classes; ++c) {
@@ -252,8 +247,7 @@ cudaError_t forward_as(const CrossEntropy& c, const CrossEntropyForward& f, cuda
   T* log_prob = static_cast<T*>(f.log_prob);
   double* losses = static_cast<double*>(f.scratch) + kTotals;
   if (c.inner > 1) {
-    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(v.count, kThreads), kThreads,
-                                 forward_columns<T>, v, scores, log_prob, f.lse, losses));
+    OFSDP_CUDA_TRY(over(v.count, stream, forward_columns<T>, v, scores, log_prob, f.lse, losses));
   } else {
     const bool packs = log_prob == nullptr || same_alignment(scores, log_prob);
     const bool warps = c.classes <= 1024;
@@ -273,8 +267,8 @@ cudaError_t backward_as(const CrossEntropy& c, const CrossEntropyBackward& b, cu
   double* totals = static_cast<double*>(b.scratch);
   OFSDP_CUDA_TRY(launch_blocks(stream, 1, kAdders, prepare_gradient<T>, v, totals));
   if (c.inner > 1) {
-    return launch_blocks(stream, blocks_for(v.count, kThreads), kThreads, backward_columns<T>, v,
-                         scores, b.lse, totals, b.diff_loss, b.loss_dtype, diff);
+    return over(v.count, stream, backward_columns<T>, v, scores, b.lse, totals, b.diff_loss,
+                b.loss_dtype, diff);
   }
   const bool warps = c.classes <= 1024;
   return launch_blocks(stream, blocks_for(v.count, warps ? kThreads / kWarp : 1), kThreads,

@@ -17,149 +17,126 @@ LossReduction reduction_of(const Attributes& attributes) {
 
 CrossEntropy loss_of(const Problem& p, const TensorDesc& scores, size_t labels,
                      bool through_softmax) {
-  CrossEntropy c;
-  c.dtype = scores.dtype;
-  c.samples = scores.shape[0];
-  c.classes = scores.shape[1];
-  c.inner = scores.shape.numel(2, scores.shape.rank());
-  c.reduction = reduction_of(p.attributes);
-  c.through_softmax = through_softmax;
-  c.ignores = p.attributes.has("ignore_index");
-  c.ignore_index = p.attributes.i("ignore_index", 0);
-  c.smoothing = static_cast<double>(p.attributes.f("label_smoothing", 0.0f));
-  c.label_dtype = p.in(labels).dtype;
-  return c;
+  return {.dtype = scores.dtype,
+          .samples = scores.shape[0],
+          .classes = scores.shape[1],
+          .inner = scores.shape.numel(2, scores.shape.rank()),
+          .reduction = reduction_of(p.attributes),
+          .through_softmax = through_softmax,
+          .ignores = p.attributes.has("ignore_index"),
+          .ignore_index = p.attributes.i("ignore_index", 0),
+          .smoothing = static_cast<double>(p.attributes.f("label_smoothing", 0.0f)),
+          .label_dtype = p.in(labels).dtype};
 }
 
-// Weights are of the type of the scores; of 16-bit scores there are none, since theirs are float32.
-bool accepts_operands(const Problem& p, const TensorDesc& scores, size_t labels) {
-  const bool weights = !p.has_in(labels + 1) || p.in(labels + 1).dtype == scores.dtype;
-  return p.all_plain() && is_float(scores.dtype) && is_index(p.in(labels).dtype) && weights &&
-         scores.numel() > 0;
+// Weights are of the type of the scores; 16-bit scores have none, since theirs would be float32.
+Acceptance accepts_operands(const Problem& p, const TensorDesc& scores, size_t labels) {
+  return accept({plain(p),
+                 floats(scores.dtype),
+                 {is_index(p.in(labels).dtype), "labels are neither int32 nor int64"},
+                 alike(!p.has_in(labels + 1) || p.in(labels + 1).dtype == scores.dtype),
+                 some(scores)});
 }
-
-bool accepts_forward(const Problem& p) { return accepts_operands(p, p.in(0), 1); }
-// (dloss, log_prob or scores, labels, ...)
-bool accepts_backward(const Problem& p) { return accepts_operands(p, p.in(1), 2); }
-// (dloss, labels, weights) -> d log_prob
-bool accepts_nll_backward(const Problem& p) { return accepts_operands(p, p.out(0), 1); }
 
 // Output 1 is log_prob, or (narrow) the logarithm of the sum of each label in float32.
-std::unique_ptr<CudaKernel> create_forward(const Problem& p, bool through_softmax, bool narrow) {
-  const CrossEntropy loss = loss_of(p, p.in(0), 1, through_softmax);
-  const bool weights = p.has_in(2), second = p.has_out(1);
-  const DType dtype = p.out(0).dtype;
-  return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        CrossEntropy c = loss;
-        c.labels = l.inputs[1];
-        c.fault = fault_of(l);
-        c.weights = weights ? l.inputs[2] : nullptr;
-        CrossEntropyForward f;
-        f.scores = l.inputs[0];
-        if (second && narrow) f.lse = static_cast<float*>(l.outputs[1]);
-        if (second && !narrow) f.log_prob = l.outputs[1];
-        f.loss = l.outputs[0];
-        f.loss_dtype = dtype;
-        f.scratch = l.workspace;
-        return cross_entropy_forward(c, f, stream);
-      },
-      cross_entropy_scratch(loss));
-}
-
-struct BackwardPlaces {
-  int scores, labels, weights, lse;  // -1: none
-};
-
-std::unique_ptr<CudaKernel> create_backward(const Problem& p, const CrossEntropy& loss,
-                                            const BackwardPlaces& at) {
-  const bool weights = p.has_in(static_cast<size_t>(at.weights));
-  const DType dtype = p.in(0).dtype;
-  return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        CrossEntropy c = loss;
-        c.labels = l.inputs[at.labels];
-        c.fault = fault_of(l);
-        c.weights = weights ? l.inputs[at.weights] : nullptr;
-        CrossEntropyBackward b;
-        // Of log-probabilities the gradient does not need them: any address with room will do.
-        b.scores = at.scores < 0 ? l.outputs[0] : l.inputs[at.scores];
-        b.lse = at.lse < 0 ? nullptr : static_cast<const float*>(l.inputs[at.lse]);
-        b.diff_loss = l.inputs[0];
-        b.loss_dtype = dtype;
-        b.diff_scores = l.outputs[0];
-        b.scratch = l.workspace;
-        return cross_entropy_backward(c, b, stream);
-      },
-      cross_entropy_scratch(loss));
-}
-
 CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
-  return {op, "own", accepts_forward, [=](ofsdp_device&, const Problem& p) {
-            return create_forward(p, through_softmax, narrow);
+  return {op, "own", [](const Problem& p) { return accepts_operands(p, p.in(0), 1); },
+          [=](DeviceState&, const Problem& p) {
+            CrossEntropy c = loss_of(p, p.in(0), 1, through_softmax);
+            return make_cuda_kernel(
+                [c, narrow, dtype = p.out(0).dtype](cudaStream_t stream, const Launch& l) mutable {
+                  c.labels = l.in(1);
+                  c.fault = l.fault();
+                  c.weights = l.in(2);
+                  const CrossEntropyForward f{.scores = l.in(0),
+                                              .log_prob = narrow ? nullptr : l.out(1),
+                                              .lse = narrow ? l.out<float>(1) : nullptr,
+                                              .loss = l.out(0),
+                                              .loss_dtype = dtype,
+                                              .scratch = l.workspace};
+                  return cross_entropy_forward(c, f, stream);
+                },
+                cross_entropy_scratch(c));
           }};
 }
 
-std::unique_ptr<CudaKernel> create_softmax_grad(ofsdp_device&, const Problem& p) {
-  return create_backward(p, loss_of(p, p.in(1), 2, true), {1, 2, 3, -1});
-}
+// (dloss, log_prob or scores, labels, weights, lse); or (dloss, labels, weights) -> d log_prob.
+struct Backward {
+  bool through_softmax, has_lse;
+  size_t labels() const { return through_softmax ? 2 : 1; }
+  const TensorDesc& scores(const Problem& p) const { return through_softmax ? p.in(1) : p.out(0); }
+};
 
-std::unique_ptr<CudaKernel> create_nll_grad(ofsdp_device&, const Problem& p) {
-  return create_backward(p, loss_of(p, p.out(0), 1, false), {-1, 1, 2, -1});
-}
-
-// What flows back through the logarithms of the sums is added by nothing here.
-bool accepts_narrow_backward(const Problem& p) { return accepts_backward(p) && !p.has_in(5); }
-
-std::unique_ptr<CudaKernel> create_narrow_grad(ofsdp_device&, const Problem& p) {
-  return create_backward(p, loss_of(p, p.in(1), 2, true), {1, 2, 3, 4});
-}
-
-bool accepts_mean(const Problem& p) {
-  const size_t last = p.inputs.size() - 1;
-  return p.all_dtype(DType::kFloat32) && p.in(last) == p.in(last - 1);
-}
-
-const float* floats(const void* data) { return static_cast<const float*>(data); }
-
-CudaImplementation mean_forward(const char* op, MeanLoss kind) {
-  return {op, "own", accepts_mean, [kind](ofsdp_device&, const Problem& p) {
+CudaImplementation backward(const char* op, Backward b) {
+  return {op, "own",
+          [b](const Problem& p) {
+            const Acceptance accepted = accepts_operands(p, b.scores(p), b.labels());
+            return accepted ? accept_if(!b.has_lse || !p.has_in(5),
+                                        "the logarithms of the sums have a gradient")
+                            : accepted;
+          },
+          [b](DeviceState&, const Problem& p) {
+            CrossEntropy c = loss_of(p, b.scores(p), b.labels(), b.through_softmax);
             return make_cuda_kernel(
-                [kind, n = p.in(0).numel()](cudaStream_t stream, const ofsdp_launch& l) {
-                  return mean_loss(kind, floats(l.inputs[0]), floats(l.inputs[1]), n,
-                                   static_cast<float*>(l.outputs[0]), l.workspace, stream);
+                [b, c, dtype = p.in(0).dtype](cudaStream_t stream, const Launch& l) mutable {
+                  c.labels = l.in(b.labels());
+                  c.fault = l.fault();
+                  c.weights = l.in(b.labels() + 1);
+                  // Of log-probabilities the gradient needs none: any address with room will do.
+                  const CrossEntropyBackward back{.scores = b.through_softmax ? l.in(1) : l.out(0),
+                                                  .lse = b.has_lse ? l.in<float>(4) : nullptr,
+                                                  .diff_loss = l.in(0),
+                                                  .loss_dtype = dtype,
+                                                  .diff_scores = l.out(0),
+                                                  .scratch = l.workspace};
+                  return cross_entropy_backward(c, back, stream);
+                },
+                cross_entropy_scratch(c));
+          }};
+}
+
+// (prediction, target), or (dloss, prediction, target).
+Acceptance accepts_mean(const Problem& p) {
+  const size_t last = p.inputs.size() - 1;
+  return accept({supported(p.all_dtype(DType::kFloat32)),
+                 {p.in(last) == p.in(last - 1), "prediction and target differ"}});
+}
+
+CudaImplementation mean(const char* op, MeanLoss kind) {
+  return {op, "own", accepts_mean, [kind](DeviceState&, const Problem& p) {
+            return make_cuda_kernel(
+                [kind, n = p.in(0).numel()](cudaStream_t stream, const Launch& l) {
+                  return mean_loss(kind, l.in<float>(0), l.in<float>(1), n, l.out<float>(0),
+                                   l.workspace, stream);
                 },
                 mean_loss_scratch(p.in(0).numel()));
           }};
 }
 
-// (dloss, prediction, target)
-CudaImplementation mean_backward(const char* op, MeanLoss kind) {
-  return {op, "own", accepts_mean, [kind](ofsdp_device&, const Problem& p) {
-            return make_cuda_kernel(
-                [kind, n = p.in(1).numel()](cudaStream_t stream, const ofsdp_launch& l) {
-                  return mean_loss_grad(kind, floats(l.inputs[0]), floats(l.inputs[1]),
-                                        floats(l.inputs[2]), n, static_cast<float*>(l.outputs[0]),
-                                        stream);
-                });
-          }};
+CudaImplementation mean_grad(const char* op, MeanLoss kind) {
+  return {
+      op, "own", accepts_mean, [kind](DeviceState&, const Problem& p) {
+        return make_cuda_kernel([kind, n = p.in(1).numel()](cudaStream_t stream, const Launch& l) {
+          return mean_loss_grad(kind, l.in<float>(0), l.in<float>(1), l.in<float>(2), n,
+                                l.out<float>(0), stream);
+        });
+      }};
 }
 
-bool accepts_matches(const Problem& p) {
-  return p.all_plain() && p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64;
+Acceptance accepts_matches(const Problem& p) {
+  return accept(
+      {plain(p), supported(p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64)});
 }
 
-std::unique_ptr<CudaKernel> create_matches(ofsdp_device&, const Problem& p) {
-  MatchCount count;
-  count.rows = p.in(0).shape[0];
-  count.classes = p.in(0).shape[1];
-  count.ignores = p.attributes.has("ignore_index");
-  count.ignore_index = p.attributes.i("ignore_index", 0);
+std::unique_ptr<CudaKernel> create_matches(DeviceState&, const Problem& p) {
+  const MatchCount count{.rows = p.in(0).shape[0],
+                         .classes = p.in(0).shape[1],
+                         .ignores = p.attributes.has("ignore_index"),
+                         .ignore_index = p.attributes.i("ignore_index", 0)};
   return make_cuda_kernel(
-      [count](cudaStream_t stream, const ofsdp_launch& l) {
-        return count_matches(count, static_cast<const float*>(l.inputs[0]),
-                             static_cast<const int64_t*>(l.inputs[1]),
-                             static_cast<int64_t*>(l.outputs[0]), l.workspace, stream);
+      [count](cudaStream_t stream, const Launch& l) {
+        return count_matches(count, l.in<float>(0), l.in<int64_t>(1), l.out<int64_t>(0),
+                             l.workspace, stream);
       },
       match_scratch(count));
 }
@@ -167,19 +144,17 @@ std::unique_ptr<CudaKernel> create_matches(ofsdp_device&, const Problem& p) {
 }  // namespace
 
 void add_losses(CudaImplementations& list) {
-  list.push_back(forward("SoftmaxCrossEntropyLoss", true, false));
-  list.push_back(forward("NegativeLogLikelihoodLoss", false, false));
-  list.push_back(forward("ofsdp.NarrowCrossEntropyLoss", true, true));
-  list.push_back(
-      {"ofsdp.SoftmaxCrossEntropyLossGrad", "own", accepts_backward, create_softmax_grad});
-  list.push_back({"ofsdp.NllLossGrad", "own", accepts_nll_backward, create_nll_grad});
-  list.push_back(
-      {"ofsdp.NarrowCrossEntropyLossGrad", "own", accepts_narrow_backward, create_narrow_grad});
-  list.push_back(mean_forward("ofsdp.MseLoss", MeanLoss::kSquares));
-  list.push_back(mean_backward("ofsdp.MseLossGrad", MeanLoss::kSquares));
-  list.push_back(mean_forward("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits));
-  list.push_back(mean_backward("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits));
-  list.push_back({"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches});
+  list.insert(list.end(), {forward("SoftmaxCrossEntropyLoss", true, false),
+                           forward("NegativeLogLikelihoodLoss", false, false),
+                           forward("ofsdp.NarrowCrossEntropyLoss", true, true),
+                           backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
+                           backward("ofsdp.NllLossGrad", {false, false}),
+                           backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
+                           mean("ofsdp.MseLoss", MeanLoss::kSquares),
+                           mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
+                           mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
+                           mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
+                           {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,10 +1,11 @@
+// A warp finds the largest score of a row; one block then adds the rows' bits, so counts need no
+// atomics.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/loss/matches.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kAdders = 1024;
 constexpr uint8_t kKept = 1, kMatch = 2;
 
@@ -20,8 +21,8 @@ __device__ inline Best better(Best a, Best b) {
   return a;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    match_rows(MatchCount m, const float* prediction, const int64_t* labels, uint8_t* found) {
+OFSDP_CUDA_KERNEL match_rows(MatchCount m, const float* prediction, const int64_t* labels,
+                             uint8_t* found) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int64_t n = row < m.rows ? m.classes : 0;

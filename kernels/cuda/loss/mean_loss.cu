@@ -1,3 +1,5 @@
+// Losses are added in double over blocks of 4096 elements, then over the blocks, in one order:
+// the loss has the same bits in every run.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -7,7 +9,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kBlock = 4096;
 
 __device__ inline double loss_of(MeanLoss kind, float x, float t) {
@@ -19,8 +20,8 @@ __device__ inline double loss_of(MeanLoss kind, float x, float t) {
   return static_cast<double>((x > 0 ? x : x != x ? x : 0.0f) - x * t) + static_cast<double>(tail);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_blocks(MeanLoss kind, const float* x, const float* t, int64_t n, double* partials) {
+OFSDP_CUDA_KERNEL sum_blocks(MeanLoss kind, const float* x, const float* t, int64_t n,
+                             double* partials) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t begin = int64_t{blockIdx.x} * kBlock;
   const int64_t end = begin + kBlock < n ? begin + kBlock : n;
@@ -30,8 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_blocks(const double* partials, int64_t count, int64_t n, float* loss) {
+OFSDP_CUDA_KERNEL add_blocks(const double* partials, int64_t count, int64_t n, float* loss) {
   __shared__ double spare[kThreads / kWarp];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
@@ -39,11 +39,9 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *loss = n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    gradient_kernel(MeanLoss kind, const float* diff_loss, const float* x, const float* t,
-                    int64_t n, float* gradient) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
+OFSDP_CUDA_KERNEL gradient_kernel(MeanLoss kind, const float* diff_loss, const float* x,
+                                  const float* t, int64_t n, float* gradient) {
+  OFSDP_CUDA_ITEM(i, n);
   const float scale = *diff_loss / static_cast<float>(n);
   gradient[i] =
       kind == MeanLoss::kSquares ? 2.0f * scale * (x[i] - t[i]) : scale * (sigmoid_of(x[i]) - t[i]);
@@ -67,8 +65,7 @@ cudaError_t mean_loss(MeanLoss kind, const float* prediction, const float* targe
 cudaError_t mean_loss_grad(MeanLoss kind, const float* diff_loss, const float* prediction,
                            const float* target, int64_t numel, float* gradient,
                            cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(numel, kThreads), kThreads, gradient_kernel, kind,
-                       diff_loss, prediction, target, numel, gradient);
+  return over(numel, stream, gradient_kernel, kind, diff_loss, prediction, target, numel, gradient);
 }
 
 }  // namespace ofsdp::kernels::cuda

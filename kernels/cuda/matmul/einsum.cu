@@ -1,3 +1,5 @@
+// One thread per element of the result walks the summed labels. Only equations that are no
+// batched product of two matrices come here, so simplicity counts more than reuse of operands.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/matmul/einsum.h"
 #include "kernels/cuda/pointwise/walk.cuh"
@@ -5,11 +7,10 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kOfAThread = 8;  // summed combinations; more of them have a warp
 
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads) einsum_kernel(EinsumExtent e, T* y) {
+OFSDP_CUDA_KERNEL einsum_kernel(EinsumExtent e, T* y) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const bool there = i < e.outer.numel;
   int64_t first[kMostOperands], at[kMostOperands];
@@ -37,9 +38,8 @@ cudaError_t einsum_loops(const EinsumExtent& e, void* y, cudaStream_t stream) {
     using T = decltype(t);
     return e.summed.numel > kOfAThread
                ? launch_blocks(stream, blocks_for(e.outer.numel, kThreads / kWarp), kThreads,
-                               einsum_kernel<T, kWarp>, e, static_cast<T*>(y))
-               : launch_blocks(stream, blocks_for(e.outer.numel, kThreads), kThreads,
-                               einsum_kernel<T, 1>, e, static_cast<T*>(y));
+                               einsum_kernel<T, kWarp>, e, y)
+               : over(e.outer.numel, stream, einsum_kernel<T, 1>, e, y);
   });
 }
 

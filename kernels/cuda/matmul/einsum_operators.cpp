@@ -2,10 +2,10 @@
 // so already; loops (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
 #include <algorithm>
 
-#include "kernels/cuda/conv/conv_parts.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/einsum.h"
+#include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/shape/movement.h"
 #include "kernels/ops/matmul/einsum_terms.h"
 
@@ -36,7 +36,7 @@ struct Relayout {
 
 class Product final : public CudaKernel {
  public:
-  Product(ofsdp_device& device, const EinsumTerms& terms, const EinsumForm& form, const Problem& p)
+  Product(DeviceState& device, const EinsumTerms& terms, const EinsumForm& form, const Problem& p)
       : a_(terms, terms.inputs[0], form.a, p.in(0).dtype, places_),
         b_(terms, terms.inputs[1], form.b, p.in(0).dtype, places_),
         y_(terms, form.y, terms.output, p.in(0).dtype, places_),
@@ -62,18 +62,18 @@ class Product final : public CudaKernel {
   bool made() const { return !any_ || product_ != nullptr; }
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
-    if (!any_) return cudaMemsetAsync(l.outputs[0], 0, bytes_, stream);
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
+    if (!any_) return cudaMemsetAsync(l.out(0), 0, bytes_, stream);
     const auto laid = [&](const Relayout& r, const void* given, const void*& lies) {
       lies = r.needed ? at(l.workspace, r.place) : given;
       return r.needed ? r.run(given, at(l.workspace, r.place), stream) : cudaSuccess;
     };
     const void *a = nullptr, *b = nullptr;
-    OFSDP_CUDA_TRY(laid(a_, l.inputs[0], a));
-    OFSDP_CUDA_TRY(laid(b_, l.inputs[1], b));
-    void* const y = y_.needed ? at(l.workspace, y_.place) : l.outputs[0];
+    OFSDP_CUDA_TRY(laid(a_, l.in(0), a));
+    OFSDP_CUDA_TRY(laid(b_, l.in(1), b));
+    void* const y = y_.needed ? at(l.workspace, y_.place) : l.out(0);
     OFSDP_CUDA_TRY(product_->run(stream, a, b, nullptr, y, at(l.workspace, scratch_)));
-    return y_.needed ? y_.run(y, l.outputs[0], stream) : cudaSuccess;
+    return y_.needed ? y_.run(y, l.out(0), stream) : cudaSuccess;
   }
 
  private:
@@ -92,15 +92,18 @@ EinsumForm form_of(const Problem& p, const EinsumTerms& terms) {
   return ops::einsum_form(terms, ops::operand_shapes(p.inputs));
 }
 
-bool accepts_floats(const Problem& p) {
-  return p.all_plain() && is_float(p.in(0).dtype) && p.all_dtype(p.in(0).dtype);
+Acceptance accepts_floats(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), alike(p.all_dtype(p.in(0).dtype))});
 }
 
-bool accepts_product(const Problem& p) {
-  return accepts_floats(p) && form_of(p, terms_of(p, 0)).possible;
+Acceptance accepts_product(const Problem& p) {
+  const Acceptance accepted = accepts_floats(p);
+  return accepted ? accept_if(form_of(p, terms_of(p, 0)).possible,
+                              "the equation is no batched product of two matrices")
+                  : accepted;
 }
 
-std::unique_ptr<CudaKernel> create_product(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_product(DeviceState& device, const Problem& p) {
   const EinsumTerms terms = terms_of(p, 0);
   auto made = std::make_unique<Product>(device, terms, form_of(p, terms), p);
   return made->made() ? std::move(made) : nullptr;
@@ -136,17 +139,16 @@ std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& term
   e.outer = walk_of(terms, outer, strides);
   e.summed = walk_of(terms, summed, strides);
   if (e.outer.rank < 0 || e.summed.rank < 0) return nullptr;
-  return make_cuda_kernel(
-      [=, bytes = p.out(0).bytes()](cudaStream_t stream, const ofsdp_launch& l) {
-        // Of a diagonal the rest stays 0.
-        OFSDP_CUDA_TRY(cudaMemsetAsync(l.outputs[0], 0, bytes, stream));
-        EinsumExtent call = e;
-        for (size_t k = 0; k < inputs.size(); ++k) call.operands[k] = l.inputs[inputs[k]];
-        return einsum_loops(call, l.outputs[0], stream);
-      });
+  return make_cuda_kernel([=, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
+    // Of a diagonal the rest stays 0.
+    OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
+    EinsumExtent call = e;
+    for (size_t k = 0; k < inputs.size(); ++k) call.operands[k] = l.in(inputs[k]);
+    return einsum_loops(call, l.out(0), stream);
+  });
 }
 
-std::unique_ptr<CudaKernel> create_loops(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_loops(DeviceState&, const Problem& p) {
   const EinsumTerms terms = terms_of(p, 0);
   std::vector<std::vector<int64_t>> strides{
       ops::label_strides(terms.output, p.out(0).shape, terms.labels())};
@@ -161,7 +163,7 @@ std::unique_ptr<CudaKernel> create_loops(ofsdp_device&, const Problem& p) {
 }
 
 // (dy, x0, x1, ...): d x_k is summed over every label but those that x_k has in full.
-std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_grad(DeviceState&, const Problem& p) {
   const EinsumTerms terms = terms_of(p, 1);
   const auto wanted = static_cast<size_t>(p.attributes.i("input", 0));
   const Labels& mine = terms.inputs[wanted];
@@ -186,9 +188,9 @@ std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
 }  // namespace
 
 void add_einsum(CudaImplementations& list) {
-  list.push_back({"Einsum", "product", accepts_product, create_product});
-  list.push_back({"Einsum", "loops", accepts_floats, create_loops});
-  list.push_back({"ofsdp.EinsumGrad", "loops", accepts_floats, create_grad});
+  list.insert(list.end(), {{"Einsum", "product", accepts_product, create_product},
+                           {"Einsum", "loops", accepts_floats, create_loops},
+                           {"ofsdp.EinsumGrad", "loops", accepts_floats, create_grad}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -52,7 +52,7 @@ class LtProduct final : public MatrixProduct {
     if (operation_ != nullptr) lt().cublasLtMatmulDescDestroy_(operation_);
   }
 
-  bool settle(ofsdp_device& device, const ProductShape& shape) {
+  bool settle(DeviceState& device, const ProductShape& shape) {
     shape_ = shape;
     return describe() && choose(device);
   }
@@ -134,7 +134,7 @@ class LtProduct final : public MatrixProduct {
 
   // One answer for each shape: the same product is the same algorithm wherever it stands, and the
   // same bits.
-  bool choose(ofsdp_device& device) {
+  bool choose(DeviceState& device) {
     static std::mutex mutex;
     using Key = std::tuple<int, bool, ProductShape>;
     static std::map<Key, cublasLtMatmulHeuristicResult_t> known;
@@ -235,7 +235,7 @@ class LtProduct final : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape) {
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape) {
   if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
   shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
   auto product = std::make_unique<LtProduct>();

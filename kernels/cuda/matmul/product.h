@@ -19,8 +19,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/core/dtype.h"
-#include "kernels/cuda/device/handles.h"
+#include "kernels/cuda/device/types.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -79,6 +78,6 @@ class MatrixProduct {
 // Where there can be one, of these alone: leading dimensions, and what stands together.
 bool product_has_epilogue(const ProductShape& shape);
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape);
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape);
 
 }  // namespace ofsdp::kernels::cuda

@@ -32,10 +32,10 @@ bool batches_agree(const Shape& a, const Shape& b) {
   return one(a) || one(b) || leading(a) == leading(b);
 }
 
-bool simple(const Problem& p) {
+Acceptance accepts_matrices(const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  return p.all_plain() && is_float(dtype) && p.in(1).dtype == dtype && p.in(0).numel() > 0 &&
-         p.in(1).numel() > 0;
+  return accept(
+      {plain(p), floats(dtype), alike(p.in(1).dtype == dtype), some(p.in(0)), some(p.in(1))});
 }
 
 ProductShape shape_of(const Problem& p) {
@@ -63,18 +63,21 @@ ProductShape shape_of(const Problem& p) {
   return s;
 }
 
-bool accepts_matmul(const Problem& p) {
-  return simple(p) &&
-         (p.attributes.i("fold_batch", 0) != 0 || batches_agree(p.in(0).shape, p.in(1).shape));
+Acceptance accepts_matmul(const Problem& p) {
+  const Acceptance accepted = accepts_matrices(p);
+  const bool folds = p.attributes.i("fold_batch", 0) != 0;
+  return accepted ? accept_if(folds || batches_agree(p.in(0).shape, p.in(1).shape),
+                              "batches of the operands differ")
+                  : accepted;
 }
 
-std::unique_ptr<CudaKernel> create_matmul(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_matmul(DeviceState& device, const Problem& p) {
   std::shared_ptr<MatrixProduct> product = make_product(device, shape_of(p));
   if (product == nullptr) return nullptr;
   const size_t bytes = product->workspace_bytes();
   return make_cuda_kernel(
-      [product](cudaStream_t stream, const ofsdp_launch& l) {
-        return product->run(stream, l.inputs[0], l.inputs[1], nullptr, l.outputs[0], l.workspace);
+      [product](cudaStream_t stream, const Launch& l) {
+        return product->run(stream, l.in(0), l.in(1), nullptr, l.out(0), l.workspace);
       },
       bytes);
 }
@@ -84,14 +87,17 @@ bool is_row(const Shape& c, int64_t columns) {
   return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
 }
 
-bool accepts_gemm(const Problem& p) {
+Acceptance accepts_gemm(const Problem& p) {
   const std::string activation = p.attributes.s("ofsdp_activation", "");
-  return simple(p) && (activation.empty() || activation == "relu") &&
-         (!p.has_in(2) || p.in(2).dtype == p.in(0).dtype);
+  const Acceptance accepted = accepts_matrices(p);
+  return accepted ? accept({{activation.empty() || activation == "relu",
+                             "the fused activation is not relu"},
+                            alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype)})
+                  : accepted;
 }
 
 // relu is a pass of its own: an epilogue's would hide NaN. A C like D is read where it lies.
-std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_gemm(DeviceState& device, const Problem& p) {
   ProductShape shape = shape_of(p);
   const float beta = p.attributes.f("beta", 1.0f);
   const bool relu = p.attributes.s("ofsdp_activation", "") == "relu";
@@ -106,22 +112,19 @@ std::unique_ptr<CudaKernel> create_gemm(ofsdp_device& device, const Problem& p) 
   const size_t bytes = product->workspace_bytes();
   return make_cuda_kernel(
       [=, bias = shape.bias, dtype = shape.dtype, numel = p.out(0).numel()](cudaStream_t stream,
-                                                                            const ofsdp_launch& l) {
+                                                                            const Launch& l) {
         if (starts) {
-          const cudaError_t error = strided_copy(dtype_size(dtype), y, from, dense_strides(y),
-                                                 l.inputs[2], l.outputs[0], stream);
-          if (error != cudaSuccess) return error;
+          OFSDP_CUDA_TRY(strided_copy(dtype_size(dtype), y, from, dense_strides(y), l.in(2),
+                                      l.out(0), stream));
         }
-        const cudaError_t error =
-            product->run(stream, {.a = l.inputs[0],
-                                  .b = l.inputs[1],
-                                  .c = adds && !starts ? l.inputs[2] : nullptr,
-                                  .bias = bias ? l.inputs[2] : nullptr,
-                                  .d = l.outputs[0],
-                                  .workspace = l.workspace});
-        if (error != cudaSuccess || !relu) return error;
-        return pointwise(Pointwise::kRelu, dtype, l.outputs[0], nullptr, l.outputs[0], numel, {},
-                         stream);
+        OFSDP_CUDA_TRY(product->run(stream, {.a = l.in(0),
+                                             .b = l.in(1),
+                                             .c = adds && !starts ? l.in(2) : nullptr,
+                                             .bias = bias ? l.in(2) : nullptr,
+                                             .d = l.out(0),
+                                             .workspace = l.workspace}));
+        if (!relu) return cudaSuccess;
+        return pointwise(Pointwise::kRelu, dtype, l.out(0), nullptr, l.out(0), numel, {}, stream);
       },
       bytes);
 }
@@ -141,25 +144,28 @@ ProductShape epilogue_shape(const Problem& p) {
   return s;
 }
 
-bool accepts_epilogue(const Problem& p) {
-  return simple(p) && p.has_out(0) && product_has_epilogue(epilogue_shape(p));
+Acceptance accepts_epilogue(const Problem& p) {
+  const Acceptance accepted = accepts_matrices(p);
+  return accepted ? accept_if(p.has_out(0) && product_has_epilogue(epilogue_shape(p)),
+                              "cuBLASLt has no such epilogue")
+                  : accepted;
 }
 
 // Null where the library has no algorithm for it: the parts then stay apart (importer/passes/epilogues.h).
-std::unique_ptr<CudaKernel> create_epilogue(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);
   if (product == nullptr) return nullptr;
   const size_t bytes = product->workspace_bytes();
   return make_cuda_kernel(
-      [product, shape](cudaStream_t stream, const ofsdp_launch& l) {
+      [product, shape](cudaStream_t stream, const Launch& l) {
         const bool sums = shape.bias_grad != BiasGrad::kNone;
-        ProductOperands o{.a = l.inputs[0], .b = l.inputs[1], .workspace = l.workspace};
-        o.d = l.outputs[0];
-        if (shape.bias) o.bias = l.inputs[2];
-        if (shape.beta != 0) o.c = l.inputs[3];
-        if (shape.aux) o.aux = shape.activation == Activation::kGelu ? l.outputs[1] : l.inputs[4];
-        if (sums) o.bias_grad = l.outputs[1];
+        ProductOperands o{.a = l.in(0), .b = l.in(1), .workspace = l.workspace};
+        o.d = l.out(0);
+        if (shape.bias) o.bias = l.in(2);
+        if (shape.beta != 0) o.c = l.in(3);
+        if (shape.aux) o.aux = shape.activation == Activation::kGelu ? l.out(1) : l.in(4);
+        if (sums) o.bias_grad = l.out(1);
         return product->run(stream, o);
       },
       bytes);
@@ -168,11 +174,11 @@ std::unique_ptr<CudaKernel> create_epilogue(ofsdp_device& device, const Problem&
 }  // namespace
 
 void add_products(CudaImplementations& list) {
-  list.push_back({"MatMul", "cublaslt", accepts_matmul, create_matmul});
-  list.push_back({"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul});
-  list.push_back({"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul});
-  list.push_back({"Gemm", "cublaslt", accepts_gemm, create_gemm});
-  list.push_back({"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue});
+  list.insert(list.end(), {{"MatMul", "cublaslt", accepts_matmul, create_matmul},
+                           {"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul},
+                           {"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul},
+                           {"Gemm", "cublaslt", accepts_gemm, create_gemm},
+                           {"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -9,7 +9,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kRows = kThreads / kWarp;
 constexpr int64_t kChunk = 4096;
 
@@ -91,8 +90,7 @@ struct Slopes {
 };
 
 template <typename F>
-__global__ void __launch_bounds__(kThreads)
-    sum_plain(ChannelExtent e, F terms, int64_t chunks, double* sums) {
+OFSDP_CUDA_KERNEL sum_plain(ChannelExtent e, F terms, int64_t chunks, double* sums) {
   __shared__ double spare[kRows];
   const int64_t channel = blockIdx.x % e.channels, chunk = blockIdx.x / e.channels;
   const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
@@ -109,8 +107,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename F>
-__global__ void __launch_bounds__(kThreads)
-    sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t groups, double* sums) {
+OFSDP_CUDA_KERNEL sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t groups, double* sums) {
   __shared__ double rows[2][kRows][kWarp + 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             row = static_cast<int>(threadIdx.x) / kWarp;
@@ -142,10 +139,9 @@ cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cuda
 
 // to[channel] = sum k of the channel, and rounded to `stored`, which may be null.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, float* to, T* stored) {
-  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (channel >= channels) return;
+OFSDP_CUDA_KERNEL add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, float* to,
+                             T* stored) {
+  OFSDP_CUDA_ITEM(channel, channels);
   double sum = 0;
   for (int64_t c = 0; c < chunks; ++c) sum += sums[(k * chunks + c) * channels + channel];
   to[channel] = static_cast<float>(sum);
@@ -155,16 +151,13 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, float* to, void* stored,
                    cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, add_chunks<T>,
-                       e.channels, chunks_of(e), s.sums, k, to, static_cast<T*>(stored));
+  return over(e.channels, stream, add_chunks<T>, e.channels, chunks_of(e), s.sums, k, to, stored);
 }
 
 // Mean and variance from the sums of Moments.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
-  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (channel >= e.channels) return;
+OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
+  OFSDP_CUDA_ITEM(channel, e.channels);
   double sums[2] = {};
   for (int64_t c = 0; c < 2 * chunks; ++c) sums[c / chunks] += s.sums[c * e.channels + channel];
   const int64_t count = e.samples * e.inner;
@@ -177,9 +170,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Means and variances that y is made from, and what is kept of them.
 template <typename S>
-__global__ void __launch_bounds__(kThreads) settle_kernel(ChannelNorm n, Scratch s) {
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (c >= n.extent.channels) return;
+OFSDP_CUDA_KERNEL settle_kernel(ChannelNorm n, Scratch s) {
+  OFSDP_CUDA_ITEM(c, n.extent.channels);
   const float mean = to_float(static_cast<const S*>(n.mean)[c]);
   const float variance = to_float(static_cast<const S*>(n.variance)[c]);
   if (!n.training) {
@@ -201,7 +193,7 @@ __device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
 
 // V elements that lie side by side: of one channel, or of V channels where these are last.
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch s) {
+OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
   const ChannelExtent& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
@@ -219,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(ChannelNorm n, Scratch 
 }
 
 template <typename T, typename S, int V>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(ChannelNormGradient n, Scratch s) {
+OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
   const ChannelExtent& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
@@ -257,7 +249,7 @@ cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch),
   return aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...)
              ? launch_blocks(stream, blocks_for(elements, kThreads * kPack<T>), kThreads, packs, n,
                              s)
-             : launch_blocks(stream, blocks_for(elements, kThreads), kThreads, singly, n, s);
+             : over(elements, stream, singly, n, s);
 }
 
 template <typename T, typename S>
@@ -267,11 +259,9 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   if (n.training) {
     const T* x = static_cast<const T*>(n.x);
     OFSDP_CUDA_TRY(sum_terms(e, Moments<T>{x, e}, s.sums, stream));
-    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads,
-                                 finish_moments<T>, e, chunks_of(e), x, s));
+    OFSDP_CUDA_TRY(over(e.channels, stream, finish_moments<T>, e, chunks_of(e), x, s));
   }
-  OFSDP_CUDA_TRY(
-      launch_blocks(stream, blocks_for(e.channels, kThreads), kThreads, settle_kernel<S>, n, s));
+  OFSDP_CUDA_TRY(over(e.channels, stream, settle_kernel<S>, n, s));
   return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
 }
 

@@ -7,7 +7,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kChunk = 2048;
 
 struct Sums {
@@ -41,8 +40,7 @@ struct Slopes {  // of dy and of dy h; segments are channels
 
 // A warp a chunk of a segment of n neighbours.
 template <typename F>
-__global__ void __launch_bounds__(kThreads)
-    sum_kernel(int64_t segments, int64_t n, int64_t chunks, F terms, Sums* sums) {
+OFSDP_CUDA_KERNEL sum_kernel(int64_t segments, int64_t n, int64_t chunks, F terms, Sums* sums) {
   const int64_t item = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   const bool there = item < segments * chunks;
   const int64_t segment = there ? item / chunks : 0, chunk = there ? item - segment * chunks : 0;
@@ -66,11 +64,9 @@ __device__ inline Sums joined(const Sums* sums, int64_t chunks) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    moments_kernel(int64_t rows, int64_t width, int64_t chunks, float epsilon, const Sums* sums,
-                   const T* x, float* mean, float* inv) {
-  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (row >= rows) return;
+OFSDP_CUDA_KERNEL moments_kernel(int64_t rows, int64_t width, int64_t chunks, float epsilon,
+                                 const Sums* sums, const T* x, float* mean, float* inv) {
+  OFSDP_CUDA_ITEM(row, rows);
   const Sums all = joined(sums + row * chunks, chunks);
   const double count = static_cast<double>(width), shift = all.a / count;
   const double variance = all.b / count - shift * shift;
@@ -80,9 +76,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    apply_kernel(GroupExtent e, const T* x, const T* scale, const T* bias, const float* mean,
-                 const float* inv, T* y) {
+OFSDP_CUDA_KERNEL apply_kernel(GroupExtent e, const T* x, const T* scale, const T* bias,
+                               const float* mean, const float* inv, T* y) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.batch * e.groups * e.each * e.inner) return;
   const int64_t segment = i / e.inner, row = segment / e.each,
@@ -91,16 +86,14 @@ __global__ void __launch_bounds__(kThreads)
               centre = mean[row];
   float v[V];
   load<V>(x + i, v);
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = (v[k] - centre) * factor + add;
+  unrolled<V>([&](int k) { v[k] = (v[k] - centre) * factor + add; });
   store<V>(y + i, v);
 }
 
 // A warp a row: what every element of it has taken off, mean(g) inv and mean(g h) inv^2.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    rows_kernel(GroupExtent e, int64_t chunks, const Sums* sums, const T* scale, const float* inv,
-                Share* shares) {
+OFSDP_CUDA_KERNEL rows_kernel(GroupExtent e, int64_t chunks, const Sums* sums, const T* scale,
+                              const float* inv, Share* shares) {
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   const bool there = row < e.batch * e.groups;
   double g = 0, gh = 0;
@@ -119,11 +112,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    channels_kernel(GroupExtent e, int64_t chunks, const Sums* sums, T* dscale, T* dbias) {
+OFSDP_CUDA_KERNEL channels_kernel(GroupExtent e, int64_t chunks, const Sums* sums, T* dscale,
+                                  T* dbias) {
   const int64_t channels = e.groups * e.each;
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (c >= channels) return;
+  OFSDP_CUDA_ITEM(c, channels);
   Sums all{0, 0};
   for (int64_t n = 0; n < e.batch; ++n) {
     const Sums s = joined(sums + (n * channels + c) * chunks, chunks);
@@ -135,9 +127,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    slope_kernel(GroupExtent e, const T* dy, const T* x, const T* scale, const float* mean,
-                 const float* inv, const Share* shares, T* dx) {
+OFSDP_CUDA_KERNEL slope_kernel(GroupExtent e, const T* dy, const T* x, const T* scale,
+                               const float* mean, const float* inv, const Share* shares, T* dx) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.batch * e.groups * e.each * e.inner) return;
   const int64_t segment = i / e.inner, row = segment / e.each,
@@ -147,8 +138,7 @@ __global__ void __launch_bounds__(kThreads)
   float v[V], d[V];
   load<V>(x + i, v);
   load<V>(dy + i, d);
-#pragma unroll
-  for (int k = 0; k < V; ++k) d[k] = d[k] * factor - share.x - (v[k] - centre) * share.y;
+  unrolled<V>([&](int k) { d[k] = d[k] * factor - share.x - (v[k] - centre) * share.y; });
   store<V>(dx + i, d);
 }
 
@@ -172,9 +162,7 @@ cudaError_t sum(int64_t segments, int64_t n, const F& terms, Sums* sums, cudaStr
 template <typename T, int V>
 cudaError_t apply(const GroupNorm& n, const float* mean, const float* inv, cudaStream_t stream) {
   const int64_t packs = rows_of(n.extent) * width_of(n.extent) / V;
-  return launch_blocks(stream, blocks_for(packs, kThreads), kThreads, apply_kernel<T, V>, n.extent,
-                       static_cast<const T*>(n.x), static_cast<const T*>(n.scale),
-                       static_cast<const T*>(n.bias), mean, inv, static_cast<T*>(n.y));
+  return over(packs, stream, apply_kernel<T, V>, n.extent, n.x, n.scale, n.bias, mean, inv, n.y);
 }
 
 template <typename T>
@@ -186,9 +174,8 @@ cudaError_t forward(const GroupNorm& n, cudaStream_t stream) {
   float* const mean = n.mean != nullptr ? n.mean : floats;
   float* const inv = n.inv != nullptr ? n.inv : floats + rows_of(e);
   OFSDP_CUDA_TRY(sum(rows_of(e), width_of(e), Moments<T>{x}, sums, stream));
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(rows_of(e), kThreads), kThreads,
-                               moments_kernel<T>, rows_of(e), width_of(e), chunks_of(width_of(e)),
-                               n.epsilon, sums, x, mean, inv));
+  OFSDP_CUDA_TRY(over(rows_of(e), stream, moments_kernel<T>, rows_of(e), width_of(e),
+                      chunks_of(width_of(e)), n.epsilon, sums, x, mean, inv));
   return aligned16(e.inner, sizeof(T), n.x, n.y) ? apply<T, kPack<T>>(n, mean, inv, stream)
                                                  : apply<T, 1>(n, mean, inv, stream);
 }
@@ -196,10 +183,8 @@ cudaError_t forward(const GroupNorm& n, cudaStream_t stream) {
 template <typename T, int V>
 cudaError_t slope(const GroupNormGradient& n, const Share* shares, cudaStream_t stream) {
   const int64_t packs = rows_of(n.extent) * width_of(n.extent) / V;
-  return launch_blocks(stream, blocks_for(packs, kThreads), kThreads, slope_kernel<T, V>, n.extent,
-                       static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
-                       static_cast<const T*>(n.scale), n.mean, n.inv, shares,
-                       static_cast<T*>(n.dx));
+  return over(packs, stream, slope_kernel<T, V>, n.extent, n.dy, n.x, n.scale, n.mean, n.inv,
+              shares, n.dx);
 }
 
 template <typename T>
@@ -212,9 +197,7 @@ cudaError_t backward(const GroupNormGradient& n, cudaStream_t stream) {
   const Slopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.mean, n.inv,
                          e.each};
   OFSDP_CUDA_TRY(sum(e.batch * channels, e.inner, slopes, sums, stream));
-  OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(channels, kThreads), kThreads, channels_kernel<T>,
-                               e, chunks, sums, static_cast<T*>(n.dscale),
-                               static_cast<T*>(n.dbias)));
+  OFSDP_CUDA_TRY(over(channels, stream, channels_kernel<T>, e, chunks, sums, n.dscale, n.dbias));
   if (n.dx == nullptr) return cudaSuccess;
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(rows_of(e), kThreads / kWarp), kThreads,
                                rows_kernel<T>, e, chunks, sums, scale, n.inv, shares));

@@ -1,3 +1,6 @@
+// One thread per element reads its window of channels; neighbours share the window in the cache.
+// The gradient makes the sums of a window anew rather than store them: size^2 reads, but no
+// scratch.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -5,8 +8,6 @@
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 // bias + alpha * the sum of squares around channel c, of x at channel 0.
 template <typename T>
@@ -22,9 +23,8 @@ __device__ inline float window_sum(const LrnExtent& e, const T* x, int64_t c) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) lrn_kernel(LrnExtent e, const T* x, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.batch * e.channels * e.inner) return;
+OFSDP_CUDA_KERNEL lrn_kernel(LrnExtent e, const T* x, T* y) {
+  OFSDP_CUDA_ITEM(i, e.batch * e.channels * e.inner);
   const int64_t c = i / e.inner % e.channels;
   const float s = window_sum(e, x + (i - c * e.inner), c);
   y[i] = Stored<T>::from(to_float(x[i]) * powf(s, -e.beta));
@@ -32,10 +32,8 @@ __global__ void __launch_bounds__(kThreads) lrn_kernel(LrnExtent e, const T* x, 
 
 // Channels whose window holds c are those from c - after to c + before.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.batch * e.channels * e.inner) return;
+OFSDP_CUDA_KERNEL grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
+  OFSDP_CUDA_ITEM(i, e.batch * e.channels * e.inner);
   const int64_t c = i / e.inner % e.channels, base = i - c * e.inner;
   const int64_t first = c > e.after ? c - e.after : 0,
                 last = c + e.before < e.channels ? c + e.before : e.channels - 1;
@@ -53,19 +51,14 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t lrn(const LrnExtent& e, const void* x, void* y, cudaStream_t stream) {
   return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
-    return launch_blocks(stream, blocks_for(e.batch * e.channels * e.inner, kThreads), kThreads,
-                         lrn_kernel<T>, e, static_cast<const T*>(x), static_cast<T*>(y));
+    return over(e.batch * e.channels * e.inner, stream, lrn_kernel<decltype(t)>, e, x, y);
   });
 }
 
 cudaError_t lrn_grad(const LrnExtent& e, const void* dy, const void* x, void* dx,
                      cudaStream_t stream) {
   return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
-    return launch_blocks(stream, blocks_for(e.batch * e.channels * e.inner, kThreads), kThreads,
-                         grad_kernel<T>, e, static_cast<const T*>(dy), static_cast<const T*>(x),
-                         static_cast<T*>(dx));
+    return over(e.batch * e.channels * e.inner, stream, grad_kernel<decltype(t)>, e, dy, x, dx);
   });
 }
 

@@ -30,8 +30,7 @@ template <int V, typename T>
 __device__ inline void add_pack(const void* from, int64_t i, float* to) {
   float more[V];
   load<V>(at<T>(from, i), more);
-#pragma unroll
-  for (int k = 0; k < V; ++k) to[k] += more[k];
+  unrolled<V>([&](int k) { to[k] += more[k]; });
 }
 
 // x + residual + bias of elements column .. column + V - 1 of a row.
@@ -48,18 +47,15 @@ template <int V, typename T>
 __device__ inline void write_pack(const ForwardView& n, int64_t row, int64_t column, float* s,
                                   float mean, float inv) {
   if (n.sum != nullptr) store<V>(at<T>(n.sum, row * n.width + column), s);
-#pragma unroll
-  for (int k = 0; k < V; ++k) s[k] = (s[k] - mean) * inv;
+  unrolled<V>([&](int k) { s[k] = (s[k] - mean) * inv; });
   float other[V];
   if (n.scale != nullptr) {
     load<V>(at<T>(n.scale, column), other);
-#pragma unroll
-    for (int k = 0; k < V; ++k) s[k] *= other[k];
+    unrolled<V>([&](int k) { s[k] *= other[k]; });
   }
   if (n.bias != nullptr) {
     load<V>(at<T>(n.bias, column), other);
-#pragma unroll
-    for (int k = 0; k < V; ++k) s[k] += other[k];
+    unrolled<V>([&](int k) { s[k] += other[k]; });
   }
   store<V>(at<T>(n.y, row * n.width + column), s);
 }
@@ -71,7 +67,7 @@ __device__ inline void write_stats(const ForwardView& n, int64_t row, float mean
 
 // E elements a thread in packs of V; a row is G threads wide.
 template <typename T, int V, int E, int G>
-__global__ void __launch_bounds__(kThreads) forward_held(ForwardView n) {
+OFSDP_CUDA_KERNEL forward_held(ForwardView n) {
   __shared__ float spare[kThreads / kWarp];
   constexpr int kPacks = E / V;
   const int lane = static_cast<int>(threadIdx.x) % G;
@@ -84,8 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward_held(ForwardView n) {
     const int64_t column = (int64_t{p} * G + lane) * V;
     if (there && column < n.width) {
       load_sum<V, T>(n, row, column, s + p * V);
-#pragma unroll
-      for (int k = 0; k < V; ++k) total += s[p * V + k];
+      unrolled<V>([&](int k) { total += s[p * V + k]; });
     }
   }
   const float count = static_cast<float>(n.width);
@@ -113,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) forward_held(ForwardView n) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_walked(ForwardView n) {
+OFSDP_CUDA_KERNEL forward_walked(ForwardView n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   const float count = fmaxf(static_cast<float>(n.width), 1.0f);
@@ -198,15 +193,14 @@ __device__ inline void backward_row(const BackwardView& n, int64_t row, int lane
     const int64_t column = (int64_t{p} * G + lane) * V;
     if (column < n.width) {
       float dx[V];
-#pragma unroll
-      for (int k = 0; k < V; ++k) dx[k] = inv * (d[p * V + k] - m.g - h[p * V + k] * m.gh);
+      unrolled<V>([&](int k) { dx[k] = inv * (d[p * V + k] - m.g - h[p * V + k] * m.gh); });
       store<V>(at<T>(n.dx, row * n.width + column), dx);
     }
   }
 }
 
 template <typename T, int V, int E, int G>
-__global__ void __launch_bounds__(kThreads) backward_held(BackwardView n) {
+OFSDP_CUDA_KERNEL backward_held(BackwardView n) {
   constexpr int kGroups = kThreads / G;
   __shared__ float spare[kThreads / kWarp];
   __shared__ float joined[2 * E * kWarp];  // of one warp, where groups are warps
@@ -245,7 +239,7 @@ __global__ void __launch_bounds__(kThreads) backward_held(BackwardView n) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) backward_walked(BackwardView n) {
+OFSDP_CUDA_KERNEL backward_walked(BackwardView n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x, at_row = row * n.width;
   const float mean = n.mean == nullptr ? 0.0f : n.mean[row];
@@ -270,9 +264,8 @@ __global__ void __launch_bounds__(kThreads) backward_walked(BackwardView n) {
 
 // Of a block of rows and kThreads columns; before backward_walked, which may write dx over dy or x.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) column_sums(BackwardView n, int64_t rows_a_block) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= n.width) return;
+OFSDP_CUDA_KERNEL column_sums(BackwardView n, int64_t rows_a_block) {
+  OFSDP_CUDA_ITEM(column, n.width);
   const int64_t first = blockIdx.y * rows_a_block;
   const int64_t last = first + rows_a_block < n.rows ? first + rows_a_block : n.rows;
   float dscale = 0, dbias = 0;

@@ -1,10 +1,17 @@
-// Layer and RMS normalization with their common gradient: kernels/cuda/norm/norm.h.
+// Normalizations with their gradients: of rows (norm.h), channels (channel_norm.h) and groups (group_norm.h),
+// softmax (softmax.h) and local response (lrn.h).
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/norm/channel_norm.h"
+#include "kernels/cuda/norm/group_norm.h"
+#include "kernels/cuda/norm/lrn.h"
 #include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/norm/softmax.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
+
+// --- Layer and RMS normalization ---
 
 struct Rows {
   int64_t rows = 0, width = 0;
@@ -12,6 +19,7 @@ struct Rows {
     return operand.dtype == dtype && operand.numel() == width;
   }
 };
+constexpr const char* kNotARow = "scale or bias is not one row of the dtype of x";
 
 Rows rows_of(const Problem& p, const Shape& x) {
   const int axis = axis_of(p.attributes, "axis", -1, x.rank());
@@ -19,72 +27,65 @@ Rows rows_of(const Problem& p, const Shape& x) {
 }
 
 // Scale and bias of one row; statistics in float32.
-bool accepts(const Problem& p) {
+Acceptance accepts_rows(const Problem& p) {
   const Rows r = rows_of(p, p.in(0).shape);
   const DType dtype = p.in(0).dtype;
-  const bool bias = !p.has_in(2) || r.is_row(p.in(2), dtype);
-  return p.all_plain() && is_float(dtype) && p.out(0).dtype == dtype && r.is_row(p.in(1), dtype) &&
-         bias;
+  return accept(
+      {plain(p),
+       floats(dtype),
+       alike(p.out(0).dtype == dtype),
+       {r.is_row(p.in(1), dtype) && (!p.has_in(2) || r.is_row(p.in(2), dtype)), kNotARow}});
 }
 
-// Outputs behind the first: mean and inv of LayerNormalization, inv of RMSNormalization.
-std::unique_ptr<CudaKernel> create(const Problem& p, bool centred) {
-  NormForward n;
-  const Rows r = rows_of(p, p.in(0).shape);
-  n.dtype = p.in(0).dtype;
-  n.rows = r.rows;
-  n.width = r.width;
-  n.epsilon = p.attributes.f("epsilon", 1e-5f);
-  n.centred = centred;
-  const bool bias = p.has_in(2), mean = centred && p.has_out(1);
-  const size_t last = centred ? 2 : 1;
-  const bool inv = p.has_out(last);
-  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
-    NormForward call = n;
-    call.x = l.inputs[0];
-    call.scale = l.inputs[1];
-    call.bias = bias ? l.inputs[2] : nullptr;
-    call.y = l.outputs[0];
-    call.mean = mean ? static_cast<float*>(l.outputs[1]) : nullptr;
-    call.inv = inv ? static_cast<float*>(l.outputs[last]) : nullptr;
-    return norm_forward(call, stream);
-  });
+// Outputs after the first: mean and inv of LayerNormalization, inv of RMSNormalization.
+CudaImplementation rows(const char* op, bool centred) {
+  return {op, "own", accepts_rows, [centred](DeviceState&, const Problem& p) {
+            const Rows r = rows_of(p, p.in(0).shape);
+            NormForward n{.dtype = p.in(0).dtype,
+                          .rows = r.rows,
+                          .width = r.width,
+                          .epsilon = p.attributes.f("epsilon", 1e-5f),
+                          .centred = centred};
+            return make_cuda_kernel([n](cudaStream_t stream, const Launch& l) mutable {
+              n.x = l.in(0);
+              n.scale = l.in(1);
+              n.bias = l.in(2);
+              n.y = l.out(0);
+              n.mean = n.centred ? l.out<float>(1) : nullptr;
+              n.inv = l.out<float>(n.centred ? 2 : 1);
+              return norm_forward(n, stream);
+            });
+          }};
 }
 
 // (dy, x, scale, mean, inv, dmean, dinv) -> dx, dscale, dbias; without mean that of RMSNormalization.
-bool accepts_grad(const Problem& p) {
-  const Rows r = rows_of(p, p.in(1).shape);
+Acceptance accepts_rows_grad(const Problem& p) {
   const DType dtype = p.in(1).dtype;
-  return p.all_plain() && is_float(dtype) && p.in(0).dtype == dtype && p.has_in(2) &&
-         r.is_row(p.in(2), dtype) && p.has_in(4) && p.has_out(0) && p.in(1).numel() > 0;
+  return accept({plain(p),
+                 floats(dtype),
+                 alike(p.in(0).dtype == dtype),
+                 {p.has_in(2) && rows_of(p, p.in(1).shape).is_row(p.in(2), dtype), kNotARow},
+                 {p.has_in(4) && p.has_out(0), "statistics or dx are absent"},
+                 some(p.in(1))});
 }
 
-std::unique_ptr<CudaKernel> create_grad(ofsdp_device&, const Problem& p) {
-  NormBackward n;
+std::unique_ptr<CudaKernel> create_rows_grad(DeviceState&, const Problem& p) {
   const Rows r = rows_of(p, p.in(1).shape);
-  n.dtype = p.in(1).dtype;
-  n.rows = r.rows;
-  n.width = r.width;
-  const bool mean = p.has_in(3), dmean = p.has_in(5), dinv = p.has_in(6);
-  const bool dscale = p.has_out(1), dbias = p.has_out(2);
+  NormBackward n{.dtype = p.in(1).dtype, .rows = r.rows, .width = r.width};
   return make_cuda_kernel(
-      [=](cudaStream_t stream, const ofsdp_launch& l) {
-        const auto statistic = [&](bool there, size_t i) {
-          return there ? static_cast<const float*>(l.inputs[i]) : nullptr;
-        };
-        NormBackward call = n;
-        call.dy = l.inputs[0];
-        call.x = l.inputs[1];
-        call.scale = l.inputs[2];
-        call.mean = statistic(mean, 3);
-        call.inv = statistic(true, 4);
-        call.dmean = statistic(dmean, 5);
-        call.dinv = statistic(dinv, 6);
-        call.dx = l.outputs[0];
-        call.dscale = dscale ? l.outputs[1] : nullptr;
-        call.dbias = dbias ? l.outputs[2] : nullptr;
-        call.scratch = l.workspace;
-        return norm_backward(call, stream);
+      [n](cudaStream_t stream, const Launch& l) mutable {
+        n.dy = l.in(0);
+        n.x = l.in(1);
+        n.scale = l.in(2);
+        n.mean = l.in<float>(3);
+        n.inv = l.in<float>(4);
+        n.dmean = l.in<float>(5);
+        n.dinv = l.in<float>(6);
+        n.dx = l.out(0);
+        n.dscale = l.out(1);
+        n.dbias = l.out(2);
+        n.scratch = l.workspace;
+        return norm_backward(n, stream);
       },
       norm_backward_scratch(r.rows, r.width));
 }
@@ -98,7 +99,7 @@ struct SkipNorm {
 };
 
 // skip is repeated along leading axes only.
-bool accepts_skip(const Problem& p, SkipNorm s) {
+Acceptance accepts_skip(const Problem& p, SkipNorm s) {
   const Shape& x = p.in(0).shape;
   const Rows r{x.numel(0, x.rank() - 1), x[x.rank() - 1]};
   const DType dtype = p.in(0).dtype;
@@ -111,62 +112,235 @@ bool accepts_skip(const Problem& p, SkipNorm s) {
     trailing = size == x[x.rank() - k] || (size == 1 && inner == p.in(1).numel());
     inner *= size;
   }
-  return p.all_plain() && is_float(dtype) && p.in(1).dtype == dtype && trailing && row(2) &&
-         row(s.norm_bias()) && row(s.sum_bias());
+  return accept({plain(p),
+                 floats(dtype),
+                 alike(p.in(1).dtype == dtype),
+                 {trailing, "skip is not repeated along leading axes"},
+                 {row(2) && row(s.norm_bias()) && row(s.sum_bias()), kNotARow}});
 }
 
 std::unique_ptr<CudaKernel> create_skip(const Problem& p, SkipNorm s) {
   const Shape& x = p.in(0).shape;
-  NormForward n;
-  n.dtype = p.in(0).dtype;
-  n.width = x[x.rank() - 1];
-  n.rows = x.numel(0, x.rank() - 1);
+  NormForward n{.dtype = p.in(0).dtype,
+                .rows = x.numel(0, x.rank() - 1),
+                .width = x[x.rank() - 1],
+                .epsilon = p.attributes.f("epsilon", 1e-12f),
+                .centred = s.centred};
   n.residual_rows = p.in(1).numel() / n.width;
-  n.epsilon = p.attributes.f("epsilon", 1e-12f);
-  n.centred = s.centred;
-  const bool norm_bias = p.has_in(s.norm_bias()), sum_bias = p.has_in(s.sum_bias());
-  const bool mean = p.has_out(1), inv = p.has_out(2), sum = p.has_out(3);
-  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
-    NormForward call = n;
-    // What is not centred has a mean of 0.
-    if (mean && !s.centred) {
+  return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) mutable {
+    // Without centring the mean is 0.
+    if (l.out(1) != nullptr && !s.centred) {
       const auto bytes = static_cast<size_t>(n.rows) * sizeof(float);
-      OFSDP_CUDA_TRY(cudaMemsetAsync(l.outputs[1], 0, bytes, stream));
+      OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(1), 0, bytes, stream));
     }
-    call.x = l.inputs[0];
-    call.residual = l.inputs[1];
-    call.scale = l.inputs[2];
-    call.bias = norm_bias ? l.inputs[s.norm_bias()] : nullptr;
-    call.residual_bias = sum_bias ? l.inputs[s.sum_bias()] : nullptr;
-    call.y = l.outputs[0];
-    call.mean = mean && s.centred ? static_cast<float*>(l.outputs[1]) : nullptr;
-    call.inv = inv ? static_cast<float*>(l.outputs[2]) : nullptr;
-    call.sum = sum ? l.outputs[3] : nullptr;
-    return norm_forward(call, stream);
+    n.x = l.in(0);
+    n.residual = l.in(1);
+    n.scale = l.in(2);
+    n.bias = l.in(s.norm_bias());
+    n.residual_bias = l.in(s.sum_bias());
+    n.y = l.out(0);
+    n.mean = s.centred ? l.out<float>(1) : nullptr;
+    n.inv = l.out<float>(2);
+    n.sum = l.out(3);
+    return norm_forward(n, stream);
   });
 }
 
 CudaImplementation skip(const char* op, SkipNorm s) {
   return {op, "own", [s](const Problem& p) { return accepts_skip(p, s); },
-          [s](ofsdp_device&, const Problem& p) { return create_skip(p, s); }};
+          [s](DeviceState&, const Problem& p) { return create_skip(p, s); }};
 }
 
-CudaImplementation forward(const char* op, bool centred) {
-  return {op, "own", accepts,
-          [centred](ofsdp_device&, const Problem& p) { return create(p, centred); }};
+// --- Batch normalization ---
+
+// [N, C, d...]; a vector is N samples of one channel.
+ChannelExtent channels_of(const TensorDesc& x, DType stats) {
+  ChannelExtent e{.dtype = x.dtype, .stats = stats, .samples = x.shape.numel(), .channels = 1};
+  if (x.shape.rank() >= 2) {
+    e.samples = x.shape[0];
+    e.channels = x.shape[1];
+    e.inner = x.shape.numel(2, x.shape.rank());
+  }
+  e.last = x.layout == Layout::kChannelsLast || e.inner == 1;
+  return e;
+}
+
+// Inputs 3 and 4: statistics of the type of x, or float32 with 16 bits.
+Condition has_batch_types(const Problem& p, DType dtype) {
+  const DType stats = p.in(3).dtype;
+  return alike(p.in(0).dtype == dtype && p.in(1).dtype == dtype && p.in(2).dtype == dtype &&
+               p.in(4).dtype == stats && (stats == dtype || stats == DType::kFloat32));
+}
+
+Acceptance accepts_batch(const Problem& p) {
+  return accept({floats(p.in(0).dtype), has_batch_types(p, p.in(0).dtype),
+                 same_layout(p.in(0).layout == p.out(0).layout)});
+}
+
+std::unique_ptr<CudaKernel> create_batch(DeviceState&, const Problem& p) {
+  ChannelNorm n{.extent = channels_of(p.in(0), p.in(3).dtype),
+                .epsilon = p.attributes.f("epsilon", 1e-5f),
+                .momentum = p.attributes.f("momentum", 0.9f),
+                .training = p.attributes.i("training_mode", 0) != 0};
+  return make_cuda_kernel(
+      [n](cudaStream_t stream, const Launch& l) mutable {
+        const void** operands[] = {&n.x, &n.scale, &n.bias, &n.mean, &n.variance};
+        void** results[] = {&n.y, &n.running_mean, &n.running_variance, &n.batch_mean,
+                            &n.batch_variance};
+        for (size_t i = 0; i < 5; ++i) *operands[i] = l.in(i);
+        for (size_t i = 0; i < 5; ++i) *results[i] = l.out(i);
+        n.scratch = l.workspace;
+        return channel_norm(n, stream);
+      },
+      channel_norm_scratch(n.extent));
+}
+
+// (dy, x, scale, mean, variance) -> dx, dscale, dbias
+Acceptance accepts_batch_grad(const Problem& p) {
+  const Layout layout = p.in(1).layout;
+  return accept(
+      {floats(p.in(1).dtype), has_batch_types(p, p.in(1).dtype),
+       same_layout(p.in(0).layout == layout && (!p.has_out(0) || p.out(0).layout == layout)),
+       some(p.in(1))});
+}
+
+std::unique_ptr<CudaKernel> create_batch_grad(DeviceState&, const Problem& p) {
+  ChannelNormGradient n{.extent = channels_of(p.in(1), p.in(3).dtype),
+                        .epsilon = p.attributes.f("epsilon", 1e-5f),
+                        .training = p.attributes.i("training_mode", 0) != 0};
+  return make_cuda_kernel(
+      [n](cudaStream_t stream, const Launch& l) mutable {
+        const void** operands[] = {&n.dy, &n.x, &n.scale, &n.mean, &n.variance};
+        void** results[] = {&n.dx, &n.dscale, &n.dbias};
+        for (size_t i = 0; i < 5; ++i) *operands[i] = l.in(i);
+        for (size_t i = 0; i < 3; ++i) *results[i] = l.out(i);
+        n.scratch = l.workspace;
+        return channel_norm_grad(n, stream);
+      },
+      channel_norm_scratch(n.extent));
+}
+
+// --- Group and instance normalization ---
+
+GroupExtent groups_of(const TensorDesc& x, int64_t groups) {
+  return {.dtype = x.dtype,
+          .batch = x.shape[0],
+          .groups = groups,
+          .each = groups == 0 ? 0 : x.shape[1] / groups,
+          .inner = x.shape.numel(2, x.shape.rank())};
+}
+
+Acceptance accepts_groups(const Problem& p) {
+  const DType dtype = p.in(0).dtype;
+  return accept({plain(p), floats(dtype), alike(p.in(1).dtype == dtype && p.in(2).dtype == dtype),
+                 some(p.in(0))});
+}
+
+CudaImplementation groups(const char* op, bool of_channels) {
+  return {op, "own", accepts_groups, [of_channels](DeviceState&, const Problem& p) {
+            const int64_t count = of_channels ? p.in(0).shape[1] : p.attributes.i("num_groups", 1);
+            GroupNorm n{.extent = groups_of(p.in(0), count),
+                        .epsilon = p.attributes.f("epsilon", 1e-5f)};
+            return make_cuda_kernel(
+                [n](cudaStream_t stream, const Launch& l) mutable {
+                  n.x = l.in(0);
+                  n.scale = l.in(1);
+                  n.bias = l.in(2);
+                  n.y = l.out(0);
+                  n.mean = l.out<float>(1);
+                  n.inv = l.out<float>(2);
+                  n.scratch = l.workspace;
+                  return group_norm(n, stream);
+                },
+                group_norm_scratch(n.extent));
+          }};
+}
+
+// (dy, x, scale, mean, inv) -> dx, dscale, dbias
+Acceptance accepts_groups_grad(const Problem& p) {
+  const DType dtype = p.in(1).dtype;
+  return accept({plain(p), floats(dtype),
+                 alike(p.in(0).dtype == dtype && p.in(2).dtype == dtype &&
+                       p.in(3).dtype == DType::kFloat32 && p.in(4).dtype == DType::kFloat32),
+                 some(p.in(1))});
+}
+
+std::unique_ptr<CudaKernel> create_groups_grad(DeviceState&, const Problem& p) {
+  GroupNormGradient n{.extent = groups_of(p.in(1), p.attributes.i("num_groups", 1))};
+  return make_cuda_kernel(
+      [n](cudaStream_t stream, const Launch& l) mutable {
+        n.dy = l.in(0);
+        n.x = l.in(1);
+        n.scale = l.in(2);
+        n.mean = l.in<float>(3);
+        n.inv = l.in<float>(4);
+        n.dx = l.out(0);
+        n.dscale = l.out(1);
+        n.dbias = l.out(2);
+        n.scratch = l.workspace;
+        return group_norm_grad(n, stream);
+      },
+      group_norm_scratch(n.extent));
+}
+
+// --- Softmax, its logarithm, local response ---
+
+Acceptance accepts_softmax(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), alike(p.all_dtype(p.in(0).dtype))});
+}
+
+template <auto kLaunch>
+CudaImplementation softmax_of(const char* op, bool log) {
+  return {op, "own", accepts_softmax, [log](DeviceState&, const Problem& p) {
+            const Shape& shape = p.out(0).shape;
+            const int axis = axis_of(p.attributes, "axis", -1, shape.rank());
+            return launches<kLaunch>(SoftmaxExtent{.dtype = p.out(0).dtype,
+                                                   .outer = shape.numel(0, axis),
+                                                   .classes = shape.rank() == 0 ? 1 : shape[axis],
+                                                   .inner = shape.numel(axis + 1, shape.rank()),
+                                                   .log = log});
+          }};
+}
+
+template <auto kLaunch>
+std::unique_ptr<CudaKernel> create_lrn(DeviceState&, const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  const Attributes& a = p.attributes;
+  const int64_t size = a.i("size", 1);
+  return launches<kLaunch>(LrnExtent{.dtype = p.in(0).dtype,
+                                     .batch = x[0],
+                                     .channels = x[1],
+                                     .inner = x.numel(2, x.rank()),
+                                     .before = (size - 1) / 2,
+                                     .after = size / 2,
+                                     .alpha = a.f("alpha", 1e-4f) / static_cast<float>(size),
+                                     .beta = a.f("beta", 0.75f),
+                                     .bias = a.f("bias", 1.0f)});
 }
 
 }  // namespace
 
 void add_norms(CudaImplementations& list) {
-  list.push_back(forward("LayerNormalization", true));
-  list.push_back(forward("com.microsoft.LayerNormalization", true));
-  list.push_back(forward("RMSNormalization", false));
-  list.push_back(forward("SimplifiedLayerNormalization", false));
-  list.push_back(forward("com.microsoft.SimplifiedLayerNormalization", false));
-  list.push_back(skip("com.microsoft.SkipLayerNormalization", {true}));
-  list.push_back(skip("com.microsoft.SkipSimplifiedLayerNormalization", {false}));
-  list.push_back({"ofsdp.LayerNormalizationGrad", "own", accepts_grad, create_grad});
+  list.insert(list.end(),
+              {rows("LayerNormalization", true),
+               rows("com.microsoft.LayerNormalization", true),
+               rows("RMSNormalization", false),
+               rows("SimplifiedLayerNormalization", false),
+               rows("com.microsoft.SimplifiedLayerNormalization", false),
+               skip("com.microsoft.SkipLayerNormalization", {true}),
+               skip("com.microsoft.SkipSimplifiedLayerNormalization", {false}),
+               {"ofsdp.LayerNormalizationGrad", "own", accepts_rows_grad, create_rows_grad},
+               {"BatchNormalization", "own", accepts_batch, create_batch},
+               {"ofsdp.BatchNormalizationGrad", "own", accepts_batch_grad, create_batch_grad},
+               groups("GroupNormalization", false),
+               groups("InstanceNormalization", true),
+               {"ofsdp.GroupNormalizationGrad", "own", accepts_groups_grad, create_groups_grad},
+               softmax_of<softmax>("Softmax", false),
+               softmax_of<softmax>("LogSoftmax", true),
+               softmax_of<softmax_grad>("ofsdp.SoftmaxGrad", false),
+               softmax_of<softmax_grad>("ofsdp.LogSoftmaxGrad", true),
+               {"LRN", "own", accepts_plain_floats, create_lrn<lrn>},
+               {"ofsdp.LRNGrad", "own", accepts_plain_floats, create_lrn<lrn_grad>}});
 }
 
 }  // namespace ofsdp::kernels::cuda

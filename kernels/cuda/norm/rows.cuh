@@ -9,7 +9,6 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kThreads = 256;
 inline constexpr int kHeld = 32;  // elements of a row that a thread holds at most
 inline constexpr int64_t kLongestHeld = int64_t{kThreads} * kHeld;
 

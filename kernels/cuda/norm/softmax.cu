@@ -1,3 +1,6 @@
+// Rows up to 8192 wide stay in registers and are read once; longer rows are walked twice with a
+// running maximum. Classes that are not the last axis have one thread per column, since
+// neighbours then read neighbours.
 #include "kernels/cuda/norm/online_softmax.cuh"
 #include "kernels/cuda/norm/rows.cuh"
 #include "kernels/cuda/norm/softmax.h"
@@ -6,8 +9,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 template <typename T, int V, int E, int G>
-__global__ void __launch_bounds__(kThreads)
-    forward_held(const T* x, T* y, int64_t rows, int64_t n, bool log) {
+OFSDP_CUDA_KERNEL forward_held(const T* x, T* y, int64_t rows, int64_t n, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -44,16 +46,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int p = 0; p < E / V; ++p) {
     const int64_t c = (int64_t{p} * G + lane) * V;
     if (c < n) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) v[p * V + k] = log ? v[p * V + k] - less : v[p * V + k] * scale;
+      unrolled<V>([&](int k) { v[p * V + k] = log ? v[p * V + k] - less : v[p * V + k] * scale; });
       store<V>(y + row * n + c, v + p * V);
     }
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    forward_walked(const T* x, T* y, int64_t n, bool packs, bool log) {
+OFSDP_CUDA_KERNEL forward_walked(const T* x, T* y, int64_t n, bool packs, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const T* from = x + blockIdx.x * n;
   T* to = y + blockIdx.x * n;
@@ -63,16 +63,15 @@ __global__ void __launch_bounds__(kThreads)
     constexpr int N = decltype(count)::value;
     float v[N];
     load<N>(from + i, v);
-#pragma unroll
-    for (int k = 0; k < N; ++k) v[k] = log ? (v[k] - all.max) - less : expf(v[k] - all.max) * scale;
+    unrolled<N>(
+        [&](int k) { v[k] = log ? (v[k] - all.max) - less : expf(v[k] - all.max) * scale; });
     store<N>(to + i, v);
   });
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_columns(const T* x, T* y, SoftmaxExtent e) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= e.outer * e.inner) return;
+OFSDP_CUDA_KERNEL forward_columns(const T* x, T* y, SoftmaxExtent e) {
+  OFSDP_CUDA_ITEM(column, e.outer * e.inner);
   const int64_t first = column / e.inner * e.classes * e.inner + column % e.inner;
   auto at = [&](int64_t c) { return to_float(x[first + c * e.inner]); };
   float max = -INFINITY, sum = 0;
@@ -92,8 +91,7 @@ __device__ inline float slope(float dy, float y, float sum, bool log) {
 }
 
 template <typename T, int V, int E, int G>
-__global__ void __launch_bounds__(kThreads)
-    backward_held(const T* dy, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
+OFSDP_CUDA_KERNEL backward_held(const T* dy, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -106,8 +104,7 @@ __global__ void __launch_bounds__(kThreads)
     if (there && c < n) {
       load<V>(dy + row * n + c, d + p * V);
       load<V>(y + row * n + c, v + p * V);
-#pragma unroll
-      for (int k = 0; k < V; ++k) sum += term(d[p * V + k], v[p * V + k], log);
+      unrolled<V>([&](int k) { sum += term(d[p * V + k], v[p * V + k], log); });
     }
   }
   sum = group_fold<G>(sum, Add{}, spare);
@@ -116,16 +113,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int p = 0; p < E / V; ++p) {
     const int64_t c = (int64_t{p} * G + lane) * V;
     if (c < n) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) d[p * V + k] = slope(d[p * V + k], v[p * V + k], sum, log);
+      unrolled<V>([&](int k) { d[p * V + k] = slope(d[p * V + k], v[p * V + k], sum, log); });
       store<V>(dx + row * n + c, d + p * V);
     }
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    backward_walked(const T* dy, const T* y, T* dx, int64_t n, bool packs, bool log) {
+OFSDP_CUDA_KERNEL backward_walked(const T* dy, const T* y, T* dx, int64_t n, bool packs, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t at = blockIdx.x * n;
   const int thread = static_cast<int>(threadIdx.x);
@@ -135,8 +130,7 @@ __global__ void __launch_bounds__(kThreads)
     float d[N], v[N];
     load<N>(dy + at + i, d);
     load<N>(y + at + i, v);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum += term(d[k], v[k], log);
+    unrolled<N>([&](int k) { sum += term(d[k], v[k], log); });
   });
   sum = group_fold<kThreads>(sum, Add{}, spare);
   walk_row(dy + at, n, packs, thread, kThreads, [&](auto count, int64_t i) {
@@ -144,17 +138,14 @@ __global__ void __launch_bounds__(kThreads)
     float d[N], v[N];
     load<N>(dy + at + i, d);
     load<N>(y + at + i, v);
-#pragma unroll
-    for (int k = 0; k < N; ++k) d[k] = slope(d[k], v[k], sum, log);
+    unrolled<N>([&](int k) { d[k] = slope(d[k], v[k], sum, log); });
     store<N>(dx + at + i, d);
   });
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    backward_columns(const T* dy, const T* y, T* dx, SoftmaxExtent e) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= e.outer * e.inner) return;
+OFSDP_CUDA_KERNEL backward_columns(const T* dy, const T* y, T* dx, SoftmaxExtent e) {
+  OFSDP_CUDA_ITEM(column, e.outer * e.inner);
   const int64_t first = column / e.inner * e.classes * e.inner + column % e.inner;
   float sum = 0;
   for (int64_t c = 0; c < e.classes; ++c) {
@@ -170,8 +161,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t stream) {
   if (e.inner > 1) {
-    return launch_blocks(stream, blocks_for(e.outer * e.inner, kThreads), kThreads,
-                         forward_columns<T>, x, y, e);
+    return over(e.outer * e.inner, stream, forward_columns<T>, x, y, e);
   }
   if (e.classes > kLongestHeld) {
     return launch_blocks(stream, e.outer, kThreads, forward_walked<T>, x, y, e.classes,
@@ -188,8 +178,7 @@ template <typename T>
 cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
                         cudaStream_t stream) {
   if (e.inner > 1) {
-    return launch_blocks(stream, blocks_for(e.outer * e.inner, kThreads), kThreads,
-                         backward_columns<T>, dy, y, dx, e);
+    return over(e.outer * e.inner, stream, backward_columns<T>, dy, y, dx, e);
   }
   if (e.classes > kLongestHeld) {
     return launch_blocks(stream, e.outer, kThreads, backward_walked<T>, dy, y, dx, e.classes,

@@ -9,8 +9,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // numeric_limits without constexpr functions of the host.
 template <typename T>
 struct Range {
@@ -36,7 +34,7 @@ __device__ inline To convert(From from) {
 }
 
 template <typename From, typename To>
-__global__ void __launch_bounds__(kThreads) packs_kernel(const From* x, To* y, int64_t n) {
+OFSDP_CUDA_KERNEL packs_kernel(const From* x, To* y, int64_t n) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= n) return;
   if (i + 4 <= n) {
@@ -47,86 +45,60 @@ __global__ void __launch_bounds__(kThreads) packs_kernel(const From* x, To* y, i
   for (int64_t k = i; k < n; ++k) y[k] = Stored<To>::from(to_float(x[k]));
 }
 
-template <typename To, typename From>
-__device__ inline void put(void* y, int64_t i, From v) {
-  static_cast<To*>(y)[i] = convert<To>(v);
-}
-
-template <typename From>
-__global__ void __launch_bounds__(kThreads)
-    any_kernel(const From* x, DType to, void* y, int64_t n) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const From v = x[i];
-  switch (to) {
-    case DType::kFloat32:
-      return put<float>(y, i, v);
-    case DType::kFloat64:
-      return put<double>(y, i, v);
-    case DType::kFloat16:
-      return put<__half>(y, i, v);
-    case DType::kBFloat16:
-      return put<__nv_bfloat16>(y, i, v);
-    case DType::kInt8:
-      return put<int8_t>(y, i, v);
-    case DType::kInt16:
-      return put<int16_t>(y, i, v);
-    case DType::kInt32:
-      return put<int32_t>(y, i, v);
-    case DType::kInt64:
-      return put<int64_t>(y, i, v);
-    case DType::kUInt8:
-      return put<uint8_t>(y, i, v);
-    case DType::kUInt16:
-      return put<uint16_t>(y, i, v);
-    case DType::kUInt32:
-      return put<uint32_t>(y, i, v);
-    case DType::kUInt64:
-      return put<uint64_t>(y, i, v);
-    case DType::kBool:
-      return put<bool>(y, i, v);
-    default:
-      return;
+// f(T{}) with the C++ type of any dtype; `otherwise` for none.
+#define OFSDP_ANY_TYPE(dtype, f, otherwise) \
+  switch (dtype) {                          \
+    case DType::kFloat32:                   \
+      return f(float{});                    \
+    case DType::kFloat64:                   \
+      return f(double{});                   \
+    case DType::kFloat16:                   \
+      return f(__half{});                   \
+    case DType::kBFloat16:                  \
+      return f(__nv_bfloat16{});            \
+    case DType::kInt8:                      \
+      return f(int8_t{});                   \
+    case DType::kInt16:                     \
+      return f(int16_t{});                  \
+    case DType::kInt32:                     \
+      return f(int32_t{});                  \
+    case DType::kInt64:                     \
+      return f(int64_t{});                  \
+    case DType::kUInt8:                     \
+      return f(uint8_t{});                  \
+    case DType::kUInt16:                    \
+      return f(uint16_t{});                 \
+    case DType::kUInt32:                    \
+      return f(uint32_t{});                 \
+    case DType::kUInt64:                    \
+      return f(uint64_t{});                 \
+    case DType::kBool:                      \
+      return f(bool{});                     \
+    default:                                \
+      return otherwise;                     \
   }
-}
 
 template <typename From>
-cudaError_t any(const void* x, DType to, void* y, int64_t n, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, any_kernel<From>,
-                       static_cast<const From*>(x), to, y, n);
+struct Put {
+  void* y;
+  int64_t i;
+  From v;
+  template <typename To>
+  __device__ void operator()(To) const {
+    static_cast<To*>(y)[i] = convert<To>(v);
+  }
+};
+
+template <typename From>
+OFSDP_CUDA_KERNEL any_kernel(const From* x, DType to, void* y, int64_t n) {
+  OFSDP_CUDA_ITEM(i, n);
+  const Put<From> put{y, i, x[i]};
+  OFSDP_ANY_TYPE(to, put, )
 }
 
 cudaError_t any_of(DType from, const void* x, DType to, void* y, int64_t n, cudaStream_t stream) {
-  switch (from) {
-    case DType::kFloat32:
-      return any<float>(x, to, y, n, stream);
-    case DType::kFloat64:
-      return any<double>(x, to, y, n, stream);
-    case DType::kFloat16:
-      return any<__half>(x, to, y, n, stream);
-    case DType::kBFloat16:
-      return any<__nv_bfloat16>(x, to, y, n, stream);
-    case DType::kInt8:
-      return any<int8_t>(x, to, y, n, stream);
-    case DType::kInt16:
-      return any<int16_t>(x, to, y, n, stream);
-    case DType::kInt32:
-      return any<int32_t>(x, to, y, n, stream);
-    case DType::kInt64:
-      return any<int64_t>(x, to, y, n, stream);
-    case DType::kUInt8:
-      return any<uint8_t>(x, to, y, n, stream);
-    case DType::kUInt16:
-      return any<uint16_t>(x, to, y, n, stream);
-    case DType::kUInt32:
-      return any<uint32_t>(x, to, y, n, stream);
-    case DType::kUInt64:
-      return any<uint64_t>(x, to, y, n, stream);
-    case DType::kBool:
-      return any<bool>(x, to, y, n, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
+  const auto run = [&](auto f) { return over(n, stream, any_kernel<decltype(f)>, x, to, y, n); };
+  OFSDP_ANY_TYPE(from, run, cudaErrorNotSupported)
 }
 
 }  // namespace
@@ -138,9 +110,7 @@ cudaError_t cast(DType from, const void* x, DType to, void* y, int64_t numel, cu
       return with_float(to, [&](auto t) {
         using From = decltype(f);
         using To = decltype(t);
-        return launch_blocks(stream, blocks_for(numel, 4 * kThreads), kThreads,
-                             packs_kernel<From, To>, static_cast<const From*>(x),
-                             static_cast<To*>(y), numel);
+        return over(blocks_for(numel, 4), stream, packs_kernel<From, To>, x, y, numel);
       });
     });
     if (packed != cudaErrorNotSupported) return packed;

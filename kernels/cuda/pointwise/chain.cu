@@ -1,11 +1,12 @@
+// The interpreter of chains: every thread takes the same branch of the switch at each step, so it
+// costs little more than the memory traffic. It runs where NVRTC, which compiles chains, is
+// absent.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/pointwise/chain.h"
 #include "kernels/cuda/pointwise/formulas.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 template <typename T>
 struct Addresses {
@@ -15,28 +16,17 @@ struct Addresses {
 
 __device__ inline float unary_step(ChainOp op, float a) {
   switch (op) {
-    case ChainOp::kNeg:
-      return -a;
-    case ChainOp::kRelu:
-      return relu_of(a);
-    case ChainOp::kSigmoid:
-      return sigmoid_of(a);
-    case ChainOp::kTanh:
-      return tanhf(a);
-    case ChainOp::kExp:
-      return expf(a);
-    case ChainOp::kLog:
-      return logf(a);
-    case ChainOp::kSqrt:
-      return sqrtf(a);
-    case ChainOp::kReciprocal:
-      return 1.0f / a;
-    case ChainOp::kErf:
-      return erff(a);
-    case ChainOp::kSoftplus:
-      return softplus_of(a);
-    case ChainOp::kGelu:
-      return gelu_of(a);
+    OFSDP_CASE(ChainOp::kNeg, -a);
+    OFSDP_CASE(ChainOp::kRelu, relu_of(a));
+    OFSDP_CASE(ChainOp::kSigmoid, sigmoid_of(a));
+    OFSDP_CASE(ChainOp::kTanh, tanhf(a));
+    OFSDP_CASE(ChainOp::kExp, expf(a));
+    OFSDP_CASE(ChainOp::kLog, logf(a));
+    OFSDP_CASE(ChainOp::kSqrt, sqrtf(a));
+    OFSDP_CASE(ChainOp::kReciprocal, 1.0f / a);
+    OFSDP_CASE(ChainOp::kErf, erff(a));
+    OFSDP_CASE(ChainOp::kSoftplus, softplus_of(a));
+    OFSDP_CASE(ChainOp::kGelu, gelu_of(a));
     default:
       return gelu_tanh_of(a);
   }
@@ -44,26 +34,16 @@ __device__ inline float unary_step(ChainOp op, float a) {
 
 __device__ inline float binary_step(ChainOp op, float a, float b) {
   switch (op) {
-    case ChainOp::kAdd:
-      return a + b;
-    case ChainOp::kSub:
-      return a - b;
-    case ChainOp::kMul:
-      return a * b;
-    case ChainOp::kDiv:
-      return a / b;
-    case ChainOp::kReluGrad:
-      return relu_grad(a, b);
-    case ChainOp::kSigmoidGrad:
-      return sigmoid_grad(a, b);
-    case ChainOp::kTanhGrad:
-      return tanh_grad(a, b);
-    case ChainOp::kErfGrad:
-      return erf_grad(a, b);
-    case ChainOp::kSoftplusGrad:
-      return softplus_grad(a, b);
-    case ChainOp::kGeluGrad:
-      return a * gelu_slope(b);
+    OFSDP_CASE(ChainOp::kAdd, a + b);
+    OFSDP_CASE(ChainOp::kSub, a - b);
+    OFSDP_CASE(ChainOp::kMul, a * b);
+    OFSDP_CASE(ChainOp::kDiv, a / b);
+    OFSDP_CASE(ChainOp::kReluGrad, relu_grad(a, b));
+    OFSDP_CASE(ChainOp::kSigmoidGrad, sigmoid_grad(a, b));
+    OFSDP_CASE(ChainOp::kTanhGrad, tanh_grad(a, b));
+    OFSDP_CASE(ChainOp::kErfGrad, erf_grad(a, b));
+    OFSDP_CASE(ChainOp::kSoftplusGrad, softplus_grad(a, b));
+    OFSDP_CASE(ChainOp::kGeluGrad, a * gelu_slope(b));
     default:
       return a * gelu_tanh_slope(b);
   }
@@ -74,9 +54,8 @@ __device__ inline bool is_binary(ChainOp op) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) chain_kernel(ChainProgram p, Addresses<T> at) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.numel) return;
+OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
+  OFSDP_CUDA_ITEM(i, p.numel);
   float values[kMostChainInputs + kMostChainSteps];
   for (int k = 0; k < p.inputs; ++k) {
     const int64_t period = p.periods[k];
@@ -105,7 +84,7 @@ cudaError_t chain(const ChainProgram& p, void* const* x, void* const* y, cudaStr
     Addresses<T> at{};
     for (int k = 0; k < p.inputs; ++k) at.x[k] = static_cast<const T*>(x[k]);
     for (int k = 0; k < p.results; ++k) at.y[k] = static_cast<T*>(y[k]);
-    return launch_blocks(stream, blocks_for(p.numel, kThreads), kThreads, chain_kernel<T>, p, at);
+    return over(p.numel, stream, chain_kernel<T>, p, at);
   });
 }
 

@@ -20,32 +20,37 @@ bool fits(const TensorDesc& in, const TensorDesc& out) {
          is_trailing(in.shape, out.shape);
 }
 
-bool accepts(const Problem& p) {
+Acceptance accepts(const Problem& p) {
   const DType dtype = p.in(0).dtype;
   const auto out = std::ranges::find_if(p.outputs, &TensorDesc::present);
-  return is_float(dtype) && p.all_dtype(dtype) && out != p.outputs.end() &&
-         p.outputs.size() <= size_t{kMostChainResults} &&
-         std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return fits(in, *out); });
+  const bool some_out = out != p.outputs.end();
+  const auto fits_out = [&](const TensorDesc& in) { return fits(in, *out); };
+  return accept(
+      {floats(dtype),
+       alike(p.all_dtype(dtype)),
+       {some_out && p.outputs.size() <= size_t{kMostChainResults}, "it has too many results"},
+       {some_out && std::ranges::all_of(p.inputs, fits_out),
+        "an operand is repeated other than along leading axes"}});
 }
 
-std::unique_ptr<CudaKernel> create(ofsdp_device& device, const Problem& p) {
+std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   const ChainProgram program = chain_program(p);
   std::vector<bool> wanted;
   for (size_t i = 0; i < p.outputs.size(); ++i) wanted.push_back(p.has_out(i));
   const std::shared_ptr<CompiledChain> compiled = compile_chain(device, program, wanted);
-  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
+  return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
     void* y[kMostChainResults] = {};
-    for (size_t i = 0; i < wanted.size(); ++i) y[i] = wanted[i] ? l.outputs[i] : nullptr;
-    return compiled != nullptr ? compiled->run(l.inputs, y, stream)
-                               : chain(program, l.inputs, y, stream);
+    for (size_t i = 0; i < wanted.size(); ++i) y[i] = l.out(i);
+    return compiled != nullptr ? compiled->run(l.inputs.data(), y, stream)
+                               : chain(program, l.inputs.data(), y, stream);
   });
 }
 
 }  // namespace
 
 void add_chains(CudaImplementations& list) {
-  list.push_back({"ofsdp.Chain", "own", accepts, create});
-  list.push_back({"ofsdp.ChainGrad", "own", accepts, create});
+  list.insert(list.end(), {{"ofsdp.Chain", "own", accepts, create},
+                           {"ofsdp.ChainGrad", "own", accepts, create}});
 }
 
 }  // namespace ofsdp::kernels::cuda

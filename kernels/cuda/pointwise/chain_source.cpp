@@ -63,52 +63,29 @@ const char* element_of(DType dtype) {
 
 std::string formula(ChainOp op, const std::string& a, const std::string& b) {
   switch (op) {
-    case ChainOp::kAdd:
-      return a + " + " + b;
-    case ChainOp::kSub:
-      return a + " - " + b;
-    case ChainOp::kMul:
-      return a + " * " + b;
-    case ChainOp::kDiv:
-      return a + " / " + b;
-    case ChainOp::kNeg:
-      return "-" + a;
-    case ChainOp::kRelu:
-      return "relu_of(" + a + ")";
-    case ChainOp::kSigmoid:
-      return "sigmoid_of(" + a + ")";
-    case ChainOp::kTanh:
-      return "std::tanh(" + a + ")";
-    case ChainOp::kExp:
-      return "std::exp(" + a + ")";
-    case ChainOp::kLog:
-      return "std::log(" + a + ")";
-    case ChainOp::kSqrt:
-      return "std::sqrt(" + a + ")";
-    case ChainOp::kReciprocal:
-      return "1.0f / " + a;
-    case ChainOp::kErf:
-      return "std::erf(" + a + ")";
-    case ChainOp::kSoftplus:
-      return "softplus_of(" + a + ")";
-    case ChainOp::kGelu:
-      return "gelu_of(" + a + ")";
-    case ChainOp::kGeluTanh:
-      return "gelu_tanh_of(" + a + ")";
-    case ChainOp::kReluGrad:
-      return "relu_grad(" + a + ", " + b + ")";
-    case ChainOp::kSigmoidGrad:
-      return "sigmoid_grad(" + a + ", " + b + ")";
-    case ChainOp::kTanhGrad:
-      return "tanh_grad(" + a + ", " + b + ")";
-    case ChainOp::kErfGrad:
-      return "erf_grad(" + a + ", " + b + ")";
-    case ChainOp::kSoftplusGrad:
-      return "softplus_grad(" + a + ", " + b + ")";
-    case ChainOp::kGeluGrad:
-      return a + " * gelu_slope(" + b + ")";
-    case ChainOp::kGeluTanhGrad:
-      return a + " * gelu_tanh_slope(" + b + ")";
+    OFSDP_CASE(ChainOp::kAdd, a + " + " + b);
+    OFSDP_CASE(ChainOp::kSub, a + " - " + b);
+    OFSDP_CASE(ChainOp::kMul, a + " * " + b);
+    OFSDP_CASE(ChainOp::kDiv, a + " / " + b);
+    OFSDP_CASE(ChainOp::kNeg, "-" + a);
+    OFSDP_CASE(ChainOp::kRelu, "relu_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kSigmoid, "sigmoid_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kTanh, "std::tanh(" + a + ")");
+    OFSDP_CASE(ChainOp::kExp, "std::exp(" + a + ")");
+    OFSDP_CASE(ChainOp::kLog, "std::log(" + a + ")");
+    OFSDP_CASE(ChainOp::kSqrt, "std::sqrt(" + a + ")");
+    OFSDP_CASE(ChainOp::kReciprocal, "1.0f / " + a);
+    OFSDP_CASE(ChainOp::kErf, "std::erf(" + a + ")");
+    OFSDP_CASE(ChainOp::kSoftplus, "softplus_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kGelu, "gelu_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kGeluTanh, "gelu_tanh_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kReluGrad, "relu_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kSigmoidGrad, "sigmoid_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kTanhGrad, "tanh_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kErfGrad, "erf_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kSoftplusGrad, "softplus_grad(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kGeluGrad, a + " * gelu_slope(" + b + ")");
+    OFSDP_CASE(ChainOp::kGeluTanhGrad, a + " * gelu_tanh_slope(" + b + ")");
     case ChainOp::kNumber:
       break;
   }
@@ -124,12 +101,12 @@ std::string loads(const ChainProgram& p) {
   std::string text;
   for (int i = 0; i < p.inputs; ++i) {
     if (p.periods[i] == p.numel) {
-      text += format_text("  const Elements<N> x{0} = elements<N>(p.x[{0}], i);\n", i);
+      text += format_text("  const Elements<N> x{} = elements<N>(p.x[{}], i);\n", i, i);
     } else if (p.periods[i] == 1) {
-      text += format_text("  const float v{0} = to_float(elements<1>(p.x[{0}], 0).v[0]);\n", i);
+      text += format_text("  const float v{} = to_float(elements<1>(p.x[{}], 0).v[0]);\n", i, i);
     } else {
       text +=
-          format_text("  const Elements<N> x{0} = elements<N>(p.x[{0}], i % p.periods[{0}]);\n", i);
+          format_text("  const Elements<N> x{} = elements<N>(p.x[{}], i % p.periods[{}]);\n", i, i, i);
     }
   }
   return text;
@@ -138,7 +115,7 @@ std::string loads(const ChainProgram& p) {
 std::string steps(const ChainProgram& p) {
   std::string text;
   for (int i = 0; i < p.inputs; ++i) {
-    if (!is_single(p, i)) text += format_text("    const float v{0} = to_float(x{0}.v[e]);\n", i);
+    if (!is_single(p, i)) text += format_text("    const float v{} = to_float(x{}.v[e]);\n", i, i);
   }
   for (int s = 0; s < p.steps; ++s) {
     const std::string made =
@@ -192,7 +169,7 @@ std::string chain_body(const ChainProgram& p, const std::vector<bool>& wanted,
     if (!wanted[static_cast<size_t>(k)]) continue;
     made += format_text("  Elements<N> y{};\n", k);
     stored += format_text("    y{}.v[e] = of_float({});\n", k, value(p.values[k]));
-    stores += format_text("  put<N>(p.y[{0}], i, y{0});\n", k);
+    stores += format_text("  put<N>(p.y[{}], i, y{});\n", k, k);
   }
   std::string text = format_text(
       "struct Arguments {{\n  const void* x[{}];\n  void* y[{}];\n  long long periods[{}];\n"
@@ -217,21 +194,21 @@ __device__ inline void chain_at(const Arguments& p, long long i) {
   text += loads(p) + made + "#pragma unroll\n  for (int e = 0; e < N; ++e) {\n" + steps(p) +
           stored + "  }\n" + stores + "}\n";
   return text + format_text(R"cuda(
-OFSDP_KERNEL {0}_wide(Arguments p) {{
+OFSDP_KERNEL {}_wide(Arguments p) {{
   constexpr int kWide = 16 / sizeof(Element);
-  const long long i = (blockIdx.x * {1}LL + threadIdx.x) * kWide;
+  const long long i = (blockIdx.x * {}LL + threadIdx.x) * kWide;
   if (i + kWide <= p.numel) {{
     chain_at<kWide>(p, i);
   }} else {{
     for (long long at = i; at < p.numel; ++at) chain_at<1>(p, at);
   }}
 }}
-OFSDP_KERNEL {0}_single(Arguments p) {{
-  const long long i = blockIdx.x * {1}LL + threadIdx.x;
+OFSDP_KERNEL {}_single(Arguments p) {{
+  const long long i = blockIdx.x * {}LL + threadIdx.x;
   if (i < p.numel) chain_at<1>(p, i);
 }}
 )cuda",
-                            name, kChainThreads);
+                            name, kChainThreads, name, kChainThreads);
 }
 
 std::string chain_source(const ChainProgram& p, const std::vector<bool>& wanted) {

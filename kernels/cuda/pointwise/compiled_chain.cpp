@@ -40,7 +40,7 @@ struct Functions {
 };
 
 // Taken from the module at once, so that nothing is loaded while a stream is captured.
-Functions load(const ofsdp_device& device, const std::string& text) {
+Functions load(const DeviceState& device, const std::string& text) {
   use_device(device.ordinal);
   // The device's context is current.
   if (!driver().there() || cudaFree(nullptr) != cudaSuccess) return {};
@@ -57,7 +57,7 @@ Functions load(const ofsdp_device& device, const std::string& text) {
   return made;
 }
 
-Functions functions_of(const ofsdp_device& device, const std::string& text) {
+Functions functions_of(const DeviceState& device, const std::string& text) {
   static std::mutex mutex;
   static std::map<std::pair<int, std::string>, Functions> known;
   const std::scoped_lock lock(mutex);
@@ -98,7 +98,7 @@ class Loaded final : public CompiledChain {
 
 }  // namespace
 
-std::unique_ptr<CompiledChain> compile_chain(ofsdp_device& device, const ChainProgram& program,
+std::unique_ptr<CompiledChain> compile_chain(DeviceState& device, const ChainProgram& program,
                                              const std::vector<bool>& wanted) {
   const Functions functions = functions_of(device, chain_source(program, wanted));
   if (functions.wide == nullptr || functions.single == nullptr) return nullptr;

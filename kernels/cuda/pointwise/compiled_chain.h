@@ -10,7 +10,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/device/handles.h"
 #include "kernels/cuda/pointwise/chain.h"
 
 namespace ofsdp::kernels::cuda {
@@ -22,7 +21,7 @@ class CompiledChain {
   virtual cudaError_t run(void* const* x, void* const* y, cudaStream_t stream) = 0;
 };
 
-std::unique_ptr<CompiledChain> compile_chain(ofsdp_device& device, const ChainProgram& program,
+std::unique_ptr<CompiledChain> compile_chain(DeviceState& device, const ChainProgram& program,
                                              const std::vector<bool>& wanted);
 
 }  // namespace ofsdp::kernels::cuda

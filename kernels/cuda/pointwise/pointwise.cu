@@ -1,5 +1,7 @@
 // A thread takes one 16-byte pack of y, or one element where packs do not fit. The operations of transformers are kernels of
 // their own; all others share one that chooses by a switch, which all threads take alike.
+#include <type_traits>
+
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/pointwise/pointwise_math.cuh"
 #include "kernels/cuda/pointwise/walk.cuh"
@@ -7,7 +9,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr Pointwise kAny = Pointwise::kUnknown;
 
 template <typename T, typename Y>
@@ -24,8 +25,7 @@ template <int V, typename T>
 __device__ inline void load_steps(const T* from, int64_t step, Compute<T>* to) {
   if (V == 1 || step == 1) return load<V>(from, to);
   const Compute<T> one = to_float(*from);
-#pragma unroll
-  for (int k = 0; k < V; ++k) to[k] = one;
+  unrolled<V>([&](int k) { to[k] = one; });
 }
 
 template <typename T, int V>
@@ -43,7 +43,7 @@ struct Operands {
 };
 
 template <typename T, int V, Pointwise kOp>
-__global__ void __launch_bounds__(kThreads) real_kernel(View<T, T> v) {
+OFSDP_CUDA_KERNEL real_kernel(View<T, T> v) {
   using C = Compute<T>;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= v.walk.numel) return;
@@ -60,9 +60,8 @@ __global__ void __launch_bounds__(kThreads) real_kernel(View<T, T> v) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) integer_kernel(View<T, T> v, Fault fault) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.walk.numel) return;
+OFSDP_CUDA_KERNEL integer_kernel(View<T, T> v, Fault fault) {
+  OFSDP_CUDA_ITEM(i, v.walk.numel);
   int64_t at[2];
   places<2>(v.walk, i, at);
   const T a = v.a[at[0]], b = v.b == nullptr ? T(0) : v.b[at[1]];
@@ -79,9 +78,8 @@ __device__ inline float to_compared(__half v) { return to_float(v); }
 __device__ inline float to_compared(__nv_bfloat16 v) { return to_float(v); }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) test_kernel(View<T, bool> v) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= v.walk.numel) return;
+OFSDP_CUDA_KERNEL test_kernel(View<T, bool> v) {
+  OFSDP_CUDA_ITEM(i, v.walk.numel);
   int64_t at[2];
   places<2>(v.walk, i, at);
   const auto x = to_compared(v.a[at[0]]);
@@ -101,34 +99,24 @@ View<T, Y> view_of(const PointwiseCall& c) {
 template <typename T, int V>
 auto real_kernel_of(Pointwise op) {
   switch (op) {
-    case Pointwise::kAdd:
-      return real_kernel<T, V, Pointwise::kAdd>;
-    case Pointwise::kSub:
-      return real_kernel<T, V, Pointwise::kSub>;
-    case Pointwise::kMul:
-      return real_kernel<T, V, Pointwise::kMul>;
-    case Pointwise::kDiv:
-      return real_kernel<T, V, Pointwise::kDiv>;
-    case Pointwise::kRelu:
-      return real_kernel<T, V, Pointwise::kRelu>;
-    case Pointwise::kReluGrad:
-      return real_kernel<T, V, Pointwise::kReluGrad>;
-    case Pointwise::kGelu:
-      return real_kernel<T, V, Pointwise::kGelu>;
-    case Pointwise::kGeluGrad:
-      return real_kernel<T, V, Pointwise::kGeluGrad>;
-    case Pointwise::kGeluTanh:
-      return real_kernel<T, V, Pointwise::kGeluTanh>;
-    case Pointwise::kGeluTanhGrad:
-      return real_kernel<T, V, Pointwise::kGeluTanhGrad>;
-    case Pointwise::kSwish:
-      return real_kernel<T, V, Pointwise::kSwish>;
-    case Pointwise::kSwishGrad:
-      return real_kernel<T, V, Pointwise::kSwishGrad>;
-    case Pointwise::kTanh:
-      return real_kernel<T, V, Pointwise::kTanh>;
-    case Pointwise::kSigmoid:
-      return real_kernel<T, V, Pointwise::kSigmoid>;
+#define OFSDP_OWN_KERNEL(op) \
+  case Pointwise::k##op:     \
+    return real_kernel<T, V, Pointwise::k##op>;
+    OFSDP_OWN_KERNEL(Add)
+    OFSDP_OWN_KERNEL(Sub)
+    OFSDP_OWN_KERNEL(Mul)
+    OFSDP_OWN_KERNEL(Div)
+    OFSDP_OWN_KERNEL(Relu)
+    OFSDP_OWN_KERNEL(ReluGrad)
+    OFSDP_OWN_KERNEL(Gelu)
+    OFSDP_OWN_KERNEL(GeluGrad)
+    OFSDP_OWN_KERNEL(GeluTanh)
+    OFSDP_OWN_KERNEL(GeluTanhGrad)
+    OFSDP_OWN_KERNEL(Swish)
+    OFSDP_OWN_KERNEL(SwishGrad)
+    OFSDP_OWN_KERNEL(Tanh)
+    OFSDP_OWN_KERNEL(Sigmoid)
+#undef OFSDP_OWN_KERNEL
     default:
       return real_kernel<T, V, kAny>;
   }
@@ -141,11 +129,9 @@ cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
   const int operands = c.b == nullptr ? 1 : 2;
   const bool packs = pack_of(c.walk, operands, V) == V && aligned16(0, 1, c.a, c.b, c.y);
   if (!packs) {
-    return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads,
-                         real_kernel<T, 1, kAny>, view);
+    return over(c.walk.numel, stream, real_kernel<T, 1, kAny>, view);
   }
-  return launch_blocks(stream, blocks_for(c.walk.numel, V * kThreads), kThreads,
-                       real_kernel_of<T, V>(c.op), view);
+  return over(blocks_for(c.walk.numel, V), stream, real_kernel_of<T, V>(c.op), view);
 }
 
 bool is_of_integers_alone(Pointwise op) {
@@ -163,36 +149,22 @@ bool is_of_integers(Pointwise op) {
 
 template <typename T>
 cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads, integer_kernel<T>,
-                       view_of<T, T>(c), c.fault);
+  return over(c.walk.numel, stream, integer_kernel<T>, view_of<T, T>(c), c.fault);
 }
 
 cudaError_t test(const PointwiseCall& c, cudaStream_t stream) {
   auto run = [&](auto t) {
     using T = decltype(t);
-    return launch_blocks(stream, blocks_for(c.walk.numel, kThreads), kThreads, test_kernel<T>,
-                         view_of<T, bool>(c));
+    return over(c.walk.numel, stream, test_kernel<T>, view_of<T, bool>(c));
   };
-  switch (c.dtype) {
-    case DType::kFloat64:
-      return run(double{});
-    case DType::kInt32:
-      return run(int32_t{});
-    case DType::kInt64:
-      return run(int64_t{});
-    case DType::kBool:
-    case DType::kUInt8:
-      return run(uint8_t{});
-    default:
-      return with_float(c.dtype, run);
-  }
+  const bool byte = c.dtype == DType::kBool || c.dtype == DType::kUInt8;
+  return byte ? run(uint8_t{}) : with_number(c.dtype, run);
 }
 
 // --- where ---
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    where_kernel(Walk walk, const bool* condition, const T* a, const T* b, T* y) {
+OFSDP_CUDA_KERNEL where_kernel(Walk walk, const bool* condition, const T* a, const T* b, T* y) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= walk.numel) return;
   int64_t at[3], step[3] = {};
@@ -212,12 +184,9 @@ cudaError_t where_as(const Walk& walk, const bool* condition, const void* a, con
   constexpr int V = 4 * sizeof(T) > 16 ? 2 : 4;
   const bool packs = pack_of(walk, 3, V) == V && aligned16(0, 1, y);
   const T *from_a = static_cast<const T*>(a), *from_b = static_cast<const T*>(b);
-  return packs
-             ? launch_blocks(stream, blocks_for(walk.numel, V * kThreads), kThreads,
-                             where_kernel<T, V>, walk, condition, from_a, from_b,
-                             static_cast<T*>(y))
-             : launch_blocks(stream, blocks_for(walk.numel, kThreads), kThreads, where_kernel<T, 1>,
-                             walk, condition, from_a, from_b, static_cast<T*>(y));
+  return packs ? over(blocks_for(walk.numel, V), stream, where_kernel<T, V>, walk, condition,
+                      from_a, from_b, y)
+               : over(walk.numel, stream, where_kernel<T, 1>, walk, condition, from_a, from_b, y);
 }
 
 }  // namespace
@@ -259,8 +228,7 @@ bool has_kernel(Pointwise op, DType dtype) {
     case DType::kInt32:
     case DType::kInt64:
       return (gives_bool(op) && op != Pointwise::kIsInf) || is_of_integers(op);
-    case DType::kBool:
-      return logical;
+      OFSDP_CASE(DType::kBool, logical);
     default:
       return false;
   }
@@ -272,16 +240,14 @@ cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream) {
     return cudaErrorNotSupported;
   }
   if (gives_bool(c.op)) return test(c, stream);
-  switch (c.dtype) {
-    case DType::kFloat64:
-      return real_as<double>(c, stream);
-    case DType::kInt32:
-      return integer_as<int32_t>(c, stream);
-    case DType::kInt64:
-      return integer_as<int64_t>(c, stream);
-    default:
-      return with_float(c.dtype, [&](auto t) { return real_as<decltype(t)>(c, stream); });
-  }
+  return with_number(c.dtype, [&](auto t) {
+    using T = decltype(t);
+    if constexpr (std::is_integral_v<T>) {
+      return integer_as<T>(c, stream);
+    } else {
+      return real_as<T>(c, stream);
+    }
+  });
 }
 
 cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, void* y,
@@ -292,18 +258,8 @@ cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, v
 cudaError_t where(const Walk& walk, size_t size, const bool* condition, const void* a,
                   const void* b, void* y, cudaStream_t stream) {
   if (walk.rank < 0) return cudaErrorNotSupported;
-  switch (size) {
-    case 1:
-      return where_as<uint8_t>(walk, condition, a, b, y, stream);
-    case 2:
-      return where_as<uint16_t>(walk, condition, a, b, y, stream);
-    case 4:
-      return where_as<uint32_t>(walk, condition, a, b, y, stream);
-    case 8:
-      return where_as<uint64_t>(walk, condition, a, b, y, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
+  return with_whole(
+      size, [&](auto t) { return where_as<decltype(t)>(walk, condition, a, b, y, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -54,8 +54,8 @@ struct PointwiseNumbers {
 struct PointwiseCall {
   Pointwise op = Pointwise::kUnknown;
   DType dtype = DType::kFloat32;  // of the operands
-  PointwiseNumbers numbers;
-  Walk walk;  // operands a and (arity 2) b; y is dense over it
+  PointwiseNumbers numbers = {};
+  Walk walk = {};  // operands a and (arity 2) b; y is dense over it
   const void *a = nullptr, *b = nullptr;
   void* y = nullptr;
   Fault fault = {};  // of a whole number that is divided by 0

@@ -65,88 +65,47 @@ __host__ __device__ inline T pow_of(T x, T e) {
 template <typename T>
 __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
   switch (op) {
-    case Pointwise::kNeg:
-      return -x;
-    case Pointwise::kAbs:
-      return std::fabs(x);
-    case Pointwise::kSqrt:
-      return std::sqrt(x);
-    case Pointwise::kExp:
-      return std::exp(x);
-    case Pointwise::kLog:
-      return std::log(x);
-    case Pointwise::kErf:
-      return std::erf(x);
-    case Pointwise::kTanh:
-      return std::tanh(x);
-    case Pointwise::kSigmoid:
-      return sigmoid_of(x);
-    case Pointwise::kRelu:
-      return relu_of(x);
-    case Pointwise::kGelu:
-      return gelu_of(x);
-    case Pointwise::kGeluTanh:
-      return gelu_tanh_of(x);
-    case Pointwise::kSwish:
-      return x * sigmoid_of(a * x);
-    case Pointwise::kReciprocal:
-      return T(1) / x;
-    case Pointwise::kSin:
-      return std::sin(x);
-    case Pointwise::kCos:
-      return std::cos(x);
-    case Pointwise::kTan:
-      return std::tan(x);
-    case Pointwise::kAsin:
-      return std::asin(x);
-    case Pointwise::kAcos:
-      return std::acos(x);
-    case Pointwise::kAtan:
-      return std::atan(x);
-    case Pointwise::kSinh:
-      return std::sinh(x);
-    case Pointwise::kCosh:
-      return std::cosh(x);
-    case Pointwise::kAsinh:
-      return std::asinh(x);
-    case Pointwise::kAcosh:
-      return std::acosh(x);
-    case Pointwise::kAtanh:
-      return std::atanh(x);
-    case Pointwise::kFloor:
-      return std::floor(x);
-    case Pointwise::kCeil:
-      return std::ceil(x);
-    case Pointwise::kRound:
-      return std::rint(x);
-    case Pointwise::kSign:
-      return sign_of(x);
-    case Pointwise::kSoftplus:
-      return softplus_of(x);
-    case Pointwise::kSoftsign:
-      return x / (T(1) + std::fabs(x));
-    case Pointwise::kElu:
-      return x > T(0) ? x : a * std::expm1(x);
-    case Pointwise::kCelu:
-      return x > T(0) ? x : a * std::expm1(x / a);
-    case Pointwise::kSelu:
-      return x > T(0) ? b * x : b * (a * std::expm1(x));
-    case Pointwise::kScale:
-      return x * a;
-    case Pointwise::kHardSigmoid:
-      return hard_sigmoid_of(x, a, b);
-    case Pointwise::kHardSwish:
-      return hard_swish_of(x);
-    case Pointwise::kLeakyRelu:
-      return x < T(0) ? a * x : x;
-    case Pointwise::kMish:
-      return mish_of(x);
-    case Pointwise::kThresholdedRelu:
-      return x > a ? x : T(0);
-    case Pointwise::kShrink:
-      return shrink_of(x, a, b);
-    case Pointwise::kClip:
-      return clip_of(x, a, b);
+    OFSDP_CASE(Pointwise::kNeg, -x);
+    OFSDP_CASE(Pointwise::kAbs, std::fabs(x));
+    OFSDP_CASE(Pointwise::kSqrt, std::sqrt(x));
+    OFSDP_CASE(Pointwise::kExp, std::exp(x));
+    OFSDP_CASE(Pointwise::kLog, std::log(x));
+    OFSDP_CASE(Pointwise::kErf, std::erf(x));
+    OFSDP_CASE(Pointwise::kTanh, std::tanh(x));
+    OFSDP_CASE(Pointwise::kSigmoid, sigmoid_of(x));
+    OFSDP_CASE(Pointwise::kRelu, relu_of(x));
+    OFSDP_CASE(Pointwise::kGelu, gelu_of(x));
+    OFSDP_CASE(Pointwise::kGeluTanh, gelu_tanh_of(x));
+    OFSDP_CASE(Pointwise::kSwish, x * sigmoid_of(a * x));
+    OFSDP_CASE(Pointwise::kReciprocal, T(1) / x);
+    OFSDP_CASE(Pointwise::kSin, std::sin(x));
+    OFSDP_CASE(Pointwise::kCos, std::cos(x));
+    OFSDP_CASE(Pointwise::kTan, std::tan(x));
+    OFSDP_CASE(Pointwise::kAsin, std::asin(x));
+    OFSDP_CASE(Pointwise::kAcos, std::acos(x));
+    OFSDP_CASE(Pointwise::kAtan, std::atan(x));
+    OFSDP_CASE(Pointwise::kSinh, std::sinh(x));
+    OFSDP_CASE(Pointwise::kCosh, std::cosh(x));
+    OFSDP_CASE(Pointwise::kAsinh, std::asinh(x));
+    OFSDP_CASE(Pointwise::kAcosh, std::acosh(x));
+    OFSDP_CASE(Pointwise::kAtanh, std::atanh(x));
+    OFSDP_CASE(Pointwise::kFloor, std::floor(x));
+    OFSDP_CASE(Pointwise::kCeil, std::ceil(x));
+    OFSDP_CASE(Pointwise::kRound, std::rint(x));
+    OFSDP_CASE(Pointwise::kSign, sign_of(x));
+    OFSDP_CASE(Pointwise::kSoftplus, softplus_of(x));
+    OFSDP_CASE(Pointwise::kSoftsign, x / (T(1) + std::fabs(x)));
+    OFSDP_CASE(Pointwise::kElu, x > T(0) ? x : a * std::expm1(x));
+    OFSDP_CASE(Pointwise::kCelu, x > T(0) ? x : a * std::expm1(x / a));
+    OFSDP_CASE(Pointwise::kSelu, x > T(0) ? b * x : b * (a * std::expm1(x)));
+    OFSDP_CASE(Pointwise::kScale, x * a);
+    OFSDP_CASE(Pointwise::kHardSigmoid, hard_sigmoid_of(x, a, b));
+    OFSDP_CASE(Pointwise::kHardSwish, hard_swish_of(x));
+    OFSDP_CASE(Pointwise::kLeakyRelu, x < T(0) ? a * x : x);
+    OFSDP_CASE(Pointwise::kMish, mish_of(x));
+    OFSDP_CASE(Pointwise::kThresholdedRelu, x > a ? x : T(0));
+    OFSDP_CASE(Pointwise::kShrink, shrink_of(x, a, b));
+    OFSDP_CASE(Pointwise::kClip, clip_of(x, a, b));
     default:
       return x;
   }
@@ -156,48 +115,30 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
 template <typename T>
 __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
   switch (op) {
-    case Pointwise::kAbsGrad:
-      return x > T(0) ? d : x < T(0) ? -d : T(0);
-    case Pointwise::kErfGrad:
-      return erf_grad(d, x);
-    case Pointwise::kTanhGrad:
-      return tanh_grad(d, x);
-    case Pointwise::kSigmoidGrad:
-      return sigmoid_grad(d, x);
-    case Pointwise::kReluGrad:
-      return relu_grad(d, x);
-    case Pointwise::kGeluGrad:
-      return d * gelu_slope(x);
-    case Pointwise::kGeluTanhGrad:
-      return d * gelu_tanh_slope(x);
+    OFSDP_CASE(Pointwise::kAbsGrad, x > T(0) ? d : x < T(0) ? -d : T(0));
+    OFSDP_CASE(Pointwise::kErfGrad, erf_grad(d, x));
+    OFSDP_CASE(Pointwise::kTanhGrad, tanh_grad(d, x));
+    OFSDP_CASE(Pointwise::kSigmoidGrad, sigmoid_grad(d, x));
+    OFSDP_CASE(Pointwise::kReluGrad, relu_grad(d, x));
+    OFSDP_CASE(Pointwise::kGeluGrad, d * gelu_slope(x));
+    OFSDP_CASE(Pointwise::kGeluTanhGrad, d * gelu_tanh_slope(x));
     case Pointwise::kSwishGrad: {
       const T s = sigmoid_of(a * x);
       return d * (s + a * x * s * (T(1) - s));
     }
-    case Pointwise::kSoftplusGrad:
-      return softplus_grad(d, x);
-    case Pointwise::kSoftsignGrad:
-      return d / ((T(1) + std::fabs(x)) * (T(1) + std::fabs(x)));
-    case Pointwise::kEluGrad:
-      return x > T(0) ? d : d * a * std::exp(x);
-    case Pointwise::kCeluGrad:
-      return x > T(0) ? d : d * std::exp(x / a);
-    case Pointwise::kSeluGrad:
-      return x > T(0) ? d * b : d * b * a * std::exp(x);
-    case Pointwise::kHardSigmoidGrad:
-      return a * x + b > T(0) && a * x + b < T(1) ? a * d : T(0);
-    case Pointwise::kHardSwishGrad:
-      return x >= T(3) ? d : (x <= T(-3) ? T(0) : d * (x * T(1.0 / 3) + T(0.5)));
-    case Pointwise::kLeakyReluGrad:
-      return x > T(0) ? d : a * d;
-    case Pointwise::kMishGrad:
-      return d * mish_slope(x);
-    case Pointwise::kThresholdedReluGrad:
-      return x > a ? d : T(0);
-    case Pointwise::kShrinkGrad:
-      return x < -a || x > a ? d : T(0);
-    case Pointwise::kClipGrad:
-      return x >= a && x <= b ? d : T(0);
+      OFSDP_CASE(Pointwise::kSoftplusGrad, softplus_grad(d, x));
+      OFSDP_CASE(Pointwise::kSoftsignGrad, d / ((T(1) + std::fabs(x)) * (T(1) + std::fabs(x))));
+      OFSDP_CASE(Pointwise::kEluGrad, x > T(0) ? d : d * a * std::exp(x));
+      OFSDP_CASE(Pointwise::kCeluGrad, x > T(0) ? d : d * std::exp(x / a));
+      OFSDP_CASE(Pointwise::kSeluGrad, x > T(0) ? d * b : d * b * a * std::exp(x));
+      OFSDP_CASE(Pointwise::kHardSigmoidGrad, a * x + b > T(0) && a * x + b < T(1) ? a * d : T(0));
+      OFSDP_CASE(Pointwise::kHardSwishGrad,
+                 x >= T(3) ? d : (x <= T(-3) ? T(0) : d * (x * T(1.0 / 3) + T(0.5))));
+      OFSDP_CASE(Pointwise::kLeakyReluGrad, x > T(0) ? d : a * d);
+      OFSDP_CASE(Pointwise::kMishGrad, d * mish_slope(x));
+      OFSDP_CASE(Pointwise::kThresholdedReluGrad, x > a ? d : T(0));
+      OFSDP_CASE(Pointwise::kShrinkGrad, x < -a || x > a ? d : T(0));
+      OFSDP_CASE(Pointwise::kClipGrad, x >= a && x <= b ? d : T(0));
     default:
       return d;
   }
@@ -206,28 +147,17 @@ __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
 template <typename T>
 __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   switch (op) {
-    case Pointwise::kAdd:
-      return x + y;
-    case Pointwise::kSub:
-      return x - y;
-    case Pointwise::kMul:
-      return x * y;
-    case Pointwise::kDiv:
-      return x / y;
-    case Pointwise::kPow:
-      return pow_of(x, y);
-    case Pointwise::kMax:
-      return x > y || x != x ? x : y;
-    case Pointwise::kMin:
-      return x < y || x != x ? x : y;
-    case Pointwise::kPRelu:
-      return x < T(0) ? x * y : x;
-    case Pointwise::kMod:
-      return mod_of(x, y, a != T(0));
-    case Pointwise::kBiasGelu:
-      return gelu_of(x + y);
-    case Pointwise::kFastGelu:
-      return gelu_tanh_of(x + y);
+    OFSDP_CASE(Pointwise::kAdd, x + y);
+    OFSDP_CASE(Pointwise::kSub, x - y);
+    OFSDP_CASE(Pointwise::kMul, x * y);
+    OFSDP_CASE(Pointwise::kDiv, x / y);
+    OFSDP_CASE(Pointwise::kPow, pow_of(x, y));
+    OFSDP_CASE(Pointwise::kMax, x > y || x != x ? x : y);
+    OFSDP_CASE(Pointwise::kMin, x < y || x != x ? x : y);
+    OFSDP_CASE(Pointwise::kPRelu, x < T(0) ? x * y : x);
+    OFSDP_CASE(Pointwise::kMod, mod_of(x, y, a != T(0)));
+    OFSDP_CASE(Pointwise::kBiasGelu, gelu_of(x + y));
+    OFSDP_CASE(Pointwise::kFastGelu, gelu_tanh_of(x + y));
     default:
       return gradient_of(op, x, y, a, b);
   }
@@ -253,38 +183,22 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers
   using U = std::make_unsigned_t<T>;
   const U u = static_cast<U>(x), v = static_cast<U>(y);
   switch (op) {
-    case Pointwise::kNeg:
-      return static_cast<T>(U(0) - u);
-    case Pointwise::kAbs:
-      return x < 0 ? static_cast<T>(U(0) - u) : x;
-    case Pointwise::kSign:
-      return static_cast<T>((x > 0) - (x < 0));
-    case Pointwise::kRelu:
-      return x < 0 ? T(0) : x;
-    case Pointwise::kAdd:
-      return static_cast<T>(u + v);
-    case Pointwise::kSub:
-      return static_cast<T>(u - v);
-    case Pointwise::kMul:
-      return static_cast<T>(u * v);
-    case Pointwise::kDiv:
-      return y == 0 ? T(0) : y == -1 ? static_cast<T>(U(0) - u) : x / y;
-    case Pointwise::kMax:
-      return x > y ? x : y;
-    case Pointwise::kMin:
-      return x < y ? x : y;
-    case Pointwise::kMod:
-      return integer_rest(x, y, numbers.a != 0);
-    case Pointwise::kClip:
-      return integer_clip(x, numbers.a, numbers.b);
-    case Pointwise::kBitwiseNot:
-      return static_cast<T>(~u);
-    case Pointwise::kBitwiseAnd:
-      return static_cast<T>(u & v);
-    case Pointwise::kBitwiseOr:
-      return static_cast<T>(u | v);
-    case Pointwise::kBitwiseXor:
-      return static_cast<T>(u ^ v);
+    OFSDP_CASE(Pointwise::kNeg, static_cast<T>(U(0) - u));
+    OFSDP_CASE(Pointwise::kAbs, x < 0 ? static_cast<T>(U(0) - u) : x);
+    OFSDP_CASE(Pointwise::kSign, static_cast<T>((x > 0) - (x < 0)));
+    OFSDP_CASE(Pointwise::kRelu, x < 0 ? T(0) : x);
+    OFSDP_CASE(Pointwise::kAdd, static_cast<T>(u + v));
+    OFSDP_CASE(Pointwise::kSub, static_cast<T>(u - v));
+    OFSDP_CASE(Pointwise::kMul, static_cast<T>(u * v));
+    OFSDP_CASE(Pointwise::kDiv, y == 0 ? T(0) : y == -1 ? static_cast<T>(U(0) - u) : x / y);
+    OFSDP_CASE(Pointwise::kMax, x > y ? x : y);
+    OFSDP_CASE(Pointwise::kMin, x < y ? x : y);
+    OFSDP_CASE(Pointwise::kMod, integer_rest(x, y, numbers.a != 0));
+    OFSDP_CASE(Pointwise::kClip, integer_clip(x, numbers.a, numbers.b));
+    OFSDP_CASE(Pointwise::kBitwiseNot, static_cast<T>(~u));
+    OFSDP_CASE(Pointwise::kBitwiseAnd, static_cast<T>(u & v));
+    OFSDP_CASE(Pointwise::kBitwiseOr, static_cast<T>(u | v));
+    OFSDP_CASE(Pointwise::kBitwiseXor, static_cast<T>(u ^ v));
     case Pointwise::kBitShift: {
       const bool all = y < 0 || y >= T(8 * sizeof(T));
       if (numbers.a != 0) return all ? T(0) : static_cast<T>(u << v);
@@ -298,24 +212,15 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers
 template <typename T>
 __host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   switch (op) {
-    case Pointwise::kEqual:
-      return x == y;
-    case Pointwise::kLess:
-      return x < y;
-    case Pointwise::kLessOrEqual:
-      return x <= y;
-    case Pointwise::kGreater:
-      return x > y;
-    case Pointwise::kGreaterOrEqual:
-      return x >= y;
-    case Pointwise::kAnd:
-      return x != T(0) && y != T(0);
-    case Pointwise::kOr:
-      return x != T(0) || y != T(0);
-    case Pointwise::kXor:
-      return (x != T(0)) != (y != T(0));
-    case Pointwise::kNot:
-      return x == T(0);
+    OFSDP_CASE(Pointwise::kEqual, x == y);
+    OFSDP_CASE(Pointwise::kLess, x < y);
+    OFSDP_CASE(Pointwise::kLessOrEqual, x <= y);
+    OFSDP_CASE(Pointwise::kGreater, x > y);
+    OFSDP_CASE(Pointwise::kGreaterOrEqual, x >= y);
+    OFSDP_CASE(Pointwise::kAnd, x != T(0) && y != T(0));
+    OFSDP_CASE(Pointwise::kOr, x != T(0) || y != T(0));
+    OFSDP_CASE(Pointwise::kXor, (x != T(0)) != (y != T(0)));
+    OFSDP_CASE(Pointwise::kNot, x == T(0));
     case Pointwise::kIsInf:  // nothing else is left of itself alone
       return x == x && x - x != T(0) && (x > T(0) ? numbers.a != 0 : numbers.b != 0);
     default:

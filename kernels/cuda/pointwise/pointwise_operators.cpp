@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/pointwise/pointwise.h"
+#include "kernels/formulas/numbers.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -19,28 +20,16 @@ std::string name_of(const std::string& op, const Problem& p) {
   return name == "Gelu" ? "GeluTanh" : name == "GeluGrad" ? "GeluTanhGrad" : name;
 }
 
-// ONNX's defaults, by operator.
-PointwiseNumbers numbers_of(const std::string& op, const std::string& name, const Problem& p) {
-  const Attributes& a = p.attributes;
-  if (op == "com.microsoft.QuickGelu") return {a.f("alpha", 1.702f), 0};
-  const auto is = [&](const char* op) { return name == op || name == std::string(op) + "Grad"; };
-  if (is("LeakyRelu")) return {a.f("alpha", 0.01f), 0};
-  if (is("Selu"))
-    return {a.f("alpha", 1.67326319217681884765625f), a.f("gamma", 1.05070102214813232421875f)};
-  if (is("HardSigmoid")) return {a.f("alpha", 0.2f), a.f("beta", 0.5f)};
-  if (is("Shrink")) return {a.f("lambd", 0.5f), a.f("bias", 0.0f)};
-  if (is("Mod")) return {static_cast<double>(a.i("fmod", 0)), 0};
-  if (is("IsInf")) {
-    return {static_cast<double>(a.i("detect_positive", 1)),
-            static_cast<double>(a.i("detect_negative", 1))};
-  }
-  if (is("BitShift")) return {a.s("direction", "") == "LEFT" ? 1.0 : 0.0, 0};
-  if (is("Clip")) {
+// Attributes with the operator's own defaults; bounds of Clip are operands.
+PointwiseNumbers pointwise_numbers(const std::string& op, const std::string& name,
+                                   const Problem& p) {
+  if (name == "Clip" || name == "ClipGrad") {
     constexpr double kOpen = std::numeric_limits<double>::infinity();
     const size_t first = name == "Clip" ? 1 : 2;
     return {known_scalar(p, first, -kOpen), known_scalar(p, first + 1, kOpen)};
   }
-  return {a.f("alpha", 1.0f), 0};
+  const Numbers numbers = numbers_of(op, p.attributes);
+  return {numbers.a, numbers.b};
 }
 
 // Operands that are read: bounds of Clip are numbers, which must be known.
@@ -55,18 +44,21 @@ bool has_operands(const Problem& p, const std::string& name, int arity) {
 }
 
 // Layouts: elementwise operators take any, the same for all but single elements.
-bool accepts(const std::string& op, const Problem& p) {
+Acceptance accepts(const std::string& op, const Problem& p) {
   const std::string name = name_of(op, p);
-  const Pointwise known = pointwise_of(name);
-  if (known == Pointwise::kUnknown || !p.has_in(0) || !has_kernel(known, p.in(0).dtype)) {
-    return false;
+  const Pointwise known_op = pointwise_of(name);
+  const bool supports = p.has_in(0) && has_kernel(known_op, p.in(0).dtype);
+  if (known_op == Pointwise::kUnknown || !supports) return accept({supported(false)});
+  const int arity = pointwise_arity(known_op);
+  if (!has_operands(p, name, arity)) {
+    return Acceptance::refuse("an operand is absent or known only at run time");
   }
-  if (!has_operands(p, name, pointwise_arity(known))) return false;
-  for (int i = 0; i < pointwise_arity(known); ++i) {
+  for (int i = 0; i < arity; ++i) {
     const TensorDesc& in = p.in(static_cast<size_t>(i));
-    if (!in.present() || in.dtype != p.in(0).dtype) return false;
-    const bool alike = in.shape == p.out(0).shape && in.layout == p.out(0).layout;
-    if (!alike && in.numel() != 1 && !p.all_plain()) return false;
+    const bool same = in.shape == p.out(0).shape && in.layout == p.out(0).layout;
+    const Acceptance accepted = accept({alike(in.present() && in.dtype == p.in(0).dtype),
+                                        same_layout(same || in.numel() == 1 || p.all_plain())});
+    if (!accepted) return accepted;
   }
   return true;
 }
@@ -88,37 +80,33 @@ Walk walk_of(const Problem& p, int arity) {
   return collapsed(shape, strides);
 }
 
-std::unique_ptr<CudaKernel> create(const std::string& op, const Problem& p) {
-  const std::string name = name_of(op, p);
-  PointwiseCall call;
-  call.op = pointwise_of(name);
-  const bool second = pointwise_arity(call.op) > 1;
-  call.dtype = p.in(0).dtype;
-  call.numbers = numbers_of(op, name, p);
-  call.walk = walk_of(p, pointwise_arity(call.op));
-  if (call.walk.rank < 0) return nullptr;
-  return make_cuda_kernel([call, second](cudaStream_t stream, const ofsdp_launch& l) {
-    PointwiseCall c = call;
-    c.a = l.inputs[0];
-    c.b = second ? l.inputs[1] : nullptr;
-    c.y = l.outputs[0];
-    c.fault = fault_of(l);
-    return pointwise(c, stream);
-  });
-}
-
 CudaImplementation implementation_of(const std::string& op) {
   return {op, "own", [op](const Problem& p) { return accepts(op, p); },
-          [op](ofsdp_device&, const Problem& p) { return create(op, p); }};
+          [op](DeviceState&, const Problem& p) -> std::unique_ptr<CudaKernel> {
+            const std::string name = name_of(op, p);
+            PointwiseCall call{.op = pointwise_of(name), .dtype = p.in(0).dtype};
+            const bool second = pointwise_arity(call.op) > 1;
+            call.numbers = pointwise_numbers(op, name, p);
+            call.walk = walk_of(p, pointwise_arity(call.op));
+            if (call.walk.rank < 0) return nullptr;
+            return make_cuda_kernel([call, second](cudaStream_t stream, const Launch& l) mutable {
+              call.a = l.in(0);
+              call.b = second ? l.in(1) : nullptr;
+              call.y = l.out(0);
+              call.fault = l.fault();
+              return pointwise(call, stream);
+            });
+          }};
 }
 
 // Sum, Max and Min of any number of inputs: the first two at once, since either may be the output's
 // place, then one after the other onto the output.
-bool accepts_variadic(Pointwise op, const Problem& p) {
+Acceptance accepts_variadic(Pointwise op, const Problem& p) {
   const DType dtype = p.in(0).dtype;
-  const bool alike =
+  const bool same =
       std::ranges::all_of(p.inputs, [&](const TensorDesc& in) { return in == p.out(0); });
-  return (p.all_plain() || alike) && has_kernel(op, dtype) && p.all_dtype(dtype);
+  return accept({same_layout(p.all_plain() || same), supported(has_kernel(op, dtype)),
+                 alike(p.all_dtype(dtype))});
 }
 
 std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
@@ -134,45 +122,45 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
     if (calls[i].walk.rank < 0) return nullptr;
   }
   return make_cuda_kernel(
-      [calls, one = p.inputs.size() == 1](cudaStream_t stream, const ofsdp_launch& l) {
+      [calls, one = p.inputs.size() == 1](cudaStream_t stream, const Launch& l) {
         for (size_t i = 0; i < calls.size(); ++i) {
           PointwiseCall c = calls[i];
-          c.a = i == 0 ? l.inputs[0] : l.outputs[0];
-          c.b = one ? nullptr : l.inputs[i + 1];
-          c.y = l.outputs[0];
+          c.a = i == 0 ? l.in(0) : l.out(0);
+          c.b = one ? nullptr : l.in(i + 1);
+          c.y = l.out(0);
           OFSDP_CUDA_TRY(pointwise(c, stream));
         }
         return cudaSuccess;
       });
 }
 
-bool accepts_mean(const Problem& p) {
-  return accepts_variadic(Pointwise::kAdd, p) &&
-         (is_float(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64);
+Acceptance accepts_mean(const Problem& p) {
+  const Acceptance accepted = accepts_variadic(Pointwise::kAdd, p);
+  const DType dtype = p.in(0).dtype;
+  return accepted ? accept({supported(is_float(dtype) || dtype == DType::kFloat64)}) : accepted;
 }
 
-std::unique_ptr<CudaKernel> create_mean(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_mean(DeviceState&, const Problem& p) {
   std::shared_ptr<CudaKernel> sum = create_variadic(Pointwise::kAdd, p);
   if (sum == nullptr) return nullptr;
   return make_cuda_kernel([sum, dtype = p.in(0).dtype, n = p.out(0).numel(),
-                           share = 1.0 / static_cast<double>(p.inputs.size())](
-                              cudaStream_t stream, const ofsdp_launch& l) {
+                           share = 1.0 / static_cast<double>(p.inputs.size())](cudaStream_t stream,
+                                                                               const Launch& l) {
     OFSDP_CUDA_TRY(sum->run(stream, l));
-    return pointwise(Pointwise::kScale, dtype, l.outputs[0], nullptr, l.outputs[0], n, {share, 0},
-                     stream);
+    return pointwise(Pointwise::kScale, dtype, l.out(0), nullptr, l.out(0), n, {share, 0}, stream);
   });
 }
 
 CudaImplementation variadic(const char* name, Pointwise op) {
   return {name, "own", [op](const Problem& p) { return accepts_variadic(op, p); },
-          [op](ofsdp_device&, const Problem& p) { return create_variadic(op, p); }};
+          [op](DeviceState&, const Problem& p) { return create_variadic(op, p); }};
 }
 
-bool accepts_where(const Problem& p) {
-  return p.all_plain() && p.in(0).dtype == DType::kBool && p.in(1).dtype == p.in(2).dtype;
+Acceptance accepts_where(const Problem& p) {
+  return accept({plain(p), alike(p.in(0).dtype == DType::kBool && p.in(1).dtype == p.in(2).dtype)});
 }
 
-std::unique_ptr<CudaKernel> create_where(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_where(DeviceState&, const Problem& p) {
   std::vector<std::vector<int64_t>> strides;
   for (const TensorDesc& in : p.inputs) {
     strides.push_back(broadcast_strides(in.shape.axes(), p.out(0).shape.axes()));
@@ -180,18 +168,19 @@ std::unique_ptr<CudaKernel> create_where(ofsdp_device&, const Problem& p) {
   const Walk walk = collapsed(p.out(0).shape.axes(), strides);
   if (walk.rank < 0) return nullptr;
   return make_cuda_kernel(
-      [walk, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const ofsdp_launch& l) {
-        return where(walk, size, static_cast<const bool*>(l.inputs[0]), l.inputs[1], l.inputs[2],
-                     l.outputs[0], stream);
+      [walk, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
+        return where(walk, size, l.in<bool>(0), l.in(1), l.in(2), l.out(0), stream);
       });
 }
 
-bool accepts_cast(const Problem& p) { return p.in(0).layout == p.out(0).layout; }
+Acceptance accepts_cast(const Problem& p) {
+  return accept({same_layout(p.in(0).layout == p.out(0).layout)});
+}
 
-std::unique_ptr<CudaKernel> create_cast(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_cast(DeviceState&, const Problem& p) {
   return make_cuda_kernel([from = p.in(0).dtype, to = p.out(0).dtype, n = p.out(0).numel()](
-                              cudaStream_t stream, const ofsdp_launch& l) {
-    return cast(from, l.inputs[0], to, l.outputs[0], n, stream);
+                              cudaStream_t stream, const Launch& l) {
+    return cast(from, l.in(0), to, l.out(0), n, stream);
   });
 }
 
@@ -203,14 +192,14 @@ void add_pointwise(CudaImplementations& list) {
     OFSDP_POINTWISE_OPS(OFSDP_ADD)
 #undef OFSDP_ADD
   }
-  list.push_back(implementation_of("com.microsoft.QuickGelu"));
-  list.push_back(variadic("Sum", Pointwise::kAdd));
-  list.push_back({"Mean", "own", accepts_mean, create_mean});
-  list.push_back(variadic("Max", Pointwise::kMax));
-  list.push_back(variadic("Min", Pointwise::kMin));
-  list.push_back({"Where", "own", accepts_where, create_where});
-  list.push_back({"Cast", "own", accepts_cast, create_cast});
-  list.push_back({"CastLike", "own", accepts_cast, create_cast});
+  list.insert(list.end(), {implementation_of("com.microsoft.QuickGelu"),
+                           variadic("Sum", Pointwise::kAdd),
+                           {"Mean", "own", accepts_mean, create_mean},
+                           variadic("Max", Pointwise::kMax),
+                           variadic("Min", Pointwise::kMin),
+                           {"Where", "own", accepts_where, create_where},
+                           {"Cast", "own", accepts_cast, create_cast},
+                           {"CastLike", "own", accepts_cast, create_cast}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,3 +1,5 @@
+// Host side of walks: axes that follow each other in memory in every operand are joined, since
+// each axis that is left costs every thread a division.
 #include "kernels/cuda/pointwise/walk.h"
 
 namespace ofsdp::kernels::cuda {

@@ -1,6 +1,10 @@
 // Pooling: a thread an element of what is written. Taps and outputs are walked in row-major order.
+//
+// A thread an output, or, backwards, an input, which adds up the outputs that saw it in the order of its taps.
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/cuda/conv/window.h"
 #include "kernels/cuda/conv/windows.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -54,9 +58,8 @@ __device__ inline I stored_place(const Windows<I>& w, I at, bool column_major) {
 }
 
 template <typename T, typename Winner, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    max_kernel(Windows<I> w, const T* x, T* y, Winner* winners, int64_t* indices, bool column_major,
-               bool relu) {
+OFSDP_CUDA_KERNEL max_kernel(Windows<I> w, const T* x, T* y, Winner* winners, int64_t* indices,
+                             bool column_major, bool relu) {
   const I out = volume(w.out), in = volume(w.in);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * out) return;
@@ -82,8 +85,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 }
 
 template <typename T, typename Winner, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    max_grad_kernel(Windows<I> w, const T* dy, const Winner* winners, T* dx) {
+OFSDP_CUDA_KERNEL max_grad_kernel(Windows<I> w, const T* dy, const Winner* winners, T* dx) {
   const I out = volume(w.out), in = volume(w.in);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * in) return;
@@ -103,8 +105,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 }
 
 template <typename T, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    average_kernel(Windows<I> w, bool count_pad, const T* x, T* y) {
+OFSDP_CUDA_KERNEL average_kernel(Windows<I> w, bool count_pad, const T* x, T* y) {
   const I out = volume(w.out), in = volume(w.in);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * out) return;
@@ -121,8 +122,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 }
 
 template <typename T, typename I>
-__global__ void __launch_bounds__(kWindowThreads)
-    average_grad_kernel(Windows<I> w, bool count_pad, const T* dy, T* dx) {
+OFSDP_CUDA_KERNEL average_grad_kernel(Windows<I> w, bool count_pad, const T* dy, T* dx) {
   const I out = volume(w.out), in = volume(w.in);
   const I i = thread_index<I>();
   if (i >= w.images * w.channels * in) return;
@@ -153,6 +153,44 @@ cudaError_t with_winner(const WindowExtent& w, const F& f) {
   return volume(w.kernel) <= 255 ? f(uint8_t{}) : f(int32_t{});
 }
 
+template <typename T, typename I>
+OFSDP_CUDA_KERNEL lp_kernel(Windows<I> w, int64_t p, const T* x, T* y) {
+  const I out = volume(w.out), taps = volume(w.kernel), i = thread_index<I>();
+  if (i >= w.images * w.channels * out) return;
+  I o[3];
+  unravel(w.out, i % out, o);
+  float sum = 0;
+  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
+    const I at = seen(w, o, tap);
+    if (at < 0) continue;
+    const float v = fabsf(to_float(x[i / out * volume(w.in) + at]));
+    sum += p == 2 ? v * v : p == 1 ? v : powf(v, static_cast<float>(p));
+  }
+  y[i] = Stored<T>::from(p == 2   ? sqrtf(sum)
+                         : p == 1 ? sum
+                                  : powf(sum, 1.0f / static_cast<float>(p)));
+}
+
+template <typename T, typename I>
+OFSDP_CUDA_KERNEL lp_grad_kernel(Windows<I> w, int64_t p, const T* dy, const T* x, const T* y,
+                                 T* dx) {
+  const I in = volume(w.in), taps = volume(w.kernel), i = thread_index<I>();
+  if (i >= w.images * w.channels * in) return;
+  I at[3];
+  unravel(w.in, i % in, at);
+  const float v = to_float(x[i]);
+  float sum = 0;
+  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
+    const I o = seer(w, at, tap);
+    if (o < 0) continue;
+    const I to = i / in * volume(w.out) + o;
+    const float made = to_float(y[to]);
+    if (made == 0 || v == 0) continue;
+    sum += to_float(dy[to]) * copysignf(powf(fabsf(v) / made, static_cast<float>(p - 1)), v);
+  }
+  dx[i] = Stored<T>::from(sum);
+}
+
 }  // namespace
 
 cudaError_t max_pool(const WindowExtent& w, const void* x, void* y, void* winners, int64_t* indices,
@@ -164,8 +202,8 @@ cudaError_t max_pool(const WindowExtent& w, const void* x, void* y, void* winner
     using I = typename decltype(windows)::Index;
     return with_winner(w, [&](auto winner) {
       using Winner = decltype(winner);
-      return over(n, stream, max_kernel<T, Winner, I>, windows, static_cast<const T*>(x),
-                  static_cast<T*>(y), static_cast<Winner*>(winners), indices, column_major, relu);
+      return over(n, stream, max_kernel<T, Winner, I>, windows, x, y, winners, indices,
+                  column_major, relu);
     });
   });
 }
@@ -178,8 +216,7 @@ cudaError_t max_pool_grad(const WindowExtent& w, const void* dy, const void* win
     using I = typename decltype(windows)::Index;
     return with_winner(w, [&](auto winner) {
       using Winner = decltype(winner);
-      return over(n, stream, max_grad_kernel<T, Winner, I>, windows, static_cast<const T*>(dy),
-                  static_cast<const Winner*>(winners), static_cast<T*>(dx));
+      return over(n, stream, max_grad_kernel<T, Winner, I>, windows, dy, winners, dx);
     });
   });
 }
@@ -190,8 +227,7 @@ cudaError_t average_pool(const WindowExtent& w, bool count_pad, const void* x, v
   return with_planes(w, [&](auto windows, auto element) {
     using T = decltype(element);
     using I = typename decltype(windows)::Index;
-    return over(n, stream, average_kernel<T, I>, windows, count_pad, static_cast<const T*>(x),
-                static_cast<T*>(y));
+    return over(n, stream, average_kernel<T, I>, windows, count_pad, x, y);
   });
 }
 
@@ -201,8 +237,23 @@ cudaError_t average_pool_grad(const WindowExtent& w, bool count_pad, const void*
   return with_planes(w, [&](auto windows, auto element) {
     using T = decltype(element);
     using I = typename decltype(windows)::Index;
-    return over(n, stream, average_grad_kernel<T, I>, windows, count_pad, static_cast<const T*>(dy),
-                static_cast<T*>(dx));
+    return over(n, stream, average_grad_kernel<T, I>, windows, count_pad, dy, dx);
+  });
+}
+
+cudaError_t lp_pool(const WindowExtent& w, int64_t p, const void* x, void* y, cudaStream_t stream) {
+  return with_planes(w, [&](auto windows, auto t) {
+    return over(w.images * w.channels * volume(w.out), stream,
+                lp_kernel<decltype(t), typename decltype(windows)::Index>, windows, p, x, y);
+  });
+}
+
+cudaError_t lp_pool_grad(const WindowExtent& w, int64_t p, const void* dy, const void* x,
+                         const void* y, void* dx, cudaStream_t stream) {
+  return with_planes(w, [&](auto windows, auto t) {
+    return over(w.images * w.channels * volume(w.in), stream,
+                lp_grad_kernel<decltype(t), typename decltype(windows)::Index>, windows, p, dy, x,
+                y, dx);
   });
 }
 

@@ -1,107 +1,195 @@
-// Max and average pooling with their gradients: kernels/cuda/conv/window.h.
+// Pooling with its gradients: windows (window.h), powers (lp_pool.h), Col2Im, and MaxUnpool as a scatter.
+#include "kernels/cuda/conv/window.h"
 #include "kernels/cuda/conv/window_extent.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/indexing/scatter.h"
 #include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-bool is_supported(const TensorDesc& x) { return is_float(x.dtype) && x.shape.rank() <= 5; }
-
-bool relu_of(const Attributes& attributes) {
-  return attributes.s("ofsdp_activation", "") == "relu";
+Condition at_most_3d(const TensorDesc& x) {
+  return {x.shape.rank() <= 5, "there are more than three spatial axes"};
 }
 
-// The extent of a forward from x, or of a gradient from its attribute x_shape.
-WindowExtent extent_of(const Problem& p, const Shape& x, const TensorDesc& like) {
-  return window_extent(ops::known_pool(p.attributes, x), x[0], x[1], like.dtype,
-                       like.layout == Layout::kChannelsLast);
+bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }
+
+// The extent of a forward from x, or of a gradient from dx.
+WindowExtent extent_of(const Problem& p, const TensorDesc& x) {
+  return window_extent(ops::known_pool(p.attributes, x.shape), x.shape[0], x.shape[1], x.dtype,
+                       x.layout == Layout::kChannelsLast);
 }
 
-// Winners lie as the output; Indices are plain.
-bool accepts_max(const Problem& p) {
+// One window over the whole plane.
+WindowExtent global_extent(const TensorDesc& x) {
+  WindowExtent w{.dtype = x.dtype, .images = x.shape[0], .channels = x.shape[1]};
+  w.channels_last = x.layout == Layout::kChannelsLast;
+  const int rank = x.shape.rank();
+  for (int axis = 2; axis < rank; ++axis) {
+    w.in[3 - rank + axis] = w.kernel[3 - rank + axis] = x.shape[axis];
+  }
+  return w;
+}
+
+// --- Max ---
+
+// Winners have the layout of the output; Indices are plain.
+Acceptance accepts_max(const Problem& p) {
   const Layout layout = p.in(0).layout;
-  const bool known = relu_of(p.attributes) || p.attributes.s("ofsdp_activation", "").empty();
   const bool indices =
       !p.has_out(1) || (layout == Layout::kPlain && p.out(1).layout == Layout::kPlain);
-  return is_supported(p.in(0)) && known && p.out(0).layout == layout && indices &&
-         (!p.has_out(2) || p.out(2).layout == layout);
+  return accept({floats(p.in(0).dtype),
+                 at_most_3d(p.in(0)),
+                 {has_relu(p) || p.attributes.s("ofsdp_activation", "").empty(),
+                  "the fused activation is not relu"},
+                 same_layout(p.out(0).layout == layout && indices &&
+                             (!p.has_out(2) || p.out(2).layout == layout))});
 }
 
-std::unique_ptr<CudaKernel> create_max(ofsdp_device&, const Problem& p) {
-  const WindowExtent w = extent_of(p, p.in(0).shape, p.in(0));
-  const bool column_major = p.attributes.i("storage_order", 0) != 0;
-  return make_cuda_kernel(
-      [=, indices = p.has_out(1), winners = p.has_out(2), relu = relu_of(p.attributes)](
-          cudaStream_t stream, const ofsdp_launch& l) {
-        return max_pool(w, l.inputs[0], l.outputs[0], winners ? l.outputs[2] : nullptr,
-                        indices ? static_cast<int64_t*>(l.outputs[1]) : nullptr, column_major, relu,
-                        stream);
-      });
+std::unique_ptr<CudaKernel> create_max(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([w = extent_of(p, p.in(0)), relu = has_relu(p),
+                           column_major = p.attributes.i("storage_order", 0) != 0](
+                              cudaStream_t stream, const Launch& l) {
+    return max_pool(w, l.in(0), l.out(0), l.out(2), l.out<int64_t>(1), column_major, relu, stream);
+  });
 }
 
-// One window over the whole plane; output 1 is our own, the winners. The bytes of both are the same in
-// both layouts.
-bool accepts_global(const Problem& p) { return is_supported(p.in(0)); }
-
-std::unique_ptr<CudaKernel> create_global(ofsdp_device&, const Problem& p) {
-  const Shape& x = p.in(0).shape;
-  WindowExtent w;
-  w.dtype = p.in(0).dtype;
-  w.images = x[0];
-  w.channels = x[1];
-  w.channels_last = p.in(0).layout == Layout::kChannelsLast;
-  for (int axis = 2; axis < x.rank(); ++axis) {
-    w.in[3 - x.rank() + axis] = w.kernel[3 - x.rank() + axis] = x[axis];
-  }
-  return make_cuda_kernel([w, winners = p.has_out(1)](cudaStream_t stream, const ofsdp_launch& l) {
-    return max_pool(w, l.inputs[0], l.outputs[0], winners ? l.outputs[1] : nullptr, nullptr, false,
-                    false, stream);
+// Output 1 is our own, the winners. Their bytes and those of y are the same in both layouts.
+std::unique_ptr<CudaKernel> create_global_max(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([w = global_extent(p.in(0))](cudaStream_t stream, const Launch& l) {
+    return max_pool(w, l.in(0), l.out(0), l.out(1), nullptr, false, false, stream);
   });
 }
 
 // (dy, winners) -> dx
-bool accepts_max_grad(const Problem& p) {
-  return is_supported(p.out(0)) && p.in(0).layout == p.out(0).layout &&
-         p.in(1).layout == p.out(0).layout;
+Acceptance accepts_max_grad(const Problem& p) {
+  const Layout layout = p.out(0).layout;
+  return accept({floats(p.out(0).dtype), at_most_3d(p.out(0)),
+                 same_layout(p.in(0).layout == layout && p.in(1).layout == layout)});
 }
 
-std::unique_ptr<CudaKernel> create_max_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_max_grad(DeviceState&, const Problem& p) {
+  return launches<max_pool_grad>(extent_of(p, p.out(0)));
+}
+
+// --- Average ---
+
+Acceptance accepts_average(const Problem& p) {
+  return accept(
+      {floats(p.in(0).dtype), at_most_3d(p.in(0)), same_layout(p.in(0).layout == p.out(0).layout)});
+}
+
+CudaImplementation average(const char* op, bool back) {
+  return {op, "own", accepts_average, [back](DeviceState&, const Problem& p) {
+            return make_cuda_kernel([back, w = extent_of(p, back ? p.out(0) : p.in(0)),
+                                     pad = p.attributes.i("count_include_pad", 0) != 0](
+                                        cudaStream_t stream, const Launch& l) {
+              return back ? average_pool_grad(w, pad, l.in(0), l.out(0), stream)
+                          : average_pool(w, pad, l.in(0), l.out(0), stream);
+            });
+          }};
+}
+
+// --- Powers ---
+
+Acceptance accepts_lp(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), at_most_3d(p.in(0))});
+}
+
+CudaImplementation lp(const char* op, bool global) {
+  return {op, "own", accepts_lp, [global](DeviceState&, const Problem& p) {
+            const TensorDesc& x = p.in(0);
+            return make_cuda_kernel(
+                [w = global ? global_extent(x) : extent_of(p, x), power = p.attributes.i("p", 2)](
+                    cudaStream_t stream, const Launch& l) {
+                  return lp_pool(w, power, l.in(0), l.out(0), stream);
+                });
+          }};
+}
+
+// (dy, x, y)
+std::unique_ptr<CudaKernel> create_lp_grad(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([w = extent_of(p, p.in(1)), power = p.attributes.i("p", 2)](
+                              cudaStream_t stream, const Launch& l) {
+    return lp_pool_grad(w, power, l.in(0), l.in(1), l.in(2), l.out(0), stream);
+  });
+}
+
+// --- Col2Im and MaxUnpool ---
+
+Acceptance accepts_columns(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), known(p, 2), some(p.in(0))});
+}
+
+CudaImplementation columns(const char* op, bool back) {
+  return {op, "own", accepts_columns, [back](DeviceState&, const Problem& p) {
+            const Shape& image = back ? p.in(0).shape : p.out(0).shape;
+            const ops::Window window = ops::known_window(p.attributes, image, known_ints(p, 2));
+            return make_cuda_kernel(
+                [back, w = window_extent(window, image[0], image[1], p.in(0).dtype, false),
+                 step = image.numel(1, image.rank())](cudaStream_t stream, const Launch& l) {
+                  return back ? im2col(w, step, l.in(0), l.out(0), stream)
+                              : col2im(w, step, l.in(0), l.out(0), stream);
+                });
+          }};
+}
+
+// The shape that the indices count in, as kernels/ops/pool/max_unpool.cpp.
+std::vector<int64_t> counted(const Problem& p) {
+  using Ints = std::vector<int64_t>;
+  const Ints kernel = p.attributes.ints("kernel_shape");
+  const size_t count = kernel.size();
+  const Ints strides = p.attributes.ints("strides", Ints(count, 1)),
+             pads = p.attributes.ints("pads", Ints(2 * count, 0));
+  Ints y = p.in(0).shape.axes();
+  for (size_t i = 0; i < count; ++i) {
+    y[i + 2] = (y[i + 2] - 1) * strides[i] - pads[i] - pads[count + i] + kernel[i];
+  }
+  return y;
+}
+
+ScatterExtent unpooled(const Problem& p) {
+  return {ScatterKind::kNone, p.in(0).dtype, p.out(0).numel(), 1, p.in(0).numel()};
+}
+
+Acceptance accepts_unpool(const Problem& p) {
+  return accept({plain(p), supported(can_scatter(unpooled(p)))});
+}
+
+std::unique_ptr<CudaKernel> create_unpool(DeviceState&, const Problem& p) {
+  const ScatterExtent e = unpooled(p);
+  const Walk walk = collapsed(counted(p), {dense_strides(p.out(0).shape.axes())});
+  if (walk.rank < 0) return nullptr;
+  const size_t rows = row_bytes(e.count);
   return make_cuda_kernel(
-      [w = extent_of(p, p.out(0).shape, p.out(0))](cudaStream_t stream, const ofsdp_launch& l) {
-        return max_pool_grad(w, l.inputs[0], l.inputs[1], l.outputs[0], stream);
-      });
-}
-
-bool accepts_average(const Problem& p) {
-  return is_supported(p.in(0)) && p.in(0).layout == p.out(0).layout;
-}
-
-bool counts_pad(const Problem& p) { return p.attributes.i("count_include_pad", 0) != 0; }
-
-std::unique_ptr<CudaKernel> create_average(ofsdp_device&, const Problem& p) {
-  return make_cuda_kernel([w = extent_of(p, p.in(0).shape, p.in(0)), pad = counts_pad(p)](
-                              cudaStream_t stream, const ofsdp_launch& l) {
-    return average_pool(w, pad, l.inputs[0], l.outputs[0], stream);
-  });
-}
-
-std::unique_ptr<CudaKernel> create_average_grad(ofsdp_device&, const Problem& p) {
-  return make_cuda_kernel([w = extent_of(p, p.out(0).shape, p.out(0)), pad = counts_pad(p)](
-                              cudaStream_t stream, const ofsdp_launch& l) {
-    return average_pool_grad(w, pad, l.inputs[0], l.outputs[0], stream);
-  });
+      [=, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
+        OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
+        if (e.count == 0) return cudaSuccess;
+        auto* const found = static_cast<int64_t*>(l.workspace);
+        OFSDP_CUDA_TRY(moved_rows(walk, l.in<int64_t>(1), e.count, l.fault(), found, stream));
+        return scatter(e, found, l.in(0), l.out(0), at(l.workspace, rows), stream);
+      },
+      e.count > 0 ? rows + scatter_scratch(e) : 0);
 }
 
 }  // namespace
 
 void add_pools(CudaImplementations& list) {
-  list.push_back({"MaxPool", "own", accepts_max, create_max});
-  list.push_back({"ofsdp.MaxPoolGrad", "own", accepts_max_grad, create_max_grad});
-  list.push_back({"GlobalMaxPool", "own", accepts_global, create_global});
-  list.push_back({"AveragePool", "own", accepts_average, create_average});
-  list.push_back({"ofsdp.AveragePoolGrad", "own", accepts_average, create_average_grad});
+  const auto accepts_global = [](const Problem& p) {
+    return accept({floats(p.in(0).dtype), at_most_3d(p.in(0))});
+  };
+  list.insert(list.end(), {{"MaxPool", "own", accepts_max, create_max},
+                           {"ofsdp.MaxPoolGrad", "own", accepts_max_grad, create_max_grad},
+                           {"GlobalMaxPool", "own", accepts_global, create_global_max},
+                           average("AveragePool", false),
+                           average("ofsdp.AveragePoolGrad", true),
+                           lp("LpPool", false),
+                           lp("GlobalLpPool", true),
+                           {"ofsdp.LpPoolGrad", "own", accepts_lp, create_lp_grad},
+                           columns("Col2Im", false),
+                           columns("ofsdp.Col2ImGrad", true),
+                           {"MaxUnpool", "own", accepts_unpool, create_unpool}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,3 +1,5 @@
+// A thread draws one block of Philox, four words, for four elements that lie sixteen apart: the sixteen threads of a group
+// touch 64 elements, each access of a half warp whole sectors of 32 bytes.
 #include <cmath>
 #include <cstring>
 
@@ -7,8 +9,6 @@
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 struct Draw {
   PhiloxKey key;
@@ -61,9 +61,8 @@ __device__ inline T stored(double v) {
 }
 
 template <typename X, typename Y>
-__global__ void __launch_bounds__(kThreads) random_kernel(RandomCall c) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= c.numel) return;
+OFSDP_CUDA_KERNEL random_kernel(RandomCall c) {
+  OFSDP_CUDA_ITEM(i, c.numel);
   const int64_t sample = i / c.sample_size;
   const int64_t index = c.sample_index == nullptr ? 0 : c.sample_index[sample];
   const Draw draw{key_of(*c.random, c.node_seed), static_cast<uint64_t>(index),
@@ -88,27 +87,63 @@ __global__ void __launch_bounds__(kThreads) random_kernel(RandomCall c) {
 
 template <typename F>
 cudaError_t with_stored(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return f(double{});
-    case DType::kInt32:
-      return f(int32_t{});
-    case DType::kInt64:
-      return f(int64_t{});
-    case DType::kBool:
-      return f(uint8_t{});
-    default:
-      return with_float(dtype, f);
-  }
+  return dtype == DType::kBool ? f(uint8_t{}) : with_number(dtype, f);
 }
 
 template <typename X>
 cudaError_t draw_from(const RandomCall& c, cudaStream_t stream) {
-  return with_stored(c.dtype, [&](auto y) {
-    return launch_blocks(stream, blocks_for(c.numel, kThreads), kThreads,
-                         random_kernel<X, decltype(y)>, c);
-  });
+  return with_stored(
+      c.dtype, [&](auto y) { return over(c.numel, stream, random_kernel<X, decltype(y)>, c); });
 }
+
+constexpr int kGroup = 64, kApart = 16;  // elements of a group, and between those of a thread
+
+struct View {
+  int64_t samples, elements, draws;  // draws: threads a sample
+  uint32_t threshold;
+  float scale;
+  uint64_t node_seed;
+  const RandomInput* random;
+  const int64_t* sample_index;
+  bool* mask;
+};
+
+template <typename T>
+OFSDP_CUDA_KERNEL dropout_kernel(View v, const T* x, T* y) {
+  __shared__ PhiloxKey key;
+  if (threadIdx.x == 0) key = key_of(*v.random, v.node_seed);
+  __syncthreads();
+  const int64_t draw = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t sample = draw / v.draws;
+  if (sample >= v.samples) return;
+  const int64_t block = draw - sample * v.draws;
+  const int64_t first = block / kApart * kGroup + block % kApart;
+  const int64_t index = v.sample_index == nullptr ? 0 : v.sample_index[sample];
+  uint32_t words[4];
+  philox(static_cast<uint64_t>(block), static_cast<uint64_t>(index), key, words);
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const int64_t e = first + w * kApart;
+    if (e >= v.elements) continue;
+    const int64_t at = sample * v.elements + e;
+    const bool kept = (words[w] >> 8) >= v.threshold;
+    y[at] = Stored<T>::from(kept ? to_float(x[at]) * v.scale : 0.0f);
+    if (v.mask != nullptr) v.mask[at] = kept;
+  }
+}
+
+template <typename T, int V>
+OFSDP_CUDA_KERNEL grad_kernel(const T* dy, const bool* mask, T* dx, int64_t n, float scale) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
+  if (i >= n) return;
+  float d[V];
+  load<V>(dy + i, d);
+  const Pack<bool, V> kept = *reinterpret_cast<const Pack<bool, V>*>(mask + i);
+  unrolled<V>([&](int k) { d[k] = kept.v[k] ? d[k] * scale : 0.0f; });
+  store<V>(dx + i, d);
+}
+
+float scale_of(double ratio) { return static_cast<float>(ratio >= 1 ? 0 : 1 / (1 - ratio)); }
 
 }  // namespace
 
@@ -118,13 +153,41 @@ uint64_t seeded(uint64_t node_seed, float seed) {
   return node_seed ^ mix64(bits);
 }
 
-bool has_random(DType dtype) {
-  return with_stored(dtype, [](auto) { return cudaSuccess; }) == cudaSuccess;
-}
+bool has_random(DType dtype) { return dtype == DType::kBool || is_number(dtype); }
 
 cudaError_t draw_random(const RandomCall& c, cudaStream_t stream) {
   if (c.from == DType::kFloat64) return draw_from<double>(c, stream);
   return with_float(c.from, [&](auto x) { return draw_from<decltype(x)>(c, stream); });
+}
+
+cudaError_t dropout(const DropoutCall& c, cudaStream_t stream) {
+  const int64_t draws = blocks_for(c.elements, kGroup) * kApart;
+  const View view{c.samples,
+                  c.elements,
+                  draws,
+                  static_cast<uint32_t>(std::ceil(c.ratio * 0x1p24)),
+                  scale_of(c.ratio),
+                  c.node_seed,
+                  c.random,
+                  c.sample_index,
+                  c.mask};
+  return with_float(c.dtype, [&](auto t) {
+    return over(c.samples * draws, stream, dropout_kernel<decltype(t)>, view, c.x, c.y);
+  });
+}
+
+cudaError_t dropout_grad(DType dtype, const void* dy, const bool* mask, void* dx, int64_t numel,
+                         double ratio, cudaStream_t stream) {
+  return with_float(dtype, [&](auto t) {
+    using T = decltype(t);
+    constexpr int V = kPack<T>;
+    const bool packs = aligned16(numel, 1, dy, mask, dx);
+    const float scale = scale_of(ratio);
+    const T* from = static_cast<const T*>(dy);
+    return packs
+               ? over(blocks_for(numel, V), stream, grad_kernel<T, V>, from, mask, dx, numel, scale)
+               : over(numel, stream, grad_kernel<T, 1>, from, mask, dx, numel, scale);
+  });
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,11 +1,11 @@
+// One thread per element of a state. Products with W and R are cuBLASLt's; these kernels only do
+// the arithmetic of a step between them, whose operands are still in the cache.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/recurrent/recurrent_math.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Element k of sample b.
 struct Item {
@@ -98,10 +98,9 @@ __device__ inline bool ended(const RecurrentForward& r, int64_t t, Item i) {
   return true;
 }
 
-__global__ void __launch_bounds__(kThreads) step_kernel(RecurrentForward r, int64_t t, bool rest) {
+OFSDP_CUDA_KERNEL step_kernel(RecurrentForward r, int64_t t, bool rest) {
   const RecurrentExtent& e = r.extent;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= e.batch * e.hidden) return;
+  OFSDP_CUDA_ITEM(at, e.batch * e.hidden);
   const Item i{at / e.hidden, at % e.hidden};
   if (ended(r, t, i)) {
     if (e.kind == CellKind::kGruResetFirst && !rest) r.reset[at] = 0.0f;  // a product reads it
@@ -126,15 +125,13 @@ __global__ void __launch_bounds__(kThreads) step_kernel(RecurrentForward r, int6
   put(r, t, i, h);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    bias_kernel(const float* b, int64_t width, int64_t both, float* bias) {
+OFSDP_CUDA_KERNEL bias_kernel(const float* b, int64_t width, int64_t both, float* bias) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < width) bias[i] = i < both ? b[i] + b[width + i] : b[i];
 }
 
 cudaError_t run(const RecurrentForward& r, int64_t t, bool rest, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(r.extent.batch * r.extent.hidden, kThreads), kThreads,
-                       step_kernel, r, t, rest);
+  return over(r.extent.batch * r.extent.hidden, stream, step_kernel, r, t, rest);
 }
 
 }  // namespace
@@ -149,8 +146,7 @@ cudaError_t recurrent_rest(const RecurrentForward& r, int64_t t, cudaStream_t st
 
 cudaError_t recurrent_bias(const float* b, int64_t width, int64_t both, float* bias,
                            cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(width, kThreads), kThreads, bias_kernel, b, width, both,
-                       bias);
+  return over(width, stream, bias_kernel, b, width, both, bias);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,11 +1,11 @@
+// The steps backwards, one thread per element of a state. Gradients of gates are written for all
+// steps, so that the gradients of W and R are one product each at the end.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/recurrent/recurrent_math.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 // What a step left at element k of a sample: value `which`.
 __device__ inline float saved(const RecurrentBackward& r, int64_t t, int64_t b, int64_t k,
@@ -21,10 +21,9 @@ __device__ inline float cell_before(const RecurrentBackward& r, int64_t t, int64
   return r.initial_c == nullptr ? 0.0f : r.initial_c[e.state_row(b) * e.hidden + k];
 }
 
-__global__ void __launch_bounds__(kThreads) before_kernel(RecurrentBackward r) {
+OFSDP_CUDA_KERNEL before_kernel(RecurrentBackward r) {
   const RecurrentExtent& e = r.extent;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= e.steps * e.batch * e.hidden) return;
+  OFSDP_CUDA_ITEM(i, e.steps * e.batch * e.hidden);
   const int64_t item = i / e.hidden, k = i % e.hidden, t = item / e.batch, b = item % e.batch;
   const int64_t before = e.time_before(t);
   float h = 0;
@@ -113,10 +112,9 @@ __device__ inline Place place_of(const RecurrentExtent& e, int64_t t, int64_t at
   return {t, b, at - b * e.hidden, at, e.row(t, b)};
 }
 
-__global__ void __launch_bounds__(kThreads) back_kernel(RecurrentBackward r, int64_t t) {
+OFSDP_CUDA_KERNEL back_kernel(RecurrentBackward r, int64_t t) {
   const RecurrentExtent& e = r.extent;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= e.batch * e.hidden) return;
+  OFSDP_CUDA_ITEM(at, e.batch * e.hidden);
   const Place p = place_of(e, t, at);
   if (!active(e, t, p.b)) return clear(r, p);
   const float dy = r.diff_y == nullptr ? 0.0f : r.diff_y[e.y_row(t, p.b) * e.hidden + p.k];
@@ -135,10 +133,9 @@ __global__ void __launch_bounds__(kThreads) back_kernel(RecurrentBackward r, int
 }
 
 // `product` is the gradient of r h.
-__global__ void __launch_bounds__(kThreads) rest_kernel(RecurrentBackward r, int64_t t) {
+OFSDP_CUDA_KERNEL rest_kernel(RecurrentBackward r, int64_t t) {
   const RecurrentExtent& e = r.extent;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= e.batch * e.hidden) return;
+  OFSDP_CUDA_ITEM(at, e.batch * e.hidden);
   const Place p = place_of(e, t, at);
   if (!active(e, t, p.b)) return;
   const int64_t n = e.hidden;
@@ -151,14 +148,14 @@ __global__ void __launch_bounds__(kThreads) rest_kernel(RecurrentBackward r, int
   back[n] = gates[n];
 }
 
-__global__ void __launch_bounds__(kThreads) add_kernel(RecurrentBackward r, int64_t t) {
+OFSDP_CUDA_KERNEL add_kernel(RecurrentBackward r, int64_t t) {
   const RecurrentExtent& e = r.extent;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= e.batch * e.hidden || !active(e, t, at / e.hidden)) return;
+  OFSDP_CUDA_ITEM(at, e.batch * e.hidden);
+  if (!active(e, t, at / e.hidden)) return;
   r.state[at] = r.past[at] + r.product[at];
 }
 
-__global__ void __launch_bounds__(kThreads) peep_kernel(RecurrentBackward r, float* diff_peep) {
+OFSDP_CUDA_KERNEL peep_kernel(RecurrentBackward r, float* diff_peep) {
   const RecurrentExtent& e = r.extent;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, n = e.hidden;
   if (i >= 3 * n) return;
@@ -176,16 +173,14 @@ __global__ void __launch_bounds__(kThreads) peep_kernel(RecurrentBackward r, flo
 
 cudaError_t over_states(void (*kernel)(RecurrentBackward, int64_t), const RecurrentBackward& r,
                         int64_t t, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(r.extent.batch * r.extent.hidden, kThreads), kThreads,
-                       kernel, r, t);
+  return over(r.extent.batch * r.extent.hidden, stream, kernel, r, t);
 }
 
 }  // namespace
 
 cudaError_t states_before(const RecurrentBackward& r, cudaStream_t stream) {
   const RecurrentExtent& e = r.extent;
-  return launch_blocks(stream, blocks_for(e.steps * e.batch * e.hidden, kThreads), kThreads,
-                       before_kernel, r);
+  return over(e.steps * e.batch * e.hidden, stream, before_kernel, r);
 }
 
 cudaError_t recurrent_back(const RecurrentBackward& r, int64_t t, cudaStream_t stream) {
@@ -201,8 +196,7 @@ cudaError_t recurrent_add(const RecurrentBackward& r, int64_t t, cudaStream_t st
 }
 
 cudaError_t peephole_gradient(const RecurrentBackward& r, float* diff_peep, cudaStream_t stream) {
-  return launch_blocks(stream, blocks_for(3 * r.extent.hidden, kThreads), kThreads, peep_kernel, r,
-                       diff_peep);
+  return over(3 * r.extent.hidden, stream, peep_kernel, r, diff_peep);
 }
 
 }  // namespace ofsdp::kernels::cuda

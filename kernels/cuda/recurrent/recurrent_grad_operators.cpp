@@ -17,7 +17,7 @@ using Addresses = FloatOperands::Addresses;
 
 class Backward final : public CudaKernel {
  public:
-  Backward(ofsdp_device& device, const RecurrentShape& s, const Problem& p)
+  Backward(DeviceState& device, const RecurrentShape& s, const Problem& p)
       : s_(s),
         operands_(p, places_),
         rows_(s.steps * s.batch),
@@ -32,7 +32,7 @@ class Backward final : public CudaKernel {
   bool made() const { return made_; }
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
     Addresses a;
     OFSDP_CUDA_TRY(operands_.read(l, a, stream));
     const float* x = a.in[ops::kX];
@@ -53,7 +53,7 @@ class Backward final : public CudaKernel {
   }
 
  private:
-  static float* place(const ofsdp_launch& l, size_t offset) {
+  static float* place(const Launch& l, size_t offset) {
     return reinterpret_cast<float*>(at(l.workspace, offset));
   }
   // [a, b, in] to [b, a, in].
@@ -62,7 +62,7 @@ class Backward final : public CudaKernel {
                         dense_strides({b, a, s_.in}), from, to, stream);
   }
 
-  void make_products(ofsdp_device& device) {
+  void make_products(DeviceState& device) {
     const int64_t h = s_.hidden;
     back_.make(device, s_.batch, recurrent_width_, h, false, false, false, 0, made_);
     to_x_.make(device, rows_, width_, s_.in, false, false, false, 0, made_);
@@ -96,10 +96,10 @@ class Backward final : public CudaKernel {
     scratch_ = places_.take(most);
   }
 
-  RecurrentBackward call_of(const ofsdp_launch& l, const Addresses& a, int64_t d) const {
+  RecurrentBackward call_of(const Launch& l, const Addresses& a, int64_t d) const {
     RecurrentBackward r;
     r.extent = recurrent_extent(s_, d);
-    if (lens_given_) r.extent.lens = static_cast<const int32_t*>(l.inputs[ops::kLens]);
+    if (lens_given_) r.extent.lens = l.in<int32_t>(ops::kLens);
     r.y = a.in[ops::kY];
     r.saved = a.in[ops::kSaved];
     r.initial_h = a.in[ops::kInitialH];
@@ -118,7 +118,7 @@ class Backward final : public CudaKernel {
     return r;
   }
 
-  cudaError_t run_direction(cudaStream_t stream, const ofsdp_launch& l, const Addresses& a,
+  cudaError_t run_direction(cudaStream_t stream, const Launch& l, const Addresses& a,
                             int64_t d) const {
     const RecurrentBackward r = call_of(l, a, d);
     const float* const weights = a.in[ops::kR] + d * width_ * s_.hidden;
@@ -135,8 +135,8 @@ class Backward final : public CudaKernel {
     return dp == nullptr ? cudaSuccess : peephole_gradient(r, dp + d * 3 * s_.hidden, stream);
   }
 
-  cudaError_t back_step(cudaStream_t stream, const ofsdp_launch& l, const RecurrentBackward& r,
-                        int64_t t, const float* weights) const {
+  cudaError_t back_step(cudaStream_t stream, const Launch& l, const RecurrentBackward& r, int64_t t,
+                        const float* weights) const {
     const int64_t h = s_.hidden, first = t * s_.batch;
     float* const product = place(l, product_);
     void* const scratch = at(l.workspace, scratch_);
@@ -151,7 +151,7 @@ class Backward final : public CudaKernel {
     return recurrent_add(r, t, stream);
   }
 
-  cudaError_t weights(cudaStream_t stream, const ofsdp_launch& l, const Addresses& a, int64_t d,
+  cudaError_t weights(cudaStream_t stream, const Launch& l, const Addresses& a, int64_t d,
                       const float* x, float* dx) const {
     const int64_t h = s_.hidden;
     void* const scratch = at(l.workspace, scratch_);
@@ -179,7 +179,7 @@ class Backward final : public CudaKernel {
     return sum(stream, l, s_.linear_before_reset ? recurrent : gates, mine + width_);
   }
 
-  cudaError_t sum(cudaStream_t stream, const ofsdp_launch& l, const float* rows, float* to) const {
+  cudaError_t sum(cudaStream_t stream, const Launch& l, const float* rows, float* to) const {
     ReduceCall call;
     call.x = rows;
     call.y = to;
@@ -203,9 +203,9 @@ class Backward final : public CudaKernel {
 }  // namespace
 
 void add_recurrent_gradients(CudaImplementations& list) {
-  list.push_back(recurrent_products<Backward>("ofsdp.RNNGrad", RecurrentKind::kRnn));
-  list.push_back(recurrent_products<Backward>("ofsdp.GRUGrad", RecurrentKind::kGru));
-  list.push_back(recurrent_products<Backward>("ofsdp.LSTMGrad", RecurrentKind::kLstm));
+  list.insert(list.end(), {recurrent_products<Backward>("ofsdp.RNNGrad", RecurrentKind::kRnn),
+                           recurrent_products<Backward>("ofsdp.GRUGrad", RecurrentKind::kGru),
+                           recurrent_products<Backward>("ofsdp.LSTMGrad", RecurrentKind::kLstm)});
 }
 
 }  // namespace ofsdp::kernels::cuda

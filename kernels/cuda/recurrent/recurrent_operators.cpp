@@ -14,7 +14,7 @@ using ops::RecurrentShape;
 
 class Forward final : public CudaKernel {
  public:
-  Forward(ofsdp_device& device, const RecurrentShape& s, const Problem& p)
+  Forward(DeviceState& device, const RecurrentShape& s, const Problem& p)
       : s_(s),
         operands_(p, places_),
         width_(s.gates() * s.hidden),
@@ -41,7 +41,7 @@ class Forward final : public CudaKernel {
   bool made() const { return made_; }
   size_t workspace_bytes() const override { return places_.bytes(); }
 
-  cudaError_t run(cudaStream_t stream, const ofsdp_launch& l) override {
+  cudaError_t run(cudaStream_t stream, const Launch& l) override {
     FloatOperands::Addresses a;
     OFSDP_CUDA_TRY(operands_.read(l, a, stream));
     for (int64_t d = 0; d < s_.directions; ++d) OFSDP_CUDA_TRY(run_direction(stream, l, a, d));
@@ -49,17 +49,16 @@ class Forward final : public CudaKernel {
   }
 
  private:
-  static float* place(const ofsdp_launch& l, size_t offset) {
+  static float* place(const Launch& l, size_t offset) {
     return reinterpret_cast<float*>(at(l.workspace, offset));
   }
 
-  RecurrentForward call_of(const ofsdp_launch& l, const FloatOperands::Addresses& a,
-                           int64_t d) const {
+  RecurrentForward call_of(const Launch& l, const FloatOperands::Addresses& a, int64_t d) const {
     const int64_t h = s_.hidden;
     RecurrentForward r;
     r.extent = recurrent_extent(s_, d);
     r.extent.by_sample = s_.batch_first;
-    if (lens_given_) r.extent.lens = static_cast<const int32_t*>(l.inputs[ops::kLens]);
+    if (lens_given_) r.extent.lens = l.in<int32_t>(ops::kLens);
     r.gates = place(l, gates_);
     r.recurrent = place(l, recurrent_);
     r.state = place(l, state_);
@@ -74,8 +73,8 @@ class Forward final : public CudaKernel {
     return r;
   }
 
-  cudaError_t run_direction(cudaStream_t stream, const ofsdp_launch& l,
-                            const FloatOperands::Addresses& a, int64_t d) const {
+  cudaError_t run_direction(cudaStream_t stream, const Launch& l, const FloatOperands::Addresses& a,
+                            int64_t d) const {
     const int64_t h = s_.hidden;
     const RecurrentForward r = call_of(l, a, d);
     const float* const weights = a.in[ops::kR] + d * width_ * h;
@@ -115,10 +114,10 @@ class Forward final : public CudaKernel {
 
 }  // namespace
 
-void add_recurrent_forward(CudaImplementations& list) {
-  list.push_back(recurrent_products<Forward>("RNN", RecurrentKind::kRnn));
-  list.push_back(recurrent_products<Forward>("GRU", RecurrentKind::kGru));
-  list.push_back(recurrent_products<Forward>("LSTM", RecurrentKind::kLstm));
+void add_recurrent(CudaImplementations& list) {
+  list.insert(list.end(), {recurrent_products<Forward>("RNN", RecurrentKind::kRnn),
+                           recurrent_products<Forward>("GRU", RecurrentKind::kGru),
+                           recurrent_products<Forward>("LSTM", RecurrentKind::kLstm)});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -63,7 +63,7 @@ FloatOperands::FloatOperands(const Problem& p, Places& places) {
   for (const TensorDesc& desc : p.outputs) outputs_.push_back(operand(desc, places));
 }
 
-cudaError_t FloatOperands::read(const ofsdp_launch& l, Addresses& made, cudaStream_t stream) const {
+cudaError_t FloatOperands::read(const Launch& l, Addresses& made, cudaStream_t stream) const {
   const auto place = [&](const Operand& o, void* given) {
     return o.copied ? reinterpret_cast<float*>(at(l.workspace, o.place))
                     : static_cast<float*>(given);
@@ -71,22 +71,22 @@ cudaError_t FloatOperands::read(const ofsdp_launch& l, Addresses& made, cudaStre
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Operand& o = inputs_[i];
     if (!o.present) continue;
-    made.in[i] = place(o, l.inputs[i]);
+    made.in[i] = place(o, l.in(i));
     if (!o.copied) continue;
-    OFSDP_CUDA_TRY(cast(o.dtype, l.inputs[i], DType::kFloat32, made.in[i], o.numel, stream));
+    OFSDP_CUDA_TRY(cast(o.dtype, l.in(i), DType::kFloat32, made.in[i], o.numel, stream));
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    if (outputs_[i].present) made.out[i] = place(outputs_[i], l.outputs[i]);
+    if (outputs_[i].present) made.out[i] = place(outputs_[i], l.out(i));
   }
   return cudaSuccess;
 }
 
-cudaError_t FloatOperands::write(const ofsdp_launch& l, cudaStream_t stream) const {
+cudaError_t FloatOperands::write(const Launch& l, cudaStream_t stream) const {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const Operand& o = outputs_[i];
     if (!o.present || !o.copied) continue;
     OFSDP_CUDA_TRY(
-        cast(DType::kFloat32, at(l.workspace, o.place), o.dtype, l.outputs[i], o.numel, stream));
+        cast(DType::kFloat32, at(l.workspace, o.place), o.dtype, l.out(i), o.numel, stream));
   }
   return cudaSuccess;
 }
@@ -106,7 +106,7 @@ cudaError_t put_states(const RecurrentExtent& e, const float* rows, float* to,
                       to + e.state_row(0) * e.hidden, stream);
 }
 
-void FloatProduct::make(ofsdp_device& device, int64_t rows, int64_t inner, int64_t columns,
+void FloatProduct::make(DeviceState& device, int64_t rows, int64_t inner, int64_t columns,
                         bool transpose_a, bool transpose_b, bool bias, float beta, bool& made) {
   ProductShape s;
   s.rows = rows;
@@ -123,14 +123,8 @@ void FloatProduct::make(ofsdp_device& device, int64_t rows, int64_t inner, int64
   made = made && product_ != nullptr;
 }
 
-bool accepts_recurrent(const Problem& p) {
-  return p.all_plain() && is_float(p.in(0).dtype) && p.in(0).numel() > 0 && p.in(1).numel() > 0 &&
-         p.in(2).numel() > 0;
-}
-
-void add_recurrent(CudaImplementations& list) {
-  add_recurrent_forward(list);
-  add_recurrent_gradients(list);
+Acceptance accepts_recurrent(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), some(p.in(0)), some(p.in(1)), some(p.in(2))});
 }
 
 }  // namespace ofsdp::kernels::cuda

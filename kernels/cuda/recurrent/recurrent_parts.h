@@ -6,7 +6,9 @@
 
 #include <array>
 
-#include "kernels/cuda/conv/conv_parts.h"
+#include "kernels/cuda/device/context.h"
+#include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/ops/recurrent/recurrent_kernel.h"
 
@@ -24,8 +26,8 @@ class FloatOperands {
     std::array<float*, 16> in{}, out{};  // null: absent, or not a float
   };
   // Inputs read; outputs where they are to be written.
-  cudaError_t read(const ofsdp_launch& l, Addresses& made, cudaStream_t stream) const;
-  cudaError_t write(const ofsdp_launch& l, cudaStream_t stream) const;
+  cudaError_t read(const Launch& l, Addresses& made, cudaStream_t stream) const;
+  cudaError_t write(const Launch& l, cudaStream_t stream) const;
 
  private:
   struct Operand {
@@ -46,7 +48,7 @@ cudaError_t put_states(const RecurrentExtent& e, const float* rows, float* to, c
 // A product of float32 matrices, made while planning; `made` stays true while all were.
 class FloatProduct {
  public:
-  void make(ofsdp_device& device, int64_t rows, int64_t inner, int64_t columns, bool transpose_a,
+  void make(DeviceState& device, int64_t rows, int64_t inner, int64_t columns, bool transpose_a,
             bool transpose_b, bool bias, float beta, bool& made);
   size_t workspace_bytes() const { return product_ == nullptr ? 0 : product_->workspace_bytes(); }
   cudaError_t run(cudaStream_t stream, const float* a, const float* b, const float* bias, float* d,
@@ -58,19 +60,16 @@ class FloatProduct {
   std::unique_ptr<MatrixProduct> product_;
 };
 
-bool accepts_recurrent(const Problem& p);
+Acceptance accepts_recurrent(const Problem& p);
 
 // An operator whose kernel is a K of device, shape and problem, if `made()` says that it is.
 template <typename K>
 CudaImplementation recurrent_products(const char* op, ops::RecurrentKind kind) {
   return {op, "products", accepts_recurrent,
-          [kind](ofsdp_device& device, const Problem& p) -> std::unique_ptr<CudaKernel> {
+          [kind](DeviceState& device, const Problem& p) -> std::unique_ptr<CudaKernel> {
             auto made = std::make_unique<K>(device, recurrent_shape(kind, p), p);
             return made->made() ? std::move(made) : nullptr;
           }};
 }
-
-void add_recurrent_forward(std::vector<CudaImplementation>& list);
-void add_recurrent_gradients(std::vector<CudaImplementation>& list);
 
 }  // namespace ofsdp::kernels::cuda

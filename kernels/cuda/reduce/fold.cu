@@ -1,3 +1,6 @@
+// One kernel for all rare folds, chosen by a switch that all threads take alike: sums are in
+// double, so compute hides behind memory only for short folds. Plain reductions of floats have
+// reduce.cu.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -9,7 +12,6 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kOfAWarp = 2048;  // folded elements; more of them have a block
 
 // What is folded in: whole numbers wrap.
@@ -64,12 +66,9 @@ struct Joined {
   template <typename V>
   __device__ V operator()(V a, V b) const {
     switch (kind) {
-      case FoldKind::kProduct:
-        return times(a, b);
-      case FoldKind::kMax:
-        return a > b || a != a ? a : b;
-      case FoldKind::kMin:
-        return a < b || a != a ? a : b;
+      OFSDP_CASE(FoldKind::kProduct, times(a, b));
+      OFSDP_CASE(FoldKind::kMax, a > b || a != a ? a : b);
+      OFSDP_CASE(FoldKind::kMin, a < b || a != a ? a : b);
       default:
         return plus(a, b);
     }
@@ -77,12 +76,9 @@ struct Joined {
   template <typename V>
   __device__ V start() const {
     switch (kind) {
-      case FoldKind::kProduct:
-        return V(1);
-      case FoldKind::kMax:
-        return Ends<V>::kLeast;
-      case FoldKind::kMin:
-        return Ends<V>::kMost;
+      OFSDP_CASE(FoldKind::kProduct, V(1));
+      OFSDP_CASE(FoldKind::kMax, Ends<V>::kLeast);
+      OFSDP_CASE(FoldKind::kMin, Ends<V>::kMost);
       default:
         return V(0);
     }
@@ -129,8 +125,7 @@ __device__ inline Group<T, G> group_of(const FoldExtent& e, const T* x, int64_t 
 }
 
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    fold_kernel(FoldKind kind, FoldExtent e, const T* x, T* y) {
+OFSDP_CUDA_KERNEL fold_kernel(FoldKind kind, FoldExtent e, const T* x, T* y) {
   using V = Folded<T>;
   __shared__ V spare[kThreads / kWarp];
   const int64_t result = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
@@ -155,8 +150,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    normalize_kernel(Normalization kind, FoldExtent e, const T* x, T* y) {
+OFSDP_CUDA_KERNEL normalize_kernel(Normalization kind, FoldExtent e, const T* x, T* y) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t result = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const Group<T, G> group = group_of<T, G>(e, x, result, spare);
@@ -182,8 +176,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The product of all that is not 0, over the element itself; only 0 has a slope beside another 0, and only alone.
 template <typename T, int G>
-__global__ void __launch_bounds__(kThreads)
-    product_kernel(FoldExtent e, const T* dy, const T* x, T* dx) {
+OFSDP_CUDA_KERNEL product_kernel(FoldExtent e, const T* dy, const T* x, T* dx) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t result = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const Group<T, G> group = group_of<T, G>(e, x, result, spare);
@@ -216,6 +209,38 @@ cudaError_t by_group(const FoldExtent& e, cudaStream_t stream, void (*warp)(P...
   const bool many = e.reduced.numel > kOfAWarp;
   return launch_blocks(stream, many ? e.kept.numel : blocks_for(e.kept.numel, kThreads / kWarp),
                        kThreads, many ? block : warp, arguments...);
+}
+
+// What sums are kept in: whole numbers wrap.
+template <typename T>
+struct Running {
+  using Type = Compute<T>;
+  __device__ static Type read(T v) { return to_float(v); }
+  __device__ static T write(Type v) { return Stored<T>::from(v); }
+};
+template <typename T>
+struct WrappingRunning {
+  using Type = std::make_unsigned_t<T>;
+  __device__ static Type read(T v) { return static_cast<Type>(v); }
+  __device__ static T write(Type v) { return static_cast<T>(v); }
+};
+template <>
+struct Running<int32_t> : WrappingRunning<int32_t> {};
+template <>
+struct Running<int64_t> : WrappingRunning<int64_t> {};
+
+template <typename T>
+OFSDP_CUDA_KERNEL sum_kernel(ScanExtent e, const T* x, T* y) {
+  OFSDP_CUDA_ITEM(line, e.outer * e.inner);
+  const int64_t first = line / e.inner * e.n * e.inner + line % e.inner;
+  typename Running<T>::Type sum = e.product ? 1 : 0;
+  for (int64_t k = 0; k < e.n; ++k) {
+    const int64_t at = first + (e.reverse ? e.n - 1 - k : k) * e.inner;
+    const typename Running<T>::Type read = Running<T>::read(x[at]);
+    const auto next = e.product ? sum * read : sum + read;
+    y[at] = Running<T>::write(e.exclusive ? sum : next);
+    sum = next;
+  }
 }
 
 }  // namespace
@@ -265,6 +290,21 @@ cudaError_t product_gradient(const FoldExtent& e, const void* dy, const void* x,
     return by_group(e, stream, product_kernel<T, kWarp>, product_kernel<T, kThreads>, e,
                     static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<T*>(dx));
   });
+}
+
+bool has_running_sum(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
+         dtype == DType::kInt32 || dtype == DType::kInt64;
+}
+
+cudaError_t running_sum(const ScanExtent& e, const void* x, void* y, cudaStream_t stream) {
+  const auto run = [&](auto t) {
+    using T = decltype(t);
+    return over(e.outer * e.inner, stream, sum_kernel<T>, e, x, y);
+  };
+  if (e.dtype == DType::kInt32) return run(int32_t{});
+  if (e.dtype == DType::kInt64) return run(int64_t{});
+  return with_float(e.dtype, run);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -6,6 +6,7 @@
 // where the folded part is small. Neighbouring results lie apart in x where the last axis is not folded: slow there.
 #pragma once
 
+#include "kernels/cuda/device/types.h"
 #include "kernels/cuda/pointwise/walk.h"
 
 namespace ofsdp::kernels::cuda {
@@ -43,5 +44,18 @@ cudaError_t normalize(Normalization kind, const FoldExtent& e, const void* x, vo
 // dx = dy times the product of all other elements; dy [kept].
 cudaError_t product_gradient(const FoldExtent& e, const void* dy, const void* x, void* dx,
                              cudaStream_t stream);
+
+// Running sums (CumSum) or products (CumProd) along an axis, of float32, float16, bfloat16 (in float32), int32 and int64 (which wrap).
+//
+// x, y: [outer, n, inner]; exclusive: an element is not in its own sum; reverse: from the end. A thread a line, so that
+// the order of additions is plain: for masks and positions, not for long lines. y may be x. Memory: x and y once.
+struct ScanExtent {
+  DType dtype = DType::kFloat32;
+  int64_t outer = 1, n = 0, inner = 1;
+  bool exclusive = false, reverse = false;
+  bool product = false;
+};
+bool has_running_sum(DType dtype);
+cudaError_t running_sum(const ScanExtent& e, const void* x, void* y, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,3 +1,6 @@
+// Rows (inner == 1) belong to warps or blocks, columns to threads that walk down side by side, so
+// loads are whole sectors either way. Long passes are cut into chunks to fill the card; the cut
+// follows from the shape alone.
 #include "kernels/cuda/norm/rows.cuh"
 #include "kernels/cuda/reduce/reduce.h"
 
@@ -49,8 +52,7 @@ struct Join {
 
 // G threads a chunk of a row.
 template <typename In, typename Out, bool sum, int G>
-__global__ void __launch_bounds__(kThreads)
-    row_kernel(ReducePass p, Join<sum> join, float scale, const In* x, Out* y) {
+OFSDP_CUDA_KERNEL row_kernel(ReducePass p, Join<sum> join, float scale, const In* x, Out* y) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t item = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -63,8 +65,7 @@ __global__ void __launch_bounds__(kThreads)
     constexpr int N = decltype(count)::value;
     float v[N];
     load<N>(from + i, v);
-#pragma unroll
-    for (int k = 0; k < N; ++k) all = join(all, join.value(v[k]));
+    unrolled<N>([&](int k) { all = join(all, join.value(v[k])); });
   });
   all = group_fold<G>(all, join, spare);
   if (there && lane == 0) y[item] = Stored<Out>::from(all * scale);
@@ -80,27 +81,22 @@ __global__ void __launch_bounds__(kWarp* kRows)
   const int64_t outer = item / p.chunks, chunk = item % p.chunks;
   const int64_t end = p.n * (chunk + 1) / p.chunks;
   float all[V];
-#pragma unroll
-  for (int k = 0; k < V; ++k) all[k] = first_of(join.kind);
+  unrolled<V>([&](int k) { all[k] = first_of(join.kind); });
   if (column < p.inner) {
 #pragma unroll 4
     for (int64_t row = p.n * chunk / p.chunks + threadIdx.y; row < end; row += kRows) {
       float v[V];
       load<V>(x + (outer * p.n + row) * p.inner + column, v);
-#pragma unroll
-      for (int k = 0; k < V; ++k) all[k] = join(all[k], join.value(v[k]));
+      unrolled<V>([&](int k) { all[k] = join(all[k], join.value(v[k])); });
     }
   }
-#pragma unroll
-  for (int k = 0; k < V; ++k) others[threadIdx.y][threadIdx.x * V + k] = all[k];
+  unrolled<V>([&](int k) { others[threadIdx.y][threadIdx.x * V + k] = all[k]; });
   __syncthreads();
   if (threadIdx.y != 0 || column >= p.inner) return;
   for (int r = 1; r < kRows; ++r) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) all[k] = join(all[k], others[r][threadIdx.x * V + k]);
+    unrolled<V>([&](int k) { all[k] = join(all[k], others[r][threadIdx.x * V + k]); });
   }
-#pragma unroll
-  for (int k = 0; k < V; ++k) all[k] *= scale;
+  unrolled<V>([&](int k) { all[k] *= scale; });
   store<V>(y + item * p.inner + column, all);
 }
 

@@ -1,43 +1,62 @@
-// Sums, means and extremes over axes, and running sums: kernels/cuda/reduce/reduce.h, scan.h.
+// Reductions of floats (reduce.h) and of other types (fold.h), running sums (scan.h), and what is built on them:
+// norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of ReduceProd.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/pointwise/pointwise.h"
+#include "kernels/cuda/reduce/fold.h"
 #include "kernels/cuda/reduce/reduce.h"
-#include "kernels/cuda/reduce/scan.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-bool accepts(const Problem& p) {
-  return p.all_plain() && is_float(p.in(0).dtype) && (!p.has_in(1) || p.constant(1) != nullptr);
+std::vector<bool> named(const Shape& shape, const std::vector<int64_t>& axes) {
+  std::vector<bool> list(static_cast<size_t>(shape.rank()), false);
+  for (const int64_t axis : axes) {
+    list[static_cast<size_t>(axis < 0 ? axis + shape.rank() : axis)] = true;
+  }
+  return list;
 }
 
-bool accepts_float32(const Problem& p) { return accepts(p) && p.in(0).dtype == DType::kFloat32; }
+std::vector<bool> reduced_axes(const Problem& p) {
+  const std::vector<int64_t> axes = known_ints(p, 1);
+  const bool all = axes.empty() && p.attributes.i("noop_with_empty_axes", 0) == 0;
+  return all ? std::vector<bool>(static_cast<size_t>(p.in(0).shape.rank()), true)
+             : named(p.in(0).shape, axes);
+}
+
+// --- Floats ---
+
+Acceptance accepts_floats(const Problem& p) {
+  return accept({plain(p), floats(p.in(0).dtype), known(p, 1)});
+}
 
 std::unique_ptr<CudaKernel> make_reduction(const Problem& p, const std::vector<bool>& reduced,
                                            ReduceKind kind, bool mean) {
   const std::vector<int64_t>& shape = p.in(0).shape.axes();
   const auto passes = std::make_shared<const std::vector<ReducePass>>(plan_reduce(shape, reduced));
-  ReduceCall call;
-  call.kind = kind;
-  call.dtype = call.out_dtype = p.in(0).dtype;
+  ReduceCall call{.kind = kind, .dtype = p.in(0).dtype, .out_dtype = p.in(0).dtype};
   if (mean) {
     const auto count = static_cast<double>(p.in(0).numel()) / static_cast<double>(p.out(0).numel());
     call.scale = static_cast<float>(1.0 / count);
   }
   return make_cuda_kernel(
-      [passes, call](cudaStream_t stream, const ofsdp_launch& l) {
-        ReduceCall c = call;
-        c.x = l.inputs[0];
-        c.y = l.outputs[0];
-        c.scratch = l.workspace;
-        return reduce(*passes, c, stream);
+      [passes, call](cudaStream_t stream, const Launch& l) mutable {
+        call.x = l.in(0);
+        call.y = l.out(0);
+        call.scratch = l.workspace;
+        return reduce(*passes, call, stream);
       },
       reduce_scratch(*passes));
 }
 
+CudaImplementation reduction(const char* op, ReduceKind kind, bool mean = false) {
+  return {op, "own", accepts_floats, [=](DeviceState&, const Problem& p) {
+            return make_reduction(p, reduced_axes(p), kind, mean);
+          }};
+}
+
 // The axes along which the output was broadcast to the input.
-std::unique_ptr<CudaKernel> create_sum_to(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_sum_to(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&from = p.in(0).shape.axes(), &to = p.out(0).shape.axes();
   std::vector<bool> reduced(from.size(), true);
   const size_t missing = from.size() - to.size();
@@ -45,62 +64,29 @@ std::unique_ptr<CudaKernel> create_sum_to(ofsdp_device&, const Problem& p) {
   return make_reduction(p, reduced, ReduceKind::kSum, false);
 }
 
-std::vector<bool> reduced_axes(const Problem& p) {
-  const std::vector<int64_t> axes = known_ints(p, 1);
-  const bool all = axes.empty() && p.attributes.i("noop_with_empty_axes", 0) == 0;
-  std::vector<bool> reduced(static_cast<size_t>(p.in(0).shape.rank()), all);
-  for (const int64_t axis : axes) {
-    reduced[static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis)] = true;
-  }
-  return reduced;
-}
-
-CudaImplementation reduction(const char* op, ReduceKind kind, bool mean = false) {
-  return {op, "own", accepts, [=](ofsdp_device&, const Problem& p) {
-            return make_reduction(p, reduced_axes(p), kind, mean);
+// A reduction and then a function of its results, in place; 16-bit results would be rounded twice.
+CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
+  return {op, "own",
+          [](const Problem& p) {
+            const Acceptance accepted = accepts_floats(p);
+            return accepted ? accept_if(p.in(0).dtype == DType::kFloat32,
+                                        "results of 16 bits would be rounded twice")
+                            : accepted;
+          },
+          [=](DeviceState&, const Problem& p) {
+            std::shared_ptr<CudaKernel> inner = make_reduction(p, reduced_axes(p), kind, false);
+            return make_cuda_kernel(
+                [inner, function, n = p.out(0).numel()](cudaStream_t stream, const Launch& l) {
+                  OFSDP_CUDA_TRY(inner->run(stream, l));
+                  return pointwise(function, DType::kFloat32, l.out(0), nullptr, l.out(0), n, {},
+                                   stream);
+                },
+                inner->workspace_bytes());
           }};
 }
 
-// A reduction and then a function of its results, in place; 16-bit results would be rounded twice.
-CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
-  return {
-      op, "own", accepts_float32, [=](ofsdp_device&, const Problem& p) {
-        std::shared_ptr<CudaKernel> inner = make_reduction(p, reduced_axes(p), kind, false);
-        return make_cuda_kernel(
-            [inner, function, n = p.out(0).numel()](cudaStream_t stream, const ofsdp_launch& l) {
-              OFSDP_CUDA_TRY(inner->run(stream, l));
-              return pointwise(function, DType::kFloat32, l.outputs[0], nullptr, l.outputs[0], n,
-                               {}, stream);
-            },
-            inner->workspace_bytes());
-      }};
-}
-
-bool accepts_scan(const Problem& p) {
-  return p.all_plain() && has_running_sum(p.in(0).dtype) && p.constant(1) != nullptr;
-}
-
-std::unique_ptr<CudaKernel> create_scan(const Problem& p, bool product) {
-  const Shape& x = p.in(0).shape;
-  const int64_t given = known_ints(p, 1)[0];
-  const int axis = static_cast<int>(given < 0 ? given + x.rank() : given);
-  ScanExtent e;
-  e.dtype = p.in(0).dtype;
-  e.outer = x.numel(0, axis);
-  e.n = x[axis];
-  e.inner = x.numel(axis + 1, x.rank());
-  e.exclusive = p.attributes.i("exclusive", 0) != 0;
-  e.reverse = p.attributes.i("reverse", 0) != 0;
-  e.product = product;
-  return make_cuda_kernel([e](cudaStream_t stream, const ofsdp_launch& l) {
-    return running_sum(e, l.inputs[0], l.outputs[0], stream);
-  });
-}
-
 // The bytes of y are the same in both layouts; those of x are [N, C, n] or [N, n, C].
-bool accepts_global(const Problem& p) { return is_float(p.in(0).dtype); }
-
-std::unique_ptr<CudaKernel> create_global_average(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_global_average(DeviceState&, const Problem& p) {
   const Shape& x = p.in(0).shape;
   const int64_t size = x.numel(2, x.rank());
   const bool last = p.in(0).layout == Layout::kChannelsLast;
@@ -109,24 +95,104 @@ std::unique_ptr<CudaKernel> create_global_average(ofsdp_device&, const Problem& 
   return make_reduction(flat, {false, last, !last}, ReduceKind::kSum, true);
 }
 
+// --- Other types, and functions of many axes ---
+
+FoldExtent fold_of(const Problem& p) {
+  return fold_extent(p.in(0).dtype, p.in(0).shape.axes(), reduced_axes(p));
+}
+
+CudaImplementation folded(const char* op, FoldKind kind) {
+  return {op, "own",
+          [kind](const Problem& p) {
+            const Acceptance accepted =
+                accept({plain(p), supported(has_fold(kind, p.in(0).dtype)), known(p, 1)});
+            return accepted ? accept({up_to(fold_of(p).kept.rank >= 0)}) : accepted;
+          },
+          [kind](DeviceState&, const Problem& p) {
+            return make_cuda_kernel([kind, e = fold_of(p)](cudaStream_t stream, const Launch& l) {
+              return fold(kind, e, l.in(0), l.out(0), stream);
+            });
+          }};
+}
+
+std::unique_ptr<CudaKernel> make_normalization(const Problem& p, Normalization kind,
+                                               const std::vector<int64_t>& axes) {
+  const FoldExtent e = fold_extent(p.in(0).dtype, p.in(0).shape.axes(), named(p.in(0).shape, axes));
+  if (e.kept.rank < 0) return nullptr;
+  return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
+    return normalize(kind, e, l.in(0), l.out(0), stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_norm(DeviceState&, const Problem& p) {
+  const bool absolute = p.attributes.i("p", 2) == 1;
+  return make_normalization(p, absolute ? Normalization::kAbsolute : Normalization::kSquares,
+                            {p.attributes.i("axis", -1)});
+}
+
+std::unique_ptr<CudaKernel> create_mean_variance(DeviceState&, const Problem& p) {
+  return make_normalization(p, Normalization::kMeanVariance, p.attributes.ints("axes", {0, 2, 3}));
+}
+
+// (dy, x): axes of 1 in dy are those that were reduced.
+std::unique_ptr<CudaKernel> create_product_grad(DeviceState&, const Problem& p) {
+  std::vector<bool> reduced;
+  for (const int64_t size : p.in(0).shape.axes()) reduced.push_back(size == 1);
+  const FoldExtent e = fold_extent(p.in(1).dtype, p.in(1).shape.axes(), reduced);
+  return e.kept.rank < 0 ? nullptr : launches<product_gradient>(e);
+}
+
+// --- Running sums ---
+
+Acceptance accepts_scan(const Problem& p) {
+  return accept({plain(p), supported(has_running_sum(p.in(0).dtype)), known(p, 1)});
+}
+
+CudaImplementation scan(const char* op, bool product) {
+  return {
+      op, "own", accepts_scan, [product](DeviceState&, const Problem& p) {
+        const Lines lines = lines_along(p.in(0).shape, known_ints(p, 1)[0]);
+        return launches<running_sum>(ScanExtent{.dtype = p.in(0).dtype,
+                                                .outer = lines.outer,
+                                                .n = lines.n,
+                                                .inner = lines.inner,
+                                                .exclusive = p.attributes.i("exclusive", 0) != 0,
+                                                .reverse = p.attributes.i("reverse", 0) != 0,
+                                                .product = product});
+      }};
+}
+
 }  // namespace
 
 void add_reductions(CudaImplementations& list) {
-  list.push_back({"ofsdp.SumTo", "own", accepts, create_sum_to});
-  list.push_back(reduction("ReduceSum", ReduceKind::kSum));
-  list.push_back(reduction("ReduceMean", ReduceKind::kSum, true));
-  list.push_back(reduction("ReduceL1", ReduceKind::kSumAbs));
-  list.push_back(reduction("ReduceSumSquare", ReduceKind::kSumSquares));
-  list.push_back(reduction("ReduceProd", ReduceKind::kProduct));
-  list.push_back(reduction("ReduceMax", ReduceKind::kMax));
-  list.push_back(reduction("ReduceMin", ReduceKind::kMin));
-  for (const bool product : {false, true}) {
-    list.push_back({product ? "CumProd" : "CumSum", "own", accepts_scan,
-                    [=](ofsdp_device&, const Problem& p) { return create_scan(p, product); }});
-  }
-  list.push_back(function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt));
-  list.push_back(function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog));
-  list.push_back({"GlobalAveragePool", "own", accepts_global, create_global_average});
+  const auto any_layout = [](const Problem& p) { return accept({floats(p.in(0).dtype)}); };
+  list.insert(list.end(),
+              {{"ofsdp.SumTo", "own", accepts_floats, create_sum_to},
+               reduction("ReduceSum", ReduceKind::kSum),
+               reduction("ReduceMean", ReduceKind::kSum, true),
+               reduction("ReduceL1", ReduceKind::kSumAbs),
+               reduction("ReduceSumSquare", ReduceKind::kSumSquares),
+               reduction("ReduceProd", ReduceKind::kProduct),
+               reduction("ReduceMax", ReduceKind::kMax),
+               reduction("ReduceMin", ReduceKind::kMin),
+               scan("CumSum", false),
+               scan("CumProd", true),
+               function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt),
+               function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog),
+               {"GlobalAveragePool", "own", any_layout, create_global_average},
+               folded("ReduceSum", FoldKind::kSum),
+               folded("ReduceMean", FoldKind::kMean),
+               folded("ReduceL1", FoldKind::kSumAbs),
+               folded("ReduceL2", FoldKind::kNorm),
+               folded("ReduceSumSquare", FoldKind::kSumSquares),
+               folded("ReduceProd", FoldKind::kProduct),
+               folded("ReduceMax", FoldKind::kMax),
+               folded("ReduceMin", FoldKind::kMin),
+               folded("ReduceLogSum", FoldKind::kLogSum),
+               folded("ReduceLogSumExp", FoldKind::kLogSumExp),
+               {"LpNormalization", "own", accepts_plain_floats, create_norm},
+               {"MeanVarianceNormalization", "own", accepts_plain_floats, create_mean_variance},
+               {"ofsdp.ReduceProdGrad", "own", accepts_plain_floats, create_product_grad}});
 }
 
 }  // namespace ofsdp::kernels::cuda

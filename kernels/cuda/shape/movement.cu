@@ -1,3 +1,6 @@
+// Strided copies: operands are widened to up to 16 bytes an element while runs allow it; a copy
+// that turns two axes goes through tiles in shared memory, so that both sides touch whole
+// sectors. Triangles, one-hot rows and bounded copies are single passes.
 #include <cstring>
 #include <numeric>
 
@@ -8,13 +11,11 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kTile = 32, kTileRows = 8;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) copy_kernel(Walk walk, const T* src, T* dst) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= walk.numel) return;
+OFSDP_CUDA_KERNEL copy_kernel(Walk walk, const T* src, T* dst) {
+  OFSDP_CUDA_ITEM(i, walk.numel);
   int64_t at[2];
   places<2>(walk, i, at);
   dst[at[1]] = src[at[0]];
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kTile* kTileRows) tile_kernel(Tiles t, const T
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) fill_kernel(T value, T* dst, int64_t n) {
+OFSDP_CUDA_KERNEL fill_kernel(T value, T* dst, int64_t n) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < n) dst[i] = value;
 }
@@ -75,8 +76,7 @@ Tiles tiles_of(const CopyPlan& p) {
 template <typename T>
 cudaError_t copy_as(const CopyPlan& p, const void* src, void* dst, cudaStream_t stream) {
   if (p.tile_axis < 0) {
-    return launch_blocks(stream, blocks_for(p.walk.numel, kThreads), kThreads, copy_kernel<T>,
-                         p.walk, static_cast<const T*>(src), static_cast<T*>(dst));
+    return over(p.walk.numel, stream, copy_kernel<T>, p.walk, src, dst);
   }
   const Tiles t = tiles_of(p);
   const int64_t blocks = t.batch.numel * t.tiles_x * t.tiles_y;
@@ -89,8 +89,7 @@ template <typename T>
 cudaError_t fill_as(const void* value, void* dst, int64_t n, cudaStream_t stream) {
   T v;
   std::memcpy(&v, value, sizeof(T));
-  return launch_blocks(stream, blocks_for(n, kThreads), kThreads, fill_kernel<T>, v,
-                       static_cast<T*>(dst), n);
+  return over(n, stream, fill_kernel<T>, v, dst, n);
 }
 
 // Twice the element size while runs, strides and addresses allow it.
@@ -111,6 +110,44 @@ void widen(CopyPlan& p, const void* src, const void* dst) {
     }
     p.size *= 2;
   }
+}
+
+// V elements of a row a thread.
+template <typename T, int V>
+OFSDP_CUDA_KERNEL triangle_kernel(TriangleExtent e, const T* x, T* y) {
+  const int64_t packs = e.columns / V;
+  OFSDP_CUDA_ITEM(i, e.matrices * e.rows * packs);
+  const int64_t row = i / packs, first = (i - row * packs) * V, edge = row % e.rows + e.k;
+  const bool some = e.upper ? first + V > edge : first <= edge;
+  Pack<T, V> pack{};
+  if (some) pack = reinterpret_cast<const Pack<T, V>*>(x)[i];
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int64_t column = first + v;
+    if (e.upper ? column < edge : column > edge) pack.v[v] = T{};
+  }
+  reinterpret_cast<Pack<T, V>*>(y)[i] = pack;
+}
+
+template <typename T, int V>
+cudaError_t triangle_as(const TriangleExtent& e, const void* x, void* y, cudaStream_t stream) {
+  return over(e.matrices * e.rows * (e.columns / V), stream, triangle_kernel<T, V>, e, x, y);
+}
+
+template <typename Index, typename T>
+OFSDP_CUDA_KERNEL one_hot_kernel(OneHotExtent e, const Index* indices, const T* values, T* y) {
+  OFSDP_CUDA_ITEM(i, e.outer * e.depth * e.inner);
+  const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.depth,
+                k = rest - o * e.depth;
+  const auto index = static_cast<int64_t>(indices[o * e.inner + j]);
+  y[i] = values[k == index || k == index + e.depth ? 1 : 0];
+}
+
+template <typename T>
+OFSDP_CUDA_KERNEL keep_kernel(int64_t n, int64_t inner, int64_t all, int64_t factor,
+                              const int64_t* count, const T* x, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < all) y[i] = i / inner % n < factor * *count ? x[i] : T{};
 }
 
 }  // namespace
@@ -153,6 +190,42 @@ cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
 
 cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream) {
   return with_bits(size, [&](auto t) { return fill_as<decltype(t)>(value, dst, numel, stream); });
+}
+
+cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
+                     cudaStream_t stream) {
+  return with_bits(size, [&](auto t) {
+    using T = decltype(t);
+    return aligned16(e.columns, size, x, y) ? triangle_as<T, kPack<T>>(e, x, y, stream)
+                                            : triangle_as<T, 1>(e, x, y, stream);
+  });
+}
+
+bool has_one_hot(DType index_dtype) {
+  return index_dtype == DType::kInt64 || index_dtype == DType::kInt32 ||
+         index_dtype == DType::kFloat32;
+}
+
+cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, const void* values,
+                    void* y, cudaStream_t stream) {
+  const auto run = [&](auto index) {
+    using Index = decltype(index);
+    return with_bits(size, [&](auto t) {
+      return over(e.outer * e.depth * e.inner, stream, one_hot_kernel<Index, decltype(t)>, e,
+                  indices, values, y);
+    });
+  };
+  if (e.index_dtype == DType::kInt32) return run(int32_t{});
+  return e.index_dtype == DType::kInt64 ? run(int64_t{}) : run(float{});
+}
+
+cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor,
+                         const int64_t* count, size_t size, const void* x, void* y,
+                         cudaStream_t stream) {
+  const int64_t all = outer * n * inner;
+  return with_bits(size, [&](auto t) {
+    return over(all, stream, keep_kernel<decltype(t)>, n, inner, all, factor, count, x, y);
+  });
 }
 
 }  // namespace ofsdp::kernels::cuda

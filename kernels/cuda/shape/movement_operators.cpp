@@ -1,5 +1,6 @@
 // Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies and
-// changes of layout, all of them strided copies (kernels/cuda/shape/movement.h).
+// changes of layout, all of them strided copies (movement.h); Trilu, OneHot, ConstantOfShape and
+// ofsdp.KeepCounted (triangle.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -17,21 +18,17 @@ struct Copy {
 };
 
 std::unique_ptr<CudaKernel> make_copies(std::vector<Copy> copies, size_t size) {
-  return make_cuda_kernel(
-      [copies = std::move(copies), size](cudaStream_t stream, const ofsdp_launch& l) {
-        for (const Copy& c : copies) {
-          const auto* from = static_cast<const std::byte*>(l.inputs[c.input]) + c.from_offset;
-          auto* to = static_cast<std::byte*>(l.outputs[c.output]) + c.to_offset;
-          const cudaError_t error = strided_copy(size, c.shape, c.from, c.to, from, to, stream);
-          if (error != cudaSuccess) return error;
-        }
-        return cudaSuccess;
-      });
+  return make_cuda_kernel([copies = std::move(copies), size](cudaStream_t stream, const Launch& l) {
+    for (const Copy& c : copies) {
+      const auto* from = l.in<std::byte>(c.input) + c.from_offset;
+      auto* to = l.out<std::byte>(c.output) + c.to_offset;
+      OFSDP_CUDA_TRY(strided_copy(size, c.shape, c.from, c.to, from, to, stream));
+    }
+    return cudaSuccess;
+  });
 }
 
-bool accepts_plain(const Problem& p) { return p.all_plain(); }
-
-std::unique_ptr<CudaKernel> create_transpose(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_transpose(DeviceState&, const Problem& p) {
   const std::vector<int64_t> from = dense_strides(p.in(0).shape.axes());
   std::vector<int64_t> order = p.attributes.ints("perm");
   if (order.empty()) {
@@ -45,7 +42,7 @@ std::unique_ptr<CudaKernel> create_transpose(ofsdp_device&, const Problem& p) {
   return make_copies({{shape, src, dense_strides(shape)}}, dtype_size(p.in(0).dtype));
 }
 
-std::unique_ptr<CudaKernel> create_expand(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_expand(DeviceState&, const Problem& p) {
   const std::vector<int64_t> shape = p.out(0).shape.axes();
   return make_copies(
       {{shape, broadcast_strides(p.in(0).shape.axes(), shape), dense_strides(shape)}},
@@ -53,7 +50,7 @@ std::unique_ptr<CudaKernel> create_expand(ofsdp_device&, const Problem& p) {
 }
 
 // Two axes of y, repetition and element, for each axis of x.
-std::unique_ptr<CudaKernel> create_tile(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_tile(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
   const std::vector<int64_t> strides = dense_strides(x);
   std::vector<int64_t> shape, from;
@@ -65,47 +62,42 @@ std::unique_ptr<CudaKernel> create_tile(ofsdp_device&, const Problem& p) {
 }
 
 // [N, C, H b, W b] and [N, C b b, H, W] as six axes: N, C, H, block row, W, block column.
-struct BlockView {
-  std::vector<int64_t> shape, space, depth;
-};
-
-BlockView block_view(const Shape& space, const Attributes& attributes) {
-  const int64_t b = attributes.i("blocksize", 1);
-  const int64_t n = space[0], c = space[1], h = space[2] / b, w = space[3] / b;
-  const bool crd = attributes.s("mode", "DCR") == "CRD";
-  const int64_t channel = crd ? b * b * h * w : h * w;
-  const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
-  return {{n, c, h, b, w, b},
-          {c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
-          {c * b * b * h * w, channel, w, b * block, 1, block}};
+CudaImplementation blocks(const char* op, bool to_depth) {
+  return {op, "own", accepts_plain, [to_depth](DeviceState&, const Problem& p) {
+            const Shape& whole = to_depth ? p.in(0).shape : p.out(0).shape;
+            const int64_t b = p.attributes.i("blocksize", 1);
+            const int64_t n = whole[0], c = whole[1], h = whole[2] / b, w = whole[3] / b;
+            const bool crd = p.attributes.s("mode", "DCR") == "CRD";
+            const int64_t channel = crd ? b * b * h * w : h * w;
+            const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
+            const std::vector<int64_t> shape{n, c, h, b, w, b},
+                space{c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
+                depth{c * b * b * h * w, channel, w, b * block, 1, block};
+            return make_copies({{shape, to_depth ? space : depth, to_depth ? depth : space}},
+                               dtype_size(p.in(0).dtype));
+          }};
 }
 
-std::unique_ptr<CudaKernel> create_depth_to_space(ofsdp_device&, const Problem& p) {
-  const BlockView v = block_view(p.out(0).shape, p.attributes);
-  return make_copies({{v.shape, v.depth, v.space}}, dtype_size(p.in(0).dtype));
+Acceptance accepts_reorder(const Problem& p) {
+  return accept_if(p.in(0).shape == p.out(0).shape, "shapes differ");
 }
 
-std::unique_ptr<CudaKernel> create_space_to_depth(ofsdp_device&, const Problem& p) {
-  const BlockView v = block_view(p.in(0).shape, p.attributes);
-  return make_copies({{v.shape, v.space, v.depth}}, dtype_size(p.in(0).dtype));
-}
-
-bool accepts_reorder(const Problem& p) { return p.in(0).shape == p.out(0).shape; }
-
-std::unique_ptr<CudaKernel> create_reorder(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_reorder(DeviceState&, const Problem& p) {
   return make_copies({{p.out(0).shape.axes(), strides_of(p.in(0)), strides_of(p.out(0))}},
                      dtype_size(p.out(0).dtype));
 }
 
-bool accepts_copy(const Problem& p) { return p.in(0) == p.out(0); }
+Acceptance accepts_copy(const Problem& p) {
+  return accept_if(p.in(0) == p.out(0), "operands differ in shape, dtype or layout");
+}
 
-std::unique_ptr<CudaKernel> create_copy(ofsdp_device&, const Problem& p) {
-  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const ofsdp_launch& l) {
-    return cudaMemcpyAsync(l.outputs[0], l.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream);
+std::unique_ptr<CudaKernel> create_copy(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
+    return cudaMemcpyAsync(l.out(0), l.in(0), bytes, cudaMemcpyDeviceToDevice, stream);
   });
 }
 
-std::unique_ptr<CudaKernel> create_concat(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_concat(DeviceState&, const Problem& p) {
   const TensorDesc& y = p.out(0);
   const auto axis = static_cast<size_t>(axis_of(p.attributes, "axis", 0, y.shape.rank()));
   const std::vector<int64_t> strides = dense_strides(y.shape.axes());
@@ -132,7 +124,7 @@ std::vector<int64_t> split_sizes(const Problem& p, int64_t n) {
   return sizes;
 }
 
-std::unique_ptr<CudaKernel> create_split(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_split(DeviceState&, const Problem& p) {
   const TensorDesc& x = p.in(0);
   const auto axis = static_cast<size_t>(axis_of(p.attributes, "axis", 0, x.shape.rank()));
   const std::vector<int64_t> strides = dense_strides(x.shape.axes());
@@ -190,12 +182,11 @@ Copy sliced(const Cut& cut, const std::vector<int64_t>& slice, const std::vector
   return copy;
 }
 
-bool accepts_slice(const Problem& p) {
-  return p.all_plain() && p.constant(1) != nullptr && p.constant(2) != nullptr &&
-         (!p.has_in(3) || p.constant(3) != nullptr) && (!p.has_in(4) || p.constant(4) != nullptr);
+Acceptance accepts_slice(const Problem& p) {
+  return accept({plain(p), known(p, 1), known(p, 2), known(p, 3), known(p, 4)});
 }
 
-std::unique_ptr<CudaKernel> create_slice(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_slice(DeviceState&, const Problem& p) {
   const size_t size = dtype_size(p.in(0).dtype);
   return make_copies({sliced(cut_of(p), p.out(0).shape.axes(), p.in(0).shape.axes(), size)}, size);
 }
@@ -204,16 +195,16 @@ std::unique_ptr<CudaKernel> create_slice(ofsdp_device&, const Problem& p) {
 std::unique_ptr<CudaKernel> make_placed(Copy inner, size_t size, size_t bytes, bool any) {
   std::swap(inner.from, inner.to);
   std::swap(inner.from_offset, inner.to_offset);
-  return make_cuda_kernel([=](cudaStream_t stream, const ofsdp_launch& l) {
-    const cudaError_t error = cudaMemsetAsync(l.outputs[0], 0, bytes, stream);
-    if (error != cudaSuccess || !any) return error;
+  return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
+    OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
+    if (!any) return cudaSuccess;
     return strided_copy(size, inner.shape, inner.from, inner.to,
-                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
-                        static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
+                        l.in<std::byte>(0) + inner.from_offset,
+                        l.out<std::byte>(0) + inner.to_offset, stream);
   });
 }
 
-std::unique_ptr<CudaKernel> create_slice_grad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_slice_grad(DeviceState&, const Problem& p) {
   const Cut cut{p.attributes.ints("starts"), p.attributes.ints("steps")};
   const size_t size = dtype_size(p.in(0).dtype);
   return make_placed(sliced(cut, p.in(0).shape.axes(), p.out(0).shape.axes(), size), size,
@@ -239,12 +230,14 @@ Pads pads_of(const Problem& p) {
   return pads;
 }
 
-bool accepts_pad(const Problem& p) {
-  return p.all_plain() && p.attributes.s("mode", "constant") == "constant" &&
-         p.constant(1) != nullptr && (!p.has_in(3) || p.constant(3) != nullptr);
+Acceptance accepts_pad(const Problem& p) {
+  return accept({plain(p),
+                 {p.attributes.s("mode", "constant") == "constant", "the padding is not constant"},
+                 known(p, 1),
+                 known(p, 3)});
 }
 
-std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
   const Pads pads = pads_of(p);
   const std::vector<int64_t>& data = p.in(0).shape.axes();
   const auto size = dtype_size(p.in(0).dtype);
@@ -259,20 +252,19 @@ std::unique_ptr<CudaKernel> create_pad(ofsdp_device&, const Problem& p) {
     inner.to_offset += std::max<int64_t>(before, 0) * inner.to[axis] * bytes;
   }
   const std::vector<int64_t> y = p.out(0).shape.axes(), none(y.size(), 0);
-  return make_cuda_kernel([=, value = p.has_in(2), bytes = p.out(0).bytes()](
-                              cudaStream_t stream, const ofsdp_launch& l) {
-    OFSDP_CUDA_TRY(
-        value ? strided_copy(size, y, none, dense_strides(y), l.inputs[2], l.outputs[0], stream)
-              : cudaMemsetAsync(l.outputs[0], 0, bytes, stream));
+  return make_cuda_kernel([=, value = p.has_in(2), bytes = p.out(0).bytes()](cudaStream_t stream,
+                                                                             const Launch& l) {
+    OFSDP_CUDA_TRY(value ? strided_copy(size, y, none, dense_strides(y), l.in(2), l.out(0), stream)
+                         : cudaMemsetAsync(l.out(0), 0, bytes, stream));
     if (!any) return cudaSuccess;
     return strided_copy(size, inner.shape, inner.from, inner.to,
-                        static_cast<const std::byte*>(l.inputs[0]) + inner.from_offset,
-                        static_cast<std::byte*>(l.outputs[0]) + inner.to_offset, stream);
+                        l.in<std::byte>(0) + inner.from_offset,
+                        l.out<std::byte>(0) + inner.to_offset, stream);
   });
 }
 
 // What x and y have in common lies in the middle of both, zeros around it.
-std::unique_ptr<CudaKernel> create_centre(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create_centre(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
   const size_t size = dtype_size(p.in(0).dtype);
   Copy inner{{}, dense_strides(y), dense_strides(x)};  // out of y, which make_placed turns round
@@ -287,22 +279,78 @@ std::unique_ptr<CudaKernel> create_centre(ofsdp_device&, const Problem& p) {
   return make_placed(inner, size, p.out(0).bytes(), any);
 }
 
+// --- Triangles, one-hot rows, filled tensors ---
+
+Acceptance accepts_triangle(const Problem& p) { return accept({plain(p), known(p, 1)}); }
+
+std::unique_ptr<CudaKernel> create_triangle(DeviceState&, const Problem& p) {
+  const Shape& shape = p.out(0).shape;
+  TriangleExtent e;
+  e.matrices = shape.numel(0, shape.rank() - 2);
+  e.rows = shape[shape.rank() - 2];
+  e.columns = shape[shape.rank() - 1];
+  const int64_t most = e.rows + e.columns;
+  e.k = p.has_in(1) ? std::clamp(known_ints(p, 1)[0], -most, most) : 0;
+  e.upper = p.attributes.i("upper", 1) != 0;
+  return make_cuda_kernel(
+      [e, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
+        return triangle(e, size, l.in(0), l.out(0), stream);
+      });
+}
+
+Acceptance accepts_one_hot(const Problem& p) {
+  return accept({plain(p), supported(has_one_hot(p.in(0).dtype))});
+}
+
+std::unique_ptr<CudaKernel> create_one_hot(DeviceState&, const Problem& p) {
+  const Lines lines = lines_along(p.out(0).shape, p.attributes.i("axis", -1));
+  const OneHotExtent e{lines.outer, lines.n, lines.inner, p.in(0).dtype};
+  return make_cuda_kernel(
+      [e, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
+        return one_hot(e, size, l.in(0), l.in(2), l.out(0), stream);
+      });
+}
+
+// Float32 zeros where there is no value.
+std::unique_ptr<CudaKernel> create_full(DeviceState&, const Problem& p) {
+  const auto value = p.attributes.get<ConstantPtr>("value", nullptr);
+  std::vector<std::byte> bytes(dtype_size(p.out(0).dtype));
+  if (value != nullptr) bytes = std::vector<std::byte>(value->bytes.begin(), value->bytes.end());
+  return make_cuda_kernel([bytes, n = p.out(0).numel()](cudaStream_t stream, const Launch& l) {
+    return fill(bytes.size(), bytes.data(), l.out(0), n, stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_keep(DeviceState&, const Problem& p) {
+  const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", 0));
+  return make_cuda_kernel([lines, factor = p.attributes.i("factor", 1),
+                           size = dtype_size(p.in(0).dtype)](cudaStream_t stream, const Launch& l) {
+    return keep_counted(lines.outer, lines.n, lines.inner, factor, l.in<int64_t>(1), size, l.in(0),
+                        l.out(0), stream);
+  });
+}
+
 }  // namespace
 
 void add_movement(CudaImplementations& list) {
-  list.push_back({"Transpose", "own", accepts_plain, create_transpose});
-  list.push_back({"Expand", "own", accepts_plain, create_expand});
-  list.push_back({"Concat", "own", accepts_plain, create_concat});
-  list.push_back({"Split", "own", accepts_plain, create_split});
-  list.push_back({"Slice", "own", accepts_slice, create_slice});
-  list.push_back({"ofsdp.SliceGrad", "own", accepts_plain, create_slice_grad});
-  list.push_back({"Tile", "own", accepts_plain, create_tile});
-  list.push_back({"DepthToSpace", "own", accepts_plain, create_depth_to_space});
-  list.push_back({"SpaceToDepth", "own", accepts_plain, create_space_to_depth});
-  list.push_back({"CenterCropPad", "own", accepts_plain, create_centre});
-  list.push_back({"Pad", "own", accepts_pad, create_pad});
-  list.push_back({"ofsdp.Reorder", "own", accepts_reorder, create_reorder});
-  list.push_back({"ofsdp.Copy", "cudart", accepts_copy, create_copy});
+  const auto accepts_any = [](const Problem&) { return Acceptance(true); };
+  list.insert(list.end(), {{"Transpose", "own", accepts_plain, create_transpose},
+                           {"Expand", "own", accepts_plain, create_expand},
+                           {"Concat", "own", accepts_plain, create_concat},
+                           {"Split", "own", accepts_plain, create_split},
+                           {"Slice", "own", accepts_slice, create_slice},
+                           {"ofsdp.SliceGrad", "own", accepts_plain, create_slice_grad},
+                           {"Tile", "own", accepts_plain, create_tile},
+                           blocks("DepthToSpace", false),
+                           blocks("SpaceToDepth", true),
+                           {"CenterCropPad", "own", accepts_plain, create_centre},
+                           {"Pad", "own", accepts_pad, create_pad},
+                           {"ofsdp.Reorder", "own", accepts_reorder, create_reorder},
+                           {"ofsdp.Copy", "cudart", accepts_copy, create_copy},
+                           {"Trilu", "own", accepts_triangle, create_triangle},
+                           {"OneHot", "own", accepts_one_hot, create_one_hot},
+                           {"ConstantOfShape", "own", accepts_any, create_full},
+                           {"ofsdp.KeepCounted", "own", accepts_plain, create_keep}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,3 +1,5 @@
+// Squares are added as whole numbers, so atomics may come in any order and still give one sum.
+// Blocks add in shared memory first: limbs of the global sum are touched once a block.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +12,7 @@ namespace {
 
 using Limb = unsigned long long;
 
-constexpr int kLimbs = OFSDP_EXACT_LIMBS, kThreads = 256;
+constexpr int kLimbs = OFSDP_EXACT_LIMBS;
 constexpr int64_t kMostBlocksHere = 1024;  // the loop strides
 constexpr int kMantissaBits = 52, kLowest = -256, kBias = 1023 + kMantissaBits;
 constexpr Limb kLow = 0xffffffffu;

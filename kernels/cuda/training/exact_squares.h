@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/core/device_table.h"
+#include "kernels/core/device_values.h"
 
 namespace ofsdp::kernels::cuda {
 

@@ -9,7 +9,6 @@ namespace {
 
 using updates::Lamb;
 
-constexpr int kThreads = 256;
 constexpr int64_t kBlock = 4096;  // elements
 
 struct Part {
@@ -66,7 +65,7 @@ __device__ inline Stretch stretch_of(const Part& part, int block) {
   return {first, first + kBlock < end ? first + kBlock : end};
 }
 
-__global__ void __launch_bounds__(kThreads) squares_kernel(Launch launch, View v) {
+OFSDP_CUDA_KERNEL squares_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ double spare[kThreads / kWarp];
   if (stands_still(v)) return;
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(Launch launch, View v
 }
 
 // A thread block a part: each thread a run of its blocks, then these in a fixed order.
-__global__ void __launch_bounds__(kThreads) sum_kernel(Launch launch, View v) {
+OFSDP_CUDA_KERNEL sum_kernel(Launch launch, View v) {
   __shared__ double spare[kThreads / kWarp];
   if (stands_still(v)) return;
   const int index = static_cast<int>(blockIdx.x);
@@ -111,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Launch launch, View v) {
   v.squares[2 * part.parameter + 1] += of_direction;
 }
 
-__global__ void __launch_bounds__(kThreads) step_kernel(Launch launch, View v) {
+OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ float length;
   if (stands_still(v)) return;

@@ -17,7 +17,7 @@ struct Assign : updates::ElementUpdate {
 };
 
 template <typename Update, typename From>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(256)
     update_kernel(ofsdp_device_update u, OptimizerSettings settings) {
   if (u.state->skip != 0 || u.state->stop != 0) return;
   __shared__ typename Update::Factors shared;
@@ -45,8 +45,7 @@ template <typename Update>
 cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update& u,
                    cudaStream_t stream) {
   return with_float(static_cast<DType>(u.gradient.dtype), [&](auto from) {
-    return launch_blocks(stream, blocks(u.count), kThreads, update_kernel<Update, decltype(from)>,
-                         u, settings);
+    return strided_launch(u.count, stream, update_kernel<Update, decltype(from)>, u, settings);
   });
 }
 

@@ -1,3 +1,5 @@
+// One pass over the tensors; factors of the step are computed once a block in double, as on the
+// CPU.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -5,8 +7,6 @@
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 struct Factors {
   float norm, keep, alpha, weight1, beta, weight2, rate, epsilon;
@@ -27,14 +27,12 @@ __device__ Factors factors(const ops::TrainingAttributes& n, double rate, double
 }
 
 template <Training kind>
-__global__ void __launch_bounds__(kThreads)
-    update_kernel(ops::TrainingAttributes n, const float* rate, const int64_t* updates,
-                  TrainingTensors t) {
+OFSDP_CUDA_KERNEL update_kernel(ops::TrainingAttributes n, const float* rate,
+                                const int64_t* updates, TrainingTensors t) {
   __shared__ Factors f;
   if (threadIdx.x == 0) f = factors<kind>(n, *rate, static_cast<double>(*updates));
   __syncthreads();
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= t.count) return;
+  OFSDP_CUDA_ITEM(i, t.count);
   const float x = t.x[i], g = f.norm * x + t.gradient[i], state = t.states[0][i];
   if (kind == Training::kAdam) {
     const float momentum = f.alpha * state + f.weight1 * g;
@@ -59,8 +57,7 @@ cudaError_t training_update(Training kind, const ops::TrainingAttributes& attrib
                             const float* rate, const int64_t* updates,
                             const TrainingTensors& tensors, cudaStream_t stream) {
   const auto run = [&](auto kernel) {
-    return launch_blocks(stream, blocks_for(tensors.count, kThreads), kThreads, kernel, attributes,
-                         rate, updates, tensors);
+    return over(tensors.count, stream, kernel, attributes, rate, updates, tensors);
   };
   if (kind == Training::kAdam) return run(update_kernel<Training::kAdam>);
   if (kind == Training::kAdagrad) return run(update_kernel<Training::kAdagrad>);

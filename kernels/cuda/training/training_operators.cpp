@@ -1,39 +1,41 @@
 // Adam, Adagrad and Momentum of ai.onnx.preview.training: kernels/cuda/training/training.h.
+#include <algorithm>
+
 #include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/training/training.h"
 #include "kernels/ops/training/training_update.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-bool accepts(const Problem& p) {
-  if (p.in(0).dtype != DType::kFloat32) return false;
-  for (size_t i = 2; i < p.inputs.size(); ++i) {
-    if (p.in(i).dtype != DType::kFloat32 || p.in(i).layout != Layout::kPlain) return false;
-  }
-  return true;
+Acceptance accepts(const Problem& p) {
+  const auto simple = [](const TensorDesc& in) {
+    return in.dtype == DType::kFloat32 && in.layout == Layout::kPlain;
+  };
+  return accept_if(
+      p.in(0).dtype == DType::kFloat32 && std::all_of(p.inputs.begin() + 2, p.inputs.end(), simple),
+      "an operand is not float32 in the plain layout");
 }
 
 // Tensors, their gradients, then each kind of state, tensor after tensor; outputs likewise without
 // the gradients.
 template <Training kind>
-std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
+std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
   constexpr size_t kStates = kind == Training::kAdam ? 2 : 1;
   const size_t tensors = (p.inputs.size() - 2) / (kStates + 2);
   std::vector<int64_t> counts;
   for (size_t k = 0; k < tensors; ++k) counts.push_back(p.in(2 + k).numel());
   return make_cuda_kernel([attributes = ops::training_attributes(p.attributes), counts](
-                              cudaStream_t stream, const ofsdp_launch& l) {
+                              cudaStream_t stream, const Launch& l) {
     const size_t n = counts.size();
-    const auto in = [&](size_t i) { return static_cast<const float*>(l.inputs[2 + i]); };
-    const auto out = [&](size_t i) { return static_cast<float*>(l.outputs[i]); };
+    const auto in = [&](size_t i) { return l.in<float>(2 + i); };
+    const auto out = [&](size_t i) { return l.out<float>(i); };
     for (size_t k = 0; k < n; ++k) {
       TrainingTensors t{in(k), in(n + k), {in(2 * n + k)}, out(k), {out(n + k)}, counts[k]};
       if (kStates == 2) t.states[1] = in(3 * n + k), t.new_states[1] = out(2 * n + k);
-      const cudaError_t error =
-          training_update(kind, attributes, static_cast<const float*>(l.inputs[0]),
-                          static_cast<const int64_t*>(l.inputs[1]), t, stream);
-      if (error != cudaSuccess) return error;
+      OFSDP_CUDA_TRY(
+          training_update(kind, attributes, l.in<float>(0), l.in<int64_t>(1), t, stream));
     }
     return cudaSuccess;
   });
@@ -43,9 +45,9 @@ std::unique_ptr<CudaKernel> create(ofsdp_device&, const Problem& p) {
 
 void add_training(CudaImplementations& list) {
   const std::string domain = std::string(ops::kTrainingDomain) + ".";
-  list.push_back({domain + "Adam", "own", accepts, create<Training::kAdam>});
-  list.push_back({domain + "Adagrad", "own", accepts, create<Training::kAdagrad>});
-  list.push_back({domain + "Momentum", "own", accepts, create<Training::kMomentum>});
+  list.insert(list.end(), {{domain + "Adam", "own", accepts, create<Training::kAdam>},
+                           {domain + "Adagrad", "own", accepts, create<Training::kAdagrad>},
+                           {domain + "Momentum", "own", accepts, create<Training::kMomentum>}});
 }
 
 }  // namespace ofsdp::kernels::cuda

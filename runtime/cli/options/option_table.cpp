@@ -39,6 +39,7 @@ std::vector<OptionEntry> command_line_entries() {
       flag(plan, file({"topology"}, OFSDP_FIELD(report.topology))),
       flag(plan, file({"html"}, OFSDP_FIELD(report.html))),
       bare("operations", plan, OFSDP_FIELD(report.operations)),
+      bare("explain", plan, OFSDP_FIELD(report.explain)),
       bare("inference", exports, OFSDP_FIELD(inference)),
       bare("verify", exports, OFSDP_FIELD(verify)),
       flag(exports, word("format", {"onnx", "safetensors"}, OFSDP_FIELD(format))),

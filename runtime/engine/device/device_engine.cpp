@@ -11,7 +11,6 @@ DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimiz
                            std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
-      table_(context.device.table()),
       optimizer_(std::move(optimizer)),
       options_(options),
       ranks_(std::move(ranks)),
@@ -49,7 +48,7 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
 DeviceEngine::~DeviceEngine() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
-  (void)device_.call("the end of the run", table_.synchronize);
+  (void)device_.call("the end of the run", &Device::synchronize);
 }
 
 Status DeviceEngine::prepare(BoundProgram& program) {
@@ -77,11 +76,11 @@ Status DeviceEngine::start() {
   first.good_updates = loss_scale_.good_updates;
   first.skipped_updates = loss_scale_.skipped_updates;
   first.steps_before = options_.steps_done;
-  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.copy, device_.upload(),
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", &Device::copy, device_.upload(),
                                      static_cast<void*>(run_state()),
                                      static_cast<const void*>(&first), sizeof(first)));
   if (context_.plan.across_ranks) OFSDP_RETURN_IF_ERROR(clear_exact_sum());
-  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", table_.synchronize));
+  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", &Device::synchronize));
   return trace_ == nullptr ? Status{} : trace_->start();
 }
 
@@ -100,7 +99,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   OFSDP_RETURN_IF_ERROR(play(program, slot, batch.alike));
   Slot& under_way = slots_[slot];
   OFSDP_RETURN_IF_ERROR(
-      device_.call("an event", table_.record, under_way.done.get(), device_.compute()));
+      device_.call("an event", &Device::record, under_way.done.get(), device_.compute()));
   const CompileOptions& options = program.plan->options;
   under_way.training = options.training;
   under_way.last = options.last_micro;
@@ -111,7 +110,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.program = &program;
   next_ = (slot + 1) % kMicroSlots;
   // The staging of the loader is its own again; the device has work all the while.
-  OFSDP_RETURN_IF_ERROR(device_.call("the upload", table_.await, under_way.uploaded.get()));
+  OFSDP_RETURN_IF_ERROR(device_.call("the upload", &Device::await, under_way.uploaded.get()));
   if (!program.host.empty()) {
     OFSDP_RETURN_IF_ERROR(offload_->update(
         program.host, numbers_, scales_gradients(),
@@ -133,32 +132,32 @@ Status DeviceEngine::play(BoundProgram& program, size_t slot, bool alike) {
   }
   DeviceGraph& graph = prepared.graphs[slot];
   if (graph == nullptr) OFSDP_RETURN_IF_ERROR(capture(program, prepared, slot));
-  return device_.call("the captured step", table_.launch, graph.get(), device_.compute());
+  return device_.call("the captured step", &Device::launch, graph.get(), device_.compute());
 }
 
 Status DeviceEngine::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
   patch_inputs(program, slot);
-  OFSDP_RETURN_IF_ERROR(device_.call("capture", table_.capture_begin, device_.compute()));
+  OFSDP_RETURN_IF_ERROR(device_.call("capture", &Device::capture_begin, device_.compute()));
   Status status = enqueue(program, prepared, slot);
-  ofsdp_device_graph* made = table_.capture_end(device_.handle(), device_.compute());
-  prepared.graphs[slot] = DeviceGraph(made, {&device_});
+  auto made = device_.capture_end(device_.compute());
+  prepared.graphs[slot] = DeviceGraph(made.ok() ? *made : nullptr, {&device_});
   OFSDP_RETURN_IF_ERROR(std::move(status));
-  return device_.check(made == nullptr ? 1 : 0, "capture");
+  return made.ok() ? Status{} : std::move(made).status().with_prefix("capture");
 }
 
 Status DeviceEngine::order(int event, ofsdp_stream* first, ofsdp_stream* then) {
   ofsdp_event* const at = events_[static_cast<size_t>(event)].get();
   if (first != nullptr) {
-    OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, at, first));
+    OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, at, first));
   }
-  return then == nullptr ? Status{} : device_.call("an event", table_.wait, then, at);
+  return then == nullptr ? Status{} : device_.call("an event", &Device::wait, then, at);
 }
 
 Status DeviceEngine::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
   ofsdp_stream* const compute = device_.compute();
   const CompileOptions& options = program.plan->options;
   if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
-  OFSDP_RETURN_IF_ERROR(device_.call("begin", table_.begin, compute, run_state(),
+  OFSDP_RETURN_IF_ERROR(device_.call("begin", &Device::begin, compute, run_state(),
                                      static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
                                      options.first_micro || !options.training ? 1 : 0,
                                      options_.scale_loss ? 1 : 0));
@@ -211,14 +210,15 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
   ofsdp_stream* const compute = device_.compute();
   if (!empty_ && !program.plan->options.training) {
     OFSDP_RETURN_IF_ERROR(
-        device_.call("the loss", table_.note_loss, compute, run_state(), program.loss, 0));
+        device_.call("the loss", &Device::note_loss, compute, run_state(), program.loss, 0));
   }
   if (!empty_ && program.matches != nullptr) {
-    OFSDP_RETURN_IF_ERROR(
-        device_.call("the matches", table_.copy, compute, static_cast<void*>(run_state()->matches),
-                     static_cast<const void*>(program.matches), sizeof(ofsdp_run_state::matches)));
+    OFSDP_RETURN_IF_ERROR(device_.call(
+        "the matches", &Device::copy, compute, static_cast<void*>(run_state()->matches),
+        static_cast<const void*>(program.matches), sizeof(ofsdp_run_state::matches)));
   }
-  return device_.call("the results", table_.copy, compute, static_cast<void*>(&pinned_result(slot)),
+  return device_.call("the results", &Device::copy, compute,
+                      static_cast<void*>(&pinned_result(slot)),
                       static_cast<const void*>(run_state()), sizeof(ofsdp_run_state));
 }
 
@@ -285,8 +285,8 @@ Status DeviceEngine::upload(BoundProgram& program, const MicroBatch& batch, size
   OFSDP_RETURN_IF_ERROR(copy_inputs(program, batch, slot));
   if (traced) OFSDP_RETURN_IF_ERROR(trace_->close(stretch, device_.upload()));
   ofsdp_event* uploaded = slots_[slot].uploaded.get();
-  OFSDP_RETURN_IF_ERROR(device_.call("an event", table_.record, uploaded, device_.upload()));
-  return device_.call("an event", table_.wait, device_.compute(), uploaded);
+  OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, uploaded, device_.upload()));
+  return device_.call("an event", &Device::wait, device_.compute(), uploaded);
 }
 
 Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot) {
@@ -301,7 +301,7 @@ Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch,
   const size_t indexes = batch.sample_index.size_bytes();
   if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
   const auto copy = [&](void* to, const void* from, size_t bytes) {
-    return device_.call("the upload", table_.copy, device_.upload(), to, from, bytes);
+    return device_.call("the upload", &Device::copy, device_.upload(), to, from, bytes);
   };
   OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
   if (program.plan->options.training) OFSDP_RETURN_IF_ERROR(upload_scalars(slot));
@@ -320,7 +320,7 @@ Status DeviceEngine::upload_scalars(size_t slot) {
   std::byte* const from = context_.memory.pinned() + context_.io.pinned_scalars[slot];
   const size_t bytes = context_.rules->write_scalars(numbers_.step, from);
   std::byte* const to = context_.memory.io() + context_.io.scalars[slot];
-  return device_.call("the upload", table_.copy, device_.upload(), static_cast<void*>(to),
+  return device_.call("the upload", &Device::copy, device_.upload(), static_cast<void*>(to),
                       static_cast<const void*>(from), bytes);
 }
 

@@ -170,7 +170,6 @@ class DeviceEngine final : public UpdateRunner, private Engine {
 
   DeviceContext context_;
   Device& device_;
-  const ofsdp_device_table& table_;
   DeviceOptimizer optimizer_;
   ExecutorOptions options_;
   std::unique_ptr<DeviceRanks> ranks_;               // outlives the graphs, as does

@@ -36,10 +36,10 @@ Result<std::unique_ptr<DeviceOffload>> DeviceOffload::make(const OffloadContext&
 }
 
 Status DeviceOffload::open() {
-  const ofsdp_device_table& table = device_.table();
   for (ofsdp_stream** stream : {&up_, &download_}) {
-    *stream = table.make_stream(device_.handle(), 0);
-    if (*stream == nullptr) return fault("a stream: {}", table.error(device_.handle()));
+    auto made = device_.make_stream(false);
+    if (!made.ok()) return std::move(made).status().with_prefix("a stream");
+    *stream = *made;
   }
   arrived_.resize(context_.plan.units.size() + 1);
   free_.resize(static_cast<size_t>(context_.memory.offload.slots));
@@ -55,13 +55,13 @@ Status DeviceOffload::open() {
 
 DeviceOffload::~DeviceOffload() {
   for (ofsdp_stream* stream : {up_, download_}) {
-    if (stream != nullptr) device_.table().drop_stream(device_.handle(), stream);
+    if (stream != nullptr) device_.drop_stream(stream);
   }
 }
 
 Status DeviceOffload::copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
   if (bytes == 0) return {};
-  return device_.call("a copy of what is offloaded", device_.table().copy, stream, dst, src, bytes);
+  return device_.call("a copy of what is offloaded", &Device::copy, stream, dst, src, bytes);
 }
 
 template <typename Copies>
@@ -75,33 +75,33 @@ Status DeviceOffload::traced(ofsdp_stream* stream, int unit, const Copies& copie
 }
 
 Status DeviceOffload::order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then) {
-  OFSDP_RETURN_IF_ERROR(device_.call("an event", device_.table().record, event.get(), first));
-  return device_.call("an event", device_.table().wait, then, event.get());
+  OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, event.get(), first));
+  return device_.call("an event", &Device::wait, then, event.get());
 }
 
 // Outside of a program, in the search for a NaN, the device is idle.
 Status DeviceOffload::begin_up() {
   up_used_ = true;
-  return fork_ == nullptr ? Status{} : device_.call("an event", device_.table().wait, up_, fork_);
+  return fork_ == nullptr ? Status{} : device_.call("an event", &Device::wait, up_, fork_);
 }
 
 Status DeviceOffload::copy_up(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(begin_up());
   if (op.slot >= 0) {
-    OFSDP_RETURN_IF_ERROR(device_.call("an event", device_.table().wait, up_,
-                                       free_[static_cast<size_t>(op.slot)].get()));
+    OFSDP_RETURN_IF_ERROR(
+        device_.call("an event", &Device::wait, up_, free_[static_cast<size_t>(op.slot)].get()));
   }
   OFSDP_RETURN_IF_ERROR(
       traced(up_, op.unit, [&] { return copy(up_, op.dst.data, op.src.data, op.src.bytes()); }));
-  return device_.call("an event", device_.table().record, went_up_.get(), up_);
+  return device_.call("an event", &Device::record, went_up_.get(), up_);
 }
 
 Status DeviceOffload::wait_for_copy() {
-  return device_.call("an event", device_.table().wait, device_.communication(), went_up_.get());
+  return device_.call("an event", &Device::wait, device_.communication(), went_up_.get());
 }
 
 Status DeviceOffload::wait_for_slot(int slot) {
-  return device_.call("an event", device_.table().wait, device_.communication(),
+  return device_.call("an event", &Device::wait, device_.communication(),
                       free_[static_cast<size_t>(slot)].get());
 }
 
@@ -112,7 +112,7 @@ Status DeviceOffload::copy_down(const Operation& op) {
     return copy(download_, op.dst.data, op.src.data, op.dst.bytes());
   }));
   if (op.slot < 0) return {};
-  return device_.call("an event", device_.table().record, free_[static_cast<size_t>(op.slot)].get(),
+  return device_.call("an event", &Device::record, free_[static_cast<size_t>(op.slot)].get(),
                       download_);
 }
 
@@ -128,8 +128,8 @@ Status DeviceOffload::decide(const ofsdp_run_state* state) {
 
 Status DeviceOffload::signal(int unit) {
   OFSDP_RETURN_IF_ERROR(
-      device_.call("a mark", device_.table().mark, download_, arrival(unit), int64_t{1}));
-  return device_.call("an event", device_.table().signal, arrived(unit).get(), download_);
+      device_.call("a mark", &Device::mark, download_, arrival(unit), int64_t{1}));
+  return device_.call("an event", &Device::signal, arrived(unit).get(), download_);
 }
 
 // A stream that has joined a capture has to be joined to it again.
@@ -149,7 +149,7 @@ Status DeviceOffload::join() {
 
 Status DeviceOffload::publish() {
   for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
-  return device_.call("what is offloaded", device_.table().synchronize);
+  return device_.call("what is offloaded", &Device::synchronize);
 }
 
 // Nodes have read the old ones, since the gradient is complete.

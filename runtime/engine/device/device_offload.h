@@ -12,7 +12,7 @@
 // gradients have landed before the decision, which comes after them on the same stream. The next
 // micro-batch, which reads the parameters, is given to the device when all are updated. So an
 // update lies between two graphs and nothing of it is captured; the events that the host waits for
-// are nodes of the graph (`signal` of the table). CUDA does not say whether such an event, waited
+// are nodes of the graph (`Device::signal`). CUDA does not say whether such an event, waited
 // for right after a launch, may still stand for the launch before. So the device also marks each
 // arrival in pinned memory, which the host has cleared, and the mark decides.
 //

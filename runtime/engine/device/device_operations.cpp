@@ -31,7 +31,7 @@ Status DeviceEngine::check_loss(const Operation&) {
   const bool several = ranks_->several();
   if (!empty_) {
     ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
-    OFSDP_RETURN_IF_ERROR(device_.call("the loss", table_.note_loss, stream, run_state(),
+    OFSDP_RETURN_IF_ERROR(device_.call("the loss", &Device::note_loss, stream, run_state(),
                                        program_->loss, program_->plan->options.training ? 1 : 0));
   }
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
@@ -41,15 +41,15 @@ Status DeviceEngine::check_loss(const Operation&) {
 Status DeviceEngine::clip(const Operation& op) {
   if (op.stages.exact) {
     auto* const limbs = reinterpret_cast<double*>(context_.memory.io() + context_.io.exact_limbs);
-    OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.take_exact_sum, device_.communication(),
+    OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::take_exact_sum, device_.communication(),
                                        exact_sum(), limbs));
     OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(limbs, OFSDP_EXACT_LIMBS));
-    OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.exact_norm, device_.communication(),
+    OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::exact_norm, device_.communication(),
                                        static_cast<const double*>(limbs), run_state()));
   } else {
     OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
   }
-  return device_.call("the norm", table_.clip, device_.communication(), run_state(),
+  return device_.call("the norm", &Device::clip, device_.communication(), run_state(),
                       options_.clip_norm, options_.scale_loss ? 1 : 0);
 }
 
@@ -64,7 +64,7 @@ Status DeviceEngine::unshard(const Operation& op) {
   const size_t width = dtype_size(op.dst.dtype);
   if (op.converts && op.part.numel > 0) {
     OFSDP_RETURN_IF_ERROR(
-        device_.call("all-gather", table_.convert, device_.communication(),
+        device_.call("all-gather", &Device::convert, device_.communication(),
                      static_cast<const void*>(op.src.data), number(op.src.dtype),
                      static_cast<void*>(op.dst.data + static_cast<size_t>(op.part.begin) * width),
                      number(op.dst.dtype), op.part.numel));
@@ -75,11 +75,11 @@ Status DeviceEngine::unshard(const Operation& op) {
 
 Status DeviceEngine::buffer(const Operation& op) {
   if (empty_) return {};
-  OFSDP_RETURN_IF_ERROR(device_.call("a running statistic", table_.copy, device_.compute(),
+  OFSDP_RETURN_IF_ERROR(device_.call("a running statistic", &Device::copy, device_.compute(),
                                      static_cast<void*>(op.dst.data),
                                      static_cast<const void*>(op.src.data), op.dst.bytes()));
   if (options_.buffer_dtype == DType::kFloat32) return {};
-  return device_.call("a running statistic", table_.round, device_.compute(), op.dst.floats(),
+  return device_.call("a running statistic", &Device::round, device_.compute(), op.dst.floats(),
                       number(options_.buffer_dtype),
                       static_cast<int64_t>(op.dst.bytes() / sizeof(float)));
 }
@@ -87,7 +87,7 @@ Status DeviceEngine::buffer(const Operation& op) {
 Status DeviceEngine::clear(const Operation& op) {
   const size_t width = dtype_size(op.dst.dtype);
   const auto clear = [&](int64_t begin, int64_t end) {
-    return device_.call("a gradient slot", table_.clear, device_.compute(),
+    return device_.call("a gradient slot", &Device::clear, device_.compute(),
                         static_cast<void*>(op.dst.data + static_cast<size_t>(begin) * width),
                         static_cast<size_t>(end - begin) * width);
   };
@@ -97,13 +97,13 @@ Status DeviceEngine::clear(const Operation& op) {
 }
 
 Status DeviceEngine::convert(const Operation& op) {
-  return device_.call("accumulation", table_.convert, device_.compute(),
+  return device_.call("accumulation", &Device::convert, device_.compute(),
                       static_cast<const void*>(op.src.data), number(op.src.dtype),
                       static_cast<void*>(op.dst.data), number(op.dst.dtype), op.dst.count);
 }
 
 Status DeviceEngine::add(const Operation& op) {
-  return device_.call("accumulation", table_.add, device_.compute(),
+  return device_.call("accumulation", &Device::add, device_.compute(),
                       static_cast<const void*>(op.src.data), number(op.src.dtype), op.dst.floats(),
                       op.dst.count);
 }
@@ -130,7 +130,7 @@ Status DeviceEngine::reduce(const Operation& op) {
       number(op.src.dtype), number(op.stages.round_to), op.onto.floats()};
   ofsdp_reduce reduce = reduction(op, gradient);
   reduce.dst = op.dst.floats();
-  OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.reduce, device_.communication(),
+  OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", &Device::reduce, device_.communication(),
                                      static_cast<const ofsdp_reduce*>(&reduce)));
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
@@ -146,11 +146,11 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   OFSDP_ASSIGN_OR_RETURN(const std::byte* parts, parts_of_all_ranks(op, room));
   ofsdp_stream* const stream = device_.communication();
   const auto clear = [&](float* values) {
-    return device_.call("reduce-scatter", table_.clear, stream, static_cast<void*>(values),
+    return device_.call("reduce-scatter", &Device::clear, stream, static_cast<void*>(values),
                         static_cast<size_t>(numel) * sizeof(float));
   };
   const auto add = [&](const void* from, DType type, float* to) {
-    return device_.call("reduce-scatter", table_.add, stream, from, number(type), to, numel);
+    return device_.call("reduce-scatter", &Device::add, stream, from, number(type), to, numel);
   };
   if (op.first) OFSDP_RETURN_IF_ERROR(clear(sum));
   const size_t bytes = static_cast<size_t>(numel) * dtype_size(op.src.dtype);
@@ -159,22 +159,22 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   }
   if (!op.stages.norm) return {};
   if (op.stages.round_to != DType::kFloat32) {
-    OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", table_.round, stream, sum,
+    OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", &Device::round, stream, sum,
                                        number(op.stages.round_to), numel));
     OFSDP_RETURN_IF_ERROR(clear(room.rounded));
     OFSDP_RETURN_IF_ERROR(add(sum, DType::kFloat32, room.rounded));
     OFSDP_RETURN_IF_ERROR(device_.call(
-        "reduce-scatter", table_.copy, stream, static_cast<void*>(sum),
+        "reduce-scatter", &Device::copy, stream, static_cast<void*>(sum),
         static_cast<const void*>(room.rounded), static_cast<size_t>(numel) * sizeof(float)));
   }
   const ofsdp_gradient gradient{sum, number(DType::kFloat32), number(DType::kFloat32), nullptr};
   if (op.stages.exact) {
-    return device_.call("the norm", table_.add_exact_squares, stream,
+    return device_.call("the norm", &Device::add_exact_squares, stream,
                         static_cast<const float*>(sum + op.unique.begin), op.unique.numel,
                         exact_sum());
   }
   const ofsdp_reduce norm = reduction(op, gradient);
-  OFSDP_RETURN_IF_ERROR(device_.call("the norm", table_.reduce, stream, &norm));
+  OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::reduce, stream, &norm));
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
 
@@ -189,7 +189,7 @@ Result<const std::byte*> DeviceEngine::parts_of_all_ranks(const Operation& op,
 }
 
 Status DeviceEngine::clear_exact_sum() {
-  return device_.call("the norm", table_.clear, device_.upload(), static_cast<void*>(exact_sum()),
+  return device_.call("the norm", &Device::clear, device_.upload(), static_cast<void*>(exact_sum()),
                       sizeof(ofsdp_exact_sum));
 }
 
@@ -197,12 +197,12 @@ Status DeviceEngine::all_reduce(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(
       ranks_->all_reduce(op.unit, op.group, op.dst.data, DType::kFloat32, op.dst.count));
   if (op.stages.round_to != DType::kFloat32) {
-    OFSDP_RETURN_IF_ERROR(device_.call("all-reduce", table_.round, device_.communication(),
+    OFSDP_RETURN_IF_ERROR(device_.call("all-reduce", &Device::round, device_.communication(),
                                        op.dst.floats(), number(op.stages.round_to), op.dst.count));
   }
   const ofsdp_reduce reduce =
       reduction(op, {op.dst.data, number(DType::kFloat32), number(DType::kFloat32), nullptr});
-  return device_.call("all-reduce", table_.reduce, device_.communication(), &reduce);
+  return device_.call("all-reduce", &Device::reduce, device_.communication(), &reduce);
 }
 
 Status DeviceEngine::update(const Operation& op) {
@@ -244,7 +244,7 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     update.numbers = step_.numbers;
     OFSDP_RETURN_IF_ERROR(context_.rules != nullptr
                               ? context_.rules->update(segment.rule, update, step_, scalars_)
-                              : device_.call("the optimizer", table_.update,
+                              : device_.call("the optimizer", &Device::update,
                                              device_.communication(), optimizer_.get(),
                                              static_cast<const ofsdp_device_update*>(&update)));
     at = segment.end;

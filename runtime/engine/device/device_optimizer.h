@@ -15,9 +15,7 @@ namespace ofsdp::runtime {
 
 struct DeviceOptimizerDrop {
   Device* device = nullptr;
-  void operator()(ofsdp_device_optimizer* optimizer) const {
-    device->table().drop_optimizer(device->handle(), optimizer);
-  }
+  void operator()(ofsdp_device_optimizer* optimizer) const { device->drop_optimizer(optimizer); }
 };
 using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
 

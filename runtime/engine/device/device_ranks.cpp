@@ -35,16 +35,15 @@ Result<std::unique_ptr<DeviceRanks>> DeviceRanks::join(Device& device, const Pla
 }
 
 Status DeviceRanks::join_all(const Plan& plan) {
-  const ofsdp_device_table& table = device_.table();
   std::string key(OFSDP_GROUP_KEY_BYTES, '\0');
   if (rank() == 0) {
     OFSDP_RETURN_IF_ERROR(
-        device_.call("a group of ranks", table.make_group_key, static_cast<void*>(key.data())));
+        device_.call("a group of ranks", &Device::make_group_key, static_cast<void*>(key.data())));
   }
   OFSDP_ASSIGN_OR_RETURN(key, text_of_rank0(communicator_, std::move(key)));
   begin_wait(0);
-  OFSDP_RETURN_IF_ERROR(joined(world(), table.join_group(device_.handle(), key.data(), rank(),
-                                                         communicator_.size(), &patience_)));
+  OFSDP_RETURN_IF_ERROR(
+      joined(world(), device_.join_group(key.data(), rank(), communicator_.size(), patience_)));
   const int shards = plan.shard_size;
   if (shards == 1 || shards == communicator_.size()) return {};
   OFSDP_RETURN_IF_ERROR(split({rank() / shards * shards, shards, 1}, rank() / shards));
@@ -53,18 +52,16 @@ Status DeviceRanks::join_all(const Plan& plan) {
 
 Status DeviceRanks::split(const RankGroup& ranks, int color) {
   begin_wait(0);
-  return joined(ranks, device_.table().split_group(device_.handle(), groups_[0].handle, color,
-                                                   ranks.index_of(rank())));
+  return joined(ranks, device_.split_group(groups_[0].handle, color, ranks.index_of(rank())));
 }
 
-Status DeviceRanks::joined(const RankGroup& ranks, ofsdp_group* handle) {
-  if (handle != nullptr) {
-    groups_.push_back({ranks, handle});
+Status DeviceRanks::joined(const RankGroup& ranks, const Result<ofsdp_group*>& handle) {
+  if (handle.ok()) {
+    groups_.push_back({ranks, *handle});
     return {};
   }
   if (!vain_.ok()) return std::move(vain_);
-  return fault("rank {}: joining the ranks' devices: {}", rank(),
-               device_.table().error(device_.handle()));
+  return fault("rank {}: joining the ranks' devices: {}", rank(), handle.error().message());
 }
 
 DeviceRanks::~DeviceRanks() {
@@ -72,22 +69,21 @@ DeviceRanks::~DeviceRanks() {
   timeout_ = std::min<Clock::duration>(timeout_, kLeaving);
   begin_wait(step_);
   std::ranges::reverse(groups_);
-  for (const Group& group : groups_) device_.table().leave_group(device_.handle(), group.handle);
+  for (const Group& group : groups_) device_.leave_group(group.handle);
 }
 
 void DeviceRanks::abort() {
   if (aborted_) return;
   aborted_ = true;
-  for (const Group& group : groups_) device_.table().abort_group(device_.handle(), group.handle);
+  for (const Group& group : groups_) device_.abort_group(group.handle);
 }
 
 Status DeviceRanks::make_known(std::byte* data, size_t bytes, bool same_offsets) {
   for (const Group& group : groups_) {
     if (bytes == 0) break;
     begin_wait(0);
-    OFSDP_RETURN_IF_ERROR(device_.call("memory that ranks reach", device_.table().make_known,
-                                       group.handle, static_cast<void*>(data), bytes,
-                                       same_offsets ? 1 : 0));
+    OFSDP_RETURN_IF_ERROR(device_.call("memory that ranks reach", &Device::make_known, group.handle,
+                                       static_cast<void*>(data), bytes, same_offsets ? 1 : 0));
   }
   return {};
 }
@@ -101,7 +97,7 @@ ofsdp_group* DeviceRanks::group(const RankGroup& ranks) const {
 
 Status DeviceRanks::mark(Collective collective, int unit) {
   const int64_t value = (unit + 1) * int64_t{kKinds} + static_cast<int64_t>(collective);
-  return device_.call("a mark", device_.table().mark, device_.communication(), mark_, value);
+  return device_.call("a mark", &Device::mark, device_.communication(), mark_, value);
 }
 
 Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
@@ -109,9 +105,8 @@ Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
   if (ranks.count == 1 || bytes_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kAllGather, unit));
   const std::byte* own = all + static_cast<size_t>(ranks.index_of(rank())) * bytes_each;
-  return device_.call("all-gather", device_.table().all_gather, device_.communication(),
-                      group(ranks), static_cast<const void*>(own), static_cast<void*>(all),
-                      bytes_each);
+  return device_.call("all-gather", &Device::all_gather, device_.communication(), group(ranks),
+                      static_cast<const void*>(own), static_cast<void*>(all), bytes_each);
 }
 
 Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* all, DType dtype,
@@ -119,7 +114,7 @@ Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* 
   if (ranks.count == 1 || count_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
   const size_t bytes = static_cast<size_t>(count_each) * dtype_size(dtype);
-  return device_.call("reduce-scatter", device_.table().reduce_scatter, device_.communication(),
+  return device_.call("reduce-scatter", &Device::reduce_scatter, device_.communication(),
                       group(ranks), static_cast<const void*>(all),
                       static_cast<void*>(all + static_cast<size_t>(ranks.index_of(rank())) * bytes),
                       number(dtype), count_each);
@@ -129,7 +124,7 @@ Status DeviceRanks::exchange_parts(int unit, const std::byte* all, std::span<con
                                    std::byte* parts, size_t bytes_each) {
   if (bytes_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
-  return device_.call("reduce-scatter", device_.table().exchange_parts, device_.communication(),
+  return device_.call("reduce-scatter", &Device::exchange_parts, device_.communication(),
                       group(world()), static_cast<const void*>(all), offsets.data(),
                       static_cast<int32_t>(offsets.size()), static_cast<void*>(parts), bytes_each);
 }
@@ -156,21 +151,20 @@ Status DeviceRanks::reduce(Collective collective, int unit, const RankGroup& ran
                            DType dtype, int64_t count, ofsdp_reduction how) {
   if (ranks.count == 1 || count == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(collective, unit));
-  return device_.call("all-reduce", device_.table().all_reduce, device_.communication(),
-                      group(ranks), static_cast<const void*>(values), values, number(dtype), count,
+  return device_.call("all-reduce", &Device::all_reduce, device_.communication(), group(ranks),
+                      static_cast<const void*>(values), values, number(dtype), count,
                       static_cast<int32_t>(how));
 }
 
 Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {
-  const ofsdp_device_table& table = device_.table();
-  if (!several()) return device_.call("the device", table.await, event);
+  if (!several()) return device_.call("the device", &Device::await, event);
   begin_wait(step);
   while (true) {
-    const int32_t reached = table.reached(device_.handle(), event);
-    if (reached == 1) return {};
-    if (reached != 0) {
+    const auto reached = device_.reached(event);
+    if (reached.ok() && *reached) return {};
+    if (!reached.ok()) {
       vain_ = fault("rank {}: {}, step {}: {}", rank(), site_text(site()), step_,
-                    table.error(device_.handle()));
+                    reached.error().message());
     }
     if (!vain_.ok() || !look()) break;
     std::this_thread::sleep_for(kPause);
@@ -211,12 +205,12 @@ bool DeviceRanks::look() {
 
 // A rank that dies breaks its connections before the communicator has heard of it, and says more.
 Status DeviceRanks::group_failure() {
-  const ofsdp_device_table& table = device_.table();
-  const auto fails = [&](const Group& group) {
-    return table.check_group(device_.handle(), group.handle) != 0;
-  };
-  if (std::ranges::none_of(groups_, fails)) return {};
-  const std::string text = table.error(device_.handle());
+  std::string text;
+  for (size_t g = 0; g < groups_.size() && text.empty(); ++g) {
+    const Status status = device_.check_group(groups_[g].handle);
+    if (!status.ok()) text = status.message();
+  }
+  if (text.empty()) return {};
   const Clock::time_point end = Clock::now() + kHearsay;
   while (Clock::now() < end) {
     OFSDP_RETURN_IF_ERROR(communicator_.check(site()));

@@ -89,7 +89,7 @@ class DeviceRanks {
         patience_{&DeviceRanks::goes_on, this} {}
   Status join_all(const Plan& plan);
   Status split(const RankGroup& ranks, int color);
-  Status joined(const RankGroup& ranks, ofsdp_group* handle);
+  Status joined(const RankGroup& ranks, const Result<ofsdp_group*>& handle);
   ofsdp_group* group(const RankGroup& ranks) const;
   Status mark(Collective collective, int unit);
   Status reduce(Collective collective, int unit, const RankGroup& group, void* values, DType dtype,

@@ -51,15 +51,14 @@ ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
 
 Status DeviceStepLengths::agree(const ofsdp_step_numbers* numbers) {
   Device& device = context_.device;
-  const ofsdp_device_table& table = device.table();
   const size_t bytes = 2 * static_cast<size_t>(parameters_) * sizeof(double);
-  OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", table.clear, device.communication(),
+  OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", &Device::clear, device.communication(),
                                     static_cast<void*>(context_.squares), bytes));
   for (const Unit& unit : context_.plan.units) {
     const Parts& parts = represented_[static_cast<size_t>(unit.id)];
     if (parts.empty()) continue;
     const ofsdp_parameter_parts p = encode(unit.id, parts, numbers);
-    OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", table.add_squares,
+    OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", &Device::add_squares,
                                       device.communication(), context_.on_device, &p));
   }
   return ranks_.sum_parameter_norms(context_.squares, 2 * parameters_);
@@ -70,7 +69,7 @@ Status DeviceStepLengths::apply(int unit, const ofsdp_step_numbers* numbers) {
   if (parts.empty()) return {};
   Device& device = context_.device;
   const ofsdp_parameter_parts p = encode(unit, parts, numbers);
-  return device.call("the optimizer's step", device.table().take_step, device.communication(),
+  return device.call("the optimizer's step", &Device::take_step, device.communication(),
                      context_.on_device, &p);
 }
 

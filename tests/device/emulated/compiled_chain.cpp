@@ -3,11 +3,11 @@
 
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
-std::unique_ptr<CompiledChain> compile_chain(ofsdp_device&, const ChainProgram&,
+std::unique_ptr<CompiledChain> compile_chain(DeviceState&, const ChainProgram&,
                                              const std::vector<bool>&) {
   return nullptr;
 }
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

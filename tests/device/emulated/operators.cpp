@@ -1,8 +1,9 @@
-// The operators of kernels/cuda/library for the device that counts, on the CUDA of tests/emulator: the
+// The operators of kernels/cuda for the device that counts, on the CUDA of tests/emulator: the
 // same sources as in libofsdp_cuda.so but for the matrix product (product.cpp).
 #include <cstring>
 
 #include "kernels/core/device.h"
+#include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/implementations.h"
 #include "tests/device/counting_device.h"
 #include "tests/support/namespaces.h"
@@ -21,8 +22,8 @@ class EmulatedKernel final : public Kernel {
     for (const TensorView& view : args.outputs) outputs.push_back(view.data);
     const std::vector<std::byte> numbers = numbers_of(*args.step);
     const auto& step = static_cast<const DeviceStepContext&>(*args.step);
-    const ofsdp_launch launch{inputs.data(),
-                              outputs.data(),
+    const cuda::Launch launch{inputs,
+                              outputs,
                               args.workspace,
                               reinterpret_cast<const ofsdp_step_numbers*>(numbers.data()),
                               static_cast<int64_t>(args.step->sample_index.size()),
@@ -51,9 +52,10 @@ class EmulatedKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_operator(ofsdp_device& device, const std::string& op,
-                                      const Problem& problem) {
-  auto kernel = cuda::make_operator(device, op, problem);
+std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
+                                      const Problem& problem, KernelChoice* choice) {
+  cuda::DeviceState state{.tf32 = device.tf32};
+  auto kernel = cuda::make_operator(state, op, problem, choice);
   if (kernel == nullptr) return nullptr;
   return std::make_unique<EmulatedKernel>(std::move(kernel));
 }

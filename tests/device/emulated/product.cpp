@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/pointwise/pointwise_math.cuh"
-#include "tests/device/counting_device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr size_t kWorkspace = 1000;
@@ -135,10 +135,10 @@ class Loops final : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(ofsdp_device& device, ProductShape shape) {
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape) {
   if (!product_has_epilogue(shape)) return nullptr;
   shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
   return std::make_unique<Loops>(shape);
 }
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -1,11 +1,11 @@
 // Attention on CUDA cores and on tensor cores against the references of the operators, over the operators' own sample cases
 // and wider ones: the statistics that the forward pass keeps, and the gradient with them and without.
-#include "kernels/cuda/attention/attention_extent.h"
+#include "kernels/cuda/attention/attention_operands.h"
 #include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 class CudaAttention : public DeviceTest {};
@@ -251,4 +251,4 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

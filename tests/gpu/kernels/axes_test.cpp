@@ -6,7 +6,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -174,4 +174,4 @@ TEST_F(CudaAxes, GradientsOfMapsAreTheirTransposes) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -6,7 +6,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 class ChannelNormTest : public DeviceTest {};
@@ -110,4 +110,4 @@ TEST_F(ChannelNormTest, AMeanFarFromZeroCostsTheVarianceNothing) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -14,7 +14,7 @@
 #include "kernels/core/tensor.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 void take_turns_backwards(bool backwards);  // of the emulator; on a GPU nothing
 
@@ -129,4 +129,4 @@ inline void same_twice(const std::vector<Tensor*>& tensors,
   }
 }
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -8,7 +8,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -91,4 +91,4 @@ TEST_F(CudaExactSquares, HoldsTheWholeRange) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -6,7 +6,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 using Doubles = std::vector<double>;
 
@@ -39,4 +39,4 @@ struct Filled {
   }
 };
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -6,12 +6,12 @@
 
 #include "kernels/core/registry.h"
 #include "kernels/cuda/indexing/embedding.h"
-#include "kernels/cuda/random/dropout.h"
+#include "kernels/cuda/random/random.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -331,4 +331,4 @@ TEST_F(CudaMovement, DropoutDropsWhatTheCpuDrops) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -4,7 +4,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -190,4 +190,4 @@ TEST_F(CudaNorm, NoRowsGiveZeroSums) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

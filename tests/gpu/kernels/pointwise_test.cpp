@@ -7,7 +7,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -264,4 +264,4 @@ TEST(CudaWalk, CollapsesWhatLiesBehindEachOther) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -4,7 +4,7 @@
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 class CudaWindow : public DeviceTest {};
@@ -153,4 +153,4 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

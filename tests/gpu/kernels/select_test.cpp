@@ -5,11 +5,11 @@
 #include "kernels/cuda/indexing/found.h"
 #include "kernels/cuda/indexing/scatter.h"
 #include "kernels/cuda/indexing/top_k.h"
-#include "kernels/cuda/shape/triangle.h"
+#include "kernels/cuda/shape/movement.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -178,4 +178,4 @@ TEST_F(CudaSelect, TriangleInPacksAndWithout) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -5,7 +5,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -130,4 +130,4 @@ TEST_F(CudaUpdate, NothingIsUpdatedAfterOverflow) {
 TEST_F(CudaUpdate, AnUnknownOptimizerHasNoUpdate) { EXPECT_EQ(find_update("adamax"), nullptr); }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -6,7 +6,7 @@
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 namespace {
 
 class WindowTest : public DeviceTest {};
@@ -86,4 +86,4 @@ TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

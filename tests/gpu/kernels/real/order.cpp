@@ -1,5 +1,5 @@
-namespace ofsdp::cuda {
+namespace ofsdp::kernels::cuda {
 
 void take_turns_backwards(bool) {}
 
-}  // namespace ofsdp::cuda
+}  // namespace ofsdp::kernels::cuda

@@ -1,0 +1,386 @@
+// CudaDevice: an NVIDIA GPU as a Device, and the factory that the library exports.
+//
+// Streams do not synchronize with the legacy one. Memory is one cudaMalloc a region, all of them
+// made before the first step; memory that ranks reach is NCCL's to allocate, where it can, since it
+// can open only such memory to others.
+//
+// [Note: workspaces] Plans place them at cache lines, which suits the CPU. cuBLASLt asks for
+// multiples of 256 bytes, and our own scratch is cut from there on, so each has room to begin later.
+#include <algorithm>
+#include <set>
+
+#include "kernels/base/hash.h"
+#include "kernels/core/device.h"
+#include "kernels/core/device_build.h"
+#include "kernels/cuda/device/arithmetic.h"
+#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/groups.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/libraries.h"
+#include "kernels/cuda/device/nccl.h"
+#include "kernels/cuda/training/exact_squares.h"
+#include "kernels/cuda/training/lamb.h"
+#include "kernels/cuda/training/optimizers.h"
+
+struct ofsdp_device_optimizer {
+  ofsdp::kernels::cuda::DeviceUpdate update;
+  ofsdp::kernels::OptimizerSettings settings;
+};
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr int kLeastDriver = 12040;  // CUDA 12.4
+constexpr size_t kAlignment = 256, kPlaced = 64;
+
+cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t raw(ofsdp_event* event) { return reinterpret_cast<cudaEvent_t>(event); }
+cudaGraphExec_t raw(ofsdp_device_graph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
+
+Status checked(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();  // so that the next call does not find it
+  return fault("{}: {}", what, cudaGetErrorString(error));
+}
+
+class LaunchedKernel final : public Kernel {
+ public:
+  LaunchedKernel(const Device& device, std::unique_ptr<CudaKernel> kernel, const Problem& problem)
+      : device_(device),
+        kernel_(std::move(kernel)),
+        inputs_(problem.inputs.size()),
+        outputs_(problem.outputs.size()) {}
+  size_t workspace_bytes() const override {
+    const size_t bytes = kernel_->workspace_bytes();
+    return bytes == 0 ? 0 : bytes + kAlignment - kPlaced;
+  }
+
+  Status run(const KernelArgs& args) override {
+    const auto& step = static_cast<const DeviceStepContext&>(*args.step);
+    for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i] = args.inputs[i].data;
+    for (size_t i = 0; i < outputs_.size(); ++i) outputs_[i] = args.outputs[i].data;
+    const auto workspace = reinterpret_cast<uintptr_t>(args.workspace);
+    const Launch launch{
+        inputs_,      outputs_,     reinterpret_cast<void*>(round_up(workspace, kAlignment)),
+        step.numbers, step.samples, step.fault,
+        step.node};
+    ofsdp_stream* const stream = step.stream != nullptr ? step.stream : device_.compute();
+    return checked(kernel_->run(raw(stream), launch), "a kernel: launch");
+  }
+
+ private:
+  static uintptr_t round_up(uintptr_t at, size_t to) { return (at + to - 1) / to * to; }
+
+  const Device& device_;
+  std::unique_ptr<CudaKernel> kernel_;
+  std::vector<void*> inputs_, outputs_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(DeviceState state) : state_(std::move(state)) {}
+  ~CudaDevice() override { drop_streams(); }
+
+  std::string description() const override {
+    size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+    return format_text("{}, {} bytes, {} multiprocessors", state_.name, total,
+                       state_.multiprocessors);
+  }
+  std::string missing() const override { return missing_libraries(); }
+
+  // --- Memory ---
+  Result<void*> allocate(DevicePlace place, size_t bytes) override {
+    void* data = nullptr;
+    if (place == DevicePlace::kPinned) {
+      OFSDP_RETURN_IF_ERROR(
+          checked(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "cudaHostAlloc"));
+      __builtin_memset(data, 0, bytes);
+      return data;
+    }
+    const Nccl& n = nccl();
+    if (place == DevicePlace::kShared && n.mem_alloc != nullptr && n.mem_free != nullptr) {
+      if (n.mem_alloc(&data, bytes) != kNcclSuccess) return fault("ncclMemAlloc: no memory");
+      of_nccl_.insert(data);
+    } else {
+      OFSDP_RETURN_IF_ERROR(checked(cudaMalloc(&data, bytes), "cudaMalloc"));
+    }
+    cudaError_t error = cudaMemset(data, 0, bytes);
+    if (error == cudaSuccess) error = cudaDeviceSynchronize();
+    if (error == cudaSuccess) return data;
+    Status status = checked(error, "cudaMemset");
+    release(place, data);
+    return status;
+  }
+  void release(DevicePlace place, void* data) override {
+    if (place == DevicePlace::kPinned) {
+      cudaFreeHost(data);
+    } else if (of_nccl_.erase(data) > 0) {
+      nccl().mem_free(data);
+    } else {
+      cudaFree(data);
+    }
+  }
+
+  // --- Streams and order ---
+  Result<ofsdp_stream*> make_stream(bool urgent) override {
+    int least = 0, most = 0;
+    cudaDeviceGetStreamPriorityRange(&least, &most);
+    cudaStream_t stream = nullptr;
+    OFSDP_RETURN_IF_ERROR(
+        checked(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? most : least),
+                "cudaStreamCreateWithPriority"));
+    return reinterpret_cast<ofsdp_stream*>(stream);
+  }
+  void drop_stream(ofsdp_stream* stream) override { cudaStreamDestroy(raw(stream)); }
+  void* native_stream(ofsdp_stream* stream) override { return raw(stream); }
+  Result<ofsdp_event*> make_event(bool timed) override {
+    cudaEvent_t event = nullptr;
+    const unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
+    OFSDP_RETURN_IF_ERROR(checked(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate"));
+    return reinterpret_cast<ofsdp_event*>(event);
+  }
+  void drop_event(ofsdp_event* event) override { cudaEventDestroy(raw(event)); }
+  Status record(ofsdp_event* event, ofsdp_stream* stream) override {
+    return checked(cudaEventRecord(raw(event), raw(stream)), "cudaEventRecord");
+  }
+  // An event that is external to a graph; to ask for one outside of a capture is an error.
+  Status signal(ofsdp_event* event, ofsdp_stream* stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    OFSDP_RETURN_IF_ERROR(
+        checked(cudaStreamIsCapturing(raw(stream), &status), "cudaStreamIsCapturing"));
+    const unsigned flags =
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+    return checked(cudaEventRecordWithFlags(raw(event), raw(stream), flags),
+                   "cudaEventRecordWithFlags");
+  }
+  Status wait(ofsdp_stream* stream, ofsdp_event* event) override {
+    return checked(cudaStreamWaitEvent(raw(stream), raw(event), 0), "cudaStreamWaitEvent");
+  }
+  Status await(ofsdp_event* event) override {
+    return checked(cudaEventSynchronize(raw(event)), "the GPU");
+  }
+  Result<bool> reached(ofsdp_event* event) override {
+    const cudaError_t error = cudaEventQuery(raw(event));
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // so that the next call does not find it
+      return false;
+    }
+    OFSDP_RETURN_IF_ERROR(checked(error, "the GPU"));
+    return true;
+  }
+  Status synchronize() override { return checked(cudaDeviceSynchronize(), "the GPU"); }
+  // A capture has no node of 0 bytes.
+  Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes) override {
+    if (bytes == 0) return {};
+    return checked(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, raw(stream)),
+                   "cudaMemcpyAsync");
+  }
+  Status clear(ofsdp_stream* stream, void* dst, size_t bytes) override {
+    if (bytes == 0) return {};
+    return checked(cudaMemsetAsync(dst, 0, bytes, raw(stream)), "cudaMemsetAsync");
+  }
+  Status mark(ofsdp_stream* stream, int64_t* pinned, int64_t value) override {
+    return checked(cuda::mark(pinned, value, raw(stream)), "mark");
+  }
+  Status capture_begin(ofsdp_stream* stream) override {
+    return checked(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture");
+  }
+  Result<ofsdp_device_graph*> capture_end(ofsdp_stream* stream) override {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    OFSDP_RETURN_IF_ERROR(
+        checked(cudaStreamEndCapture(raw(stream), &graph), "cudaStreamEndCapture"));
+    cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    if (error == cudaSuccess) error = cudaGraphUpload(executable, raw(stream));
+    OFSDP_RETURN_IF_ERROR(checked(error, "cudaGraphInstantiate"));
+    return reinterpret_cast<ofsdp_device_graph*>(executable);
+  }
+  Status launch(ofsdp_device_graph* graph, ofsdp_stream* stream) override {
+    return checked(cudaGraphLaunch(raw(graph), raw(stream)), "cudaGraphLaunch");
+  }
+  void drop_graph(ofsdp_device_graph* graph) override { cudaGraphExecDestroy(raw(graph)); }
+
+  // --- Kernels ---
+  Status allow(uint32_t what) override {
+    state_.tf32 = (what & OFSDP_MAY_ROUND_TO_TF32) != 0;
+    state_.may_vary = (what & OFSDP_MAY_VARY) != 0;
+    return {};
+  }
+  std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
+                                      KernelChoice* choice) override {
+    auto kernel = make_operator(state_, op, problem, choice);
+    if (kernel == nullptr) return nullptr;
+    return std::make_unique<LaunchedKernel>(*this, std::move(kernel), problem);
+  }
+
+  // --- Arithmetic ---
+  Status begin(ofsdp_stream* stream, ofsdp_run_state* state, const ofsdp_step_numbers* numbers,
+               bool update, bool scales) override {
+    return checked(begin_update(state, numbers, update, scales, raw(stream)), "begin");
+  }
+  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* state, const float* loss,
+                   bool stops) override {
+    return checked(cuda::note_loss(state, loss, stops, raw(stream)), "note_loss");
+  }
+  Status convert(ofsdp_stream* stream, const void* src, int32_t from, void* dst, int32_t to,
+                 int64_t count) override {
+    return checked(cuda::convert(src, from, dst, to, count, raw(stream)), "convert");
+  }
+  Status add(ofsdp_stream* stream, const void* src, int32_t from, float* dst,
+             int64_t count) override {
+    return checked(add_onto(src, from, dst, count, raw(stream)), "add");
+  }
+  Status round(ofsdp_stream* stream, float* values, int32_t to, int64_t count) override {
+    return checked(round_values(values, to, count, raw(stream)), "round");
+  }
+  Status reduce(ofsdp_stream* stream, const ofsdp_reduce* r) override {
+    return checked(reduce_gradient(*r, raw(stream)), "reduce");
+  }
+  Status clip(ofsdp_stream* stream, ofsdp_run_state* state, double most, bool scales) override {
+    return checked(cuda::clip(state, most, scales, raw(stream)), "clip");
+  }
+  ofsdp_device_optimizer* make_optimizer(const char* name,
+                                         const ofsdp_optimizer_settings& s) override {
+    const DeviceUpdate update = find_update(name);
+    if (update == nullptr) return nullptr;
+    return new ofsdp_device_optimizer{update,
+                                      {.momentum = s.momentum,
+                                       .nesterov = s.nesterov != 0,
+                                       .beta1 = s.beta1,
+                                       .beta2 = s.beta2,
+                                       .eps = s.eps,
+                                       .rho = s.rho,
+                                       .bias_correction = s.no_bias_correction == 0}};
+  }
+  void drop_optimizer(ofsdp_device_optimizer* optimizer) override { delete optimizer; }
+  Status update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                const ofsdp_device_update* u) override {
+    if (u->count == 0) return {};
+    return checked(optimizer->update(optimizer->settings, *u, raw(stream)), "update");
+  }
+  // LAMB is the one optimizer whose steps need norms of parameters.
+  Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                     const ofsdp_parameter_parts* parts) override {
+    return checked(add_lamb_squares(optimizer->settings, *parts, raw(stream)),
+                   "norms of parameters");
+  }
+  Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
+                   const ofsdp_parameter_parts* parts) override {
+    return checked(take_lamb_step(optimizer->settings, *parts, raw(stream)), "a step");
+  }
+  Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
+                           ofsdp_exact_sum* sum) override {
+    return checked(cuda::add_exact_squares(values, count, sum, raw(stream)), "exact squares");
+  }
+  Status take_exact_sum(ofsdp_stream* stream, ofsdp_exact_sum* sum, double* limbs) override {
+    return checked(cuda::take_exact_sum(sum, limbs, raw(stream)), "exact squares");
+  }
+  Status exact_norm(ofsdp_stream* stream, const double* limbs, ofsdp_run_state* state) override {
+    return checked(cuda::exact_norm(limbs, &state->squared_norm, raw(stream)), "exact squares");
+  }
+
+  // --- Several ranks ---
+  uint64_t identity() const override { return state_.identity; }
+  Status can_join(int sharing, std::string& engine) const override {
+    return can_join_ranks(sharing, engine);
+  }
+  Status make_group_key(void* key) override { return cuda::make_group_key(key); }
+  Result<ofsdp_group*> join_group(const void* key, int place, int count,
+                                  const ofsdp_patience& patience) override {
+    return cuda::join_group(state_.ordinal, key, place, count, patience);
+  }
+  Result<ofsdp_group*> split_group(ofsdp_group* from, int color, int place) override {
+    return cuda::split_group(from, color, place);
+  }
+  void leave_group(ofsdp_group* group) override { cuda::leave_group(group); }
+  void abort_group(ofsdp_group* group) override { cuda::abort_group(group); }
+  Status check_group(ofsdp_group* group) override { return cuda::check_group(group); }
+  Status make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) override {
+    return cuda::make_known(group, data, bytes, same_offsets);
+  }
+  Status all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                    size_t bytes) override {
+    return cuda::all_gather(stream, group, src, dst, bytes);
+  }
+  Status reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                        int32_t dtype, int64_t count) override {
+    return cuda::reduce_scatter(stream, group, src, dst, dtype, count);
+  }
+  Status all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                    int32_t dtype, int64_t count, int32_t reduction) override {
+    return cuda::all_reduce(stream, group, src, dst, dtype, count, reduction);
+  }
+  Status exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                        const size_t* offsets, int places, void* dst, size_t bytes) override {
+    return cuda::exchange_parts(stream, group, src, offsets, places, dst, bytes);
+  }
+
+  // --- Trace ---
+  Status elapsed(ofsdp_event* first, ofsdp_event* then, double* microseconds) override {
+    float milliseconds = 0;
+    const cudaError_t error = cudaEventElapsedTime(&milliseconds, raw(first), raw(then));
+    *microseconds = static_cast<double>(milliseconds) * 1e3;
+    return checked(error, "cudaEventElapsedTime");
+  }
+
+ private:
+  DeviceState state_;
+  std::set<void*> of_nccl_;  // memory that is NCCL's to free
+};
+
+std::string version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+// The driver makes GPUs known; a runtime newer than the driver's major version cannot run.
+Result<int> count() {
+  int driver = 0, runtime = 0, devices = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) return input_error("no NVIDIA driver");
+  if (driver < kLeastDriver || driver / 1000 < runtime / 1000) {
+    return input_error("the NVIDIA driver supports CUDA {}, expected at least {}", version(driver),
+                       version(std::max(kLeastDriver, runtime / 1000 * 1000)));
+  }
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return devices;
+  return input_error("{}", error == cudaSuccess ? "no GPU" : cudaGetErrorString(error));
+}
+
+Result<std::unique_ptr<Device>> open(int ordinal) {
+  cudaDeviceProp properties{};
+  cudaError_t error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
+  if (error != cudaSuccess) {
+    return input_error("--device cuda: GPU {}: {}", ordinal, cudaGetErrorString(error));
+  }
+  if (properties.major < 8) {
+    return input_error("--device cuda: {}: expected compute capability 8.0 or newer, found {}.{}",
+                       properties.name, properties.major, properties.minor);
+  }
+  return std::unique_ptr<Device>(new CudaDevice(
+      {.ordinal = ordinal,
+       .multiprocessors = properties.multiProcessorCount,
+       .capability = 10 * properties.major + properties.minor,
+       .bytes = properties.totalGlobalMem,
+       .identity = Fnv1a()
+                       .add(std::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)))
+                       .value(),
+       .name = properties.name}));
+}
+
+}  // namespace
+
+void use_device(int ordinal) { cudaSetDevice(ordinal); }
+
+}  // namespace ofsdp::kernels::cuda
+
+extern "C" {
+__attribute__((
+    visibility("default"))) extern const ofsdp::kernels::DeviceLibrary ofsdp_device_library;
+const ofsdp::kernels::DeviceLibrary ofsdp_device_library{
+    ofsdp::kernels::kDeviceBuild, ofsdp::kernels::cuda::count, ofsdp::kernels::cuda::open};
+}
