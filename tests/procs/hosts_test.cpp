@@ -92,9 +92,9 @@ class Running {
 
 std::string variables(int rank, int world, const std::string& address, int port) {
   return format_text(
-      "env RANK={0} WORLD_SIZE={1} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} "
-      "GROUP_WORLD_SIZE={1} MASTER_ADDR={2} MASTER_PORT={3} ",
-      rank, world, address, port);
+      "env RANK={} WORLD_SIZE={} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={} "
+      "GROUP_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} ",
+      rank, world, rank, world, address, port);
 }
 
 int lines_of_errors(const std::string& said) {

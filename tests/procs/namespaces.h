@@ -83,8 +83,8 @@ class Namespaces {
   static std::string device(int host) { return format_text("of{}x{}", getpid() % 1000000, host); }
 
   template <typename... Args>
-  static bool run(fmt::format_string<Args...> format, Args&&... args) {
-    const std::string line = format_text(format, std::forward<Args>(args)...);
+  static bool run(FormatOf<Args...> format, const Args&... args) {
+    const std::string line = format_text<Args...>(format, args...);
     return std::system(("(" + line + ") >/dev/null 2>&1").c_str()) == 0;
   }
 

@@ -1,25 +1,10 @@
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <new>
 
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
+#include "tests/support/allocations.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
-
-namespace {
-std::atomic<long> allocations{0};  // of every thread of this program
-}
-
-// Not inlined: g++ 12 would take the pairs of new and free it then sees for a mistake.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace ofsdp {
 namespace {
@@ -198,9 +183,9 @@ TEST_F(LoaderTest, NothingAllocatesAndTheHelperSleeps) {
     return batches;
   };
   run(3);
-  const long before = allocations;
+  const long before = testing::allocations;
   const int64_t batches = run(50);
-  const long after = allocations;
+  const long after = testing::allocations;
   EXPECT_EQ(batches, 150);
   EXPECT_EQ(after - before, 0);
 

@@ -4,32 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/log/progress.h"
 #include "runtime/log/step_times.h"
+#include "tests/support/allocations.h"
 #include "tests/support/namespaces.h"
-
-namespace {
-std::atomic<size_t> allocations{0};
-}
-
-// Not inlined: GCC 12 would take the pairs of new and free it then sees for mistakes.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace ofsdp {
 namespace {
@@ -121,12 +106,12 @@ TEST_F(Metrics, ANewRunTruncatesAndAResumedOneAppends) {
 TEST_F(Metrics, AStepAllocatesNothing) {
   MetricsWriter writer = open();
   ASSERT_TRUE(writer.step({1, 0, 2.3, 1.2, 1e-3, 1, 1, 1}).ok());
-  const size_t before = allocations;
+  const long before = testing::allocations;
   for (int64_t i = 2; i < 50; ++i) {
     const Status status = writer.step({i, 0, 2.3 / double(i), 1.2e-7 * double(i), 1e-3, 1, 1, 1});
     if (!status.ok()) FAIL();
   }
-  EXPECT_EQ(allocations - before, 0u);
+  EXPECT_EQ(testing::allocations - before, 0);
 }
 
 TEST_F(Metrics, ASpoiltPathIsAnInputError) {
@@ -168,9 +153,9 @@ TEST(StepTimes, MedianOfMoreThanSixLeavesOutTheFirstThree) {
 
 TEST(StepTimes, ALongRunNeitherGrowsNorAllocates) {
   StepTimes times;
-  const size_t before = allocations;
+  const long before = testing::allocations;
   for (int i = 0; i < 300000; ++i) times.add(i);
-  EXPECT_EQ(allocations - before, 0u);
+  EXPECT_EQ(testing::allocations - before, 0);
   EXPECT_NEAR(times.median(), 150000, 10);
 }
 
@@ -228,9 +213,9 @@ TEST(Progress, ABarIsRedrawnOnOneLineAndEnded) {
 TEST(Progress, AStepAllocatesNothing) {
   std::FILE* null = std::fopen("/dev/null", "w");
   Progress progress({fileno(null), false, 1, 0, 100});
-  const size_t before = allocations;
+  const long before = testing::allocations;
   for (int64_t s = 1; s <= 100; ++s) progress.step({s, 0, 0.5 / double(s), 1, 1e-3, 1, 1, 1}, 8);
-  EXPECT_EQ(allocations - before, 0u);
+  EXPECT_EQ(testing::allocations - before, 0);
   std::fclose(null);
 }
 

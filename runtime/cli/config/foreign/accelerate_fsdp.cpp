@@ -112,9 +112,8 @@ Status FsdpStrategy::check_world(int64_t replicas, int64_t shards) const {
                        format_text("{} x {} ranks are in the mesh", replicas, shards));
 }
 
-// Accelerate names modules by a regular expression that must match whole names ("lm_head", "a|b",
-// ".*\.norm"); --ignore takes globs of parameter names. Nothing for an expression that no glob
-// says.
+}  // namespace
+
 std::optional<std::vector<std::string>> ignored_globs(std::string_view expression) {
   std::vector<std::string> globs(1);
   for (size_t i = 0; i < expression.size(); ++i) {
@@ -138,6 +137,8 @@ std::optional<std::vector<std::string>> ignored_globs(std::string_view expressio
   }
   return globs;
 }
+
+namespace {
 
 class FsdpSection {
  public:

@@ -14,4 +14,9 @@ Status read_accelerate_fsdp(ForeignFile& file, const std::optional<ForeignKey>& 
                             const std::optional<ForeignKey>& parallelism,
                             const std::optional<ForeignKey>& processes);
 
+// Accelerate names modules by a regular expression that must match whole names ("lm_head", "a|b",
+// ".*\.norm"); --ignore takes globs of parameter names. Returns nothing for an expression that no
+// glob can say.
+std::optional<std::vector<std::string>> ignored_globs(std::string_view expression);
+
 }  // namespace ofsdp::cli
