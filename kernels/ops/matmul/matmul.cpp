@@ -182,7 +182,6 @@ void add_matmul(Registry& registry) {
                 .min_inputs = 2,
                 .infer = infer,
                 .grad = grad,
-                .body = matmul_body,
                 .reference = reference,
                 .cpu = product_kernels<product>(),
                 .samples = samples});
@@ -190,6 +189,7 @@ void add_matmul(Registry& registry) {
                 .name = "MatMul",
                 .min_inputs = 2,
                 .infer = infer,
+                .body = matmul_body,
                 .reference = reference,
                 .cpu = product_kernels<product>(),
                 .samples = own_samples});
