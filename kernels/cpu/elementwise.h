@@ -109,8 +109,8 @@ void for_binary_rows(const StridedLoop& loop, const T* a, const T* b, R* y, cons
 }
 
 template <typename T, typename R, void (*row)(const BinaryRow<T, R>&)>
-void run_binary(const StridedLoop& loop, const KernelArgs& args) {
-  for_binary_rows<T, R>(loop, args.in<T>(0), args.in<T>(1), args.out<R>(0), row);
+void run_binary(const StridedLoop& loop, const T* a, const T* b, R* y) {
+  for_binary_rows<T, R>(loop, a, b, y, row);
 }
 
 }  // namespace ofsdp::kernels

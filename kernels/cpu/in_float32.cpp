@@ -33,7 +33,6 @@ class ConvertingKernel final : public Kernel {
       : inner_(std::move(inner)) {
     place(p.inputs, wide.inputs, inputs_);
     place(p.outputs, wide.outputs, outputs_);
-    views_.resize(inputs_.size() + outputs_.size());
   }
 
   size_t workspace_bytes() const override { return bytes_ + inner_->workspace_bytes(); }
@@ -42,11 +41,11 @@ class ConvertingKernel final : public Kernel {
     const std::span<TensorView> inputs(views_.data(), inputs_.size());
     const std::span<TensorView> outputs(views_.data() + inputs_.size(), outputs_.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = view(inputs_[i], args.inputs[i], args.workspace);
+      inputs[i].data = address(inputs_[i], args.inputs[i], args.workspace);
       if (inputs_[i].converted) widen_view(args.inputs[i], inputs[i].as<float>());
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      outputs[i] = view(outputs_[i], args.outputs[i], args.workspace);
+      outputs[i].data = address(outputs_[i], args.outputs[i], args.workspace);
     }
     OFSDP_RETURN_IF_ERROR(inner_->run({inputs, outputs, args.workspace + bytes_, args.step}));
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -57,7 +56,6 @@ class ConvertingKernel final : public Kernel {
 
  private:
   struct Operand {
-    TensorDesc wide;
     bool converted = false;
     size_t offset = 0;  // in the workspace
   };
@@ -65,18 +63,19 @@ class ConvertingKernel final : public Kernel {
   void place(const std::vector<TensorDesc>& given, const std::vector<TensorDesc>& wide,
              std::vector<Operand>& operands) {
     for (size_t i = 0; i < given.size(); ++i) {
-      operands.push_back({wide[i], is_half(given[i]), bytes_});
+      operands.push_back({is_half(given[i]), bytes_});
+      views_.push_back({nullptr, wide[i]});
       if (is_half(given[i])) bytes_ += align_up(wide[i].bytes(), kTensorAlignment);
     }
   }
 
-  static TensorView view(const Operand& operand, const TensorView& given, std::byte* workspace) {
-    return operand.converted ? TensorView{workspace + operand.offset, operand.wide} : given;
+  static std::byte* address(const Operand& operand, const TensorView& given, std::byte* workspace) {
+    return operand.converted ? workspace + operand.offset : given.data;
   }
 
   std::unique_ptr<Kernel> inner_;
   std::vector<Operand> inputs_, outputs_;
-  std::vector<TensorView> views_;
+  std::vector<TensorView> views_;  // inputs, outputs; a run sets their addresses
   size_t bytes_ = 0;
 };
 

@@ -141,7 +141,10 @@ std::unique_ptr<Kernel> create_matrices(const Problem& p) {
   const size_t workspace = bytes + inner->workspace_bytes();
   return make_kernel(
       [=, inner = std::move(inner)](const KernelArgs& args) {
-        TensorView operands[] = {args.inputs[0], args.inputs[1], args.outputs[0]};
+        TensorView operands[] = {// a desc would be a copy: an allocation
+                                 {args.inputs[0].data, {}},
+                                 {args.inputs[1].data, {}},
+                                 {args.outputs[0].data, {}}};
         for (size_t i = 0; i < 3; ++i) {
           if (!copies[i]) continue;
           std::byte* at = args.workspace + offsets[i];

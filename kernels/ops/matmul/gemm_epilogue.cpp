@@ -135,12 +135,13 @@ class Parts final : public Kernel {
   size_t workspace_bytes() const override { return product_->workspace_bytes(); }
 
   Status run(const KernelArgs& a) override {
-    const TensorView y = a.outputs[0], z = keeps_z_ ? a.outputs[1] : y;
+    // Views without a desc, whose copy would be an allocation.
+    const TensorView y{a.outputs[0].data, {}}, z{a.outputs[keeps_z_ ? 1 : 0].data, {}};
     OFSDP_RETURN_IF_ERROR(product_->run({a.inputs, {&z, 1}, a.workspace, a.step}));
-    if (add_) OFSDP_RETURN_IF_ERROR(pass(*add_, {z, a.inputs[kAddend]}, z, a));
+    if (add_) OFSDP_RETURN_IF_ERROR(pass(*add_, {z, {a.inputs[kAddend].data, {}}}, z, a));
     if (gelu_) {
-      const bool forward = activation_ == "gelu_tanh";
-      OFSDP_RETURN_IF_ERROR(pass(*gelu_, {z, forward ? z : a.inputs[kX]}, y, a));
+      std::byte* second = activation_ == "gelu_tanh" ? z.data : a.inputs[kX].data;
+      OFSDP_RETURN_IF_ERROR(pass(*gelu_, {z, {second, {}}}, y, a));
     }
     if (sum_) {
       const TensorView& from = summed_ < 0 ? y : a.inputs[static_cast<size_t>(summed_)];

@@ -398,18 +398,14 @@ std::unique_ptr<Kernel> skip_create(const Problem& p) {
   const StridedLoop with_bias = binary_loop({{}, {x, has_sum_bias ? p.in(sum_bias) : x}, {x}, {}});
   return make_kernel(
       [=](const KernelArgs& a) {
-        const TensorView sum{has_sum ? a.outputs[3].data : a.workspace, x};
-        auto add = [&](const StridedLoop& loop, const TensorView& left, const TensorView& right) {
-          const TensorView inputs[] = {left, right};
-          run_binary<float, float, add_row>(loop, {inputs, {&sum, 1}, nullptr, nullptr});
-        };
-        add(with_skip, a.inputs[0], a.inputs[1]);
-        if (has_sum_bias) add(with_bias, sum, a.inputs[sum_bias]);
+        auto* sum = reinterpret_cast<float*>(has_sum ? a.outputs[3].data : a.workspace);
+        const auto add = run_binary<float, float, add_row>;
+        add(with_skip, a.in<float>(0), a.in<float>(1), sum);
+        if (has_sum_bias) add(with_bias, sum, a.in<float>(sum_bias), sum);
         if (!s.centred && has_mean) std::fill_n(a.out<float>(1), n.rows, 0.0f);
-        norm_rows<float>(
-            n, {sum.as<const float>(), a.in<float>(2), has_bias ? a.in<float>(bias) : nullptr,
-                a.out<float>(0), has_mean && s.centred ? a.out<float>(1) : nullptr,
-                has_inv ? a.out<float>(2) : nullptr});
+        norm_rows<float>(n, {sum, a.in<float>(2), has_bias ? a.in<float>(bias) : nullptr,
+                             a.out<float>(0), has_mean && s.centred ? a.out<float>(1) : nullptr,
+                             has_inv ? a.out<float>(2) : nullptr});
         return ok_status();
       },
       has_sum ? 0 : x.bytes());

@@ -80,8 +80,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         auto* norm = reinterpret_cast<float*>(a.workspace);
         norms.run(a.in<float>(0), norm);
         for (int64_t i = 0; !first && i < e.outer * e.inner; ++i) norm[i] = std::sqrt(norm[i]);
-        const TensorView inputs[] = {a.inputs[0], {a.workspace, kept}};
-        run_binary<float, float, divide_row>(loop, {inputs, a.outputs, nullptr, nullptr});
+        run_binary<float, float, divide_row>(loop, a.in<float>(0), norm, a.out<float>(0));
         return ok_status();
       },
       kept.bytes());

@@ -97,14 +97,12 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       [=, loop = binary_loop({{}, {x, kept}, {x}, {}})](const KernelArgs& a) {
         auto* stats = reinterpret_cast<float*>(a.workspace);
         sum.run(a.in<float>(0), stats, share);
-        const TensorView centre[] = {a.inputs[0], {a.workspace, kept}};
-        run_binary<float, float, subtract_row>(loop, {centre, a.outputs, nullptr, nullptr});
+        run_binary<float, float, subtract_row>(loop, a.in<float>(0), stats, a.out<float>(0));
         squares.run(a.out<float>(0), stats, share);
         for (int64_t i = 0; i < groups; ++i) {
           stats[i] = 1.0f / (std::sqrt(stats[i]) + static_cast<float>(kEpsilon));
         }
-        const TensorView scale[] = {a.outputs[0], {a.workspace, kept}};
-        run_binary<float, float, multiply_row>(loop, {scale, a.outputs, nullptr, nullptr});
+        run_binary<float, float, multiply_row>(loop, a.out<float>(0), stats, a.out<float>(0));
         return ok_status();
       },
       kept.bytes());

@@ -284,9 +284,7 @@ std::unique_ptr<Kernel> create_log_sum_exp(const Problem& p) {
         auto* most = reinterpret_cast<float*>(a.workspace);
         auto* terms = reinterpret_cast<float*>(a.workspace + maxima);
         max.run(a.in<float>(0), most);
-        const TensorView views[] = {a.inputs[0], {a.workspace, {}}};
-        const TensorView target[] = {{a.workspace + maxima, {}}};
-        run_binary<float, float, exp_row>(loop, {views, target, nullptr, nullptr});
+        run_binary<float, float, exp_row>(loop, a.in<float>(0), most, terms);
         sum.run(terms, a.out<float>(0));
         float* y = a.out<float>(0);
         for (int64_t i = 0; i < n; ++i) {
