@@ -74,7 +74,10 @@ void check_optimizer(const Optimizer& o, int64_t n, int shift, DType gradient_dt
     const double lr = 0.01 / static_cast<double>(step);
     state.optimizer_step = step;
     device_state.put(state);
-    input.put({.step = step + 3, .lr = lr});
+    ofsdp_step_numbers of_step{};
+    of_step.step = step + 3;
+    of_step.lr = lr;
+    input.put(of_step);
     ofsdp_device_update u{};
     u.gradient = {gradient.data(), static_cast<int32_t>(gradient_dtype),
                   static_cast<int32_t>(DType::kFloat32), nullptr};
