@@ -23,9 +23,7 @@ Result<int> count() {
   return 1;
 }
 
-Result<std::unique_ptr<Device>> open(int) {
-  return std::unique_ptr<Device>(new CountingDevice);
-}
+Result<std::unique_ptr<Device>> open(int) { return std::unique_ptr<Device>(new CountingDevice); }
 
 }  // namespace
 

@@ -110,8 +110,8 @@ TEST(DeviceChoiceTest, WithoutTheLibraryCudaIsRefusedInOneLine) {
 
 TEST(DeviceChoiceTest, ALibraryOfAnotherBuildIsRefusedInOneLine) {
   for (const char* device : {"cuda", "auto"}) {
-    const Trained run = train(small_mlp(), {"--device", device},
-                              {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNT_ALLOCATIONS});
+    const Trained run =
+        train(small_mlp(), {"--device", device}, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNT_ALLOCATIONS});
     EXPECT_EQ(run.run.status, 1) << run.run.err;
     EXPECT_NE(run.run.err.find("expected a library of this program's build"), std::string::npos);
     EXPECT_NE(run.run.err.find("found none"), std::string::npos) << run.run.err;

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "importer/graph/update_rules.h"
 #include "importer/file/onnx_file.h"
+#include "importer/graph/update_rules.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

@@ -15,7 +15,7 @@ namespace {
 std::byte memory[64];
 
 constexpr Lane kCompute = Lane::kCompute, kCommunication = Lane::kCommunication,
-                   kDownload = Lane::kDownload;
+               kDownload = Lane::kDownload;
 
 StepAccess step(Lane stream, int begin, int bytes, bool writes) {
   return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}};

@@ -105,8 +105,8 @@ std::string loads(const ChainProgram& p) {
     } else if (p.periods[i] == 1) {
       text += format_text("  const float v{} = to_float(elements<1>(p.x[{}], 0).v[0]);\n", i, i);
     } else {
-      text +=
-          format_text("  const Elements<N> x{} = elements<N>(p.x[{}], i % p.periods[{}]);\n", i, i, i);
+      text += format_text("  const Elements<N> x{} = elements<N>(p.x[{}], i % p.periods[{}]);\n", i,
+                          i, i);
     }
   }
   return text;
