@@ -140,7 +140,8 @@ TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
   // Rank 0 waits for rank 1, which waits for rank 2 elsewhere and a little longer.
   RankProcesses ranks(
       3,
-      [](Communicator& c, MemoryLedger&) -> Status {
+      [](Communicator& c, MemoryLedger& ledger) -> Status {
+        OFSDP_RETURN_IF_ERROR(c.allocate_shared(ledger, 4096).status());
         if (c.rank() == 2) idle();
         if (c.rank() == 0) return c.barrier({"barrier", -1, 4});
         usleep(400'000);
@@ -161,7 +162,8 @@ TEST(Hang, ARankThatWasStoppedWhileItWaitedIsNamed) {
   // rank 2.
   RankProcesses ranks(
       3,
-      [](Communicator& c, MemoryLedger&) -> Status {
+      [](Communicator& c, MemoryLedger& ledger) -> Status {
+        OFSDP_RETURN_IF_ERROR(c.allocate_shared(ledger, 4096).status());
         const double pid = getpid();
         std::array<double, 3> pids{};
         OFSDP_RETURN_IF_ERROR(c.exchange({&pid, 1}, pids, {"exchange", -1, 0}));
