@@ -34,6 +34,9 @@ std::string format_values(std::string_view format, std::initializer_list<FormatA
       case Kind::kText:
         store.push_back(value.text());
         break;
+      case Kind::kAddress:
+        store.push_back(value.address());
+        break;
     }
   }
   try {

@@ -20,10 +20,14 @@ namespace ofsdp::base {
 // A value without its type; a view: the text it names must outlive the call.
 class FormatArgument {
  public:
-  enum class Kind : uint8_t { kBool, kChar, kSigned, kUnsigned, kFloat, kDouble, kText };
+  enum class Kind : uint8_t { kBool, kChar, kSigned, kUnsigned, kFloat, kDouble, kText, kAddress };
 
-  FormatArgument(bool value) : kind_(Kind::kBool), bits_{.whole = value} {}  // NOLINT: implicit
-  FormatArgument(char value) : kind_(Kind::kChar), bits_{.whole = value} {}  // NOLINT
+  // Not of what converts to bool, such as a pointer.
+  FormatArgument(std::same_as<bool> auto value)  // NOLINT: implicit
+      : kind_(Kind::kBool), bits_{.whole = value} {}
+  FormatArgument(const void* address)  // NOLINT
+      : kind_(Kind::kAddress), bits_{.address = address} {}
+  FormatArgument(char value) : kind_(Kind::kChar), bits_{.whole = value} {}           // NOLINT
   FormatArgument(float value) : kind_(Kind::kFloat), bits_{.real = double{value}} {}  // NOLINT
   FormatArgument(double value) : kind_(Kind::kDouble), bits_{.real = value} {}        // NOLINT
   template <std::signed_integral T>
@@ -39,6 +43,7 @@ class FormatArgument {
   Kind kind() const { return kind_; }
   int64_t whole() const { return bits_.whole; }
   double real() const { return bits_.real; }
+  const void* address() const { return bits_.address; }
   std::string_view text() const { return {bits_.text.data, bits_.text.size}; }
 
  private:
@@ -49,6 +54,7 @@ class FormatArgument {
   union Bits {
     int64_t whole;
     double real;
+    const void* address;
     Text text;
   };
   Kind kind_;
