@@ -10,9 +10,9 @@ bool conflict(const MemoryAccess& a, const MemoryAccess& b) {
   return a.data < b.data + b.bytes && b.data < a.data + a.bytes;
 }
 
-bool conflict(const StepAccess& a, const StepAccess& b) {
-  for (const MemoryAccess& x : a.touches) {
-    for (const MemoryAccess& y : b.touches) {
+bool conflict(const std::vector<MemoryAccess>& a, const std::vector<MemoryAccess>& b) {
+  for (const MemoryAccess& x : a) {
+    for (const MemoryAccess& y : b) {
       if (conflict(x, y)) return true;
     }
   }
@@ -45,29 +45,38 @@ class StreamPlanner {
   void communicate(size_t s) {
     StreamStep& step = plan_.steps[s];
     step.stream = accesses_[s].stream;
-    if (computed_ || (communication_.empty() && download_.empty())) step.forks = plan_.events++;
+    if (computed_ || (communication_.empty() && download_.empty())) {
+      step.forks = plan_.events++;
+      of_copies_ = of_compute_;
+    }
     computed_ = false;
-    wait(s, download_, of_communication_.download);
+    wait(accesses_[s].touches, download_, of_communication_.download, step.waits);
+    const std::vector<MemoryAccess>& copies = accesses_[s].copies;
+    wait(copies, download_, of_copies_.download, step.copies_wait);
+    wait(copies, communication_, of_copies_.communication, step.copies_wait);
     (step.stream == Lane::kDownload ? download_ : communication_).push_back(s);
   }
 
   // An end on the download stream comes after all that the communication stream had before it.
   void compute(size_t s) {
     computed_ = true;
-    if (wait(s, download_, of_compute_.download)) {
+    const std::vector<MemoryAccess>& touches = accesses_[s].touches;
+    std::vector<int>& waits = plan_.steps[s].waits;
+    if (wait(touches, download_, of_compute_.download, waits)) {
       const size_t last = download_[of_compute_.download - 1];
       const auto before = std::ranges::lower_bound(communication_, last) - communication_.begin();
       of_compute_.communication = std::max(of_compute_.communication, static_cast<size_t>(before));
     }
-    wait(s, communication_, of_compute_.communication);
+    wait(touches, communication_, of_compute_.communication, waits);
   }
 
   // Waiting for one step of a stream is waiting for all before it.
-  bool wait(size_t s, const std::vector<size_t>& others, size_t& waited) {
+  bool wait(const std::vector<MemoryAccess>& touches, const std::vector<size_t>& others,
+            size_t& waited, std::vector<int>& waits) {
     for (size_t i = others.size(); i > waited; --i) {
       const size_t other = others[i - 1];
-      if (!conflict(accesses_[s], accesses_[other])) continue;
-      plan_.steps[s].waits.push_back(recorded(other));
+      if (!conflict(touches, accesses_[other].touches)) continue;
+      waits.push_back(recorded(other));
       waited = i;
       return true;
     }
@@ -83,7 +92,7 @@ class StreamPlanner {
   const std::vector<StepAccess>& accesses_;
   StreamPlan plan_;
   std::vector<size_t> communication_, download_;  // steps so far
-  Waited of_compute_, of_communication_;
+  Waited of_compute_, of_communication_, of_copies_;
   bool computed_ = false;  // since the last fork
 };
 
@@ -92,16 +101,17 @@ class StreamPlanner {
 std::vector<StepAccess> step_accesses(std::span<const Operation> operations, size_t steps) {
   constexpr uintptr_t kApart = uintptr_t{1} << 42;
   std::vector<StepAccess> list(steps);
+  const auto add = [](const Operand& o, bool writes, std::vector<MemoryAccess>& to) {
+    if (o.area == Area::kNone || o.area == Area::kInput || o.count == 0) return;
+    const uintptr_t place = static_cast<uintptr_t>(o.area) * kApart;
+    to.push_back({reinterpret_cast<const std::byte*>(place + static_cast<uintptr_t>(o.offset)),
+                  o.bytes(), writes});
+  };
   for (const Operation& op : operations) {
     StepAccess& step = list[static_cast<size_t>(op.step)];
     step.stream = std::max(step.stream, op.lane);
-    for (const Operand& o : op.operands) {
-      if (o.area == Area::kNone || o.area == Area::kInput || o.count == 0) continue;
-      const uintptr_t place = static_cast<uintptr_t>(o.area) * kApart;
-      step.touches.push_back(
-          {reinterpret_cast<const std::byte*>(place + static_cast<uintptr_t>(o.offset)), o.bytes(),
-           o.writes});
-    }
+    for (const Operand& o : op.operands) add(o, o.writes, step.touches);
+    if (op.kind == OpKind::kCopyUp) add(op.dst, true, step.copies);
   }
   return list;
 }

@@ -4,7 +4,8 @@
 // A step of the communication stream waits for all that the schedule has put on the compute stream
 // before it. A step of the download stream begins on the communication stream, like one of that,
 // and ends on its own; what follows it on the communication stream does not wait for that end.
-// Otherwise a step waits for an earlier one of another stream only where both touch the same bytes
+// Copies up, with which a step of the communication stream begins, run on a stream of their own,
+// next to earlier steps of the communication stream. Otherwise a step waits for an earlier one of another stream only where both touch the same bytes
 // and one of them writes: so a gather runs next to the nodes before its first use, an update next
 // to the backward nodes after it. What is ordered in the schedule and touches the same bytes is
 // ordered on the device; that is all the results depend on.
@@ -28,14 +29,15 @@ struct MemoryAccess {
 struct StepAccess {
   Lane stream = Lane::kCompute;
   std::vector<MemoryAccess> touches;  // empty: nothing is put on a stream
+  std::vector<MemoryAccess> copies;   // what is copied up for it
 };
 
 struct StreamStep {
   Lane stream = Lane::kCompute;
   int forks = -1;  // event: recorded on compute, then waited for, before another stream's step
-  std::vector<int>
-      waits;         // events of other streams that the stream it begins on waits for before it
-  int records = -1;  // event recorded after this step on the stream it ends on
+  std::vector<int> waits;        // events that the stream it begins on waits for before it
+  std::vector<int> copies_wait;  // events that its copies up wait for, besides the fork
+  int records = -1;              // event recorded after this step on the stream it ends on
 };
 
 struct StreamPlan {

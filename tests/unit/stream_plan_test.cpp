@@ -18,23 +18,40 @@ constexpr Lane kCompute = Lane::kCompute, kCommunication = Lane::kCommunication,
                kDownload = Lane::kDownload;
 
 StepAccess step(Lane stream, int begin, int bytes, bool writes) {
-  return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}};
+  return {stream, {{memory + begin, static_cast<size_t>(bytes), writes}}, {}};
+}
+
+StepAccess copied(StepAccess step) {
+  step.copies = step.touches;
+  return step;
 }
 
 // The steps that have ended at a point of a stream, each with a begin (on the communication stream,
-// if it is not the compute stream's) and an end. Points are 2 s and 2 s + 1.
+// if it is not the compute stream's) and an end, and copies up before its begin. Points are 2 s,
+// 2 s + 1 and, for the copies, 2 n + s.
 class Order {
  public:
   explicit Order(const StreamPlan& plan)
-      : before_(2 * plan.steps.size(), std::vector<bool>(2 * plan.steps.size(), false)) {
+      : steps_(plan.steps.size()), before_(3 * steps_, std::vector<bool>(3 * steps_, false)) {
     std::vector<int> recorder(static_cast<size_t>(plan.events), -1);
-    int last[3] = {-1, -1, -1};
+    int last[3] = {-1, -1, -1}, fork = -1, last_copy = -1;
     for (size_t s = 0; s < plan.steps.size(); ++s) {
       const StreamStep& step = plan.steps[s];
       const int begin = static_cast<int>(2 * s), end = begin + 1;
       int& first = last[step.stream == kCompute ? 0 : 1];
       after(first, begin);
-      if (step.forks >= 0) after(last[0], begin);
+      if (step.forks >= 0) {
+        fork = last[0];
+        after(fork, begin);
+      }
+      if (step.stream != kCompute) {
+        const int copy = static_cast<int>(2 * steps_ + s);
+        after(last_copy, copy);
+        after(fork, copy);
+        for (const int event : step.copies_wait) after(recorder[static_cast<size_t>(event)], copy);
+        after(copy, begin);
+        last_copy = copy;
+      }
       for (const int event : step.waits) after(recorder[static_cast<size_t>(event)], begin);
       after(begin, end);
       first = step.stream == kDownload ? begin : end;
@@ -48,6 +65,7 @@ class Order {
 
   // a has ended when b begins.
   bool before(size_t a, size_t b) const { return before_[2 * a + 1][2 * b]; }
+  bool before_copies(size_t a, size_t b) const { return before_[2 * a + 1][2 * steps_ + b]; }
 
  private:
   void after(int a, int b) {
@@ -58,6 +76,7 @@ class Order {
     before_[static_cast<size_t>(a)][static_cast<size_t>(b)] = true;
   }
 
+  size_t steps_;
   std::vector<std::vector<bool>> before_;
 };
 
@@ -68,12 +87,14 @@ Lane drawn(std::mt19937& random) {
 
 TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
   std::mt19937 random(3);
-  int beside = 0;
+  int beside = 0, beside_copies = 0;
   for (int round = 0; round < 200; ++round) {
     std::vector<StepAccess> steps;
     for (int s = 0; s < 30; ++s) {
       steps.push_back(step(drawn(random), static_cast<int>(random() % 56),
                            1 + static_cast<int>(random() % 8), random() % 2 == 0));
+      const bool copies = steps.back().stream == kCommunication && steps.back().touches[0].writes;
+      if (copies && random() % 2 == 0) steps.back() = copied(steps.back());
     }
     const Order order(plan_streams(steps));
     for (size_t a = 0; a < steps.size(); ++a) {
@@ -82,12 +103,17 @@ TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
         const bool same = x.data < y.data + y.bytes && y.data < x.data + x.bytes;
         if (same && (x.writes || y.writes)) {
           EXPECT_TRUE(order.before(a, b)) << round << " " << a << " " << b;
+          if (!steps[b].copies.empty()) {
+            EXPECT_TRUE(order.before_copies(a, b)) << round << " " << a << " " << b;
+          }
         }
         if (!order.before(a, b)) ++beside;
+        if (!steps[b].copies.empty() && !order.before_copies(a, b)) ++beside_copies;
       }
     }
   }
   EXPECT_GT(beside, 1000) << "streams that are one";
+  EXPECT_GT(beside_copies, 1000) << "copies up that wait for all";
 }
 
 TEST(StreamPlan, AGatherRunsBesideTheNodesBeforeItsFirstUse) {
@@ -108,6 +134,14 @@ TEST(StreamPlan, AGatherDoesNotWaitForTheDownloadBeforeIt) {
   EXPECT_EQ(plan.steps[3].waits, std::vector<int>{plan.steps[2].records});
   EXPECT_EQ(plan.steps[4].waits, std::vector<int>{plan.steps[1].records});
   EXPECT_EQ(plan.joins.size(), 2u);
+}
+
+TEST(StreamPlan, ACopyUpWaitsForTheEarlierReaderOfItsPlace) {
+  const StreamPlan plan = plan_streams(
+      {step(kCompute, 0, 8, true), step(kCommunication, 0, 8, false),
+       copied(step(kCommunication, 16, 8, true)), copied(step(kCommunication, 0, 4, true))});
+  EXPECT_TRUE(plan.steps[2].copies_wait.empty());
+  EXPECT_EQ(plan.steps[3].copies_wait, std::vector<int>{plan.steps[1].records});
 }
 
 TEST(StreamPlan, OneStreamNeedsNoEvent) {

@@ -15,9 +15,8 @@ bool writes_nothing(const Problem& p) {
 const CudaImplementations& implementations() {
   static const CudaImplementations all = [] {
     CudaImplementations list;
-#define OFSDP_ADD_FAMILY(name) add_##name(list);
-    OFSDP_CUDA_FAMILIES(OFSDP_ADD_FAMILY)
-#undef OFSDP_ADD_FAMILY
+#define FAMILY(name) add_##name(list);
+#include "kernels/cuda/device/families.inc"
     return list;
   }();
   return all;

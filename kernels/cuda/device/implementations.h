@@ -24,18 +24,7 @@ const CudaImplementations& implementations();  // of one operator: best first
 std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string& op,
                                           const Problem& problem, KernelChoice* choice = nullptr);
 
-// A function add_NAME of each, in FAMILY/NAME_operators.cpp; cuDNN's come before what they take the place of.
-#define OFSDP_CUDA_FAMILIES(X)                                                                \
-  X(cudnn_convolutions)                                                                       \
-  X(cudnn_attention)                                                                          \
-  X(products)                                                                                 \
-  X(pointwise)                                                                                \
-  X(chains)                                                                                   \
-  X(movement) X(reductions) X(norms) X(losses) X(random) X(gathers) X(attention) X(rotary)    \
-      X(pools) X(convolutions) X(selections) X(axis_maps) X(recurrent) X(recurrent_gradients) \
-          X(einsum) X(training)
-#define OFSDP_DECLARE_FAMILY(name) void add_##name(CudaImplementations& list);
-OFSDP_CUDA_FAMILIES(OFSDP_DECLARE_FAMILY)
-#undef OFSDP_DECLARE_FAMILY
+#define FAMILY(name) void add_##name(CudaImplementations& list);
+#include "kernels/cuda/device/families.inc"
 
 }  // namespace ofsdp::kernels::cuda

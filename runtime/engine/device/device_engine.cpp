@@ -181,6 +181,9 @@ Status DeviceEngine::begin_step(const Operation& op) {
     }
   }
   for (const int e : streams.waits) OFSDP_RETURN_IF_ERROR(order(e, nullptr, on));
+  for (const int e : streams.copies_wait) {
+    OFSDP_RETURN_IF_ERROR(offload_->wait_to_copy_up(events_[static_cast<size_t>(e)].get()));
+  }
   if (!tracing()) return {};
   const StepKind kind = program_->plan->schedule.steps[static_cast<size_t>(op.step)].kind;
   const bool agrees = op.kind == OpKind::kCheckLoss && ranks_->several();

@@ -85,6 +85,11 @@ Status DeviceOffload::begin_up() {
   return fork_ == nullptr ? Status{} : device_.call("an event", &Device::wait, up_, fork_);
 }
 
+Status DeviceOffload::wait_to_copy_up(ofsdp_event* event) {
+  OFSDP_RETURN_IF_ERROR(begin_up());
+  return device_.call("an event", &Device::wait, up_, event);
+}
+
 Status DeviceOffload::copy_up(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(begin_up());
   if (op.slot >= 0) {

@@ -19,8 +19,9 @@
 // The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so
 // the host does what the device would have done.
 //
-// A copy waits for what the compute stream had before its step (`forked`), and what follows on the
-// communication stream waits for the copy. Ownership: streams and events; memory is RunState's.
+// A copy waits for what the compute stream had before its step (`forked`) and for earlier steps of
+// other streams that touch where it goes; what follows on the communication stream waits for the
+// copy. Ownership: streams and events; memory is RunState's.
 // Threads: one. No allocation after make. Errors: what the device says.
 #pragma once
 
@@ -71,6 +72,7 @@ class DeviceOffload {
 
   // Operations of a program, in their order.
   void forked(ofsdp_event* event) { fork_ = event; }
+  Status wait_to_copy_up(ofsdp_event* event);
   Status copy_up(const Operation& op);
   Status wait_for_copy();  // the communication stream, for the copy up before it
   Status wait_for_slot(int slot);
