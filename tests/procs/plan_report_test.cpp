@@ -237,12 +237,13 @@ TEST(PlanReport, ExplainsWhichImplementationEachNodeHas) {
 
 TEST(PlanReport, ExplainsTheKernelsOfADevice) {
   const std::string library = "OFSDP_CUDA_LIBRARY=" + std::string(OFSDP_EMULATED_DEVICE);
-  const Finished run =
-      Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--explain", "--device", "cuda"}) +
-                       settings("no_shard"),
-                   {.environment = {library}});
+  const Finished run = Program::run(fsdp_run({"plan", fixture("bert_tiny/model.onnx"), "--explain",
+                                              "--device", "cuda", "--loss", "cross_entropy"}),
+                                    {.environment = {library}});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_NE(run.out.find("': cublaslt\n"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("': own (not tensor cores: tensor cores take 16 bits,"), std::string::npos)
+      << run.out;
 }
 
 }  // namespace

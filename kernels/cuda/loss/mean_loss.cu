@@ -43,8 +43,8 @@ OFSDP_CUDA_KERNEL gradient_kernel(MeanLoss kind, const float* diff_loss, const f
                                   const float* t, int64_t n, float* gradient) {
   OFSDP_CUDA_ITEM(i, n);
   const float scale = *diff_loss / static_cast<float>(n);
-  gradient[i] =
-      kind == MeanLoss::kSquares ? 2.0f * scale * (x[i] - t[i]) : scale * (sigmoid_of(x[i]) - t[i]);
+  gradient[i] = kind == MeanLoss::kSquares ? 2.0f * scale * (x[i] - t[i])
+                                           : scale * (sigmoid_of<DeviceMath>(x[i]) - t[i]);
 }
 
 }  // namespace

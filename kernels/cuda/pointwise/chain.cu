@@ -18,17 +18,17 @@ __device__ inline float unary_step(ChainOp op, float a) {
   switch (op) {
     OFSDP_CASE(ChainOp::kNeg, -a);
     OFSDP_CASE(ChainOp::kRelu, relu_of(a));
-    OFSDP_CASE(ChainOp::kSigmoid, sigmoid_of(a));
+    OFSDP_CASE(ChainOp::kSigmoid, sigmoid_of<DeviceMath>(a));
     OFSDP_CASE(ChainOp::kTanh, tanhf(a));
     OFSDP_CASE(ChainOp::kExp, expf(a));
     OFSDP_CASE(ChainOp::kLog, logf(a));
     OFSDP_CASE(ChainOp::kSqrt, sqrtf(a));
     OFSDP_CASE(ChainOp::kReciprocal, 1.0f / a);
     OFSDP_CASE(ChainOp::kErf, erff(a));
-    OFSDP_CASE(ChainOp::kSoftplus, softplus_of(a));
-    OFSDP_CASE(ChainOp::kGelu, gelu_of(a));
+    OFSDP_CASE(ChainOp::kSoftplus, softplus_of<DeviceMath>(a));
+    OFSDP_CASE(ChainOp::kGelu, gelu_of<DeviceMath>(a));
     default:
-      return gelu_tanh_of(a);
+      return gelu_tanh_of<DeviceMath>(a);
   }
 }
 
@@ -41,11 +41,11 @@ __device__ inline float binary_step(ChainOp op, float a, float b) {
     OFSDP_CASE(ChainOp::kReluGrad, relu_grad(a, b));
     OFSDP_CASE(ChainOp::kSigmoidGrad, sigmoid_grad(a, b));
     OFSDP_CASE(ChainOp::kTanhGrad, tanh_grad(a, b));
-    OFSDP_CASE(ChainOp::kErfGrad, erf_grad(a, b));
-    OFSDP_CASE(ChainOp::kSoftplusGrad, softplus_grad(a, b));
-    OFSDP_CASE(ChainOp::kGeluGrad, a * gelu_slope(b));
+    OFSDP_CASE(ChainOp::kErfGrad, erf_grad<DeviceMath>(a, b));
+    OFSDP_CASE(ChainOp::kSoftplusGrad, softplus_grad<DeviceMath>(a, b));
+    OFSDP_CASE(ChainOp::kGeluGrad, a * gelu_slope<DeviceMath>(b));
     default:
-      return a * gelu_tanh_slope(b);
+      return a * gelu_tanh_slope<DeviceMath>(b);
   }
 }
 

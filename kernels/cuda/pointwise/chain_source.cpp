@@ -12,17 +12,18 @@ namespace {
 // What the host compiler's headers have, for NVRTC, which is given none.
 constexpr char kPrelude[] = R"cuda(
 #define OFSDP_KERNEL extern "C" __global__ void __launch_bounds__(256)
-namespace std {
-__host__ __device__ inline float exp(float x) { return ::expf(x); }
-__host__ __device__ inline float log(float x) { return ::logf(x); }
-__host__ __device__ inline float log1p(float x) { return ::log1pf(x); }
-__host__ __device__ inline float sqrt(float x) { return ::sqrtf(x); }
-__host__ __device__ inline float tanh(float x) { return ::tanhf(x); }
-__host__ __device__ inline float erf(float x) { return ::erff(x); }
-__host__ __device__ inline float fabs(float x) { return ::fabsf(x); }
-}  // namespace std
+#define OFSDP_HD __device__ inline
 namespace ofsdp::kernels {
 namespace cuda {
+struct DeviceMath {
+  OFSDP_HD static float exp(float x) { return ::expf(x); }
+  OFSDP_HD static float log(float x) { return ::logf(x); }
+  OFSDP_HD static float log1p(float x) { return ::log1pf(x); }
+  OFSDP_HD static float sqrt(float x) { return ::sqrtf(x); }
+  OFSDP_HD static float tanh(float x) { return ::tanhf(x); }
+  OFSDP_HD static float erf(float x) { return ::erff(x); }
+  OFSDP_HD static float fabs(float x) { return ::fabsf(x); }
+};
 __device__ inline float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
 )cuda";
 
@@ -69,23 +70,23 @@ std::string formula(ChainOp op, const std::string& a, const std::string& b) {
     OFSDP_CASE(ChainOp::kDiv, a + " / " + b);
     OFSDP_CASE(ChainOp::kNeg, "-" + a);
     OFSDP_CASE(ChainOp::kRelu, "relu_of(" + a + ")");
-    OFSDP_CASE(ChainOp::kSigmoid, "sigmoid_of(" + a + ")");
-    OFSDP_CASE(ChainOp::kTanh, "std::tanh(" + a + ")");
-    OFSDP_CASE(ChainOp::kExp, "std::exp(" + a + ")");
-    OFSDP_CASE(ChainOp::kLog, "std::log(" + a + ")");
-    OFSDP_CASE(ChainOp::kSqrt, "std::sqrt(" + a + ")");
+    OFSDP_CASE(ChainOp::kSigmoid, "sigmoid_of<DeviceMath>(" + a + ")");
+    OFSDP_CASE(ChainOp::kTanh, "DeviceMath::tanh(" + a + ")");
+    OFSDP_CASE(ChainOp::kExp, "DeviceMath::exp(" + a + ")");
+    OFSDP_CASE(ChainOp::kLog, "DeviceMath::log(" + a + ")");
+    OFSDP_CASE(ChainOp::kSqrt, "DeviceMath::sqrt(" + a + ")");
     OFSDP_CASE(ChainOp::kReciprocal, "1.0f / " + a);
-    OFSDP_CASE(ChainOp::kErf, "std::erf(" + a + ")");
-    OFSDP_CASE(ChainOp::kSoftplus, "softplus_of(" + a + ")");
-    OFSDP_CASE(ChainOp::kGelu, "gelu_of(" + a + ")");
-    OFSDP_CASE(ChainOp::kGeluTanh, "gelu_tanh_of(" + a + ")");
+    OFSDP_CASE(ChainOp::kErf, "DeviceMath::erf(" + a + ")");
+    OFSDP_CASE(ChainOp::kSoftplus, "softplus_of<DeviceMath>(" + a + ")");
+    OFSDP_CASE(ChainOp::kGelu, "gelu_of<DeviceMath>(" + a + ")");
+    OFSDP_CASE(ChainOp::kGeluTanh, "gelu_tanh_of<DeviceMath>(" + a + ")");
     OFSDP_CASE(ChainOp::kReluGrad, "relu_grad(" + a + ", " + b + ")");
     OFSDP_CASE(ChainOp::kSigmoidGrad, "sigmoid_grad(" + a + ", " + b + ")");
     OFSDP_CASE(ChainOp::kTanhGrad, "tanh_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kErfGrad, "erf_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kSoftplusGrad, "softplus_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kGeluGrad, a + " * gelu_slope(" + b + ")");
-    OFSDP_CASE(ChainOp::kGeluTanhGrad, a + " * gelu_tanh_slope(" + b + ")");
+    OFSDP_CASE(ChainOp::kErfGrad, "erf_grad<DeviceMath>(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kSoftplusGrad, "softplus_grad<DeviceMath>(" + a + ", " + b + ")");
+    OFSDP_CASE(ChainOp::kGeluGrad, a + " * gelu_slope<DeviceMath>(" + b + ")");
+    OFSDP_CASE(ChainOp::kGeluTanhGrad, a + " * gelu_tanh_slope<DeviceMath>(" + b + ")");
     case ChainOp::kNumber:
       break;
   }

@@ -1,4 +1,5 @@
-// The formulas of pointwise.h for one element; T is float or double. kernels/ops/NAME.cpp has the same ones.
+// The formulas of pointwise.h for one element; T is float or double. Swish and the gradients of Elu and
+// Selu multiply in another order than kernels/formulas, so their last bits differ from the CPU's.
 #pragma once
 
 #include <cmath>
@@ -8,52 +9,6 @@
 
 namespace ofsdp::kernels::cuda {
 
-template <typename T>
-__host__ __device__ inline T mish_slope(T x) {
-  const T v = x > T(20) ? T(20) : x;
-  const T e = std::exp(v);
-  const T n = e * (e + T(2));
-  const T slope = T(4) * (n + T(1)) / ((n + T(2)) * (n + T(2)));
-  return n / (n + T(2)) + v * slope * (e / (e + T(1)));
-}
-template <typename T>
-__host__ __device__ inline T mish_of(T x) {
-  const T e = std::exp(x > T(20) ? T(20) : x);
-  const T n = e * (e + T(2));
-  return x * (n / (n + T(2)));
-}
-template <typename T>
-__host__ __device__ inline T hard_swish_of(T x) {
-  const T gate = x * T(1.0 / 6) + T(0.5);
-  const T below = gate > T(1) ? T(1) : gate;
-  return x * (below < T(0) ? T(0) : below);
-}
-template <typename T>
-__host__ __device__ inline T shrink_of(T x, T edge, T shift) {
-  return x > edge ? x - shift : x < -edge ? x + shift : T(0);
-}
-template <typename T>
-__host__ __device__ inline T hard_sigmoid_of(T x, T alpha, T beta) {
-  const T v = alpha * x + beta;
-  const T below = v > T(1) ? T(1) : v;
-  return below < T(0) ? T(0) : below;
-}
-template <typename T>
-__host__ __device__ inline T clip_of(T x, T low, T high) {
-  const T raised = x < low ? low : x;
-  return raised > high ? high : raised;
-}
-template <typename T>
-__host__ __device__ inline T sign_of(T x) {
-  return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
-}
-template <typename T>
-__host__ __device__ inline T mod_of(T a, T b, bool truncated) {
-  const T rest = std::fmod(a, b);
-  if (truncated) return rest;
-  if (rest == T(0)) return std::copysign(rest, b);
-  return (rest < T(0)) == (b < T(0)) ? rest : rest + b;
-}
 // 2 and 0.5 are what variances and norms are written with.
 template <typename T>
 __host__ __device__ inline T pow_of(T x, T e) {
@@ -72,11 +27,11 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
     OFSDP_CASE(Pointwise::kLog, std::log(x));
     OFSDP_CASE(Pointwise::kErf, std::erf(x));
     OFSDP_CASE(Pointwise::kTanh, std::tanh(x));
-    OFSDP_CASE(Pointwise::kSigmoid, sigmoid_of(x));
+    OFSDP_CASE(Pointwise::kSigmoid, sigmoid_of<DeviceMath>(x));
     OFSDP_CASE(Pointwise::kRelu, relu_of(x));
-    OFSDP_CASE(Pointwise::kGelu, gelu_of(x));
-    OFSDP_CASE(Pointwise::kGeluTanh, gelu_tanh_of(x));
-    OFSDP_CASE(Pointwise::kSwish, x * sigmoid_of(a * x));
+    OFSDP_CASE(Pointwise::kGelu, gelu_of<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kGeluTanh, gelu_tanh_of<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kSwish, x * sigmoid_of<DeviceMath>(a * x));
     OFSDP_CASE(Pointwise::kReciprocal, T(1) / x);
     OFSDP_CASE(Pointwise::kSin, std::sin(x));
     OFSDP_CASE(Pointwise::kCos, std::cos(x));
@@ -93,17 +48,17 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
     OFSDP_CASE(Pointwise::kCeil, std::ceil(x));
     OFSDP_CASE(Pointwise::kRound, std::rint(x));
     OFSDP_CASE(Pointwise::kSign, sign_of(x));
-    OFSDP_CASE(Pointwise::kSoftplus, softplus_of(x));
-    OFSDP_CASE(Pointwise::kSoftsign, x / (T(1) + std::fabs(x)));
-    OFSDP_CASE(Pointwise::kElu, x > T(0) ? x : a * std::expm1(x));
-    OFSDP_CASE(Pointwise::kCelu, x > T(0) ? x : a * std::expm1(x / a));
-    OFSDP_CASE(Pointwise::kSelu, x > T(0) ? b * x : b * (a * std::expm1(x)));
+    OFSDP_CASE(Pointwise::kSoftplus, softplus_of<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kSoftsign, softsign_of<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kElu, elu_of<DeviceMath>(x, a));
+    OFSDP_CASE(Pointwise::kCelu, celu_of<DeviceMath>(x, a));
+    OFSDP_CASE(Pointwise::kSelu, selu_of<DeviceMath>(x, a, b));
     OFSDP_CASE(Pointwise::kScale, x * a);
     OFSDP_CASE(Pointwise::kHardSigmoid, hard_sigmoid_of(x, a, b));
     OFSDP_CASE(Pointwise::kHardSwish, hard_swish_of(x));
-    OFSDP_CASE(Pointwise::kLeakyRelu, x < T(0) ? a * x : x);
-    OFSDP_CASE(Pointwise::kMish, mish_of(x));
-    OFSDP_CASE(Pointwise::kThresholdedRelu, x > a ? x : T(0));
+    OFSDP_CASE(Pointwise::kLeakyRelu, leaky_relu_of(x, a));
+    OFSDP_CASE(Pointwise::kMish, mish_of<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kThresholdedRelu, thresholded_relu_of(x, a));
     OFSDP_CASE(Pointwise::kShrink, shrink_of(x, a, b));
     OFSDP_CASE(Pointwise::kClip, clip_of(x, a, b));
     default:
@@ -115,30 +70,26 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
 template <typename T>
 __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
   switch (op) {
-    OFSDP_CASE(Pointwise::kAbsGrad, x > T(0) ? d : x < T(0) ? -d : T(0));
-    OFSDP_CASE(Pointwise::kErfGrad, erf_grad(d, x));
+    OFSDP_CASE(Pointwise::kAbsGrad, abs_grad(d, x));
+    OFSDP_CASE(Pointwise::kErfGrad, erf_grad<DeviceMath>(d, x));
     OFSDP_CASE(Pointwise::kTanhGrad, tanh_grad(d, x));
     OFSDP_CASE(Pointwise::kSigmoidGrad, sigmoid_grad(d, x));
     OFSDP_CASE(Pointwise::kReluGrad, relu_grad(d, x));
-    OFSDP_CASE(Pointwise::kGeluGrad, d * gelu_slope(x));
-    OFSDP_CASE(Pointwise::kGeluTanhGrad, d * gelu_tanh_slope(x));
-    case Pointwise::kSwishGrad: {
-      const T s = sigmoid_of(a * x);
-      return d * (s + a * x * s * (T(1) - s));
-    }
-      OFSDP_CASE(Pointwise::kSoftplusGrad, softplus_grad(d, x));
-      OFSDP_CASE(Pointwise::kSoftsignGrad, d / ((T(1) + std::fabs(x)) * (T(1) + std::fabs(x))));
-      OFSDP_CASE(Pointwise::kEluGrad, x > T(0) ? d : d * a * std::exp(x));
-      OFSDP_CASE(Pointwise::kCeluGrad, x > T(0) ? d : d * std::exp(x / a));
-      OFSDP_CASE(Pointwise::kSeluGrad, x > T(0) ? d * b : d * b * a * std::exp(x));
-      OFSDP_CASE(Pointwise::kHardSigmoidGrad, a * x + b > T(0) && a * x + b < T(1) ? a * d : T(0));
-      OFSDP_CASE(Pointwise::kHardSwishGrad,
-                 x >= T(3) ? d : (x <= T(-3) ? T(0) : d * (x * T(1.0 / 3) + T(0.5))));
-      OFSDP_CASE(Pointwise::kLeakyReluGrad, x > T(0) ? d : a * d);
-      OFSDP_CASE(Pointwise::kMishGrad, d * mish_slope(x));
-      OFSDP_CASE(Pointwise::kThresholdedReluGrad, x > a ? d : T(0));
-      OFSDP_CASE(Pointwise::kShrinkGrad, x < -a || x > a ? d : T(0));
-      OFSDP_CASE(Pointwise::kClipGrad, x >= a && x <= b ? d : T(0));
+    OFSDP_CASE(Pointwise::kGeluGrad, d * gelu_slope<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kGeluTanhGrad, d * gelu_tanh_slope<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kSwishGrad, swish_grad<DeviceMath>(d, x, a));
+    OFSDP_CASE(Pointwise::kSoftplusGrad, softplus_grad<DeviceMath>(d, x));
+    OFSDP_CASE(Pointwise::kSoftsignGrad, softsign_grad<DeviceMath>(d, x));
+    OFSDP_CASE(Pointwise::kEluGrad, x > T(0) ? d : d * a * std::exp(x));
+    OFSDP_CASE(Pointwise::kCeluGrad, celu_grad<DeviceMath>(d, x, a));
+    OFSDP_CASE(Pointwise::kSeluGrad, x > T(0) ? d * b : d * b * a * std::exp(x));
+    OFSDP_CASE(Pointwise::kHardSigmoidGrad, hard_sigmoid_grad(d, x, a, b));
+    OFSDP_CASE(Pointwise::kHardSwishGrad, hard_swish_grad(d, x));
+    OFSDP_CASE(Pointwise::kLeakyReluGrad, leaky_relu_grad(d, x, a));
+    OFSDP_CASE(Pointwise::kMishGrad, d * mish_slope<DeviceMath>(x));
+    OFSDP_CASE(Pointwise::kThresholdedReluGrad, thresholded_relu_grad(d, x, a));
+    OFSDP_CASE(Pointwise::kShrinkGrad, shrink_grad(d, x, a));
+    OFSDP_CASE(Pointwise::kClipGrad, clip_grad(d, x, a, b));
     default:
       return d;
   }
@@ -155,9 +106,9 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
     OFSDP_CASE(Pointwise::kMax, x > y || x != x ? x : y);
     OFSDP_CASE(Pointwise::kMin, x < y || x != x ? x : y);
     OFSDP_CASE(Pointwise::kPRelu, x < T(0) ? x * y : x);
-    OFSDP_CASE(Pointwise::kMod, mod_of(x, y, a != T(0)));
-    OFSDP_CASE(Pointwise::kBiasGelu, gelu_of(x + y));
-    OFSDP_CASE(Pointwise::kFastGelu, gelu_tanh_of(x + y));
+    OFSDP_CASE(Pointwise::kMod, mod_of<DeviceMath>(x, y, a != T(0)));
+    OFSDP_CASE(Pointwise::kBiasGelu, gelu_of<DeviceMath>(x + y));
+    OFSDP_CASE(Pointwise::kFastGelu, gelu_tanh_of<DeviceMath>(x + y));
     default:
       return gradient_of(op, x, y, a, b);
   }

@@ -91,10 +91,10 @@ class Loops final : public MatrixProduct {
     if (s_.bias) z += load(o.bias, s_.dtype, j);
     if (s_.activation == Activation::kGelu) {
       if (s_.aux) store(o.aux, s_.dtype, at, z);
-      return gelu_tanh_of(z);
+      return gelu_tanh_of<DeviceMath>(z);
     }
     if (s_.activation == Activation::kGeluGrad) {
-      return z * gelu_tanh_slope(load(o.aux, s_.dtype, at));
+      return z * gelu_tanh_slope<DeviceMath>(load(o.aux, s_.dtype, at));
     }
     return z;
   }
