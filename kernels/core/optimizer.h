@@ -75,7 +75,7 @@ struct OptimizerTraits {
   double weight_decay = 0;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double rho = 0.9;
+  double rho = 0.9;  // fixed where it is not a setting
   DeepSpeedType deepspeed = {};
 };
 

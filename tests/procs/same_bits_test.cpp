@@ -229,9 +229,15 @@ TEST(AcrossRanks, TrustRatiosAreExact) {
 
 class OptimizerBitsTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, OptimizerBitsTest,
-                         testing::Values("adamw", "adam", "sgd", "adadelta", "adagrad", "lamb",
-                                         "lion", "rmsprop"),
+std::vector<std::string> offered_optimizers() {
+  return {
+#define OPTIMIZER(name, ...) #name,
+#define VARIANT(...)
+#include "kernels/optimizers/optimizers.inc"
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerBitsTest, testing::ValuesIn(offered_optimizers()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(OptimizerBitsTest, StrategiesAgree) {

