@@ -263,6 +263,50 @@ struct Adadelta : ElementUpdate {
   }
 };
 
+// RMSprop (torch.optim.RMSprop not centered), rho its alpha:
+//   g += weight_decay p;  s = alpha s + (1 - alpha) g^2;  d = g / (sqrt(s) + eps)
+//   p -= lr d without momentum, else b = momentum b + d, p -= lr b
+// https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf
+struct RmsProp : ElementUpdate {
+  struct Factors {
+    GradientDecay decay;
+    float minus_lr, alpha, weight, eps, momentum;
+    bool moves;
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {.decay = GradientDecay::of(n),
+            .minus_lr = f32(-n.lr),
+            .alpha = f32(s.rho),
+            .weight = f32(1 - s.rho),
+            .eps = f32(s.eps),
+            .momentum = f32(s.momentum),
+            .moves = s.momentum != 0};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float g = f.decay(gradient, e.param);
+    const float s = e.state[0] * f.alpha + f.weight * g * g;
+    const float root = std::sqrt(s) + f.eps;
+    e.state[0] = s;
+    if (!f.moves) {
+      e.param += f.minus_lr * g / root;
+      return;
+    }
+    e.state[1] = e.state[1] * f.momentum + g / root;
+    e.param += f.minus_lr * e.state[1];
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      const double g = span.grad[i] + span.weight_decay * span.param[i];
+      double& square = span.state[0][i];
+      square = s.rho * square + (1 - s.rho) * g * g;
+      double d = g / (std::sqrt(square) + s.eps);
+      if (s.momentum != 0) d = span.state[1][i] = s.momentum * span.state[1][i] + d;
+      span.param[i] -= span.lr * d;
+    }
+  }
+};
+
 // Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2):
 //   p -= lr weight_decay p;  c = beta1 m + (1 - beta1) g;  p -= lr sign(c)
 //   m = beta2 m + (1 - beta2) g

@@ -252,6 +252,9 @@ class UpdateWriter {
       case OptimizerKind::kLion:
         lion(gradient);
         return {};
+      case OptimizerKind::kRmsProp:
+        rmsprop(gradient);
+        return {};
       default:
         return input_error("--optimizer: a plug-in's has no form in an algorithm graph");
     }
@@ -362,6 +365,19 @@ class UpdateWriter {
     const std::string d = mul(div(sqrt(add(a, eps)), sqrt(add(new_s, eps))), g);
     bind(s, new_s);
     bind(a, add(mul(a, rho), mul(mul(rest, d), d)));
+    bind(name_, sub(name_, mul(rate_.rate(), d)));
+  }
+
+  void rmsprop(const std::string& gradient) {
+    const std::string s = state("square_avg"), g = decayed(gradient);
+    const std::string new_s = add(mul(s, number(o_.rho)), mul(mul(number(1 - o_.rho), g), g));
+    std::string d = div(g, add(sqrt(new_s), number(o_.eps)));
+    bind(s, new_s);
+    if (o_.momentum != 0) {
+      const std::string b = state("momentum_buffer");
+      d = add(mul(b, number(o_.momentum)), d);
+      bind(b, d);
+    }
     bind(name_, sub(name_, mul(rate_.rate(), d)));
   }
 

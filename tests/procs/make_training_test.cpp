@@ -68,6 +68,7 @@ TEST(MakeTrainingTest, TheFileTrainsAsTheCommand) {
            Words{"--lr-schedule", "polynomial", "--power", "2", "--total-steps", "9"},
            Words{"--optimizer", "adagrad", "--lr", "0.05", "--weight-decay", "0.01"},
            Words{"--optimizer", "adadelta", "--lr", "1"},
+           Words{"--optimizer", "rmsprop", "--momentum", "0.9", "--weight-decay", "0.01"},
            Words{"--optimizer", "lion", "--lr", "0.001", "--weight-decay", "0.1"},
        }) {
     expect_same_training(mlp_model(), run, loss + training);
