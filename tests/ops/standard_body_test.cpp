@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "importer/export/standard_body_graph.h"
@@ -122,7 +123,11 @@ std::vector<std::string> names_with_body() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Operators, StandardBodies, ::testing::ValuesIn(names_with_body()),
-                         [](const auto& info) { return info.param.substr(6); });
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
 
 TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
   const Registry registry = make_registry();

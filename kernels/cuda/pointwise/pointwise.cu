@@ -135,7 +135,12 @@ cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
 }
 
 bool is_of_integers_alone(Pointwise op) {
-  return op >= Pointwise::kBitwiseNot && op <= Pointwise::kBitShift;
+  switch (op) {
+#define INTEGER(name, operands) OFSDP_CASE(Pointwise::k##name, true);
+#include "kernels/cuda/pointwise/operations.inc"
+    default:
+      return false;
+  }
 }
 
 bool is_of_integers(Pointwise op) {
@@ -192,28 +197,28 @@ cudaError_t where_as(const Walk& walk, const bool* condition, const void* a, con
 }  // namespace
 
 Pointwise pointwise_of(std::string_view name) {
-#define OFSDP_POINTWISE_ENTRY(op, arity) \
+#define OPERATION(op, operands) \
   if (name == #op) return Pointwise::k##op;
-  OFSDP_POINTWISE_OPS(OFSDP_POINTWISE_ENTRY)
-#undef OFSDP_POINTWISE_ENTRY
+#include "kernels/cuda/pointwise/operations.inc"
   return Pointwise::kUnknown;
 }
 
 int pointwise_arity(Pointwise op) {
   switch (op) {
-#define OFSDP_POINTWISE_ENTRY(name, arity) \
-  case Pointwise::k##name:                 \
-    return arity;
-    OFSDP_POINTWISE_OPS(OFSDP_POINTWISE_ENTRY)
-#undef OFSDP_POINTWISE_ENTRY
+#define OPERATION(name, operands) OFSDP_CASE(Pointwise::k##name, operands);
+#include "kernels/cuda/pointwise/operations.inc"
     default:
       return 0;
   }
 }
 
 bool gives_bool(Pointwise op) {
-  return op == Pointwise::kNot || op == Pointwise::kIsNaN || op == Pointwise::kIsInf ||
-         (op >= Pointwise::kEqual && op <= Pointwise::kXor);
+  switch (op) {
+#define PREDICATE(name, operands) OFSDP_CASE(Pointwise::k##name, true);
+#include "kernels/cuda/pointwise/operations.inc"
+    default:
+      return false;
+  }
 }
 
 bool has_kernel(Pointwise op, DType dtype) {

@@ -12,30 +12,10 @@
 
 namespace ofsdp::kernels::cuda {
 
-// X(name of the operator, operands); clang-format knows no stable layout for such a list.
-// clang-format off
-#define OFSDP_POINTWISE_OPS(X)                                                                   \
-  X(Identity, 1) X(Neg, 1) X(Abs, 1) X(Sqrt, 1) X(Exp, 1) X(Log, 1) X(Erf, 1) X(Tanh, 1)         \
-  X(Sigmoid, 1) X(Relu, 1) X(Gelu, 1) X(GeluTanh, 1) X(Swish, 1) X(Reciprocal, 1) X(Sin, 1)      \
-  X(Cos, 1) X(Tan, 1) X(Asin, 1) X(Acos, 1) X(Atan, 1) X(Sinh, 1) X(Cosh, 1) X(Asinh, 1)         \
-  X(Acosh, 1) X(Atanh, 1) X(Floor, 1) X(Ceil, 1) X(Round, 1) X(Sign, 1) X(Softplus, 1)           \
-  X(Softsign, 1) X(Elu, 1) X(Celu, 1) X(Selu, 1) X(HardSigmoid, 1) X(HardSwish, 1)               \
-  X(LeakyRelu, 1) X(Mish, 1) X(ThresholdedRelu, 1) X(Shrink, 1) X(Clip, 1) X(Not, 1)             \
-  X(Scale, 1) X(IsNaN, 1) X(IsInf, 1) X(BitwiseNot, 1) X(BitwiseAnd, 2) X(BitwiseOr, 2) X(BitwiseXor, 2)   \
-  X(BitShift, 2) X(Add, 2) X(Sub, 2) X(Mul, 2) X(Div, 2) X(Pow, 2) X(Max, 2) X(Min, 2)              \
-  X(PRelu, 2) X(Mod, 2) X(BiasGelu, 2) X(FastGelu, 2) X(Equal, 2) X(Less, 2) X(LessOrEqual, 2)   \
-  X(Greater, 2) X(GreaterOrEqual, 2) X(And, 2) X(Or, 2) X(Xor, 2) X(AbsGrad, 2) X(ErfGrad, 2)    \
-  X(TanhGrad, 2) X(SigmoidGrad, 2) X(ReluGrad, 2) X(GeluGrad, 2) X(GeluTanhGrad, 2)              \
-  X(SwishGrad, 2) X(SoftplusGrad, 2) X(SoftsignGrad, 2) X(EluGrad, 2) X(CeluGrad, 2)             \
-  X(SeluGrad, 2) X(HardSigmoidGrad, 2) X(HardSwishGrad, 2) X(LeakyReluGrad, 2) X(MishGrad, 2)    \
-  X(ThresholdedReluGrad, 2) X(ShrinkGrad, 2) X(ClipGrad, 2)
-// clang-format on
-
 enum class Pointwise : uint8_t {
-#define OFSDP_POINTWISE_ENTRY(name, arity) k##name,
-  OFSDP_POINTWISE_OPS(OFSDP_POINTWISE_ENTRY)
-#undef OFSDP_POINTWISE_ENTRY
-      kUnknown
+#define OPERATION(name, operands) k##name,
+#include "kernels/cuda/pointwise/operations.inc"
+  kUnknown
 };
 
 // "Gelu", "GeluTanh" (approximate = tanh), "GeluGrad", without the domain.

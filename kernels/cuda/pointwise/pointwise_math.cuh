@@ -1,5 +1,4 @@
-// The formulas of pointwise.h for one element; T is float or double. Swish and the gradients of Elu and
-// Selu multiply in another order than kernels/formulas, so their last bits differ from the CPU's.
+// The formulas of operations.inc for one element; T is float or double.
 #pragma once
 
 #include <cmath>
@@ -19,77 +18,21 @@ __host__ __device__ inline T pow_of(T x, T e) {
 
 template <typename T>
 __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
+  using M = DeviceMath;
   switch (op) {
-    OFSDP_CASE(Pointwise::kNeg, -x);
-    OFSDP_CASE(Pointwise::kAbs, std::fabs(x));
-    OFSDP_CASE(Pointwise::kSqrt, std::sqrt(x));
-    OFSDP_CASE(Pointwise::kExp, std::exp(x));
-    OFSDP_CASE(Pointwise::kLog, std::log(x));
-    OFSDP_CASE(Pointwise::kErf, std::erf(x));
-    OFSDP_CASE(Pointwise::kTanh, std::tanh(x));
-    OFSDP_CASE(Pointwise::kSigmoid, sigmoid_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kRelu, relu_of(x));
-    OFSDP_CASE(Pointwise::kGelu, gelu_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kGeluTanh, gelu_tanh_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kSwish, x * sigmoid_of<DeviceMath>(a * x));
-    OFSDP_CASE(Pointwise::kReciprocal, T(1) / x);
-    OFSDP_CASE(Pointwise::kSin, std::sin(x));
-    OFSDP_CASE(Pointwise::kCos, std::cos(x));
-    OFSDP_CASE(Pointwise::kTan, std::tan(x));
-    OFSDP_CASE(Pointwise::kAsin, std::asin(x));
-    OFSDP_CASE(Pointwise::kAcos, std::acos(x));
-    OFSDP_CASE(Pointwise::kAtan, std::atan(x));
-    OFSDP_CASE(Pointwise::kSinh, std::sinh(x));
-    OFSDP_CASE(Pointwise::kCosh, std::cosh(x));
-    OFSDP_CASE(Pointwise::kAsinh, std::asinh(x));
-    OFSDP_CASE(Pointwise::kAcosh, std::acosh(x));
-    OFSDP_CASE(Pointwise::kAtanh, std::atanh(x));
-    OFSDP_CASE(Pointwise::kFloor, std::floor(x));
-    OFSDP_CASE(Pointwise::kCeil, std::ceil(x));
-    OFSDP_CASE(Pointwise::kRound, std::rint(x));
-    OFSDP_CASE(Pointwise::kSign, sign_of(x));
-    OFSDP_CASE(Pointwise::kSoftplus, softplus_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kSoftsign, softsign_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kElu, elu_of<DeviceMath>(x, a));
-    OFSDP_CASE(Pointwise::kCelu, celu_of<DeviceMath>(x, a));
-    OFSDP_CASE(Pointwise::kSelu, selu_of<DeviceMath>(x, a, b));
-    OFSDP_CASE(Pointwise::kScale, x * a);
-    OFSDP_CASE(Pointwise::kHardSigmoid, hard_sigmoid_of(x, a, b));
-    OFSDP_CASE(Pointwise::kHardSwish, hard_swish_of(x));
-    OFSDP_CASE(Pointwise::kLeakyRelu, leaky_relu_of(x, a));
-    OFSDP_CASE(Pointwise::kMish, mish_of<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kThresholdedRelu, thresholded_relu_of(x, a));
-    OFSDP_CASE(Pointwise::kShrink, shrink_of(x, a, b));
-    OFSDP_CASE(Pointwise::kClip, clip_of(x, a, b));
+#define UNARY(name, ...) OFSDP_CASE(Pointwise::k##name, __VA_ARGS__);
+#include "kernels/cuda/pointwise/operations.inc"
     default:
       return x;
   }
 }
 
-// Of dy and x, or y where the header says so.
 template <typename T>
 __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
+  using M = DeviceMath;
   switch (op) {
-    OFSDP_CASE(Pointwise::kAbsGrad, abs_grad(d, x));
-    OFSDP_CASE(Pointwise::kErfGrad, erf_grad<DeviceMath>(d, x));
-    OFSDP_CASE(Pointwise::kTanhGrad, tanh_grad(d, x));
-    OFSDP_CASE(Pointwise::kSigmoidGrad, sigmoid_grad(d, x));
-    OFSDP_CASE(Pointwise::kReluGrad, relu_grad(d, x));
-    OFSDP_CASE(Pointwise::kGeluGrad, d * gelu_slope<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kGeluTanhGrad, d * gelu_tanh_slope<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kSwishGrad, swish_grad<DeviceMath>(d, x, a));
-    OFSDP_CASE(Pointwise::kSoftplusGrad, softplus_grad<DeviceMath>(d, x));
-    OFSDP_CASE(Pointwise::kSoftsignGrad, softsign_grad<DeviceMath>(d, x));
-    OFSDP_CASE(Pointwise::kEluGrad, x > T(0) ? d : d * a * std::exp(x));
-    OFSDP_CASE(Pointwise::kCeluGrad, celu_grad<DeviceMath>(d, x, a));
-    OFSDP_CASE(Pointwise::kSeluGrad, x > T(0) ? d * b : d * b * a * std::exp(x));
-    OFSDP_CASE(Pointwise::kHardSigmoidGrad, hard_sigmoid_grad(d, x, a, b));
-    OFSDP_CASE(Pointwise::kHardSwishGrad, hard_swish_grad(d, x));
-    OFSDP_CASE(Pointwise::kLeakyReluGrad, leaky_relu_grad(d, x, a));
-    OFSDP_CASE(Pointwise::kMishGrad, d * mish_slope<DeviceMath>(x));
-    OFSDP_CASE(Pointwise::kThresholdedReluGrad, thresholded_relu_grad(d, x, a));
-    OFSDP_CASE(Pointwise::kShrinkGrad, shrink_grad(d, x, a));
-    OFSDP_CASE(Pointwise::kClipGrad, clip_grad(d, x, a, b));
+#define GRADIENT(name, ...) OFSDP_CASE(Pointwise::k##name, __VA_ARGS__);
+#include "kernels/cuda/pointwise/operations.inc"
     default:
       return d;
   }
@@ -97,18 +40,10 @@ __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
 
 template <typename T>
 __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
+  using M = DeviceMath;
   switch (op) {
-    OFSDP_CASE(Pointwise::kAdd, x + y);
-    OFSDP_CASE(Pointwise::kSub, x - y);
-    OFSDP_CASE(Pointwise::kMul, x * y);
-    OFSDP_CASE(Pointwise::kDiv, x / y);
-    OFSDP_CASE(Pointwise::kPow, pow_of(x, y));
-    OFSDP_CASE(Pointwise::kMax, x > y || x != x ? x : y);
-    OFSDP_CASE(Pointwise::kMin, x < y || x != x ? x : y);
-    OFSDP_CASE(Pointwise::kPRelu, x < T(0) ? x * y : x);
-    OFSDP_CASE(Pointwise::kMod, mod_of<DeviceMath>(x, y, a != T(0)));
-    OFSDP_CASE(Pointwise::kBiasGelu, gelu_of<DeviceMath>(x + y));
-    OFSDP_CASE(Pointwise::kFastGelu, gelu_tanh_of<DeviceMath>(x + y));
+#define BINARY(name, ...) OFSDP_CASE(Pointwise::k##name, __VA_ARGS__);
+#include "kernels/cuda/pointwise/operations.inc"
     default:
       return gradient_of(op, x, y, a, b);
   }

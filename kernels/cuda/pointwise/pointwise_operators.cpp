@@ -188,9 +188,8 @@ std::unique_ptr<CudaKernel> create_cast(DeviceState&, const Problem& p) {
 
 void add_pointwise(CudaImplementations& list) {
   for (const char* domain : {"", "ofsdp.", "com.microsoft."}) {
-#define OFSDP_ADD(name, arity) list.push_back(implementation_of(std::string(domain) + #name));
-    OFSDP_POINTWISE_OPS(OFSDP_ADD)
-#undef OFSDP_ADD
+#define OPERATION(name, operands) list.push_back(implementation_of(std::string(domain) + #name));
+#include "kernels/cuda/pointwise/operations.inc"
   }
   list.insert(list.end(), {implementation_of("com.microsoft.QuickGelu"),
                            variadic("Sum", Pointwise::kAdd),
