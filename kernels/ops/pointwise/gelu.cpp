@@ -5,12 +5,19 @@
 // com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu of x + bias with a bias of the last
 // axis, in the form with erf and in that with tanh; the bias of FastGelu may be absent. d(x + bias)
 // is ofsdp.GeluGrad(dy, x + bias), dbias its sum. onnxruntime's optimizer writes these three.
+//
+// com.microsoft.BiasSplitGelu(x, bias), the gated linear unit of diffusion models: with z = x + bias,
+// the first half of z's last axis times the Gelu (with erf) of the second:
+//   y[.., i] = z[.., i] gelu(z[.., n + i])     x [.., 2 n], bias [2 n], y [.., n]
+// dx = (dy gelu(second), ofsdp.GeluGrad(dy first, second)), dbias its sum.
 // https://onnx.ai/onnx/operators/onnx__Gelu.html
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
 #include "kernels/ops/pointwise/gelu.h"
 
 #include <cmath>
 
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/gelu.h"
 #include "kernels/ops/pointwise/pointwise.h"
@@ -152,6 +159,89 @@ std::vector<SampleCase> fast_samples() {
   return list;
 }
 
+// --- BiasSplitGelu ---
+
+Result<std::vector<TensorDesc>> infer_gated(const InferContext& c) {
+  const TensorDesc &x = c.inputs[0], &bias = c.inputs[1];
+  const int last = x.shape.rank() - 1;
+  if (last < 0 || x.shape[last] % 2 != 0 || bias.dtype != x.dtype ||
+      bias.shape != Shape{x.shape[last]}) {
+    return input_error("expected x with an even last axis and a bias of that size, found {} and {}",
+                       x.text(), bias.text());
+  }
+  TensorDesc y{x.dtype, x.shape};
+  y.shape[last] /= 2;
+  return std::vector{std::move(y)};
+}
+
+// The halves of x + bias.
+std::vector<Ref> halves(GraphBuilder& b) {
+  return b.emit("Split", {b.add(b.input(0), b.input(1))},
+                {{"axis", int64_t{-1}}, {"num_outputs", int64_t{2}}}, 2);
+}
+
+void grad_of_gated(GradBuilder& b) {
+  const std::vector<Ref> z = halves(b);
+  const Ref dy = b.grad_output(0);
+  const Ref gate = b.emit1("Gelu", {z[1]});
+  const Ref first = b.mul(dy, gate);
+  const Ref second = b.emit1("ofsdp.GeluGrad", {b.mul(dy, z[0]), z[1]});
+  const Ref dz = b.emit1("Concat", {first, second}, {{"axis", int64_t{-1}}});
+  if (b.needs_grad(0)) b.set_grad(0, dz);
+  if (b.needs_grad(1)) b.set_grad(1, b.sum_to(dz, b.input(1)));
+}
+
+void gated_body(BodyBuilder& b) {
+  const std::vector<Ref> z = halves(b);
+  b.set_output(0, b.mul(z[0], b.emit1("Gelu", {z[1]})));
+}
+
+std::vector<RefTensor> reference_of_gated(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  const size_t n = c.inputs[1].values.size() / 2;
+  const std::vector<double>&x = c.inputs[0].values, &bias = c.inputs[1].values;
+  for (size_t row = 0; n > 0 && row < x.size(); row += 2 * n) {
+    for (size_t i = 0; i < n; ++i) {
+      const double gate = x[row + n + i] + bias[n + i];
+      y.values.push_back((x[row + i] + bias[i]) * reference_gelu(gate, false));
+    }
+  }
+  return {y};
+}
+
+template <typename T>
+OFSDP_MULTIARCH void gate_row(const T* __restrict x, const T* __restrict bias, T* __restrict y,
+                              int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = (x[i] + bias[i]) * gelu_of<FloatMath>(x[n + i] + bias[n + i]);
+  }
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_gated(const Problem& p) {
+  const int64_t n = p.in(1).numel() / 2, rows = n == 0 ? 0 : p.out(0).numel() / n;
+  return make_kernel([n, rows](const KernelArgs& a) {
+    const T *x = a.in<T>(0), *bias = a.in<T>(1);
+    T* y = a.out<T>(0);
+    parallel_for(rows, 4096 / (n + 1) + 1, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        gate_row(x + row * 2 * n, bias, y + row * n, n);
+      }
+    });
+    return ok_status();
+  });
+}
+
+std::vector<SampleCase> gated_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "rows", .inputs = {{f, {2, 3, 74}}, {f, {74}}}},
+          {.name = "packs", .inputs = {{f, {3, 64}}, {f, {64}}}},
+          {.name = "one", .inputs = {{f, {2}}, {f, {2}}}},
+          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}},
+          sample_of(DType::kFloat16, "halves", {{2, 16}, {16}}),
+          sample_of(DType::kFloat64, "doubles", {{2, 6}, {6}})};
+}
+
 }  // namespace
 
 void add_gelu(Registry& registry) {
@@ -186,6 +276,15 @@ void add_gelu(Registry& registry) {
        .reference = [](const ReferenceContext& c) { return reference_of_biased(c, true); },
        .cpu = fast_gelu_kernels(),
        .samples = fast_samples}));
+  registry.add({.domain = "com.microsoft",
+                .name = "BiasSplitGelu",
+                .min_inputs = 2,
+                .infer = infer_gated,
+                .grad = grad_of_gated,
+                .body = gated_body,
+                .reference = reference_of_gated,
+                .cpu = plain_float_kernels<create_gated<float>, create_gated<double>>("rows"),
+                .samples = gated_samples});
 }
 
 }  // namespace ofsdp::kernels::ops
