@@ -10,8 +10,6 @@
 namespace ofsdp::fsdp {
 namespace {
 
-constexpr int64_t kMostManifest = int64_t{1} << 30;
-
 // Wrong bytes of a checkpoint are the input's fault, also when reading says "fault".
 Status as_input(Status status) {
   return status.ok() ? std::move(status) : Status(ErrorKind::kInput, status.message());
@@ -44,7 +42,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
   if (!is_file(path)) {
     return input_error("{}: expected a checkpoint, found no {} in it", folder, kManifestName);
   }
-  Result<std::string> text = read_whole_file(path, kMostManifest);
+  Result<std::string> text = read_whole_file(path, kMostManifestBytes);
   if (!text.ok()) return as_input(std::move(text).status());
   Result<Manifest> manifest = parse_manifest(*text);
   if (!manifest.ok()) return std::move(manifest).status().with_prefix(path);

@@ -9,7 +9,6 @@
 namespace ofsdp::fsdp {
 namespace {
 
-constexpr int64_t kMostManifest = int64_t{1} << 30;
 constexpr const char* kBestLink = "best";
 
 bool is_checkpoint_name(const std::string& name) { return name.starts_with("step-"); }
@@ -22,7 +21,7 @@ std::string part_path(const std::string& folder, int rank) {
 std::optional<Manifest> manifest_of(const std::string& folder) {
   const std::string path = join_path(folder, kManifestName);
   if (!is_file(path)) return std::nullopt;
-  const Result<std::string> text = read_whole_file(path, kMostManifest);
+  const Result<std::string> text = read_whole_file(path, kMostManifestBytes);
   if (!text.ok()) return std::nullopt;
   Result<Manifest> manifest = parse_manifest(*text);
   return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
@@ -83,7 +82,7 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
 Status CheckpointStore::gather_parts(const std::string& folder, Manifest& manifest) const {
   for (int rank = 0; rank < manifest.world; ++rank) {
     const std::string path = part_path(folder, rank);
-    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifestBytes));
     Result<std::vector<CheckpointFile>> files = parse_files(text);
     if (!files.ok()) return std::move(files).status().with_prefix(path);
     for (CheckpointFile& file : *files) manifest.files.push_back(std::move(file));

@@ -26,6 +26,7 @@ namespace ofsdp::fsdp {
 
 inline constexpr int kCheckpointVersion = 1;
 inline constexpr int64_t kChecksumBlock = int64_t{1} << 20;  // bytes
+inline constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kParameterKind = "parameter";
 inline constexpr const char* kStatisticKind = "statistic";

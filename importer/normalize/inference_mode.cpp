@@ -8,16 +8,18 @@
 namespace ofsdp::importer {
 namespace {
 
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
-void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Names& reads);
+void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                   NameSet& reads);
 
-void collect_reads(const onnx::GraphProto& graph, Names& reads) {
+void collect_reads(const onnx::GraphProto& graph, NameSet& reads) {
   for (const auto& output : graph.output()) reads.insert(output.name());
   collect_reads(graph.node(), reads);
 }
 
-void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Names& reads) {
+void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                   NameSet& reads) {
   for (const auto& node : nodes) {
     reads.insert(node.input().begin(), node.input().end());
     for (const auto& attribute : node.attribute()) {
@@ -29,7 +31,7 @@ void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& no
 
 class Switch {
  public:
-  explicit Switch(Names reads) : reads_(std::move(reads)) {}
+  explicit Switch(NameSet reads) : reads_(std::move(reads)) {}
 
   Status turn_off(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
     for (auto& node : nodes) {
@@ -70,15 +72,15 @@ class Switch {
     return ok_status();
   }
 
-  const Names reads_;
+  const NameSet reads_;
 };
 
 Status rewrite(onnx::ModelProto& model) {
-  Names reads;
+  NameSet reads;
   collect_reads(model.graph(), reads);
   OFSDP_RETURN_IF_ERROR(Switch(reads).turn_off(*model.mutable_graph()->mutable_node()));
   for (auto& function : *model.mutable_functions()) {
-    Names inside(function.output().begin(), function.output().end());
+    NameSet inside(function.output().begin(), function.output().end());
     collect_reads(function.node(), inside);
     OFSDP_RETURN_IF_ERROR(Switch(inside).turn_off(*function.mutable_node()));
   }

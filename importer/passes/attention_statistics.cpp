@@ -11,7 +11,7 @@ namespace ofsdp::importer {
 namespace {
 
 // Operands of ofsdp.AttentionGrad, and which of Attention they are.
-enum Operand : size_t { kY = 6, kStatistics = 7 };
+enum Output : size_t { kY = 6, kStatistics = 7 };
 constexpr std::pair<size_t, size_t> kShared[] = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 6}};
 
 ValueId at(const std::vector<ValueId>& ids, size_t i) { return i < ids.size() ? ids[i] : 0; }

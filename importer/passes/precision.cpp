@@ -35,9 +35,9 @@ bool stays_float32(const Node& node, size_t input) {
   return name == "Dropout" && input > 0;
 }
 
-class Lowering {
+class Narrowing {
  public:
-  Lowering(const Graph& source, DType dtype) : graph_(source), editor_(graph_), dtype_(dtype) {}
+  Narrowing(const Graph& source, DType dtype) : graph_(source), editor_(graph_), dtype_(dtype) {}
 
   Result<Graph> run() {
     std::vector<Node> nodes = std::move(graph_.nodes);
@@ -147,7 +147,7 @@ ConstantPtr narrowed(const Constant& constant, DType dtype) {
 }
 
 Result<Graph> lower_precision(const Graph& graph, DType dtype) {
-  return Lowering(graph, dtype).run();
+  return Narrowing(graph, dtype).run();
 }
 
 }  // namespace ofsdp::importer

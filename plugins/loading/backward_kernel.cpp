@@ -8,7 +8,6 @@ constexpr const char* kOperands = "ofsdp.operands";
 constexpr const char* kWanted = "ofsdp.wanted";
 
 bool saved(const ofsdp_operand& operand) { return (operand.flags & OFSDP_SAVED) != 0; }
-bool no_gradient(const ofsdp_operand& operand) { return (operand.flags & OFSDP_NO_GRADIENT) != 0; }
 
 // Every operand of the node as numbers: dtype, rank, axes.
 std::vector<int64_t> packed(const std::vector<TensorDesc>& descs) {

@@ -88,8 +88,6 @@ Result<std::vector<TensorDesc>> infer(const PluginOperatorPtr& op, const InferCo
   return outputs;
 }
 
-bool no_gradient(const ofsdp_operand& operand) { return (operand.flags & OFSDP_NO_GRADIENT) != 0; }
-
 GradFn grad_of(const PluginOperatorPtr& op) {
   if (op->def.build_backward != nullptr) return [op](GradBuilder& b) { build_backward(op, b); };
   if (op->def.backward != nullptr) return [op](GradBuilder& b) { emit_backward(op, b); };

@@ -27,6 +27,9 @@ class PluginKernel : public Kernel {
   virtual bool on_devices() const = 0;  // whether it has such a function
   virtual Status put(const KernelArgs& args, void* stream) = 0;
 };
+inline bool no_gradient(const ofsdp_operand& operand) {
+  return (operand.flags & OFSDP_NO_GRADIENT) != 0;
+}
 bool has_backward_kernel(const PluginOperator& op);
 OpDef plugin_backward_def(const PluginOperatorPtr& op);
 void emit_backward(const PluginOperatorPtr& op, GradBuilder& builder);  // that node

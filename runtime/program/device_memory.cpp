@@ -10,7 +10,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-size_t take(size_t& end, size_t bytes) {
+size_t take_wide(size_t& end, size_t bytes) {
   constexpr size_t kAlignment = 256;  // what the widest loads and copies of a GPU like
   const size_t offset = end;
   end += align_up(bytes, kAlignment);
@@ -35,20 +35,21 @@ DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owne
   const size_t numbers =
       sizeof(ofsdp_step_numbers) + static_cast<size_t>(batch_size) * sizeof(int64_t);
   DeviceIoPlan io;
-  io.state = take(io.device_bytes, sizeof(ofsdp_run_state));
-  for (size_t& offset : io.numbers) offset = take(io.device_bytes, numbers);
-  for (size_t& offset : io.inputs) offset = take(io.device_bytes, inputs);
+  io.state = take_wide(io.device_bytes, sizeof(ofsdp_run_state));
+  for (size_t& offset : io.numbers) offset = take_wide(io.device_bytes, numbers);
+  for (size_t& offset : io.inputs) offset = take_wide(io.device_bytes, inputs);
   const int64_t blocks = most_owned / kReduceBlock;
   const int64_t partials =
       std::max(blocks + 2, norms.parameters > 0 ? 2 * (blocks + norms.most_parts) : 0);
-  io.partials = take(io.device_bytes, static_cast<size_t>(partials) * sizeof(double));
-  io.squares = take(io.device_bytes, 2 * static_cast<size_t>(norms.parameters) * sizeof(double));
-  for (size_t& offset : io.pinned_numbers) offset = take(io.pinned_bytes, numbers);
+  io.partials = take_wide(io.device_bytes, static_cast<size_t>(partials) * sizeof(double));
+  io.squares =
+      take_wide(io.device_bytes, 2 * static_cast<size_t>(norms.parameters) * sizeof(double));
+  for (size_t& offset : io.pinned_numbers) offset = take_wide(io.pinned_bytes, numbers);
   for (size_t& offset : io.pinned_results) {
-    offset = take(io.pinned_bytes, sizeof(ofsdp_run_state));
+    offset = take_wide(io.pinned_bytes, sizeof(ofsdp_run_state));
   }
-  io.mark = take(io.pinned_bytes, sizeof(int64_t));
-  io.bounce = take(io.pinned_bytes, kBounceBytes);
+  io.mark = take_wide(io.pinned_bytes, sizeof(int64_t));
+  io.bounce = take_wide(io.pinned_bytes, kBounceBytes);
   return io;
 }
 

@@ -9,7 +9,7 @@
 #include "tests/support/operator_names.h"
 
 namespace ofsdp {
-namespace {
+namespace conformance_test {
 
 using ::testing::HasSubstr;
 
@@ -140,5 +140,5 @@ TEST(OpCheck, NoticesAWrongGradient) {
   EXPECT_THAT(testing::check_gradient(registry, op, sample), HasSubstr("got a gradient"));
 }
 
-}  // namespace
+}  // namespace conformance_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace cpu_isa_test {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
@@ -52,5 +52,5 @@ TEST(CpuIsa, AVariableTakesAvx512Away) { GTEST_SKIP() << "a sanitizer build has 
 
 #endif
 
-}  // namespace
+}  // namespace cpu_isa_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace dense_operators_test {
 
 using ::testing::HasSubstr;
 using Ints = std::vector<int64_t>;
@@ -133,5 +133,5 @@ TEST_F(Operators, WrongShapesAreRefusedWithBothNumbers) {
   EXPECT_THAT(refusal("MaxPool", {}, {tensor({1, 2, 8, 8})}), HasSubstr("kernel_shape"));
 }
 
-}  // namespace
+}  // namespace dense_operators_test
 }  // namespace ofsdp

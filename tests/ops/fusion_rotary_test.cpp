@@ -3,7 +3,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace fusion_rotary_test {
 
 class FusionRotary : public testing::Fusion {
  protected:
@@ -93,5 +93,5 @@ TEST_F(FusionRotary, LeavesOtherSumsAlone) {
   EXPECT_FALSE(fused.fused.contains("rotary")) << text(fused);
 }
 
-}  // namespace
+}  // namespace fusion_rotary_test
 }  // namespace ofsdp

@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace fusion_test {
 
 using Fusion = testing::Fusion;
 
@@ -191,5 +191,5 @@ TEST_F(Fusion, ChainOfImages) {
   expect_same(op("Mul", {c, op("Tanh", {op("Softplus", {c})})}), {"chain"});
 }
 
-}  // namespace
+}  // namespace fusion_test
 }  // namespace ofsdp

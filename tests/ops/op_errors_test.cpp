@@ -14,7 +14,7 @@
 #include "tests/support/op_values.h"
 
 namespace ofsdp {
-namespace {
+namespace op_errors_test {
 
 using ::testing::AllOf;
 using testing::GuardedBytes;
@@ -251,5 +251,5 @@ TEST(Threads, ChangeNoBits) {
   set_pool_threads(threads);
 }
 
-}  // namespace
+}  // namespace op_errors_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace optimizer_test {
 
 struct Trial {
   const char* optimizer;
@@ -331,5 +331,5 @@ TEST(Optimizer, NamesItsStates) {
   EXPECT_EQ(find_optimizer("adamax"), nullptr);
 }
 
-}  // namespace
+}  // namespace optimizer_test
 }  // namespace ofsdp

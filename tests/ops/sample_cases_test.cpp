@@ -14,7 +14,7 @@
 #include "tests/support/operator_names.h"
 
 namespace ofsdp {
-namespace {
+namespace sample_cases_test {
 
 std::vector<std::string> differentiable() {
   return operator_names([](const OpDef& op) { return op.grad != nullptr; });
@@ -113,5 +113,5 @@ TEST_P(SampleCases, OfNothing) {
 INSTANTIATE_TEST_SUITE_P(Operators, SampleCases, ::testing::ValuesIn(differentiable()),
                          operator_test_name);
 
-}  // namespace
+}  // namespace sample_cases_test
 }  // namespace ofsdp

@@ -13,7 +13,7 @@
 #include "tests/support/op_values.h"
 
 namespace ofsdp {
-namespace {
+namespace standard_body_test {
 
 using Tensors = std::vector<RefTensor>;
 
@@ -165,5 +165,5 @@ TEST(StandardBodyTest, AnOperatorWithoutOneIsNamed) {
   EXPECT_NE(body.error().message().find("ofsdp.MishGrad"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace standard_body_test
 }  // namespace ofsdp

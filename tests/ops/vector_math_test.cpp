@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace vector_math_test {
 
 // Distance of `found` from `expected` in units in the last place of float32.
 double ulps(float found, double expected) {
@@ -107,5 +107,5 @@ TEST(VectorPow, IsAsExactAsPromised) {
   EXPECT_LE(worst, 1.5) << at.first << "^" << at.second << " = " << vector_pow(at.first, at.second);
 }
 
-}  // namespace
+}  // namespace vector_math_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace agreement_test {
 
 // A rank as torchrun starts it; the port keeps runs at the same time apart.
 Start as_rank(int rank) {
@@ -50,5 +50,5 @@ TEST(Agreement, NamesUnitsOfAnotherSize) {
       << units;
 }
 
-}  // namespace
+}  // namespace agreement_test
 }  // namespace ofsdp

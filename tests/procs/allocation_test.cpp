@@ -13,7 +13,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace allocation_test {
 
 constexpr double kRace = 8;
 constexpr long kOneDnnCalls = 64;  // a run of a primitive; [Note: oneDNN and malloc]
@@ -93,5 +93,5 @@ TEST(Allocation, NoneInTheLoopWhileATraceIsRecorded) {
   expect_same_counts(2, {"--min-params", "1000", "--trace", folder.path() + "/trace.json"});
 }
 
-}  // namespace
+}  // namespace allocation_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace artifacts_test {
 
 namespace fs = std::filesystem;
 
@@ -254,5 +254,5 @@ TEST(ArtifactsFolderTest, FlagsChangeTheNumbersOfTheirOptimizer) {
   EXPECT_EQ(rows_of(metrics).at(0)["lr"], 0.25);
 }
 
-}  // namespace
+}  // namespace artifacts_test
 }  // namespace ofsdp

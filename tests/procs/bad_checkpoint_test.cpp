@@ -12,7 +12,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace bad_checkpoint_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -188,5 +188,5 @@ TEST(ForeignCheckpointTest, AFolderHasOneWriter) {
   EXPECT_EQ(Program::run(run_of(9) + runs.saving()).status, 0) << "the lock is gone with it";
 }
 
-}  // namespace
+}  // namespace bad_checkpoint_test
 }  // namespace ofsdp

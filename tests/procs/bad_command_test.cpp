@@ -6,7 +6,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace bad_command_test {
 
 using namespace onnx_bytes;
 
@@ -165,5 +165,5 @@ TEST(BadCommandTest, FoldersWithoutPermission) {
                  {"--metrics " + (folder / "closed/metrics.jsonl"), "Permission denied"}, refusal);
 }
 
-}  // namespace
+}  // namespace bad_command_test
 }  // namespace ofsdp

@@ -6,7 +6,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace bad_data_test {
 
 using namespace onnx_bytes;
 using testing_data::npy;
@@ -202,5 +202,5 @@ TEST(NanWeightsTest, AreNoCheckpoint) {
   }
 }
 
-}  // namespace
+}  // namespace bad_data_test
 }  // namespace ofsdp

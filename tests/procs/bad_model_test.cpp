@@ -3,7 +3,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace bad_model_test {
 
 using namespace onnx_bytes;
 
@@ -176,5 +176,5 @@ TEST(BadModelTest, NamesThatAreNotThere) {
                  {"--loss output:loss", folder.model(), "logits"});
 }
 
-}  // namespace
+}  // namespace bad_model_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace checkpoint_faults_test {
 
 namespace fs = std::filesystem;
 
@@ -113,5 +113,5 @@ TEST_P(DiskFaultTest, AtEveryCall) {
   }
 }
 
-}  // namespace
+}  // namespace checkpoint_faults_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace checkpoint_files_test {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
@@ -246,5 +246,5 @@ TEST(StatisticsTest, SameBitsWithBatchNormalization) {
   }
 }
 
-}  // namespace
+}  // namespace checkpoint_files_test
 }  // namespace ofsdp

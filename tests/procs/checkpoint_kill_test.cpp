@@ -14,7 +14,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace checkpoint_kill_test {
 
 int setting(const char* name, int otherwise) {
   const char* text = std::getenv(name);
@@ -65,5 +65,5 @@ TEST(CheckpointKillTest, EndsWithTheBitsOfTheUninterruptedRun) {
               before_the_first, finished);
 }
 
-}  // namespace
+}  // namespace checkpoint_kill_test
 }  // namespace ofsdp

@@ -20,7 +20,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace config_questions_test {
 
 using testing::HasSubstr;
 
@@ -221,5 +221,5 @@ TEST_F(ConfigQuestions, TheTerminalIsPutBack) {
   }
 }
 
-}  // namespace
+}  // namespace config_questions_test
 }  // namespace ofsdp

@@ -8,7 +8,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace device_offload_test {
 
 using testing::HasSubstr;
 
@@ -406,5 +406,5 @@ TEST(DeviceOffloadChoiceTest, AConfigurationOfAnotherProgramMeansTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace device_offload_test
 }  // namespace ofsdp

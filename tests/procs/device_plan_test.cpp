@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace device_plan_test {
 
 using Json = nlohmann::json;
 using testing::HasSubstr;
@@ -181,5 +181,5 @@ TEST(DevicePlan, RefusesWhatDevicesDoNotHaveInOneLine) {
   }
 }
 
-}  // namespace
+}  // namespace device_plan_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace device_plugin_test {
 
 std::string model_of(const std::string& name) { return fixture("plugins/" + name + "/model.onnx"); }
 
@@ -35,7 +35,7 @@ std::vector<NamedRun> runs() {
 
 class DevicePluginTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DevicePluginTest, testing::ValuesIn(runs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, DevicePluginTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DevicePluginTest, GivesTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);
@@ -89,5 +89,5 @@ TEST(DevicePluginFaultTest, WhatAPlugInSaysEndsTheRun) {
   }
 }
 
-}  // namespace
+}  // namespace device_plugin_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
-namespace {
+namespace device_ranks_test {
 
 Words of_fixture(const char* model, int world) {
   return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
@@ -56,7 +56,7 @@ std::vector<NamedRun> runs() {
 
 class DeviceRanksTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);
@@ -281,5 +281,5 @@ TEST(DeviceRanksFaultTest, ACollectiveThatNeverEndsIsNamed) {
                   {"waited 1 s on its device: all-gather of unit 0, step 2; another rank's"});
 }
 
-}  // namespace
+}  // namespace device_ranks_test
 }  // namespace ofsdp

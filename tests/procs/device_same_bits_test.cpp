@@ -6,7 +6,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace device_same_bits_test {
 
 // Global batches that no number of ranks divides, and a short last one.
 Words mlp() {
@@ -38,7 +38,7 @@ Words on_ranks(int world, const std::string& strategy) {
 
 class DeviceSameBitsTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceSameBitsTest, testing::ValuesIn(runs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceSameBitsTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DeviceSameBitsTest, NoNumberOfRanksAndNoStrategyChangesABit) {
   const Trained alone = on_cpu(GetParam().command + on_ranks(1, "full_shard"));
@@ -84,5 +84,5 @@ TEST(DeviceSameBitsOperatorsTest, TheCudaKernelsGiveTheSameBitsOnAnyNumberOfRank
   }
 }
 
-}  // namespace
+}  // namespace device_same_bits_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
-namespace {
+namespace device_test {
 
 using testing_data::TempFolder;
 
@@ -44,7 +44,7 @@ std::vector<NamedRun> runs() {
 
 class DeviceTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);
@@ -205,5 +205,5 @@ TEST(DeviceCheckpointTest, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
   }
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace ofsdp

@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace device_trace_test {
 
 enum Row { kCompute, kCommunication, kInputs, kUp, kDown, kHost };
 
@@ -173,5 +173,5 @@ TEST(DeviceTrace, OfAnEvaluationHasItsFirstMicroBatches) {
   EXPECT_EQ(inputs->second.size(), 4u);
 }
 
-}  // namespace
+}  // namespace device_trace_test
 }  // namespace ofsdp

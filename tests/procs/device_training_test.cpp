@@ -6,7 +6,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace device_training_test {
 
 std::string artifacts(const std::string& name) { return fixture("artifacts/" + name); }
 
@@ -236,5 +236,5 @@ TEST(DevicePluginOptimizerTest, UpdatesWhatIsOffloaded) {
   expect_one_line(norms.run.err, {"plugin:adafactor", "norms", "the CPU alone"});
 }
 
-}  // namespace
+}  // namespace device_training_test
 }  // namespace ofsdp

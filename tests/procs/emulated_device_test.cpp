@@ -7,7 +7,7 @@
 #include "tests/support/spoiled_data.h"
 
 namespace ofsdp {
-namespace {
+namespace emulated_device_test {
 
 struct Case {
   const char* name;
@@ -151,5 +151,5 @@ TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {
   }
 }
 
-}  // namespace
+}  // namespace emulated_device_test
 }  // namespace ofsdp

@@ -6,7 +6,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace emulated_models_test {
 
 const std::string kCases = OFSDP_SOURCE_DIR "/tests/oracle/cases/";
 
@@ -64,5 +64,5 @@ TEST_P(EmulatedModels, GiveTheLossesOfTheCpuInBfloat16) {
   expect_the_losses_of_the_cpu(GetParam(), {"--param-dtype", "bfloat16"}, 1e-2);
 }
 
-}  // namespace
+}  // namespace emulated_models_test
 }  // namespace ofsdp

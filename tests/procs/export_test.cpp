@@ -9,7 +9,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace export_test {
 
 using namespace onnx_bytes;
 
@@ -180,5 +180,5 @@ TEST(ExportTest, HalfInitializersGetRoundedMasterWeights) {
   }
 }
 
-}  // namespace
+}  // namespace export_test
 }  // namespace ofsdp

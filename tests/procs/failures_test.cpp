@@ -6,12 +6,12 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace failures_test {
 
 TEST(FailuresTest, AllEndInTimeAndGoOnWithTheSameBits) {
   fail_at_random(setting("OFSDP_FAILURES", 3),
                  static_cast<unsigned>(setting("OFSDP_FAILURE_SEED", 1)));
 }
 
-}  // namespace
+}  // namespace failures_test
 }  // namespace ofsdp

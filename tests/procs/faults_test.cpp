@@ -15,7 +15,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace faults_test {
 
 std::set<std::string> shared_memory() {
   std::set<std::string> names;
@@ -213,5 +213,5 @@ TEST(FullDiskTest, MetricsAreNamed) {
   EXPECT_FALSE(std::filesystem::exists(folder.output()));
 }
 
-}  // namespace
+}  // namespace faults_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace foreign_config_test {
 
 using testing::HasSubstr;
 
@@ -125,5 +125,5 @@ TEST(ForeignFileTest, ALauncherOfOneRankLeavesTheWarningToIt) {
   EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
 }
 
-}  // namespace
+}  // namespace foreign_config_test
 }  // namespace ofsdp

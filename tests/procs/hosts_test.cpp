@@ -18,7 +18,7 @@
 #include "tests/support/trajectory.h"
 
 namespace ofsdp {
-namespace {
+namespace hosts_test {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
@@ -251,5 +251,5 @@ TEST(Hosts, WithoutAMeetingPointOrALibraryOneLineSaysSo) {
               HasSubstr("OFSDP_ENGINE: expected tcp, openmpi or mpich, found 'gloo'"));
 }
 
-}  // namespace
+}  // namespace hosts_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace make_training_test {
 
 using testing_data::TempFolder;
 
@@ -190,5 +190,5 @@ TEST(MakeTrainingTest, WhatAFileCannotSayIsRefused) {
   expect_one_line(twice.err, {"adam.onnx", "without training_info"});
 }
 
-}  // namespace
+}  // namespace make_training_test
 }  // namespace ofsdp

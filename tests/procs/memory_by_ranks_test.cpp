@@ -12,7 +12,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace memory_by_ranks_test {
 
 using testing_data::TempFolder;
 
@@ -112,5 +112,5 @@ TEST_P(MemoryByRanks, ARunHoldsWhatWasPlanned) {
   }
 }
 
-}  // namespace
+}  // namespace memory_by_ranks_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace memory_test {
 
 double pss_bytes(pid_t pid) {
   std::ifstream rollup("/proc/" + std::to_string(pid) + "/smaps_rollup");
@@ -96,5 +96,5 @@ TEST(Memory, ProportionalSetSizeGrowsByThePlan) {
   }
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace mixed_precision_test {
 
 using testing_data::TempFolder;
 
@@ -111,5 +111,5 @@ TEST(MixedPrecision, Float16SurvivesGradientsThatOverflow) {
   EXPECT_NE(run.file, onnx_bytes::content(fixture("mlp/model.onnx")));
 }
 
-}  // namespace
+}  // namespace mixed_precision_test
 }  // namespace ofsdp

@@ -13,7 +13,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace oracle_test {
 
 const std::string kCases = OFSDP_SOURCE_DIR "/tests/oracle/cases/";
 
@@ -76,5 +76,5 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Oracle,
                                            "switch"),
                          [](const auto& info) { return info.param; });
 
-}  // namespace
+}  // namespace oracle_test
 }  // namespace ofsdp

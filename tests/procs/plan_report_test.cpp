@@ -13,7 +13,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace plan_report_test {
 
 using Json = nlohmann::json;
 
@@ -246,5 +246,5 @@ TEST(PlanReport, ExplainsTheKernelsOfADevice) {
       << run.out;
 }
 
-}  // namespace
+}  // namespace plan_report_test
 }  // namespace ofsdp

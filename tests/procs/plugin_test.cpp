@@ -7,7 +7,7 @@
 #include "tests/support/trajectory.h"
 
 namespace ofsdp {
-namespace {
+namespace plugin_test {
 
 using ::testing::HasSubstr;
 
@@ -376,5 +376,5 @@ TEST(PluginOverrideTest, ReplacesTheKernel) {
   EXPECT_NE(losses_of(plain)[0], losses_of(other)[0]) << "tanh in place of relu";
 }
 
-}  // namespace
+}  // namespace plugin_test
 }  // namespace ofsdp

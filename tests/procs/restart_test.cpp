@@ -4,7 +4,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace restart_test {
 
 using testing::HasSubstr;
 
@@ -121,5 +121,5 @@ TEST(RestartTest, ARankThatStaysStoppedIsKilled) {
               HasSubstr(" was stopped, and did not go on\nfsdp-run: restart 1 of 1"));
 }
 
-}  // namespace
+}  // namespace restart_test
 }  // namespace ofsdp

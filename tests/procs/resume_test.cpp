@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace resume_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -151,5 +151,5 @@ TEST(SignalTest, ARunThatIsToldToStopSavesAndGoesOn) {
   }
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace same_bits_test {
 
 using testing_data::TempFolder;
 
@@ -249,5 +249,5 @@ TEST_P(OptimizerBitsTest, StrategiesAgree) {
   }
 }
 
-}  // namespace
+}  // namespace same_bits_test
 }  // namespace ofsdp

@@ -8,7 +8,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace sample_scripts_test {
 
 using testing_data::TempFolder;
 
@@ -61,5 +61,5 @@ TEST(SampleScripts, LastLossIsThatOfTheLastEvaluation) {
   EXPECT_EQ(Program::run({kCommon + "last_loss.sh", folder.path() + "/m.jsonl"}).status, 1);
 }
 
-}  // namespace
+}  // namespace sample_scripts_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
-namespace {
+namespace training_info_test {
 
 using testing_data::TempFolder;
 
@@ -194,5 +194,5 @@ TEST(TrainingInfoTest, WhatIsWrongIsNamed) {
   }
 }
 
-}  // namespace
+}  // namespace training_info_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace trajectory_test {
 
 using testing_data::TempFolder;
 
@@ -179,5 +179,5 @@ TEST(LossMeanTest, MeanOfTheRanksMeansFollowsPyTorch) {
   }
 }
 
-}  // namespace
+}  // namespace trajectory_test
 }  // namespace ofsdp

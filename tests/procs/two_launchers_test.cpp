@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace two_launchers_test {
 
 using testing::HasSubstr;
 
@@ -158,5 +158,5 @@ TEST(TwoLaunchersTest, AGlobalBatchThatFewerRanksCannotShareIsRefused) {
                                  "at first) is not a multiple of 2\n"));
 }
 
-}  // namespace
+}  // namespace two_launchers_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace uneven_data_test {
 
 using testing_data::npy;
 
@@ -96,5 +96,5 @@ TEST_P(UnevenDataTest, LossAndWeightsAreThoseOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace uneven_data_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
-namespace {
+namespace wrap_test {
 
 using testing_data::TempFolder;
 
@@ -83,5 +83,5 @@ TEST(Wrap, AnUnknownLayerIsRefused) {
   EXPECT_NE(run.err.find("did you mean 'Block'?"), std::string::npos) << run.err;
 }
 
-}  // namespace
+}  // namespace wrap_test
 }  // namespace ofsdp

@@ -18,7 +18,7 @@
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
-namespace {
+namespace checkpoint_reshard_test {
 
 struct Model {
   std::string path;
@@ -249,5 +249,5 @@ TEST(ReshardTest, OneMoreModel) {
   expect_all_pairs({path, LossKind::kCrossEntropy, 100000}, 1);
 }
 
-}  // namespace
+}  // namespace checkpoint_reshard_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace communicator_fault_test {
 
 using testing::HasSubstr;
 
@@ -314,5 +314,5 @@ TEST(Leaving, WhileOthersWaitIsNamedAtOnce) {
       format_text("rank 1 (pid {} on {}) had ended when rank 0 waited", pid, host_name()), 2);
 }
 
-}  // namespace
+}  // namespace communicator_fault_test
 }  // namespace ofsdp

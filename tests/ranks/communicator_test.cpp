@@ -18,7 +18,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace communicator_test {
 
 // A value that any rank can compute of any rank: of mixed magnitude, so that another order of
 // additions gives other bits.
@@ -479,5 +479,5 @@ TEST_P(Collectives, BytesOfRank0AreSharedAndCountedOnce) {
   ranks.expect_success();
 }
 
-}  // namespace
+}  // namespace communicator_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace hosts_meeting_test {
 
 constexpr std::chrono::seconds kTimeout{1};
 
@@ -65,5 +65,5 @@ TEST_P(Stopped, IsNamedByRank0Alone) {
   waitpid(stopped, nullptr, 0);
 }
 
-}  // namespace
+}  // namespace hosts_meeting_test
 }  // namespace ofsdp

@@ -19,7 +19,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace launcher_test {
 
 using testing::HasSubstr;
 using testing::MatchesRegex;
@@ -191,7 +191,7 @@ TEST(Launcher, RanksDieWithItEvenWhenItIsKilled) {
   EXPECT_EQ(launch.read_all(), "");
 }
 
-}  // namespace
+}  // namespace launcher_test
 }  // namespace ofsdp
 
 int main(int argc, char** argv) {

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace meeting_test {
 
 // Ranks that say what they like of themselves, one process each.
 struct Stranger {
@@ -84,5 +84,5 @@ TEST(Meeting, RunsWithLongNamesDoNotMix) {
   }
 }
 
-}  // namespace
+}  // namespace meeting_test
 }  // namespace ofsdp

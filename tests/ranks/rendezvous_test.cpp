@@ -20,7 +20,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace rendezvous_test {
 
 using testing::HasSubstr;
 using testing::MatchesRegex;
@@ -333,7 +333,7 @@ TEST(Rendezvous, SignalsAreNoReasonToStartAgain) {
   EXPECT_EQ(a->wait(), 1);
 }
 
-}  // namespace
+}  // namespace rendezvous_test
 }  // namespace ofsdp
 
 int main(int argc, char** argv) {

@@ -92,7 +92,9 @@ struct NamedRun {
   Words command;
 };
 
-inline std::string name_of(const testing::TestParamInfo<NamedRun>& info) { return info.param.name; }
+inline std::string run_name(const testing::TestParamInfo<NamedRun>& info) {
+  return info.param.name;
+}
 
 inline Words small_mlp() {
   return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",

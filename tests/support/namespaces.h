@@ -3,6 +3,12 @@
 
 #include "kernels/base/namespaces.h"
 
+// GoogleTest's names stay visible as testing::NAME inside of `ofsdp`, which has a `testing` too.
+namespace testing {}
+namespace ofsdp::testing {
+using namespace ::testing;
+}
+
 namespace ofsdp {
 using namespace kernels;
 using namespace plugins;

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace agreement_test {
 
 TEST(Agreement, CodesTellStepUnitAndSize) {
   const Registry registry = make_registry();
@@ -27,5 +27,5 @@ TEST(Agreement, LargeUnitsFitIntoADouble) {
   EXPECT_EQ(step_code_text(code), "Update u2047 of 34359738352 elements");
 }
 
-}  // namespace
+}  // namespace agreement_test
 }  // namespace ofsdp

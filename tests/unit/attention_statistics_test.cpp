@@ -12,7 +12,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace attention_statistics_test {
 
 using testing::GraphMaker;
 using testing::operators;
@@ -217,5 +217,5 @@ TEST_F(AttentionStatistics, OfCheapRecomputationTheForwardNodeKeepsThem) {
   EXPECT_EQ(graph.value(gradient.inputs.at(6)).name, "yt");
 }
 
-}  // namespace
+}  // namespace attention_statistics_test
 }  // namespace ofsdp

@@ -13,7 +13,7 @@
 #include "tests/support/run_graph.h"
 
 namespace ofsdp {
-namespace {
+namespace bounded_axes_test {
 
 using ::testing::ElementsAre;
 using testing::GraphMaker;
@@ -202,5 +202,5 @@ TEST_F(BoundedAxesTest, ACountIsNoNumber) {
   expect_refused(raw("Cast", {shape}, {{"to", kFloat}}), "a number of elements that only the run");
 }
 
-}  // namespace
+}  // namespace bounded_axes_test
 }  // namespace ofsdp

@@ -20,7 +20,7 @@
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
-namespace {
+namespace checkpoint_fuzz_test {
 
 using Json = nlohmann::json;
 
@@ -239,5 +239,5 @@ TEST_P(CheckpointFuzzTest, ChangedBytesAreAValueOrAnError) {
   std::printf("%ld rounds, %ld of them still whole\n", rounds, good);
 }
 
-}  // namespace
+}  // namespace checkpoint_fuzz_test
 }  // namespace ofsdp

@@ -15,7 +15,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace core_test {
 
 using ::testing::HasSubstr;
 
@@ -176,5 +176,5 @@ TEST(AttributesTest, GetGivesTheDefaultForAnAbsentName) {
   EXPECT_FALSE(a.has("missing"));
 }
 
-}  // namespace
+}  // namespace core_test
 }  // namespace ofsdp

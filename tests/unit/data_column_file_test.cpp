@@ -3,7 +3,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_column_file_test {
 
 using namespace testing_data;
 
@@ -233,5 +233,5 @@ TEST_F(ColumnFileTest, ShapeMustHoldTheSameElements) {
                      {"x.npy", "[1, 2, 3]", "6", "4"});
 }
 
-}  // namespace
+}  // namespace data_column_file_test
 }  // namespace ofsdp

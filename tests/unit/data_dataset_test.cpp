@@ -3,7 +3,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_dataset_test {
 
 using namespace testing_data;
 using Names = std::vector<std::string>;
@@ -272,5 +272,5 @@ TEST(CountKept, LeavesOutTheIgnoreIndexAndWeighsClasses) {
             1);
 }
 
-}  // namespace
+}  // namespace data_dataset_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_loader_test {
 
 using namespace testing_data;
 
@@ -197,5 +197,5 @@ TEST_F(LoaderTest, NothingAllocatesAndTheHelperSleeps) {
   EXPECT_LT(static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC, 0.01);  // a twentieth
 }
 
-}  // namespace
+}  // namespace data_loader_test
 }  // namespace ofsdp

@@ -6,7 +6,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_sampler_test {
 
 using testing_data::expect_input_error;
 using Samples = std::vector<int64_t>;
@@ -254,5 +254,5 @@ TEST(Sampler, EndlessDataIsOneEpochInOrder) {
   EXPECT_EQ(sampler.micro_batch_sizes(), Samples{2});
 }
 
-}  // namespace
+}  // namespace data_sampler_test
 }  // namespace ofsdp

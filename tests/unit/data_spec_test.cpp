@@ -4,7 +4,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_spec_test {
 
 using namespace testing_data;
 
@@ -141,5 +141,5 @@ TEST(DataSpec, BrokenYamlIsOneLine) {
   expect_input_error(parse("train: {x: [1, 2\n"), {"d.yaml:", "expected YAML"});
 }
 
-}  // namespace
+}  // namespace data_spec_test
 }  // namespace ofsdp

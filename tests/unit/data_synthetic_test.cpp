@@ -6,7 +6,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace data_synthetic_test {
 
 using testing_data::counted;
 
@@ -78,5 +78,5 @@ TEST(Synthetic, OtherKinds) {
     EXPECT_LT(std::abs(half_to_float(value)), 6);
 }
 
-}  // namespace
+}  // namespace data_synthetic_test
 }  // namespace ofsdp

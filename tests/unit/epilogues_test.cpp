@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace epilogues_test {
 
 using ::testing::ElementsAre;
 using testing::GraphMaker;
@@ -161,5 +161,5 @@ TEST_F(Epilogues, GradientsOfSeveralReadersBecomeAddends) {
   EXPECT_EQ(graph.fused.at("epilogue"), 2 + 4);
 }
 
-}  // namespace
+}  // namespace epilogues_test
 }  // namespace ofsdp

@@ -12,7 +12,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace exact_squares_test {
 
 double sum_on(const std::vector<float>& values, size_t ranks) {
   std::vector<double> limbs;
@@ -69,5 +69,5 @@ TEST(ExactSquares, TheEndsOfTheRange) {
   EXPECT_TRUE(std::isnan(sum_on({1, std::numeric_limits<float>::quiet_NaN(), 2}, 3)));
 }
 
-}  // namespace
+}  // namespace exact_squares_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace exposed_time_test {
 
 constexpr int64_t kMillisecond = 1000000;
 
@@ -54,5 +54,5 @@ TEST(Trace, TheRingKeepsTheLastEvents) {
   EXPECT_EQ(lines.find("update 2"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace exposed_time_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace float_width_test {
 
 // Returns, for each sign and exponent, the numbers around which rounding turns.
 std::vector<float> turning_points() {
@@ -68,5 +68,5 @@ TEST(FloatWidth, WritesItsSpanAndNoMore) {
   }
 }
 
-}  // namespace
+}  // namespace float_width_test
 }  // namespace ofsdp

@@ -15,7 +15,7 @@
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
-namespace {
+namespace foreign_config_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -416,5 +416,5 @@ TEST_F(ForeignConfig, JsonMustBeAnObject) {
   EXPECT_EQ(refused("{\"a\": [1}", "ds.json").find("ds.json line 1: expected JSON: "), 0u);
 }
 
-}  // namespace
+}  // namespace foreign_config_test
 }  // namespace ofsdp

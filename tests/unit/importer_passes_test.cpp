@@ -13,7 +13,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace importer_passes_test {
 
 using ::testing::ElementsAre;
 using testing::GraphMaker;
@@ -314,5 +314,5 @@ TEST_F(Passes, GradientsOfParametersArePlain) {
   }
 }
 
-}  // namespace
+}  // namespace importer_passes_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/small_model.h"
 
 namespace ofsdp {
-namespace {
+namespace importer_rewrite_test {
 
 using namespace onnx_bytes;
 using ::testing::AllOf;
@@ -271,5 +271,5 @@ TEST_F(Rewrite, OldOpsetsAreConverted) {
   EXPECT_EQ(oldest_opset("LayerNormalization"), 17);
 }
 
-}  // namespace
+}  // namespace importer_rewrite_test
 }  // namespace ofsdp

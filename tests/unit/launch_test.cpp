@@ -12,7 +12,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace launch_test {
 
 using nlohmann::json;
 
@@ -242,5 +242,5 @@ TEST(Restart, RefusesAGlobalBatchThatDoesNotDivide) {
       "restart with 3 ranks: --global-batch-size 32 (4 ranks at first) is not a multiple of 3");
 }
 
-}  // namespace
+}  // namespace launch_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace lower_test {
 
 struct Lowered {
   Registry registry = make_registry();
@@ -141,5 +141,5 @@ TEST(Lower, OperandsAreInsideTheirRegions) {
   }
 }
 
-}  // namespace
+}  // namespace lower_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace lr_schedule_test {
 
 LrSchedule schedule(ScheduleKind kind, double lr, int64_t warmup, int64_t total) {
   LrSchedule result;
@@ -101,5 +101,5 @@ TEST(LrSchedule, TakesTheTotalOfTheRunUnlessAnotherIsSaid) {
   EXPECT_EQ(make_lr_schedule(options, 70).base_lr, 0.25);
 }
 
-}  // namespace
+}  // namespace lr_schedule_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace memory_plan_test {
 
 bool overlap(const MemoryPiece& a, const MemoryPiece& b) {
   const bool together = a.first <= b.last && b.first <= a.last;
@@ -104,5 +104,5 @@ TEST(Unit, LayoutIsAlignedPaddedAndCoversEveryElementOnce) {
   }
 }
 
-}  // namespace
+}  // namespace memory_plan_test
 }  // namespace ofsdp

@@ -17,7 +17,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace metrics_test {
 
 class Metrics : public ::testing::Test {
  protected:
@@ -219,5 +219,5 @@ TEST(Progress, AStepAllocatesNothing) {
   std::fclose(null);
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace ofsdp

@@ -13,7 +13,7 @@
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
-namespace {
+namespace model_output_test {
 
 using namespace onnx_bytes;  // NOLINT: the words of this test
 using testing::HasSubstr;
@@ -291,5 +291,5 @@ TEST_F(ModelOutputTest, ATicketOfAnotherModelIsAFault) {
   EXPECT_THAT(output.error().message(), HasSubstr("expected 1 names"));
 }
 
-}  // namespace
+}  // namespace model_output_test
 }  // namespace ofsdp

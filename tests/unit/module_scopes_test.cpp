@@ -7,7 +7,7 @@
 #include "tests/support/small_model.h"
 
 namespace ofsdp {
-namespace {
+namespace module_scopes_test {
 
 using namespace onnx_bytes;  // NOLINT: the words of this test
 using testing::ElementsAre;
@@ -123,5 +123,5 @@ TEST(ModuleScopes, TheNameMayBeDeeperThanTheNodes) {
                           Pair("other.weight", "enc")));
 }
 
-}  // namespace
+}  // namespace module_scopes_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace nan_search_test {
 
 struct TwoNodes {
   TwoNodes() {
@@ -99,5 +99,5 @@ TEST(NanSearchTest, TheFaultSaysWhichLossAndWhere) {
             "m.onnx: evaluation loss is infinite after step 7, rank 1");
 }
 
-}  // namespace
+}  // namespace nan_search_test
 }  // namespace ofsdp

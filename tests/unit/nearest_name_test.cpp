@@ -5,7 +5,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace nearest_name_test {
 
 const std::vector<std::string> kKnown = {"strategy", "shard-size", "batch-size", "lr",
                                          "epochs",   "eps",        "steps",      "step-size"};
@@ -43,5 +43,5 @@ TEST(NearestName, EndsAMessage) {
   EXPECT_EQ(did_you_mean("quantization", kKnown), "");
 }
 
-}  // namespace
+}  // namespace nearest_name_test
 }  // namespace ofsdp

@@ -11,7 +11,7 @@
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
-namespace {
+namespace onnx_file_test {
 
 using namespace onnx_bytes;  // NOLINT: the words of this test
 using testing::ElementsAre;
@@ -320,5 +320,5 @@ TEST_F(OnnxFileTest, AFileReplacedByNameIsStillRead) {
   EXPECT_EQ(read_all(file, 0), count_up(20));
 }
 
-}  // namespace
+}  // namespace onnx_file_test
 }  // namespace ofsdp

@@ -9,7 +9,7 @@
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
-namespace {
+namespace option_files_test {
 
 struct Batch {
   int64_t size, accum, global;
@@ -260,5 +260,5 @@ TEST(Batch, MayBeSettledAgainForOtherRanks) {
   EXPECT_EQ(settled(options, 4), (Batch{6, 1, 24}));
 }
 
-}  // namespace
+}  // namespace option_files_test
 }  // namespace ofsdp

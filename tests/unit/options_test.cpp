@@ -5,7 +5,7 @@
 #include "tests/unit/options_testing.h"
 
 namespace ofsdp {
-namespace {
+namespace options_test {
 
 TEST(Options, ABareModelTrainsWithTheDefaults) {
   const Options options = options_of({});
@@ -342,5 +342,5 @@ TEST(Options, ReadsArgv) {
   EXPECT_FALSE(parse_command_line(0, nullptr).ok());
 }
 
-}  // namespace
+}  // namespace options_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/onnx_bytes.h"
 
 namespace ofsdp {
-namespace {
+namespace ort_checkpoint_test {
 
 std::string recorded() {
   return onnx_bytes::content(OFSDP_SOURCE_DIR "/tests/fixtures/artifacts/mlp_adamw/checkpoint");
@@ -147,5 +147,5 @@ TEST(OrtCheckpointTest, SaysWhatItIsNot) {
   EXPECT_NE(read(written(sizes)).error().message().find("expected 3 elements"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace ort_checkpoint_test
 }  // namespace ofsdp

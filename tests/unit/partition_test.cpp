@@ -12,7 +12,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace partition_test {
 
 using testing::GraphMaker;
 using ::testing::HasSubstr;
@@ -247,5 +247,5 @@ TEST_F(Units, WhatNothingIsNamedIsRefusedWithTheNearest) {
             "mean 'encoder.weight'?");
 }
 
-}  // namespace
+}  // namespace partition_test
 }  // namespace ofsdp

@@ -4,7 +4,7 @@
 
 #include "plugins/ofsdp_plugin.h"
 
-namespace {
+namespace plugin_layout_test {
 
 #define EXPECT_OFFSET(type, member, offset) EXPECT_EQ(offsetof(type, member), offset##u)
 
@@ -159,4 +159,4 @@ TEST(PluginLayout, NumbersOfTypesAreThoseOfOnnx) {
   EXPECT_EQ(OFSDP_OPTIONAL | OFSDP_NO_GRADIENT | OFSDP_SAVED | OFSDP_KNOWN, 15);
 }
 
-}  // namespace
+}  // namespace plugin_layout_test

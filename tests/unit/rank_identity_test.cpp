@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace rank_identity_test {
 
 using Variables = std::map<std::string, std::string>;
 using testing::HasSubstr;
@@ -170,5 +170,5 @@ TEST(RankIdentity, TwoLaunchersMustAgreeUnlessOneHasOneRank) {
                   {0, 2, 0, "Open MPI 5", "Open MPI"});
 }
 
-}  // namespace
+}  // namespace rank_identity_test
 }  // namespace ofsdp

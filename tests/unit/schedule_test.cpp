@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace schedule_test {
 
 struct Compiled {
   Registry registry = make_registry();
@@ -194,5 +194,5 @@ TEST(Schedule, HashSeesCommunicationOnly) {
   EXPECT_NE(collective_hash(a->schedule, a->plan), collective_hash(c->schedule, c->plan));
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace ofsdp

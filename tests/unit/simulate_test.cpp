@@ -11,7 +11,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace simulate_test {
 
 // A chain of three layers, each a unit; every node takes 2, every gather and reduction 3, every
 // update 1 (seconds).
@@ -162,5 +162,5 @@ TEST(Topology, WhatIsWrongIsNamed) {
   EXPECT_EQ(refused("[1]\n"), "t.yaml: expected a mapping");
 }
 
-}  // namespace
+}  // namespace simulate_test
 }  // namespace ofsdp

@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace stream_plan_test {
 
 std::byte memory[64];
 
@@ -150,5 +150,5 @@ TEST(StreamPlan, OneStreamNeedsNoEvent) {
   EXPECT_TRUE(plan.joins.empty());
 }
 
-}  // namespace
+}  // namespace stream_plan_test
 }  // namespace ofsdp

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
-namespace {
+namespace training_source_test {
 
 // y = x w, compared with a column of the data.
 class TrainingSources : public ::testing::Test {
@@ -66,5 +66,5 @@ TEST_F(TrainingSources, BuildsAgainWhenSettingsOrParametersChange) {
   EXPECT_EQ(source.graphs_built(), 4);
 }
 
-}  // namespace
+}  // namespace training_source_test
 }  // namespace ofsdp

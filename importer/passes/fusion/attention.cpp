@@ -49,7 +49,7 @@ struct Scores {
 };
 
 // q k^T with its factors; q is 0 without a match.
-Scores product(const Rewriter& r, ValueId id) {
+Scores scores_product(const Rewriter& r, ValueId id) {
   Scores s;
   const Node* matmul = r.made_by(unscaled(r, id, s.scale), "MatMul");
   if (matmul == nullptr || !r.read_once(matmul->outputs[0])) return {};
@@ -62,12 +62,12 @@ Scores product(const Rewriter& r, ValueId id) {
 Scores scores(const Rewriter& r, ValueId id) {
   const Node* add = r.made_by(id, "Add");
   for (size_t side = 0; add != nullptr && side < 2; ++side) {
-    Scores s = product(r, add->inputs[side]);
+    Scores s = scores_product(r, add->inputs[side]);
     if (s.q == 0) continue;
     s.mask = add->inputs[1 - side];
     return s;
   }
-  return product(r, id);
+  return scores_product(r, id);
 }
 
 // The same by way of three axes: [b, h, s, d] -> [b h, s, d] -> [b h, d, s] -> [b, h, d, s].

@@ -5,7 +5,6 @@
 namespace ofsdp::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::seconds kFarewell{2};  // for the last words to be taken
 constexpr std::chrono::seconds kStrangerPatience{5};
 constexpr int kMostStrangers = 64;

@@ -24,6 +24,9 @@
 
 namespace ofsdp::cli {
 
+// How long a launcher waits for news before it looks after its ranks and its clocks again.
+inline constexpr std::chrono::milliseconds kSlice{50};
+
 // How often a launcher and the coordinator say that they are there.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
 

@@ -12,7 +12,6 @@
 namespace ofsdp::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::milliseconds kRetry{100};
 constexpr std::chrono::milliseconds kConnectPatience{1000};  // for each address
 constexpr const char* kNoAnswer = "no launcher answers there";
