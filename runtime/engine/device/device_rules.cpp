@@ -141,8 +141,7 @@ Status DeviceRules::place(const RuleProgram& program, const ofsdp_device_update&
       shown = at;
       return {};
     }
-    return device_.call("an update", &Device::copy, device_.communication(),
-                        static_cast<void*>(shown), static_cast<const void*>(at), bytes);
+    return device_.copy(device_.communication(), shown, at, bytes).with_prefix("an update");
   };
   OFSDP_RETURN_IF_ERROR(show(kParameterSlot, given.param));
   for (int slot = kFirstStateSlot; slot < static_cast<int>(program.inputs); ++slot) {
@@ -160,12 +159,11 @@ Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
   reduce.dst = reinterpret_cast<float*>(whole);
   reduce.count = given.count;
   reduce.state = const_cast<ofsdp_run_state*>(given.state);
-  OFSDP_RETURN_IF_ERROR(device_.call("an update", &Device::reduce, device_.communication(),
-                                     static_cast<const ofsdp_reduce*>(&reduce)));
+  OFSDP_RETURN_IF_ERROR(device_.reduce(device_.communication(), &reduce).with_prefix("an update"));
   if (!scaled) return {};
   OFSDP_RETURN_IF_ERROR(
-      device_.call("an update", &Device::copy, device_.communication(), static_cast<void*>(factor_),
-                   static_cast<const void*>(&given.state->gradient_factor), sizeof(float)));
+      device_.copy(device_.communication(), factor_, &given.state->gradient_factor, sizeof(float))
+          .with_prefix("an update"));
   const TensorDesc desc{DType::kFloat32, Shape{given.count}};
   in_ = {{whole, desc}, {reinterpret_cast<std::byte*>(factor_), {DType::kFloat32, Shape{}}}};
   out_ = {{scratch_slot(kGradientSlot), desc}};
@@ -200,9 +198,8 @@ Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update
     written.count = given.count;
     written.state = given.state;
     written.numbers = given.numbers;
-    OFSDP_RETURN_IF_ERROR(device_.call("an update", &Device::update, device_.communication(),
-                                       assign_.get(),
-                                       static_cast<const ofsdp_device_update*>(&written)));
+    OFSDP_RETURN_IF_ERROR(
+        device_.update(device_.communication(), assign_.get(), &written).with_prefix("an update"));
   }
   return {};
 }
