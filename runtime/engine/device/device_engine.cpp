@@ -37,7 +37,7 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  if (made->offload_ == nullptr) made->make_step_lengths();
+  made->make_step_lengths();
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;
@@ -156,11 +156,10 @@ Status DeviceEngine::enqueue(BoundProgram& program, const Prepared& prepared, si
   ofsdp_stream* const compute = device_.compute();
   const CompileOptions& options = program.plan->options;
   if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
-  OFSDP_RETURN_IF_ERROR(
-      device_
-          .begin(compute, run_state(), static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
-                 options.first_micro || !options.training, options_.scale_loss)
-          .with_prefix("begin"));
+  OFSDP_RETURN_IF_ERROR(device_
+                            .begin(compute, run_state(), device_numbers(slot),
+                                   options.first_micro || !options.training, options_.scale_loss)
+                            .with_prefix("begin"));
   program_ = &program;
   streams_ = &prepared.streams;
   OFSDP_RETURN_IF_ERROR(execute(*this, program));

@@ -7,11 +7,12 @@ namespace ofsdp::runtime {
 
 // With an offload the host takes the steps.
 void DeviceEngine::make_step_lengths() {
+  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return;
   std::byte* const io = context_.memory.io();
-  step_lengths_ = DeviceStepLengths::make(
-      {device_, context_.plan, context_.units, context_.optimizer, optimizer_.get(),
-       reinterpret_cast<double*>(io + context_.io.squares),
-       reinterpret_cast<double*>(io + context_.io.partials), run_state()},
+  step_lengths_.emplace(
+      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer,
+                         optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
+                         reinterpret_cast<double*>(io + context_.io.partials), run_state()},
       *ranks_);
 }
 
@@ -31,10 +32,9 @@ Status DeviceEngine::check_loss(const Operation&) {
   const bool several = ranks_->several();
   if (!empty_) {
     ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
-    OFSDP_RETURN_IF_ERROR(device_
-                              .note_loss(stream, run_state(), program_->loss,
-                                         program_->plan->options.training)
-                              .with_prefix("the loss"));
+    OFSDP_RETURN_IF_ERROR(
+        device_.note_loss(stream, run_state(), program_->loss, program_->plan->options.training)
+            .with_prefix("the loss"));
   }
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
 }
@@ -51,8 +51,7 @@ Status DeviceEngine::clip(const Operation& op) {
   } else {
     OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
   }
-  return device_
-      .clip(device_.communication(), run_state(), options_.clip_norm, options_.scale_loss)
+  return device_.clip(device_.communication(), run_state(), options_.clip_norm, options_.scale_loss)
       .with_prefix("the norm");
 }
 

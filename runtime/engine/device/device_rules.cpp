@@ -5,10 +5,6 @@
 namespace ofsdp::runtime {
 namespace {
 
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
-}
-
 Result<std::shared_ptr<Kernel>> scaling(int64_t count, Device& device) {
   Problem problem;
   problem.inputs = {{DType::kFloat32, Shape{count}}, {DType::kFloat32, Shape{}}};
@@ -172,19 +168,14 @@ Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
 
 Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context,
                         const std::byte* scalars) {
-  const auto view = [&](const std::vector<RuleOperand>& operands,
-                        const std::vector<TensorView>& planned, std::vector<TensorView>& views) {
-    views = planned;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const auto [scalar, slot] = operands[i];
-      // Read only: an update's nodes write slots.
-      if (scalar != 0)
-        views[i].data = const_cast<std::byte*>(scalars) + scalars_.scalar_offset(scalar);
-      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
-    }
+  // Read only: an update's nodes write slots.
+  const auto scalar = [&](ValueId id) {
+    return const_cast<std::byte*>(scalars) + scalars_.scalar_offset(id);
   };
-  view(step.in, step.in_views, in_);
-  view(step.out, step.out_views, out_);
+  in_ = step.in_views;
+  out_ = step.out_views;
+  place_operands(step.in, slots_, scalar, in_);
+  place_operands(step.out, slots_, scalar, out_);
   return step.kernel->run({in_, out_, workspace_, &context});
 }
 

@@ -4,12 +4,6 @@
 
 namespace ofsdp::runtime {
 
-std::unique_ptr<DeviceStepLengths> DeviceStepLengths::make(const DeviceNormsContext& context,
-                                                           DeviceRanks& ranks) {
-  if (!context.optimizer.needs_norms()) return nullptr;
-  return std::unique_ptr<DeviceStepLengths>(new DeviceStepLengths(context, ranks));
-}
-
 DeviceStepLengths::DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks)
     : context_(context), ranks_(ranks), parameters_(plan_device_norms(context.plan).parameters) {
   for (const Unit& unit : context.plan.units) {
