@@ -16,15 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/indexing/embedding.h"
-#include "kernels/cuda/loss/cross_entropy.h"
+#include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/norm/norm.h"
-#include "kernels/cuda/norm/softmax.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/random/random.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
-#include "kernels/cuda/training/optimizers.h"
 
 namespace {
 

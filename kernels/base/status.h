@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -33,8 +34,8 @@ class [[nodiscard]] Status {
   const std::string& message() const { return error_->message; }
 
   // The same error with "prefix: " in front of its message; an ok status stays ok.
-  Status with_prefix(const std::string& prefix) && {
-    if (error_) error_->message = prefix + ": " + error_->message;
+  Status with_prefix(std::string_view prefix) && {
+    if (error_) error_->message.insert(0, ": ").insert(0, prefix);
     return std::move(*this);
   }
 

@@ -59,13 +59,6 @@ class Device {
   ofsdp_stream* upload() const { return upload_; }
   void* native_compute() { return native_stream(compute_); }
 
-  // Calls `function`; an error's message begins with the purpose `what`.
-  template <typename... Params, typename... Args>
-  Status call(const char* what, Status (Device::*function)(Params...), Args... args) {
-    Status status = (this->*function)(args...);
-    return status.ok() ? Status{} : std::move(status).with_prefix(what);
-  }
-
   // --- Memory. Zero-filled. ---
   virtual Result<void*> allocate(DevicePlace, size_t /*bytes*/) { return refused(); }
   virtual void release(DevicePlace, void*) {}

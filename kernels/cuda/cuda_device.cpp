@@ -5,7 +5,8 @@
 // can open only such memory to others.
 //
 // [Note: workspaces] Plans place them at cache lines, which suits the CPU. cuBLASLt asks for
-// multiples of 256 bytes, and our own scratch is cut from there on, so each has room to begin later.
+// multiples of 256 bytes, and our own scratch is cut from there on, so each has room to begin
+// later.
 #include <algorithm>
 #include <set>
 
@@ -18,9 +19,6 @@
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
 #include "kernels/cuda/device/nccl.h"
-#include "kernels/cuda/training/exact_squares.h"
-#include "kernels/cuda/training/lamb.h"
-#include "kernels/cuda/training/optimizers.h"
 
 struct ofsdp_device_optimizer {
   ofsdp::kernels::cuda::DeviceUpdate update;
@@ -76,9 +74,9 @@ class LaunchedKernel final : public Kernel {
   std::vector<void*> inputs_, outputs_;
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public NcclRanks {
  public:
-  explicit CudaDevice(DeviceState state) : state_(std::move(state)) {}
+  explicit CudaDevice(DeviceState state) : NcclRanks(state.ordinal), state_(std::move(state)) {}
   ~CudaDevice() override { drop_streams(); }
 
   std::string description() const override {
@@ -88,6 +86,7 @@ class CudaDevice final : public Device {
                        state_.multiprocessors);
   }
   std::string missing() const override { return missing_libraries(); }
+  uint64_t identity() const override { return state_.identity; }
 
   // --- Memory ---
   Result<void*> allocate(DevicePlace place, size_t bytes) override {
@@ -280,42 +279,6 @@ class CudaDevice final : public Device {
   }
   Status exact_norm(ofsdp_stream* stream, const double* limbs, ofsdp_run_state* state) override {
     return checked(cuda::exact_norm(limbs, &state->squared_norm, raw(stream)), "exact squares");
-  }
-
-  // --- Several ranks ---
-  uint64_t identity() const override { return state_.identity; }
-  Status can_join(int sharing, std::string& engine) const override {
-    return can_join_ranks(sharing, engine);
-  }
-  Status make_group_key(void* key) override { return cuda::make_group_key(key); }
-  Result<ofsdp_group*> join_group(const void* key, int place, int count,
-                                  const ofsdp_patience& patience) override {
-    return cuda::join_group(state_.ordinal, key, place, count, patience);
-  }
-  Result<ofsdp_group*> split_group(ofsdp_group* from, int color, int place) override {
-    return cuda::split_group(from, color, place);
-  }
-  void leave_group(ofsdp_group* group) override { cuda::leave_group(group); }
-  void abort_group(ofsdp_group* group) override { cuda::abort_group(group); }
-  Status check_group(ofsdp_group* group) override { return cuda::check_group(group); }
-  Status make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) override {
-    return cuda::make_known(group, data, bytes, same_offsets);
-  }
-  Status all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                    size_t bytes) override {
-    return cuda::all_gather(stream, group, src, dst, bytes);
-  }
-  Status reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                        int32_t dtype, int64_t count) override {
-    return cuda::reduce_scatter(stream, group, src, dst, dtype, count);
-  }
-  Status all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                    int32_t dtype, int64_t count, int32_t reduction) override {
-    return cuda::all_reduce(stream, group, src, dst, dtype, count, reduction);
-  }
-  Status exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
-                        const size_t* offsets, int places, void* dst, size_t bytes) override {
-    return cuda::exchange_parts(stream, group, src, offsets, places, dst, bytes);
   }
 
   // --- Trace ---

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "importer/graph/update_rules.h"
 #include "runtime/program/program.h"
@@ -41,5 +42,20 @@ inline constexpr int kParameterSlot = 0, kGradientSlot = 1, kFirstStateSlot = 2;
 
 Result<RuleProgram> plan_rule(const UpdateRules& updates, const UpdateRule& rule, int64_t count,
                               const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels);
+
+inline bool is_aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
+}
+
+// Gives the operands of a step their addresses: `scalar(id)`, or those of the slots.
+template <typename Scalar>
+void place_operands(const std::vector<RuleOperand>& operands, std::span<std::byte* const> slots,
+                    const Scalar& scalar, std::vector<TensorView>& views) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto [id, slot] = operands[i];
+    if (id != 0) views[i].data = scalar(id);
+    if (slot >= 0) views[i].data = slots[static_cast<size_t>(slot)];
+  }
+}
 
 }  // namespace ofsdp::runtime

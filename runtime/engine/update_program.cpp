@@ -16,10 +16,6 @@ std::byte* aligned(std::vector<std::byte>& storage, size_t bytes) {
   return static_cast<std::byte*>(std::align(kTensorAlignment, bytes, at, room));
 }
 
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& updates) {
@@ -115,16 +111,9 @@ Result<RuleProgram> UpdateProgram::plan_block(const UpdateRule& rule) {
 }
 
 void UpdateProgram::run_step(RuleStep& step) {
-  const auto place = [this](const std::vector<RuleOperand>& operands,
-                            std::vector<TensorView>& views) {
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const auto [scalar, slot] = operands[i];
-      if (scalar != 0) views[i].data = scalars_[static_cast<size_t>(scalar)];
-      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
-    }
-  };
-  place(step.in, step.in_views);
-  place(step.out, step.out_views);
+  const auto scalar = [this](ValueId id) { return scalars_[static_cast<size_t>(id)]; };
+  place_operands(step.in, slots_, scalar, step.in_views);
+  place_operands(step.out, slots_, scalar, step.out_views);
   const StepContext context;
   const Status status = step.kernel->run({step.in_views, step.out_views, workspace_, &context});
   OFSDP_CHECK(status.ok(), "update: {}", status.message());

@@ -90,10 +90,10 @@ Status DeviceRankMemory::move(std::byte* dst, const std::byte* src, size_t bytes
     const size_t piece = std::min(kBounceBytes, bytes - done);
     if (up) std::memcpy(bounce, src + done, piece);
     const auto copy = [&](void* to, const void* from) {
-      return device_->call("a copy", &Device::copy, device_->upload(), to, from, piece);
+      return device_->copy(device_->upload(), to, from, piece).with_prefix("a copy");
     };
     OFSDP_RETURN_IF_ERROR(up ? copy(dst + done, bounce) : copy(bounce, src + done));
-    OFSDP_RETURN_IF_ERROR(device_->call("a copy", &Device::synchronize));
+    OFSDP_RETURN_IF_ERROR(device_->synchronize().with_prefix("a copy"));
     if (!up) std::memcpy(dst + done, bounce, piece);
   }
   return {};
@@ -108,7 +108,7 @@ Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes) {
 }
 
 Status DeviceRankMemory::download(const RankMemory& images, size_t shared_bytes, bool kept_alone) {
-  OFSDP_RETURN_IF_ERROR(device_->call("the device", &Device::synchronize));
+  OFSDP_RETURN_IF_ERROR(device_->synchronize().with_prefix("the device"));
   for (const Pair& pair : pairs(images, shared_bytes)) {
     OFSDP_RETURN_IF_ERROR(move(pair.host, pair.device, pair.bytes, false));
     if (kept_alone) break;  // the first

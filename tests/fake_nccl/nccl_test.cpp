@@ -20,6 +20,14 @@ namespace {
 
 using testing::HasSubstr;
 
+struct Ranks : NcclRanks {
+  Ranks() : NcclRanks(0) {}
+  std::string description() const override { return ""; }
+  std::unique_ptr<Kernel> make_kernel(const std::string&, const Problem&, KernelChoice*) override {
+    return nullptr;
+  }
+};
+
 class NcclTest : public testing::Test {
  protected:
   NcclTest() {
@@ -38,16 +46,16 @@ class NcclTest : public testing::Test {
   }
   std::string can_join(int sharing) {
     std::string engine;
-    const Status status = can_join_ranks(sharing, engine);
+    const Status status = ranks_.can_join(sharing, engine);
     return status.ok() ? "yes: " + engine : "no: " + status.message();
   }
   // Asked `patience_` times, it gives up.
   ofsdp_group* join(int place = 1, int count = 4) {
     std::array<char, OFSDP_GROUP_KEY_BYTES> key{};
-    EXPECT_TRUE(make_group_key(key.data()).ok());
+    EXPECT_TRUE(ranks_.make_group_key(key.data()).ok());
     const ofsdp_patience patience{[](void* left) { return --*static_cast<int*>(left) > 0 ? 1 : 0; },
                                   &patience_};
-    auto group = join_group(0, key.data(), place, count, patience);
+    auto group = ranks_.join_group(key.data(), place, count, patience);
     if (group.ok()) return *group;
     error_ = group.error().message();
     return nullptr;
@@ -58,6 +66,7 @@ class NcclTest : public testing::Test {
     return status.ok();
   }
 
+  Ranks ranks_;
   ofsdp_stream* stream_ = reinterpret_cast<ofsdp_stream*>(7);
   std::array<char, 4096> memory_{};
   int patience_ = 1000;
@@ -79,9 +88,9 @@ TEST_F(NcclTest, SaysWhatItIsAndWhetherRanksMayShareADevice) {
 TEST_F(NcclTest, JoinsSplitsAndLeavesInOrder) {
   ofsdp_group* const all = join();
   ASSERT_NE(all, nullptr) << error_;
-  ofsdp_group* const part = *split_group(all, 1, 0);
-  leave_group(part);
-  leave_group(all);
+  ofsdp_group* const part = *ranks_.split_group(all, 1, 0);
+  ranks_.leave_group(part);
+  ranks_.leave_group(all);
   EXPECT_EQ(calls(), "id\ninit 4 1 1 1 meet here\nsplit 1 1 0\ndestroy 2\ndestroy 1\n");
   EXPECT_STREQ(getenv("NCCL_RUNTIME_CONNECT"), "0");
 }
@@ -91,22 +100,23 @@ TEST_F(NcclTest, CallsHaveNcclsTypes) {
   call("fake_nccl_reset");
   char* const data = memory_.data();
   const auto scatter = [&](DType dtype, int64_t count) {
-    return succeeds(reduce_scatter(stream_, all, data, data, static_cast<int32_t>(dtype), count));
+    return succeeds(
+        ranks_.reduce_scatter(stream_, all, data, data, static_cast<int32_t>(dtype), count));
   };
-  EXPECT_TRUE(succeeds(all_gather(stream_, all, data, data, 24)));
+  EXPECT_TRUE(succeeds(ranks_.all_gather(stream_, all, data, data, 24)));
   EXPECT_TRUE(scatter(DType::kFloat32, 5));
   EXPECT_TRUE(scatter(DType::kBFloat16, 6));
   EXPECT_TRUE(scatter(DType::kFloat16, 7));
   EXPECT_FALSE(scatter(DType::kInt8, 8));
   EXPECT_THAT(error_, HasSubstr("a type without sum"));
-  EXPECT_TRUE(succeeds(
-      all_reduce(stream_, all, data, data, static_cast<int32_t>(DType::kFloat64), 1, OFSDP_SUM)));
-  EXPECT_TRUE(succeeds(
-      all_reduce(stream_, all, data, data, static_cast<int32_t>(DType::kInt32), 1, OFSDP_LARGEST)));
+  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream_, all, data, data,
+                                         static_cast<int32_t>(DType::kFloat64), 1, OFSDP_SUM)));
+  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream_, all, data, data,
+                                         static_cast<int32_t>(DType::kInt32), 1, OFSDP_LARGEST)));
   EXPECT_EQ(calls(),
             "gather 24 1 1 7\nscatter 5 7 0 1\nscatter 6 9 0 1\nscatter 7 6 0 1\nreduce 1 8 0 1\n"
             "reduce 1 2 2 1\n");
-  leave_group(all);
+  ranks_.leave_group(all);
 }
 
 TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
@@ -115,7 +125,8 @@ TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
   const std::array<size_t, 2> offsets{0, 64};
   char* const data = memory_.data();
   const auto exchange = [&](size_t bytes) {
-    return succeeds(exchange_parts(stream_, all, data, offsets.data(), 2, data + 1024, bytes));
+    return succeeds(
+        ranks_.exchange_parts(stream_, all, data, offsets.data(), 2, data + 1024, bytes));
   };
   EXPECT_TRUE(exchange(24));
   EXPECT_EQ(calls(),
@@ -124,18 +135,18 @@ TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
   EXPECT_FALSE(exchange(13));
   EXPECT_EQ(calls(), "(\nsend 13 1 0 1 7\n)\n");
   EXPECT_EQ(error_, "ncclSend, ncclRecv: NCCL says an error (its cause)");
-  leave_group(all);
+  ranks_.leave_group(all);
 }
 
 TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   ofsdp_group* all = join();
   call("fake_nccl_reset");
   const auto known = [&](bool same) {
-    EXPECT_TRUE(succeeds(make_known(all, memory_.data(), 4096, same)));
+    EXPECT_TRUE(succeeds(ranks_.make_known(all, memory_.data(), 4096, same)));
   };
   known(true);
   known(false);
-  leave_group(all);
+  ranks_.leave_group(all);
   EXPECT_EQ(calls(), "window 1 4096 1\nregister 1 4096\nderegister 1 2\nunwindow 1 1\ndestroy 1\n");
   all = join();
   call("fake_nccl_reset");
@@ -144,7 +155,7 @@ TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   setenv("OFSDP_NCCL_REGISTER", "0", 1);
   known(true);
   EXPECT_EQ(calls(), "register 3 4096\n");
-  leave_group(all);
+  ranks_.leave_group(all);
 }
 
 TEST_F(NcclTest, GivesUpARankThatDoesNotCome) {
@@ -158,27 +169,27 @@ TEST_F(NcclTest, GivesUpARankThatDoesNotCome) {
 
 TEST_F(NcclTest, AnAbortedGroupRefusesWhatFollows) {
   ofsdp_group* const all = join();
-  EXPECT_TRUE(succeeds(check_group(all)));
+  EXPECT_TRUE(succeeds(ranks_.check_group(all)));
   setenv("FAKE_NCCL_ASYNC", "7", 1);  // in progress
-  EXPECT_TRUE(succeeds(check_group(all)));
+  EXPECT_TRUE(succeeds(ranks_.check_group(all)));
   setenv("FAKE_NCCL_ASYNC", "6", 1);
-  EXPECT_FALSE(succeeds(check_group(all)));
+  EXPECT_FALSE(succeeds(ranks_.check_group(all)));
   EXPECT_EQ(error_, "a collective: NCCL says an error (its cause)");
   call("fake_nccl_reset");
-  abort_group(all);
-  abort_group(all);
-  EXPECT_FALSE(succeeds(all_gather(stream_, all, memory_.data(), memory_.data(), 4)));
+  ranks_.abort_group(all);
+  ranks_.abort_group(all);
+  EXPECT_FALSE(succeeds(ranks_.all_gather(stream_, all, memory_.data(), memory_.data(), 4)));
   EXPECT_EQ(error_, "the group was aborted");
-  leave_group(all);
+  ranks_.leave_group(all);
   EXPECT_EQ(calls(), "abort 1\n");
 }
 
 TEST_F(NcclTest, AFailureIsOneLineWithItsCause) {
   ofsdp_group* const all = join();
-  EXPECT_FALSE(succeeds(reduce_scatter(stream_, all, memory_.data(), memory_.data(),
-                                       static_cast<int32_t>(DType::kFloat32), 13)));
+  EXPECT_FALSE(succeeds(ranks_.reduce_scatter(stream_, all, memory_.data(), memory_.data(),
+                                              static_cast<int32_t>(DType::kFloat32), 13)));
   EXPECT_EQ(error_, "ncclReduceScatter: NCCL says an error (its cause)");
-  leave_group(all);
+  ranks_.leave_group(all);
 }
 
 }  // namespace

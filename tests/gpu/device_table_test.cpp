@@ -55,19 +55,15 @@ class Bench {
     std::memcpy(values.data(), pinned_.data(), count * sizeof(T));
     return values;
   }
-  template <typename... Params, typename... Args>
-  void call(Status (Device::*function)(Params...), Args... args) {
-    const Status status = device_->call("call", function, args...);
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
+  static void check(const Status& status) { ASSERT_TRUE(status.ok()) << status.message(); }
 
  private:
   static constexpr size_t kPlace = size_t{1} << 18, kBytes = 8 * kPlace;
 
   void move(void* to, const void* from, size_t bytes) {
-    call(&Device::synchronize);
-    call(&Device::copy, device_->compute(), to, from, bytes);
-    call(&Device::synchronize);
+    check(device_->synchronize());
+    check(device_->copy(device_->compute(), to, from, bytes));
+    check(device_->synchronize());
   }
 
   MemoryLedger ledger_;
@@ -108,11 +104,9 @@ TEST_F(DeviceTableTest, ConvertsAddsAndRoundsToTheSameBits) {
       d.put(0, a);
       d.put(1, b);
       ofsdp_stream* stream = d.device().compute();
-      d.call(&Device::convert, stream, static_cast<const void*>(d.at<float>(0)), kFloat,
-             static_cast<void*>(d.at<float>(2)), type, kCount);
-      d.call(&Device::add, stream, static_cast<const void*>(d.at<float>(2)), type, d.at<float>(1),
-             kCount);
-      d.call(&Device::round, stream, d.at<float>(1), type, kCount);
+      d.check(d.device().convert(stream, d.at<float>(0), kFloat, d.at<float>(2), type, kCount));
+      d.check(d.device().add(stream, d.at<float>(2), type, d.at<float>(1), kCount));
+      d.check(d.device().round(stream, d.at<float>(1), type, kCount));
     });
     EXPECT_EQ(gpu_->get<uint16_t>(2, kCount), other_->get<uint16_t>(2, kCount));
     EXPECT_EQ(gpu_->get<float>(1, kCount), other_->get<float>(1, kCount));
@@ -133,7 +127,7 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
     r.norm_count = kCount - 100;
     r.partials = d.at<double>(3);
     r.state = d.at<ofsdp_run_state>(5);
-    d.call(&Device::reduce, d.device().communication(), static_cast<const ofsdp_reduce*>(&r));
+    d.check(d.device().reduce(d.device().communication(), &r));
   });
   EXPECT_EQ(gpu_->get<float>(2, kCount), other_->get<float>(2, kCount));
   const double norm = gpu_->get<ofsdp_run_state>(5, 1)[0].squared_norm;
@@ -166,8 +160,9 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         numbers.lr = 0.01;
         d.put(6, std::vector{numbers});
         ofsdp_stream* stream = d.device().compute();
-        d.call(&Device::begin, stream, d.at<ofsdp_run_state>(5),
-               static_cast<const ofsdp_step_numbers*>(d.at<ofsdp_step_numbers>(6)), 1, 0);
+        d.check(d.device().begin(
+            stream, d.at<ofsdp_run_state>(5),
+            static_cast<const ofsdp_step_numbers*>(d.at<ofsdp_step_numbers>(6)), 1, 0));
         if (step == 1) {
           auto state = d.get<ofsdp_run_state>(5, 1);
           state[0].skip = 1;
@@ -184,9 +179,9 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         u.scaled = 1;
         u.state = d.at<ofsdp_run_state>(5);
         u.numbers = d.at<ofsdp_step_numbers>(6);
-        d.call(&Device::update, stream, optimizer, static_cast<const ofsdp_device_update*>(&u));
+        d.check(d.device().update(stream, optimizer, &u));
       }
-      d.call(&Device::synchronize);
+      d.check(d.device().synchronize());
       d.device().drop_optimizer(optimizer);
     });
     for (size_t place : {size_t{0}, size_t{2}, size_t{3}}) {
@@ -225,9 +220,9 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
                                   d.at<ofsdp_run_state>(5),
                                   d.at<ofsdp_step_numbers>(6)};
     ofsdp_stream* stream = d.device().communication();
-    d.call(&Device::add_squares, stream, optimizer, &p);
-    d.call(&Device::take_step, stream, optimizer, &p);
-    d.call(&Device::synchronize);
+    d.check(d.device().add_squares(stream, optimizer, &p));
+    d.check(d.device().take_step(stream, optimizer, &p));
+    d.check(d.device().synchronize());
     d.device().drop_optimizer(optimizer);
   });
   const auto squares = gpu_->get<double>(3, 4), expected = other_->get<double>(3, 4);
@@ -250,12 +245,11 @@ TEST_F(DeviceTableTest, ExactNormsAreThoseOfTheCpu) {
       d.put(3, std::vector<ofsdp_run_state>(1));
       ofsdp_stream* const stream = d.device().communication();
       for (int twice = 0; twice < 2; ++twice) {
-        d.call(&Device::add_exact_squares, stream, static_cast<const float*>(d.at<float>(0)),
-               int64_t{kCount}, d.at<ofsdp_exact_sum>(1));
-        d.call(&Device::take_exact_sum, stream, d.at<ofsdp_exact_sum>(1), d.at<double>(2));
+        d.check(d.device().add_exact_squares(stream, d.at<float>(0), int64_t{kCount},
+                                             d.at<ofsdp_exact_sum>(1)));
+        d.check(d.device().take_exact_sum(stream, d.at<ofsdp_exact_sum>(1), d.at<double>(2)));
       }
-      d.call(&Device::exact_norm, stream, static_cast<const double*>(d.at<double>(2)),
-             d.at<ofsdp_run_state>(3));
+      d.check(d.device().exact_norm(stream, d.at<double>(2), d.at<ofsdp_run_state>(3)));
     });
     const double norm = gpu_->get<ofsdp_run_state>(3, 1)[0].squared_norm;
     EXPECT_GT(norm, 0);
@@ -271,7 +265,7 @@ TEST_F(DeviceTableTest, ClipsAndScalesAsOnTheCpu) {
     state.good_updates = 1999;
     on_both([&](Bench& d) {
       d.put(0, std::vector{state});
-      d.call(&Device::clip, d.device().communication(), d.at<ofsdp_run_state>(0), 0.5, 1);
+      d.check(d.device().clip(d.device().communication(), d.at<ofsdp_run_state>(0), 0.5, 1));
     });
     const auto mine = gpu_->get<std::byte>(0, sizeof(state));
     EXPECT_EQ(mine, other_->get<std::byte>(0, sizeof(state))) << squared;
@@ -287,18 +281,17 @@ TEST_F(DeviceTableTest, ACapturedGraphRunsAgain) {
     const auto fork = *DeviceEvent::make(d.device()), join = *DeviceEvent::make(d.device());
     ofsdp_stream* const first = d.device().compute();
     ofsdp_stream* const second = d.device().communication();
-    d.call(&Device::capture_begin, first);
-    d.call(&Device::record, fork.get(), first);
-    d.call(&Device::wait, second, fork.get());
-    d.call(&Device::add, second, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
-           kCount);
-    d.call(&Device::record, join.get(), second);
-    d.call(&Device::wait, first, join.get());
+    d.check(d.device().capture_begin(first));
+    d.check(d.device().record(fork.get(), first));
+    d.check(d.device().wait(second, fork.get()));
+    d.check(d.device().add(second, d.at<float>(0), kFloat, d.at<float>(1), kCount));
+    d.check(d.device().record(join.get(), second));
+    d.check(d.device().wait(first, join.get()));
     const auto captured = d.device().capture_end(first);
     ASSERT_TRUE(captured.ok()) << captured.error().message();
     ofsdp_device_graph* const graph = *captured;
-    for (int i = 0; i < 3; ++i) d.call(&Device::launch, graph, first);
-    d.call(&Device::synchronize);
+    for (int i = 0; i < 3; ++i) d.check(d.device().launch(graph, first));
+    d.check(d.device().synchronize());
     d.device().drop_graph(graph);
   });
   const auto sum = gpu_->get<float>(1, kCount);
@@ -313,16 +306,15 @@ TEST_F(DeviceTableTest, ATimedEventSaysWhen) {
     const auto before = *DeviceEvent::make(d.device(), true),
                behind = *DeviceEvent::make(d.device(), true);
     ofsdp_stream* const stream = d.device().compute();
-    d.call(&Device::record, before.get(), stream);
+    d.check(d.device().record(before.get(), stream));
     for (int i = 0; i < 100; ++i) {
-      d.call(&Device::add, stream, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
-             kCount);
+      d.check(d.device().add(stream, d.at<float>(0), kFloat, d.at<float>(1), kCount));
     }
-    d.call(&Device::record, behind.get(), stream);
-    d.call(&Device::await, behind.get());
+    d.check(d.device().record(behind.get(), stream));
+    d.check(d.device().await(behind.get()));
     double took = 0, back = 0;
-    d.call(&Device::elapsed, before.get(), behind.get(), &took);
-    d.call(&Device::elapsed, behind.get(), before.get(), &back);
+    d.check(d.device().elapsed(before.get(), behind.get(), &took));
+    d.check(d.device().elapsed(behind.get(), before.get(), &back));
     EXPECT_GT(took, 10);  // microseconds; a launch is one or two
     EXPECT_NEAR(back, -took, 1e-3 * took);
   });
@@ -342,29 +334,27 @@ TEST_F(DeviceTableTest, ASignalInAGraphReachesTheHostWithEachLaunch) {
                arrived = *DeviceEvent::make(d.device());
     ofsdp_stream* const first = d.device().compute();
     ofsdp_stream* const second = d.device().upload();
-    d.call(&Device::capture_begin, first);
-    d.call(&Device::add, first, static_cast<const void*>(d.at<float>(0)), kFloat, d.at<float>(1),
-           kCount);
-    d.call(&Device::record, fork.get(), first);
-    d.call(&Device::wait, second, fork.get());
-    d.call(&Device::copy, second, static_cast<void*>(pinned.data()),
-           static_cast<const void*>(d.at<float>(1)), kBytes);
-    d.call(&Device::signal, arrived.get(), second);
-    d.call(&Device::record, join.get(), second);
-    d.call(&Device::wait, first, join.get());
+    d.check(d.device().capture_begin(first));
+    d.check(d.device().add(first, d.at<float>(0), kFloat, d.at<float>(1), kCount));
+    d.check(d.device().record(fork.get(), first));
+    d.check(d.device().wait(second, fork.get()));
+    d.check(d.device().copy(second, pinned.data(), d.at<float>(1), kBytes));
+    d.check(d.device().signal(arrived.get(), second));
+    d.check(d.device().record(join.get(), second));
+    d.check(d.device().wait(first, join.get()));
     const auto captured = d.device().capture_end(first);
     ASSERT_TRUE(captured.ok()) << captured.error().message();
     ofsdp_device_graph* const graph = *captured;
     float sum = 0;
     for (int i = 0; i < 3; ++i) {
-      d.call(&Device::launch, graph, first);
-      d.call(&Device::await, arrived.get());
+      d.check(d.device().launch(graph, first));
+      d.check(d.device().await(arrived.get()));
       sum += a[1];
       EXPECT_EQ(reinterpret_cast<const float*>(pinned.data())[1], sum) << i;
     }
-    d.call(&Device::signal, arrived.get(), second);  // outside of a capture a record
-    d.call(&Device::await, arrived.get());
-    d.call(&Device::synchronize);
+    d.check(d.device().signal(arrived.get(), second));  // outside of a capture a record
+    d.check(d.device().await(arrived.get()));
+    d.check(d.device().synchronize());
     d.device().drop_graph(graph);
   });
 }

@@ -125,9 +125,9 @@ class Travelling final : public Kernel {
     return made;
   }
   Status copy(void* to, const void* from, size_t size) {
-    OFSDP_RETURN_IF_ERROR(device_.call("synchronize", &Device::synchronize));
-    OFSDP_RETURN_IF_ERROR(device_.call("copy", &Device::copy, device_.compute(), to, from, size));
-    return device_.call("synchronize", &Device::synchronize);
+    OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("synchronize"));
+    OFSDP_RETURN_IF_ERROR(device_.copy(device_.compute(), to, from, size).with_prefix("copy"));
+    return device_.synchronize().with_prefix("synchronize");
   }
 
   Device& device_;

@@ -1,5 +1,6 @@
-// A warp a query (or, for dk and dv, a key): its lanes are 32 keys of a tile while scores are made, and columns while tiles
-// are added up. The tiles of K, V, Q or dY take turns in one piece of shared memory.
+// A warp a query (or, for dk and dv, a key): its lanes are 32 keys of a tile while scores are made,
+// and columns while tiles are added up. The tiles of K, V, Q or dY take turns in one piece of
+// shared memory.
 #include <cmath>
 
 #include "kernels/cuda/attention/attention.h"
@@ -11,15 +12,8 @@ namespace {
 
 constexpr int64_t kTile = 32;
 
-template <typename T>
-struct Operands {
-  const T *q, *k, *v, *dy;
-  T *y, *dq, *dk, *dv, *dmask;
-  const float* statistics;          // [batch, heads, queries], read
-  float *statistics_found, *delta;  // as many, written: log-sum-exp (null: not wanted), sum of p dp
-};
-
-// Rows first .. first + kTile - 1 of a head, zeros behind `rows`, times `scale`. Begins and ends with a barrier.
+// Rows first .. first + kTile - 1 of a head, zeros after `rows`, times `scale`. Begins and ends
+// with a barrier.
 template <int kWidth, int kThreads, typename T>
 __device__ inline void load_tile(float (*tile)[kWidth + 1], const T* base, int64_t row_stride,
                                  int64_t first, int64_t rows, int64_t width, float scale) {
@@ -92,7 +86,8 @@ __device__ inline Place place_of(const AttentionExtent& e) {
 }
 
 template <typename T, int kWidth, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(AttentionExtent e, Operands<T> o) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    forward_kernel(AttentionExtent e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
@@ -129,7 +124,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(AttentionExtent 
 
 // Log-sum-exp and sum of p dp of each query, where the forward pass kept nothing.
 template <typename T, int kWidth, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) stats_kernel(AttentionExtent e, Operands<T> o) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    stats_kernel(AttentionExtent e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
@@ -169,7 +165,8 @@ struct Slope {
   float p, ds;
 };
 template <typename T>
-__device__ inline Slope slope_of(const Operands<T>& o, int64_t item, float score, float dp) {
+__device__ inline Slope slope_of(const AttentionPointers<T>& o, int64_t item, float score,
+                                 float dp) {
   if (score == -INFINITY) return {0, 0};
   const float p = expf(score - o.statistics[item]);
   return {p, p * (dp - o.delta[item])};
@@ -181,7 +178,8 @@ __device__ inline float through_cap(const AttentionExtent& e, float ds, float ca
 }
 
 template <typename T, int kWidth, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) queries_kernel(AttentionExtent e, Operands<T> o) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    queries_kernel(AttentionExtent e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
@@ -217,7 +215,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) queries_kernel(AttentionExtent 
 
 // dk and dv of kWarps keys of a key head: over its query heads, and tiles of queries.
 template <typename T, int kWidth, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) keys_kernel(AttentionExtent e, Operands<T> o) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    keys_kernel(AttentionExtent e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
@@ -263,8 +262,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) keys_kernel(AttentionExtent e, 
 }
 
 template <typename T, int kWidth, int kWarps>
-cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g, const Operands<T>& o,
-                        cudaStream_t stream) {
+cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g,
+                        const AttentionPointers<T>& o, cudaStream_t stream) {
   constexpr int kThreads = kWarps * kWarp;
   const int64_t by_query = e.batch * e.heads * blocks_for(e.queries, kWarps);
   const int64_t by_key = e.batch * e.kv_heads * blocks_for(e.keys, kWarps);
@@ -277,7 +276,8 @@ cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g, co
 }
 
 template <typename T, int kWidth, int kWarps>
-cudaError_t forward_of(const AttentionExtent& e, const Operands<T>& o, cudaStream_t stream) {
+cudaError_t forward_of(const AttentionExtent& e, const AttentionPointers<T>& o,
+                       cudaStream_t stream) {
   return launch_blocks(stream, e.batch * e.heads * blocks_for(e.queries, kWarps), kWarps * kWarp,
                        forward_kernel<T, kWidth, kWarps>, e, o);
 }
@@ -324,9 +324,8 @@ cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, co
                       void* y, float* statistics, cudaStream_t stream) {
   const int64_t width = std::max(e.width, e.v_width);
   if (width > 256) return cudaErrorNotSupported;
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
-    Operands<T> o{};
+  return with_float(e.dtype, [&]<typename T>(T) {
+    AttentionPointers<T> o{};
     o.q = static_cast<const T*>(q);
     o.k = static_cast<const T*>(k);
     o.v = static_cast<const T*>(v);
@@ -346,22 +345,8 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
                            cudaStream_t stream) {
   const int64_t width = std::max(e.width, e.v_width);
   if (width > 256) return cudaErrorNotSupported;
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
-    float* delta = static_cast<float*>(g.scratch);
-    float* found = g.statistics != nullptr ? nullptr : delta + e.batch * e.heads * e.queries;
-    const Operands<T> o{static_cast<const T*>(g.q),
-                        static_cast<const T*>(g.k),
-                        static_cast<const T*>(g.v),
-                        static_cast<const T*>(g.dy),
-                        nullptr,
-                        static_cast<T*>(g.dq),
-                        static_cast<T*>(g.dk),
-                        static_cast<T*>(g.dv),
-                        static_cast<T*>(g.dmask),
-                        found != nullptr ? found : g.statistics,
-                        found,
-                        delta};
+  return with_float(e.dtype, [&]<typename T>(T) {
+    const AttentionPointers<T> o = gradient_pointers<T>(e, g);
     const auto masks = static_cast<size_t>(e.batch * e.heads * e.queries * e.mask_keys) * sizeof(T);
     if (g.dmask != nullptr && masks > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(g.dmask, 0, masks, stream));
     if (width <= 64) return backward_of<T, 64, 8>(e, g, o, stream);
@@ -372,8 +357,7 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
 
 cudaError_t attention_delta(const AttentionExtent& e, const AttentionGradient& g, float* delta,
                             cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     const int64_t blocks = blocks_for(e.batch * e.heads * e.queries, kThreads / kLanes);
     const auto launch = [&](auto kernel) {
       return launch_blocks(stream, blocks, kThreads, kernel, e, g.dy, g.y, g.y_strides, delta);

@@ -5,7 +5,7 @@
 // cudaErrorNotSupported. Scores are never in memory: keys are walked in tiles of 32 with a running maximum (Dao et al.,
 // "FlashAttention", 2022), the gradient makes them again from two numbers a query: the log-sum-exp of its masked scores, in the
 // natural base, which the forward pass may keep, and delta, the sum of p dp. With what was kept (y and statistics) delta is the
-// sum of dy y, one pass over both (attention_delta.h); without, both are found by walking the keys once more. dk and dv of a
+// sum of dy y, one pass over both (attention_delta); without, both are found by walking the keys once more. dk and dv of a
 // key head are summed over its query heads and queries in their order.
 //
 // A query that sees no key gets zeros and statistics of +infinity, and gives none whatever its statistics are.

@@ -1,4 +1,5 @@
-// Which keys a query of an attention sees, and what its mask adds to a score; kernels/cuda/attention/attention.h has the members.
+// Which keys a query of an attention sees, and what its mask adds to a score;
+// kernels/cuda/attention/attention.h has the members.
 #pragma once
 
 #include <cmath>
@@ -7,6 +8,32 @@
 #include "kernels/cuda/device/device.cuh"
 
 namespace ofsdp::kernels::cuda {
+
+// The operands of a call, by their types.
+template <typename T>
+struct AttentionPointers {
+  const T *q, *k, *v, *dy;
+  T *y, *dq, *dk, *dv, *dmask;
+  const float* statistics;  // [batch, heads, queries], read: log-sum-exp, in the natural base
+  float *statistics_found, *delta;  // as many, written: log-sum-exp (null: not wanted), sum of p dp
+};
+
+template <typename T>
+AttentionPointers<T> gradient_pointers(const AttentionExtent& e, const AttentionGradient& g) {
+  AttentionPointers<T> o{};
+  o.q = static_cast<const T*>(g.q);
+  o.k = static_cast<const T*>(g.k);
+  o.v = static_cast<const T*>(g.v);
+  o.dy = static_cast<const T*>(g.dy);
+  o.dq = static_cast<T*>(g.dq);
+  o.dk = static_cast<T*>(g.dk);
+  o.dv = static_cast<T*>(g.dv);
+  o.dmask = static_cast<T*>(g.dmask);
+  o.delta = static_cast<float*>(g.scratch);
+  if (g.statistics == nullptr) o.statistics_found = o.delta + e.batch * e.heads * e.queries;
+  o.statistics = g.statistics != nullptr ? g.statistics : o.statistics_found;
+  return o;
+}
 
 // Keys low .. high - 1 may be seen by a query; both grow with the query.
 struct Range {

@@ -40,9 +40,9 @@ OFSDP_CUDA_KERNEL rotate_kernel(RotaryExtent e, const T* x, const T* cos, const 
 
 cudaError_t rotate(const RotaryExtent& e, const void* x, const void* cos, const void* sin, void* y,
                    cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
+  return with_float(e.dtype, [&]<typename T>(T) {
     const int64_t items = e.batch * e.heads * e.steps * (e.width - e.dim / 2);
-    return over(items, stream, rotate_kernel<decltype(t)>, e, x, cos, sin, y);
+    return over(items, stream, rotate_kernel<T>, e, x, cos, sin, y);
   });
 }
 

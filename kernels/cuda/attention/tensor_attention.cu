@@ -1,6 +1,6 @@
-// The forward pass. A block's warps have 32 queries each, 16 of wide heads; the queries' tile stays in shared memory while
-// tiles of 64 keys and of their values take turns: values arrive while scores are made, the next keys while values are added.
-// At 128 columns the three tiles are 48 KiB.
+// The forward pass. A block's warps have 32 queries each, 16 of wide heads; the queries' tile stays
+// in shared memory while tiles of 64 keys and of their values take turns: values arrive while
+// scores are made, the next keys while values are added. At 128 columns the three tiles are 48 KiB.
 #include "kernels/cuda/attention/tensor_attention.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -49,7 +49,8 @@ struct Rows {
   }
 };
 
-// Blocks a multiprocessor; 0: as nvcc likes. Of the widest heads three fit, and left alone it spills for sm_100.
+// Blocks a multiprocessor; 0: as nvcc likes. Of the widest heads three fit, and left alone it
+// spills for sm_100.
 template <int W>
 inline constexpr int kBlocks = W == 128 ? 3 : 0;
 
@@ -116,9 +117,8 @@ bool takes_tensor_attention(const AttentionExtent& e) {
 
 cudaError_t tensor_attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
                              void* y, float* statistics, cudaStream_t stream) {
-  return with_tensor_width(e, [&](auto t, auto width) {
-    using T = decltype(t);
-    constexpr int W = decltype(width)::value, M = W <= 64 ? 2 : 1;
+  return with_tensor_width(e, [&]<typename T, int W>() {
+    constexpr int M = W <= 64 ? 2 : 1;
     TensorOperands<T> o{};
     o.q = static_cast<const T*>(q);
     o.k = static_cast<const T*>(k);

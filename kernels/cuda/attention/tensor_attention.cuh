@@ -1,5 +1,6 @@
-// What tensor_attention.cu and tensor_attention_grad.cu share: which kernel takes what, operands, and scores as they lie in
-// the registers of a warp. Scores are in base 2 here: times log2(e), for exp2f.
+// What tensor_attention.cu and tensor_attention_grad.cu share: which kernel takes what, operands,
+// and scores as they lie in the registers of a warp. Scores are in base 2 here: times log2(e), for
+// exp2f.
 #pragma once
 
 #include "kernels/cuda/attention/attention_score.cuh"
@@ -12,24 +13,23 @@ inline constexpr int kAttentionThreads = 128;
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 template <typename T>
-struct TensorOperands {
-  const T *q, *k, *v, *dy;
-  T *y, *dq, *dk, *dv, *dmask;
-  const float* statistics;  // [batch, heads, queries], read: log-sum-exp, in the natural base
-  float *statistics_found, *delta;  // as many, written; null: not wanted
-  bool packs;                       // everything can be read and written in whole chunks
+struct TensorOperands : AttentionPointers<T> {
+  bool packs;  // everything can be read and written in whole chunks
 
   __device__ RowsOf<T> queries(const AttentionExtent& e, const Head& h) const {
-    return {q + h.b * e.q.batch + h.h * e.q.head, e.q.row, int(e.queries), int(e.width), packs};
+    return {this->q + h.b * e.q.batch + h.h * e.q.head, e.q.row, int(e.queries), int(e.width),
+            packs};
   }
   __device__ RowsOf<T> slopes(const AttentionExtent& e, const Head& h) const {
-    return {dy + h.b * e.y.batch + h.h * e.y.head, e.y.row, int(e.queries), int(e.v_width), packs};
+    return {this->dy + h.b * e.y.batch + h.h * e.y.head, e.y.row, int(e.queries), int(e.v_width),
+            packs};
   }
   __device__ RowsOf<T> keys(const AttentionExtent& e, const Head& h) const {
-    return {k + h.b * e.k.batch + h.kv * e.k.head, e.k.row, int(e.keys), int(e.width), packs};
+    return {this->k + h.b * e.k.batch + h.kv * e.k.head, e.k.row, int(e.keys), int(e.width), packs};
   }
   __device__ RowsOf<T> values(const AttentionExtent& e, const Head& h) const {
-    return {v + h.b * e.v.batch + h.kv * e.v.head, e.v.row, int(e.keys), int(e.v_width), packs};
+    return {this->v + h.b * e.v.batch + h.kv * e.v.head, e.v.row, int(e.keys), int(e.v_width),
+            packs};
   }
 };
 
@@ -42,15 +42,15 @@ bool whole_chunks(const AttentionExtent& e, const P*... pointers) {
   return even && aligned16(8, 2, pointers...);
 }
 
-// f(T{}, width as a constant)
+// Calls f<T, W>(), W the width of the tiles.
 template <typename F>
 cudaError_t with_tensor_width(const AttentionExtent& e, const F& f) {
   const int64_t width = std::max(e.width, e.v_width);
-  const auto of_type = [&](auto t) {
-    if (width <= 32) return f(t, std::integral_constant<int, 32>());
-    if (width <= 64) return f(t, std::integral_constant<int, 64>());
-    if (width <= 96) return f(t, std::integral_constant<int, 96>());
-    return f(t, std::integral_constant<int, 128>());
+  const auto of_type = [&]<typename T>(T) {
+    if (width <= 32) return f.template operator()<T, 32>();
+    if (width <= 64) return f.template operator()<T, 64>();
+    if (width <= 96) return f.template operator()<T, 96>();
+    return f.template operator()<T, 128>();
   };
   if (!takes_tensor_attention(e)) return cudaErrorNotSupported;
   return e.dtype == DType::kFloat16 ? of_type(__half{}) : of_type(__nv_bfloat16{});
@@ -114,8 +114,8 @@ __device__ inline float seen(const AttentionExtent& e, const Head& head, int que
   return bias == -INFINITY ? bias : score + bias;
 }
 
-// The 64 (or 64 M) queries of a block and the keys that any of them sees. Blocks of the last queries come first: with
-// causal masks they have the most to do.
+// The 64 (or 64 M) queries of a block and the keys that any of them sees. Blocks of the last
+// queries come first: with causal masks they have the most to do.
 struct QueryBlock {
   Head head;
   int first, low, high;

@@ -1,5 +1,5 @@
-// Of the gradient: dk and dv. A block's warps have 16 keys each, scores lie transposed, so that they are left factors as
-// they are.
+// Of the gradient: dk and dv. A block's warps have 16 keys each, scores lie transposed, so that
+// they are left factors as they are.
 #include "kernels/cuda/attention/tensor_attention_grad.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -63,7 +63,8 @@ __device__ inline void to_slopes(float (&s)[N][4], float (&dp)[N][4], const Atte
   }
 }
 
-// Blocks a multiprocessor; 0: as nvcc likes. Of the narrowest heads three fit, and left alone it spills for sm_100.
+// Blocks a multiprocessor; 0: as nvcc likes. Of the narrowest heads three fit, and left alone it
+// spills for sm_100.
 template <int W>
 inline constexpr int kBlocks = W == 32 ? 3 : 0;
 
@@ -125,9 +126,7 @@ cudaError_t tensor_attention_grad(const AttentionExtent& e, const AttentionGradi
   const auto masks = static_cast<size_t>(e.batch * e.heads * e.queries * e.mask_keys) * 2;
   if (g.dmask != nullptr && masks > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(g.dmask, 0, masks, stream));
   OFSDP_CUDA_TRY(tensor_query_gradient(e, g, stream));
-  return with_tensor_width(e, [&](auto t, auto width) {
-    using T = decltype(t);
-    constexpr int W = decltype(width)::value;
+  return with_tensor_width(e, [&]<typename T, int W>() {
     const int64_t blocks = e.batch * e.kv_heads * blocks_for(e.keys, kGradRows);
     return launch_blocks(stream, blocks, kAttentionThreads, keys_kernel<T, W>, e,
                          gradient_operands<T>(e, g));

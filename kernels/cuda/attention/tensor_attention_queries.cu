@@ -1,11 +1,13 @@
-// Of the gradient: the two numbers of each query where none were kept, and dq. Both walk the keys of a block of queries.
+// Of the gradient: the two numbers of each query where none were kept, and dq. Both walk the keys
+// of a block of queries.
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/tensor_attention_grad.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Walks the keys of a block of queries: f(first key, scores, dp, k) with masked scores in base 2 and dp = dY V^T.
+// Walks the keys of a block of queries: f(first key, scores, dp, k) with masked scores in base 2
+// and dp = dY V^T.
 template <typename T, int W, typename F>
 __device__ inline void for_key_tiles(const AttentionExtent& e, const TensorOperands<T>& o,
                                      const QueryBlock& b, F f) {
@@ -121,9 +123,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 cudaError_t tensor_query_gradient(const AttentionExtent& e, const AttentionGradient& g,
                                   cudaStream_t stream) {
-  return with_tensor_width(e, [&](auto t, auto width) {
-    using T = decltype(t);
-    constexpr int W = decltype(width)::value, kThreads = kAttentionThreads;
+  return with_tensor_width(e, [&]<typename T, int W>() {
+    constexpr int kThreads = kAttentionThreads;
     const TensorOperands<T> o = gradient_operands<T>(e, g);
     const int64_t blocks = e.batch * e.heads * blocks_for(e.queries, kGradRows);
     OFSDP_CUDA_TRY(g.statistics != nullptr

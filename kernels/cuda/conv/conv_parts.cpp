@@ -1,6 +1,5 @@
 #include "kernels/cuda/conv/conv_parts.h"
 
-#include "kernels/cuda/conv/window_extent.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/shape/movement.h"
 
@@ -16,8 +15,7 @@ Acceptance accepts_conv_grad(const Problem& p) {
 
 Acceptance accepts_conv(const Problem& p) {
   const bool known_activation = has_relu(p) || p.attributes.s("ofsdp_activation", "").empty();
-  const Acceptance accepted = accepts_conv_grad(p);
-  return accepted ? accept_if(known_activation, "the fused activation is not relu") : accepted;
+  return accept(accepts_conv_grad(p), {{known_activation, "the fused activation is not relu"}});
 }
 
 bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }

@@ -1,16 +1,37 @@
-// What Conv and its gradients are made of on a device (conv_operators.cpp): the numbers of one group,
-// places in the workspace, and activations whose channels of one group are wanted dense and channels
-// last.
+// What Conv and its gradients are made of on a device (conv_operators.cpp): the numbers of one
+// group, places in the workspace, and activations whose channels of one group are wanted dense and
+// channels last.
 //
 // Ownership: values; addresses are the launch's. Threads: one a stream. Errors: what launches say.
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/cuda/conv/window.h"
 #include "kernels/cuda/device/context.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
+#include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::cuda {
+
+// A Window of kernels/ops as the kernels of window.h take it.
+inline WindowExtent window_extent(const ops::Window& w, int64_t images, int64_t channels,
+                                  DType dtype, bool channels_last) {
+  WindowExtent e;
+  e.dtype = dtype;
+  e.images = images;
+  e.channels = channels;
+  e.channels_last = channels_last;
+  std::ranges::copy(w.in, e.in);
+  std::ranges::copy(w.out, e.out);
+  std::ranges::copy(w.kernel, e.kernel);
+  std::ranges::copy(w.strides, e.strides);
+  std::ranges::copy(w.dilations, e.dilations);
+  std::ranges::copy(w.pads_begin, e.pads_begin);
+  std::ranges::copy(w.pads_end, e.pads_end);
+  return e;
+}
 
 struct ConvExtent {
   WindowExtent window;             // of one group: its channels
@@ -25,11 +46,11 @@ struct ConvExtent {
   int64_t weights() const { return outputs * columns(); }
 };
 
-// What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy): one
-// floating type, at most three spatial axes, something to add up.
+// What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy):
+// one floating type, at most three spatial axes, something to add up.
 Acceptance accepts_conv(const Problem& p);
 Acceptance accepts_conv_grad(const Problem& p);
-bool has_relu(const Problem& p);  // behind a Conv
+bool has_relu(const Problem& p);  // after a Conv or a pool
 // Of a gradient, from its attributes.
 Shape conv_x_shape(const Problem& p);
 Shape conv_w_shape(const Problem& p);

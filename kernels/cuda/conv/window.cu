@@ -1,4 +1,5 @@
-// A thread an element of what is written, of rows of taps a 16-byte pack of channels where they fit.
+// A thread an element of what is written, of rows of taps a 16-byte pack of channels where they
+// fit.
 #include <algorithm>
 
 #include "kernels/cuda/conv/windows.cuh"
@@ -82,51 +83,25 @@ cudaError_t with_columns(const WindowExtent& w, const F& f) {
 
 }  // namespace
 
-cudaError_t im2col(const WindowExtent& w, int64_t image_step, const void* x, void* columns,
-                   cudaStream_t stream) {
-  const int64_t n = w.images * w.channels * volume(w.kernel) * volume(w.out);
-  return with_columns(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return over(n, stream, im2col_kernel<T, I>, windows, image_step, x, columns);
+cudaError_t move_columns(const WindowExtent& w, bool back, int64_t image_step, const void* from,
+                         void* to, cudaStream_t stream) {
+  const int64_t n =
+      w.images * w.channels * (back ? volume(w.in) : volume(w.kernel) * volume(w.out));
+  return with_columns(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return over(n, stream, back ? col2im_kernel<T, I> : im2col_kernel<T, I>, windows, image_step,
+                from, to);
   });
 }
 
-cudaError_t col2im(const WindowExtent& w, int64_t image_step, const void* columns, void* dx,
-                   cudaStream_t stream) {
-  const int64_t n = w.images * w.channels * volume(w.in);
-  return with_columns(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return over(n, stream, col2im_kernel<T, I>, windows, image_step, columns, dx);
-  });
-}
-
-cudaError_t im2row(const WindowExtent& w, const void* x, void* columns, cudaStream_t stream) {
-  const int64_t n = w.images * volume(w.out) * volume(w.kernel) * w.channels;
-  return with_columns(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
+cudaError_t move_rows(const WindowExtent& w, bool back, const void* from, void* to,
+                      cudaStream_t stream) {
+  const int64_t n =
+      w.images * w.channels * (back ? volume(w.in) : volume(w.kernel) * volume(w.out));
+  return with_columns(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
     constexpr int V = kPack<T>;
-    const T* from = static_cast<const T*>(x);
-    T* to = static_cast<T*>(columns);
-    return aligned16(w.channels, sizeof(T), from, to)
-               ? over(n / V, stream, im2row_kernel<T, V, I>, windows, from, to)
-               : over(n, stream, im2row_kernel<T, 1, I>, windows, from, to);
-  });
-}
-
-cudaError_t row2im(const WindowExtent& w, const void* columns, void* dx, cudaStream_t stream) {
-  const int64_t n = w.images * volume(w.in) * w.channels;
-  return with_columns(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    constexpr int V = kPack<T>;
-    const T* from = static_cast<const T*>(columns);
-    T* to = static_cast<T*>(dx);
-    return aligned16(w.channels, sizeof(T), from, to)
-               ? over(n / V, stream, row2im_kernel<T, V, I>, windows, from, to)
-               : over(n, stream, row2im_kernel<T, 1, I>, windows, from, to);
+    return over_packs<V>(aligned16(w.channels, sizeof(T), from, to), n, stream,
+                         back ? row2im_kernel<T, V, I> : im2row_kernel<T, V, I>,
+                         back ? row2im_kernel<T, 1, I> : im2row_kernel<T, 1, I>, windows, from, to);
   });
 }
 

@@ -1,5 +1,5 @@
-// Conv and its gradients by cuDNN: activations plain or channels last, weights as in the file, nothing
-// is turned or cut into rows by us. relu is a pass of its own: cuDNN's gives 0 for NaN.
+// Conv and its gradients by cuDNN: activations plain or channels last, weights as in the file,
+// nothing is turned or cut into rows by us. relu is a pass of its own: cuDNN's gives 0 for NaN.
 #include <algorithm>
 #include <array>
 
@@ -12,27 +12,24 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-Acceptance with_layouts(const Acceptance& accepted, bool same) {
-  return accepted ? accept({same_layout(same)}) : accepted;
-}
-
 Acceptance accepts(const Problem& p) {
-  return with_layouts(accepts_conv(p),
-                      p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain);
+  return accept(accepts_conv(p), {same_layout(p.in(0).layout == p.out(0).layout &&
+                                              p.in(1).layout == Layout::kPlain)});
 }
 
 Acceptance accepts_grad_input(const Problem& p) {
-  return with_layouts(accepts_conv_grad(p),
-                      p.in(0).layout == p.out(0).layout && p.in(1).layout == Layout::kPlain);
+  return accept(accepts_conv_grad(p), {same_layout(p.in(0).layout == p.out(0).layout &&
+                                                   p.in(1).layout == Layout::kPlain)});
 }
 
 Acceptance accepts_grad_weights(const Problem& p) {
   if (!p.has_out(0)) return Acceptance::refuse("the gradient of the weights is not wanted");
-  return with_layouts(accepts_conv_grad(p),
-                      p.in(0).layout == p.in(1).layout && p.out(0).layout == Layout::kPlain);
+  return accept(accepts_conv_grad(p), {same_layout(p.in(0).layout == p.in(1).layout &&
+                                                   p.out(0).layout == Layout::kPlain)});
 }
 
-// Of WindowExtent's three axes those that there are, but at least two, which is the least for cuDNN.
+// Of WindowExtent's three axes those that there are, but at least two, which is the least for
+// cuDNN.
 std::vector<int64_t> spatial(const int64_t (&of_three)[3], size_t axes) {
   return {of_three + 3 - axes, of_three + 3};
 }

@@ -1,9 +1,10 @@
-// The arithmetic of a step that is no node: the update's numbers, gathers and sums of gradients, the
-// norm, clipping. Memory-bound loops over the flat units; every operation rounds once, as on the CPU
-// (this file is compiled without contraction).
+// The arithmetic of a step that is no node: the update's numbers, gathers and sums of gradients,
+// the norm, clipping. Memory-bound loops over the flat units; every operation rounds once, as on
+// the CPU (this file is compiled without contraction).
 //
-// The norm has the same bits in every run: squares are summed in double over blocks of 4096 elements
-// by one thread block each, in a tree of fixed shape, and the blocks in order by one thread.
+// The norm has the same bits in every run: squares are summed in double over blocks of 4096
+// elements by one thread block each, in a tree of fixed shape, and the blocks in order by one
+// thread.
 #include <cmath>
 
 #include "kernels/cuda/device/arithmetic.h"
@@ -131,32 +132,31 @@ cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_
     const size_t bytes = static_cast<size_t>(n) * dtype_size(static_cast<DType>(from));
     return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
   }
-  return with_float(static_cast<DType>(from), [&](auto f) {
-    return with_float(static_cast<DType>(to), [&](auto t) {
-      return strided_launch(n, stream, convert_kernel<decltype(f), decltype(t)>, src, dst, n);
+  return with_float(static_cast<DType>(from), [&]<typename From>(From) {
+    return with_float(static_cast<DType>(to), [&]<typename T>(T) {
+      return strided_launch(n, stream, convert_kernel<From, T>, src, dst, n);
     });
   });
 }
 
 cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
-  return with_float(static_cast<DType>(from), [&](auto f) {
-    return strided_launch(n, stream, add_kernel<decltype(f)>, src, dst, n);
+  return with_float(static_cast<DType>(from), [&]<typename From>(From) {
+    return strided_launch(n, stream, add_kernel<From>, src, dst, n);
   });
 }
 
 cudaError_t round_values(float* values, int32_t to, int64_t n, cudaStream_t stream) {
   if (n == 0 || to == static_cast<int32_t>(DType::kFloat32)) return cudaSuccess;
-  return with_float(static_cast<DType>(to), [&](auto t) {
-    return strided_launch(n, stream, round_kernel<decltype(t)>, values, n);
+  return with_float(static_cast<DType>(to), [&]<typename T>(T) {
+    return strided_launch(n, stream, round_kernel<T>, values, n);
   });
 }
 
 cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream) {
   if (r.count == 0) return cudaSuccess;
   const int64_t partials = blocks_for(r.count, kNormBlock);
-  return with_float(static_cast<DType>(r.gradient.dtype), [&](auto f) {
-    using From = decltype(f);
+  return with_float(static_cast<DType>(r.gradient.dtype), [&]<typename From>(From) {
     if (r.norm_count > 0) {
       OFSDP_CUDA_TRY(launch_blocks(stream, partials, 256, squares_kernel<From>, r));
       OFSDP_CUDA_TRY(

@@ -1,6 +1,7 @@
-// What kernels are made of: 16-byte packs, conversions, sums over a warp or a block, launches, and dtype to C++ type.
-// [Note: kernels without a GPU] tests/emulator compiles these sources for the CPU: launches go through `launch`, shared
-// memory is static, and every lane of a warp takes part in every shuffle.
+// What kernels are made of: 16-byte packs, conversions, sums over a warp or a block, launches, and
+// dtype to C++ type. [Note: kernels without a GPU] tests/emulator compiles these sources for the
+// CPU: launches go through `launch`, shared memory is static, and every lane of a warp takes part
+// in every shuffle.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device/types.h"
 
@@ -30,6 +32,11 @@ __host__ __device__ inline float to_float(float v) { return v; }
 __host__ __device__ inline double to_float(double v) { return v; }
 __host__ __device__ inline float to_float(__half v) { return __half2float(v); }
 __host__ __device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+template <typename T>
+requires std::is_integral_v<T> __host__ __device__ inline T to_float(
+    T v) {  // whole numbers stay as they are
+  return v;
+}
 
 template <typename T>
 struct Stored {  // T from what it is computed in
@@ -48,6 +55,26 @@ struct Stored<__nv_bfloat16> {
 };
 template <typename T>
 using Compute = typename Stored<T>::Compute;
+
+// Sums and products in which whole numbers wrap.
+template <typename V>
+__device__ inline V sum_of(V a, V b) {
+  if constexpr (std::is_integral_v<V>) {
+    using U = std::make_unsigned_t<V>;
+    return static_cast<V>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
+}
+template <typename V>
+__device__ inline V product_of(V a, V b) {
+  if constexpr (std::is_integral_v<V>) {
+    using U = std::make_unsigned_t<V>;
+    return static_cast<V>(static_cast<U>(a) * static_cast<U>(b));
+  } else {
+    return a * b;
+  }
+}
 
 // f(0) .. f(N - 1) without a loop.
 template <int N, typename F>
@@ -159,22 +186,27 @@ cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void
                 kernel, arguments...);
 }
 
-// kernel(arguments...) with a thread for each of n items; pointers to void become those of the kernel.
+// kernel(arguments...) with a thread for each of n items; pointers to void become those of the
+// kernel.
 template <typename... P, typename... A>
 cudaError_t over(int64_t n, cudaStream_t stream, void (*kernel)(P...), A... arguments) {
   return launch_blocks(stream, blocks_for(n, kThreads), kThreads, kernel, arguments...);
+}
+
+// A thread for each pack of V of n elements or, without packs, for each element.
+template <int V, typename... P, typename... A>
+cudaError_t over_packs(bool packs, int64_t n, cudaStream_t stream, void (*wide)(P...),
+                       void (*single)(P...), A... arguments) {
+  return over(packs ? blocks_for(n, V) : n, stream, packs ? wide : single, arguments...);
 }
 
 // f(T{}) for the float types that are stored; NotSupported for others.
 template <typename F>
 cudaError_t with_float(DType dtype, const F& f) {
   switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kFloat16:
-      return f(__half{});
-    case DType::kBFloat16:
-      return f(__nv_bfloat16{});
+    OFSDP_CASE(DType::kFloat32, f(float{}));
+    OFSDP_CASE(DType::kFloat16, f(__half{}));
+    OFSDP_CASE(DType::kBFloat16, f(__nv_bfloat16{}));
     default:
       return cudaErrorNotSupported;
   }
@@ -197,14 +229,10 @@ inline bool is_number(DType dtype) {
 template <typename F>
 cudaError_t with_whole(size_t size, const F& f) {
   switch (size) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
+    OFSDP_CASE(1, f(uint8_t{}));
+    OFSDP_CASE(2, f(uint16_t{}));
+    OFSDP_CASE(4, f(uint32_t{}));
+    OFSDP_CASE(8, f(uint64_t{}));
     default:
       return cudaErrorNotSupported;
   }

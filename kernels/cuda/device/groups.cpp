@@ -1,14 +1,14 @@
 // Several ranks: groups are communicators of NCCL.
 //
-// [Note: patience] NCCL's calls that meet other ranks (init, split, registration) block. They run on a
-// thread of their own while the caller asks whether to wait on; a call that is given up is left
-// behind, since the run is about to end. Communicators block, as collectives of one that does not
-// are put on the stream by a thread of NCCL's, later than the call returns.
+// [Note: patience] NCCL's calls that meet other ranks (init, split, registration) block. They run
+// on a thread of their own while the caller asks whether to wait on; a call that is given up is
+// left alone, since the run is about to end. Communicators block, as collectives of one that does
+// not are put on the stream by a thread of NCCL's, later than the call returns.
 //
-// Two settings are made before NCCL begins, where the user has made none: connections are opened when
-// a group is joined (NCCL_RUNTIME_CONNECT=0), so that no collective meets ranks on the host; and a
-// capture registers nothing (NCCL_GRAPH_REGISTER=0), since all that ranks reach is made known before.
-// OFSDP_NCCL_REGISTER=0 leaves that out too.
+// Two settings are made before NCCL begins, where the user has made none: connections are opened
+// when a group is joined (NCCL_RUNTIME_CONNECT=0), so that no collective meets ranks on the host;
+// and a capture registers nothing (NCCL_GRAPH_REGISTER=0), since all that ranks reach is made known
+// before. OFSDP_NCCL_REGISTER=0 leaves that out too.
 #include "kernels/cuda/device/groups.h"
 
 #include <algorithm>
@@ -121,7 +121,31 @@ NcclType type_of(int32_t dtype) {
 
 }  // namespace
 
-Status can_join_ranks(int sharing, std::string& engine) {
+bool Nccl::has_all() const {
+  return version != nullptr && error_string != nullptr && last_error != nullptr &&
+         unique_id != nullptr && init != nullptr && split != nullptr && destroy != nullptr &&
+         abort != nullptr && async_error != nullptr && all_gather != nullptr &&
+         reduce_scatter != nullptr && all_reduce != nullptr && group_start != nullptr &&
+         group_end != nullptr && send != nullptr && receive != nullptr;
+}
+
+int Nccl::number() const {
+  int found = 0;
+  return version != nullptr && version(&found) == kNcclSuccess ? found : 0;
+}
+
+std::string Nccl::text() const {
+  const int n = number();
+  return std::to_string(n / 10000) + "." + std::to_string(n / 100 % 100) + "." +
+         std::to_string(n % 100);
+}
+
+const Nccl& nccl() {
+  static const Nccl loaded;
+  return loaded;
+}
+
+Status NcclRanks::can_join(int sharing, std::string& engine) const {
   const Nccl& n = nccl();
   if (!n.has_all()) {
     const std::string missing = why_missing(Nvidia::kNccl);
@@ -141,7 +165,7 @@ Status can_join_ranks(int sharing, std::string& engine) {
   return {};
 }
 
-Status make_group_key(void* key) {
+Status NcclRanks::make_group_key(void* key) {
   static_assert(sizeof(NcclId) == OFSDP_GROUP_KEY_BYTES);
   set_environment();
   NcclId id{};
@@ -150,18 +174,18 @@ Status make_group_key(void* key) {
   return checked(result, "ncclGetUniqueId", nullptr);
 }
 
-Result<ofsdp_group*> join_group(int ordinal, const void* key, int place, int count,
-                                const ofsdp_patience& patience) {
+Result<ofsdp_group*> NcclRanks::join_group(const void* key, int place, int count,
+                                           const ofsdp_patience& patience) {
   set_environment();
   NcclId id;
   std::memcpy(&id, key, sizeof(id));
-  return make_group(ordinal, patience, "ncclCommInitRankConfig", [=](ncclComm** comm) {
+  return make_group(ordinal_, patience, "ncclCommInitRankConfig", [=](ncclComm** comm) {
     NcclConfig config;
     return nccl().init(comm, count, id, place, &config);
   });
 }
 
-Result<ofsdp_group*> split_group(ofsdp_group* from, int color, int place) {
+Result<ofsdp_group*> NcclRanks::split_group(ofsdp_group* from, int color, int place) {
   return make_group(from->ordinal, from->patience, "ncclCommSplit",
                     [=, parent = from->comm](ncclComm** comm) {
                       NcclConfig config;
@@ -169,14 +193,14 @@ Result<ofsdp_group*> split_group(ofsdp_group* from, int color, int place) {
                     });
 }
 
-void abort_group(ofsdp_group* group) {
+void NcclRanks::abort_group(ofsdp_group* group) {
   const std::lock_guard lock(group->mutex);
   if (group->comm != nullptr) nccl().abort(group->comm);
   group->comm = nullptr;
 }
 
 // What was made known goes before the communicator does.
-void leave_group(ofsdp_group* group) {
+void NcclRanks::leave_group(ofsdp_group* group) {
   ncclComm* const comm = group->comm;
   bool gave_up = false;
   if (comm != nullptr) {
@@ -192,7 +216,7 @@ void leave_group(ofsdp_group* group) {
   if (!gave_up) delete group;
 }
 
-Status check_group(ofsdp_group* group) {
+Status NcclRanks::check_group(ofsdp_group* group) {
   const std::lock_guard lock(group->mutex);
   if (group->comm == nullptr) return aborted();
   NcclResult found = kNcclSuccess;
@@ -202,7 +226,7 @@ Status check_group(ofsdp_group* group) {
 }
 
 // Windows serve only calls with the same offsets on all ranks: then sums of 16 bits are in float32.
-Status make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) {
+Status NcclRanks::make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) {
   const Nccl& n = nccl();
   if (is_set("OFSDP_NCCL_REGISTER", '0')) return {};
   ncclComm* const comm = group->comm;
@@ -222,15 +246,15 @@ Status make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offset
   return status;
 }
 
-Status all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                  size_t bytes) {
+Status NcclRanks::all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                             size_t bytes) {
   if (group->comm == nullptr) return aborted();
   return checked(nccl().all_gather(src, dst, bytes, kNcclUint8, group->comm, raw(stream)),
                  "ncclAllGather", group->comm);
 }
 
-Status reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                      int32_t dtype, int64_t count) {
+Status NcclRanks::reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                 void* dst, int32_t dtype, int64_t count) {
   const NcclType type = type_of(dtype);
   if (group->comm == nullptr) return aborted();
   if (type == kNcclUint8) return fault("ncclReduceScatter: a type without sum");
@@ -239,8 +263,8 @@ Status reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src,
                  "ncclReduceScatter", group->comm);
 }
 
-Status all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
-                  int32_t dtype, int64_t count, int32_t reduction) {
+Status NcclRanks::all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
+                             int32_t dtype, int64_t count, int32_t reduction) {
   const NcclType type = type_of(dtype);
   if (group->comm == nullptr) return aborted();
   if (type == kNcclUint8) return fault("ncclAllReduce: a type without sum");
@@ -250,9 +274,10 @@ Status all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, voi
       "ncclAllReduce", group->comm);
 }
 
-// One call of NCCL's for all parts, its own among them; an error inside ends the group all the same.
-Status exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
-                      const size_t* offsets, int places, void* dst, size_t bytes) {
+// One call of NCCL's for all parts, its own among them; an error inside ends the group all the
+// same.
+Status NcclRanks::exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
+                                 const size_t* offsets, int places, void* dst, size_t bytes) {
   if (group->comm == nullptr) return aborted();
   const Nccl& n = nccl();
   const auto* from = static_cast<const std::byte*>(src);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/operands.h"
+
 namespace ofsdp::kernels::cuda {
 namespace {
 
@@ -42,6 +44,32 @@ std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string
     if (choice != nullptr) choice->refused.push_back({implementation.name, reason});
   }
   return nullptr;
+}
+
+std::vector<int64_t> known_ints(const Problem& p, size_t input) {
+  const Constant* constant = p.constant(input);
+  if (constant == nullptr) return {};
+  return *int_values(*constant);
+}
+
+double known_scalar(const Problem& p, size_t input, double otherwise) {
+  const Constant* constant = p.constant(input);
+  if (constant == nullptr) return otherwise;
+  return to_doubles(constant->desc, constant->bytes.data())[0];
+}
+
+Pads known_pads(const Problem& p) {
+  const auto rank = static_cast<size_t>(p.in(0).shape.rank());
+  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
+  const size_t count = given.size() / 2;
+  Pads pads{std::vector<int64_t>(rank), std::vector<int64_t>(rank)};
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t axis = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
+    const auto at = static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis);
+    pads.before[at] = given[i];
+    pads.after[at] = given[count + i];
+  }
+  return pads;
 }
 
 }  // namespace ofsdp::kernels::cuda

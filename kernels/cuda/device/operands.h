@@ -45,13 +45,18 @@ inline Acceptance accept(std::initializer_list<Condition> conditions) {
   }
   return true;
 }
+// As `first`, and then the conditions.
+inline Acceptance accept(const Acceptance& first, std::initializer_list<Condition> conditions) {
+  return first ? accept(conditions) : first;
+}
 
 inline Acceptance accepts_plain(const Problem& p) { return accept({plain(p)}); }
 inline Acceptance accepts_plain_floats(const Problem& p) {
   return accept({plain(p), floats(p.in(0).dtype)});
 }
 
-// The kernel `Launcher(extent, inputs..., output 0, stream)`, with as many inputs as it has parameters for.
+// The kernel `Launcher(extent, inputs..., output 0, stream)`, with as many inputs as it has
+// parameters for.
 template <auto Launcher, typename E, typename... A, size_t... I>
 cudaError_t launch_with(cudaError_t (*)(const E&, A...), std::index_sequence<I...>, const E& extent,
                         cudaStream_t stream, const Launch& l) {
@@ -93,6 +98,12 @@ std::vector<int64_t> known_ints(const Problem& p, size_t input);
 
 // The value of a scalar that is known while planning, or `otherwise` where it is absent.
 double known_scalar(const Problem& p, size_t input, double otherwise);
+
+// What Pad puts before and after each axis, negative where it cuts off.
+struct Pads {
+  std::vector<int64_t> before, after;
+};
+Pads known_pads(const Problem& p);
 
 // Parts of a workspace, each at a multiple of 256 bytes: `take` returns the offset of the next one.
 class Places {

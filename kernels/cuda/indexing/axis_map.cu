@@ -140,20 +140,20 @@ size_t move_scratch(const std::vector<AxisPass>& passes, size_t size) {
 
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream) {
-  return with_float(dtype, [&](auto t) {
+  return with_float(dtype, [&]<typename T>(T) {
     return in_turn(passes, between(passes, back, sizeof(float)), x, y, scratch,
                    [&](const AxisPass& p, bool first, bool last, const void* from, void* to) {
-                     return run_as<decltype(t)>(p, back, first, last, from, to, stream);
+                     return run_as<T>(p, back, first, last, from, to, stream);
                    });
   });
 }
 
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream) {
-  return with_bits(size, [&](auto t) {
+  return with_bits(size, [&]<typename T>(T) {
     return in_turn(passes, between(passes, false, size), x, y, scratch,
                    [&](const AxisPass& p, bool, bool, const void* from, void* to) {
-                     return over(result(p, false), stream, move_kernel<decltype(t)>, p, from, to);
+                     return over(result(p, false), stream, move_kernel<T>, p, from, to);
                    });
   });
 }

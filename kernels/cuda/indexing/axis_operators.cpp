@@ -104,8 +104,7 @@ std::unique_ptr<CudaKernel> create_resize(DeviceState&, const Problem& p) {
 }
 
 Acceptance accepts_resize_grad(const Problem& p) {
-  const Acceptance accepted = accepts_resize(p);
-  return accepted ? accept({floats(p.in(0).dtype)}) : accepted;
+  return accept(accepts_resize(p), {floats(p.in(0).dtype)});
 }
 
 bool some_in(const Problem& p) { return p.in(0).numel() > 0; }
@@ -128,12 +127,10 @@ AxisMapKind pad_kind(const std::string& mode) {
   return mode == "wrap" ? AxisMapKind::kWrap : AxisMapKind::kEdge;
 }
 
-// `pads` in front of all axes, then behind them.
-std::vector<AxisNumbers> pad_maps(const Attributes& attributes, const Shape& x,
-                                  const std::vector<int64_t>& pads) {
+std::vector<AxisNumbers> pad_maps(const Attributes& attributes, const Shape& x, const Pads& pads) {
   std::vector<AxisNumbers> made(static_cast<size_t>(x.rank()));
   for (size_t i = 0; i < made.size(); ++i) {
-    const int64_t before = pads[i], after = pads[made.size() + i];
+    const int64_t before = pads.before[i], after = pads.after[i];
     AxisNumbers& m = made[i];
     m.kind = pad_kind(attributes.s("mode", "edge"));
     m.in = x.axes()[i];
@@ -153,23 +150,16 @@ Acceptance accepts_pad(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
-  const int rank = p.in(0).shape.rank();
-  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
-  const size_t count = given.size() / 2;
-  std::vector<int64_t> pads(static_cast<size_t>(2 * rank));
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t named = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
-    const auto axis = static_cast<size_t>(named < 0 ? named + rank : named);
-    pads[axis] = given[i];
-    pads[static_cast<size_t>(rank) + axis] = given[count + i];
-  }
-  const auto maps = pad_maps(p.attributes, p.in(0).shape, pads);
+  const auto maps = pad_maps(p.attributes, p.in(0).shape, known_pads(p));
   return make_axes(p, plan_axes(p.in(0).shape.axes(), maps), false, true);
 }
 
 std::unique_ptr<CudaKernel> create_pad_grad(DeviceState&, const Problem& p) {
   if (!some_in(p)) return make_zeros(p);
-  const auto maps = pad_maps(p.attributes, p.out(0).shape, p.attributes.ints("pads"));
+  const std::vector<int64_t> pads = p.attributes.ints("pads");
+  const auto middle = pads.begin() + p.out(0).shape.rank();
+  const auto maps =
+      pad_maps(p.attributes, p.out(0).shape, {{pads.begin(), middle}, {middle, pads.end()}});
   return make_axes(p, plan_axes_back(p.in(0).shape.axes(), maps), true, false);
 }
 

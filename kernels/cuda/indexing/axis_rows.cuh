@@ -1,5 +1,6 @@
-// The rows of axis maps (axis_map.h): which positions of x row t reads, and with which weights. In double and in the order of
-// operations of kernels/ops/shape/resize_map.cpp, without contraction, so that places on an edge fall on the same side.
+// The rows of axis maps (axis_map.h): which positions of x row t reads, and with which weights. In
+// double and in the order of operations of kernels/ops/shape/resize_map.cpp, without contraction,
+// so that places on an edge fall on the same side.
 #pragma once
 
 #include <cmath>
@@ -15,10 +16,8 @@ __host__ __device__ inline bool is_pad(AxisMapKind kind) { return kind >= AxisMa
 __device__ inline double coordinate(const AxisNumbers& m, int64_t o) {
   const double x = static_cast<double>(o), in = static_cast<double>(m.in), width = m.scale * in;
   switch (m.coordinates) {
-    case Coordinates::kAlignCorners:
-      return width == 1 ? 0 : x * (in - 1) / (width - 1);
-    case Coordinates::kAsymmetric:
-      return x / m.scale;
+    OFSDP_CASE(Coordinates::kAlignCorners, width == 1 ? 0 : x * (in - 1) / (width - 1));
+    OFSDP_CASE(Coordinates::kAsymmetric, x / m.scale);
     case Coordinates::kCrop: {
       const double span = __dmul_rn(m.roi_end - m.roi_begin, in - 1);
       const double along = width == 1 ? span / 2 : __dmul_rn(x, span) / (width - 1);

@@ -11,36 +11,25 @@ namespace {
 
 constexpr int kChunk = 32;  // sorted places of one block
 
-struct View {
-  int64_t outer, n, inner, count;
-  const void* indices;
-  bool wide;
-  Fault fault;
-
-  __device__ int64_t index(int64_t i) const {
-    const int64_t given =
-        wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-    return wrapped(given, n, fault);
-  }
-};
-
-View view_of(const GatherExtent& e) {
-  return {e.outer, e.n, e.inner, e.count, e.indices, e.index_dtype == DType::kInt64, e.fault};
+__device__ inline int64_t index_of(const GatherExtent& e, int64_t i) {
+  const int64_t given = e.index_dtype == DType::kInt64 ? static_cast<const int64_t*>(e.indices)[i]
+                                                       : static_cast<const int32_t*>(e.indices)[i];
+  return wrapped(given, e.n, e.fault);
 }
 
 // `width` elements of T a row.
 template <typename T>
-OFSDP_CUDA_KERNEL gather_kernel(View v, int64_t width, const T* data, T* y) {
+OFSDP_CUDA_KERNEL gather_kernel(GatherExtent v, int64_t width, const T* data, T* y) {
   OFSDP_CUDA_ITEM(i, v.outer * v.count * width);
   const int64_t row = i / width, outer = row / v.count;
-  y[i] = data[(outer * v.n + v.index(row - outer * v.count)) * width + (i - row * width)];
+  y[i] = data[(outer * v.n + index_of(v, row - outer * v.count)) * width + (i - row * width)];
 }
 
 template <typename T>
 cudaError_t gather_as(const GatherExtent& e, size_t bytes, const void* data, void* y,
                       cudaStream_t stream) {
   const auto width = static_cast<int64_t>(bytes / sizeof(T));
-  return over(e.outer * e.count * width, stream, gather_kernel<T>, view_of(e), width, data, y);
+  return over(e.outer * e.count * width, stream, gather_kernel<T>, e, width, data, y);
 }
 
 OFSDP_CUDA_KERNEL tuple_kernel(TupleExtent e, int64_t* rows) {
@@ -52,9 +41,9 @@ OFSDP_CUDA_KERNEL tuple_kernel(TupleExtent e, int64_t* rows) {
   rows[i] = row;
 }
 
-OFSDP_CUDA_KERNEL keys_kernel(View v, uint32_t* keys) {
+OFSDP_CUDA_KERNEL keys_kernel(GatherExtent v, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < v.count) keys[i] = static_cast<uint32_t>(v.index(i));
+  if (i < v.count) keys[i] = static_cast<uint32_t>(index_of(v, i));
 }
 
 // Sorted places of a chunk, and whether its first and last runs go on in the neighbours.
@@ -87,11 +76,11 @@ __device__ inline void put(T* to, float* sum, bool accumulate) {
   store<V>(to, sum);
 }
 
-// Block (chunk, outer). Runs inside the chunk go to dx; its first to partial[..][0] when it began before, its last to
-// partial[..][1] when it begins here and goes on.
+// Block (chunk, outer). Runs inside the chunk go to dx; its first to partial[..][0] when it began
+// before, its last to partial[..][1] when it begins here and goes on.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL chunk_kernel(View v, const uint32_t* keys, const uint32_t* places, const T* dy,
-                               T* dx, float* partial, bool accumulate) {
+OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint32_t* places,
+                               const T* dy, T* dx, float* partial, bool accumulate) {
   __shared__ Chunk c;
   const int64_t first = int64_t{blockIdx.x} * kChunk;
   const int length = static_cast<int>(v.count - first < kChunk ? v.count - first : kChunk);
@@ -121,7 +110,7 @@ OFSDP_CUDA_KERNEL chunk_kernel(View v, const uint32_t* keys, const uint32_t* pla
 
 // The block of the chunk in which a run begins that goes on adds the parts of the chunks behind it.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL join_kernel(View v, const uint32_t* keys, T* dx, const float* partial,
+OFSDP_CUDA_KERNEL join_kernel(GatherExtent v, const uint32_t* keys, T* dx, const float* partial,
                               bool accumulate) {
   const int64_t end = (int64_t{blockIdx.x} + 1) * kChunk;
   if (end >= v.count) return;
@@ -154,10 +143,9 @@ cudaError_t add_rows(const GatherExtent& e, const Sorting<uint32_t>& s, const T*
                      float* partial, bool accumulate, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(blocks_for(e.count, kChunk)),
                   static_cast<unsigned>(e.outer));
-  const View v = view_of(e);
-  OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), chunk_kernel<T, V>, v, s.sorted, s.moved, dy,
+  OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), chunk_kernel<T, V>, e, s.sorted, s.moved, dy,
                         dx, partial, accumulate));
-  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, v, s.sorted, dx, partial,
+  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, e, s.sorted, dx, partial,
                 accumulate);
 }
 
@@ -171,7 +159,7 @@ cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, 
   auto* const partial = static_cast<float*>(scratch);
   const auto s = sorting_of<uint32_t>(e.count, bits_of(e.n),
                                       static_cast<char*>(scratch) + round_up(partial_bytes(e)));
-  OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, view_of(e), s.keys));
+  OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, e, s.keys));
   OFSDP_CUDA_TRY(sort(s, stream));
   constexpr int V = 4;
   return e.inner % V == 0 && aligned16(0, 1, dy, dx)
@@ -185,7 +173,7 @@ cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y
                    cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * size;
   return with_bits(widest(bytes, data, y),
-                   [&](auto t) { return gather_as<decltype(t)>(e, bytes, data, y, stream); });
+                   [&]<typename T>(T) { return gather_as<T>(e, bytes, data, y, stream); });
 }
 
 size_t gather_grad_scratch(const GatherExtent& e) {
@@ -194,8 +182,7 @@ size_t gather_grad_scratch(const GatherExtent& e) {
 
 cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void* dx,
                         bool accumulate, void* scratch, cudaStream_t stream) {
-  return with_float(dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(dtype, [&]<typename T>(T) {
     return grad_as(e, static_cast<const T*>(dy), static_cast<T*>(dx), accumulate, scratch, stream);
   });
 }

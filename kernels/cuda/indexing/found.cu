@@ -154,8 +154,7 @@ cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positi
                             void* scratch, cudaStream_t stream) {
   const int64_t chunks = blocks_for(e.n, kChunk);
   auto* const counts = static_cast<int64_t*>(scratch);
-  return with_whole(e.size, [&](auto t) {
-    using T = decltype(t);
+  return with_whole(e.size, [&]<typename T>(T) {
     const T* const from = static_cast<const T*>(x);
     OFSDP_CUDA_TRY(launch_blocks(stream, chunks, kThreads, count_kernel<T>, e, from, counts));
     OFSDP_CUDA_TRY(launch_blocks(stream, 1, kThreads, offsets_kernel, chunks, counts, count));
@@ -185,8 +184,7 @@ cudaError_t require_count(const int64_t* count, int64_t factor, int64_t expected
 }
 
 cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cudaStream_t stream) {
-  return with_bits(widest(static_cast<size_t>(e.bytes), x, y), [&](auto t) {
-    using T = decltype(t);
+  return with_bits(widest(static_cast<size_t>(e.bytes), x, y), [&]<typename T>(T) {
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
     return over(e.steps * e.batch * width, stream, reverse_kernel<T>, e, width, x, y);
   });
@@ -194,8 +192,7 @@ cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cud
 
 cudaError_t write_cache(const CacheExtent& e, const void* update, void* cache,
                         cudaStream_t stream) {
-  return with_bits(widest(static_cast<size_t>(e.bytes), update, cache), [&](auto t) {
-    using T = decltype(t);
+  return with_bits(widest(static_cast<size_t>(e.bytes), update, cache), [&]<typename T>(T) {
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
     return over(e.outer * e.n * width, stream, cache_kernel<T>, e, width, update, cache);
   });

@@ -1,5 +1,5 @@
-// Gathers and scatters: Gather, GatherND and their gradients (embedding.h), GatherElements, ScatterElements
-// and ScatterND, which are gradients too (scatter.h).
+// Gathers and scatters: Gather, GatherND and their gradients (embedding.h), GatherElements,
+// ScatterElements and ScatterND, which are gradients too (scatter.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -107,8 +107,7 @@ std::unique_ptr<CudaKernel> create_tuples(DeviceState&, const Problem& p) {
 }
 
 Acceptance accepts_tuples_grad(const Problem& p) {
-  const Acceptance accepted = accepts_tuples(p);
-  return accepted ? accept({floats(p.in(0).dtype)}) : accepted;
+  return accept(accepts_tuples(p), {floats(p.in(0).dtype)});
 }
 
 std::unique_ptr<CudaKernel> create_tuples_grad(DeviceState&, const Problem& p) {
@@ -180,8 +179,7 @@ ScatterExtent of_elements(const Problem& p) {
 }
 
 Acceptance accepts_scatter_elements(const Problem& p) {
-  const Acceptance accepted = accepts_elements(p);
-  return accepted ? accept({supported(can_scatter(of_elements(p)))}) : accepted;
+  return accept(accepts_elements(p), {supported(can_scatter(of_elements(p)))});
 }
 
 std::unique_ptr<CudaKernel> create_scatter_elements(DeviceState&, const Problem& p) {
@@ -202,8 +200,7 @@ ScatterExtent of_tuples(const Problem& p) {
 }
 
 Acceptance accepts_scatter_tuples(const Problem& p) {
-  const Acceptance accepted = accepts_tuples(p);
-  return accepted ? accept({supported(can_scatter(of_tuples(p)))}) : accepted;
+  return accept(accepts_tuples(p), {supported(can_scatter(of_tuples(p)))});
 }
 
 std::unique_ptr<CudaKernel> create_scatter_tuples(DeviceState&, const Problem& p) {

@@ -19,42 +19,13 @@ OFSDP_CUDA_KERNEL keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys
 template <typename C>
 __device__ inline C combined(ScatterKind kind, C a, C b) {
   switch (kind) {
-    case ScatterKind::kAdd:
-      return a + b;
-    case ScatterKind::kMul:
-      return a * b;
-    case ScatterKind::kMax:
-      return b > a || b != b ? b : a;
+    OFSDP_CASE(ScatterKind::kAdd, sum_of(a, b));
+    OFSDP_CASE(ScatterKind::kMul, product_of(a, b));
+    OFSDP_CASE(ScatterKind::kMax, b > a || b != b ? b : a);
     default:
       return b < a || b != b ? b : a;
   }
 }
-
-// What elements are combined in: whole numbers wrap, but for comparisons.
-template <typename T>
-struct Combine {
-  using Type = Compute<T>;
-  __device__ static Type next(ScatterKind kind, Type a, T b) {
-    return combined(kind, a, static_cast<Type>(to_float(b)));
-  }
-  __device__ static Type begin(T v) { return static_cast<Type>(to_float(v)); }
-  __device__ static T end(Type v) { return Stored<T>::from(v); }
-};
-template <typename T>
-struct WrappingCombine {
-  using Type = T;
-  using Bits = std::make_unsigned_t<T>;
-  __device__ static T next(ScatterKind kind, T a, T b) {
-    if (kind == ScatterKind::kMax || kind == ScatterKind::kMin) return combined(kind, a, b);
-    return static_cast<T>(combined(kind, static_cast<Bits>(a), static_cast<Bits>(b)));
-  }
-  __device__ static T begin(T v) { return v; }
-  __device__ static T end(T v) { return v; }
-};
-template <>
-struct Combine<int32_t> : WrappingCombine<int32_t> {};
-template <>
-struct Combine<int64_t> : WrappingCombine<int64_t> {};
 
 // Thread (sorted place, column): the first of a row's run has the row.
 template <typename T>
@@ -66,15 +37,17 @@ OFSDP_CUDA_KERNEL combine_kernel(ScatterKind kind, int64_t count, int64_t inner,
   const uint32_t key = keys[first];
   if (first > 0 && keys[first - 1] == key) return;
   T* const to = y + static_cast<int64_t>(key) * inner + column;
-  auto value = Combine<T>::begin(*to);
+  Compute<T> value = to_float(*to);
   for (int64_t k = first; k < count && keys[k] == key; ++k) {
-    value = Combine<T>::next(kind, value, updates[static_cast<int64_t>(from[k]) * inner + column]);
+    value =
+        combined(kind, value, to_float(updates[static_cast<int64_t>(from[k]) * inner + column]));
   }
-  *to = Combine<T>::end(value);
+  *to = Stored<T>::from(value);
 }
 
-// Sums of floats in chunks: the first of a run in a chunk of kRun sorted places adds up what is in the chunk: onto the row,
-// if the run begins here, else for join_kernel. `partial` [chunks][2][inner]: of the run that came in, of the one that goes on.
+// Sums of floats in chunks: the first of a run in a chunk of kRun sorted places adds up what is in
+// the chunk: onto the row, if the run begins here, else for join_kernel. `partial`
+// [chunks][2][inner]: of the run that came in, of the one that goes on.
 template <typename T>
 OFSDP_CUDA_KERNEL add_kernel(int64_t count, int64_t inner, const uint32_t* keys,
                              const uint32_t* from, const T* updates, T* y, Compute<T>* partial) {
@@ -133,8 +106,7 @@ OFSDP_CUDA_KERNEL put_kernel(int64_t count, int64_t inner, const uint32_t* keys,
 cudaError_t put(const ScatterExtent& e, const Sorting<uint32_t>& s, const void* updates, void* y,
                 cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * dtype_size(e.dtype);
-  return with_bits(widest(bytes, updates, y), [&](auto t) {
-    using T = decltype(t);
+  return with_bits(widest(bytes, updates, y), [&]<typename T>(T) {
     const auto inner = static_cast<int64_t>(bytes / sizeof(T));
     return over(e.count * inner, stream, put_kernel<T>, e.count, inner, s.sorted, s.moved, updates,
                 y);
@@ -212,15 +184,13 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
   OFSDP_CUDA_TRY(sort(s, stream));
   if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
   if (adds_floats(e)) {
-    const auto run = [&](auto t) {
-      using T = decltype(t);
+    const auto run = [&]<typename T>(T) {
       return add<T>(e, s, static_cast<const T*>(updates), static_cast<T*>(y),
                     static_cast<char*>(scratch) + s.total, stream);
     };
     return e.dtype == DType::kFloat64 ? run(double{}) : with_float(e.dtype, run);
   }
-  return with_number(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_number(e.dtype, [&]<typename T>(T) {
     return over(e.count * e.inner, stream, combine_kernel<T>, e.kind, e.count, e.inner, s.sorted,
                 s.moved, updates, y);
   });
@@ -228,16 +198,16 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
 
 cudaError_t gather_elements(const ElementExtent& e, size_t size, const void* data, void* y,
                             cudaStream_t stream) {
-  return with_index(e.index_dtype, [&](auto index) {
-    return with_bits(size, [&](auto t) {
-      return over(e.walk.numel, stream, gather_kernel<decltype(index), decltype(t)>, e, data, y);
+  return with_index(e.index_dtype, [&]<typename Index>(Index) {
+    return with_bits(size, [&]<typename T>(T) {
+      return over(e.walk.numel, stream, gather_kernel<Index, T>, e, data, y);
     });
   });
 }
 
 cudaError_t element_rows(const ElementExtent& e, int64_t* rows, cudaStream_t stream) {
-  return with_index(e.index_dtype, [&](auto index) {
-    return over(e.walk.numel, stream, rows_kernel<decltype(index)>, e, rows);
+  return with_index(e.index_dtype, [&]<typename Index>(Index) {
+    return over(e.walk.numel, stream, rows_kernel<Index>, e, rows);
   });
 }
 

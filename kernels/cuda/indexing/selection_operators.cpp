@@ -1,4 +1,5 @@
-// Operators that select or find elements: bounded searches (found.h), sequences (sequence.h), the largest (top_k.h).
+// Operators that select or find elements: bounded searches and sequences (found.h), the largest
+// (top_k.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"

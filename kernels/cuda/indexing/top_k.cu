@@ -12,16 +12,6 @@ namespace {
 
 constexpr int64_t kMostWalks = 8, kMostWalked = 1 << 14;  // rounds, and elements that they touch
 
-// What elements are compared as.
-template <typename T>
-__device__ inline auto value_of(T v) {
-  if constexpr (std::is_integral_v<T>) {
-    return v;
-  } else {
-    return to_float(v);
-  }
-}
-
 // Does (v, i) stand in front of (w, j)?
 template <typename V>
 __device__ inline bool in_front(const TopExtent& e, V v, int64_t i, V w, int64_t j) {
@@ -37,10 +27,11 @@ struct Best {
   int64_t index;  // -1: none
 };
 
-// G lanes a line: each walks its elements for the best that the winner of the round before stands in front of.
+// G lanes a line: each walks its elements for the best that the winner of the round before is
+// in front of.
 template <typename T, int G>
 OFSDP_CUDA_KERNEL walk_kernel(TopExtent e, const T* x, T* y, int64_t* indices) {
-  using V = decltype(value_of(T{}));
+  using V = Compute<T>;
   const int64_t line = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const int lane = static_cast<int>(threadIdx.x) % G;
   const bool there = line < e.outer * e.inner;
@@ -50,7 +41,7 @@ OFSDP_CUDA_KERNEL walk_kernel(TopExtent e, const T* x, T* y, int64_t* indices) {
   for (int64_t r = 0; r < e.k; ++r) {
     Best<V> best{V{}, -1};
     for (int64_t i = there ? lane : e.n; i < e.n; i += G) {
-      const V v = value_of(from[i * e.inner]);
+      const V v = to_float(from[i * e.inner]);
       if (r > 0 && !in_front(e, before.value, before.index, v, i)) continue;
       if (best.index < 0 || in_front(e, v, i, best.value, best.index)) best = {v, i};
     }
@@ -139,8 +130,7 @@ size_t top_scratch(const TopExtent& e) { return sorts(e) ? sorting(e, nullptr).t
 
 cudaError_t top(const TopExtent& e, const void* x, void* y, int64_t* indices, void* scratch,
                 cudaStream_t stream) {
-  return with_number(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_number(e.dtype, [&]<typename T>(T) {
     const T* const from = static_cast<const T*>(x);
     T* const to = static_cast<T*>(y);
     if (sorts(e)) return top_sorted(e, from, to, indices, scratch, stream);
@@ -151,8 +141,8 @@ cudaError_t top(const TopExtent& e, const void* x, void* y, int64_t* indices, vo
 }
 
 cudaError_t mark_index(const TopExtent& e, const int64_t* indices, void* y, cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    return over(lines_of(e) * e.n, stream, mark_kernel<decltype(t)>, e, indices, y);
+  return with_float(e.dtype, [&]<typename T>(T) {
+    return over(lines_of(e) * e.n, stream, mark_kernel<T>, e, indices, y);
   });
 }
 

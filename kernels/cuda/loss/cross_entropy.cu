@@ -1,7 +1,8 @@
-// A label belongs to a group of threads (a warp up to 1024 classes, else a block) where its classes lie side by side, to one
-// thread where they are strided. Losses go to scratch in double; one block adds them, and the weights of kept labels, in a
-// fixed order. scratch: double totals[4] = {1 / sum of weights or 1, sum of all class weights}, then a double a label.
-#include "kernels/cuda/loss/cross_entropy.h"
+// A label belongs to a group of threads (a warp up to 1024 classes, else a block) where its classes
+// lie side by side, to one thread where they are strided. Losses go to scratch in double; one block
+// adds them, and the weights of kept labels, in a fixed order. scratch: double totals[4] = {1 / sum
+// of weights or 1, sum of all class weights}, then a double a label.
+#include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/norm/online_softmax.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -10,19 +11,14 @@ namespace {
 constexpr int kTotals = 4;
 constexpr int kAdders = 1024;
 
-struct View {
-  int64_t count, classes, inner, ignore_index;
-  LossReduction reduction;
-  bool through_softmax, ignores, wide_labels;
-  double smoothing;
-  const void *labels, *weights;
-  Fault fault;
+struct View : CrossEntropy {
+  int64_t count;
 
   __device__ int64_t first(int64_t i) const { return i / inner * classes * inner + i % inner; }
   // -1: ignored. One that is out of range is noted and counts as class 0.
   __device__ int64_t label(int64_t i) const {
-    const int64_t label = wide_labels ? static_cast<const int64_t*>(labels)[i]
-                                      : static_cast<const int32_t*>(labels)[i];
+    const int64_t label = label_dtype == DType::kInt64 ? static_cast<const int64_t*>(labels)[i]
+                                                       : static_cast<const int32_t*>(labels)[i];
     if (ignores && label == ignore_index) return -1;
     if (label >= 0 && label < classes) return label;
     note(fault, label, classes);
@@ -49,17 +45,21 @@ __device__ inline double loss_of(const View& v, int64_t label, float log_prob, d
   return hit - v.smoothing / static_cast<double>(v.classes) * spread_sum;
 }
 
+__device__ inline double* losses_of(const CrossEntropyForward& f) {
+  return static_cast<double*>(f.scratch) + kTotals;
+}
+
 // G threads a label; classes side by side.
 template <typename T, int G>
-OFSDP_CUDA_KERNEL forward_rows(View v, const T* scores, T* log_prob, float* lse, double* losses,
-                               bool packs) {
+OFSDP_CUDA_KERNEL forward_rows(View v, CrossEntropyForward f, bool packs) {
   __shared__ float spare[kThreads / kWarp];
   __shared__ double wide[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = i < v.count;
   const int64_t n = there ? v.classes : 0;
-  const T* row = scores + (there ? i : 0) * v.classes;
+  const T* row = static_cast<const T*>(f.scores) + (there ? i : 0) * v.classes;
+  T* const log_prob = static_cast<T*>(f.log_prob);
   Normalizer norm{0, 0};
   if (v.through_softmax) {
     const OnlineSoftmax all = online_softmax<G>(row, n, lane, spare);
@@ -67,30 +67,29 @@ OFSDP_CUDA_KERNEL forward_rows(View v, const T* scores, T* log_prob, float* lse,
   }
   double spread = 0;
   if (log_prob != nullptr || v.smoothing != 0) {
-    walk_row(row, n, packs, lane, G, [&](auto count, int64_t c) {
-      constexpr int N = decltype(count)::value;
+    walk_row(row, n, packs, lane, G, [&]<int N>(int64_t c) {
       float p[N];
       load<N>(row + c, p);
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
+      unrolled<N>([&](int k) {
         p[k] = norm(p[k]);
         if (v.smoothing != 0) spread += weight_of<T>(v, c + k) * static_cast<double>(p[k]);
-      }
+      });
       if (log_prob != nullptr) store<N>(log_prob + i * v.classes + c, p);
     });
     spread = group_fold<G>(spread, Add{}, wide);
   }
   if (!there || lane != 0) return;
   const int64_t label = v.label(i);
-  losses[i] = loss_of<T>(v, label, label < 0 ? 0.0f : norm(to_float(row[label])), spread);
-  if (lse != nullptr) lse[i] = norm.max + norm.log;
+  losses_of(f)[i] = loss_of<T>(v, label, label < 0 ? 0.0f : norm(to_float(row[label])), spread);
+  if (f.lse != nullptr) f.lse[i] = norm.max + norm.log;
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL forward_columns(View v, const T* scores, T* log_prob, float* lse,
-                                  double* losses) {
+OFSDP_CUDA_KERNEL forward_columns(View v, CrossEntropyForward f) {
   OFSDP_CUDA_ITEM(i, v.count);
   const int64_t first = v.first(i);
+  const T* const scores = static_cast<const T*>(f.scores);
+  T* const log_prob = static_cast<T*>(f.log_prob);
   Normalizer norm{0, 0};
   if (v.through_softmax) {
     OnlineSoftmax all;
@@ -108,8 +107,8 @@ OFSDP_CUDA_KERNEL forward_columns(View v, const T* scores, T* log_prob, float* l
     spread += v.smoothing == 0 ? 0.0 : weight_of<T>(v, c) * static_cast<double>(p);
     if (log_prob != nullptr) log_prob[first + c * v.inner] = Stored<T>::from(p);
   }
-  losses[i] = loss_of<T>(v, label, chosen, spread);
-  if (lse != nullptr) lse[i] = norm.max + norm.log;
+  losses_of(f)[i] = loss_of<T>(v, label, chosen, spread);
+  if (f.lse != nullptr) f.lse[i] = norm.max + norm.log;
 }
 
 // One block: f(i) of 0 .. n - 1, thread t those t, t + kAdders, ...
@@ -130,12 +129,12 @@ __device__ inline double mean_scale(const View& v, double* spare) {
   return kept == 0 ? 0.0 : 1 / kept;
 }
 
-__device__ inline void put_loss(void* loss, DType dtype, int64_t i, double value) {
+__device__ inline void put_loss(const CrossEntropyForward& f, int64_t i, double value) {
   const float v = static_cast<float>(value);
-  if (dtype == DType::kFloat16) static_cast<__half*>(loss)[i] = Stored<__half>::from(v);
-  if (dtype == DType::kBFloat16)
-    static_cast<__nv_bfloat16*>(loss)[i] = Stored<__nv_bfloat16>::from(v);
-  if (dtype == DType::kFloat32) static_cast<float*>(loss)[i] = v;
+  if (f.loss_dtype == DType::kFloat16) static_cast<__half*>(f.loss)[i] = Stored<__half>::from(v);
+  if (f.loss_dtype == DType::kBFloat16)
+    static_cast<__nv_bfloat16*>(f.loss)[i] = Stored<__nv_bfloat16>::from(v);
+  if (f.loss_dtype == DType::kFloat32) static_cast<float*>(f.loss)[i] = v;
 }
 __device__ inline float get_loss(const void* loss, DType dtype, int64_t i) {
   if (dtype == DType::kFloat16) return to_float(static_cast<const __half*>(loss)[i]);
@@ -144,16 +143,16 @@ __device__ inline float get_loss(const void* loss, DType dtype, int64_t i) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kAdders)
-    add_losses(View v, const double* losses, void* loss, DType dtype) {
+__global__ void __launch_bounds__(kAdders) add_losses(View v, CrossEntropyForward f) {
   __shared__ double spare[kAdders / kWarp];
+  const double* const losses = losses_of(f);
   if (v.reduction == LossReduction::kNone) {
-    for (int64_t i = threadIdx.x; i < v.count; i += kAdders) put_loss(loss, dtype, i, losses[i]);
+    for (int64_t i = threadIdx.x; i < v.count; i += kAdders) put_loss(f, i, losses[i]);
     return;
   }
   const double sum = total_of(v.count, spare, [&](int64_t i) { return losses[i]; });
   const double scale = mean_scale<T>(v, spare);
-  if (threadIdx.x == 0) put_loss(loss, dtype, 0, scale == 0 ? 0.0 : sum * scale);
+  if (threadIdx.x == 0) put_loss(f, 0, scale == 0 ? 0.0 : sum * scale);
 }
 
 // totals: what a label's gradient is multiplied by, and the sum of all class weights.
@@ -177,8 +176,8 @@ struct Slope {
 };
 
 template <typename T>
-__device__ inline Slope slope_of(const View& v, int64_t i, const double* totals, const float* lse,
-                                 const void* diff_loss, DType dtype) {
+__device__ inline Slope slope_of(const View& v, const CrossEntropyBackward& b, int64_t i) {
+  const double* const totals = static_cast<const double*>(b.scratch);
   Slope s;
   s.label = v.label(i);
   if (s.label < 0 || totals[0] == 0) {
@@ -186,10 +185,10 @@ __device__ inline Slope slope_of(const View& v, int64_t i, const double* totals,
     return s;
   }
   const int64_t at = v.reduction == LossReduction::kNone ? i : 0;
-  const double factor = totals[0] * static_cast<double>(get_loss(diff_loss, dtype, at));
+  const double factor = totals[0] * static_cast<double>(get_loss(b.diff_loss, b.loss_dtype, at));
   const double hit = (1 - v.smoothing) * weight_of<T>(v, s.label);
   const double spread = v.smoothing / static_cast<double>(v.classes);
-  s.less = lse == nullptr ? 0.0f : lse[i];
+  s.less = b.lse == nullptr ? 0.0f : b.lse[i];
   s.chance = v.through_softmax ? static_cast<float>(factor * (hit + spread * totals[1])) : 0.0f;
   s.hit = static_cast<float>(factor * hit);
   s.spread = static_cast<float>(factor * spread);
@@ -205,16 +204,14 @@ __device__ inline float gradient(const View& v, const Slope& s, float score, int
 }
 
 template <typename T, int G>
-OFSDP_CUDA_KERNEL backward_rows(View v, const T* scores, const float* lse, const double* totals,
-                                const void* diff_loss, DType dtype, T* diff, bool packs) {
+OFSDP_CUDA_KERNEL backward_rows(View v, CrossEntropyBackward b, bool packs) {
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   if (i >= v.count) return;
-  const Slope s = slope_of<T>(v, i, totals, lse, diff_loss, dtype);
-  const T* row = scores + i * v.classes;
-  T* to = diff + i * v.classes;
-  walk_row(row, v.classes, packs, lane, G, [&](auto count, int64_t c) {
-    constexpr int N = decltype(count)::value;
+  const Slope s = slope_of<T>(v, b, i);
+  const T* row = static_cast<const T*>(b.scores) + i * v.classes;
+  T* to = static_cast<T*>(b.diff_scores) + i * v.classes;
+  walk_row(row, v.classes, packs, lane, G, [&]<int N>(int64_t c) {
     float d[N];
     load<N>(row + c, d);
     unrolled<N>([&](int k) { d[k] = gradient<T>(v, s, d[k], c + k); });
@@ -223,58 +220,41 @@ OFSDP_CUDA_KERNEL backward_rows(View v, const T* scores, const float* lse, const
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL backward_columns(View v, const T* scores, const float* lse, const double* totals,
-                                   const void* diff_loss, DType dtype, T* diff) {
+OFSDP_CUDA_KERNEL backward_columns(View v, CrossEntropyBackward b) {
   OFSDP_CUDA_ITEM(i, v.count);
-  const Slope s = slope_of<T>(v, i, totals, lse, diff_loss, dtype);
+  const Slope s = slope_of<T>(v, b, i);
   const int64_t first = v.first(i);
   for (int64_t c = 0; c < v.classes; ++c) {
     const int64_t at = first + c * v.inner;
-    diff[at] = Stored<T>::from(gradient<T>(v, s, to_float(scores[at]), c));
+    const float score = to_float(static_cast<const T*>(b.scores)[at]);
+    static_cast<T*>(b.diff_scores)[at] = Stored<T>::from(gradient<T>(v, s, score, c));
   }
-}
-
-View view_of(const CrossEntropy& c) {
-  return {c.samples * c.inner, c.classes,         c.inner,   c.ignore_index,
-          c.reduction,         c.through_softmax, c.ignores, c.label_dtype == DType::kInt64,
-          c.smoothing,         c.labels,          c.weights, c.fault};
 }
 
 template <typename T>
 cudaError_t forward_as(const CrossEntropy& c, const CrossEntropyForward& f, cudaStream_t stream) {
-  const View v = view_of(c);
-  const T* scores = static_cast<const T*>(f.scores);
-  T* log_prob = static_cast<T*>(f.log_prob);
-  double* losses = static_cast<double*>(f.scratch) + kTotals;
+  const View v{c, c.samples * c.inner};
   if (c.inner > 1) {
-    OFSDP_CUDA_TRY(over(v.count, stream, forward_columns<T>, v, scores, log_prob, f.lse, losses));
+    OFSDP_CUDA_TRY(over(v.count, stream, forward_columns<T>, v, f));
   } else {
-    const bool packs = log_prob == nullptr || same_alignment(scores, log_prob);
+    const bool packs = f.log_prob == nullptr || same_alignment(f.scores, f.log_prob);
     const bool warps = c.classes <= 1024;
-    OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(v.count, warps ? kThreads / kWarp : 1),
-                                 kThreads,
-                                 warps ? forward_rows<T, kWarp> : forward_rows<T, kThreads>, v,
-                                 scores, log_prob, f.lse, losses, packs));
+    OFSDP_CUDA_TRY(
+        launch_blocks(stream, blocks_for(v.count, warps ? kThreads / kWarp : 1), kThreads,
+                      warps ? forward_rows<T, kWarp> : forward_rows<T, kThreads>, v, f, packs));
   }
-  return launch_blocks(stream, 1, kAdders, add_losses<T>, v, losses, f.loss, f.loss_dtype);
+  return launch_blocks(stream, 1, kAdders, add_losses<T>, v, f);
 }
 
 template <typename T>
 cudaError_t backward_as(const CrossEntropy& c, const CrossEntropyBackward& b, cudaStream_t stream) {
-  const View v = view_of(c);
-  const T* scores = static_cast<const T*>(b.scores);
-  T* diff = static_cast<T*>(b.diff_scores);
-  double* totals = static_cast<double*>(b.scratch);
-  OFSDP_CUDA_TRY(launch_blocks(stream, 1, kAdders, prepare_gradient<T>, v, totals));
-  if (c.inner > 1) {
-    return over(v.count, stream, backward_columns<T>, v, scores, b.lse, totals, b.diff_loss,
-                b.loss_dtype, diff);
-  }
+  const View v{c, c.samples * c.inner};
+  OFSDP_CUDA_TRY(launch_blocks(stream, 1, kAdders, prepare_gradient<T>, v, b.scratch));
+  if (c.inner > 1) return over(v.count, stream, backward_columns<T>, v, b);
   const bool warps = c.classes <= 1024;
   return launch_blocks(stream, blocks_for(v.count, warps ? kThreads / kWarp : 1), kThreads,
-                       warps ? backward_rows<T, kWarp> : backward_rows<T, kThreads>, v, scores,
-                       b.lse, totals, b.diff_loss, b.loss_dtype, diff,
-                       same_alignment(scores, diff));
+                       warps ? backward_rows<T, kWarp> : backward_rows<T, kThreads>, v, b,
+                       same_alignment(b.scores, b.diff_scores));
 }
 
 bool known(const CrossEntropy& c, DType loss) {
@@ -291,13 +271,13 @@ size_t cross_entropy_scratch(const CrossEntropy& c) {
 cudaError_t cross_entropy_forward(const CrossEntropy& c, const CrossEntropyForward& f,
                                   cudaStream_t stream) {
   if (!known(c, f.loss_dtype)) return cudaErrorNotSupported;
-  return with_float(c.dtype, [&](auto t) { return forward_as<decltype(t)>(c, f, stream); });
+  return with_float(c.dtype, [&]<typename T>(T) { return forward_as<T>(c, f, stream); });
 }
 
 cudaError_t cross_entropy_backward(const CrossEntropy& c, const CrossEntropyBackward& b,
                                    cudaStream_t stream) {
   if (!known(c, b.loss_dtype)) return cudaErrorNotSupported;
-  return with_float(c.dtype, [&](auto t) { return backward_as<decltype(t)>(c, b, stream); });
+  return with_float(c.dtype, [&]<typename T>(T) { return backward_as<T>(c, b, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

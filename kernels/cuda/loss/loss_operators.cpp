@@ -1,10 +1,8 @@
 // Losses with their gradients, of class labels and of values, and the count of right answers:
-// kernels/cuda/loss/cross_entropy.h, mean_loss.h, matches.h.
+// kernels/cuda/loss/loss.h.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/loss/cross_entropy.h"
-#include "kernels/cuda/loss/matches.h"
-#include "kernels/cuda/loss/mean_loss.h"
+#include "kernels/cuda/loss/loss.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -70,10 +68,9 @@ struct Backward {
 CudaImplementation backward(const char* op, Backward b) {
   return {op, "own",
           [b](const Problem& p) {
-            const Acceptance accepted = accepts_operands(p, b.scores(p), b.labels());
-            return accepted ? accept_if(!b.has_lse || !p.has_in(5),
-                                        "the logarithms of the sums have a gradient")
-                            : accepted;
+            return accept(
+                accepts_operands(p, b.scores(p), b.labels()),
+                {{!b.has_lse || !p.has_in(5), "the logarithms of the sums have a gradient"}});
           },
           [b](DeviceState&, const Problem& p) {
             CrossEntropy c = loss_of(p, b.scores(p), b.labels(), b.through_softmax);

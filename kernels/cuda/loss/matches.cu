@@ -1,7 +1,7 @@
 // A warp finds the largest score of a row; one block then adds the rows' bits, so counts need no
 // atomics.
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/loss/matches.h"
+#include "kernels/cuda/loss/loss.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

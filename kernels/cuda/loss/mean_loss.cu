@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/loss/mean_loss.h"
+#include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/pointwise/pointwise_math.cuh"
 
 namespace ofsdp::kernels::cuda {

@@ -34,8 +34,7 @@ OFSDP_CUDA_KERNEL einsum_kernel(EinsumExtent e, T* y) {
 
 cudaError_t einsum_loops(const EinsumExtent& e, void* y, cudaStream_t stream) {
   if (e.outer.rank < 0 || e.summed.rank < 0) return cudaErrorNotSupported;
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     return e.summed.numel > kOfAThread
                ? launch_blocks(stream, blocks_for(e.outer.numel, kThreads / kWarp), kThreads,
                                einsum_kernel<T, kWarp>, e, y)

@@ -1,5 +1,6 @@
-// Einsum: a batched product of matrices where two operands are one (kernels/ops/matmul/einsum_terms.h), laid out where they do not lie
-// so already; loops (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
+// Einsum: a batched product of matrices where two operands are one
+// (kernels/ops/matmul/einsum_terms.h), laid out where they do not lie so already; loops
+// (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -16,7 +17,8 @@ using ops::EinsumForm;
 using ops::EinsumTerms;
 using ops::Labels;
 
-// An operand from its labels' order to that of the product, or back; not needed where they are equal.
+// An operand from its labels' order to that of the product, or back; not needed where they are
+// equal.
 struct Relayout {
   bool needed = false;
   std::vector<int64_t> shape, strides;  // of the target, and in the source
@@ -97,10 +99,8 @@ Acceptance accepts_floats(const Problem& p) {
 }
 
 Acceptance accepts_product(const Problem& p) {
-  const Acceptance accepted = accepts_floats(p);
-  return accepted ? accept_if(form_of(p, terms_of(p, 0)).possible,
-                              "the equation is no batched product of two matrices")
-                  : accepted;
+  return accept(accepts_floats(p), {{form_of(p, terms_of(p, 0)).possible,
+                                     "the equation is no batched product of two matrices"}});
 }
 
 std::unique_ptr<CudaKernel> create_product(DeviceState& device, const Problem& p) {
@@ -123,7 +123,8 @@ Walk walk_of(const EinsumTerms& terms, const std::vector<int>& list,
   return collapsed(sizes, steps);
 }
 
-// strides: of each label in the result, and in each operand. Labels that the result has are not summed.
+// strides: of each label in the result, and in each operand. Labels that the result has are not
+// summed.
 std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& terms,
                                        const std::vector<std::vector<int64_t>>& strides,
                                        const std::vector<bool>& kept,

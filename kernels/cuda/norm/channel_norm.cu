@@ -1,10 +1,11 @@
-// Plain layout: a block a channel and chunk, its threads side by side along the elements. Channels last: a block 32 channels
-// and a chunk, a warp's lanes side by side along the channels. Scratch: float means, factors of each channel (three rows),
-// then the doubles of two sums, [2][chunks][channels].
+// Plain layout: a block a channel and chunk, its threads side by side along the elements. Channels
+// last: a block 32 channels and a chunk, a warp's lanes side by side along the channels. Scratch:
+// float means, factors of each channel (three rows), then the doubles of two sums,
+// [2][chunks][channels].
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/norm/channel_norm.h"
+#include "kernels/cuda/norm/norm.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -64,8 +65,8 @@ class Places {
 
 // What is summed over a channel's elements: two terms an element.
 //
-// Values and squares go by their distance from the channel's first element, so that a mean far from 0
-// costs the variance nothing.
+// Values and squares go by their distance from the channel's first element, so that a mean far from
+// 0 costs the variance nothing.
 template <typename T>
 struct Moments {
   const T* x;
@@ -200,13 +201,12 @@ OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
   const int64_t first = channel_of(e, i);
   float v[V];
   load<V>(static_cast<const T*>(n.x) + i, v);
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
+  unrolled<V>([&](int k) {
     const int64_t c = e.last ? first + k : first;
     const float factor =
         to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
     v[k] = (v[k] - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]);
-  }
+  });
   store<V>(static_cast<T*>(n.y) + i, v);
 }
 
@@ -225,8 +225,7 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
   float d[V], v[V];
   load<V>(static_cast<const T*>(n.dy) + i, d);
   if (n.training) load<V>(static_cast<const T*>(n.x) + i, v);
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
+  unrolled<V>([&](int k) {
     const int64_t c = e.last ? first + k : first;
     const float inv = 1.0f / sqrtf(stat(n.variance, c) + n.epsilon);
     float through = 0;
@@ -236,7 +235,7 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
       through = (s.shift[c] + h * s.slope[c]) * share;
     }
     d[k] = of(n.scale, c) * inv * (d[k] - through);
-  }
+  });
   store<V>(static_cast<T*>(n.dx) + i, d);
 }
 
@@ -246,10 +245,8 @@ cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch),
                           const Scratch& s, cudaStream_t stream, const P*... pointers) {
   const ChannelExtent& e = n.extent;
   const int64_t elements = e.samples * e.channels * e.inner;
-  return aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...)
-             ? launch_blocks(stream, blocks_for(elements, kThreads * kPack<T>), kThreads, packs, n,
-                             s)
-             : over(elements, stream, singly, n, s);
+  const bool whole = aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...);
+  return over_packs<kPack<T>>(whole, elements, stream, packs, singly, n, s);
 }
 
 template <typename T, typename S>
@@ -296,15 +293,13 @@ size_t channel_norm_scratch(const ChannelExtent& e) {
 }
 
 cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream) {
-  return with_types(n.extent, [&](auto t, auto stats) {
-    return norm_as<decltype(t), decltype(stats)>(n, stream);
-  });
+  return with_types(n.extent,
+                    [&]<typename T, typename S>(T, S) { return norm_as<T, S>(n, stream); });
 }
 
 cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream) {
-  return with_types(n.extent, [&](auto t, auto stats) {
-    return grad_as<decltype(t), decltype(stats)>(n, stream);
-  });
+  return with_types(n.extent,
+                    [&]<typename T, typename S>(T, S) { return grad_as<T, S>(n, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,8 +1,9 @@
-// Scratch: two floats a row of [batch, groups], then two doubles a chunk: of rows, or of the segments of single channels.
+// Scratch: two floats a row of [batch, groups], then two doubles a chunk: of rows, or of the
+// segments of single channels.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/norm/group_norm.h"
+#include "kernels/cuda/norm/norm.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -75,19 +76,27 @@ OFSDP_CUDA_KERNEL moments_kernel(int64_t rows, int64_t width, int64_t chunks, fl
                                            static_cast<double>(epsilon)));
 }
 
+// V neighbours of one channel of a group: which row and channel.
+struct Segment {
+  int64_t row, channel;
+};
+__device__ inline Segment segment_of(const GroupExtent& e, int64_t i) {
+  const int64_t segment = i / e.inner;
+  return {segment / e.each, segment % (e.groups * e.each)};
+}
+
 template <typename T, int V>
-OFSDP_CUDA_KERNEL apply_kernel(GroupExtent e, const T* x, const T* scale, const T* bias,
-                               const float* mean, const float* inv, T* y) {
+OFSDP_CUDA_KERNEL apply_kernel(GroupNorm n) {
+  const GroupExtent& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.batch * e.groups * e.each * e.inner) return;
-  const int64_t segment = i / e.inner, row = segment / e.each,
-                channel = segment % (e.groups * e.each);
-  const float factor = inv[row] * to_float(scale[channel]), add = to_float(bias[channel]),
-              centre = mean[row];
+  const Segment at = segment_of(e, i);
+  const float factor = n.inv[at.row] * to_float(static_cast<const T*>(n.scale)[at.channel]),
+              add = to_float(static_cast<const T*>(n.bias)[at.channel]), centre = n.mean[at.row];
   float v[V];
-  load<V>(x + i, v);
+  load<V>(static_cast<const T*>(n.x) + i, v);
   unrolled<V>([&](int k) { v[k] = (v[k] - centre) * factor + add; });
-  store<V>(y + i, v);
+  store<V>(static_cast<T*>(n.y) + i, v);
 }
 
 // A warp a row: what every element of it has taken off, mean(g) inv and mean(g h) inv^2.
@@ -127,19 +136,19 @@ OFSDP_CUDA_KERNEL channels_kernel(GroupExtent e, int64_t chunks, const Sums* sum
 }
 
 template <typename T, int V>
-OFSDP_CUDA_KERNEL slope_kernel(GroupExtent e, const T* dy, const T* x, const T* scale,
-                               const float* mean, const float* inv, const Share* shares, T* dx) {
+OFSDP_CUDA_KERNEL slope_kernel(GroupNormGradient n) {
+  const GroupExtent& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.batch * e.groups * e.each * e.inner) return;
-  const int64_t segment = i / e.inner, row = segment / e.each,
-                channel = segment % (e.groups * e.each);
-  const float factor = inv[row] * to_float(scale[channel]), centre = mean[row];
-  const Share share = shares[row];
+  const Segment at = segment_of(e, i);
+  const float factor = n.inv[at.row] * to_float(static_cast<const T*>(n.scale)[at.channel]),
+              centre = n.mean[at.row];
+  const Share share = static_cast<const Share*>(n.scratch)[at.row];
   float v[V], d[V];
-  load<V>(x + i, v);
-  load<V>(dy + i, d);
+  load<V>(static_cast<const T*>(n.x) + i, v);
+  load<V>(static_cast<const T*>(n.dy) + i, d);
   unrolled<V>([&](int k) { d[k] = d[k] * factor - share.x - (v[k] - centre) * share.y; });
-  store<V>(dx + i, d);
+  store<V>(static_cast<T*>(n.dx) + i, d);
 }
 
 int64_t rows_of(const GroupExtent& e) { return e.batch * e.groups; }
@@ -159,32 +168,19 @@ cudaError_t sum(int64_t segments, int64_t n, const F& terms, Sums* sums, cudaStr
                        sum_kernel<F>, segments, n, chunks, terms, sums);
 }
 
-template <typename T, int V>
-cudaError_t apply(const GroupNorm& n, const float* mean, const float* inv, cudaStream_t stream) {
-  const int64_t packs = rows_of(n.extent) * width_of(n.extent) / V;
-  return over(packs, stream, apply_kernel<T, V>, n.extent, n.x, n.scale, n.bias, mean, inv, n.y);
-}
-
 template <typename T>
-cudaError_t forward(const GroupNorm& n, cudaStream_t stream) {
+cudaError_t forward(GroupNorm n, cudaStream_t stream) {
   const GroupExtent& e = n.extent;
-  const T* const x = static_cast<const T*>(n.x);
+  const int64_t rows = rows_of(e), width = width_of(e);
   Sums* const sums = sums_of(e, n.scratch);
   float* const floats = static_cast<float*>(n.scratch);
-  float* const mean = n.mean != nullptr ? n.mean : floats;
-  float* const inv = n.inv != nullptr ? n.inv : floats + rows_of(e);
-  OFSDP_CUDA_TRY(sum(rows_of(e), width_of(e), Moments<T>{x}, sums, stream));
-  OFSDP_CUDA_TRY(over(rows_of(e), stream, moments_kernel<T>, rows_of(e), width_of(e),
-                      chunks_of(width_of(e)), n.epsilon, sums, x, mean, inv));
-  return aligned16(e.inner, sizeof(T), n.x, n.y) ? apply<T, kPack<T>>(n, mean, inv, stream)
-                                                 : apply<T, 1>(n, mean, inv, stream);
-}
-
-template <typename T, int V>
-cudaError_t slope(const GroupNormGradient& n, const Share* shares, cudaStream_t stream) {
-  const int64_t packs = rows_of(n.extent) * width_of(n.extent) / V;
-  return over(packs, stream, slope_kernel<T, V>, n.extent, n.dy, n.x, n.scale, n.mean, n.inv,
-              shares, n.dx);
+  if (n.mean == nullptr) n.mean = floats;
+  if (n.inv == nullptr) n.inv = floats + rows;
+  OFSDP_CUDA_TRY(sum(rows, width, Moments<T>{static_cast<const T*>(n.x)}, sums, stream));
+  OFSDP_CUDA_TRY(over(rows, stream, moments_kernel<T>, rows, width, chunks_of(width), n.epsilon,
+                      sums, n.x, n.mean, n.inv));
+  return over_packs<kPack<T>>(aligned16(e.inner, sizeof(T), n.x, n.y), rows * width, stream,
+                              apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n);
 }
 
 template <typename T>
@@ -192,7 +188,6 @@ cudaError_t backward(const GroupNormGradient& n, cudaStream_t stream) {
   const GroupExtent& e = n.extent;
   const T* const scale = static_cast<const T*>(n.scale);
   Sums* const sums = sums_of(e, n.scratch);
-  auto* const shares = static_cast<Share*>(n.scratch);
   const int64_t channels = e.groups * e.each, chunks = chunks_of(e.inner);
   const Slopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.mean, n.inv,
                          e.each};
@@ -200,9 +195,11 @@ cudaError_t backward(const GroupNormGradient& n, cudaStream_t stream) {
   OFSDP_CUDA_TRY(over(channels, stream, channels_kernel<T>, e, chunks, sums, n.dscale, n.dbias));
   if (n.dx == nullptr) return cudaSuccess;
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(rows_of(e), kThreads / kWarp), kThreads,
-                               rows_kernel<T>, e, chunks, sums, scale, n.inv, shares));
-  return aligned16(e.inner, sizeof(T), n.dy, n.x, n.dx) ? slope<T, kPack<T>>(n, shares, stream)
-                                                        : slope<T, 1>(n, shares, stream);
+                               rows_kernel<T>, e, chunks, sums, scale, n.inv,
+                               static_cast<Share*>(n.scratch)));
+  return over_packs<kPack<T>>(aligned16(e.inner, sizeof(T), n.dy, n.x, n.dx),
+                              rows_of(e) * width_of(e), stream, slope_kernel<T, kPack<T>>,
+                              slope_kernel<T, 1>, n);
 }
 
 }  // namespace
@@ -214,11 +211,11 @@ size_t group_norm_scratch(const GroupExtent& e) {
 }
 
 cudaError_t group_norm(const GroupNorm& n, cudaStream_t stream) {
-  return with_float(n.extent.dtype, [&](auto t) { return forward<decltype(t)>(n, stream); });
+  return with_float(n.extent.dtype, [&]<typename T>(T) { return forward<T>(n, stream); });
 }
 
 cudaError_t group_norm_grad(const GroupNormGradient& n, cudaStream_t stream) {
-  return with_float(n.extent.dtype, [&](auto t) { return backward<decltype(t)>(n, stream); });
+  return with_float(n.extent.dtype, [&]<typename T>(T) { return backward<T>(n, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

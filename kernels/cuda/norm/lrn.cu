@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/norm/lrn.h"
+#include "kernels/cuda/norm/norm.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -50,15 +50,15 @@ OFSDP_CUDA_KERNEL grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
 }  // namespace
 
 cudaError_t lrn(const LrnExtent& e, const void* x, void* y, cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    return over(e.batch * e.channels * e.inner, stream, lrn_kernel<decltype(t)>, e, x, y);
+  return with_float(e.dtype, [&]<typename T>(T) {
+    return over(e.batch * e.channels * e.inner, stream, lrn_kernel<T>, e, x, y);
   });
 }
 
 cudaError_t lrn_grad(const LrnExtent& e, const void* dy, const void* x, void* dx,
                      cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    return over(e.batch * e.channels * e.inner, stream, grad_kernel<decltype(t)>, e, dy, x, dx);
+  return with_float(e.dtype, [&]<typename T>(T) {
+    return over(e.batch * e.channels * e.inner, stream, grad_kernel<T>, e, dy, x, dx);
   });
 }
 

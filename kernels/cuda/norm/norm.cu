@@ -1,21 +1,13 @@
-// A row belongs to a group of threads: a warp up to 1024 elements, a block of 256 up to 8192, each thread holding up to 32
-// of them in registers; longer rows are walked by a block and come from the cache the second time. Column sums of the
-// backward are kept in registers by threads that see the same columns of many rows, then added over the warps of the block
-// and, in a second kernel, over the blocks.
+// A row belongs to a group of threads: a warp up to 1024 elements, a block of 256 up to 8192, each
+// thread holding up to 32 of them in registers; longer rows are walked by a block and come from the
+// cache the second time. Column sums of the backward are kept in registers by threads that see the
+// same columns of many rows, then added over the warps of the block and, in a second kernel, over
+// the blocks.
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/rows.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
-
-struct ForwardView {
-  int64_t rows, width, residual_rows;
-  float epsilon;
-  bool centred;
-  const void *x, *residual, *residual_bias, *scale, *bias;
-  void *y, *sum;
-  float *mean, *inv;
-};
 
 template <typename T>
 __device__ inline const T* at(const void* base, int64_t i) {
@@ -35,7 +27,7 @@ __device__ inline void add_pack(const void* from, int64_t i, float* to) {
 
 // x + residual + bias of elements column .. column + V - 1 of a row.
 template <int V, typename T>
-__device__ inline void load_sum(const ForwardView& n, int64_t row, int64_t column, float* to) {
+__device__ inline void load_sum(const NormForward& n, int64_t row, int64_t column, float* to) {
   load<V>(at<T>(n.x, row * n.width + column), to);
   if (n.residual != nullptr) {
     add_pack<V, T>(n.residual, row % n.residual_rows * n.width + column, to);
@@ -44,7 +36,7 @@ __device__ inline void load_sum(const ForwardView& n, int64_t row, int64_t colum
 }
 
 template <int V, typename T>
-__device__ inline void write_pack(const ForwardView& n, int64_t row, int64_t column, float* s,
+__device__ inline void write_pack(const NormForward& n, int64_t row, int64_t column, float* s,
                                   float mean, float inv) {
   if (n.sum != nullptr) store<V>(at<T>(n.sum, row * n.width + column), s);
   unrolled<V>([&](int k) { s[k] = (s[k] - mean) * inv; });
@@ -60,55 +52,42 @@ __device__ inline void write_pack(const ForwardView& n, int64_t row, int64_t col
   store<V>(at<T>(n.y, row * n.width + column), s);
 }
 
-__device__ inline void write_stats(const ForwardView& n, int64_t row, float mean, float inv) {
+__device__ inline void write_stats(const NormForward& n, int64_t row, float mean, float inv) {
   if (n.mean != nullptr) n.mean[row] = mean;
   if (n.inv != nullptr) n.inv[row] = inv;
 }
 
 // E elements a thread in packs of V; a row is G threads wide.
 template <typename T, int V, int E, int G>
-OFSDP_CUDA_KERNEL forward_held(ForwardView n) {
+OFSDP_CUDA_KERNEL forward_held(NormForward n) {
   __shared__ float spare[kThreads / kWarp];
-  constexpr int kPacks = E / V;
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = row < n.rows;  // all lanes of a group alike
+  const int64_t width = there ? n.width : 0;
   float s[E];
   float total = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int64_t column = (int64_t{p} * G + lane) * V;
-    if (there && column < n.width) {
-      load_sum<V, T>(n, row, column, s + p * V);
-      unrolled<V>([&](int k) { total += s[p * V + k]; });
-    }
-  }
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t column) {
+    load_sum<V, T>(n, row, column, s + first);
+    unrolled<V>([&](int k) { total += s[first + k]; });
+  });
   const float count = static_cast<float>(n.width);
   const float mean = n.centred ? group_fold<G>(total, Add{}, spare) / count : 0.0f;
   float squares = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if ((int64_t{p} * G + lane) * V < n.width) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const float d = there ? s[p * V + k] - mean : 0.0f;
-        squares += d * d;
-      }
-    }
-  }
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t) {
+    unrolled<V>([&](int k) { squares += (s[first + k] - mean) * (s[first + k] - mean); });
+  });
   const float variance = group_fold<G>(squares, Add{}, spare) / count;
   const float inv = 1.0f / sqrtf(variance + n.epsilon);
   if (!there) return;
   if (lane == 0) write_stats(n, row, mean, inv);
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int64_t column = (int64_t{p} * G + lane) * V;
-    if (column < n.width) write_pack<V, T>(n, row, column, s + p * V, mean, inv);
-  }
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t column) {
+    write_pack<V, T>(n, row, column, s + first, mean, inv);
+  });
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL forward_walked(ForwardView n) {
+OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   const float count = fmaxf(static_cast<float>(n.width), 1.0f);
@@ -134,19 +113,16 @@ OFSDP_CUDA_KERNEL forward_walked(ForwardView n) {
 
 // --- backward ---
 
-struct BackwardView {
-  int64_t rows, width;
-  const void *dy, *x, *scale;
-  const float *mean, *inv, *dmean, *dinv;
-  void* dx;
-  float* partial;  // [blocks, 2, width]: of dscale and dbias; null: not wanted
-};
+// Of dscale and dbias: [blocks, 2, width].
+__device__ inline float* partial_of(const NormBackward& n, int64_t block) {
+  return static_cast<float*>(n.scratch) + block * 2 * n.width;
+}
 
 // mean(g) and mean(g h), with what flows through the statistics.
 struct Means {
   float g, gh;
 };
-__device__ inline Means means_of(const BackwardView& n, int64_t row, float sum_g, float sum_gh,
+__device__ inline Means means_of(const NormBackward& n, int64_t row, float sum_g, float sum_gh,
                                  float inv) {
   const float count = static_cast<float>(n.width);
   Means m{n.mean == nullptr ? 0.0f : sum_g / count, sum_gh / count};
@@ -155,52 +131,43 @@ __device__ inline Means means_of(const BackwardView& n, int64_t row, float sum_g
   return m;
 }
 
-// Rows row, row + step, ... of one group; what lies in the held elements of `sums` is added over them.
+// Rows row, row + step, ... of one group; what is in the held elements of `sums` is added over
+// them.
 template <typename T, int V, int E, int G>
-__device__ inline void backward_row(const BackwardView& n, int64_t row, int lane, bool there,
+__device__ inline void backward_row(const NormBackward& n, int64_t row, int lane, bool there,
                                     float* sums, float* spare) {
-  constexpr int kPacks = E / V;
   const float mean = there && n.mean != nullptr ? n.mean[row] : 0.0f;
   const float inv = there ? n.inv[row] : 1.0f;
   float d[E], h[E];
   float sum_g = 0, sum_gh = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int64_t column = (int64_t{p} * G + lane) * V;
-    if (there && column < n.width) {
-      load<V>(at<T>(n.dy, row * n.width + column), d + p * V);
-      load<V>(at<T>(n.x, row * n.width + column), h + p * V);
-      float scale[V];
-      if (n.scale != nullptr) load<V>(at<T>(n.scale, column), scale);
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const int i = p * V + k;
-        h[i] = (h[i] - mean) * inv;
-        sums[i] += d[i] * h[i];
-        sums[E + i] += d[i];
-        if (n.scale != nullptr) d[i] *= scale[k];
-        sum_g += d[i];
-        sum_gh += d[i] * h[i];
-      }
-    }
-  }
+  for_packs<V, E, G>(there ? n.width : 0, lane, [&](int first, int64_t column) {
+    load<V>(at<T>(n.dy, row * n.width + column), d + first);
+    load<V>(at<T>(n.x, row * n.width + column), h + first);
+    float scale[V];
+    if (n.scale != nullptr) load<V>(at<T>(n.scale, column), scale);
+    unrolled<V>([&](int k) {
+      const int i = first + k;
+      h[i] = (h[i] - mean) * inv;
+      sums[i] += d[i] * h[i];
+      sums[E + i] += d[i];
+      if (n.scale != nullptr) d[i] *= scale[k];
+      sum_g += d[i];
+      sum_gh += d[i] * h[i];
+    });
+  });
   sum_g = group_fold<G>(sum_g, Add{}, spare);
   sum_gh = group_fold<G>(sum_gh, Add{}, spare);
   if (!there) return;
   const Means m = means_of(n, row, sum_g, sum_gh, inv);
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int64_t column = (int64_t{p} * G + lane) * V;
-    if (column < n.width) {
-      float dx[V];
-      unrolled<V>([&](int k) { dx[k] = inv * (d[p * V + k] - m.g - h[p * V + k] * m.gh); });
-      store<V>(at<T>(n.dx, row * n.width + column), dx);
-    }
-  }
+  for_packs<V, E, G>(n.width, lane, [&](int first, int64_t column) {
+    float dx[V];
+    unrolled<V>([&](int k) { dx[k] = inv * (d[first + k] - m.g - h[first + k] * m.gh); });
+    store<V>(at<T>(n.dx, row * n.width + column), dx);
+  });
 }
 
 template <typename T, int V, int E, int G>
-OFSDP_CUDA_KERNEL backward_held(BackwardView n) {
+OFSDP_CUDA_KERNEL backward_held(NormBackward n) {
   constexpr int kGroups = kThreads / G;
   __shared__ float spare[kThreads / kWarp];
   __shared__ float joined[2 * E * kWarp];  // of one warp, where groups are warps
@@ -211,35 +178,29 @@ OFSDP_CUDA_KERNEL backward_held(BackwardView n) {
     const int64_t row = first + group;
     backward_row<T, V, E, G>(n, row, lane, row < n.rows, sums, spare);
   }
-  if (n.partial == nullptr) return;
+  if (n.scratch == nullptr) return;
   if constexpr (kGroups > 1) {  // the first warp takes the others' sums, in their order
     for (int g = 1; g < kGroups; ++g) {
       __syncthreads();
-      if (group == g) {
 #pragma unroll
-        for (int i = 0; i < 2 * E; ++i) joined[i * kWarp + lane] = sums[i];
-      }
+      for (int i = 0; group == g && i < 2 * E; ++i) joined[i * kWarp + lane] = sums[i];
       __syncthreads();
-      if (group == 0) {
 #pragma unroll
-        for (int i = 0; i < 2 * E; ++i) sums[i] += joined[i * kWarp + lane];
-      }
+      for (int i = 0; group == 0 && i < 2 * E; ++i) sums[i] += joined[i * kWarp + lane];
     }
     if (group != 0) return;
   }
-  float* to = n.partial + int64_t{blockIdx.x} * 2 * n.width;
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const int64_t column = (int64_t{i / V} * G + lane) * V + i % V;
-    if (column < n.width) {
-      to[column] = sums[i];
-      to[n.width + column] = sums[E + i];
-    }
-  }
+  float* to = partial_of(n, blockIdx.x);
+  for_packs<V, E, G>(n.width, lane, [&](int first, int64_t column) {
+    unrolled<V>([&](int k) {
+      to[column + k] = sums[first + k];
+      to[n.width + column + k] = sums[E + first + k];
+    });
+  });
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL backward_walked(BackwardView n) {
+OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x, at_row = row * n.width;
   const float mean = n.mean == nullptr ? 0.0f : n.mean[row];
@@ -264,7 +225,7 @@ OFSDP_CUDA_KERNEL backward_walked(BackwardView n) {
 
 // Of a block of rows and kThreads columns; before backward_walked, which may write dx over dy or x.
 template <typename T>
-OFSDP_CUDA_KERNEL column_sums(BackwardView n, int64_t rows_a_block) {
+OFSDP_CUDA_KERNEL column_sums(NormBackward n, int64_t rows_a_block) {
   OFSDP_CUDA_ITEM(column, n.width);
   const int64_t first = blockIdx.y * rows_a_block;
   const int64_t last = first + rows_a_block < n.rows ? first + rows_a_block : n.rows;
@@ -275,7 +236,7 @@ OFSDP_CUDA_KERNEL column_sums(BackwardView n, int64_t rows_a_block) {
     dscale += d * ((x - (n.mean == nullptr ? 0.0f : n.mean[row])) * n.inv[row]);
     dbias += d;
   }
-  float* to = n.partial + int64_t{blockIdx.y} * 2 * n.width;
+  float* to = partial_of(n, blockIdx.y);
   to[column] = dscale;
   to[n.width + column] = dbias;
 }
@@ -309,18 +270,14 @@ int64_t partial_count(int64_t rows) { return std::clamp<int64_t>(rows, 1, kParti
 
 template <typename T>
 cudaError_t forward_as(const NormForward& n, cudaStream_t stream) {
-  const ForwardView view{n.rows, n.width,    n.residual_rows, n.epsilon, n.centred,
-                         n.x,    n.residual, n.residual_bias, n.scale,   n.bias,
-                         n.y,    n.sum,      n.mean,          n.inv};
   if (n.width == 0 || n.width > kLongestHeld) {
-    return launch_blocks(stream, n.rows, kThreads, forward_walked<T>, view);
+    return launch_blocks(stream, n.rows, kThreads, forward_walked<T>, n);
   }
   const bool packs =
       aligned16(n.width, sizeof(T), n.x, n.residual, n.residual_bias, n.scale, n.bias, n.y, n.sum);
-  return held<T>(n.width, packs, [&](auto v, auto e, auto g) {
-    constexpr int V = decltype(v)::value, E = decltype(e)::value, G = decltype(g)::value;
+  return held<T>(n.width, packs, [&]<int V, int E, int G>() {
     return launch_blocks(stream, blocks_for(n.rows, kThreads / G), kThreads,
-                         forward_held<T, V, E, G>, view);
+                         forward_held<T, V, E, G>, n);
   });
 }
 
@@ -334,42 +291,29 @@ cudaError_t add_columns(const NormBackward& n, int64_t blocks, cudaStream_t stre
 }
 
 template <typename T>
-cudaError_t walked_backward(const NormBackward& n, const BackwardView& view, cudaStream_t stream) {
+cudaError_t walked_backward(const NormBackward& n, cudaStream_t stream) {
   int64_t blocks = 0;
-  if (view.partial != nullptr) {
+  if (n.scratch != nullptr) {
     const int64_t rows = std::max(kWalkedRows, blocks_for(n.rows, kPartials));
     blocks = blocks_for(n.rows, rows);
     const dim3 grid(static_cast<unsigned>(blocks_for(n.width, kThreads)),
                     static_cast<unsigned>(blocks));
-    OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), column_sums<T>, view, rows));
+    OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), column_sums<T>, n, rows));
   }
-  OFSDP_CUDA_TRY(launch_blocks(stream, n.rows, kThreads, backward_walked<T>, view));
+  OFSDP_CUDA_TRY(launch_blocks(stream, n.rows, kThreads, backward_walked<T>, n));
   return add_columns<T>(n, blocks, stream);
 }
 
 template <typename T>
 cudaError_t backward_as(const NormBackward& n, cudaStream_t stream) {
   if (n.width == 0) return cudaSuccess;
-  const bool sums = n.dscale != nullptr || n.dbias != nullptr;
   if (n.rows == 0) return add_columns<T>(n, 0, stream);
-  const BackwardView view{n.rows,
-                          n.width,
-                          n.dy,
-                          n.x,
-                          n.scale,
-                          n.mean,
-                          n.inv,
-                          n.dmean,
-                          n.dinv,
-                          n.dx,
-                          sums ? static_cast<float*>(n.scratch) : nullptr};
-  if (n.width > kLongestHeld) return walked_backward<T>(n, view, stream);
+  if (n.width > kLongestHeld) return walked_backward<T>(n, stream);
   const bool packs = aligned16(n.width, sizeof(T), n.dy, n.x, n.scale, n.dx);
   int64_t blocks = 0;
-  OFSDP_CUDA_TRY(held<T>(n.width, packs, [&](auto v, auto e, auto g) {
-    constexpr int V = decltype(v)::value, E = decltype(e)::value, G = decltype(g)::value;
+  OFSDP_CUDA_TRY(held<T>(n.width, packs, [&]<int V, int E, int G>() {
     blocks = partial_count(blocks_for(n.rows, kThreads / G));
-    return launch_blocks(stream, blocks, kThreads, backward_held<T, V, E, G>, view);
+    return launch_blocks(stream, blocks, kThreads, backward_held<T, V, E, G>, n);
   }));
   return add_columns<T>(n, blocks, stream);
 }
@@ -377,7 +321,7 @@ cudaError_t backward_as(const NormBackward& n, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t norm_forward(const NormForward& n, cudaStream_t stream) {
-  return with_float(n.dtype, [&](auto t) { return forward_as<decltype(t)>(n, stream); });
+  return with_float(n.dtype, [&]<typename T>(T) { return forward_as<T>(n, stream); });
 }
 
 size_t norm_backward_scratch(int64_t rows, int64_t width) {
@@ -385,7 +329,9 @@ size_t norm_backward_scratch(int64_t rows, int64_t width) {
 }
 
 cudaError_t norm_backward(const NormBackward& n, cudaStream_t stream) {
-  return with_float(n.dtype, [&](auto t) { return backward_as<decltype(t)>(n, stream); });
+  NormBackward call = n;
+  if (n.dscale == nullptr && n.dbias == nullptr) call.scratch = nullptr;
+  return with_float(n.dtype, [&]<typename T>(T) { return backward_as<T>(call, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

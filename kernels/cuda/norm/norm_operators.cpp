@@ -1,12 +1,8 @@
-// Normalizations with their gradients: of rows (norm.h), channels (channel_norm.h) and groups (group_norm.h),
-// softmax (softmax.h) and local response (lrn.h).
+// Normalizations with their gradients: of rows, channels and groups, softmax, local response
+// (norm.h).
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/norm/channel_norm.h"
-#include "kernels/cuda/norm/group_norm.h"
-#include "kernels/cuda/norm/lrn.h"
 #include "kernels/cuda/norm/norm.h"
-#include "kernels/cuda/norm/softmax.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -58,7 +54,8 @@ CudaImplementation rows(const char* op, bool centred) {
           }};
 }
 
-// (dy, x, scale, mean, inv, dmean, dinv) -> dx, dscale, dbias; without mean that of RMSNormalization.
+// (dy, x, scale, mean, inv, dmean, dinv) -> dx, dscale, dbias; without mean that of
+// RMSNormalization.
 Acceptance accepts_rows_grad(const Problem& p) {
   const DType dtype = p.in(1).dtype;
   return accept({plain(p),
@@ -91,7 +88,8 @@ std::unique_ptr<CudaKernel> create_rows_grad(DeviceState&, const Problem& p) {
 }
 
 // com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias) and its simplified sibling,
-// which lacks norm_bias: the norm of x + skip + bias over the last axis; outputs mean, inv and that sum.
+// which lacks norm_bias: the norm of x + skip + bias over the last axis; outputs mean, inv and that
+// sum.
 struct SkipNorm {
   bool centred;
   size_t norm_bias() const { return centred ? 3 : 99; }

@@ -1,5 +1,6 @@
-// Maximum of a row and sum of e^(x - maximum) in one walk: each thread rescales its sum when its maximum grows, then the
-// threads' are joined (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+// Maximum of a row and sum of e^(x - maximum) in one walk: each thread rescales its sum when its
+// maximum grows, then the threads' are joined (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018).
 #pragma once
 
 #include <cmath>
@@ -36,8 +37,7 @@ __device__ inline OnlineSoftmax joined(const OnlineSoftmax& mine, float* spare) 
 template <int G, typename T>
 __device__ inline OnlineSoftmax online_softmax(const T* row, int64_t n, int thread, float* spare) {
   OnlineSoftmax mine;
-  walk_row(row, n, true, thread, G, [&](auto count, int64_t i) {
-    constexpr int N = decltype(count)::value;
+  walk_row(row, n, true, thread, G, [&]<int N>(int64_t i) {
     float v[N];
     load<N>(row + i, v);
     mine.template add<N>(v);

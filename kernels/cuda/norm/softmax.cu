@@ -1,9 +1,9 @@
 // Rows up to 8192 wide stay in registers and are read once; longer rows are walked twice with a
 // running maximum. Classes that are not the last axis have one thread per column, since
 // neighbours then read neighbours.
+#include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/online_softmax.cuh"
 #include "kernels/cuda/norm/rows.cuh"
-#include "kernels/cuda/norm/softmax.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -14,42 +14,30 @@ OFSDP_CUDA_KERNEL forward_held(const T* x, T* y, int64_t rows, int64_t n, bool l
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = row < rows;
+  const int64_t width = there ? n : 0;
   float v[E];
   float max = -INFINITY;
-#pragma unroll
-  for (int p = 0; p < E / V; ++p) {
-    const int64_t c = (int64_t{p} * G + lane) * V;
-    if (there && c < n) {
-      load<V>(x + row * n + c, v + p * V);
-#pragma unroll
-      for (int k = 0; k < V; ++k) max = Largest{}(max, v[p * V + k]);
-    }
-  }
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t c) {
+    load<V>(x + row * n + c, v + first);
+    unrolled<V>([&](int k) { max = Largest{}(max, v[first + k]); });
+  });
   max = group_fold<G>(max, Largest{}, spare);
   float sum = 0;
-#pragma unroll
-  for (int p = 0; p < E / V; ++p) {
-    if (there && (int64_t{p} * G + lane) * V < n) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        v[p * V + k] -= max;
-        const float e = expf(v[p * V + k]);
-        if (!log) v[p * V + k] = e;
-        sum += e;
-      }
-    }
-  }
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t) {
+    unrolled<V>([&](int k) {
+      v[first + k] -= max;
+      const float e = expf(v[first + k]);
+      if (!log) v[first + k] = e;
+      sum += e;
+    });
+  });
   sum = group_fold<G>(sum, Add{}, spare);
   if (!there) return;
   const float scale = 1.0f / sum, less = logf(sum);
-#pragma unroll
-  for (int p = 0; p < E / V; ++p) {
-    const int64_t c = (int64_t{p} * G + lane) * V;
-    if (c < n) {
-      unrolled<V>([&](int k) { v[p * V + k] = log ? v[p * V + k] - less : v[p * V + k] * scale; });
-      store<V>(y + row * n + c, v + p * V);
-    }
-  }
+  for_packs<V, E, G>(n, lane, [&](int first, int64_t c) {
+    unrolled<V>([&](int k) { v[first + k] = log ? v[first + k] - less : v[first + k] * scale; });
+    store<V>(y + row * n + c, v + first);
+  });
 }
 
 template <typename T>
@@ -59,8 +47,7 @@ OFSDP_CUDA_KERNEL forward_walked(const T* x, T* y, int64_t n, bool packs, bool l
   T* to = y + blockIdx.x * n;
   const OnlineSoftmax all = online_softmax<kThreads>(from, n, static_cast<int>(threadIdx.x), spare);
   const float scale = 1.0f / all.sum, less = logf(all.sum);
-  walk_row(from, n, packs, static_cast<int>(threadIdx.x), kThreads, [&](auto count, int64_t i) {
-    constexpr int N = decltype(count)::value;
+  walk_row(from, n, packs, static_cast<int>(threadIdx.x), kThreads, [&]<int N>(int64_t i) {
     float v[N];
     load<N>(from + i, v);
     unrolled<N>(
@@ -98,25 +85,17 @@ OFSDP_CUDA_KERNEL backward_held(const T* dy, const T* y, T* dx, int64_t rows, in
   const bool there = row < rows;
   float d[E], v[E];
   float sum = 0;
-#pragma unroll
-  for (int p = 0; p < E / V; ++p) {
-    const int64_t c = (int64_t{p} * G + lane) * V;
-    if (there && c < n) {
-      load<V>(dy + row * n + c, d + p * V);
-      load<V>(y + row * n + c, v + p * V);
-      unrolled<V>([&](int k) { sum += term(d[p * V + k], v[p * V + k], log); });
-    }
-  }
+  for_packs<V, E, G>(there ? n : 0, lane, [&](int first, int64_t c) {
+    load<V>(dy + row * n + c, d + first);
+    load<V>(y + row * n + c, v + first);
+    unrolled<V>([&](int k) { sum += term(d[first + k], v[first + k], log); });
+  });
   sum = group_fold<G>(sum, Add{}, spare);
   if (!there) return;
-#pragma unroll
-  for (int p = 0; p < E / V; ++p) {
-    const int64_t c = (int64_t{p} * G + lane) * V;
-    if (c < n) {
-      unrolled<V>([&](int k) { d[p * V + k] = slope(d[p * V + k], v[p * V + k], sum, log); });
-      store<V>(dx + row * n + c, d + p * V);
-    }
-  }
+  for_packs<V, E, G>(n, lane, [&](int first, int64_t c) {
+    unrolled<V>([&](int k) { d[first + k] = slope(d[first + k], v[first + k], sum, log); });
+    store<V>(dx + row * n + c, d + first);
+  });
 }
 
 template <typename T>
@@ -125,16 +104,14 @@ OFSDP_CUDA_KERNEL backward_walked(const T* dy, const T* y, T* dx, int64_t n, boo
   const int64_t at = blockIdx.x * n;
   const int thread = static_cast<int>(threadIdx.x);
   float sum = 0;
-  walk_row(dy + at, n, packs, thread, kThreads, [&](auto count, int64_t i) {
-    constexpr int N = decltype(count)::value;
+  walk_row(dy + at, n, packs, thread, kThreads, [&]<int N>(int64_t i) {
     float d[N], v[N];
     load<N>(dy + at + i, d);
     load<N>(y + at + i, v);
     unrolled<N>([&](int k) { sum += term(d[k], v[k], log); });
   });
   sum = group_fold<kThreads>(sum, Add{}, spare);
-  walk_row(dy + at, n, packs, thread, kThreads, [&](auto count, int64_t i) {
-    constexpr int N = decltype(count)::value;
+  walk_row(dy + at, n, packs, thread, kThreads, [&]<int N>(int64_t i) {
     float d[N], v[N];
     load<N>(dy + at + i, d);
     load<N>(y + at + i, v);
@@ -167,8 +144,7 @@ cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t st
     return launch_blocks(stream, e.outer, kThreads, forward_walked<T>, x, y, e.classes,
                          same_alignment(x, y), e.log);
   }
-  return held<T>(e.classes, aligned16(e.classes, sizeof(T), x, y), [&](auto v, auto n, auto g) {
-    constexpr int V = decltype(v)::value, E = decltype(n)::value, G = decltype(g)::value;
+  return held<T>(e.classes, aligned16(e.classes, sizeof(T), x, y), [&]<int V, int E, int G>() {
     return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
                          forward_held<T, V, E, G>, x, y, e.outer, e.classes, e.log);
   });
@@ -184,20 +160,17 @@ cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
     return launch_blocks(stream, e.outer, kThreads, backward_walked<T>, dy, y, dx, e.classes,
                          same_alignment(dy, y, dx), e.log);
   }
-  return held<T>(
-      e.classes, aligned16(e.classes, sizeof(T), dy, y, dx), [&](auto v, auto n, auto g) {
-        constexpr int V = decltype(v)::value, E = decltype(n)::value, G = decltype(g)::value;
-        return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
-                             backward_held<T, V, E, G>, dy, y, dx, e.outer, e.classes, e.log);
-      });
+  return held<T>(e.classes, aligned16(e.classes, sizeof(T), dy, y, dx), [&]<int V, int E, int G>() {
+    return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
+                         backward_held<T, V, E, G>, dy, y, dx, e.outer, e.classes, e.log);
+  });
 }
 
 }  // namespace
 
 cudaError_t softmax(const SoftmaxExtent& e, const void* x, void* y, cudaStream_t stream) {
   if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     return forward_as(e, static_cast<const T*>(x), static_cast<T*>(y), stream);
   });
 }
@@ -205,8 +178,7 @@ cudaError_t softmax(const SoftmaxExtent& e, const void* x, void* y, cudaStream_t
 cudaError_t softmax_grad(const SoftmaxExtent& e, const void* dy, const void* y, void* dx,
                          cudaStream_t stream) {
   if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     return backward_as(e, static_cast<const T*>(dy), static_cast<const T*>(y), static_cast<T*>(dx),
                        stream);
   });

@@ -26,14 +26,11 @@ OFSDP_CUDA_KERNEL gate_kernel(int64_t packs, int64_t n, const T* x, const T* bia
 std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
   return make_cuda_kernel([dtype = p.in(0).dtype, n = p.in(1).numel() / 2,
                            numel = p.out(0).numel()](cudaStream_t stream, const Launch& l) {
-    return with_float(dtype, [&](auto t) {
-      using T = decltype(t);
-      const T *x = l.in<T>(0), *bias = l.in<T>(1);
-      T* y = l.out<T>(0);
+    return with_float(dtype, [&]<typename T>(T) {
       constexpr int V = kPack<T>;
-      return aligned16(n, sizeof(T), x, bias, y)
-                 ? over(numel / V, stream, gate_kernel<T, V>, numel / V, n, x, bias, y)
-                 : over(numel, stream, gate_kernel<T, 1>, numel, n, x, bias, y);
+      const bool packs = aligned16(n, sizeof(T), l.in(0), l.in(1), l.out(0));
+      return over_packs<V>(packs, numel, stream, gate_kernel<T, V>, gate_kernel<T, 1>,
+                           packs ? numel / V : numel, n, l.in(0), l.in(1), l.out(0));
     });
   });
 }

@@ -1,5 +1,5 @@
-// Cast: between the stored floats in packs of four; all other pairs one by one, the type of the result by a switch that all
-// threads take alike.
+// Cast: between the stored floats in packs of four; all other pairs one by one, the type of the
+// result by a switch that all threads take alike.
 #include <limits>
 #include <type_traits>
 
@@ -45,60 +45,31 @@ OFSDP_CUDA_KERNEL packs_kernel(const From* x, To* y, int64_t n) {
   for (int64_t k = i; k < n; ++k) y[k] = Stored<To>::from(to_float(x[k]));
 }
 
-// f(T{}) with the C++ type of any dtype; `otherwise` for none.
-#define OFSDP_ANY_TYPE(dtype, f, otherwise) \
-  switch (dtype) {                          \
-    case DType::kFloat32:                   \
-      return f(float{});                    \
-    case DType::kFloat64:                   \
-      return f(double{});                   \
-    case DType::kFloat16:                   \
-      return f(__half{});                   \
-    case DType::kBFloat16:                  \
-      return f(__nv_bfloat16{});            \
-    case DType::kInt8:                      \
-      return f(int8_t{});                   \
-    case DType::kInt16:                     \
-      return f(int16_t{});                  \
-    case DType::kInt32:                     \
-      return f(int32_t{});                  \
-    case DType::kInt64:                     \
-      return f(int64_t{});                  \
-    case DType::kUInt8:                     \
-      return f(uint8_t{});                  \
-    case DType::kUInt16:                    \
-      return f(uint16_t{});                 \
-    case DType::kUInt32:                    \
-      return f(uint32_t{});                 \
-    case DType::kUInt64:                    \
-      return f(uint64_t{});                 \
-    case DType::kBool:                      \
-      return f(bool{});                     \
-    default:                                \
-      return otherwise;                     \
+// Returns f(T{}) with the C++ type of any dtype; `otherwise` for none.
+#define OFSDP_ANY_TYPE(dtype, f, otherwise)           \
+  switch (dtype) {                                    \
+    OFSDP_CASE(DType::kFloat32, f(float{}));          \
+    OFSDP_CASE(DType::kFloat64, f(double{}));         \
+    OFSDP_CASE(DType::kFloat16, f(__half{}));         \
+    OFSDP_CASE(DType::kBFloat16, f(__nv_bfloat16{})); \
+    OFSDP_CASE(DType::kInt8, f(int8_t{}));            \
+    OFSDP_CASE(DType::kInt16, f(int16_t{}));          \
+    OFSDP_CASE(DType::kInt32, f(int32_t{}));          \
+    OFSDP_CASE(DType::kInt64, f(int64_t{}));          \
+    OFSDP_CASE(DType::kUInt8, f(uint8_t{}));          \
+    OFSDP_CASE(DType::kUInt16, f(uint16_t{}));        \
+    OFSDP_CASE(DType::kUInt32, f(uint32_t{}));        \
+    OFSDP_CASE(DType::kUInt64, f(uint64_t{}));        \
+    OFSDP_CASE(DType::kBool, f(bool{}));              \
+    default:                                          \
+      return otherwise;                               \
   }
-
-template <typename From>
-struct Put {
-  void* y;
-  int64_t i;
-  From v;
-  template <typename To>
-  __device__ void operator()(To) const {
-    static_cast<To*>(y)[i] = convert<To>(v);
-  }
-};
 
 template <typename From>
 OFSDP_CUDA_KERNEL any_kernel(const From* x, DType to, void* y, int64_t n) {
   OFSDP_CUDA_ITEM(i, n);
-  const Put<From> put{y, i, x[i]};
+  const auto put = [&]<typename To>(To) { static_cast<To*>(y)[i] = convert<To>(x[i]); };
   OFSDP_ANY_TYPE(to, put, )
-}
-
-cudaError_t any_of(DType from, const void* x, DType to, void* y, int64_t n, cudaStream_t stream) {
-  const auto run = [&](auto f) { return over(n, stream, any_kernel<decltype(f)>, x, to, y, n); };
-  OFSDP_ANY_TYPE(from, run, cudaErrorNotSupported)
 }
 
 }  // namespace
@@ -106,16 +77,17 @@ cudaError_t any_of(DType from, const void* x, DType to, void* y, int64_t n, cuda
 cudaError_t cast(DType from, const void* x, DType to, void* y, int64_t numel, cudaStream_t stream) {
   if (to == DType::kUndefined) return cudaErrorNotSupported;
   if (aligned16(0, 1, x, y)) {
-    const cudaError_t packed = with_float(from, [&](auto f) {
-      return with_float(to, [&](auto t) {
-        using From = decltype(f);
-        using To = decltype(t);
+    const cudaError_t packed = with_float(from, [&]<typename From>(From) {
+      return with_float(to, [&]<typename To>(To) {
         return over(blocks_for(numel, 4), stream, packs_kernel<From, To>, x, y, numel);
       });
     });
     if (packed != cudaErrorNotSupported) return packed;
   }
-  return any_of(from, x, to, y, numel, stream);
+  const auto run = [&]<typename From>(From) {
+    return over(numel, stream, any_kernel<From>, x, to, y, numel);
+  };
+  OFSDP_ANY_TYPE(from, run, cudaErrorNotSupported)
 }
 
 }  // namespace ofsdp::kernels::cuda

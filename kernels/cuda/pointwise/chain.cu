@@ -14,43 +14,13 @@ struct Addresses {
   T* y[kMostChainResults];
 };
 
-__device__ inline float unary_step(ChainOp op, float a) {
+__device__ inline float formula_of(ChainOp op, float a, float b) {
   switch (op) {
-    OFSDP_CASE(ChainOp::kNeg, -a);
-    OFSDP_CASE(ChainOp::kRelu, relu_of(a));
-    OFSDP_CASE(ChainOp::kSigmoid, sigmoid_of<DeviceMath>(a));
-    OFSDP_CASE(ChainOp::kTanh, tanhf(a));
-    OFSDP_CASE(ChainOp::kExp, expf(a));
-    OFSDP_CASE(ChainOp::kLog, logf(a));
-    OFSDP_CASE(ChainOp::kSqrt, sqrtf(a));
-    OFSDP_CASE(ChainOp::kReciprocal, 1.0f / a);
-    OFSDP_CASE(ChainOp::kErf, erff(a));
-    OFSDP_CASE(ChainOp::kSoftplus, softplus_of<DeviceMath>(a));
-    OFSDP_CASE(ChainOp::kGelu, gelu_of<DeviceMath>(a));
+#define FORMULA(name, expression) OFSDP_CASE(ChainOp::k##name, expression);
+#include "kernels/cuda/pointwise/chain_formulas.inc"
     default:
-      return gelu_tanh_of<DeviceMath>(a);
+      return 0;
   }
-}
-
-__device__ inline float binary_step(ChainOp op, float a, float b) {
-  switch (op) {
-    OFSDP_CASE(ChainOp::kAdd, a + b);
-    OFSDP_CASE(ChainOp::kSub, a - b);
-    OFSDP_CASE(ChainOp::kMul, a * b);
-    OFSDP_CASE(ChainOp::kDiv, a / b);
-    OFSDP_CASE(ChainOp::kReluGrad, relu_grad(a, b));
-    OFSDP_CASE(ChainOp::kSigmoidGrad, sigmoid_grad(a, b));
-    OFSDP_CASE(ChainOp::kTanhGrad, tanh_grad(a, b));
-    OFSDP_CASE(ChainOp::kErfGrad, erf_grad<DeviceMath>(a, b));
-    OFSDP_CASE(ChainOp::kSoftplusGrad, softplus_grad<DeviceMath>(a, b));
-    OFSDP_CASE(ChainOp::kGeluGrad, a * gelu_slope<DeviceMath>(b));
-    default:
-      return a * gelu_tanh_slope<DeviceMath>(b);
-  }
-}
-
-__device__ inline bool is_binary(ChainOp op) {
-  return (op >= ChainOp::kAdd && op <= ChainOp::kDiv) || op >= ChainOp::kReluGrad;
 }
 
 template <typename T>
@@ -63,13 +33,8 @@ OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
   }
   for (int s = 0; s < p.steps; ++s) {
     const ChainOp op = p.ops[s];
-    float made = p.numbers[s];
-    if (is_binary(op)) {
-      made = binary_step(op, values[p.a[s]], values[p.b[s]]);
-    } else if (op != ChainOp::kNumber) {
-      made = unary_step(op, values[p.a[s]]);
-    }
-    values[p.inputs + s] = made;
+    values[p.inputs + s] =
+        op == ChainOp::kNumber ? p.numbers[s] : formula_of(op, values[p.a[s]], values[p.b[s]]);
   }
   for (int k = 0; k < p.results; ++k) {
     if (at.y[k] != nullptr) at.y[k][i] = Stored<T>::from(values[p.values[k]]);
@@ -79,8 +44,7 @@ OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
 }  // namespace
 
 cudaError_t chain(const ChainProgram& p, void* const* x, void* const* y, cudaStream_t stream) {
-  return with_float(p.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(p.dtype, [&]<typename T>(T) {
     Addresses<T> at{};
     for (int k = 0; k < p.inputs; ++k) at.x[k] = static_cast<const T*>(x[k]);
     for (int k = 0; k < p.results; ++k) at.y[k] = static_cast<T*>(y[k]);

@@ -37,12 +37,12 @@ std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   const ChainProgram program = chain_program(p);
   std::vector<bool> wanted;
   for (size_t i = 0; i < p.outputs.size(); ++i) wanted.push_back(p.has_out(i));
-  const std::shared_ptr<CompiledChain> compiled = compile_chain(device, program, wanted);
+  const CompiledChain compiled = compile_chain(device, program, wanted);
   return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
     void* y[kMostChainResults] = {};
     for (size_t i = 0; i < wanted.size(); ++i) y[i] = l.out(i);
-    return compiled != nullptr ? compiled->run(l.inputs.data(), y, stream)
-                               : chain(program, l.inputs.data(), y, stream);
+    return compiled ? compiled(l.inputs.data(), y, stream)
+                    : chain(program, l.inputs.data(), y, stream);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 
 #include "kernels/core/chain.h"
 #include "kernels/cuda/pointwise/formulas_text.h"
@@ -62,35 +63,21 @@ const char* element_of(DType dtype) {
   return dtype == DType::kBFloat16 ? kBFloat16 : kFloat32;
 }
 
+// The formula of an operation, of the operands called `a` and `b`.
 std::string formula(ChainOp op, const std::string& a, const std::string& b) {
-  switch (op) {
-    OFSDP_CASE(ChainOp::kAdd, a + " + " + b);
-    OFSDP_CASE(ChainOp::kSub, a + " - " + b);
-    OFSDP_CASE(ChainOp::kMul, a + " * " + b);
-    OFSDP_CASE(ChainOp::kDiv, a + " / " + b);
-    OFSDP_CASE(ChainOp::kNeg, "-" + a);
-    OFSDP_CASE(ChainOp::kRelu, "relu_of(" + a + ")");
-    OFSDP_CASE(ChainOp::kSigmoid, "sigmoid_of<DeviceMath>(" + a + ")");
-    OFSDP_CASE(ChainOp::kTanh, "DeviceMath::tanh(" + a + ")");
-    OFSDP_CASE(ChainOp::kExp, "DeviceMath::exp(" + a + ")");
-    OFSDP_CASE(ChainOp::kLog, "DeviceMath::log(" + a + ")");
-    OFSDP_CASE(ChainOp::kSqrt, "DeviceMath::sqrt(" + a + ")");
-    OFSDP_CASE(ChainOp::kReciprocal, "1.0f / " + a);
-    OFSDP_CASE(ChainOp::kErf, "DeviceMath::erf(" + a + ")");
-    OFSDP_CASE(ChainOp::kSoftplus, "softplus_of<DeviceMath>(" + a + ")");
-    OFSDP_CASE(ChainOp::kGelu, "gelu_of<DeviceMath>(" + a + ")");
-    OFSDP_CASE(ChainOp::kGeluTanh, "gelu_tanh_of<DeviceMath>(" + a + ")");
-    OFSDP_CASE(ChainOp::kReluGrad, "relu_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kSigmoidGrad, "sigmoid_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kTanhGrad, "tanh_grad(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kErfGrad, "erf_grad<DeviceMath>(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kSoftplusGrad, "softplus_grad<DeviceMath>(" + a + ", " + b + ")");
-    OFSDP_CASE(ChainOp::kGeluGrad, a + " * gelu_slope<DeviceMath>(" + b + ")");
-    OFSDP_CASE(ChainOp::kGeluTanhGrad, a + " * gelu_tanh_slope<DeviceMath>(" + b + ")");
-    case ChainOp::kNumber:
-      break;
+  std::string_view text;
+#define FORMULA(name, expression) \
+  if (op == ChainOp::k##name) text = #expression;
+#include "kernels/cuda/pointwise/chain_formulas.inc"
+  const auto in_word = [&](size_t i) {
+    return i < text.size() && (std::isalnum(text[i]) != 0 || text[i] == '_');
+  };
+  std::string made;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool alone = !in_word(i - 1) && !in_word(i + 1);
+    made += alone && text[i] == 'a' ? a : alone && text[i] == 'b' ? b : std::string(1, text[i]);
   }
-  return "";
+  return made;
 }
 
 bool is_single(const ChainProgram& p, int i) { return p.periods[i] == 1 && p.numel != 1; }

@@ -66,43 +66,31 @@ Functions functions_of(const DeviceState& device, const std::string& text) {
   return it != known.end() ? it->second : known.emplace(key, load(device, text)).first->second;
 }
 
-class Loaded final : public CompiledChain {
- public:
-  Loaded(Functions functions, const ChainProgram& program)
-      : functions_(functions), program_(program) {}
+constexpr int64_t kMostBlocks = int64_t{1} << 30;
 
-  cudaError_t run(void* const* x, void* const* y, cudaStream_t stream) override {
+}  // namespace
+
+CompiledChain compile_chain(DeviceState& device, const ChainProgram& program,
+                            const std::vector<bool>& wanted) {
+  const Functions functions = functions_of(device, chain_source(program, wanted));
+  if (functions.wide == nullptr || functions.single == nullptr) return {};
+  return [=](void* const* x, void* const* y, cudaStream_t stream) {
     ChainArguments arguments;
-    std::copy_n(x, program_.inputs, arguments.x);
-    std::copy_n(y, program_.results, arguments.y);
-    std::copy_n(program_.periods, program_.inputs, arguments.periods);
-    arguments.numel = program_.numel;
-    const bool wide = chain_goes_wide(program_, arguments);
-    const int64_t pack = wide ? 16 / static_cast<int64_t>(dtype_size(program_.dtype)) : 1;
-    const int64_t threads = (program_.numel + pack - 1) / pack;
+    std::copy_n(x, program.inputs, arguments.x);
+    std::copy_n(y, program.results, arguments.y);
+    std::copy_n(program.periods, program.inputs, arguments.periods);
+    arguments.numel = program.numel;
+    const bool wide = chain_goes_wide(program, arguments);
+    const int64_t pack = wide ? 16 / static_cast<int64_t>(dtype_size(program.dtype)) : 1;
+    const int64_t threads = (program.numel + pack - 1) / pack;
     const int64_t blocks = (threads + kChainThreads - 1) / kChainThreads;
     if (blocks > kMostBlocks) return cudaErrorNotSupported;
     void* parameters[] = {&arguments};
     const CUresult result =
-        driver().launch(wide ? functions_.wide : functions_.single, static_cast<unsigned>(blocks),
-                        1, 1, kChainThreads, 1, 1, 0, stream, parameters, nullptr);
+        driver().launch(wide ? functions.wide : functions.single, static_cast<unsigned>(blocks), 1,
+                        1, kChainThreads, 1, 1, 0, stream, parameters, nullptr);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
-  }
-
- private:
-  static constexpr int64_t kMostBlocks = int64_t{1} << 30;
-
-  Functions functions_;
-  ChainProgram program_;
-};
-
-}  // namespace
-
-std::unique_ptr<CompiledChain> compile_chain(DeviceState& device, const ChainProgram& program,
-                                             const std::vector<bool>& wanted) {
-  const Functions functions = functions_of(device, chain_source(program, wanted));
-  if (functions.wide == nullptr || functions.single == nullptr) return nullptr;
-  return std::make_unique<Loaded>(functions, program);
+  };
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,5 +1,6 @@
-// A thread takes one 16-byte pack of y, or one element where packs do not fit. The operations of transformers are kernels of
-// their own; all others share one that chooses by a switch, which all threads take alike.
+// A thread takes one 16-byte pack of y, or one element where packs do not fit. The operations of
+// transformers are kernels of their own; all others share one that chooses by a switch, which all
+// threads take alike.
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
@@ -10,15 +11,6 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr Pointwise kAny = Pointwise::kUnknown;
-
-template <typename T, typename Y>
-struct View {
-  Pointwise op;
-  PointwiseNumbers numbers;
-  Walk walk;
-  const T *a, *b;  // b null: one operand
-  Y* y;
-};
 
 // V elements that lie side by side, or one for all of them.
 template <int V, typename T>
@@ -32,76 +24,54 @@ template <typename T, int V>
 struct Operands {
   Compute<T> a[V], b[V];
 
-  template <typename Y>
-  __device__ void read(const View<T, Y>& v, int64_t i) {
+  __device__ void read(const PointwiseCall& c, int64_t i) {
     int64_t at[2];
-    places<2>(v.walk, i, at);
-    const int last = v.walk.rank - 1;
-    load_steps<V>(v.a + at[0], last < 0 ? 0 : v.walk.strides[0][last], a);
-    if (v.b != nullptr) load_steps<V>(v.b + at[1], last < 0 ? 0 : v.walk.strides[1][last], b);
+    places<2>(c.walk, i, at);
+    const int last = c.walk.rank - 1;
+    const T *from = static_cast<const T*>(c.a), *second = static_cast<const T*>(c.b);
+    load_steps<V>(from + at[0], last < 0 ? 0 : c.walk.strides[0][last], a);
+    if (second != nullptr) load_steps<V>(second + at[1], last < 0 ? 0 : c.walk.strides[1][last], b);
   }
 };
 
 template <typename T, int V, Pointwise kOp>
-OFSDP_CUDA_KERNEL real_kernel(View<T, T> v) {
+OFSDP_CUDA_KERNEL real_kernel(PointwiseCall c) {
   using C = Compute<T>;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
-  if (i >= v.walk.numel) return;
-  const Pointwise op = kOp == kAny ? v.op : kOp;
-  const C first = static_cast<C>(v.numbers.a), second = static_cast<C>(v.numbers.b);
+  if (i >= c.walk.numel) return;
+  const Pointwise op = kOp == kAny ? c.op : kOp;
+  const C first = static_cast<C>(c.numbers.a), second = static_cast<C>(c.numbers.b);
   Operands<T, V> x;
-  x.read(v, i);
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
-    x.a[k] = v.b == nullptr ? unary_of(op, x.a[k], first, second)
+  x.read(c, i);
+  unrolled<V>([&](int k) {
+    x.a[k] = c.b == nullptr ? unary_of(op, x.a[k], first, second)
                             : binary_of(op, x.a[k], x.b[k], first, second);
-  }
-  store<V>(v.y + i, x.a);
+  });
+  store<V>(static_cast<T*>(c.y) + i, x.a);
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL integer_kernel(View<T, T> v, Fault fault) {
-  OFSDP_CUDA_ITEM(i, v.walk.numel);
-  int64_t at[2];
-  places<2>(v.walk, i, at);
-  const T a = v.a[at[0]], b = v.b == nullptr ? T(0) : v.b[at[1]];
-  if (b == 0 && (v.op == Pointwise::kDiv || v.op == Pointwise::kMod)) note(fault, a, 0);
-  v.y[i] = integer_of(v.op, a, b, v.numbers);
+OFSDP_CUDA_KERNEL integer_kernel(PointwiseCall c) {
+  OFSDP_CUDA_ITEM(i, c.walk.numel);
+  Operands<T, 1> x;
+  x.b[0] = 0;
+  x.read(c, i);
+  if (x.b[0] == 0 && (c.op == Pointwise::kDiv || c.op == Pointwise::kMod)) note(c.fault, x.a[0], 0);
+  static_cast<T*>(c.y)[i] = integer_of(c.op, x.a[0], x.b[0], c.numbers);
 }
-
-// As it is, 16-bit floats as float.
-template <typename T>
-__device__ inline T to_compared(T v) {
-  return v;
-}
-__device__ inline float to_compared(__half v) { return to_float(v); }
-__device__ inline float to_compared(__nv_bfloat16 v) { return to_float(v); }
 
 template <typename T>
-OFSDP_CUDA_KERNEL test_kernel(View<T, bool> v) {
-  OFSDP_CUDA_ITEM(i, v.walk.numel);
-  int64_t at[2];
-  places<2>(v.walk, i, at);
-  const auto x = to_compared(v.a[at[0]]);
-  v.y[i] = test_of(v.op, x, v.b == nullptr ? x : to_compared(v.b[at[1]]), v.numbers);
-}
-
-template <typename T, typename Y>
-View<T, Y> view_of(const PointwiseCall& c) {
-  return {c.op,
-          c.numbers,
-          c.walk,
-          static_cast<const T*>(c.a),
-          static_cast<const T*>(c.b),
-          static_cast<Y*>(c.y)};
+OFSDP_CUDA_KERNEL test_kernel(PointwiseCall c) {
+  OFSDP_CUDA_ITEM(i, c.walk.numel);
+  Operands<T, 1> x;
+  x.read(c, i);
+  static_cast<bool*>(c.y)[i] = test_of(c.op, x.a[0], c.b == nullptr ? x.a[0] : x.b[0], c.numbers);
 }
 
 template <typename T, int V>
 auto real_kernel_of(Pointwise op) {
   switch (op) {
-#define OFSDP_OWN_KERNEL(op) \
-  case Pointwise::k##op:     \
-    return real_kernel<T, V, Pointwise::k##op>;
+#define OFSDP_OWN_KERNEL(op) OFSDP_CASE(Pointwise::k##op, (real_kernel<T, V, Pointwise::k##op>));
     OFSDP_OWN_KERNEL(Add)
     OFSDP_OWN_KERNEL(Sub)
     OFSDP_OWN_KERNEL(Mul)
@@ -125,13 +95,10 @@ auto real_kernel_of(Pointwise op) {
 template <typename T>
 cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
   constexpr int V = kPack<T>;
-  const View<T, T> view = view_of<T, T>(c);
   const int operands = c.b == nullptr ? 1 : 2;
   const bool packs = pack_of(c.walk, operands, V) == V && aligned16(0, 1, c.a, c.b, c.y);
-  if (!packs) {
-    return over(c.walk.numel, stream, real_kernel<T, 1, kAny>, view);
-  }
-  return over(blocks_for(c.walk.numel, V), stream, real_kernel_of<T, V>(c.op), view);
+  return over_packs<V>(packs, c.walk.numel, stream, real_kernel_of<T, V>(c.op),
+                       real_kernel<T, 1, kAny>, c);
 }
 
 bool is_of_integers_alone(Pointwise op) {
@@ -152,16 +119,8 @@ bool is_of_integers(Pointwise op) {
   return std::find(std::begin(kKnown), std::end(kKnown), op) != std::end(kKnown);
 }
 
-template <typename T>
-cudaError_t integer_as(const PointwiseCall& c, cudaStream_t stream) {
-  return over(c.walk.numel, stream, integer_kernel<T>, view_of<T, T>(c), c.fault);
-}
-
 cudaError_t test(const PointwiseCall& c, cudaStream_t stream) {
-  auto run = [&](auto t) {
-    using T = decltype(t);
-    return over(c.walk.numel, stream, test_kernel<T>, view_of<T, bool>(c));
-  };
+  auto run = [&]<typename T>(T) { return over(c.walk.numel, stream, test_kernel<T>, c); };
   const bool byte = c.dtype == DType::kBool || c.dtype == DType::kUInt8;
   return byte ? run(uint8_t{}) : with_number(c.dtype, run);
 }
@@ -176,10 +135,9 @@ OFSDP_CUDA_KERNEL where_kernel(Walk walk, const bool* condition, const T* a, con
   places<3>(walk, i, at);
   for (int k = 0; k < 3 && walk.rank > 0; ++k) step[k] = walk.strides[k][walk.rank - 1];
   Pack<T, V> made;
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
+  unrolled<V>([&](int k) {
     made.v[k] = condition[at[0] + k * step[0]] ? a[at[1] + k * step[1]] : b[at[2] + k * step[2]];
-  }
+  });
   *reinterpret_cast<Pack<T, V>*>(y + i) = made;
 }
 
@@ -188,10 +146,8 @@ cudaError_t where_as(const Walk& walk, const bool* condition, const void* a, con
                      cudaStream_t stream) {
   constexpr int V = 4 * sizeof(T) > 16 ? 2 : 4;
   const bool packs = pack_of(walk, 3, V) == V && aligned16(0, 1, y);
-  const T *from_a = static_cast<const T*>(a), *from_b = static_cast<const T*>(b);
-  return packs ? over(blocks_for(walk.numel, V), stream, where_kernel<T, V>, walk, condition,
-                      from_a, from_b, y)
-               : over(walk.numel, stream, where_kernel<T, 1>, walk, condition, from_a, from_b, y);
+  return over_packs<V>(packs, walk.numel, stream, where_kernel<T, V>, where_kernel<T, 1>, walk,
+                       condition, a, b, y);
 }
 
 }  // namespace
@@ -245,10 +201,9 @@ cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream) {
     return cudaErrorNotSupported;
   }
   if (gives_bool(c.op)) return test(c, stream);
-  return with_number(c.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_number(c.dtype, [&]<typename T>(T) {
     if constexpr (std::is_integral_v<T>) {
-      return integer_as<T>(c, stream);
+      return over(c.walk.numel, stream, integer_kernel<T>, c);
     } else {
       return real_as<T>(c, stream);
     }
@@ -263,8 +218,8 @@ cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, v
 cudaError_t where(const Walk& walk, size_t size, const bool* condition, const void* a,
                   const void* b, void* y, cudaStream_t stream) {
   if (walk.rank < 0) return cudaErrorNotSupported;
-  return with_whole(
-      size, [&](auto t) { return where_as<decltype(t)>(walk, condition, a, b, y, stream); });
+  return with_whole(size,
+                    [&]<typename T>(T) { return where_as<T>(walk, condition, a, b, y, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

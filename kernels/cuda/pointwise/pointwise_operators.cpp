@@ -135,9 +135,9 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
 }
 
 Acceptance accepts_mean(const Problem& p) {
-  const Acceptance accepted = accepts_variadic(Pointwise::kAdd, p);
   const DType dtype = p.in(0).dtype;
-  return accepted ? accept({supported(is_float(dtype) || dtype == DType::kFloat64)}) : accepted;
+  return accept(accepts_variadic(Pointwise::kAdd, p),
+                {supported(is_float(dtype) || dtype == DType::kFloat64)});
 }
 
 std::unique_ptr<CudaKernel> create_mean(DeviceState&, const Problem& p) {

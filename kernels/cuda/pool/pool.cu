@@ -1,6 +1,7 @@
 // Pooling: a thread an element of what is written. Taps and outputs are walked in row-major order.
 //
-// A thread an output, or, backwards, an input, which adds up the outputs that saw it in the order of its taps.
+// A thread an output, or, backwards, an input, which adds up the outputs that saw it in the order
+// of its taps.
 #include <algorithm>
 #include <cmath>
 
@@ -25,28 +26,26 @@ __device__ inline float average_scale(const Windows<I>& w, const I* o, bool coun
   return count == 0 ? 0.0f : 1.0f / static_cast<float>(count);
 }
 
-// Element `i` of a tensor with `size` positions: its plane (image and channel) and position.
+// What a thread writes: element i of a side, at `place` of a plane (image and channel), and where that
+// plane's positions are on the other side.
 template <typename I>
-struct Place {
-  I plane, position;
-};
-template <typename I>
-__device__ inline Place<I> place_of(const Windows<I>& w, I i, I size) {
-  if (!w.channels_last) return {i / size, i % size};
-  const I at = i / w.channels;
-  return {at / size * w.channels + i % w.channels, at % size};
-}
-// Where the positions of a plane lie, among `size`.
-template <typename I>
-struct Lane {
-  I first, step;
+struct Item {
+  I i, plane, place[3], first, step;
+  bool there;
   __device__ I at(I position) const { return first + position * step; }
 };
 template <typename I>
-__device__ inline Lane<I> lane_of(const Windows<I>& w, I plane, I size) {
-  if (!w.channels_last) return {plane * size, 1};
-  const I image = plane / w.channels;
-  return {image * size * w.channels + (plane - image * w.channels), w.channels};
+__device__ inline Item<I> item_of(const Windows<I>& w, const I* own, const I* other) {
+  const I size = volume(own), others = volume(other);
+  Item<I> t{};
+  t.i = thread_index<I>();
+  t.there = t.i < w.images * w.channels * size;
+  const I rows = w.channels_last ? t.i / w.channels : t.i, image = rows / size;
+  t.plane = w.channels_last ? image * w.channels + t.i % w.channels : image;
+  unravel(own, rows % size, t.place);
+  t.first = w.channels_last ? image * others * w.channels + t.i % w.channels : t.plane * others;
+  t.step = w.channels_last ? w.channels : 1;
+  return t;
 }
 
 template <typename I>
@@ -60,84 +59,66 @@ __device__ inline I stored_place(const Windows<I>& w, I at, bool column_major) {
 template <typename T, typename Winner, typename I>
 OFSDP_CUDA_KERNEL max_kernel(Windows<I> w, const T* x, T* y, Winner* winners, int64_t* indices,
                              bool column_major, bool relu) {
-  const I out = volume(w.out), in = volume(w.in);
-  const I i = thread_index<I>();
-  if (i >= w.images * w.channels * out) return;
-  const Place<I> p = place_of(w, i, out);
-  const Lane<I> from = lane_of(w, p.plane, in);
-  I o[3], winner = -1, place = 0;
-  unravel(w.out, p.position, o);
+  const Item<I> t = item_of(w, w.out, w.in);
+  if (!t.there) return;
+  I winner = -1, place = 0;
   float best = -INFINITY;
   for (Tap<I> tap; tap.number < volume(w.kernel); tap.next(w)) {
-    const I at = seen(w, o, tap);
+    const I at = seen(w, t.place, tap);
     if (at < 0) continue;
-    const float v = to_float(x[from.at(at)]);
+    const float v = to_float(x[t.at(at)]);
     if (winner >= 0 && !(v > best) && v == v) continue;  // the first of equal ones; NaN wins
     best = v;
     winner = tap.number;
-    place = p.plane * in + stored_place(w, at, column_major);
+    place = t.plane * volume(w.in) + stored_place(w, at, column_major);
   }
   if (relu && !(best > 0)) winner = -1;
   if (relu && best < 0) best = 0;
-  y[i] = Stored<T>::from(best);
-  if (winners != nullptr) winners[i] = static_cast<Winner>(winner);
-  if (indices != nullptr) indices[i] = place;
+  y[t.i] = Stored<T>::from(best);
+  if (winners != nullptr) winners[t.i] = static_cast<Winner>(winner);
+  if (indices != nullptr) indices[t.i] = place;
 }
 
 template <typename T, typename Winner, typename I>
 OFSDP_CUDA_KERNEL max_grad_kernel(Windows<I> w, const T* dy, const Winner* winners, T* dx) {
-  const I out = volume(w.out), in = volume(w.in);
-  const I i = thread_index<I>();
-  if (i >= w.images * w.channels * in) return;
-  const Place<I> p = place_of(w, i, in);
-  const Lane<I> from = lane_of(w, p.plane, out);
-  I at[3];
-  unravel(w.in, p.position, at);
+  const Item<I> t = item_of(w, w.in, w.out);
+  if (!t.there) return;
   float sum = 0;
   // Falling taps: rising outputs.
   for (Tap<I> tap = Tap<I>::last(w); tap.number >= 0; tap.previous(w)) {
-    const I o = seer(w, at, tap);
+    const I o = seer(w, t.place, tap);
     if (o < 0) continue;
-    const I e = from.at(o);
+    const I e = t.at(o);
     if (winners[e] == static_cast<Winner>(tap.number)) sum += to_float(dy[e]);
   }
-  dx[i] = Stored<T>::from(sum);
+  dx[t.i] = Stored<T>::from(sum);
 }
 
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL average_kernel(Windows<I> w, bool count_pad, const T* x, T* y) {
-  const I out = volume(w.out), in = volume(w.in);
-  const I i = thread_index<I>();
-  if (i >= w.images * w.channels * out) return;
-  const Place<I> p = place_of(w, i, out);
-  const Lane<I> from = lane_of(w, p.plane, in);
-  I o[3];
-  unravel(w.out, p.position, o);
+  const Item<I> t = item_of(w, w.out, w.in);
+  if (!t.there) return;
   float sum = 0;
   for (Tap<I> tap; tap.number < volume(w.kernel); tap.next(w)) {
-    const I at = seen(w, o, tap);
-    if (at >= 0) sum += to_float(x[from.at(at)]);
+    const I at = seen(w, t.place, tap);
+    if (at >= 0) sum += to_float(x[t.at(at)]);
   }
-  y[i] = Stored<T>::from(sum * average_scale(w, o, count_pad));
+  y[t.i] = Stored<T>::from(sum * average_scale(w, t.place, count_pad));
 }
 
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL average_grad_kernel(Windows<I> w, bool count_pad, const T* dy, T* dx) {
-  const I out = volume(w.out), in = volume(w.in);
-  const I i = thread_index<I>();
-  if (i >= w.images * w.channels * in) return;
-  const Place<I> p = place_of(w, i, in);
-  const Lane<I> from = lane_of(w, p.plane, out);
-  I at[3], o[3];
-  unravel(w.in, p.position, at);
+  const Item<I> t = item_of(w, w.in, w.out);
+  if (!t.there) return;
+  I o[3];
   float sum = 0;
   for (Tap<I> tap = Tap<I>::last(w); tap.number >= 0; tap.previous(w)) {
-    const I position = seer(w, at, tap);
+    const I position = seer(w, t.place, tap);
     if (position < 0) continue;
     unravel(w.out, position, o);
-    sum += to_float(dy[from.at(position)]) * average_scale(w, o, count_pad);
+    sum += to_float(dy[t.at(position)]) * average_scale(w, o, count_pad);
   }
-  dx[i] = Stored<T>::from(sum);
+  dx[t.i] = Stored<T>::from(sum);
 }
 
 // f(Windows of 32 or 64 bits, an element).
@@ -155,40 +136,36 @@ cudaError_t with_winner(const WindowExtent& w, const F& f) {
 
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL lp_kernel(Windows<I> w, int64_t p, const T* x, T* y) {
-  const I out = volume(w.out), taps = volume(w.kernel), i = thread_index<I>();
-  if (i >= w.images * w.channels * out) return;
-  I o[3];
-  unravel(w.out, i % out, o);
+  const Item<I> t = item_of(w, w.out, w.in);
+  if (!t.there) return;
   float sum = 0;
-  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
-    const I at = seen(w, o, tap);
+  for (Tap<I> tap; tap.number < volume(w.kernel); tap.next(w)) {
+    const I at = seen(w, t.place, tap);
     if (at < 0) continue;
-    const float v = fabsf(to_float(x[i / out * volume(w.in) + at]));
+    const float v = fabsf(to_float(x[t.at(at)]));
     sum += p == 2 ? v * v : p == 1 ? v : powf(v, static_cast<float>(p));
   }
-  y[i] = Stored<T>::from(p == 2   ? sqrtf(sum)
-                         : p == 1 ? sum
-                                  : powf(sum, 1.0f / static_cast<float>(p)));
+  y[t.i] = Stored<T>::from(p == 2   ? sqrtf(sum)
+                           : p == 1 ? sum
+                                    : powf(sum, 1.0f / static_cast<float>(p)));
 }
 
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL lp_grad_kernel(Windows<I> w, int64_t p, const T* dy, const T* x, const T* y,
                                  T* dx) {
-  const I in = volume(w.in), taps = volume(w.kernel), i = thread_index<I>();
-  if (i >= w.images * w.channels * in) return;
-  I at[3];
-  unravel(w.in, i % in, at);
-  const float v = to_float(x[i]);
+  const Item<I> t = item_of(w, w.in, w.out);
+  if (!t.there) return;
+  const float v = to_float(x[t.i]);
   float sum = 0;
-  for (Tap<I> tap; tap.number < taps; tap.next(w)) {
-    const I o = seer(w, at, tap);
+  for (Tap<I> tap; tap.number < volume(w.kernel); tap.next(w)) {
+    const I o = seer(w, t.place, tap);
     if (o < 0) continue;
-    const I to = i / in * volume(w.out) + o;
+    const I to = t.at(o);
     const float made = to_float(y[to]);
     if (made == 0 || v == 0) continue;
     sum += to_float(dy[to]) * copysignf(powf(fabsf(v) / made, static_cast<float>(p - 1)), v);
   }
-  dx[i] = Stored<T>::from(sum);
+  dx[t.i] = Stored<T>::from(sum);
 }
 
 }  // namespace
@@ -197,11 +174,8 @@ cudaError_t max_pool(const WindowExtent& w, const void* x, void* y, void* winner
                      bool column_major, bool relu, cudaStream_t stream) {
   const int64_t n = w.images * w.channels * volume(w.out);
   if (w.channels_last && indices != nullptr) return cudaErrorNotSupported;
-  return with_planes(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return with_winner(w, [&](auto winner) {
-      using Winner = decltype(winner);
+  return with_planes(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return with_winner(w, [&]<typename Winner>(Winner) {
       return over(n, stream, max_kernel<T, Winner, I>, windows, x, y, winners, indices,
                   column_major, relu);
     });
@@ -211,49 +185,33 @@ cudaError_t max_pool(const WindowExtent& w, const void* x, void* y, void* winner
 cudaError_t max_pool_grad(const WindowExtent& w, const void* dy, const void* winners, void* dx,
                           cudaStream_t stream) {
   const int64_t n = w.images * w.channels * volume(w.in);
-  return with_planes(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return with_winner(w, [&](auto winner) {
-      using Winner = decltype(winner);
+  return with_planes(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return with_winner(w, [&]<typename Winner>(Winner) {
       return over(n, stream, max_grad_kernel<T, Winner, I>, windows, dy, winners, dx);
     });
   });
 }
 
-cudaError_t average_pool(const WindowExtent& w, bool count_pad, const void* x, void* y,
-                         cudaStream_t stream) {
-  const int64_t n = w.images * w.channels * volume(w.out);
-  return with_planes(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return over(n, stream, average_kernel<T, I>, windows, count_pad, x, y);
-  });
-}
-
-cudaError_t average_pool_grad(const WindowExtent& w, bool count_pad, const void* dy, void* dx,
-                              cudaStream_t stream) {
-  const int64_t n = w.images * w.channels * volume(w.in);
-  return with_planes(w, [&](auto windows, auto element) {
-    using T = decltype(element);
-    using I = typename decltype(windows)::Index;
-    return over(n, stream, average_grad_kernel<T, I>, windows, count_pad, dy, dx);
+cudaError_t average_pool(const WindowExtent& w, bool back, bool count_pad, const void* from,
+                         void* to, cudaStream_t stream) {
+  const int64_t n = w.images * w.channels * volume(back ? w.in : w.out);
+  return with_planes(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return over(n, stream, back ? average_grad_kernel<T, I> : average_kernel<T, I>, windows,
+                count_pad, from, to);
   });
 }
 
 cudaError_t lp_pool(const WindowExtent& w, int64_t p, const void* x, void* y, cudaStream_t stream) {
-  return with_planes(w, [&](auto windows, auto t) {
-    return over(w.images * w.channels * volume(w.out), stream,
-                lp_kernel<decltype(t), typename decltype(windows)::Index>, windows, p, x, y);
+  return with_planes(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return over(w.images * w.channels * volume(w.out), stream, lp_kernel<T, I>, windows, p, x, y);
   });
 }
 
 cudaError_t lp_pool_grad(const WindowExtent& w, int64_t p, const void* dy, const void* x,
                          const void* y, void* dx, cudaStream_t stream) {
-  return with_planes(w, [&](auto windows, auto t) {
-    return over(w.images * w.channels * volume(w.in), stream,
-                lp_grad_kernel<decltype(t), typename decltype(windows)::Index>, windows, p, dy, x,
-                y, dx);
+  return with_planes(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
+    return over(w.images * w.channels * volume(w.in), stream, lp_grad_kernel<T, I>, windows, p, dy,
+                x, y, dx);
   });
 }
 

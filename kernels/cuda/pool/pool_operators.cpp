@@ -1,6 +1,5 @@
-// Pooling with its gradients: windows (window.h), powers (lp_pool.h), Col2Im, and MaxUnpool as a scatter.
-#include "kernels/cuda/conv/window.h"
-#include "kernels/cuda/conv/window_extent.h"
+// Pooling with its gradients: windows and powers (window.h), Col2Im, and MaxUnpool as a scatter.
+#include "kernels/cuda/conv/conv_parts.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/indexing/scatter.h"
@@ -12,8 +11,6 @@ namespace {
 Condition at_most_3d(const TensorDesc& x) {
   return {x.shape.rank() <= 5, "there are more than three spatial axes"};
 }
-
-bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") == "relu"; }
 
 // The extent of a forward from x, or of a gradient from dx.
 WindowExtent extent_of(const Problem& p, const TensorDesc& x) {
@@ -85,8 +82,7 @@ CudaImplementation average(const char* op, bool back) {
             return make_cuda_kernel([back, w = extent_of(p, back ? p.out(0) : p.in(0)),
                                      pad = p.attributes.i("count_include_pad", 0) != 0](
                                         cudaStream_t stream, const Launch& l) {
-              return back ? average_pool_grad(w, pad, l.in(0), l.out(0), stream)
-                          : average_pool(w, pad, l.in(0), l.out(0), stream);
+              return average_pool(w, back, pad, l.in(0), l.out(0), stream);
             });
           }};
 }
@@ -129,8 +125,7 @@ CudaImplementation columns(const char* op, bool back) {
             return make_cuda_kernel(
                 [back, w = window_extent(window, image[0], image[1], p.in(0).dtype, false),
                  step = image.numel(1, image.rank())](cudaStream_t stream, const Launch& l) {
-                  return back ? im2col(w, step, l.in(0), l.out(0), stream)
-                              : col2im(w, step, l.in(0), l.out(0), stream);
+                  return move_columns(w, !back, step, l.in(0), l.out(0), stream);
                 });
           }};
 }

@@ -1,5 +1,6 @@
-// A thread draws one block of Philox, four words, for four elements that lie sixteen apart: the sixteen threads of a group
-// touch 64 elements, each access of a half warp whole sectors of 32 bytes.
+// A thread draws one block of Philox, four words, for four elements that lie sixteen apart: the
+// sixteen threads of a group touch 64 elements, each access of a half warp whole sectors of 32
+// bytes.
 #include <cmath>
 #include <cstring>
 
@@ -53,8 +54,6 @@ template <typename T>
 __device__ inline T stored(double v) {
   if constexpr (sizeof(T) == sizeof(bool)) {
     return static_cast<T>(v != 0);
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(v);
   } else {
     return Stored<T>::from(static_cast<Compute<T>>(v));
   }
@@ -92,44 +91,35 @@ cudaError_t with_stored(DType dtype, const F& f) {
 
 template <typename X>
 cudaError_t draw_from(const RandomCall& c, cudaStream_t stream) {
-  return with_stored(
-      c.dtype, [&](auto y) { return over(c.numel, stream, random_kernel<X, decltype(y)>, c); });
+  return with_stored(c.dtype,
+                     [&]<typename Y>(Y) { return over(c.numel, stream, random_kernel<X, Y>, c); });
 }
 
 constexpr int kGroup = 64, kApart = 16;  // elements of a group, and between those of a thread
 
-struct View {
-  int64_t samples, elements, draws;  // draws: threads a sample
-  uint32_t threshold;
-  float scale;
-  uint64_t node_seed;
-  const RandomInput* random;
-  const int64_t* sample_index;
-  bool* mask;
-};
-
+// draws: threads a sample.
 template <typename T>
-OFSDP_CUDA_KERNEL dropout_kernel(View v, const T* x, T* y) {
+OFSDP_CUDA_KERNEL dropout_kernel(DropoutCall c, int64_t draws, uint32_t threshold, float scale) {
   __shared__ PhiloxKey key;
-  if (threadIdx.x == 0) key = key_of(*v.random, v.node_seed);
+  if (threadIdx.x == 0) key = key_of(*c.random, c.node_seed);
   __syncthreads();
   const int64_t draw = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t sample = draw / v.draws;
-  if (sample >= v.samples) return;
-  const int64_t block = draw - sample * v.draws;
+  const int64_t sample = draw / draws;
+  if (sample >= c.samples) return;
+  const int64_t block = draw - sample * draws;
   const int64_t first = block / kApart * kGroup + block % kApart;
-  const int64_t index = v.sample_index == nullptr ? 0 : v.sample_index[sample];
+  const int64_t index = c.sample_index == nullptr ? 0 : c.sample_index[sample];
   uint32_t words[4];
   philox(static_cast<uint64_t>(block), static_cast<uint64_t>(index), key, words);
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
+  unrolled<4>([&](int w) {
     const int64_t e = first + w * kApart;
-    if (e >= v.elements) continue;
-    const int64_t at = sample * v.elements + e;
-    const bool kept = (words[w] >> 8) >= v.threshold;
-    y[at] = Stored<T>::from(kept ? to_float(x[at]) * v.scale : 0.0f);
-    if (v.mask != nullptr) v.mask[at] = kept;
-  }
+    if (e >= c.elements) return;
+    const int64_t at = sample * c.elements + e;
+    const bool kept = (words[w] >> 8) >= threshold;
+    const float x = to_float(static_cast<const T*>(c.x)[at]);
+    static_cast<T*>(c.y)[at] = Stored<T>::from(kept ? x * scale : 0.0f);
+    if (c.mask != nullptr) c.mask[at] = kept;
+  });
 }
 
 template <typename T, int V>
@@ -157,36 +147,24 @@ bool has_random(DType dtype) { return dtype == DType::kBool || is_number(dtype);
 
 cudaError_t draw_random(const RandomCall& c, cudaStream_t stream) {
   if (c.from == DType::kFloat64) return draw_from<double>(c, stream);
-  return with_float(c.from, [&](auto x) { return draw_from<decltype(x)>(c, stream); });
+  return with_float(c.from, [&]<typename X>(X) { return draw_from<X>(c, stream); });
 }
 
 cudaError_t dropout(const DropoutCall& c, cudaStream_t stream) {
   const int64_t draws = blocks_for(c.elements, kGroup) * kApart;
-  const View view{c.samples,
-                  c.elements,
-                  draws,
-                  static_cast<uint32_t>(std::ceil(c.ratio * 0x1p24)),
-                  scale_of(c.ratio),
-                  c.node_seed,
-                  c.random,
-                  c.sample_index,
-                  c.mask};
-  return with_float(c.dtype, [&](auto t) {
-    return over(c.samples * draws, stream, dropout_kernel<decltype(t)>, view, c.x, c.y);
+  const auto threshold = static_cast<uint32_t>(std::ceil(c.ratio * 0x1p24));
+  return with_float(c.dtype, [&]<typename T>(T) {
+    return over(c.samples * draws, stream, dropout_kernel<T>, c, draws, threshold,
+                scale_of(c.ratio));
   });
 }
 
 cudaError_t dropout_grad(DType dtype, const void* dy, const bool* mask, void* dx, int64_t numel,
                          double ratio, cudaStream_t stream) {
-  return with_float(dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(dtype, [&]<typename T>(T) {
     constexpr int V = kPack<T>;
-    const bool packs = aligned16(numel, 1, dy, mask, dx);
-    const float scale = scale_of(ratio);
-    const T* from = static_cast<const T*>(dy);
-    return packs
-               ? over(blocks_for(numel, V), stream, grad_kernel<T, V>, from, mask, dx, numel, scale)
-               : over(numel, stream, grad_kernel<T, 1>, from, mask, dx, numel, scale);
+    return over_packs<V>(aligned16(numel, 1, dy, mask, dx), numel, stream, grad_kernel<T, V>,
+                         grad_kernel<T, 1>, dy, mask, dx, numel, scale_of(ratio));
   });
 }
 

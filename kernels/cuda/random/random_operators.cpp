@@ -1,4 +1,4 @@
-// Dropout with its gradient (dropout.h), RandomNormal, RandomUniform, Bernoulli and Multinomial (random.h).
+// Dropout with its gradient, RandomNormal, RandomUniform, Bernoulli and Multinomial: random.h.
 #include <cstddef>
 
 #include "kernels/cuda/device/implementations.h"

@@ -130,18 +130,10 @@ OFSDP_CUDA_KERNEL bias_kernel(const float* b, int64_t width, int64_t both, float
   if (i < width) bias[i] = i < both ? b[i] + b[width + i] : b[i];
 }
 
-cudaError_t run(const RecurrentForward& r, int64_t t, bool rest, cudaStream_t stream) {
-  return over(r.extent.batch * r.extent.hidden, stream, step_kernel, r, t, rest);
-}
-
 }  // namespace
 
-cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, cudaStream_t stream) {
-  return run(r, t, false, stream);
-}
-
-cudaError_t recurrent_rest(const RecurrentForward& r, int64_t t, cudaStream_t stream) {
-  return run(r, t, true, stream);
+cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, bool rest, cudaStream_t stream) {
+  return over(r.extent.batch * r.extent.hidden, stream, step_kernel, r, t, rest);
 }
 
 cudaError_t recurrent_bias(const float* b, int64_t width, int64_t both, float* bias,

@@ -1,10 +1,10 @@
-// The steps of RNN, GRU and LSTM, forwards and backwards, in float32: what lies between the products with W and R, a thread an
-// element of a state. kernels/ops/recurrent/recurrent.cpp has the formulas, recurrent_shape.h the meaning of every
-// operand and what is saved.
+// The steps of RNN, GRU and LSTM, forwards and backwards, in float32: what comes between the
+// products with W and R, a thread an element of a state. kernels/ops/recurrent/recurrent.cpp has
+// the formulas, recurrent_shape.h the meaning of every operand and what is saved.
 //
-// Rows of a step and a sample are [steps, batch] or, by_sample, [batch, steps]. gates [rows, G H] is
-// X W^T + b on its way in; recurrent [batch, G H] is h R^T of this step. Memory: a step reads and writes each of its values
-// once, from the cache where the model is small.
+// Rows of a step and a sample are [steps, batch] or, by_sample, [batch, steps]. gates [rows, G H]
+// is X W^T + b on its way in; recurrent [batch, G H] is h R^T of this step. Memory: a step reads
+// and writes each of its values once, from the cache where the model is small.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
@@ -59,10 +59,9 @@ struct RecurrentForward {
   const float *peep = nullptr, *bias_n = nullptr;  // P [3 H] or null; R_n's bias [H] of GRU
   float *y = nullptr, *saved = nullptr;            // null: not wanted
 };
-// Step t; of a GRU with the reset first up to r h.
-cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, cudaStream_t stream);
-// Of a GRU with the reset first: the rest, when recurrent [batch, H] is r h R_n^T.
-cudaError_t recurrent_rest(const RecurrentForward& r, int64_t t, cudaStream_t stream);
+// Takes step t. A GRU with the reset first has two parts: up to r h, and, when recurrent [batch, H]
+// is r h R_n^T, the rest.
+cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, bool rest, cudaStream_t stream);
 
 struct RecurrentBackward {
   RecurrentExtent extent;

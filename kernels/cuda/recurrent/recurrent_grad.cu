@@ -120,12 +120,9 @@ OFSDP_CUDA_KERNEL back_kernel(RecurrentBackward r, int64_t t) {
   const float dy = r.diff_y == nullptr ? 0.0f : r.diff_y[e.y_row(t, p.b) * e.hidden + p.k];
   const float dh = r.state[at] + dy;
   switch (e.kind) {
-    case CellKind::kLstm:
-      return lstm(r, p, dh);
-    case CellKind::kGru:
-      return gru(r, p, dh);
-    case CellKind::kGruResetFirst:
-      return gru_reset_first(r, p, dh);
+    OFSDP_CASE(CellKind::kLstm, lstm(r, p, dh));
+    OFSDP_CASE(CellKind::kGru, gru(r, p, dh));
+    OFSDP_CASE(CellKind::kGruResetFirst, gru_reset_first(r, p, dh));
     default:
       r.diff_gates[p.row * e.hidden + p.k] = dh * gate_slope(e.f, saved(r, t, p.b, p.k, 0));
       r.past[at] = 0.0f;

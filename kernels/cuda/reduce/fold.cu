@@ -20,38 +20,11 @@ using Folded = std::conditional_t<std::is_integral_v<T>, T, double>;
 
 template <typename T>
 __device__ inline Folded<T> value_of(T v) {
-  if constexpr (std::is_integral_v<T>) {
-    return v;
-  } else {
-    return static_cast<double>(to_float(v));
-  }
+  return static_cast<Folded<T>>(to_float(v));
 }
 template <typename T>
 __device__ inline T stored(Folded<T> v) {
-  if constexpr (std::is_integral_v<T>) {
-    return v;
-  } else {
-    return Stored<T>::from(static_cast<Compute<T>>(v));
-  }
-}
-
-template <typename V>
-__device__ inline V plus(V a, V b) {
-  if constexpr (std::is_integral_v<V>) {
-    using U = std::make_unsigned_t<V>;
-    return static_cast<V>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return a + b;
-  }
-}
-template <typename V>
-__device__ inline V times(V a, V b) {
-  if constexpr (std::is_integral_v<V>) {
-    using U = std::make_unsigned_t<V>;
-    return static_cast<V>(static_cast<U>(a) * static_cast<U>(b));
-  } else {
-    return a * b;
-  }
+  return Stored<T>::from(static_cast<Compute<T>>(v));
 }
 
 template <typename V>
@@ -66,11 +39,11 @@ struct Joined {
   template <typename V>
   __device__ V operator()(V a, V b) const {
     switch (kind) {
-      OFSDP_CASE(FoldKind::kProduct, times(a, b));
+      OFSDP_CASE(FoldKind::kProduct, product_of(a, b));
       OFSDP_CASE(FoldKind::kMax, a > b || a != a ? a : b);
       OFSDP_CASE(FoldKind::kMin, a < b || a != a ? a : b);
       default:
-        return plus(a, b);
+        return sum_of(a, b);
     }
   }
   template <typename V>
@@ -85,8 +58,8 @@ struct Joined {
   }
   template <typename V>
   __device__ V term(V v) const {
-    if (kind == FoldKind::kSumAbs) return v < V(0) ? times(v, V(-1)) : v;
-    return kind == FoldKind::kSumSquares || kind == FoldKind::kNorm ? times(v, v) : v;
+    if (kind == FoldKind::kSumAbs) return v < V(0) ? product_of(v, V(-1)) : v;
+    return kind == FoldKind::kSumSquares || kind == FoldKind::kNorm ? product_of(v, v) : v;
   }
 };
 
@@ -174,7 +147,8 @@ OFSDP_CUDA_KERNEL normalize_kernel(Normalization kind, FoldExtent e, const T* x,
   });
 }
 
-// The product of all that is not 0, over the element itself; only 0 has a slope beside another 0, and only alone.
+// The product of all that is not 0, over the element itself; only 0 has a slope with another 0,
+// and only alone.
 template <typename T, int G>
 OFSDP_CUDA_KERNEL product_kernel(FoldExtent e, const T* dy, const T* x, T* dx) {
   __shared__ double spare[kThreads / kWarp];
@@ -211,34 +185,16 @@ cudaError_t by_group(const FoldExtent& e, cudaStream_t stream, void (*warp)(P...
                        kThreads, many ? block : warp, arguments...);
 }
 
-// What sums are kept in: whole numbers wrap.
-template <typename T>
-struct Running {
-  using Type = Compute<T>;
-  __device__ static Type read(T v) { return to_float(v); }
-  __device__ static T write(Type v) { return Stored<T>::from(v); }
-};
-template <typename T>
-struct WrappingRunning {
-  using Type = std::make_unsigned_t<T>;
-  __device__ static Type read(T v) { return static_cast<Type>(v); }
-  __device__ static T write(Type v) { return static_cast<T>(v); }
-};
-template <>
-struct Running<int32_t> : WrappingRunning<int32_t> {};
-template <>
-struct Running<int64_t> : WrappingRunning<int64_t> {};
-
 template <typename T>
 OFSDP_CUDA_KERNEL sum_kernel(ScanExtent e, const T* x, T* y) {
   OFSDP_CUDA_ITEM(line, e.outer * e.inner);
   const int64_t first = line / e.inner * e.n * e.inner + line % e.inner;
-  typename Running<T>::Type sum = e.product ? 1 : 0;
+  Compute<T> sum = e.product ? 1 : 0;
   for (int64_t k = 0; k < e.n; ++k) {
     const int64_t at = first + (e.reverse ? e.n - 1 - k : k) * e.inner;
-    const typename Running<T>::Type read = Running<T>::read(x[at]);
-    const auto next = e.product ? sum * read : sum + read;
-    y[at] = Running<T>::write(e.exclusive ? sum : next);
+    const Compute<T> read = to_float(x[at]);
+    const Compute<T> next = e.product ? product_of(sum, read) : sum_of(sum, read);
+    y[at] = Stored<T>::from(e.exclusive ? sum : next);
     sum = next;
   }
 }
@@ -267,8 +223,7 @@ bool has_fold(FoldKind kind, DType dtype) {
 }
 
 cudaError_t fold(FoldKind kind, const FoldExtent& e, const void* x, void* y, cudaStream_t stream) {
-  return with_folded(kind, e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_folded(kind, e.dtype, [&]<typename T>(T) {
     return by_group(e, stream, fold_kernel<T, kWarp>, fold_kernel<T, kThreads>, kind, e,
                     static_cast<const T*>(x), static_cast<T*>(y));
   });
@@ -276,8 +231,7 @@ cudaError_t fold(FoldKind kind, const FoldExtent& e, const void* x, void* y, cud
 
 cudaError_t normalize(Normalization kind, const FoldExtent& e, const void* x, void* y,
                       cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     return by_group(e, stream, normalize_kernel<T, kWarp>, normalize_kernel<T, kThreads>, kind, e,
                     static_cast<const T*>(x), static_cast<T*>(y));
   });
@@ -285,8 +239,7 @@ cudaError_t normalize(Normalization kind, const FoldExtent& e, const void* x, vo
 
 cudaError_t product_gradient(const FoldExtent& e, const void* dy, const void* x, void* dx,
                              cudaStream_t stream) {
-  return with_float(e.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(e.dtype, [&]<typename T>(T) {
     return by_group(e, stream, product_kernel<T, kWarp>, product_kernel<T, kThreads>, e,
                     static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<T*>(dx));
   });
@@ -298,8 +251,7 @@ bool has_running_sum(DType dtype) {
 }
 
 cudaError_t running_sum(const ScanExtent& e, const void* x, void* y, cudaStream_t stream) {
-  const auto run = [&](auto t) {
-    using T = decltype(t);
+  const auto run = [&]<typename T>(T) {
     return over(e.outer * e.inner, stream, sum_kernel<T>, e, x, y);
   };
   if (e.dtype == DType::kInt32) return run(int32_t{});

@@ -22,12 +22,9 @@ __host__ __device__ inline float first_of(ReduceKind kind) {
 
 __host__ __device__ inline float joined(ReduceKind kind, float a, float b) {
   switch (kind) {
-    case ReduceKind::kProduct:
-      return a * b;
-    case ReduceKind::kMax:
-      return b > a || b != b ? b : a;
-    case ReduceKind::kMin:
-      return b < a || b != b ? b : a;
+    OFSDP_CASE(ReduceKind::kProduct, a * b);
+    OFSDP_CASE(ReduceKind::kMax, b > a || b != b ? b : a);
+    OFSDP_CASE(ReduceKind::kMin, b < a || b != b ? b : a);
     default:
       return a + b;
   }
@@ -61,8 +58,7 @@ OFSDP_CUDA_KERNEL row_kernel(ReducePass p, Join<sum> join, float scale, const In
   const int64_t begin = p.n * chunk / p.chunks, end = there ? p.n * (chunk + 1) / p.chunks : begin;
   const In* from = x + row * p.n + begin;
   float all = first_of(join.kind);
-  walk_row(from, end - begin, true, lane, G, [&](auto count, int64_t i) {
-    constexpr int N = decltype(count)::value;
+  walk_row(from, end - begin, true, lane, G, [&]<int N>(int64_t i) {
     float v[N];
     load<N>(from + i, v);
     unrolled<N>([&](int k) { all = join(all, join.value(v[k])); });
@@ -206,8 +202,7 @@ size_t reduce_scratch(const std::vector<ReducePass>& passes) {
 cudaError_t reduce(const std::vector<ReducePass>& passes, const ReduceCall& c,
                    cudaStream_t stream) {
   if (c.out_dtype != c.dtype && c.out_dtype != DType::kFloat32) return cudaErrorNotSupported;
-  return with_float(c.dtype, [&](auto t) {
-    using T = decltype(t);
+  return with_float(c.dtype, [&]<typename T>(T) {
     return c.out_dtype == c.dtype ? reduce_as<T, T>(passes, c, stream)
                                   : reduce_as<T, float>(passes, c, stream);
   });

@@ -1,5 +1,5 @@
-// Reductions of floats (reduce.h) and of other types (fold.h), running sums (scan.h), and what is built on them:
-// norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of ReduceProd.
+// Reductions of floats (reduce.h) and of other types, running sums (fold.h), and operators built on
+// them: norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of ReduceProd.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/pointwise/pointwise.h"
@@ -68,10 +68,8 @@ std::unique_ptr<CudaKernel> create_sum_to(DeviceState&, const Problem& p) {
 CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
   return {op, "own",
           [](const Problem& p) {
-            const Acceptance accepted = accepts_floats(p);
-            return accepted ? accept_if(p.in(0).dtype == DType::kFloat32,
-                                        "results of 16 bits would be rounded twice")
-                            : accepted;
+            return accept(accepts_floats(p), {{p.in(0).dtype == DType::kFloat32,
+                                               "results of 16 bits would be rounded twice"}});
           },
           [=](DeviceState&, const Problem& p) {
             std::shared_ptr<CudaKernel> inner = make_reduction(p, reduced_axes(p), kind, false);
@@ -104,9 +102,8 @@ FoldExtent fold_of(const Problem& p) {
 CudaImplementation folded(const char* op, FoldKind kind) {
   return {op, "own",
           [kind](const Problem& p) {
-            const Acceptance accepted =
-                accept({plain(p), supported(has_fold(kind, p.in(0).dtype)), known(p, 1)});
-            return accepted ? accept({up_to(fold_of(p).kept.rank >= 0)}) : accepted;
+            return accept({plain(p), supported(has_fold(kind, p.in(0).dtype)), known(p, 1),
+                           up_to(fold_of(p).kept.rank >= 0)});
           },
           [kind](DeviceState&, const Problem& p) {
             return make_cuda_kernel([kind, e = fold_of(p)](cudaStream_t stream, const Launch& l) {

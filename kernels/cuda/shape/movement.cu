@@ -121,17 +121,10 @@ OFSDP_CUDA_KERNEL triangle_kernel(TriangleExtent e, const T* x, T* y) {
   const bool some = e.upper ? first + V > edge : first <= edge;
   Pack<T, V> pack{};
   if (some) pack = reinterpret_cast<const Pack<T, V>*>(x)[i];
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    const int64_t column = first + v;
-    if (e.upper ? column < edge : column > edge) pack.v[v] = T{};
-  }
+  unrolled<V>([&](int v) {
+    if (e.upper ? first + v < edge : first + v > edge) pack.v[v] = T{};
+  });
   reinterpret_cast<Pack<T, V>*>(y)[i] = pack;
-}
-
-template <typename T, int V>
-cudaError_t triangle_as(const TriangleExtent& e, const void* x, void* y, cudaStream_t stream) {
-  return over(e.matrices * e.rows * (e.columns / V), stream, triangle_kernel<T, V>, e, x, y);
 }
 
 template <typename Index, typename T>
@@ -185,19 +178,19 @@ cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
   const CopyPlan p = plan_copy(size, shape, src_strides, dst_strides, src, dst);
   if (p.walk.rank < 0) return cudaErrorNotSupported;
   if (p.walk.numel == 0) return cudaSuccess;
-  return with_bits(p.size, [&](auto t) { return copy_as<decltype(t)>(p, src, dst, stream); });
+  return with_bits(p.size, [&]<typename T>(T) { return copy_as<T>(p, src, dst, stream); });
 }
 
 cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream) {
-  return with_bits(size, [&](auto t) { return fill_as<decltype(t)>(value, dst, numel, stream); });
+  return with_bits(size, [&]<typename T>(T) { return fill_as<T>(value, dst, numel, stream); });
 }
 
 cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
                      cudaStream_t stream) {
-  return with_bits(size, [&](auto t) {
-    using T = decltype(t);
-    return aligned16(e.columns, size, x, y) ? triangle_as<T, kPack<T>>(e, x, y, stream)
-                                            : triangle_as<T, 1>(e, x, y, stream);
+  return with_bits(size, [&]<typename T>(T) {
+    constexpr int V = kPack<T>;
+    return over_packs<V>(aligned16(e.columns, size, x, y), e.matrices * e.rows * e.columns, stream,
+                         triangle_kernel<T, V>, triangle_kernel<T, 1>, e, x, y);
   });
 }
 
@@ -208,11 +201,10 @@ bool has_one_hot(DType index_dtype) {
 
 cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, const void* values,
                     void* y, cudaStream_t stream) {
-  const auto run = [&](auto index) {
-    using Index = decltype(index);
-    return with_bits(size, [&](auto t) {
-      return over(e.outer * e.depth * e.inner, stream, one_hot_kernel<Index, decltype(t)>, e,
-                  indices, values, y);
+  const auto run = [&]<typename Index>(Index) {
+    return with_bits(size, [&]<typename T>(T) {
+      return over(e.outer * e.depth * e.inner, stream, one_hot_kernel<Index, T>, e, indices, values,
+                  y);
     });
   };
   if (e.index_dtype == DType::kInt32) return run(int32_t{});
@@ -223,8 +215,8 @@ cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor
                          const int64_t* count, size_t size, const void* x, void* y,
                          cudaStream_t stream) {
   const int64_t all = outer * n * inner;
-  return with_bits(size, [&](auto t) {
-    return over(all, stream, keep_kernel<decltype(t)>, n, inner, all, factor, count, x, y);
+  return with_bits(size, [&]<typename T>(T) {
+    return over(all, stream, keep_kernel<T>, n, inner, all, factor, count, x, y);
   });
 }
 

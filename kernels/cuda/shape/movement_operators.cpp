@@ -1,6 +1,6 @@
 // Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies and
-// changes of layout, all of them strided copies (movement.h); Trilu, OneHot, ConstantOfShape and
-// ofsdp.KeepCounted (triangle.h).
+// changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape and
+// ofsdp.KeepCounted (movement.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -211,25 +211,6 @@ std::unique_ptr<CudaKernel> create_slice_grad(DeviceState&, const Problem& p) {
                      p.out(0).bytes(), p.in(0).numel() > 0);
 }
 
-// Of a constant Pad: what is in front of and behind each axis, negative where it cuts off.
-struct Pads {
-  std::vector<int64_t> before, after;
-};
-
-Pads pads_of(const Problem& p) {
-  const auto rank = static_cast<size_t>(p.in(0).shape.rank());
-  const std::vector<int64_t> given = known_ints(p, 1), axes = known_ints(p, 3);
-  const size_t count = given.size() / 2;
-  Pads pads{std::vector<int64_t>(rank), std::vector<int64_t>(rank)};
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t axis = p.has_in(3) ? axes[i] : static_cast<int64_t>(i);
-    const auto at = static_cast<size_t>(axis < 0 ? axis + p.in(0).shape.rank() : axis);
-    pads.before[at] = given[i];
-    pads.after[at] = given[count + i];
-  }
-  return pads;
-}
-
 Acceptance accepts_pad(const Problem& p) {
   return accept({plain(p),
                  {p.attributes.s("mode", "constant") == "constant", "the padding is not constant"},
@@ -238,7 +219,7 @@ Acceptance accepts_pad(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
-  const Pads pads = pads_of(p);
+  const Pads pads = known_pads(p);
   const std::vector<int64_t>& data = p.in(0).shape.axes();
   const auto size = dtype_size(p.in(0).dtype);
   Copy inner{{}, dense_strides(data), dense_strides(p.out(0).shape.axes())};

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/training/exact_squares.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

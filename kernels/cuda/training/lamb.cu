@@ -1,7 +1,7 @@
 // A thread block takes a block of one part, which it finds by bisection among the launch's
 // arguments.
+#include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/training/lamb.h"
 #include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels::cuda {

@@ -2,9 +2,9 @@
 // knows how many updates were skipped. --fmad=false keeps the CPU's roundings.
 #include <cstring>
 
+#include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/elements.cuh"
-#include "kernels/cuda/training/optimizers.h"
 #include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels::cuda {
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(256)
 template <typename Update>
 cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update& u,
                    cudaStream_t stream) {
-  return with_float(static_cast<DType>(u.gradient.dtype), [&](auto from) {
-    return strided_launch(u.count, stream, update_kernel<Update, decltype(from)>, u, settings);
+  return with_float(static_cast<DType>(u.gradient.dtype), [&]<typename From>(From) {
+    return strided_launch(u.count, stream, update_kernel<Update, From>, u, settings);
   });
 }
 

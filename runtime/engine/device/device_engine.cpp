@@ -37,7 +37,7 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  if (made->offload_ == nullptr) made->make_step_lengths();
+  made->make_step_lengths();
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;
@@ -48,7 +48,7 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
 DeviceEngine::~DeviceEngine() {
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
   if (under_way) ranks_->abort();
-  (void)device_.call("the end of the run", &Device::synchronize);
+  (void)device_.synchronize().with_prefix("the end of the run");
 }
 
 Status DeviceEngine::prepare(BoundProgram& program) {
@@ -76,11 +76,10 @@ Status DeviceEngine::start() {
   first.good_updates = loss_scale_.good_updates;
   first.skipped_updates = loss_scale_.skipped_updates;
   first.steps_before = options_.steps_done;
-  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", &Device::copy, device_.upload(),
-                                     static_cast<void*>(run_state()),
-                                     static_cast<const void*>(&first), sizeof(first)));
+  OFSDP_RETURN_IF_ERROR(device_.copy(device_.upload(), run_state(), &first, sizeof(first))
+                            .with_prefix("the run's state"));
   if (context_.plan.across_ranks) OFSDP_RETURN_IF_ERROR(clear_exact_sum());
-  OFSDP_RETURN_IF_ERROR(device_.call("the run's state", &Device::synchronize));
+  OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("the run's state"));
   return trace_ == nullptr ? Status{} : trace_->start();
 }
 
@@ -99,7 +98,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   OFSDP_RETURN_IF_ERROR(play(program, slot, batch.alike));
   Slot& under_way = slots_[slot];
   OFSDP_RETURN_IF_ERROR(
-      device_.call("an event", &Device::record, under_way.done.get(), device_.compute()));
+      device_.record(under_way.done.get(), device_.compute()).with_prefix("an event"));
   const CompileOptions& options = program.plan->options;
   under_way.training = options.training;
   under_way.last = options.last_micro;
@@ -110,7 +109,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.program = &program;
   next_ = (slot + 1) % kMicroSlots;
   // The staging of the loader is its own again; the device has work all the while.
-  OFSDP_RETURN_IF_ERROR(device_.call("the upload", &Device::await, under_way.uploaded.get()));
+  OFSDP_RETURN_IF_ERROR(device_.await(under_way.uploaded.get()).with_prefix("the upload"));
   if (!program.host.empty()) {
     OFSDP_RETURN_IF_ERROR(offload_->update(
         program.host, numbers_, scales_gradients(),
@@ -132,12 +131,12 @@ Status DeviceEngine::play(BoundProgram& program, size_t slot, bool alike) {
   }
   DeviceGraph& graph = prepared.graphs[slot];
   if (graph == nullptr) OFSDP_RETURN_IF_ERROR(capture(program, prepared, slot));
-  return device_.call("the captured step", &Device::launch, graph.get(), device_.compute());
+  return device_.launch(graph.get(), device_.compute()).with_prefix("the captured step");
 }
 
 Status DeviceEngine::capture(BoundProgram& program, Prepared& prepared, size_t slot) {
   patch_inputs(program, slot);
-  OFSDP_RETURN_IF_ERROR(device_.call("capture", &Device::capture_begin, device_.compute()));
+  OFSDP_RETURN_IF_ERROR(device_.capture_begin(device_.compute()).with_prefix("capture"));
   Status status = enqueue(program, prepared, slot);
   auto made = device_.capture_end(device_.compute());
   prepared.graphs[slot] = DeviceGraph(made.ok() ? *made : nullptr, {&device_});
@@ -148,19 +147,19 @@ Status DeviceEngine::capture(BoundProgram& program, Prepared& prepared, size_t s
 Status DeviceEngine::order(int event, ofsdp_stream* first, ofsdp_stream* then) {
   ofsdp_event* const at = events_[static_cast<size_t>(event)].get();
   if (first != nullptr) {
-    OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, at, first));
+    OFSDP_RETURN_IF_ERROR(device_.record(at, first).with_prefix("an event"));
   }
-  return then == nullptr ? Status{} : device_.call("an event", &Device::wait, then, at);
+  return then == nullptr ? Status{} : device_.wait(then, at).with_prefix("an event");
 }
 
 Status DeviceEngine::enqueue(BoundProgram& program, const Prepared& prepared, size_t slot) {
   ofsdp_stream* const compute = device_.compute();
   const CompileOptions& options = program.plan->options;
   if (tracing()) OFSDP_RETURN_IF_ERROR(trace_->begin_steps(compute));
-  OFSDP_RETURN_IF_ERROR(device_.call("begin", &Device::begin, compute, run_state(),
-                                     static_cast<const ofsdp_step_numbers*>(device_numbers(slot)),
-                                     options.first_micro || !options.training ? 1 : 0,
-                                     options_.scale_loss ? 1 : 0));
+  OFSDP_RETURN_IF_ERROR(device_
+                            .begin(compute, run_state(), device_numbers(slot),
+                                   options.first_micro || !options.training, options_.scale_loss)
+                            .with_prefix("begin"));
   program_ = &program;
   streams_ = &prepared.streams;
   OFSDP_RETURN_IF_ERROR(execute(*this, program));
@@ -213,16 +212,16 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
   ofsdp_stream* const compute = device_.compute();
   if (!empty_ && !program.plan->options.training) {
     OFSDP_RETURN_IF_ERROR(
-        device_.call("the loss", &Device::note_loss, compute, run_state(), program.loss, 0));
+        device_.note_loss(compute, run_state(), program.loss, 0).with_prefix("the loss"));
   }
   if (!empty_ && program.matches != nullptr) {
-    OFSDP_RETURN_IF_ERROR(device_.call(
-        "the matches", &Device::copy, compute, static_cast<void*>(run_state()->matches),
-        static_cast<const void*>(program.matches), sizeof(ofsdp_run_state::matches)));
+    OFSDP_RETURN_IF_ERROR(
+        device_
+            .copy(compute, run_state()->matches, program.matches, sizeof(ofsdp_run_state::matches))
+            .with_prefix("the matches"));
   }
-  return device_.call("the results", &Device::copy, compute,
-                      static_cast<void*>(&pinned_result(slot)),
-                      static_cast<const void*>(run_state()), sizeof(ofsdp_run_state));
+  return device_.copy(compute, &pinned_result(slot), run_state(), sizeof(ofsdp_run_state))
+      .with_prefix("the results");
 }
 
 // Takes the numbers of the slot's micro-batch, which it waits for.
@@ -288,8 +287,8 @@ Status DeviceEngine::upload(BoundProgram& program, const MicroBatch& batch, size
   OFSDP_RETURN_IF_ERROR(copy_inputs(program, batch, slot));
   if (traced) OFSDP_RETURN_IF_ERROR(trace_->close(stretch, device_.upload()));
   ofsdp_event* uploaded = slots_[slot].uploaded.get();
-  OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, uploaded, device_.upload()));
-  return device_.call("an event", &Device::wait, device_.compute(), uploaded);
+  OFSDP_RETURN_IF_ERROR(device_.record(uploaded, device_.upload()).with_prefix("an event"));
+  return device_.wait(device_.compute(), uploaded).with_prefix("an event");
 }
 
 Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot) {
@@ -304,7 +303,7 @@ Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch,
   const size_t indexes = batch.sample_index.size_bytes();
   if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
   const auto copy = [&](void* to, const void* from, size_t bytes) {
-    return device_.call("the upload", &Device::copy, device_.upload(), to, from, bytes);
+    return device_.copy(device_.upload(), to, from, bytes).with_prefix("the upload");
   };
   OFSDP_RETURN_IF_ERROR(copy(device_numbers(slot), numbers, sizeof(*numbers) + indexes));
   if (program.plan->options.training) OFSDP_RETURN_IF_ERROR(upload_scalars(slot));
@@ -323,8 +322,7 @@ Status DeviceEngine::upload_scalars(size_t slot) {
   std::byte* const from = context_.memory.pinned() + context_.io.pinned_scalars[slot];
   const size_t bytes = context_.rules->write_scalars(numbers_.step, from);
   std::byte* const to = context_.memory.io() + context_.io.scalars[slot];
-  return device_.call("the upload", &Device::copy, device_.upload(), static_cast<void*>(to),
-                      static_cast<const void*>(from), bytes);
+  return device_.copy(device_.upload(), to, from, bytes).with_prefix("the upload");
 }
 
 void DeviceEngine::patch_inputs(BoundProgram& program, size_t slot) {

@@ -172,12 +172,12 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Device& device_;
   DeviceOptimizer optimizer_;
   ExecutorOptions options_;
-  std::unique_ptr<DeviceRanks> ranks_;               // outlives the graphs, as does
-  std::unique_ptr<DeviceOffload> offload_;           // null: none
-  std::vector<std::vector<size_t>> parts_;           // per unit and rank, with across_ranks: bytes
-                                                     // before its part of the buffer
-  std::unique_ptr<DeviceStepLengths> step_lengths_;  // null: steps need no norms of parameters
-  std::unique_ptr<DeviceTrace> trace_;               // null: nothing is recorded
+  std::unique_ptr<DeviceRanks> ranks_;             // outlives the graphs, as does
+  std::unique_ptr<DeviceOffload> offload_;         // null: none
+  std::vector<std::vector<size_t>> parts_;         // per unit and rank, with across_ranks: bytes
+                                                   // before its part of the buffer
+  std::optional<DeviceStepLengths> step_lengths_;  // where steps need norms of parameters
+  std::unique_ptr<DeviceTrace> trace_;             // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 

@@ -83,7 +83,7 @@ Result<std::string> DeviceEngine::find_nan(BoundProgram& program, bool here) {
 // Both streams are done.
 Status DeviceEngine::settle() {
   for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
-    OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, slots_[0].done.get(), stream));
+    OFSDP_RETURN_IF_ERROR(device_.record(slots_[0].done.get(), stream).with_prefix("an event"));
     OFSDP_RETURN_IF_ERROR(ranks_->wait(slots_[0].done.get(), numbers_.step));
   }
   return {};
@@ -104,10 +104,9 @@ Status DeviceEngine::in_pieces(const TensorView& view,
   std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
   for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
     const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", &Device::copy, device_.compute(),
-                                       static_cast<void*>(bounce),
-                                       static_cast<const void*>(view.data + done), piece));
-    OFSDP_RETURN_IF_ERROR(device_.call("a copy", &Device::synchronize));
+    OFSDP_RETURN_IF_ERROR(
+        device_.copy(device_.compute(), bounce, view.data + done, piece).with_prefix("a copy"));
+    OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("a copy"));
     if (!see({bounce, piece})) return {};
   }
   return {};

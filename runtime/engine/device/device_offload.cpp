@@ -61,7 +61,7 @@ DeviceOffload::~DeviceOffload() {
 
 Status DeviceOffload::copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes) {
   if (bytes == 0) return {};
-  return device_.call("a copy of what is offloaded", &Device::copy, stream, dst, src, bytes);
+  return device_.copy(stream, dst, src, bytes).with_prefix("a copy of what is offloaded");
 }
 
 template <typename Copies>
@@ -75,39 +75,39 @@ Status DeviceOffload::traced(ofsdp_stream* stream, int unit, const Copies& copie
 }
 
 Status DeviceOffload::order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then) {
-  OFSDP_RETURN_IF_ERROR(device_.call("an event", &Device::record, event.get(), first));
-  return device_.call("an event", &Device::wait, then, event.get());
+  OFSDP_RETURN_IF_ERROR(device_.record(event.get(), first).with_prefix("an event"));
+  return device_.wait(then, event.get()).with_prefix("an event");
 }
 
 // Outside of a program, in the search for a NaN, the device is idle.
 Status DeviceOffload::begin_up() {
   up_used_ = true;
-  return fork_ == nullptr ? Status{} : device_.call("an event", &Device::wait, up_, fork_);
+  return fork_ == nullptr ? Status{} : device_.wait(up_, fork_).with_prefix("an event");
 }
 
 Status DeviceOffload::wait_to_copy_up(ofsdp_event* event) {
   OFSDP_RETURN_IF_ERROR(begin_up());
-  return device_.call("an event", &Device::wait, up_, event);
+  return device_.wait(up_, event).with_prefix("an event");
 }
 
 Status DeviceOffload::copy_up(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(begin_up());
   if (op.slot >= 0) {
     OFSDP_RETURN_IF_ERROR(
-        device_.call("an event", &Device::wait, up_, free_[static_cast<size_t>(op.slot)].get()));
+        device_.wait(up_, free_[static_cast<size_t>(op.slot)].get()).with_prefix("an event"));
   }
   OFSDP_RETURN_IF_ERROR(
       traced(up_, op.unit, [&] { return copy(up_, op.dst.data, op.src.data, op.src.bytes()); }));
-  return device_.call("an event", &Device::record, went_up_.get(), up_);
+  return device_.record(went_up_.get(), up_).with_prefix("an event");
 }
 
 Status DeviceOffload::wait_for_copy() {
-  return device_.call("an event", &Device::wait, device_.communication(), went_up_.get());
+  return device_.wait(device_.communication(), went_up_.get()).with_prefix("an event");
 }
 
 Status DeviceOffload::wait_for_slot(int slot) {
-  return device_.call("an event", &Device::wait, device_.communication(),
-                      free_[static_cast<size_t>(slot)].get());
+  return device_.wait(device_.communication(), free_[static_cast<size_t>(slot)].get())
+      .with_prefix("an event");
 }
 
 Status DeviceOffload::copy_down(const Operation& op) {
@@ -117,8 +117,8 @@ Status DeviceOffload::copy_down(const Operation& op) {
     return copy(download_, op.dst.data, op.src.data, op.dst.bytes());
   }));
   if (op.slot < 0) return {};
-  return device_.call("an event", &Device::record, free_[static_cast<size_t>(op.slot)].get(),
-                      download_);
+  return device_.record(free_[static_cast<size_t>(op.slot)].get(), download_)
+      .with_prefix("an event");
 }
 
 // On the communication stream, which alone writes what is decided.
@@ -132,9 +132,8 @@ Status DeviceOffload::decide(const ofsdp_run_state* state) {
 }
 
 Status DeviceOffload::signal(int unit) {
-  OFSDP_RETURN_IF_ERROR(
-      device_.call("a mark", &Device::mark, download_, arrival(unit), int64_t{1}));
-  return device_.call("an event", &Device::signal, arrived(unit).get(), download_);
+  OFSDP_RETURN_IF_ERROR(device_.mark(download_, arrival(unit), 1).with_prefix("a mark"));
+  return device_.signal(arrived(unit).get(), download_).with_prefix("an event");
 }
 
 // A stream that has joined a capture has to be joined to it again.
@@ -154,7 +153,7 @@ Status DeviceOffload::join() {
 
 Status DeviceOffload::publish() {
   for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
-  return device_.call("what is offloaded", &Device::synchronize);
+  return device_.synchronize().with_prefix("what is offloaded");
 }
 
 // Nodes have read the old ones, since the gradient is complete.

@@ -7,11 +7,12 @@ namespace ofsdp::runtime {
 
 // With an offload the host takes the steps.
 void DeviceEngine::make_step_lengths() {
+  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return;
   std::byte* const io = context_.memory.io();
-  step_lengths_ = DeviceStepLengths::make(
-      {device_, context_.plan, context_.units, context_.optimizer, optimizer_.get(),
-       reinterpret_cast<double*>(io + context_.io.squares),
-       reinterpret_cast<double*>(io + context_.io.partials), run_state()},
+  step_lengths_.emplace(
+      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer,
+                         optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
+                         reinterpret_cast<double*>(io + context_.io.partials), run_state()},
       *ranks_);
 }
 
@@ -31,8 +32,9 @@ Status DeviceEngine::check_loss(const Operation&) {
   const bool several = ranks_->several();
   if (!empty_) {
     ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
-    OFSDP_RETURN_IF_ERROR(device_.call("the loss", &Device::note_loss, stream, run_state(),
-                                       program_->loss, program_->plan->options.training ? 1 : 0));
+    OFSDP_RETURN_IF_ERROR(
+        device_.note_loss(stream, run_state(), program_->loss, program_->plan->options.training)
+            .with_prefix("the loss"));
   }
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
 }
@@ -41,16 +43,16 @@ Status DeviceEngine::check_loss(const Operation&) {
 Status DeviceEngine::clip(const Operation& op) {
   if (op.stages.exact) {
     auto* const limbs = reinterpret_cast<double*>(context_.memory.io() + context_.io.exact_limbs);
-    OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::take_exact_sum, device_.communication(),
-                                       exact_sum(), limbs));
+    OFSDP_RETURN_IF_ERROR(device_.take_exact_sum(device_.communication(), exact_sum(), limbs)
+                              .with_prefix("the norm"));
     OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(limbs, OFSDP_EXACT_LIMBS));
-    OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::exact_norm, device_.communication(),
-                                       static_cast<const double*>(limbs), run_state()));
+    OFSDP_RETURN_IF_ERROR(
+        device_.exact_norm(device_.communication(), limbs, run_state()).with_prefix("the norm"));
   } else {
     OFSDP_RETURN_IF_ERROR(ranks_->sum_norm(&run_state()->squared_norm));
   }
-  return device_.call("the norm", &Device::clip, device_.communication(), run_state(),
-                      options_.clip_norm, options_.scale_loss ? 1 : 0);
+  return device_.clip(device_.communication(), run_state(), options_.clip_norm, options_.scale_loss)
+      .with_prefix("the norm");
 }
 
 Status DeviceEngine::signal(const Operation& op) {
@@ -63,11 +65,11 @@ Status DeviceEngine::unshard(const Operation& op) {
   if (op.copied) OFSDP_RETURN_IF_ERROR(offload_->wait_for_copy());
   const size_t width = dtype_size(op.dst.dtype);
   if (op.converts && op.part.numel > 0) {
-    OFSDP_RETURN_IF_ERROR(
-        device_.call("all-gather", &Device::convert, device_.communication(),
-                     static_cast<const void*>(op.src.data), number(op.src.dtype),
-                     static_cast<void*>(op.dst.data + static_cast<size_t>(op.part.begin) * width),
-                     number(op.dst.dtype), op.part.numel));
+    OFSDP_RETURN_IF_ERROR(device_
+                              .convert(device_.communication(), op.src.data, number(op.src.dtype),
+                                       op.dst.data + static_cast<size_t>(op.part.begin) * width,
+                                       number(op.dst.dtype), op.part.numel)
+                              .with_prefix("all-gather"));
   }
   return ranks_->all_gather(op.unit, op.group, op.dst.data,
                             static_cast<size_t>(op.part.numel) * width);
@@ -75,21 +77,22 @@ Status DeviceEngine::unshard(const Operation& op) {
 
 Status DeviceEngine::buffer(const Operation& op) {
   if (empty_) return {};
-  OFSDP_RETURN_IF_ERROR(device_.call("a running statistic", &Device::copy, device_.compute(),
-                                     static_cast<void*>(op.dst.data),
-                                     static_cast<const void*>(op.src.data), op.dst.bytes()));
+  OFSDP_RETURN_IF_ERROR(device_.copy(device_.compute(), op.dst.data, op.src.data, op.dst.bytes())
+                            .with_prefix("a running statistic"));
   if (options_.buffer_dtype == DType::kFloat32) return {};
-  return device_.call("a running statistic", &Device::round, device_.compute(), op.dst.floats(),
-                      number(options_.buffer_dtype),
-                      static_cast<int64_t>(op.dst.bytes() / sizeof(float)));
+  return device_
+      .round(device_.compute(), op.dst.floats(), number(options_.buffer_dtype),
+             static_cast<int64_t>(op.dst.bytes() / sizeof(float)))
+      .with_prefix("a running statistic");
 }
 
 Status DeviceEngine::clear(const Operation& op) {
   const size_t width = dtype_size(op.dst.dtype);
   const auto clear = [&](int64_t begin, int64_t end) {
-    return device_.call("a gradient slot", &Device::clear, device_.compute(),
-                        static_cast<void*>(op.dst.data + static_cast<size_t>(begin) * width),
-                        static_cast<size_t>(end - begin) * width);
+    return device_
+        .clear(device_.compute(), op.dst.data + static_cast<size_t>(begin) * width,
+               static_cast<size_t>(end - begin) * width)
+        .with_prefix("a gradient slot");
   };
   if (empty_) return clear(0, op.dst.count);
   for (const auto& [begin, end] : op.gaps) OFSDP_RETURN_IF_ERROR(clear(begin, end));
@@ -97,15 +100,16 @@ Status DeviceEngine::clear(const Operation& op) {
 }
 
 Status DeviceEngine::convert(const Operation& op) {
-  return device_.call("accumulation", &Device::convert, device_.compute(),
-                      static_cast<const void*>(op.src.data), number(op.src.dtype),
-                      static_cast<void*>(op.dst.data), number(op.dst.dtype), op.dst.count);
+  return device_
+      .convert(device_.compute(), op.src.data, number(op.src.dtype), op.dst.data,
+               number(op.dst.dtype), op.dst.count)
+      .with_prefix("accumulation");
 }
 
 Status DeviceEngine::add(const Operation& op) {
-  return device_.call("accumulation", &Device::add, device_.compute(),
-                      static_cast<const void*>(op.src.data), number(op.src.dtype), op.dst.floats(),
-                      op.dst.count);
+  return device_
+      .add(device_.compute(), op.src.data, number(op.src.dtype), op.dst.floats(), op.dst.count)
+      .with_prefix("accumulation");
 }
 
 ofsdp_reduce DeviceEngine::reduction(const Operation& op, const ofsdp_gradient& gradient) const {
@@ -130,8 +134,8 @@ Status DeviceEngine::reduce(const Operation& op) {
       number(op.src.dtype), number(op.stages.round_to), op.onto.floats()};
   ofsdp_reduce reduce = reduction(op, gradient);
   reduce.dst = op.dst.floats();
-  OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", &Device::reduce, device_.communication(),
-                                     static_cast<const ofsdp_reduce*>(&reduce)));
+  OFSDP_RETURN_IF_ERROR(
+      device_.reduce(device_.communication(), &reduce).with_prefix("reduce-scatter"));
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
 
@@ -146,11 +150,11 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   OFSDP_ASSIGN_OR_RETURN(const std::byte* parts, parts_of_all_ranks(op, room));
   ofsdp_stream* const stream = device_.communication();
   const auto clear = [&](float* values) {
-    return device_.call("reduce-scatter", &Device::clear, stream, static_cast<void*>(values),
-                        static_cast<size_t>(numel) * sizeof(float));
+    return device_.clear(stream, values, static_cast<size_t>(numel) * sizeof(float))
+        .with_prefix("reduce-scatter");
   };
   const auto add = [&](const void* from, DType type, float* to) {
-    return device_.call("reduce-scatter", &Device::add, stream, from, number(type), to, numel);
+    return device_.add(stream, from, number(type), to, numel).with_prefix("reduce-scatter");
   };
   if (op.first) OFSDP_RETURN_IF_ERROR(clear(sum));
   const size_t bytes = static_cast<size_t>(numel) * dtype_size(op.src.dtype);
@@ -159,22 +163,21 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   }
   if (!op.stages.norm) return {};
   if (op.stages.round_to != DType::kFloat32) {
-    OFSDP_RETURN_IF_ERROR(device_.call("reduce-scatter", &Device::round, stream, sum,
-                                       number(op.stages.round_to), numel));
+    OFSDP_RETURN_IF_ERROR(device_.round(stream, sum, number(op.stages.round_to), numel)
+                              .with_prefix("reduce-scatter"));
     OFSDP_RETURN_IF_ERROR(clear(room.rounded));
     OFSDP_RETURN_IF_ERROR(add(sum, DType::kFloat32, room.rounded));
-    OFSDP_RETURN_IF_ERROR(device_.call(
-        "reduce-scatter", &Device::copy, stream, static_cast<void*>(sum),
-        static_cast<const void*>(room.rounded), static_cast<size_t>(numel) * sizeof(float)));
+    OFSDP_RETURN_IF_ERROR(
+        device_.copy(stream, sum, room.rounded, static_cast<size_t>(numel) * sizeof(float))
+            .with_prefix("reduce-scatter"));
   }
   const ofsdp_gradient gradient{sum, number(DType::kFloat32), number(DType::kFloat32), nullptr};
   if (op.stages.exact) {
-    return device_.call("the norm", &Device::add_exact_squares, stream,
-                        static_cast<const float*>(sum + op.unique.begin), op.unique.numel,
-                        exact_sum());
+    return device_.add_exact_squares(stream, sum + op.unique.begin, op.unique.numel, exact_sum())
+        .with_prefix("the norm");
   }
   const ofsdp_reduce norm = reduction(op, gradient);
-  OFSDP_RETURN_IF_ERROR(device_.call("the norm", &Device::reduce, stream, &norm));
+  OFSDP_RETURN_IF_ERROR(device_.reduce(stream, &norm).with_prefix("the norm"));
   return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
 }
 
@@ -189,20 +192,22 @@ Result<const std::byte*> DeviceEngine::parts_of_all_ranks(const Operation& op,
 }
 
 Status DeviceEngine::clear_exact_sum() {
-  return device_.call("the norm", &Device::clear, device_.upload(), static_cast<void*>(exact_sum()),
-                      sizeof(ofsdp_exact_sum));
+  return device_.clear(device_.upload(), exact_sum(), sizeof(ofsdp_exact_sum))
+      .with_prefix("the norm");
 }
 
 Status DeviceEngine::all_reduce(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(
       ranks_->all_reduce(op.unit, op.group, op.dst.data, DType::kFloat32, op.dst.count));
   if (op.stages.round_to != DType::kFloat32) {
-    OFSDP_RETURN_IF_ERROR(device_.call("all-reduce", &Device::round, device_.communication(),
-                                       op.dst.floats(), number(op.stages.round_to), op.dst.count));
+    OFSDP_RETURN_IF_ERROR(device_
+                              .round(device_.communication(), op.dst.floats(),
+                                     number(op.stages.round_to), op.dst.count)
+                              .with_prefix("all-reduce"));
   }
   const ofsdp_reduce reduce =
       reduction(op, {op.dst.data, number(DType::kFloat32), number(DType::kFloat32), nullptr});
-  return device_.call("all-reduce", &Device::reduce, device_.communication(), &reduce);
+  return device_.reduce(device_.communication(), &reduce).with_prefix("all-reduce");
 }
 
 Status DeviceEngine::update(const Operation& op) {
@@ -244,9 +249,8 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     update.numbers = step_.numbers;
     OFSDP_RETURN_IF_ERROR(context_.rules != nullptr
                               ? context_.rules->update(segment.rule, update, step_, scalars_)
-                              : device_.call("the optimizer", &Device::update,
-                                             device_.communication(), optimizer_.get(),
-                                             static_cast<const ofsdp_device_update*>(&update)));
+                              : device_.update(device_.communication(), optimizer_.get(), &update)
+                                    .with_prefix("the optimizer"));
     at = segment.end;
   }
   return {};

@@ -37,8 +37,7 @@ Result<std::unique_ptr<DeviceRanks>> DeviceRanks::join(Device& device, const Pla
 Status DeviceRanks::join_all(const Plan& plan) {
   std::string key(OFSDP_GROUP_KEY_BYTES, '\0');
   if (rank() == 0) {
-    OFSDP_RETURN_IF_ERROR(
-        device_.call("a group of ranks", &Device::make_group_key, static_cast<void*>(key.data())));
+    OFSDP_RETURN_IF_ERROR(device_.make_group_key(key.data()).with_prefix("a group of ranks"));
   }
   OFSDP_ASSIGN_OR_RETURN(key, text_of_rank0(communicator_, std::move(key)));
   begin_wait(0);
@@ -82,8 +81,8 @@ Status DeviceRanks::make_known(std::byte* data, size_t bytes, bool same_offsets)
   for (const Group& group : groups_) {
     if (bytes == 0) break;
     begin_wait(0);
-    OFSDP_RETURN_IF_ERROR(device_.call("memory that ranks reach", &Device::make_known, group.handle,
-                                       static_cast<void*>(data), bytes, same_offsets ? 1 : 0));
+    OFSDP_RETURN_IF_ERROR(device_.make_known(group.handle, data, bytes, same_offsets)
+                              .with_prefix("memory that ranks reach"));
   }
   return {};
 }
@@ -97,7 +96,7 @@ ofsdp_group* DeviceRanks::group(const RankGroup& ranks) const {
 
 Status DeviceRanks::mark(Collective collective, int unit) {
   const int64_t value = (unit + 1) * int64_t{kKinds} + static_cast<int64_t>(collective);
-  return device_.call("a mark", &Device::mark, device_.communication(), mark_, value);
+  return device_.mark(device_.communication(), mark_, value).with_prefix("a mark");
 }
 
 Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
@@ -105,8 +104,8 @@ Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
   if (ranks.count == 1 || bytes_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kAllGather, unit));
   const std::byte* own = all + static_cast<size_t>(ranks.index_of(rank())) * bytes_each;
-  return device_.call("all-gather", &Device::all_gather, device_.communication(), group(ranks),
-                      static_cast<const void*>(own), static_cast<void*>(all), bytes_each);
+  return device_.all_gather(device_.communication(), group(ranks), own, all, bytes_each)
+      .with_prefix("all-gather");
 }
 
 Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* all, DType dtype,
@@ -114,19 +113,21 @@ Status DeviceRanks::reduce_scatter(int unit, const RankGroup& ranks, std::byte* 
   if (ranks.count == 1 || count_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
   const size_t bytes = static_cast<size_t>(count_each) * dtype_size(dtype);
-  return device_.call("reduce-scatter", &Device::reduce_scatter, device_.communication(),
-                      group(ranks), static_cast<const void*>(all),
-                      static_cast<void*>(all + static_cast<size_t>(ranks.index_of(rank())) * bytes),
-                      number(dtype), count_each);
+  return device_
+      .reduce_scatter(device_.communication(), group(ranks), all,
+                      all + static_cast<size_t>(ranks.index_of(rank())) * bytes, number(dtype),
+                      count_each)
+      .with_prefix("reduce-scatter");
 }
 
 Status DeviceRanks::exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
                                    std::byte* parts, size_t bytes_each) {
   if (bytes_each == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(Collective::kReduceScatter, unit));
-  return device_.call("reduce-scatter", &Device::exchange_parts, device_.communication(),
-                      group(world()), static_cast<const void*>(all), offsets.data(),
-                      static_cast<int32_t>(offsets.size()), static_cast<void*>(parts), bytes_each);
+  return device_
+      .exchange_parts(device_.communication(), group(world()), all, offsets.data(),
+                      static_cast<int32_t>(offsets.size()), parts, bytes_each)
+      .with_prefix("reduce-scatter");
 }
 
 Status DeviceRanks::all_reduce(int unit, const RankGroup& ranks, void* values, DType dtype,
@@ -151,13 +152,14 @@ Status DeviceRanks::reduce(Collective collective, int unit, const RankGroup& ran
                            DType dtype, int64_t count, ofsdp_reduction how) {
   if (ranks.count == 1 || count == 0) return {};
   OFSDP_RETURN_IF_ERROR(mark(collective, unit));
-  return device_.call("all-reduce", &Device::all_reduce, device_.communication(), group(ranks),
-                      static_cast<const void*>(values), values, number(dtype), count,
-                      static_cast<int32_t>(how));
+  return device_
+      .all_reduce(device_.communication(), group(ranks), values, values, number(dtype), count,
+                  static_cast<int32_t>(how))
+      .with_prefix("all-reduce");
 }
 
 Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {
-  if (!several()) return device_.call("the device", &Device::await, event);
+  if (!several()) return device_.await(event).with_prefix("the device");
   begin_wait(step);
   while (true) {
     const auto reached = device_.reached(event);

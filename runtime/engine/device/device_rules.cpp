@@ -5,10 +5,6 @@
 namespace ofsdp::runtime {
 namespace {
 
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
-}
-
 Result<std::shared_ptr<Kernel>> scaling(int64_t count, Device& device) {
   Problem problem;
   problem.inputs = {{DType::kFloat32, Shape{count}}, {DType::kFloat32, Shape{}}};
@@ -141,8 +137,7 @@ Status DeviceRules::place(const RuleProgram& program, const ofsdp_device_update&
       shown = at;
       return {};
     }
-    return device_.call("an update", &Device::copy, device_.communication(),
-                        static_cast<void*>(shown), static_cast<const void*>(at), bytes);
+    return device_.copy(device_.communication(), shown, at, bytes).with_prefix("an update");
   };
   OFSDP_RETURN_IF_ERROR(show(kParameterSlot, given.param));
   for (int slot = kFirstStateSlot; slot < static_cast<int>(program.inputs); ++slot) {
@@ -160,12 +155,11 @@ Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
   reduce.dst = reinterpret_cast<float*>(whole);
   reduce.count = given.count;
   reduce.state = const_cast<ofsdp_run_state*>(given.state);
-  OFSDP_RETURN_IF_ERROR(device_.call("an update", &Device::reduce, device_.communication(),
-                                     static_cast<const ofsdp_reduce*>(&reduce)));
+  OFSDP_RETURN_IF_ERROR(device_.reduce(device_.communication(), &reduce).with_prefix("an update"));
   if (!scaled) return {};
   OFSDP_RETURN_IF_ERROR(
-      device_.call("an update", &Device::copy, device_.communication(), static_cast<void*>(factor_),
-                   static_cast<const void*>(&given.state->gradient_factor), sizeof(float)));
+      device_.copy(device_.communication(), factor_, &given.state->gradient_factor, sizeof(float))
+          .with_prefix("an update"));
   const TensorDesc desc{DType::kFloat32, Shape{given.count}};
   in_ = {{whole, desc}, {reinterpret_cast<std::byte*>(factor_), {DType::kFloat32, Shape{}}}};
   out_ = {{scratch_slot(kGradientSlot), desc}};
@@ -174,19 +168,14 @@ Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
 
 Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context,
                         const std::byte* scalars) {
-  const auto view = [&](const std::vector<RuleOperand>& operands,
-                        const std::vector<TensorView>& planned, std::vector<TensorView>& views) {
-    views = planned;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const auto [scalar, slot] = operands[i];
-      // Read only: an update's nodes write slots.
-      if (scalar != 0)
-        views[i].data = const_cast<std::byte*>(scalars) + scalars_.scalar_offset(scalar);
-      if (slot >= 0) views[i].data = slots_[static_cast<size_t>(slot)];
-    }
+  // Read only: an update's nodes write slots.
+  const auto scalar = [&](ValueId id) {
+    return const_cast<std::byte*>(scalars) + scalars_.scalar_offset(id);
   };
-  view(step.in, step.in_views, in_);
-  view(step.out, step.out_views, out_);
+  in_ = step.in_views;
+  out_ = step.out_views;
+  place_operands(step.in, slots_, scalar, in_);
+  place_operands(step.out, slots_, scalar, out_);
   return step.kernel->run({in_, out_, workspace_, &context});
 }
 
@@ -200,9 +189,8 @@ Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update
     written.count = given.count;
     written.state = given.state;
     written.numbers = given.numbers;
-    OFSDP_RETURN_IF_ERROR(device_.call("an update", &Device::update, device_.communication(),
-                                       assign_.get(),
-                                       static_cast<const ofsdp_device_update*>(&written)));
+    OFSDP_RETURN_IF_ERROR(
+        device_.update(device_.communication(), assign_.get(), &written).with_prefix("an update"));
   }
   return {};
 }

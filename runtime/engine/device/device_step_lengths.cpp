@@ -4,12 +4,6 @@
 
 namespace ofsdp::runtime {
 
-std::unique_ptr<DeviceStepLengths> DeviceStepLengths::make(const DeviceNormsContext& context,
-                                                           DeviceRanks& ranks) {
-  if (!context.optimizer.needs_norms()) return nullptr;
-  return std::unique_ptr<DeviceStepLengths>(new DeviceStepLengths(context, ranks));
-}
-
 DeviceStepLengths::DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks)
     : context_(context), ranks_(ranks), parameters_(plan_device_norms(context.plan).parameters) {
   for (const Unit& unit : context.plan.units) {
@@ -52,14 +46,14 @@ ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
 Status DeviceStepLengths::agree(const ofsdp_step_numbers* numbers) {
   Device& device = context_.device;
   const size_t bytes = 2 * static_cast<size_t>(parameters_) * sizeof(double);
-  OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", &Device::clear, device.communication(),
-                                    static_cast<void*>(context_.squares), bytes));
+  OFSDP_RETURN_IF_ERROR(device.clear(device.communication(), context_.squares, bytes)
+                            .with_prefix("norms of parameters"));
   for (const Unit& unit : context_.plan.units) {
     const Parts& parts = represented_[static_cast<size_t>(unit.id)];
     if (parts.empty()) continue;
     const ofsdp_parameter_parts p = encode(unit.id, parts, numbers);
-    OFSDP_RETURN_IF_ERROR(device.call("norms of parameters", &Device::add_squares,
-                                      device.communication(), context_.on_device, &p));
+    OFSDP_RETURN_IF_ERROR(device.add_squares(device.communication(), context_.on_device, &p)
+                              .with_prefix("norms of parameters"));
   }
   return ranks_.sum_parameter_norms(context_.squares, 2 * parameters_);
 }
@@ -69,8 +63,8 @@ Status DeviceStepLengths::apply(int unit, const ofsdp_step_numbers* numbers) {
   if (parts.empty()) return {};
   Device& device = context_.device;
   const ofsdp_parameter_parts p = encode(unit, parts, numbers);
-  return device.call("the optimizer's step", &Device::take_step, device.communication(),
-                     context_.on_device, &p);
+  return device.take_step(device.communication(), context_.on_device, &p)
+      .with_prefix("the optimizer's step");
 }
 
 }  // namespace ofsdp::runtime

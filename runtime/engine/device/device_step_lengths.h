@@ -10,7 +10,6 @@
 // device says.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "runtime/engine/device/device_ranks.h"
@@ -32,9 +31,8 @@ struct DeviceNormsContext {  // what outlives it
 
 class DeviceStepLengths {
  public:
-  // Null: the optimizer needs no norms.
-  static std::unique_ptr<DeviceStepLengths> make(const DeviceNormsContext& context,
-                                                 DeviceRanks& ranks);
+  // REQUIRES: an optimizer that needs norms.
+  DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks);
 
   Status agree(const ofsdp_step_numbers* numbers);
   Status apply(int unit, const ofsdp_step_numbers* numbers);
@@ -42,7 +40,6 @@ class DeviceStepLengths {
  private:
   using Parts = std::vector<ofsdp_parameter_part>;
 
-  DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks);
   Parts parts_of(int unit, const Span& span) const;
   ofsdp_parameter_parts encode(int unit, const Parts& parts,
                                const ofsdp_step_numbers* numbers) const;

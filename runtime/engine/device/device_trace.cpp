@@ -36,9 +36,8 @@ Status DeviceTrace::reserve(size_t operations, size_t units) {
 // [Note: the device's clock]
 Status DeviceTrace::start() {
   const int64_t asked = nanoseconds_now();
-  OFSDP_RETURN_IF_ERROR(
-      device_.call("the trace", &Device::record, before_.get(), device_.upload()));
-  OFSDP_RETURN_IF_ERROR(device_.call("the trace", &Device::await, before_.get()));
+  OFSDP_RETURN_IF_ERROR(device_.record(before_.get(), device_.upload()).with_prefix("the trace"));
+  OFSDP_RETURN_IF_ERROR(device_.await(before_.get()).with_prefix("the trace"));
   before_time_ = asked + (nanoseconds_now() - asked) / 2;
   return {};
 }
@@ -65,7 +64,7 @@ Result<size_t> DeviceTrace::mark(ofsdp_stream* stream) {
   Slot& now = slots_[current_];
   OFSDP_CHECK(now.used < now.events.size(), "{} events of a trace", now.used);
   OFSDP_RETURN_IF_ERROR(
-      device_.call("the trace", &Device::record, now.events[now.used].get(), stream));
+      device_.record(now.events[now.used].get(), stream).with_prefix("the trace"));
   return now.used++;
 }
 
@@ -101,7 +100,7 @@ Status DeviceTrace::end(ofsdp_stream* compute) {
 Result<int64_t> DeviceTrace::between(const DeviceEvent& first, const DeviceEvent& then) const {
   double microseconds = 0;
   OFSDP_RETURN_IF_ERROR(
-      device_.call("the trace", &Device::elapsed, first.get(), then.get(), &microseconds));
+      device_.elapsed(first.get(), then.get(), &microseconds).with_prefix("the trace"));
   return std::llround(microseconds * 1e3);
 }
 
@@ -124,7 +123,7 @@ Status DeviceTrace::collect(size_t slot) {
 Status DeviceTrace::add_stretch(const Slot& slot, const Stretch& stretch, int64_t base) {
   const DeviceEvent &begin = slot.events[stretch.begin], &end = slot.events[stretch.end];
   if (stretch.after) {
-    OFSDP_RETURN_IF_ERROR(device_.call("the trace", &Device::await, end.get()));
+    OFSDP_RETURN_IF_ERROR(device_.await(end.get()).with_prefix("the trace"));
   }
   OFSDP_ASSIGN_OR_RETURN(const int64_t from, between(slot.events[0], begin));
   OFSDP_ASSIGN_OR_RETURN(const int64_t to, between(slot.events[0], end));

@@ -5,9 +5,8 @@
 
 namespace ofsdp::kernels::cuda {
 
-std::unique_ptr<CompiledChain> compile_chain(DeviceState&, const ChainProgram&,
-                                             const std::vector<bool>&) {
-  return nullptr;
+CompiledChain compile_chain(DeviceState&, const ChainProgram&, const std::vector<bool>&) {
+  return {};
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,10 +1,9 @@
 // Sums of squares that depend on no order: whole numbers are exact at every scale, order, cut and threads
 // change no bit, and values that are not finite make a NaN.
-#include "kernels/cuda/training/exact_squares.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/device/arithmetic.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 

@@ -1,5 +1,5 @@
 // Pooling and im2col against the references of the operators, over the operators' own sample cases.
-#include "kernels/cuda/conv/window_extent.h"
+#include "kernels/cuda/conv/conv_parts.h"
 #include "kernels/ops/pool/pool_shape.h"
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
@@ -95,7 +95,8 @@ TEST_F(CudaWindow, AveragePoolAndItsGradient) {
         return last ? turned(v, x[0], x[1], size) : v;
       };
       Tensor src(dtype, laid(in.refs[0].values, w.in_size())), y(dtype, Tensor::blank(out.numel()));
-      same_twice({&y}, [&] { return average_pool(e, count_pad, src.data(), y.data(), nullptr); });
+      same_twice({&y},
+                 [&] { return average_pool(e, false, count_pad, src.data(), y.data(), nullptr); });
       const auto expected = op.reference({sample.attributes, in.refs, {{dtype, out}}, 0, {}});
       expect_close(y.values(), laid(expected[0].values, w.out_size()), rounding(dtype), "y");
       Attributes attributes = ops::pool_attributes(sample.attributes, w, x);
@@ -103,7 +104,7 @@ TEST_F(CudaWindow, AveragePoolAndItsGradient) {
       Tensor plain(dtype, numbers(out.numel(), 5));
       Tensor diff(dtype, laid(plain.values(), w.out_size())), dx(dtype, Tensor::blank(x.numel()));
       same_twice({&dx},
-                 [&] { return average_pool_grad(e, count_pad, diff.data(), dx.data(), nullptr); });
+                 [&] { return average_pool(e, true, count_pad, diff.data(), dx.data(), nullptr); });
       const auto slopes =
           registry.get("ofsdp.AveragePoolGrad")
               .reference({attributes, {{{dtype, out}, plain.values()}}, {{dtype, x}}, 0, {}});
@@ -128,7 +129,8 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
         columns(dtype, Tensor::blank(2 * rows * w.out_size())), dx(dtype, Tensor::blank(x.numel()));
     const auto* from =
         static_cast<std::byte*>(src.data()) + first * static_cast<int64_t>(dtype_size(dtype));
-    same_twice({&columns}, [&] { return im2col(e, step, from, columns.data(), nullptr); });
+    same_twice({&columns},
+               [&] { return move_columns(e, false, step, from, columns.data(), nullptr); });
     Doubles expected(columns.values().size()), sums = dx.values();
     const Doubles values = src.values();
     auto at_column = [&](int64_t n, int64_t c, int64_t tap, int64_t out) {
@@ -147,7 +149,7 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
     }
     EXPECT_EQ(columns.values(), expected);
     auto* to = static_cast<std::byte*>(dx.data()) + first * static_cast<int64_t>(dtype_size(dtype));
-    same_twice({&dx}, [&] { return col2im(e, step, columns.data(), to, nullptr); });
+    same_twice({&dx}, [&] { return move_columns(e, true, step, columns.data(), to, nullptr); });
     expect_close(dx.values(), sums, rounding(dtype), "col2im");
   }
 }

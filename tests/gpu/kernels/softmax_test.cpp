@@ -1,7 +1,6 @@
 // Softmax, log-softmax and cross entropy with their gradients, against loops in double.
-#include "kernels/cuda/norm/softmax.h"
-
-#include "kernels/cuda/loss/cross_entropy.h"
+#include "kernels/cuda/loss/loss.h"
+#include "kernels/cuda/norm/norm.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 

@@ -1,7 +1,7 @@
 // The optimizers bit for bit against those of the CPU.
 #include <cstring>
 
-#include "kernels/cuda/training/optimizers.h"
+#include "kernels/cuda/device/arithmetic.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 

@@ -38,13 +38,13 @@ TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
       const int64_t positions = 3 * 7 * 6 * channels, columns = 3 * 4 * 3 * 3 * 2 * channels;
       const Tensor x(dtype, numbers(positions, 1)), moved(dtype, numbers(positions, 1), 1);
       Tensor rows(dtype, Tensor::blank(columns)), singly(dtype, Tensor::blank(columns), 1);
-      same_twice({&rows}, [&] { return im2row(w, x.data(), rows.data(), nullptr); });
-      EXPECT_CUDA(im2row(w, moved.data(), singly.data(), nullptr));
+      same_twice({&rows}, [&] { return move_rows(w, false, x.data(), rows.data(), nullptr); });
+      EXPECT_CUDA(move_rows(w, false, moved.data(), singly.data(), nullptr));
       EXPECT_TRUE(rows.bytes() == singly.bytes()) << channels;
 
       Tensor back(dtype, Tensor::blank(positions)), one(dtype, Tensor::blank(positions), 1);
-      same_twice({&back}, [&] { return row2im(w, rows.data(), back.data(), nullptr); });
-      EXPECT_CUDA(row2im(w, singly.data(), one.data(), nullptr));
+      same_twice({&back}, [&] { return move_rows(w, true, rows.data(), back.data(), nullptr); });
+      EXPECT_CUDA(move_rows(w, true, singly.data(), one.data(), nullptr));
       EXPECT_TRUE(back.bytes() == one.bytes()) << channels;
       EXPECT_NE(back.values(), Tensor::blank(positions));
     }
@@ -69,14 +69,14 @@ TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
           winners(DType::kUInt8, Tensor::blank(out));
       EXPECT_CUDA(max_pool(w, x.data(), y.data(), winners.data(), nullptr, false, false, nullptr));
       EXPECT_CUDA(max_pool_grad(w, dy.data(), winners.data(), dx.data(), nullptr));
-      EXPECT_CUDA(average_pool(w, false, x.data(), mean.data(), nullptr));
-      EXPECT_CUDA(average_pool_grad(w, false, dy.data(), back.data(), nullptr));
+      EXPECT_CUDA(average_pool(w, false, false, x.data(), mean.data(), nullptr));
+      EXPECT_CUDA(average_pool(w, true, false, dy.data(), back.data(), nullptr));
       if (last) {
-        EXPECT_CUDA(im2row(w, x.data(), rows.data(), nullptr));
-        EXPECT_CUDA(row2im(w, columns.data(), sums.data(), nullptr));
+        EXPECT_CUDA(move_rows(w, false, x.data(), rows.data(), nullptr));
+        EXPECT_CUDA(move_rows(w, true, columns.data(), sums.data(), nullptr));
       } else {
-        EXPECT_CUDA(im2col(w, in / 3, x.data(), rows.data(), nullptr));
-        EXPECT_CUDA(col2im(w, in / 3, columns.data(), sums.data(), nullptr));
+        EXPECT_CUDA(move_columns(w, false, in / 3, x.data(), rows.data(), nullptr));
+        EXPECT_CUDA(move_columns(w, true, in / 3, columns.data(), sums.data(), nullptr));
       }
       return std::vector{y.values(),    dx.values(),   mean.values(),   back.values(),
                          rows.values(), sums.values(), winners.values()};
