@@ -151,7 +151,7 @@ Acceptance accepts_epilogue(const Problem& p) {
                   : accepted;
 }
 
-// Null where the library has no algorithm for it: the parts then stay apart (importer/passes/epilogues.h).
+// Null where the library has no algorithm for it: the parts then stay apart (importer/passes/passes.h).
 std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);
