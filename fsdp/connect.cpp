@@ -4,6 +4,7 @@
 
 #include "fsdp/comm/hosts/host_communicator.h"
 #include "fsdp/comm/hosts/mpi_payload.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 
@@ -18,11 +19,10 @@ Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity
     OFSDP_ASSIGN_OR_RETURN(RendezvousPoint point, rendezvous_point(*mpi));
     return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
   }
-  if (identity.master_address.empty()) {
-    return input_error(
-        "MASTER_ADDR and MASTER_PORT are not set, expected them for ranks on several hosts: an "
-        "address of rank 0's host and a free port there");
-  }
+  OFSDP_REJECT_IF(
+      identity.master_address.empty(),
+      "MASTER_ADDR and MASTER_PORT are not set, expected them for ranks on several hosts: an "
+      "address of rank 0's host and a free port there");
   OFSDP_ASSIGN_OR_RETURN(RendezvousPoint point, rendezvous_point(identity, timeout));
   return connect_hosts(identity, std::move(point), std::move(mpi), timeout);
 }

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "importer/normalize/normalized_model.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -35,11 +36,9 @@ class Importer {
     if (!unknown_.empty()) return unknown_operators();
     for (const auto& output : proto.output()) {
       const ValueId id = lookup(output.name());
-      if (!output.type().has_tensor_type()) {
-        return input_error("{}: output '{}' is no tensor", file_.path(), output.name());
-      }
-      if (id == 0)
-        return input_error("{}: output '{}' is made by no node", file_.path(), output.name());
+      OFSDP_REJECT_IF(!output.type().has_tensor_type(), "{}: output '{}' is no tensor",
+                      file_.path(), output.name());
+      OFSDP_REJECT_IF(id == 0, "{}: output '{}' is made by no node", file_.path(), output.name());
       graph_.outputs.push_back(id);
     }
     return std::move(graph_);
@@ -78,13 +77,13 @@ class Importer {
   Status add_constants(const onnx::GraphProto& proto) {
     for (const auto& tensor : proto.initializer()) {
       if (lookup(tensor.name()) != 0) continue;  // a small parameter
-      if (dtype_from_onnx(tensor.data_type()) == DType::kUndefined) {
+      if (dtype_of_number(tensor.data_type()) == DType::kUndefined) {
         unsupported_[tensor.name()] = tensor.data_type();
         continue;
       }
-      auto constant = constant_from_onnx(tensor);
-      if (!constant.ok()) return std::move(constant).status().with_prefix(file_.path());
-      define({tensor.name(), ValueKind::kConstant, (*constant)->desc, {}, *constant});
+      OFSDP_ASSIGN_OR_RETURN(const ConstantPtr constant,
+                             prefixed(file_.path(), constant_from_onnx(tensor)));
+      define({tensor.name(), ValueKind::kConstant, constant->desc, {}, constant});
     }
     return {};
   }
@@ -92,11 +91,9 @@ class Importer {
   Status add_input(const onnx::ValueInfoProto& input) {
     if (lookup(input.name()) != 0) return {};  // an initializer: no column
     const auto& type = input.type().tensor_type();
-    const DType dtype = dtype_from_onnx(type.elem_type());
-    if (!input.type().has_tensor_type() || dtype == DType::kUndefined) {
-      return input_error("{}: input '{}' is no tensor of a supported type", file_.path(),
-                         input.name());
-    }
+    const DType dtype = dtype_of_number(type.elem_type());
+    OFSDP_REJECT_IF(!input.type().has_tensor_type() || dtype == DType::kUndefined,
+                    "{}: input '{}' is no tensor of a supported type", file_.path(), input.name());
     Value value{input.name(), ValueKind::kInput, {dtype, {}}};
     for (const auto& dim : type.shape().dim()) {
       if (dim.has_dim_value()) {
@@ -120,10 +117,9 @@ class Importer {
         return input_error("{}: initializer '{}' has ONNX type {}, which is not supported",
                            graph_.describe(node), name, found->second);
       }
-      if (!name.empty() && id == 0 && node.op != nullptr) {
-        return input_error("{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
-                           name);
-      }
+      OFSDP_REJECT_IF(!name.empty() && id == 0 && node.op != nullptr,
+                      "{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
+                      name);
       node.inputs.push_back(id);
     }
     for (const std::string& name : proto.output()) {
@@ -131,9 +127,8 @@ class Importer {
     }
     if (node.op == nullptr) return {};
     OFSDP_RETURN_IF_ERROR(check_opset(node));
-    auto attributes = attributes_from_onnx(proto);
-    if (!attributes.ok()) return std::move(attributes).status().with_prefix(graph_.describe(node));
-    node.attributes = *std::move(attributes);
+    OFSDP_ASSIGN_OR_RETURN(node.attributes,
+                           prefixed(graph_.describe(node), attributes_from_onnx(proto)));
     graph_.nodes.push_back(std::move(node));
     return {};
   }

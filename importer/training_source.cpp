@@ -1,12 +1,8 @@
 #include "importer/training_source.h"
 
 #include "importer/onnx_import.h"
-#include "importer/passes/autodiff.h"
 #include "importer/passes/fusion/fusion.h"
-#include "importer/passes/given_backward.h"
-#include "importer/passes/layouts.h"
-#include "importer/passes/precision.h"
-#include "importer/passes/running_statistics.h"
+#include "importer/passes/passes.h"
 #include "importer/write/output_files.h"
 
 namespace ofsdp::importer {

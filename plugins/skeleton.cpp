@@ -30,18 +30,8 @@ const ofsdp_tensor kSampleTensor = {
 )";
 
 std::string type_text(const Attribute& value) {
-  switch (value.index()) {
-    case 0:
-      return "OFSDP_INT";
-    case 1:
-      return "OFSDP_FLOAT";
-    case 2:
-      return "OFSDP_STRING";
-    case 3:
-      return "OFSDP_INTS";
-    default:
-      return "OFSDP_FLOATS";
-  }
+  constexpr const char* kTypes[] = {"OFSDP_INT", "OFSDP_FLOAT", "OFSDP_STRING", "OFSDP_INTS"};
+  return value.index() < 4 ? kTypes[value.index()] : "OFSDP_FLOATS";
 }
 
 std::string default_text(const Attribute& value) {

@@ -6,6 +6,7 @@
 #include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
 #include "kernels/base/overlap.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -38,14 +39,8 @@ void put_in_order(Extents& extents) {
 Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
   CheckpointReader reader;
   reader.folder_ = folder;
-  const std::string path = join_path(folder, kManifestName);
-  if (!is_file(path)) {
-    return input_error("{}: expected a checkpoint, found no {} in it", folder, kManifestName);
-  }
-  Result<std::string> text = read_whole_file(path, kMostManifestBytes);
-  if (!text.ok()) return as_input(std::move(text).status());
-  Result<Manifest> manifest = parse_manifest(*text);
-  if (!manifest.ok()) return std::move(manifest).status().with_prefix(path);
+  Result<Manifest> manifest = read_manifest(folder);
+  if (!manifest.ok()) return as_input(std::move(manifest).status());
   reader.manifest_ = *std::move(manifest);
   OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
   for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
@@ -59,9 +54,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
 Status CheckpointReader::check_sizes() const {
   for (const CheckpointFile& file : manifest_.files) {
     const Result<OpenFile> opened = open_for_reading(join_path(folder_, file.name));
-    if (!opened.ok()) {
-      return input_error("{} is missing: {}", file.name, opened.error().message());
-    }
+    OFSDP_REJECT_IF(!opened.ok(), "{} is missing: {}", file.name, opened.error().message());
     if (opened->bytes == file.bytes) continue;
     return input_error("{}: expected {} bytes, found {}", file.name, file.bytes, opened->bytes);
   }
@@ -222,9 +215,9 @@ Status CheckpointReader::read(const std::string& kind, const std::string& name, 
 Status CheckpointReader::read_statistic(const std::string& name, int rank, std::span<float> dst) {
   auto found = statistics_.find({name, rank});
   if (found == statistics_.end()) found = statistics_.find({name, 0});
-  if (found == statistics_.end() || found->second.count != static_cast<int64_t>(dst.size())) {
-    return input_error("{}: no running statistics '{}' of {} elements", folder_, name, dst.size());
-  }
+  OFSDP_REJECT_IF(
+      found == statistics_.end() || found->second.count != static_cast<int64_t>(dst.size()),
+      "{}: no running statistics '{}' of {} elements", folder_, name, dst.size());
   return read_extent(found->second, found->second.first, dst);
 }
 

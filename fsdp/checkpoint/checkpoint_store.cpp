@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::fsdp {
 namespace {
 
@@ -15,16 +17,6 @@ bool is_checkpoint_name(const std::string& name) { return name.starts_with("step
 
 std::string part_path(const std::string& folder, int rank) {
   return join_path(folder, format_text(".part-{}.json", rank));
-}
-
-// None when the manifest cannot be read.
-std::optional<Manifest> manifest_of(const std::string& folder) {
-  const std::string path = join_path(folder, kManifestName);
-  if (!is_file(path)) return std::nullopt;
-  const Result<std::string> text = read_whole_file(path, kMostManifestBytes);
-  if (!text.ok()) return std::nullopt;
-  Result<Manifest> manifest = parse_manifest(*text);
-  return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
 }
 
 }  // namespace
@@ -40,9 +32,9 @@ std::vector<std::string> complete_checkpoints(const std::string& dir) {
   for (const std::string& name : names_in(dir)) {
     const std::string folder = join_path(dir, name);
     if (!is_checkpoint_name(name) || !is_file(join_path(folder, kManifestName))) continue;
-    const auto manifest = manifest_of(folder);
+    const auto manifest = read_manifest(folder);
     // One whose manifest is harmed is looked at all the same, so that the run can say so.
-    found.emplace_back(manifest ? manifest->sequence : INT64_MAX, name);
+    found.emplace_back(manifest.ok() ? manifest->sequence : INT64_MAX, name);
   }
   std::ranges::sort(found, std::greater());
   std::vector<std::string> names;
@@ -71,7 +63,7 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
       continue;
     }
     if (!is_checkpoint_name(name)) continue;
-    if (const auto manifest = manifest_of(path)) {
+    if (const auto manifest = read_manifest(path); manifest.ok()) {
       store.entries_.push_back({name, manifest->sequence, manifest->evaluation});
     }
   }
@@ -82,10 +74,9 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
 Status CheckpointStore::gather_parts(const std::string& folder, Manifest& manifest) const {
   for (int rank = 0; rank < manifest.world; ++rank) {
     const std::string path = part_path(folder, rank);
-    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifestBytes));
-    Result<std::vector<CheckpointFile>> files = parse_files(text);
-    if (!files.ok()) return std::move(files).status().with_prefix(path);
-    for (CheckpointFile& file : *files) manifest.files.push_back(std::move(file));
+    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+    OFSDP_ASSIGN_OR_RETURN(const auto files, prefixed(path, parse_files(text)));
+    manifest.files.insert(manifest.files.end(), files.begin(), files.end());
   }
   // A file of several ranks (the model of a full checkpoint) is listed once for each of them, so
   // the entries are joined; its slices keep the order of the ranks.

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::fsdp {
 namespace {
 
@@ -81,9 +83,8 @@ Status write_whole_file(const std::string& path, const std::string& bytes) {
 
 Result<std::string> read_whole_file(const std::string& path, int64_t most_bytes) {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_reading(path));
-  if (file.bytes > most_bytes) {
-    return input_error("{}: expected at most {} bytes, found {}", path, most_bytes, file.bytes);
-  }
+  OFSDP_REJECT_IF(file.bytes > most_bytes, "{}: expected at most {} bytes, found {}", path,
+                  most_bytes, file.bytes);
   std::string bytes(static_cast<size_t>(file.bytes), '\0');
   OFSDP_RETURN_IF_ERROR(read_exactly(file, 0, std::as_writable_bytes(std::span(bytes))));
   return bytes;
@@ -124,9 +125,8 @@ Result<LockedFile> LockedFile::lock(const std::string& path) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (flock(locked.file_.fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return failed(path, "cannot be locked");
-    if (std::chrono::steady_clock::now() > end) {
-      return input_error("{}: another run writes into this folder and holds its lock", path);
-    }
+    OFSDP_REJECT_IF(std::chrono::steady_clock::now() > end,
+                    "{}: another run writes into this folder and holds its lock", path);
     std::this_thread::sleep_for(kLook);
   }
   return locked;

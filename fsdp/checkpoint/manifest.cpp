@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/checkpoint/disk.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -57,12 +59,14 @@ class Members {
   using Value = std::conditional_t<kWrites, Json, const Json>;
   explicit Members(Value& json) : json_(json) {}
 
-  void operator()(const char* name, auto& value) {
+  // Members of an object: name, value, name, value, ...
+  void named(const char* name, auto& value, auto&&... more) {
     if constexpr (kWrites) {
       write(json_[name], value);
     } else {
       read(json_.at(name), value);
     }
+    if constexpr (sizeof...(more) > 0) named(more...);
   }
   // The elements of an array.
   void in_order(auto&... values) {
@@ -125,18 +129,14 @@ void list_members(Members<kWrites>& m, Listed<kWrites, Slice> s) {
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, CheckpointFile> f) {
-  m("name", f.name);
-  m("rank", f.rank);
-  m("bytes", f.bytes);
-  m("header_crc32c", f.header);
-  m("slices", f.slices);
+  m.named("name", f.name, "rank", f.rank, "bytes", f.bytes, "header_crc32c", f.header, "slices",
+          f.slices);
 }
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, NamedTensor> t) {
   std::vector<int64_t> axes = t.shape.axes();
-  m("name", t.name);
-  m("shape", axes);
+  m.named("name", t.name, "shape", axes);
   if constexpr (!kWrites) t.shape = Shape(std::move(axes));
 }
 
@@ -147,67 +147,45 @@ void list_members(Members<kWrites>& m, Listed<kWrites, UnitLayout::Part> p) {
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, UnitLayout> unit) {
-  m("padded_numel", unit.padded_numel);
-  m("params", unit.params);
+  m.named("padded_numel", unit.padded_numel, "params", unit.params);
 }
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, SamplerPosition> s) {
-  m("epoch", s.epoch);
-  m("sample", s.sample);
-  m("samples", s.samples);
-  m("global_batch", s.global_batch);
-  m("seed", s.seed);
-  m("shuffle", s.shuffle);
-  m("drop_last", s.drop_last);
+  m.named("epoch", s.epoch, "sample", s.sample, "samples", s.samples);
+  m.named("global_batch", s.global_batch, "seed", s.seed);
+  m.named("shuffle", s.shuffle, "drop_last", s.drop_last);
 }
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, SavedLossScale> s) {
-  m("scale", s.scale);
-  m("good_updates", s.good_updates);
-  m("skipped_updates", s.skipped_updates);
+  m.named("scale", s.scale, "good_updates", s.good_updates, "skipped_updates", s.skipped_updates);
 }
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, SavedEvaluation> e) {
-  m("loss", e.loss);
-  m("accuracy", e.accuracy);
+  m.named("loss", e.loss, "accuracy", e.accuracy);
 }
 
 template <bool kWrites>
-void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> manifest) {
-  m("type", manifest.type);
-  m("save", manifest.save);
-  m("sequence", manifest.sequence);
-  m("model", manifest.model);
-  m("graph_hash", manifest.graph);
-  m("world", manifest.world);
-  m("strategy", manifest.strategy);
-  m("wrap", manifest.wrap);
-  m("step", manifest.step);
-  m("sampler", manifest.sampler);
-  m("schedule", manifest.schedule);
-  m("lr", manifest.lr);
-  m("optimizer", manifest.optimizer);
-  m("states", manifest.states);
-  m("loss_scale", manifest.loss_scale);
-  m("evaluation", manifest.evaluation);
-  m("trained", manifest.trained);
-  m("statistics", manifest.statistics);
-  m("units", manifest.units);
-  m("files", manifest.files);
+void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
+  m.named("type", all.type, "save", all.save, "sequence", all.sequence);
+  m.named("model", all.model, "graph_hash", all.graph);
+  m.named("world", all.world, "strategy", all.strategy, "wrap", all.wrap);
+  m.named("step", all.step, "sampler", all.sampler, "schedule", all.schedule, "lr", all.lr);
+  m.named("optimizer", all.optimizer, "states", all.states);
+  m.named("loss_scale", all.loss_scale, "evaluation", all.evaluation);
+  m.named("trained", all.trained, "statistics", all.statistics);
+  m.named("units", all.units, "files", all.files);
 }
 
 // Checks that the JSON is one of ours, of this version, and unharmed.
 Status check_envelope(const Json& j) {
-  if (!j.is_object() || j.value("format", Json()) != kFormat) {
-    return input_error("expected \"format\": \"{}\", found another file", kFormat);
-  }
+  OFSDP_REJECT_IF(!j.is_object() || j.value("format", Json()) != kFormat,
+                  "expected \"format\": \"{}\", found another file", kFormat);
   const Json version = j.value("version", Json());
-  if (version != kCheckpointVersion) {
-    return input_error("expected version {}, found {}", kCheckpointVersion, version.dump());
-  }
+  OFSDP_REJECT_IF(version != kCheckpointVersion, "expected version {}, found {}",
+                  kCheckpointVersion, version.dump());
   const Json said = j.value("crc32c", Json());
   Json rest = j;
   rest.erase("crc32c");
@@ -227,20 +205,17 @@ class ManifestCheck {
 
   Status check() {
     if (m_.world < 1) return input_error("expected a world of at least 1, found {}", m_.world);
-    if (m_.step < 0 || m_.sampler.epoch < 0 || m_.sampler.sample < 0) {
-      return input_error("expected a step, epoch and sample of at least 0, found {}, {} and {}",
-                         m_.step, m_.sampler.epoch, m_.sampler.sample);
-    }
-    if (m_.type != "sharded" && m_.type != "full" && m_.type != "local") {
-      return input_error("expected type sharded, full or local, found '{}'", m_.type);
-    }
+    OFSDP_REJECT_IF(m_.step < 0 || m_.sampler.epoch < 0 || m_.sampler.sample < 0,
+                    "expected a step, epoch and sample of at least 0, found {}, {} and {}", m_.step,
+                    m_.sampler.epoch, m_.sampler.sample);
+    OFSDP_REJECT_IF(m_.type != "sharded" && m_.type != "full" && m_.type != "local",
+                    "expected type sharded, full or local, found '{}'", m_.type);
     OFSDP_RETURN_IF_ERROR(add_tensors(m_.trained, trained_));
     OFSDP_RETURN_IF_ERROR(add_tensors(m_.statistics, statistics_));
     OFSDP_RETURN_IF_ERROR(check_units());
     std::set<std::string> names;
     for (const CheckpointFile& file : m_.files) {
-      if (!names.insert(file.name).second)
-        return input_error("file {} stands here twice", file.name);
+      OFSDP_REJECT_IF(!names.insert(file.name).second, "file {} stands here twice", file.name);
       OFSDP_RETURN_IF_ERROR(check_file(file).with_prefix(file.name));
     }
     return ok_status();
@@ -251,12 +226,10 @@ class ManifestCheck {
                             std::map<std::string, int64_t>& numels) {
     for (const NamedTensor& tensor : list) {
       const Result<int64_t> numel = checked_numel(tensor.shape.axes());
-      if (!numel.ok() || *numel > kMostNumel) {
-        return input_error("'{}': no shape {}", tensor.name, tensor.shape.text());
-      }
-      if (!numels.emplace(tensor.name, *numel).second) {
-        return input_error("'{}' stands here twice", tensor.name);
-      }
+      OFSDP_REJECT_IF(!numel.ok() || *numel > kMostNumel, "'{}': no shape {}", tensor.name,
+                      tensor.shape.text());
+      OFSDP_REJECT_IF(!numels.emplace(tensor.name, *numel).second, "'{}' stands here twice",
+                      tensor.name);
     }
     return ok_status();
   }
@@ -264,9 +237,8 @@ class ManifestCheck {
   Status check_units() const {
     for (size_t u = 0; u < m_.units.size(); ++u) {
       const UnitLayout& unit = m_.units[u];
-      if (unit.padded_numel < 0 || unit.padded_numel > kMostNumel) {
-        return input_error("unit {}: no size {}", u, unit.padded_numel);
-      }
+      OFSDP_REJECT_IF(unit.padded_numel < 0 || unit.padded_numel > kMostNumel,
+                      "unit {}: no size {}", u, unit.padded_numel);
       for (const UnitLayout::Part& part : unit.params) {
         const auto found = trained_.find(part.name);
         const bool fits = part.offset >= 0 && part.offset <= unit.padded_numel &&
@@ -284,9 +256,8 @@ class ManifestCheck {
     const bool plain = !file.name.empty() && file.name.find('/') == std::string::npos &&
                        file.name.find('\0') == std::string::npos && file.name[0] != '.';
     if (!plain) return input_error("expected the plain name of a file");
-    if (file.rank < 0 || file.rank >= m_.world) {
-      return input_error("expected a rank of {}, found rank {}", m_.world, file.rank);
-    }
+    OFSDP_REJECT_IF(file.rank < 0 || file.rank >= m_.world, "expected a rank of {}, found rank {}",
+                    m_.world, file.rank);
     if (file.bytes < 0) return input_error("expected a size, found {}", file.bytes);
     int64_t end = 0;
     for (const Slice& slice : file.slices) {
@@ -302,13 +273,11 @@ class ManifestCheck {
   Status check_slice(const Slice& s, const CheckpointFile& file) const {
     const std::optional<int64_t> numel = numel_of(s);
     if (!numel) return input_error("there is no such tensor");
-    if (s.first < 0 || s.count < 0 || s.first > *numel || s.count > *numel - s.first) {
-      return input_error("elements {} + {} of {}", s.first, s.count, *numel);
-    }
-    if (s.offset < 0 || s.offset > file.bytes || s.bytes() > file.bytes - s.offset) {
-      return input_error("expected {} bytes at byte {}, the file has {}", s.bytes(), s.offset,
-                         file.bytes);
-    }
+    OFSDP_REJECT_IF(s.first < 0 || s.count < 0 || s.first > *numel || s.count > *numel - s.first,
+                    "elements {} + {} of {}", s.first, s.count, *numel);
+    OFSDP_REJECT_IF(s.offset < 0 || s.offset > file.bytes || s.bytes() > file.bytes - s.offset,
+                    "expected {} bytes at byte {}, the file has {}", s.bytes(), s.offset,
+                    file.bytes);
     if (s.blocks() == static_cast<int64_t>(s.checksums.size())) return ok_status();
     return input_error("expected {} checksums, found {}", s.blocks(), s.checksums.size());
   }
@@ -355,6 +324,14 @@ Result<Manifest> parse_manifest(const std::string& text) {
   } catch (const std::exception& error) {
     return input_error("expected a manifest as JSON, found: {}", error.what());
   }
+}
+
+Result<Manifest> read_manifest(const std::string& folder) {
+  const std::string path = join_path(folder, kManifestName);
+  OFSDP_REJECT_IF(!is_file(path), "{}: expected a checkpoint, found no {} in it", folder,
+                  kManifestName);
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+  return prefixed(path, parse_manifest(text));
 }
 
 std::string to_text(const std::vector<CheckpointFile>& files) {

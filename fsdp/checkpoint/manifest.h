@@ -1,4 +1,4 @@
-// Manifest: what a checkpoint is and where every element of it lies; `manifest.json` as a value.
+// Manifest: what a checkpoint is and where every element of it is; `manifest.json` as a value.
 //
 // A slice is a range of elements of one flat float32 tensor and the bytes that hold them. Tensors
 // are named by a kind - "parameter", "statistic" (a running statistic, one copy a rank) or a state
@@ -7,7 +7,7 @@
 // Each kChecksumBlock bytes of a slice have a checksum of their own, so that a rank can check what
 // it reads without reading more.
 //
-// parse_manifest trusts nothing: after it every slice lies in its file, names no folder, has the
+// parse_manifest trusts nothing: after it every slice is inside of its file, names no folder, has the
 // right number of checksums and stays inside of its tensor. FORMAT.md has the keys.
 //
 // Ownership: values. Threads: any. Errors: kInput, saying what was expected and found, without the
@@ -26,7 +26,7 @@ namespace ofsdp::fsdp {
 
 inline constexpr int kCheckpointVersion = 1;
 inline constexpr int64_t kChecksumBlock = int64_t{1} << 20;  // bytes
-inline constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
+inline constexpr int64_t kMostManifest = int64_t{1} << 30;   // bytes
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kParameterKind = "parameter";
 inline constexpr const char* kStatisticKind = "statistic";
@@ -110,6 +110,8 @@ struct Manifest {
 
 std::string to_text(const Manifest& manifest);
 Result<Manifest> parse_manifest(const std::string& text);
+// Reads the one in a checkpoint's folder. Errors name the path.
+Result<Manifest> read_manifest(const std::string& folder);
 
 // A rank's own part, which rank 0 puts into the manifest: the files it wrote.
 std::string to_text(const std::vector<CheckpointFile>& files);

@@ -14,11 +14,9 @@ enum : uint32_t { kIrVersion = 1, kProducer = 2, kGraph = 7, kOpset = 8, kModelM
 enum : uint32_t { kGraphName = 2, kInitializer = 5 };
 enum : uint32_t { kDims = 1, kDataType = 2, kName = 8, kRawData = 9, kTensorMetadata = 16 };
 
-std::string metadata(const std::string& key, const std::string& value) {
-  std::string entry;
-  append_bytes(entry, 1, "onnx_fsdp." + key);
-  append_bytes(entry, 2, value);
-  return entry;
+// An entry of metadata as a whole field.
+std::string metadata(uint32_t field, const std::string& key, const std::string& value) {
+  return bytes_field(field, bytes_field(1, "onnx_fsdp." + key) + bytes_field(2, value));
 }
 
 std::string initializer_name(const Slice& slice, bool several) {
@@ -33,10 +31,10 @@ std::string tensor_head(const SourceSlice& s, bool several) {
   append_int(fields, kDims, s.slice.count);
   append_int(fields, kDataType, 1);  // FLOAT
   append_bytes(fields, kName, initializer_name(s.slice, several));
-  append_bytes(fields, kTensorMetadata, metadata("kind", s.slice.kind));
-  append_bytes(fields, kTensorMetadata, metadata("tensor", s.slice.name));
-  append_bytes(fields, kTensorMetadata, metadata("global_shape", s.shape.text()));
-  append_bytes(fields, kTensorMetadata, metadata("offset", std::to_string(s.slice.first)));
+  fields += metadata(kTensorMetadata, "kind", s.slice.kind);
+  fields += metadata(kTensorMetadata, "tensor", s.slice.name);
+  fields += metadata(kTensorMetadata, "global_shape", s.shape.text());
+  fields += metadata(kTensorMetadata, "offset", std::to_string(s.slice.first));
   append_tag(fields, kRawData, WireType::kBytes);
   append_varint(fields, static_cast<uint64_t>(s.slice.bytes()));
   std::string head;
@@ -49,12 +47,10 @@ std::string model_head(const ShardIdentity& identity, uint64_t graph_bytes) {
   std::string head;
   append_int(head, kIrVersion, 10);  // the first with metadata of tensors
   append_bytes(head, kProducer, "onnx-fsdp");
-  std::string opset;
-  append_int(opset, 2, 21);
-  append_bytes(head, kOpset, opset);
-  append_bytes(head, kModelMetadata, metadata("save", identity.save));
-  append_bytes(head, kModelMetadata, metadata("rank", std::to_string(identity.rank)));
-  append_bytes(head, kModelMetadata, metadata("world", std::to_string(identity.world)));
+  append_bytes(head, kOpset, int_field(2, 21));
+  head += metadata(kModelMetadata, "save", identity.save);
+  head += metadata(kModelMetadata, "rank", std::to_string(identity.rank));
+  head += metadata(kModelMetadata, "world", std::to_string(identity.world));
   append_tag(head, kGraph, WireType::kBytes);
   append_varint(head, graph_bytes);
   return head;
@@ -62,9 +58,8 @@ std::string model_head(const ShardIdentity& identity, uint64_t graph_bytes) {
 
 PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSlice>& slices,
                       size_t part) {
-  std::string graph_name;
-  append_bytes(graph_name, kGraphName,
-               format_text("rank {} of {}, part {}", identity.rank, identity.world, part));
+  const std::string graph_name = bytes_field(
+      kGraphName, format_text("rank {} of {}, part {}", identity.rank, identity.world, part));
   std::vector<std::string> heads;
   uint64_t graph_bytes = graph_name.size();
   for (size_t i = 0; i < slices.size(); ++i) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::fsdp {
 namespace {
 
@@ -94,10 +96,8 @@ Result<RankIdentity> read(const Environment& environment, const Source& source) 
   identity.started_by = source.started_by;
   OFSDP_ASSIGN_OR_RETURN(identity.world, environment.number(source.world, 1, INT_MAX, 1));
   OFSDP_ASSIGN_OR_RETURN(identity.rank, environment.number(source.rank, 0, INT_MAX, 0));
-  if (identity.rank >= identity.world) {
-    return input_error("{}={}: expected 0 to {}, for {} is {}", source.rank, identity.rank,
-                       identity.world - 1, source.world, identity.world);
-  }
+  OFSDP_REJECT_IF(identity.rank >= identity.world, "{}={}: expected 0 to {}, for {} is {}",
+                  source.rank, identity.rank, identity.world - 1, source.world, identity.world);
   OFSDP_RETURN_IF_ERROR(read_hosts(environment, source, identity));
   const int otherwise = identity.several_hosts() ? 0 : identity.rank;
   OFSDP_ASSIGN_OR_RETURN(
@@ -143,9 +143,8 @@ Status read_engine(const Environment& environment, RankIdentity& identity) {
   if (identity.started_by == kMpich.started_by) identity.engine = "mpich";
   const std::string wanted = environment.text("OFSDP_ENGINE");
   if (wanted.empty()) return {};
-  if (wanted != "tcp" && wanted != "openmpi" && wanted != "mpich") {
-    return input_error("OFSDP_ENGINE: expected tcp, openmpi or mpich, found '{}'", wanted);
-  }
+  OFSDP_REJECT_IF(wanted != "tcp" && wanted != "openmpi" && wanted != "mpich",
+                  "OFSDP_ENGINE: expected tcp, openmpi or mpich, found '{}'", wanted);
   identity.engine = wanted;
   return {};
 }

@@ -9,18 +9,12 @@ namespace {
 int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
 
 void add_param(Unit& unit, const Graph& graph, int index) {
-  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
-  const int64_t numel = graph.value(parameter.value).desc.numel();
-  unit.params.push_back({index, parameter.name, unit.padded_numel, numel});
-  unit.numel += numel;
-  unit.padded_numel = align(unit.padded_numel + numel, kParamAlignment);
-}
-
-void add_frozen(Unit& unit, const Graph& graph, int index) {
-  const Parameter& parameter = graph.parameters[static_cast<size_t>(index)];
-  const int64_t numel = graph.value(parameter.value).desc.numel();
-  unit.frozen.push_back({index, parameter.name, unit.frozen_padded_numel, numel});
-  unit.frozen_padded_numel = align(unit.frozen_padded_numel + numel, kParamAlignment);
+  const Parameter& p = graph.parameters[static_cast<size_t>(index)];
+  const int64_t numel = graph.value(p.value).desc.numel();
+  int64_t& padded = p.trained ? unit.padded_numel : unit.frozen_padded_numel;
+  (p.trained ? unit.params : unit.frozen).push_back({index, p.name, padded, numel});
+  if (p.trained) unit.numel += numel;
+  padded = align(padded + numel, kParamAlignment);
 }
 
 // Smaller ones are kept whole: their values may be known while planning.
@@ -154,7 +148,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     for (const int index : group.parameters) {
       const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
       if (!trained && unit.replicated) continue;  // whole anyway
-      (trained ? add_param : add_frozen)(unit, graph, index);
+      add_param(unit, graph, index);
       const auto& some = nodes[static_cast<size_t>(index)];
       reading.insert(some.begin(), some.end());
     }

@@ -2,35 +2,25 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace ofsdp::fsdp {
 namespace {
 
 bool costs_much(const Node& node) {
-  static constexpr std::string_view kNames[] = {"MatMul",
-                                                "Gemm",
-                                                "Conv",
-                                                "ConvTranspose",
-                                                "Attention",
-                                                "Einsum",
-                                                "LSTM",
-                                                "GRU",
-                                                "RNN",
-                                                "com.microsoft.FusedMatMul",
-                                                "com.microsoft.Attention",
-                                                "com.microsoft.MultiHeadAttention"};
-  return std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
+  static const std::set<std::string> kStandard{
+      "MatMul", "Gemm", "Conv", "ConvTranspose", "Attention", "Einsum", "LSTM", "GRU", "RNN"};
+  static const std::set<std::string> kMicrosoft{"FusedMatMul", "Attention", "MultiHeadAttention"};
+  const std::string& domain = node.op->domain;
+  return domain.empty() ? kStandard.contains(node.op->name)
+                        : domain == "com.microsoft" && kMicrosoft.contains(node.op->name);
 }
 
 class Recomputation {
  public:
   Recomputation(const Graph& source, const std::vector<Segment>& segments,
                 const std::vector<SegmentRecompute>& choice)
-      : source_(source),
-        segments_(segments),
-        choice_(choice),
-        maker_(source.values.size(), -1),
-        kept_(source.values.size(), false) {}
+      : source_(source), segments_(segments), choice_(choice) {}
 
   Graph run() {
     find_segments();
@@ -136,8 +126,9 @@ class Recomputation {
   const std::vector<SegmentRecompute>& choice_;
   int forward_ = 0;
   std::vector<int> segment_of_;  // per node
-  std::vector<int> maker_;       // per value: the forward node that makes it, or -1
-  std::vector<bool> kept_;       // per value
+  // Per value: the forward node that makes it, or -1; and whether it is kept.
+  std::vector<int> maker_ = std::vector<int>(source_.values.size(), -1);
+  std::vector<bool> kept_ = std::vector<bool>(source_.values.size(), false);
   Graph graph_;
   std::map<ValueId, ValueId> cloned_values_;
   std::map<ValueId, int> made_by_;           // a clone's value -> segment

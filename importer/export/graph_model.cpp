@@ -5,10 +5,9 @@
 
 #include <set>
 
-#include "importer/export/standard_body_graph.h"
-#include "importer/export/standard_outputs.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/proto/opset.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -53,14 +52,11 @@ Result<onnx::NodeProto> standard_node(const Graph& graph, const Node& node, Valu
     made.mutable_input()->RemoveLast();
   while (made.output_size() > 0 && made.output(made.output_size() - 1).empty())
     made.mutable_output()->RemoveLast();
-  if (schema != nullptr && made.output_size() > schema->max_output()) {
-    return input_error("{}: output {} is none of ONNX's", graph.describe(node),
-                       made.output_size() - 1);
-  }
+  OFSDP_REJECT_IF(schema != nullptr && made.output_size() > schema->max_output(),
+                  "{}: output {} is none of ONNX's", graph.describe(node), made.output_size() - 1);
   for (const auto& [name, value] : node.attributes.all()) {
-    if (schema != nullptr && !schema->attributes().contains(name)) {
-      return input_error("{}: attribute {} has no form in ONNX", graph.describe(node), name);
-    }
+    OFSDP_REJECT_IF(schema != nullptr && !schema->attributes().contains(name),
+                    "{}: attribute {} has no form in ONNX", graph.describe(node), name);
     add_attribute(made, name, value);
   }
   return made;
@@ -89,10 +85,9 @@ class ModelWriter {
       import.set_domain(domain);
       import.set_version(domain.empty() ? kOpset : 1);
     }
-    if (model_.ByteSizeLong() > kMostBytes) {
-      return input_error("{}: the gradient graph has {} bytes: expected at most {}", file_.path(),
-                         model_.ByteSizeLong(), kMostBytes);
-    }
+    OFSDP_REJECT_IF(model_.ByteSizeLong() > kMostBytes,
+                    "{}: the gradient graph has {} bytes: expected at most {}", file_.path(),
+                    model_.ByteSizeLong(), kMostBytes);
     return model_.SerializeAsString();
   }
 

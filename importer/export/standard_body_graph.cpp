@@ -1,5 +1,5 @@
-#include "importer/export/standard_body_graph.h"
-
+#include "importer/export/graph_model.h"
+#include "kernels/base/reject.h"
 #include "kernels/core/standard_body.h"
 
 namespace ofsdp::importer {
@@ -86,9 +86,8 @@ class GraphBodyBuilder final : public BodyBuilder {
 
 Result<Graph> standard_body_graph(const Graph& graph, const Node& node) {
   const StandardBody body = node.op->body;
-  if (body == nullptr) {
-    return input_error("{}: the operator has no form in standard operators", graph.describe(node));
-  }
+  OFSDP_REJECT_IF(body == nullptr, "{}: the operator has no form in standard operators",
+                  graph.describe(node));
   Graph made;
   made.file = graph.file;
   made.registry = graph.registry;

@@ -1,16 +1,15 @@
-#include "importer/export/standard_outputs.h"
-
 #include <algorithm>
 
+#include "importer/export/graph_model.h"
 #include "importer/graph/graph_uses.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
 
 Status use_indices(Graph& graph, Node& node) {
-  if (node.attributes.i("storage_order", 0) != 0 && node.outputs.size() > 1) {
-    return input_error("{}: storage_order 1 has no gradient graph", graph.describe(node));
-  }
+  OFSDP_REJECT_IF(node.attributes.i("storage_order", 0) != 0 && node.outputs.size() > 1,
+                  "{}: storage_order 1 has no gradient graph", graph.describe(node));
   if (node.outputs.size() < 3) return {};
   const ValueId winners = node.outputs[2];
   graph.value(winners).desc.dtype = DType::kInt64;

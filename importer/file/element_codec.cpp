@@ -8,55 +8,39 @@
 namespace ofsdp::importer {
 namespace {
 
-template <typename T, typename F>
-void decode_as(const std::byte* src, int64_t stride, std::span<float> dst, F convert) {
-  for (float& value : dst) {
-    T stored;
-    std::memcpy(&stored, src, sizeof(T));  // files align nothing
-    value = convert(stored);
-    src += stride;
-  }
-}
-
-template <typename T, typename F>
-void encode_as(std::span<const float> src, int64_t stride, std::byte* dst, F convert) {
-  for (const float value : src) {
-    const T stored = convert(value);
-    std::memcpy(dst, &stored, sizeof(T));
-    dst += stride;
-  }
+// Calls work(T{}, decode, encode) for the stored type T of `dtype`.
+template <typename F>
+void with_codec(DType dtype, const F& work) {
+  const auto same = [](float v) { return v; };
+  const auto narrow = [](double v) { return static_cast<float>(v); };
+  if (dtype == DType::kFloat32) return work(float{}, same, same);
+  if (dtype == DType::kFloat64) return work(double{}, narrow, same);
+  if (dtype == DType::kFloat16) return work(uint16_t{}, half_to_float, float_to_half);
+  if (dtype == DType::kBFloat16) return work(uint16_t{}, bfloat16_to_float, float_to_bfloat16);
+  OFSDP_CHECK(false, "{} is no floating type", dtype_name(dtype));
 }
 
 }  // namespace
 
+// Files align nothing, so elements are copied.
 void decode_floats(DType dtype, const std::byte* src, int64_t stride, std::span<float> dst) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return decode_as<float>(src, stride, dst, [](float v) { return v; });
-    case DType::kFloat64:
-      return decode_as<double>(src, stride, dst, [](double v) { return static_cast<float>(v); });
-    case DType::kFloat16:
-      return decode_as<uint16_t>(src, stride, dst, half_to_float);
-    case DType::kBFloat16:
-      return decode_as<uint16_t>(src, stride, dst, bfloat16_to_float);
-    default:
-      OFSDP_CHECK(false, "{} is no floating type", dtype_name(dtype));
-  }
+  with_codec(dtype, [&](auto stored, auto decode, auto) {
+    for (float& value : dst) {
+      std::memcpy(&stored, src, sizeof stored);
+      value = decode(stored);
+      src += stride;
+    }
+  });
 }
 
 void encode_floats(DType dtype, std::span<const float> src, int64_t stride, std::byte* dst) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return encode_as<float>(src, stride, dst, [](float v) { return v; });
-    case DType::kFloat64:
-      return encode_as<double>(src, stride, dst, [](float v) { return v; });
-    case DType::kFloat16:
-      return encode_as<uint16_t>(src, stride, dst, float_to_half);
-    case DType::kBFloat16:
-      return encode_as<uint16_t>(src, stride, dst, float_to_bfloat16);
-    default:
-      OFSDP_CHECK(false, "{} is no floating type", dtype_name(dtype));
-  }
+  with_codec(dtype, [&](auto stored, auto, auto encode) {
+    for (const float value : src) {
+      stored = encode(value);
+      std::memcpy(dst, &stored, sizeof stored);
+      dst += stride;
+    }
+  });
 }
 
 }  // namespace ofsdp::importer

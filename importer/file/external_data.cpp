@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "importer/file/wire.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -14,10 +15,9 @@ namespace {
 Result<int64_t> parse_count(std::string_view key, std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    return input_error("external data: expected a number of bytes as {}, found '{}'", key,
-                       printable(text));
-  }
+  OFSDP_REJECT_IF(error != std::errc{} || end != text.data() + text.size() || value < 0,
+                  "external data: expected a number of bytes as {}, found '{}'", key,
+                  printable(text));
   return value;
 }
 
@@ -69,33 +69,27 @@ Result<OpenFile> open_external(const std::string& model_folder, const std::strin
   const std::string path = join_path(model_folder, location);
   const std::string folder = real_path(model_folder);
   const std::string real = real_path(path);
-  if (real.empty()) {
-    return input_error("external data file {}: {}", printable(path),
-                       errno == ENOENT ? "no such file" : std::strerror(errno));
-  }
-  if (!real.starts_with(folder == "/" ? folder : folder + "/")) {
-    return input_error(
-        "external data file {}: expected a file inside of the model's folder, found a symbolic "
-        "link "
-        "to {}",
-        printable(path), printable(real));
-  }
+  OFSDP_REJECT_IF(real.empty(), "external data file {}: {}", printable(path),
+                  errno == ENOENT ? "no such file" : std::strerror(errno));
+  OFSDP_REJECT_IF(
+      !real.starts_with(folder == "/" ? folder : folder + "/"),
+      "external data file {}: expected a file inside of the model's folder, found a symbolic "
+      "link to {}",
+      printable(path), printable(real));
   // `real` has no links; one that took its place meanwhile is not followed.
   return open_for_reading(real, Symlinks::kRefuse);
 }
 
 Result<int64_t> external_bytes(const ExternalRef& ref, const OpenFile& file,
                                std::optional<int64_t> expected) {
-  if (expected && ref.length && *ref.length != *expected) {
-    return input_error("external data in {}: expected {} bytes for its type and shape, found {}",
-                       file.path, *expected, *ref.length);
-  }
+  OFSDP_REJECT_IF(expected && ref.length && *ref.length != *expected,
+                  "external data in {}: expected {} bytes for its type and shape, found {}",
+                  file.path, *expected, *ref.length);
   const int64_t left = file.bytes - ref.offset;
   const int64_t bytes = expected ? *expected : ref.length.value_or(left);
-  if (left < 0 || bytes > left) {
-    return input_error("external data in {}: expected {} bytes at offset {}, found {}", file.path,
-                       bytes, ref.offset, left < 0 ? 0 : left);
-  }
+  OFSDP_REJECT_IF(left < 0 || bytes > left,
+                  "external data in {}: expected {} bytes at offset {}, found {}", file.path, bytes,
+                  ref.offset, left < 0 ? 0 : left);
   return bytes;
 }
 

@@ -6,19 +6,33 @@
 // Errors: kInput naming the file.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "kernels/base/posix_file.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 
 class FileMapping {
  public:
-  static Result<FileMapping> make(const OpenFile& file);
+  static Result<FileMapping> make(const OpenFile& file) {
+    const auto bytes = static_cast<size_t>(file.bytes);
+    void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
+    OFSDP_REJECT_IF(data == MAP_FAILED, "{}: cannot be mapped: {}", file.path,
+                    std::strerror(errno));
+    return FileMapping({static_cast<const std::byte*>(data), bytes});
+  }
+
   FileMapping(FileMapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   FileMapping& operator=(FileMapping&&) = delete;
-  ~FileMapping();
+  ~FileMapping() {
+    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
 
   std::span<const std::byte> bytes() const { return bytes_; }
 

@@ -6,6 +6,7 @@
 #include "importer/file/external_data.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -27,20 +28,10 @@ bool is_model_field(const WireField& field) {
 // ValueInfoProto{name, type{tensor_type{elem_type, shape{dim{dim_value}...}}}}
 std::string input_declaration(const TensorRecord& tensor) {
   std::string shape;
-  for (const int64_t axis : tensor.dims) {
-    std::string dim;
-    append_int(dim, 1, axis);
-    append_bytes(shape, 1, dim);
-  }
-  std::string tensor_type;
-  append_int(tensor_type, 1, static_cast<int64_t>(tensor.onnx_type));
-  append_bytes(tensor_type, 2, shape);
-  std::string type;
-  append_bytes(type, 1, tensor_type);
-  std::string value_info;
-  append_bytes(value_info, 1, tensor.name);
-  append_bytes(value_info, 2, type);
-  return value_info;
+  for (const int64_t axis : tensor.dims) append_bytes(shape, 1, int_field(1, axis));
+  const std::string tensor_type =
+      int_field(1, static_cast<int64_t>(tensor.onnx_type)) + bytes_field(2, shape);
+  return bytes_field(1, tensor.name) + bytes_field(2, bytes_field(1, tensor_type));
 }
 
 FieldPlace place_of(const WireField& field) { return {field.begin, field.body, field.end}; }
@@ -65,9 +56,7 @@ class TrainingWalker {
         body += as_text(field.whole);
       }
     }
-    std::string text;
-    append_bytes(text, kTrainingInfo, body);
-    return text;
+    return bytes_field(kTrainingInfo, body);
   }
 
  private:
@@ -76,9 +65,8 @@ class TrainingWalker {
     std::string body;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      if (field.number == kGraphSparse) {
-        return input_error("algorithm: a sparse initializer: expected a dense one");
-      }
+      OFSDP_REJECT_IF(field.number == kGraphSparse,
+                      "algorithm: a sparse initializer: expected a dense one");
       if (field.number != kGraphInitializer || field.type != WireType::kBytes) {
         body += as_text(field.whole);
         continue;
@@ -91,10 +79,9 @@ class TrainingWalker {
 
   Result<std::string> walk_tensor(const WireField& field) {
     OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
-    if (tensor.external) {
-      return input_error("{} of an algorithm: expected its data in the file, found external data",
-                         tensor.label());
-    }
+    OFSDP_REJECT_IF(tensor.external,
+                    "{} of an algorithm: expected its data in the file, found external data",
+                    tensor.label());
     tensors_.push_back({index_,
                         {tensor.name, tensor.dtype, Shape(tensor.dims), 0, tensor.offset,
                          tensor.bytes, tensor.encoding, tensor.stride},
@@ -122,8 +109,7 @@ class Walker {
   Walker(const std::string& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
 
   Result<OnnxContents> walk() {
-    Status status = walk_model();
-    if (!status.ok()) return std::move(status).with_prefix(path_);
+    OFSDP_RETURN_IF_ERROR(walk_model().with_prefix(path_));
     return std::move(contents_);
   }
 
@@ -142,9 +128,8 @@ class Walker {
       }
       has_version = has_version || field->number == kIrVersion;
       if (field->number != kModelGraph) continue;
-      if (graph.number != 0) {
-        return input_error("expected one graph, found a second at byte {}", field->begin);
-      }
+      OFSDP_REJECT_IF(graph.number != 0, "expected one graph, found a second at byte {}",
+                      field->begin);
       graph = *field;
     }
     if (!has_version || graph.number == 0) {
@@ -159,8 +144,7 @@ class Walker {
 
   Status walk_graph(const WireField& graph) {
     contents_.graph = place_of(graph);
-    Status status = find_inputs(graph);
-    if (!status.ok()) return std::move(status).with_prefix("is damaged: graph");
+    OFSDP_RETURN_IF_ERROR(find_inputs(graph).with_prefix("is damaged: graph"));
     std::string& skeleton = contents_.skeleton;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
@@ -182,11 +166,11 @@ class Walker {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       if (field.number == kTrainingInfo) {
         const int index = training_infos_++;
-        auto info = TrainingWalker(index, contents_.algorithm_tensors).walk(field);
-        if (!info.ok()) {
-          return std::move(info).status().with_prefix(format_text("training_info[{}]", index));
-        }
-        contents_.skeleton += *info;
+        OFSDP_ASSIGN_OR_RETURN(
+            const std::string info,
+            prefixed(format_text("training_info[{}]", index),
+                     TrainingWalker(index, contents_.algorithm_tensors).walk(field)));
+        contents_.skeleton += info;
       } else {
         contents_.skeleton += as_text(field.whole);
       }
@@ -198,10 +182,9 @@ class Walker {
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       const bool message = field.number == kGraphInput || field.number == kGraphInitializer;
-      if (message && field.type != WireType::kBytes) {
-        return input_error("field {} at byte {} has the wrong wire type {}", field.number,
-                           field.begin, static_cast<int>(field.type));
-      }
+      OFSDP_REJECT_IF(message && field.type != WireType::kBytes,
+                      "field {} at byte {} has the wrong wire type {}", field.number, field.begin,
+                      static_cast<int>(field.type));
       if (field.number == kGraphInput) inputs_.insert(string_field(field.bytes, 1));
     }
     return ok_status();
@@ -222,13 +205,10 @@ class Walker {
 
   Status initializer(const WireField& field) {
     OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
-    if (tensor.name.empty()) {
-      return input_error("initializer at byte {}: expected a name, found none", field.begin);
-    }
-    if (!names_.insert(tensor.name).second) {
-      return input_error("{}: expected once, found a second at byte {}", tensor.label(),
-                         field.begin);
-    }
+    OFSDP_REJECT_IF(tensor.name.empty(), "initializer at byte {}: expected a name, found none",
+                    field.begin);
+    OFSDP_REJECT_IF(!names_.insert(tensor.name).second,
+                    "{}: expected once, found a second at byte {}", tensor.label(), field.begin);
     Status status = tensor.external ? external(field, tensor) : embedded(field, tensor);
     return std::move(status).with_prefix(tensor.label());
   }
@@ -268,10 +248,9 @@ class Walker {
 
   Status inline_external(const WireField& field, const OpenFile& file, int64_t offset,
                          int64_t bytes) {
-    if (static_cast<size_t>(bytes) > kMostSkeleton) {
-      return input_error("expected at most {} bytes where the type is no float, found {}",
-                         kMostSkeleton, bytes);
-    }
+    OFSDP_REJECT_IF(static_cast<size_t>(bytes) > kMostSkeleton,
+                    "expected at most {} bytes where the type is no float, found {}", kMostSkeleton,
+                    bytes);
     std::string data(static_cast<size_t>(bytes), '\0');
     OFSDP_RETURN_IF_ERROR(read_exactly(file, offset, std::as_writable_bytes(std::span(data))));
     std::string body;

@@ -1,9 +1,9 @@
 #include "importer/file/tensor_record.h"
 
 #include <algorithm>
-#include <array>
 
 #include "importer/file/element_codec.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 
@@ -15,19 +15,10 @@ bool is_data_field(uint32_t number) {
 }
 
 uint32_t list_field(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return kFloatData;
-    case DType::kFloat64:
-      return kDoubleData;
-    case DType::kInt64:
-      return kInt64Data;
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return kUint64Data;
-    default:
-      return kInt32Data;
-  }
+  if (dtype == DType::kFloat32) return kFloatData;
+  if (dtype == DType::kFloat64) return kDoubleData;
+  if (dtype == DType::kInt64) return kInt64Data;
+  return dtype == DType::kUInt32 || dtype == DType::kUInt64 ? kUint64Data : kInt32Data;
 }
 
 int64_t fixed_bytes(uint32_t number) {
@@ -35,14 +26,6 @@ int64_t fixed_bytes(uint32_t number) {
 }
 
 namespace {
-
-constexpr std::array<DType, 17> kTypes = {
-    DType::kUndefined, DType::kFloat32, DType::kUInt8,
-    DType::kInt8,      DType::kUInt16,  DType::kInt16,
-    DType::kInt32,     DType::kInt64,   DType::kUndefined /* string */,
-    DType::kBool,      DType::kFloat16, DType::kFloat64,
-    DType::kUInt32,    DType::kUInt64,  DType::kUndefined,
-    DType::kUndefined, DType::kBFloat16};  // 14, 15: complex
 
 // The data seen so far inside of a message.
 struct DataSeen {
@@ -62,9 +45,8 @@ Result<int64_t> packed_count(const WireField& field) {
                        field.number, bytes);
   }
   const auto last = [](std::byte b) { return (b & std::byte{0x80}) == std::byte{0}; };
-  if (!last(field.bytes.back())) {
-    return input_error("the last number of field {} is cut off", field.number);
-  }
+  OFSDP_REJECT_IF(!last(field.bytes.back()), "the last number of field {} is cut off",
+                  field.number);
   return static_cast<int64_t>(std::ranges::count_if(field.bytes, last));
 }
 
@@ -72,10 +54,9 @@ Result<int64_t> packed_count(const WireField& field) {
 Status see_list(const WireField& field, DataSeen& seen) {
   const bool packed = field.type == WireType::kBytes && field.number != kStringData;
   if (packed && field.bytes.empty()) return ok_status();
-  if (seen.number != 0 && seen.number != field.number) {
-    return input_error("expected its data in one field, found fields {} and {}", seen.number,
-                       field.number);
-  }
+  OFSDP_REJECT_IF(seen.number != 0 && seen.number != field.number,
+                  "expected its data in one field, found fields {} and {}", seen.number,
+                  field.number);
   int64_t count = 1;
   if (packed) {
     OFSDP_ASSIGN_OR_RETURN(count, packed_count(field));
@@ -92,10 +73,9 @@ Status see_list(const WireField& field, DataSeen& seen) {
 }
 
 Status see_raw(const WireField& field, DataSeen& seen) {
-  if (seen.number != 0 && seen.number != kRawData && !field.bytes.empty()) {
-    return input_error("expected its data in one field, found fields {} and {}", seen.number,
-                       field.number);
-  }
+  OFSDP_REJECT_IF(seen.number != 0 && seen.number != kRawData && !field.bytes.empty(),
+                  "expected its data in one field, found fields {} and {}", seen.number,
+                  field.number);
   if (seen.number != 0 && seen.number != kRawData) return ok_status();
   const auto bytes = static_cast<int64_t>(field.bytes.size());
   seen = {bytes == 0 ? 0u : uint32_t{kRawData}, bytes, field.body, bytes, 0};
@@ -112,33 +92,34 @@ Status see_dims(const WireField& field, std::vector<int64_t>& dims) {
   return ok_status();
 }
 
-Status wrong_type(const WireField& field) {
+// The wire types of a known field: of one value, and of a packed list.
+struct FieldTypes {
+  uint32_t number;
+  WireType one, packed;
+};
+
+constexpr FieldTypes kFieldTypes[] = {
+    {kDataType, WireType::kVarint, WireType::kVarint},
+    {kDataLocation, WireType::kVarint, WireType::kVarint},
+    {kStringData, WireType::kBytes, WireType::kBytes},
+    {kName, WireType::kBytes, WireType::kBytes},
+    {kRawData, WireType::kBytes, WireType::kBytes},
+    {kExternalData, WireType::kBytes, WireType::kBytes},
+    {kFloatData, WireType::kFixed32, WireType::kBytes},
+    {kDoubleData, WireType::kFixed64, WireType::kBytes},
+    {kDims, WireType::kVarint, WireType::kBytes},
+    {kInt32Data, WireType::kVarint, WireType::kBytes},
+    {kInt64Data, WireType::kVarint, WireType::kBytes},
+    {kUint64Data, WireType::kVarint, WireType::kBytes},
+};
+
+Status check_type(const WireField& field) {
+  const auto* known = std::ranges::find(kFieldTypes, field.number, &FieldTypes::number);
+  const bool right =
+      known == std::end(kFieldTypes) || field.type == known->one || field.type == known->packed;
+  if (right) return ok_status();
   return input_error("field {} at byte {} has the wrong wire type {}", field.number, field.begin,
                      static_cast<int>(field.type));
-}
-
-bool right_type(const WireField& field) {
-  switch (field.number) {
-    case kDataType:
-    case kDataLocation:
-      return field.type == WireType::kVarint;
-    case kStringData:
-    case kName:
-    case kRawData:
-    case kExternalData:
-      return field.type == WireType::kBytes;
-    case kFloatData:
-      return field.type == WireType::kBytes || field.type == WireType::kFixed32;
-    case kDoubleData:
-      return field.type == WireType::kBytes || field.type == WireType::kFixed64;
-    case kDims:
-    case kInt32Data:
-    case kInt64Data:
-    case kUint64Data:
-      return field.type == WireType::kBytes || field.type == WireType::kVarint;
-    default:
-      return true;
-  }
 }
 
 struct Parser {
@@ -148,26 +129,16 @@ struct Parser {
   bool is_external = false;
 
   Status see(const WireField& field) {
-    if (!right_type(field)) return wrong_type(field);
-    switch (field.number) {
-      case kDims:
-        return see_dims(field, record.dims);
-      case kDataType:
-        record.onnx_type = field.value;
-        return ok_status();
-      case kName:
-        record.name = as_text(field.bytes);
-        return ok_status();
-      case kDataLocation:
-        is_external = field.value == 1;
-        return ok_status();
-      case kExternalData:
-        return parse_external_entry(field.bytes, field.body, external);
-      case kRawData:
-        return see_raw(field, seen);
-      default:
-        return is_data_field(field.number) ? see_list(field, seen) : ok_status();
-    }
+    OFSDP_RETURN_IF_ERROR(check_type(field));
+    if (field.number == kDims) return see_dims(field, record.dims);
+    if (field.number == kExternalData)
+      return parse_external_entry(field.bytes, field.body, external);
+    if (field.number == kRawData) return see_raw(field, seen);
+    if (is_data_field(field.number)) return see_list(field, seen);
+    if (field.number == kDataType) record.onnx_type = field.value;
+    if (field.number == kName) record.name = as_text(field.bytes);
+    if (field.number == kDataLocation) is_external = field.value == 1;
+    return ok_status();
   }
 
   Status see_all(std::span<const std::byte> body, int64_t origin) {
@@ -188,10 +159,9 @@ struct Parser {
       if (*bytes == 0 && seen.number == 0) return ok_status();
       return input_error("expected {} bytes for {}, found {}", *bytes, what, raw ? seen.count : 0);
     }
-    if (seen.number != list_field(record.dtype)) {
-      return input_error("expected the data of {} in field {}, found it in field {}", what,
-                         list_field(record.dtype), seen.number);
-    }
+    OFSDP_REJECT_IF(seen.number != list_field(record.dtype),
+                    "expected the data of {} in field {}, found it in field {}", what,
+                    list_field(record.dtype), seen.number);
     if (seen.count == record.numel) return ok_status();
     return input_error("expected {} values for {}, found {}", record.numel, what, seen.count);
   }
@@ -211,12 +181,11 @@ struct Parser {
   }
 
   Status finish(std::span<const std::byte> body, int64_t origin) {
-    record.dtype = dtype_from_onnx(static_cast<int64_t>(record.onnx_type));
+    record.dtype = dtype_of_number(static_cast<int64_t>(record.onnx_type));
     OFSDP_ASSIGN_OR_RETURN(record.numel, checked_numel(record.dims));
     if (is_external) {
-      if (seen.number != 0) {
-        return input_error("expected its data in an external file, found field {}", seen.number);
-      }
+      OFSDP_REJECT_IF(seen.number != 0, "expected its data in an external file, found field {}",
+                      seen.number);
       record.external = std::move(external);
       return ok_status();
     }
@@ -227,15 +196,6 @@ struct Parser {
 };
 
 }  // namespace
-
-DType dtype_from_onnx(int64_t onnx_type) {
-  const auto index = static_cast<size_t>(onnx_type);
-  return index < kTypes.size() ? kTypes[index] : DType::kUndefined;
-}
-
-int onnx_from_dtype(DType dtype) {
-  return static_cast<int>(std::ranges::find(kTypes, dtype) - kTypes.begin());
-}
 
 std::optional<int64_t> TensorRecord::expected_bytes() const {
   if (dtype == DType::kUndefined) return std::nullopt;

@@ -46,10 +46,6 @@ bool is_data_field(uint32_t number);
 uint32_t list_field(DType dtype);      // the list of a type
 int64_t fixed_bytes(uint32_t number);  // of an element of a list; 0: varints
 
-// ONNX's TensorProto.DataType; kUndefined for types that we do not have.
-DType dtype_from_onnx(int64_t onnx_type);
-int onnx_from_dtype(DType dtype);
-
 struct TensorRecord {
   std::string name;
   uint64_t onnx_type = 0;

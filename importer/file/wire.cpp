@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::importer {
 
 Result<uint64_t> WireReader::varint() {
@@ -19,10 +21,8 @@ Result<uint64_t> WireReader::varint() {
 
 Status WireReader::take(WireField& field, uint64_t bytes) {
   const size_t left = bytes_.size() - position_;
-  if (bytes > left) {
-    return input_error("field {} at byte {}: expected {} bytes, found {}", field.number,
-                       field.begin, bytes, left);
-  }
+  OFSDP_REJECT_IF(bytes > left, "field {} at byte {}: expected {} bytes, found {}", field.number,
+                  field.begin, bytes, left);
   field.body = offset();
   field.bytes = bytes_.subspan(position_, static_cast<size_t>(bytes));
   position_ += static_cast<size_t>(bytes);
@@ -99,6 +99,18 @@ void append_bytes(std::string& out, uint32_t number, std::string_view bytes) {
   append_tag(out, number, WireType::kBytes);
   append_varint(out, bytes.size());
   out += bytes;
+}
+
+std::string int_field(uint32_t number, int64_t value) {
+  std::string out;
+  append_int(out, number, value);
+  return out;
+}
+
+std::string bytes_field(uint32_t number, std::string_view bytes) {
+  std::string out;
+  append_bytes(out, number, bytes);
+  return out;
 }
 
 std::string printable(std::string_view text) {

@@ -58,6 +58,9 @@ void append_varint(std::string& out, uint64_t value);
 void append_tag(std::string& out, uint32_t number, WireType type);
 void append_int(std::string& out, uint32_t number, int64_t value);
 void append_bytes(std::string& out, uint32_t number, std::string_view bytes);
+// Returns a whole field.
+std::string int_field(uint32_t number, int64_t value);
+std::string bytes_field(uint32_t number, std::string_view bytes);
 
 // Returns a name from a file fit for a message of one line: control characters as \xNN, long ones
 // cut.

@@ -1,5 +1,7 @@
 #include "importer/graph/fold.h"
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::importer {
 
 Status fold(Graph& graph, const Node& node) {
@@ -24,15 +26,15 @@ Status fold(Graph& graph, const Node& node) {
   if (node.op->view) {
     results[0]->bytes = graph.value(node.inputs[0]).constant->bytes;
   } else {
-    auto kernel = create_kernel(*node.op, problem);
-    if (!kernel.ok()) return std::move(kernel).status().with_prefix(graph.describe(node));
-    std::vector<std::byte> workspace((*kernel)->workspace_bytes() + kTensorAlignment);
+    OFSDP_ASSIGN_OR_RETURN(const auto kernel,
+                           prefixed(graph.describe(node), create_kernel(*node.op, problem)));
+    std::vector<std::byte> workspace(kernel->workspace_bytes() + kTensorAlignment);
     void* aligned = workspace.data();
     size_t room = workspace.size();
-    std::align(kTensorAlignment, (*kernel)->workspace_bytes(), aligned, room);
+    std::align(kTensorAlignment, kernel->workspace_bytes(), aligned, room);
     const StepContext context;
-    Status status = (*kernel)->run({inputs, outputs, static_cast<std::byte*>(aligned), &context});
-    if (!status.ok()) return std::move(status).with_prefix(graph.describe(node));
+    OFSDP_RETURN_IF_ERROR(kernel->run({inputs, outputs, static_cast<std::byte*>(aligned), &context})
+                              .with_prefix(graph.describe(node)));
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == 0) continue;

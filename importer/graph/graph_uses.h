@@ -4,6 +4,7 @@
 // A GraphUses is a snapshot: make it again when nodes have changed. Threads: any.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -15,7 +16,17 @@ class GraphUses {
  public:
   GraphUses() = default;
   // Nodes that are `dropped` (empty: none) neither make nor read.
-  explicit GraphUses(const Graph& graph, const std::vector<bool>& dropped = {});
+  explicit GraphUses(const Graph& graph, const std::vector<bool>& dropped = {})
+      : maker_(graph.values.size(), -1), readers_(graph.values.size()) {
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (i < dropped.size() && dropped[i]) continue;
+      for (ValueId id : graph.nodes[i].outputs) add_maker(id, i);
+      for (ValueId id : graph.nodes[i].inputs) {
+        if (id != 0) add_reader(id, i);
+      }
+    }
+    if (!maker_.empty()) maker_[0] = -1;
+  }
 
   int maker(ValueId id) const { return maker_[static_cast<size_t>(id)]; }  // -1: no node
   const std::vector<size_t>& readers(ValueId id) const { return readers_[static_cast<size_t>(id)]; }
@@ -31,14 +42,43 @@ class GraphUses {
 };
 
 // Returns whether the node is that operator and no plug-in has replaced it.
-bool is_operator(const Node& node, std::string_view op);
+inline bool is_operator(const Node& node, std::string_view op) {
+  const std::vector<Implementation>& made = node.op->cpu;
+  return node.op->full_name() == op && (made.empty() || made[0].name != "plug-in");
+}
+
 // Returns the node that makes the value, or null.
-const Node* maker_of(const Graph& graph, ValueId id);
+inline const Node* maker_of(const Graph& graph, ValueId id) {
+  for (const Node& node : graph.nodes) {
+    if (std::ranges::find(node.outputs, id) != node.outputs.end()) return &node;
+  }
+  return nullptr;
+}
+
 // Returns the loss, the next values of buffers and the gradients of parameters.
-std::vector<ValueId> trained_values(const Graph& graph);
+inline std::vector<ValueId> trained_values(const Graph& graph) {
+  std::vector<ValueId> wanted{graph.loss};
+  for (const Carried& c : graph.carried) wanted.push_back(c.next);
+  for (const Parameter& p : graph.parameters) {
+    if (p.gradient != 0) wanted.push_back(p.gradient);
+  }
+  return wanted;
+}
+
 // Infers the descs of a node's outputs and sets them. Returns all of them.
-Result<std::vector<TensorDesc>> infer_descs(Graph& graph, const Node& node);
+inline Result<std::vector<TensorDesc>> infer_descs(Graph& graph, const Node& node) {
+  OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(graph, node));
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != 0) graph.value(node.outputs[i]).desc = descs[i];
+  }
+  return descs;
+}
+
 // Adds an int64 constant of one axis.
-ValueId add_ints(Graph& graph, const std::string& name, const std::vector<int64_t>& values);
+inline ValueId add_ints(Graph& graph, const std::string& name, const std::vector<int64_t>& values) {
+  const Shape shape{static_cast<int64_t>(values.size())};
+  return GraphEditor(graph).add_constant(name,
+                                         make_constant<int64_t>(DType::kInt64, shape, values));
+}
 
 }  // namespace ofsdp::importer

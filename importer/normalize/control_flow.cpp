@@ -1,6 +1,7 @@
-#include "importer/normalize/control_flow.h"
-
 #include <algorithm>
+
+#include "importer/normalize/resolvers.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 
@@ -10,9 +11,8 @@ Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto* branch = find_attribute(node, *condition != 0 ? "then_branch" : "else_branch");
   if (branch == nullptr) return input_error("expected a branch, found none");
   OFSDP_ASSIGN_OR_RETURN(const auto outputs, rewriter.process_body(branch->g(), {}));
-  if (outputs.size() < static_cast<size_t>(node.output_size())) {
-    return input_error("has {} outputs, its branch {}", node.output_size(), outputs.size());
-  }
+  OFSDP_REJECT_IF(outputs.size() < static_cast<size_t>(node.output_size()),
+                  "has {} outputs, its branch {}", node.output_size(), outputs.size());
   for (int i = 0; i < node.output_size(); ++i) {
     OFSDP_RETURN_IF_ERROR(rewriter.alias(outputs[static_cast<size_t>(i)], node.output(i)));
   }
@@ -163,9 +163,9 @@ Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto* body = find_attribute(node, "body");
   const int64_t scanned = int_attribute(node, "num_scan_inputs", 0);
   const int64_t carried = node.input_size() - scanned;
-  if (body == nullptr || scanned < 1 || carried < 0 || body->g().output_size() < carried) {
-    return input_error("expected a body and scan inputs, found {} inputs", node.input_size());
-  }
+  OFSDP_REJECT_IF(
+      body == nullptr || scanned < 1 || carried < 0 || body->g().output_size() < carried,
+      "expected a body and scan inputs, found {} inputs", node.input_size());
   const auto states = static_cast<size_t>(carried);
   OFSDP_ASSIGN_OR_RETURN(const auto columns, scan_columns(rewriter, node, states));
   if (!columns) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "importer/normalize/control_flow.h"
-#include "importer/normalize/inline_functions.h"
-#include "importer/normalize/sequences.h"
+#include "importer/normalize/resolvers.h"
 
 namespace ofsdp::importer {
 

@@ -1,10 +1,12 @@
 // rewrite_graph: resolves everything in an ONNX graph that is no operator on tensors, before the
 // graph becomes a Graph:
 //
-//   If                     the branch that runs, when its condition is known      control_flow.h
-//   Loop, Scan             unrolled, when the number of iterations is known       control_flow.h
-//   sequences, optionals   the tensors in them                                    sequences.h
-//   functions of ONNX      the body of an operator without a kernel here         inline_functions.h
+//   If                     the branch that runs, when its condition is known
+//   Loop, Scan             unrolled, when the number of iterations is known
+//   sequences, optionals   the tensors in them
+//   functions of ONNX      the body of an operator without a kernel here
+//
+// resolvers.h has one function for each.
 //
 // Works on the model in the newest opset, node by node in their order. New nodes are resolved in
 // turn. A node that cannot be resolved stays as it is; `reasons` says why, by operator.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -61,12 +62,11 @@ class Switch {
     }
     while (node.output_size() > 1) {
       const std::string& output = node.output(node.output_size() - 1);
-      if (!output.empty() && reads_.contains(output)) {
-        return input_error(
-            "node '{}' (BatchNormalization): expected running statistics that nobody reads, but "
-            "'{}' is read, so it cannot be made for inference",
-            node.name(), output);
-      }
+      OFSDP_REJECT_IF(
+          !output.empty() && reads_.contains(output),
+          "node '{}' (BatchNormalization): expected running statistics that nobody reads, but "
+          "'{}' is read, so it cannot be made for inference",
+          node.name(), output);
       node.mutable_output()->RemoveLast();
     }
     return ok_status();

@@ -1,10 +1,10 @@
-#include "importer/normalize/inline_functions.h"
-
 #include <onnx/inliner/inliner.h>
 #include <onnx/shape_inference/attribute_binder.h>
 #include <onnx/version_converter/convert.h>
 
 #include <algorithm>
+
+#include "importer/normalize/resolvers.h"
 
 namespace ofsdp::importer {
 namespace {

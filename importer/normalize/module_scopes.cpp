@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/base/format.h"
+
 namespace ofsdp::importer {
 namespace {
 
@@ -19,12 +21,6 @@ Path pieces(const std::string& text, const char* separators) {
     at = end + 1;
   }
   return result;
-}
-
-std::string joined(const Path& path) {
-  std::string text;
-  for (const std::string& piece : path) text += (text.empty() ? "" : ".") + piece;
-  return text;
 }
 
 // Parses "['', 'encoder', 'linear']", as Python prints a list of strings.
@@ -103,7 +99,7 @@ class Reader {
   std::optional<Path> torch_scope(const Path& names, const Path& classes) {
     if (names.size() < 2) return {};  // the operation alone: a node of the exporter's own making
     for (size_t i = 0; i + 1 < names.size() && i < classes.size(); ++i) {
-      scopes_.classes[joined(pieces(names[i], "."))] = classes[i];
+      scopes_.classes[joined(pieces(names[i], "."), ".")] = classes[i];
     }
     return pieces(names[names.size() - 2], ".");
   }
@@ -123,10 +119,10 @@ class Reader {
     Path by_name = pieces(name, "/.");
     if (!by_name.empty()) by_name.pop_back();
     const auto found = uses_.find(name);
-    if (found == uses_.end() || !found->second.scoped) return joined(by_name);
+    if (found == uses_.end() || !found->second.scoped) return joined(by_name, ".");
     const Path& common = found->second.common;
     const bool deeper = std::ranges::mismatch(common, by_name).in1 == common.end();
-    return joined(found->second.one_scope && deeper ? by_name : common);
+    return joined(found->second.one_scope && deeper ? by_name : common, ".");
   }
 
   ModuleScopes scopes_;

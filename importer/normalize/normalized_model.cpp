@@ -8,8 +8,9 @@
 #include <set>
 
 #include "importer/normalize/compute_types.h"
-#include "importer/normalize/inline_functions.h"
+#include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -104,14 +105,10 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   if (!forward.empty()) OFSDP_CHECK(model.ParseFromString(forward), "{}", file.path());
   model.clear_training_info();
   const int opset = version_of(model.opset_import(), "");
-  if (opset > kOpset) {
-    return input_error("{}: opset {} is newer than {}, the newest known", file.path(), opset,
-                       kOpset);
-  }
-  if (opset == 8 && has_batched_scan(model.graph())) {
-    return input_error("{}: Scan of opset 8 has a batch axis: expected opset 9 or newer",
-                       file.path());
-  }
+  OFSDP_REJECT_IF(opset > kOpset, "{}: opset {} is newer than {}, the newest known", file.path(),
+                  opset, kOpset);
+  OFSDP_REJECT_IF(opset == 8 && has_batched_scan(model.graph()),
+                  "{}: Scan of opset 8 has a batch axis: expected opset 9 or newer", file.path());
   move_to_microsoft(model, operators, opset);
   try {
     onnx::checker::check_model(model);
@@ -125,10 +122,9 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   }
   OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
   rename_batch_normalization(model);
-  auto reasons = rewrite_graph(model, operators.registry);
-  if (!reasons.ok()) return std::move(reasons).status().with_prefix(file.path());
-  return NormalizedModel{std::move(model), std::move(names), std::move(scopes),
-                         *std::move(reasons)};
+  OFSDP_ASSIGN_OR_RETURN(Reasons reasons,
+                         prefixed(file.path(), rewrite_graph(model, operators.registry)));
+  return NormalizedModel{std::move(model), std::move(names), std::move(scopes), std::move(reasons)};
 }
 
 }  // namespace ofsdp::importer

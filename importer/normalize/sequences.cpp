@@ -1,7 +1,8 @@
-#include "importer/normalize/sequences.h"
-
 #include <algorithm>
 #include <limits>
+
+#include "importer/normalize/resolvers.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -110,9 +111,8 @@ Result<Place> place(GraphRewriter& rewriter, const std::string& position, int64_
   const auto given = rewriter.known().scalar(position);
   if (!given) return Place{};
   const int64_t at = *given < 0 ? *given + length : *given;
-  if (at < 0 || at > length) {
-    return input_error("position {} is outside of a sequence of {}", *given, length);
-  }
+  OFSDP_REJECT_IF(at < 0 || at > length, "position {} is outside of a sequence of {}", *given,
+                  length);
   return Place{true, at};
 }
 
@@ -137,9 +137,8 @@ Status erase(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   OFSDP_ASSIGN_OR_RETURN(const Place where,
                          place(rewriter, input_or_none(node, 1), length, length - 1));
   if (!where.known) return unknown_position(rewriter, node);
-  if (where.at < 0 || where.at == length) {
-    return input_error("position {} is outside of a sequence of {}", where.at, length);
-  }
+  OFSDP_REJECT_IF(where.at < 0 || where.at == length, "position {} is outside of a sequence of {}",
+                  where.at, length);
   names.erase(names.begin() + where.at);
   rewriter.sequences[node.output(0)] = std::move(names);
   return {};
@@ -153,9 +152,8 @@ Status at(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto length = static_cast<int64_t>(from->size());
   OFSDP_ASSIGN_OR_RETURN(const Place where, place(rewriter, node.input(1), length, 0));
   if (!where.known) return unknown_position(rewriter, node);
-  if (where.at == length) {
-    return input_error("position {} is outside of a sequence of {}", where.at, length);
-  }
+  OFSDP_REJECT_IF(where.at == length, "position {} is outside of a sequence of {}", where.at,
+                  length);
   return rewriter.alias((*from)[static_cast<size_t>(where.at)], node.output(0));
 }
 
@@ -186,10 +184,8 @@ Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     Names inputs;
     for (const std::string& input : node.input()) {
       const Names* list = sequence(rewriter, input);
-      if (list != nullptr && list->size() != count) {
-        return input_error("expected sequences of {} elements, found one of {}", count,
-                           list->size());
-      }
+      OFSDP_REJECT_IF(list != nullptr && list->size() != count,
+                      "expected sequences of {} elements, found one of {}", count, list->size());
       inputs.push_back(list == nullptr ? input : (*list)[i]);
     }
     OFSDP_ASSIGN_OR_RETURN(const Names outputs, rewriter.process_body(body->g(), inputs));

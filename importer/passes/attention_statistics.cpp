@@ -1,11 +1,10 @@
-#include "importer/passes/attention_statistics.h"
-
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
 namespace {

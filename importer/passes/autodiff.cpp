@@ -1,9 +1,8 @@
-#include "importer/passes/autodiff.h"
-
 #include <algorithm>
 #include <map>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
 namespace {

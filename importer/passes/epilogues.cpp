@@ -1,10 +1,9 @@
-#include "importer/passes/epilogues.h"
-
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
 namespace {

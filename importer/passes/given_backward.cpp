@@ -1,10 +1,10 @@
-#include "importer/passes/given_backward.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -131,10 +131,9 @@ class Order {
       if (same != same_.end()) p.gradient = same->second;
       const TensorDesc& found = graph_.value(p.gradient).desc;
       const TensorDesc& expected = graph_.value(p.value).desc;
-      if (!(found.shape == expected.shape) || found.dtype != expected.dtype) {
-        return input_error("{}: the gradient '{}' of '{}': expected {}, found {}", graph_.file,
-                           graph_.value(p.gradient).name, p.name, expected.text(), found.text());
-      }
+      OFSDP_REJECT_IF(!(found.shape == expected.shape) || found.dtype != expected.dtype,
+                      "{}: the gradient '{}' of '{}': expected {}, found {}", graph_.file,
+                      graph_.value(p.gradient).name, p.name, expected.text(), found.text());
       const bool own = written[at(p.gradient)] && reads[at(p.gradient)] == 0;
       if (own && taken.insert(p.gradient).second) continue;
       OFSDP_ASSIGN_OR_RETURN(

@@ -1,7 +1,7 @@
-#include "importer/passes/layouts.h"
-
 #include <algorithm>
 #include <map>
+
+#include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -23,17 +23,10 @@ class LayoutPass {
 
   Status place(Node node) {
     backward_ = node.backward;
-    switch (node.op->layout) {
-      case LayoutRule::kPlain:
-        OFSDP_RETURN_IF_ERROR(all_plain(node));
-        break;
-      case LayoutRule::kElementwise:
-        OFSDP_RETURN_IF_ERROR(elementwise(node));
-        break;
-      case LayoutRule::kChannelsLast:
-        OFSDP_RETURN_IF_ERROR(channels_last(node));
-        break;
-    }
+    const LayoutRule rule = node.op->layout;
+    OFSDP_RETURN_IF_ERROR(rule == LayoutRule::kPlain         ? all_plain(node)
+                          : rule == LayoutRule::kElementwise ? elementwise(node)
+                                                             : channels_last(node));
     graph_.nodes.push_back(std::move(node));
     return {};
   }

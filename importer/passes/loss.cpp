@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/graph/graph_uses.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -40,10 +41,8 @@ ValueId find_output(const Graph& graph, const std::string& name) {
 Status resolve_output(const Graph& graph, LossSpec& spec) {
   if (spec.kind == LossKind::kOutput) {
     const ValueId id = find_output(graph, spec.output);
-    if (id == 0) {
-      return input_error("--loss output:{}: {} has no such output; it has {}", spec.output,
-                         graph.file, output_names(graph));
-    }
+    OFSDP_REJECT_IF(id == 0, "--loss output:{}: {} has no such output; it has {}", spec.output,
+                    graph.file, output_names(graph));
     if (is_scalar_float(graph.value(id))) return {};
     return input_error("--loss output:{}: expected a float scalar, found {}", spec.output,
                        graph.value(id).desc.text());
@@ -52,12 +51,10 @@ Status resolve_output(const Graph& graph, LossSpec& spec) {
   for (ValueId id : graph.outputs) {
     if (is_scalar_float(graph.value(id))) scalars.push_back(id);
   }
-  if (scalars.size() != 1) {
-    return input_error(
-        "--loss auto: expected one float scalar among the outputs of {}, found {} in {}; "
-        "name a loss",
-        graph.file, scalars.size(), output_names(graph));
-  }
+  OFSDP_REJECT_IF(scalars.size() != 1,
+                  "--loss auto: expected one float scalar among the outputs of {}, found {} in {}; "
+                  "name a loss",
+                  graph.file, scalars.size(), output_names(graph));
   spec.kind = LossKind::kOutput;
   spec.output = graph.value(scalars[0]).name;
   return {};
@@ -93,13 +90,11 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
                          editor.add1("ofsdp.CollapseLeading", "loss.prediction", {prediction}));
   OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
                          editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
-  if (graph.value(rows).desc.shape[0] != graph.value(flat).desc.shape[0]) {
-    return input_error(
-        "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}",
-        spec.labels, graph.value(labels).desc.text(), spec.prediction,
-        graph.value(prediction).desc.text(), graph.value(rows).desc.shape[0],
-        graph.value(flat).desc.shape[0]);
-  }
+  OFSDP_REJECT_IF(graph.value(rows).desc.shape[0] != graph.value(flat).desc.shape[0],
+                  "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}",
+                  spec.labels, graph.value(labels).desc.text(), spec.prediction,
+                  graph.value(prediction).desc.text(), graph.value(rows).desc.shape[0],
+                  graph.value(flat).desc.shape[0]);
   Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
   if (spec.kind == LossKind::kNll)
     return editor.add1("NegativeLogLikelihoodLoss", "loss", {rows, flat}, attributes);
@@ -111,11 +106,10 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
 Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                ValueId labels) {
   GraphEditor editor(graph);
-  if (graph.value(prediction).desc.numel() != graph.value(labels).desc.numel()) {
-    return input_error("labels '{}' {} do not fit the prediction '{}' {}", spec.labels,
-                       graph.value(labels).desc.text(), spec.prediction,
-                       graph.value(prediction).desc.text());
-  }
+  OFSDP_REJECT_IF(graph.value(prediction).desc.numel() != graph.value(labels).desc.numel(),
+                  "labels '{}' {} do not fit the prediction '{}' {}", spec.labels,
+                  graph.value(labels).desc.text(), spec.prediction,
+                  graph.value(prediction).desc.text());
   OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
                          editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
   OFSDP_ASSIGN_OR_RETURN(const ValueId values,
@@ -129,9 +123,8 @@ Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId pr
                                   ValueId labels) {
   const size_t dot = spec.output.rfind('.');
   const std::string domain = dot == std::string::npos ? "" : spec.output.substr(0, dot);
-  if (graph.registry->find(domain, spec.output.substr(dot + 1)) == nullptr) {
-    return input_error("--loss plugin:{}: no --plugin offers that operator", spec.output);
-  }
+  OFSDP_REJECT_IF(graph.registry->find(domain, spec.output.substr(dot + 1)) == nullptr,
+                  "--loss plugin:{}: no --plugin offers that operator", spec.output);
   GraphEditor editor(graph);
   OFSDP_ASSIGN_OR_RETURN(const ValueId loss,
                          editor.add1(spec.output, "loss", {prediction, labels}));

@@ -1,5 +1,3 @@
-#include "importer/passes/precision.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -7,6 +5,7 @@
 
 #include "importer/file/tensor_record.h"
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
 #include "kernels/cpu/float_width.h"
 
 namespace ofsdp::importer {
@@ -119,8 +118,8 @@ class Narrowing {
       it->second = editor_.add_constant(value.name, narrowed(*value.constant, dtype_));
     } else {
       const std::string name = format_text("{}.{}", value.name, dtype_name(wanted));
-      OFSDP_ASSIGN_OR_RETURN(
-          it->second, editor_.add1("Cast", name, {id}, {{"to", int64_t{onnx_from_dtype(wanted)}}}));
+      OFSDP_ASSIGN_OR_RETURN(it->second,
+                             editor_.add1("Cast", name, {id}, {{"to", number_of_dtype(wanted)}}));
     }
     return it->second;
   }

@@ -1,6 +1,5 @@
-#include "importer/passes/running_statistics.h"
-
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
 namespace {

@@ -6,6 +6,7 @@
 #include "importer/graph/fold.h"
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/bounded_axes.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 
@@ -29,23 +30,19 @@ Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
     OFSDP_CHECK(row != rows.end(), "no column for {}", input.name);
     std::vector<int64_t> axes{batch};
     axes.insert(axes.end(), row->second.axes().begin(), row->second.axes().end());
-    if (axes.size() != input.declared.size()) {
-      return input_error("{}: input '{}' has {} axes, its column gives {} ({})", graph.file,
-                         input.name, input.declared.size(), axes.size(), Shape(axes).text());
-    }
+    OFSDP_REJECT_IF(axes.size() != input.declared.size(),
+                    "{}: input '{}' has {} axes, its column gives {} ({})", graph.file, input.name,
+                    input.declared.size(), axes.size(), Shape(axes).text());
     for (size_t i = 0; i < axes.size(); ++i) {
       const Dim& dim = input.declared[i];
-      if (dim.size >= 0 && dim.size != axes[i]) {
-        return input_error("{}: axis {} of input '{}' is {}, {} {}", graph.file, i, input.name,
-                           dim.size, i == 0 ? "the micro-batch is" : "its column has", axes[i]);
-      }
+      OFSDP_REJECT_IF(dim.size >= 0 && dim.size != axes[i],
+                      "{}: axis {} of input '{}' is {}, {} {}", graph.file, i, input.name, dim.size,
+                      i == 0 ? "the micro-batch is" : "its column has", axes[i]);
       if (dim.symbol.empty()) continue;
       const auto [bound, fresh] = symbols.try_emplace(dim.symbol, axes[i], input.name);
-      if (!fresh && bound->second.first != axes[i]) {
-        return input_error("{}: axis '{}' is {} in column '{}' and {} in column '{}'", graph.file,
-                           dim.symbol, bound->second.first, bound->second.second, axes[i],
-                           input.name);
-      }
+      OFSDP_REJECT_IF(!fresh && bound->second.first != axes[i],
+                      "{}: axis '{}' is {} in column '{}' and {} in column '{}'", graph.file,
+                      dim.symbol, bound->second.first, bound->second.second, axes[i], input.name);
     }
     shapes[input.name] = Shape(std::move(axes));
   }
@@ -86,7 +83,7 @@ Node without_like(const Graph& graph, Node node) {
   const DType dtype = graph.value(node.inputs[1]).desc.dtype;
   node.op = &graph.registry->get("Cast");
   node.inputs.resize(1);
-  node.attributes.set("to", int64_t{onnx_from_dtype(dtype)});
+  node.attributes.set("to", number_of_dtype(dtype));
   return node;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::importer {
 namespace {
 
@@ -27,9 +29,8 @@ Result<std::set<std::string>> all_matches(const Graph& graph, const char* flag,
   std::set<std::string> names;
   for (const std::string& pattern : patterns) {
     const auto found = matches(graph, pattern);
-    if (found.empty()) {
-      return input_error("{} {}: matches no initializer of {}", flag, pattern, graph.file);
-    }
+    OFSDP_REJECT_IF(found.empty(), "{} {}: matches no initializer of {}", flag, pattern,
+                    graph.file);
     names.insert(found.begin(), found.end());
   }
   return names;
@@ -115,10 +116,8 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
     result.value(p.value).constant = nullptr;  // its value will change
   }
   if (any) return result;
-  if (candidates) {
-    return input_error("{}: the loss '{}' reaches no trainable initializer", graph.file,
-                       differentiated.value(differentiated.loss).name);
-  }
+  OFSDP_REJECT_IF(candidates, "{}: the loss '{}' reaches no trainable initializer", graph.file,
+                  differentiated.value(differentiated.loss).name);
   return input_error("{}: nothing to train: of {} floating-point initializers none is trainable",
                      graph.file, graph.parameters.size());
 }

@@ -23,7 +23,7 @@ class SkeletonHash {
     walk(std::as_bytes(std::span(file_.skeleton())), kModelGraph);
     for (const Initializer& weight : file_.initializers()) {
       add(weight.name);
-      add(format_text("{} {}", onnx_from_dtype(weight.dtype), weight.shape.text()));
+      add(format_text("{} {}", number_of_dtype(weight.dtype), weight.shape.text()));
     }
     return format_text("{:016x}", hash_.value());
   }

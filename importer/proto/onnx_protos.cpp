@@ -1,6 +1,9 @@
 #include "importer/proto/onnx_protos.h"
 
 #include <type_traits>
+#include <variant>
+
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -20,18 +23,12 @@ std::vector<std::byte> low_bytes(const Field& field, size_t size) {
 
 std::vector<std::byte> typed_bytes(const onnx::TensorProto& tensor, DType dtype) {
   const size_t size = dtype_size(dtype);
-  switch (list_field(dtype)) {
-    case tensor_field::kFloatData:
-      return low_bytes(tensor.float_data(), size);
-    case tensor_field::kDoubleData:
-      return low_bytes(tensor.double_data(), size);
-    case tensor_field::kInt64Data:
-      return low_bytes(tensor.int64_data(), size);
-    case tensor_field::kUint64Data:
-      return low_bytes(tensor.uint64_data(), size);
-    default:
-      return low_bytes(tensor.int32_data(), size);
-  }
+  const uint32_t field = list_field(dtype);
+  if (field == tensor_field::kFloatData) return low_bytes(tensor.float_data(), size);
+  if (field == tensor_field::kDoubleData) return low_bytes(tensor.double_data(), size);
+  if (field == tensor_field::kInt64Data) return low_bytes(tensor.int64_data(), size);
+  if (field == tensor_field::kUint64Data) return low_bytes(tensor.uint64_data(), size);
+  return low_bytes(tensor.int32_data(), size);
 }
 
 }  // namespace
@@ -43,20 +40,15 @@ Result<onnx::ModelProto> parse_model(const OnnxFile& file) {
 }
 
 Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor) {
-  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
-    return input_error("tensor '{}': external data: expected for initializers alone",
-                       tensor.name());
-  }
+  OFSDP_REJECT_IF(tensor.data_location() == onnx::TensorProto::EXTERNAL,
+                  "tensor '{}': external data: expected for initializers alone", tensor.name());
   Constant constant;
-  constant.desc.dtype = dtype_from_onnx(tensor.data_type());
-  if (constant.desc.dtype == DType::kUndefined) {
-    return input_error("tensor '{}' has ONNX type {}, which is not supported", tensor.name(),
-                       tensor.data_type());
-  }
+  constant.desc.dtype = dtype_of_number(tensor.data_type());
+  OFSDP_REJECT_IF(constant.desc.dtype == DType::kUndefined,
+                  "tensor '{}' has ONNX type {}, which is not supported", tensor.name(),
+                  tensor.data_type());
   const std::vector<int64_t> axes(tensor.dims().begin(), tensor.dims().end());
-  if (auto numel = checked_numel(axes); !numel.ok()) {
-    return std::move(numel).status().with_prefix("tensor '" + tensor.name() + "'");
-  }
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status().with_prefix("tensor '" + tensor.name() + "'"));
   constant.desc.shape = Shape(axes);
   if (tensor.has_raw_data()) {
     const auto* raw = reinterpret_cast<const std::byte*>(tensor.raw_data().data());
@@ -64,10 +56,9 @@ Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor) {
   } else {
     constant.bytes = typed_bytes(tensor, constant.desc.dtype);
   }
-  if (constant.bytes.size() != constant.desc.bytes()) {
-    return input_error("tensor '{}' {} needs {} bytes, found {}", tensor.name(),
-                       constant.desc.text(), constant.desc.bytes(), constant.bytes.size());
-  }
+  OFSDP_REJECT_IF(constant.bytes.size() != constant.desc.bytes(),
+                  "tensor '{}' {} needs {} bytes, found {}", tensor.name(), constant.desc.text(),
+                  constant.desc.bytes(), constant.bytes.size());
   return std::make_shared<const Constant>(std::move(constant));
 }
 
@@ -75,27 +66,18 @@ Result<Attribute> attribute_from_onnx(const onnx::AttributeProto& attribute) {
   const auto list = [](const auto& field) {
     return std::vector<std::decay_t<decltype(*field.begin())>>(field.begin(), field.end());
   };
-  switch (attribute.type()) {
-    case A::INT:
-      return Attribute(static_cast<int64_t>(attribute.i()));
-    case A::FLOAT:
-      return Attribute(attribute.f());
-    case A::STRING:
-      return Attribute(attribute.s());
-    case A::INTS:
-      return Attribute(std::vector<int64_t>(attribute.ints().begin(), attribute.ints().end()));
-    case A::FLOATS:
-      return Attribute(list(attribute.floats()));
-    case A::STRINGS:
-      return Attribute(list(attribute.strings()));
-    case A::TENSOR: {
-      OFSDP_ASSIGN_OR_RETURN(auto constant, constant_from_onnx(attribute.t()));
-      return Attribute(constant);
-    }
-    default:
-      return input_error("attribute '{}' of kind {} is not supported", attribute.name(),
-                         A::AttributeType_Name(attribute.type()));
-  }
+  const auto type = attribute.type();
+  if (type == A::INT) return Attribute(static_cast<int64_t>(attribute.i()));
+  if (type == A::FLOAT) return Attribute(attribute.f());
+  if (type == A::STRING) return Attribute(attribute.s());
+  if (type == A::INTS)
+    return Attribute(std::vector<int64_t>(attribute.ints().begin(), attribute.ints().end()));
+  if (type == A::FLOATS) return Attribute(list(attribute.floats()));
+  if (type == A::STRINGS) return Attribute(list(attribute.strings()));
+  OFSDP_REJECT_IF(type != A::TENSOR, "attribute '{}' of kind {} is not supported", attribute.name(),
+                  A::AttributeType_Name(type));
+  OFSDP_ASSIGN_OR_RETURN(auto constant, constant_from_onnx(attribute.t()));
+  return Attribute(constant);
 }
 
 Result<Attributes> attributes_from_onnx(const onnx::NodeProto& node) {
@@ -133,7 +115,7 @@ std::string input_or_none(const onnx::NodeProto& node, int i) {
 onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, const void* bytes) {
   onnx::TensorProto tensor;
   tensor.set_name(name);
-  tensor.set_data_type(onnx_from_dtype(desc.dtype));
+  tensor.set_data_type(number_of_dtype(desc.dtype));
   for (const int64_t axis : desc.shape.axes()) tensor.add_dims(axis);
   tensor.set_raw_data(bytes, desc.bytes());
   return tensor;
@@ -142,39 +124,28 @@ onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, 
 onnx::ValueInfoProto value_info(const std::string& name, const TensorDesc& desc) {
   onnx::ValueInfoProto info;
   info.set_name(name);
-  set_tensor_type(*info.mutable_type(), onnx_from_dtype(desc.dtype), desc.shape.axes());
+  set_tensor_type(*info.mutable_type(), number_of_dtype(desc.dtype), desc.shape.axes());
   return info;
 }
 
 void add_attribute(onnx::NodeProto& node, const std::string& name, const Attribute& value) {
   A& to = *node.add_attribute();
   to.set_name(name);
-  const auto write = [&to](const auto& v) {
-    using T = std::decay_t<decltype(v)>;
-    if constexpr (std::is_same_v<T, int64_t>) {
-      to.set_type(A::INT);
-      to.set_i(v);
-    } else if constexpr (std::is_same_v<T, float>) {
-      to.set_type(A::FLOAT);
-      to.set_f(v);
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      to.set_type(A::STRING);
-      to.set_s(v);
-    } else if constexpr (std::is_same_v<T, ConstantPtr>) {
-      to.set_type(A::TENSOR);
-      *to.mutable_t() = tensor_proto("", v->desc, v->bytes.data());
-    } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
-      to.set_type(A::INTS);
-      to.mutable_ints()->Add(v.begin(), v.end());
-    } else if constexpr (std::is_same_v<T, std::vector<float>>) {
-      to.set_type(A::FLOATS);
-      to.mutable_floats()->Add(v.begin(), v.end());
-    } else {
-      to.set_type(A::STRINGS);
-      to.mutable_strings()->Add(v.begin(), v.end());
-    }
+  constexpr A::AttributeType kTypes[] = {A::INT,    A::FLOAT,   A::STRING, A::INTS,
+                                         A::FLOATS, A::STRINGS, A::TENSOR};
+  to.set_type(kTypes[value.index()]);
+  if (const auto* i = std::get_if<int64_t>(&value)) to.set_i(*i);
+  if (const auto* f = std::get_if<float>(&value)) to.set_f(*f);
+  if (const auto* s = std::get_if<std::string>(&value)) to.set_s(*s);
+  const auto fill = [](auto* list, const auto* values) {
+    if (values != nullptr) list->Add(values->begin(), values->end());
   };
-  std::visit(write, value);
+  fill(to.mutable_ints(), std::get_if<std::vector<int64_t>>(&value));
+  fill(to.mutable_floats(), std::get_if<std::vector<float>>(&value));
+  fill(to.mutable_strings(), std::get_if<std::vector<std::string>>(&value));
+  if (const auto* constant = std::get_if<ConstantPtr>(&value)) {
+    *to.mutable_t() = tensor_proto("", (*constant)->desc, (*constant)->bytes.data());
+  }
 }
 
 onnx::NodeProto constant_node(const std::string& name, onnx::TensorProto tensor) {

@@ -59,8 +59,8 @@ Result<Splice> new_scalar(const OnnxFile& input, const AlgorithmTensor& tensor, 
   std::string raw;
   for (size_t i = 0; i < bytes; ++i) raw += static_cast<char>((value >> (8 * i)) & 0xff);
   append_bytes(fields, tensor_field::kRawData, raw);
-  Splice splice{tensor.field.begin, tensor.field.end, {}, index, 0};
-  append_bytes(splice.text, kGraphInitializer, fields);
+  Splice splice{tensor.field.begin, tensor.field.end, bytes_field(kGraphInitializer, fields), index,
+                0};
   splice.value = length_of(splice.text) - static_cast<int64_t>(bytes);
   return splice;
 }
@@ -110,10 +110,7 @@ Result<std::string> relocated_entry(const WireField& entry, const std::string& l
     if (field.number == 1) key = as_text(field.bytes);
   }
   if (key != "location") return std::string(as_text(entry.bytes));
-  std::string text;
-  append_bytes(text, 1, key);
-  append_bytes(text, 2, location);
-  return text;
+  return bytes_field(1, key) + bytes_field(2, location);
 }
 
 class Layouter {

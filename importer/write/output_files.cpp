@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "importer/file/wire.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -114,13 +115,10 @@ Status check_output_path(const std::string& path) {
   if (path.empty()) return input_error("output: expected a path of a file, found an empty one");
   OFSDP_RETURN_IF_ERROR(check_folder(path));
   const Kind kind = kind_of(path);
-  if (kind == Kind::kFolder || filename_of(path).empty()) {
-    return input_error("{}: cannot be written: expected a path of a file, found a folder", path);
-  }
-  if (kind == Kind::kOther) {
-    return input_error("{}: cannot be written: expected a regular file, found a device or pipe",
-                       path);
-  }
+  OFSDP_REJECT_IF(kind == Kind::kFolder || filename_of(path).empty(),
+                  "{}: cannot be written: expected a path of a file, found a folder", path);
+  OFSDP_REJECT_IF(kind == Kind::kOther,
+                  "{}: cannot be written: expected a regular file, found a device or pipe", path);
   Result<std::string> temporary = create_temporary(path);
   if (!temporary.ok()) return {ErrorKind::kInput, temporary.error().message()};
   unlink(temporary->c_str());
@@ -131,16 +129,14 @@ Status check_output_path(const std::string& path, const OnnxFile& input) {
   OFSDP_RETURN_IF_ERROR(check_output_path(path));
   const auto& data_files = input.contents().data_files;
   if (data_files.empty()) return ok_status();
-  if (is_same_file(path, input.file())) {
-    return input_error(
-        "{}: cannot be written: expected another file than the input, which has external data in "
-        "{}",
-        path, printable(data_files[0].location));
-  }
-  if (is_input_file(path, input)) {
-    return input_error("{}: cannot be written: it holds the external data of the input {}", path,
-                       input.path());
-  }
+  OFSDP_REJECT_IF(
+      is_same_file(path, input.file()),
+      "{}: cannot be written: expected another file than the input, which has external data in "
+      "{}",
+      path, printable(data_files[0].location));
+  OFSDP_REJECT_IF(is_input_file(path, input),
+                  "{}: cannot be written: it holds the external data of the input {}", path,
+                  input.path());
   OFSDP_RETURN_IF_ERROR(check_weights_apart(input));
   return choose_locations(path, input).status();
 }
@@ -176,9 +172,8 @@ Status check_output_folder(const std::string& path, const std::vector<std::strin
   if (path.empty()) return input_error("output: expected a path of a folder, found an empty one");
   OFSDP_RETURN_IF_ERROR(check_folder(path));
   const Kind kind = kind_of(path);
-  if (kind != Kind::kAbsent && kind != Kind::kFolder) {
-    return input_error("{}: cannot be written: expected a path of a folder, found a file", path);
-  }
+  OFSDP_REJECT_IF(kind != Kind::kAbsent && kind != Kind::kFolder,
+                  "{}: cannot be written: expected a path of a folder, found a file", path);
   std::error_code error;
   for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
@@ -207,9 +202,8 @@ Status replace_folder(const std::string& temporary, const std::string& path) {
   const bool replaces = kind_of(path) == Kind::kFolder;
   const int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
                              replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
-  if (done != 0) {
-    return fault("{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
-  }
+  OFSDP_FAULT_IF(done != 0, "{}: cannot be renamed from {}: {}", path, temporary,
+                 std::strerror(errno));
   OFSDP_RETURN_IF_ERROR(sync_folder(folder_of(path)));
   std::error_code ignored;
   if (replaces) std::filesystem::remove_all(temporary, ignored);

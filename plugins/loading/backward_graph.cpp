@@ -82,7 +82,7 @@ int32_t emit(const ofsdp_graph* graph, const char* op, const int32_t* inputs, si
 
 int32_t scalar(const ofsdp_graph* graph, int32_t dtype, double value) {
   GraphCall& call = call_of(graph);
-  const DType ours = dtype_of_plugin(dtype);
+  const DType ours = dtype_of_number(dtype);
   if (!is_floating(ours)) {
     call.wrong(input_error("the plug-in's build_backward asks for a scalar of type {}", dtype));
     return 0;
@@ -119,19 +119,12 @@ void set_grad(const ofsdp_graph* graph, size_t i, int32_t grad) {
   call.builder.set_grad(i, {grad});
 }
 
-std::vector<TensorDesc> descs_of_inputs(const GradBuilder& b) {
-  std::vector<TensorDesc> descs;
-  for (size_t i = 0; i < b.num_inputs(); ++i) {
-    descs.push_back(b.input(i) ? b.desc(b.input(i)) : TensorDesc{});
-  }
-  return descs;
-}
-
-std::vector<TensorDesc> descs_of_outputs(const PluginOperator& op, const GradBuilder& b) {
-  std::vector<TensorDesc> descs;
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    const Ref grad = b.grad_output(i);
-    descs.push_back(grad ? b.desc(grad) : TensorDesc{});
+// The descs of `count` values, the i-th of which is (b.*value)(i).
+std::vector<TensorDesc> descs_of(const GradBuilder& b, size_t count,
+                                 Ref (GradBuilder::*value)(size_t) const) {
+  std::vector<TensorDesc> descs(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (const Ref ref = (b.*value)(i)) descs[i] = b.desc(ref);
   }
   return descs;
 }
@@ -149,8 +142,9 @@ Status missing_gradient(const GraphCall& call) {
 }  // namespace
 
 void build_backward(const PluginOperatorPtr& op, GradBuilder& builder) {
-  PluginNode node(op, builder.attributes(), descs_of_inputs(builder),
-                  descs_of_outputs(*op, builder));
+  PluginNode node(op, builder.attributes(),
+                  descs_of(builder, builder.num_inputs(), &GradBuilder::input),
+                  descs_of(builder, op->outputs.size(), &GradBuilder::grad_output));
   GraphCall call{*op, builder};
   const ofsdp_graph graph = {.struct_size = sizeof(ofsdp_graph),
                              .host = op->host,

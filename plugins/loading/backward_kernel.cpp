@@ -53,44 +53,29 @@ BackwardProblem unpacked(const PluginOperator& op, const Attributes& attributes)
 class BackwardKernel final : public PluginKernel {
  public:
   BackwardKernel(const PluginOperatorPtr& op, const Problem& p)
-      : problem_(unpacked(*op, p.attributes)),
-        node_(op, problem_.attributes, problem_.inputs, problem_.outputs, grad_outputs(*op, p),
-              problem_.grad_inputs),
-        bytes_(node_.scratch_bytes(OFSDP_BACKWARD)) {}
-
-  size_t workspace_bytes() const override { return bytes_; }
-
-  bool on_devices() const override { return node_.op().def.cuda_backward != nullptr; }
-
-  Status run(const KernelArgs& args) override {
-    use(args);
-    return node_.call(ErrorKind::kFault, "backward",
-                      [&] { return node_.op().def.backward(&node_.node()); });
-  }
-  Status put(const KernelArgs& args, void* stream) override {
-    use(args);
-    return node_.call(ErrorKind::kFault, "cuda_backward",
-                      [&] { return node_.op().def.cuda_backward(&node_.node(), stream); });
-  }
+      : BackwardKernel(op, p, unpacked(*op, p.attributes)) {}
 
  private:
-  void use(const KernelArgs& args) {
-    const size_t outputs = node_.op().outputs.size(), inputs = node_.op().inputs.size();
+  BackwardKernel(const PluginOperatorPtr& op, const Problem& p, const BackwardProblem& problem)
+      : PluginKernel(OFSDP_BACKWARD, op, problem.attributes, problem.inputs, problem.outputs,
+                     grad_outputs(*op, p), problem.grad_inputs),
+        wanted_(problem.wanted) {}
+
+  void use(const KernelArgs& args) override {
+    const size_t outputs = node().op().outputs.size(), inputs = node().op().inputs.size();
     for (size_t i = 0; i < args.inputs.size(); ++i) {
       void* data = args.inputs[i].data;
       if (i < outputs) {
-        node_.grad_outputs().set(i, data);
+        node().grad_outputs().set(i, data);
       } else if (i < outputs + inputs) {
-        node_.inputs().set(i - outputs, data);
+        node().inputs().set(i - outputs, data);
       } else {
-        node_.outputs().set(i - outputs - inputs, data);
+        node().outputs().set(i - outputs - inputs, data);
       }
     }
-    for (size_t k = 0; k < problem_.wanted.size(); ++k) {
-      node_.grad_inputs().set(problem_.wanted[k], args.outputs[k].data);
+    for (size_t k = 0; k < wanted_.size(); ++k) {
+      node().grad_inputs().set(wanted_[k], args.outputs[k].data);
     }
-    node_.set_scratch(args.workspace, bytes_);
-    node_.set_step(args.step);
   }
 
   static std::vector<TensorDesc> grad_outputs(const PluginOperator& op, const Problem& p) {
@@ -99,9 +84,7 @@ class BackwardKernel final : public PluginKernel {
     return descs;
   }
 
-  BackwardProblem problem_;
-  PluginNode node_;
-  size_t bytes_;
+  std::vector<size_t> wanted_;
 };
 
 TensorDesc desc_of(const GradBuilder& b, Ref ref) { return ref ? b.desc(ref) : TensorDesc{}; }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::plugins {
@@ -47,12 +48,10 @@ Result<int> elf_machine(const std::string& path) {
   if (!file) return input_error("{}: cannot be opened", path);
   Elf64_Ehdr header{};
   file.read(reinterpret_cast<char*>(&header), sizeof(header));
-  if (!file || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return input_error("{}: is no shared library (ELF)", path);
-  }
-  if (header.e_ident[EI_CLASS] != ELFCLASS64) {
-    return input_error("{}: is a library of 32 bits, expected one of 64", path);
-  }
+  OFSDP_REJECT_IF(!file || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0,
+                  "{}: is no shared library (ELF)", path);
+  OFSDP_REJECT_IF(header.e_ident[EI_CLASS] != ELFCLASS64,
+                  "{}: is a library of 32 bits, expected one of 64", path);
   return static_cast<int>(header.e_machine);
 }
 
@@ -74,13 +73,10 @@ Result<std::vector<ofsdp_operand>> operands(const ofsdp_operand* const* list, si
   for (size_t i = 0; i < count; ++i) {
     made.push_back(whole(list[i]));
     if (text(made[i].name).empty()) return input_error("{} {} has no name", what, i);
-    if (made[i].types == 0) {
-      return input_error("{} '{}' has no allowed type", what, made[i].name);
-    }
+    OFSDP_REJECT_IF(made[i].types == 0, "{} '{}' has no allowed type", what, made[i].name);
     const bool may_lack = (made[i].flags & OFSDP_OPTIONAL) != 0;
-    if (optional && !may_lack) {
-      return input_error("{} '{}' is needed, but one before it is optional", what, made[i].name);
-    }
+    OFSDP_REJECT_IF(optional && !may_lack, "{} '{}' is needed, but one before it is optional", what,
+                    made[i].name);
     optional = may_lack;
   }
   return made;
@@ -89,12 +85,10 @@ Result<std::vector<ofsdp_operand>> operands(const ofsdp_operand* const* list, si
 Status check_functions(const PluginOperator& op) {
   if (op.outputs.empty()) return input_error("it has no output");
   if (op.def.forward == nullptr) return input_error("it has no forward");
-  if (op.def.infer == nullptr && op.inputs.empty()) {
-    return input_error("it has neither infer nor an input that its output could be like");
-  }
-  if (op.def.backward != nullptr && op.def.build_backward != nullptr) {
-    return input_error("it has both backward and build_backward, expected one of them");
-  }
+  OFSDP_REJECT_IF(op.def.infer == nullptr && op.inputs.empty(),
+                  "it has neither infer nor an input that its output could be like");
+  OFSDP_REJECT_IF(op.def.backward != nullptr && op.def.build_backward != nullptr,
+                  "it has both backward and build_backward, expected one of them");
   return {};
 }
 
@@ -108,21 +102,16 @@ Result<std::shared_ptr<PluginOperator>> make_operator(const PluginLibraryPtr& li
   op->name = text(op->def.name);
   if (op->name.empty()) return input_error("{}: an operator has no name", library->path());
   const std::string where = format_text("{}: operator {}", library->path(), op->full_name());
-  if (op->domain.starts_with("ofsdp")) {
-    return input_error("{}: the domain is the program's own", where);
-  }
-  auto inputs = operands(op->def.inputs, op->def.num_inputs, "input");
-  if (!inputs.ok()) return std::move(inputs).status().with_prefix(where);
-  auto outputs = operands(op->def.outputs, op->def.num_outputs, "output");
-  if (!outputs.ok()) return std::move(outputs).status().with_prefix(where);
-  op->inputs = *std::move(inputs);
-  op->outputs = *std::move(outputs);
+  OFSDP_REJECT_IF(op->domain.starts_with("ofsdp"), "{}: the domain is the program's own", where);
+  OFSDP_ASSIGN_OR_RETURN(op->inputs,
+                         prefixed(where, operands(op->def.inputs, op->def.num_inputs, "input")));
+  OFSDP_ASSIGN_OR_RETURN(op->outputs,
+                         prefixed(where, operands(op->def.outputs, op->def.num_outputs, "output")));
   for (size_t i = 0; i < op->def.num_attributes; ++i) {
     op->attributes.push_back(whole(op->def.attributes[i]));
     const ofsdp_attribute& made = op->attributes.back();
-    if (text(made.name).empty() || made.type < OFSDP_INT || made.type > OFSDP_FLOATS) {
-      return input_error("{}: attribute {} has no name or no type", where, i);
-    }
+    OFSDP_REJECT_IF(text(made.name).empty() || made.type < OFSDP_INT || made.type > OFSDP_FLOATS,
+                    "{}: attribute {} has no name or no type", where, i);
   }
   OFSDP_RETURN_IF_ERROR(check_functions(*op).with_prefix(where));
   return op;
@@ -165,9 +154,8 @@ Status PluginLibrary::load(const std::string& path) {
 
 Status PluginLibrary::describe() {
   void* symbol = dlsym(handle_, "ofsdp_plugin_entry");
-  if (symbol == nullptr) {
-    return input_error("{}: is no plug-in: it has no function ofsdp_plugin_entry", path_);
-  }
+  OFSDP_REJECT_IF(symbol == nullptr, "{}: is no plug-in: it has no function ofsdp_plugin_entry",
+                  path_);
   const ofsdp_plugin* given = nullptr;
   try {
     given = reinterpret_cast<ofsdp_plugin_entry_function>(symbol)(&host_);
@@ -176,10 +164,9 @@ Status PluginLibrary::describe() {
   }
   if (given == nullptr) return input_error("{}: ofsdp_plugin_entry gave nothing", path_);
   plugin_ = whole(given);
-  if (plugin_.version > OFSDP_PLUGIN_VERSION) {
-    return input_error("{}: is built against version {} of ofsdp_plugin.h, newer than {}", path_,
-                       plugin_.version, OFSDP_PLUGIN_VERSION);
-  }
+  OFSDP_REJECT_IF(plugin_.version > OFSDP_PLUGIN_VERSION,
+                  "{}: is built against version {} of ofsdp_plugin.h, newer than {}", path_,
+                  plugin_.version, OFSDP_PLUGIN_VERSION);
   if (plugin_.version == 0) return input_error("{}: states no version of ofsdp_plugin.h", path_);
   if (plugin_.num_operators + plugin_.num_optimizers > 0) return {};
   return input_error("{}: offers neither an operator nor an optimizer", path_);
@@ -201,14 +188,11 @@ Result<std::vector<ofsdp_optimizer>> plugin_optimizers(const PluginLibrary& libr
   const ofsdp_plugin& plugin = library.description();
   for (size_t i = 0; i < plugin.num_optimizers; ++i) {
     made.push_back(whole(plugin.optimizers[i]));
-    if (text(made[i].name).empty() || made[i].update == nullptr) {
-      return input_error("{}: optimizer {} has no name or no update", library.path(), i);
-    }
-    if ((made[i].direction == nullptr) != (made[i].step_length == nullptr)) {
-      return input_error(
-          "{}: optimizer {} has one of direction and step_length, expected both or none",
-          library.path(), made[i].name);
-    }
+    OFSDP_REJECT_IF(text(made[i].name).empty() || made[i].update == nullptr,
+                    "{}: optimizer {} has no name or no update", library.path(), i);
+    OFSDP_REJECT_IF((made[i].direction == nullptr) != (made[i].step_length == nullptr),
+                    "{}: optimizer {} has one of direction and step_length, expected both or none",
+                    library.path(), made[i].name);
   }
   return made;
 }

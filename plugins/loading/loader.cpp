@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "kernels/base/reject.h"
 #include "plugins/loading/operators.h"
 
 namespace ofsdp::plugins {
@@ -71,11 +72,9 @@ class Loader {
     OFSDP_ASSIGN_OR_RETURN(auto operators, plugin_operators(library));
     for (auto& op : operators) {
       OFSDP_RETURN_IF_ERROR(claim("operator " + op->full_name(), library->path()));
-      if (built_in_.find(op->domain, op->name) != nullptr && !may_override_) {
-        return input_error(
-            "{}: operator {} is built in; --plugin-override lets a plug-in replace it",
-            library->path(), op->full_name());
-      }
+      OFSDP_REJECT_IF(built_in_.find(op->domain, op->name) != nullptr && !may_override_,
+                      "{}: operator {} is built in; --plugin-override lets a plug-in replace it",
+                      library->path(), op->full_name());
       op->known = known_;
       loaded_.operators.push_back(std::move(op));
     }

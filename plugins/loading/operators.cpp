@@ -1,38 +1,20 @@
 #include "plugins/loading/operators.h"
 
+#include "kernels/base/reject.h"
+
 namespace ofsdp::plugins {
 namespace {
 
 class ForwardKernel final : public PluginKernel {
  public:
   ForwardKernel(const PluginOperatorPtr& op, const Problem& p)
-      : node_(op, p.attributes, p.inputs, p.outputs), bytes_(node_.scratch_bytes(OFSDP_FORWARD)) {}
-
-  size_t workspace_bytes() const override { return bytes_; }
-
-  bool on_devices() const override { return node_.op().def.cuda_forward != nullptr; }
-
-  Status run(const KernelArgs& args) override {
-    use(args);
-    return node_.call(ErrorKind::kFault, "forward",
-                      [&] { return node_.op().def.forward(&node_.node()); });
-  }
-  Status put(const KernelArgs& args, void* stream) override {
-    use(args);
-    return node_.call(ErrorKind::kFault, "cuda_forward",
-                      [&] { return node_.op().def.cuda_forward(&node_.node(), stream); });
-  }
+      : PluginKernel(OFSDP_FORWARD, op, p.attributes, p.inputs, p.outputs) {}
 
  private:
-  void use(const KernelArgs& args) {
-    for (size_t i = 0; i < args.inputs.size(); ++i) node_.inputs().set(i, args.inputs[i].data);
-    for (size_t i = 0; i < args.outputs.size(); ++i) node_.outputs().set(i, args.outputs[i].data);
-    node_.set_scratch(args.workspace, bytes_);
-    node_.set_step(args.step);
+  void use(const KernelArgs& args) override {
+    for (size_t i = 0; i < args.inputs.size(); ++i) node().inputs().set(i, args.inputs[i].data);
+    for (size_t i = 0; i < args.outputs.size(); ++i) node().outputs().set(i, args.outputs[i].data);
   }
-
-  PluginNode node_;
-  size_t bytes_;
 };
 
 std::vector<TensorDesc> wanted_outputs(const PluginOperator& op, const InferContext& c) {
@@ -52,10 +34,9 @@ Status check_outputs(const PluginOperator& op, const InferContext& c,
       return input_error("the plug-in's infer gives no type and shape of output '{}'",
                          op.outputs[i].name);
     }
-    if (!in_types(op.outputs[i].types, outputs[i].dtype)) {
-      return input_error("the plug-in's infer gives output '{}' as {}, a type it does not declare",
-                         op.outputs[i].name, outputs[i].text());
-    }
+    OFSDP_REJECT_IF(!in_types(op.outputs[i].types, outputs[i].dtype),
+                    "the plug-in's infer gives output '{}' as {}, a type it does not declare",
+                    op.outputs[i].name, outputs[i].text());
     for (const int64_t axis : outputs[i].shape.axes()) {
       if (axis >= 0) continue;
       return input_error("the plug-in's infer gives output '{}' as {}", op.outputs[i].name,
@@ -67,10 +48,8 @@ Status check_outputs(const PluginOperator& op, const InferContext& c,
 
 Result<std::vector<TensorDesc>> infer(const PluginOperatorPtr& op, const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_operands(*op, c.attributes, c.inputs));
-  if (c.wanted.size() > op->outputs.size()) {
-    return input_error("expected at most {} outputs, found {}", op->outputs.size(),
-                       c.wanted.size());
-  }
+  OFSDP_REJECT_IF(c.wanted.size() > op->outputs.size(), "expected at most {} outputs, found {}",
+                  op->outputs.size(), c.wanted.size());
   PluginNode node(op, c.attributes, c.inputs, wanted_outputs(*op, c));
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     if (c.constant(i) != nullptr) node.inputs().set(i, c.constant(i)->bytes.data());
@@ -116,17 +95,14 @@ Status check_attributes(const PluginOperator& op, const Attributes& attributes) 
   for (const auto& [name, value] : attributes.all()) {
     const auto declared = std::ranges::find_if(
         op.attributes, [&, &name = name](const auto& a) { return name == a.name; });
-    if (declared == op.attributes.end()) {
-      return input_error("has an attribute '{}' that the plug-in does not declare", name);
-    }
-    if (plugin_attribute(name, value).type != declared->type) {
-      return input_error("attribute '{}' has another type than the plug-in declares", name);
-    }
+    OFSDP_REJECT_IF(declared == op.attributes.end(),
+                    "has an attribute '{}' that the plug-in does not declare", name);
+    OFSDP_REJECT_IF(plugin_attribute(name, value).type != declared->type,
+                    "attribute '{}' has another type than the plug-in declares", name);
   }
   for (const ofsdp_attribute& declared : op.attributes) {
-    if (declared.required != 0 && !attributes.has(declared.name)) {
-      return input_error("lacks the attribute '{}'", declared.name);
-    }
+    OFSDP_REJECT_IF(declared.required != 0 && !attributes.has(declared.name),
+                    "lacks the attribute '{}'", declared.name);
   }
   return {};
 }
@@ -135,9 +111,8 @@ Status check_attributes(const PluginOperator& op, const Attributes& attributes) 
 
 Status check_operands(const PluginOperator& op, const Attributes& attributes,
                       const std::vector<TensorDesc>& inputs) {
-  if (inputs.size() > op.inputs.size()) {
-    return input_error("expected at most {} inputs, found {}", op.inputs.size(), inputs.size());
-  }
+  OFSDP_REJECT_IF(inputs.size() > op.inputs.size(), "expected at most {} inputs, found {}",
+                  op.inputs.size(), inputs.size());
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const ofsdp_operand& declared = op.inputs[i];
     const bool present = i < inputs.size() && inputs[i].present();

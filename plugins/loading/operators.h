@@ -20,12 +20,48 @@ std::string backward_domain(const PluginOperator& op);
 
 OpDef plugin_op_def(const PluginOperatorPtr& op);
 
-// A plug-in's kernel for the CPU, which its functions for CUDA put onto a stream of a device
-// instead.
+// A plug-in's kernel: OFSDP_FORWARD or OFSDP_BACKWARD of a node. `run` calls the function for the
+// CPU; `put` calls the one for CUDA, which puts its work onto a stream.
 class PluginKernel : public Kernel {
  public:
-  virtual bool on_devices() const = 0;  // whether it has such a function
-  virtual Status put(const KernelArgs& args, void* stream) = 0;
+  template <typename... Operands>
+  PluginKernel(int32_t phase, Operands&&... operands)
+      : forward_(phase == OFSDP_FORWARD),
+        node_(std::forward<Operands>(operands)...),
+        bytes_(node_.scratch_bytes(phase)) {}
+
+  size_t workspace_bytes() const override { return bytes_; }
+  bool on_devices() const { return for_cuda() != nullptr; }
+
+  Status run(const KernelArgs& args) override {
+    const auto function = forward_ ? node_.op().def.forward : node_.op().def.backward;
+    return call(forward_ ? "forward" : "backward", args, function);
+  }
+  Status put(const KernelArgs& args, void* stream) {
+    return call(forward_ ? "cuda_forward" : "cuda_backward", args, for_cuda(), stream);
+  }
+
+ protected:
+  // Sets the addresses of the operands.
+  virtual void use(const KernelArgs& args) = 0;
+  PluginNode& node() { return node_; }
+
+ private:
+  int32_t (*for_cuda() const)(const ofsdp_node*, void*) {
+    return forward_ ? node_.op().def.cuda_forward : node_.op().def.cuda_backward;
+  }
+
+  template <typename F, typename... More>
+  Status call(const char* what, const KernelArgs& args, F function, More... more) {
+    use(args);
+    node_.set_scratch(args.workspace, bytes_);
+    node_.set_step(args.step);
+    return node_.call(ErrorKind::kFault, what, [&] { return function(&node_.node(), more...); });
+  }
+
+  bool forward_;
+  PluginNode node_;
+  size_t bytes_;
 };
 inline bool no_gradient(const ofsdp_operand& operand) {
   return (operand.flags & OFSDP_NO_GRADIENT) != 0;

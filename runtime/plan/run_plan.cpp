@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "importer/passes/attention_statistics.h"
-#include "importer/passes/epilogues.h"
+#include "importer/passes/passes.h"
 #include "runtime/data/loader.h"
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"

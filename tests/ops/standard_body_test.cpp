@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "importer/export/standard_body_graph.h"
+#include "importer/export/graph_model.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"

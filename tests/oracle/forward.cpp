@@ -15,7 +15,7 @@
 
 #include "importer/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
-#include "importer/passes/layouts.h"
+#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "importer/passes/trained_set.h"
 #include "runtime/data/column_file.h"

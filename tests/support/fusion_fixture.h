@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "importer/passes/autodiff.h"
 #include "importer/passes/fusion/fusion.h"
+#include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/run_graph.h"

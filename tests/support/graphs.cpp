@@ -1,7 +1,7 @@
 #include "tests/support/graphs.h"
 
-#include "importer/passes/autodiff.h"
 #include "importer/passes/loss.h"
+#include "importer/passes/passes.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {

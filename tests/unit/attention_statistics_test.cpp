@@ -1,13 +1,11 @@
 // keep_attention_statistics on small graphs: which forward node keeps them, what the gradient
 // reads, and what stays as it is. Values are compared by tests/procs/device_test.cpp, bit by bit,
 // and on the kernels of devices by tests/procs/emulated_device_test.cpp.
-#include "importer/passes/attention_statistics.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "fsdp/plan/recompute.h"
-#include "importer/passes/autodiff.h"
+#include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 

@@ -1,11 +1,9 @@
 // join_epilogues on small graphs: what becomes one node, and what stays apart. That the values stay
 // what they were is compared by tests/procs/device_test.cpp, bit by bit.
-#include "importer/passes/epilogues.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/passes/autodiff.h"
+#include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 

@@ -2,11 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/passes/autodiff.h"
 #include "importer/passes/fusion/fusion.h"
-#include "importer/passes/layouts.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/precision.h"
+#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "importer/passes/trained_set.h"
 #include "tests/support/graphs.h"

@@ -193,13 +193,12 @@ class HostCommunicator final : public Communicator {
   void ask_hosts(uint64_t turn, size_t count) {
     for (int host = 0; host < hosts(); ++host) {
       if (host == map_.host()) continue;
-      LinkRequest request;
-      request.server = map_.server(host, rank());
-      request.header.kind = LinkKind::kExchange;
-      request.header.round = turn;
-      request.header.numel = static_cast<int64_t>(count);
-      request.bytes = count * sizeof(double) * map_.hosts[static_cast<size_t>(host)].size();
-      link_->request(request);
+      const size_t ranks = map_.hosts[static_cast<size_t>(host)].size();
+      link_->request({.server = map_.server(host, rank()),
+                      .header = {.kind = LinkKind::kExchange,
+                                 .numel = static_cast<int64_t>(count),
+                                 .round = turn},
+                      .bytes = count * sizeof(double) * ranks});
     }
   }
 

@@ -135,9 +135,7 @@ void HostLink::take_orders() {
   taken_.clear();
   ask();
   if (!leave) return;
-  LinkHeader header;
-  header.kind = LinkKind::kLeave;
-  for (auto& line : lines_) line->queue(header);
+  for (auto& line : lines_) line->queue({.kind = LinkKind::kLeave});
 }
 
 void HostLink::flush_all() {
@@ -335,10 +333,8 @@ const std::byte* HostLink::segment(int rank) const {
 
 bool HostLink::valid_group(const LinkHeader& header) const {
   const int64_t world = map_->world();
-  if (header.first < 0 || header.count < 1 || header.count > world || header.stride < 1) {
-    return false;
-  }
-  return header.first + int64_t{header.count - 1} * header.stride < world && header.channel >= 0 &&
+  return header.first >= 0 && header.count >= 1 && header.count <= world && header.stride >= 1 &&
+         header.first + int64_t{header.count - 1} * header.stride < world && header.channel >= 0 &&
          header.channel < kMostChannels;
 }
 

@@ -133,8 +133,10 @@ class HostLink {
   void take_who(LinkLine& line, const LinkHeader& header);
   int idle_here() const;
   int idle_anywhere(int otherwise);
-  bool put_question(Question question, LinkHeader header, std::chrono::milliseconds patience,
-                    LinkHeader& reply);
+  // Returns the answer; none: it did not come in time.
+  std::optional<LinkHeader> put_question(Question question, const LinkHeader& header,
+                                         std::chrono::milliseconds patience);
+  void set_reply(const LinkHeader& header);
   void take_reply(const LinkLine& line, const LinkHeader& header);
   void wake();
 

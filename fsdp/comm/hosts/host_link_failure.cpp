@@ -44,9 +44,7 @@ void HostLink::relay_failure() {
   const uint32_t failed = page_->run().failed.load();
   if (failed == 0 || relayed_) return;
   relayed_ = true;
-  LinkHeader header;
-  header.rank = static_cast<int>(failed >> 8) - 1;
-  header.value = failed;
+  LinkHeader header{.rank = static_cast<int>(failed >> 8) - 1, .value = failed};
   const bool of_other = header.rank != map_->rank && map_->is_here(header.rank);
   const LinkLine* const asked = of_other ? arbiter() : nullptr;
   if (asked != nullptr) asked_for_other_ = asked->peer();
@@ -98,10 +96,8 @@ void HostLink::ask() {
     if (next.line == nullptr) next.verdict = false;
   }
   if (next.verdict) {
-    reply_header_ = question_header_;
+    set_reply(question_header_);
     reply_header_.value = *next.verdict ? 1 : 0;
-    replied_ = true;
-    answered_.notify_all();
   } else if (next.line != nullptr && !asked_) {
     asked_peer_ = next.line->peer();
     next.line->queue(question_header_);
@@ -109,8 +105,8 @@ void HostLink::ask() {
   }
 }
 
-bool HostLink::put_question(Question question, LinkHeader header,
-                            std::chrono::milliseconds patience, LinkHeader& reply) {
+std::optional<LinkHeader> HostLink::put_question(Question question, const LinkHeader& header,
+                                                 std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   question_ = question;
   question_header_ = header;
@@ -120,8 +116,7 @@ bool HostLink::put_question(Question question, LinkHeader header,
   wake();
   const bool came = answered_.wait_for(lock, patience, [this] { return replied_; });
   question_ = Question::kNone;
-  reply = reply_header_;
-  return came;
+  return came ? std::optional(reply_header_) : std::nullopt;
 }
 
 void HostLink::take_reply(const LinkLine& line, const LinkHeader& header) {
@@ -134,18 +129,20 @@ void HostLink::take_reply(const LinkLine& line, const LinkHeader& header) {
   const bool wanted =
       question_ == (header.kind == LinkKind::kVerdict ? Question::kClaim : Question::kWho);
   if (!wanted || replied_ || header.id != question_header_.id) return;  // one that came too late
+  set_reply(header);
+}
+
+// REQUIRES: the mutex is held.
+void HostLink::set_reply(const LinkHeader& header) {
   reply_header_ = header;
   replied_ = true;
   answered_.notify_all();
 }
 
 bool HostLink::claim(uint32_t failure) {
-  LinkHeader header, verdict;
-  header.kind = LinkKind::kClaim;
-  header.rank = map_->rank;
-  header.value = failure;
-  const bool came = put_question(Question::kClaim, header, kVerdictPatience, verdict);
-  return !came || verdict.value == 1;
+  const LinkHeader claim{.kind = LinkKind::kClaim, .rank = map_->rank, .value = failure};
+  const auto verdict = put_question(Question::kClaim, claim, kVerdictPatience);
+  return !verdict || verdict->value == 1;
 }
 
 // From host to host, for the one that is asked may name a rank that waits for another host's. Where
@@ -154,14 +151,12 @@ bool HostLink::claim(uint32_t failure) {
 int HostLink::blame(int rank) {
   for (size_t hop = 0; hop < map_->hosts.size() && !map_->is_here(rank); ++hop) {
     const int host = map_->host_of[static_cast<size_t>(rank)];
-    LinkHeader header, found;
-    header.kind = LinkKind::kWho;
-    header.rank = rank;
-    const bool came = put_question(Question::kWho, header, kBlamePatience, found);
-    if (!came) return map_->server(host, map_->rank);
-    if (found.rank < 0 || found.rank >= map_->world()) return rank;
-    rank = found.rank;
-    if (found.value != 0) return idle_anywhere(rank);
+    const LinkHeader who{.kind = LinkKind::kWho, .rank = rank};
+    const auto found = put_question(Question::kWho, who, kBlamePatience);
+    if (!found) return map_->server(host, map_->rank);
+    if (found->rank < 0 || found->rank >= map_->world()) return rank;
+    rank = found->rank;
+    if (found->value != 0) return idle_anywhere(rank);
     if (map_->host_of[static_cast<size_t>(rank)] == host) return rank;
   }
   const bool known = map_->is_here(rank) && !is_waiting(page_->rank(rank));
@@ -181,12 +176,11 @@ int HostLink::idle_anywhere(int otherwise) {
   if (const int here = idle_here(); here >= 0) return here;
   for (int host = 0; host < static_cast<int>(map_->hosts.size()); ++host) {
     if (host == map_->host()) continue;
-    LinkHeader header, found;
-    header.kind = LinkKind::kWho;
-    header.rank = map_->server(host, map_->rank);
-    header.value = 1;
-    if (!put_question(Question::kWho, header, kBlamePatience, found)) return header.rank;
-    if (found.rank >= 0 && found.rank < map_->world()) return found.rank;
+    const int server = map_->server(host, map_->rank);
+    const LinkHeader who{.kind = LinkKind::kWho, .rank = server, .value = 1};
+    const auto found = put_question(Question::kWho, who, kBlamePatience);
+    if (!found) return server;
+    if (found->rank >= 0 && found->rank < map_->world()) return found->rank;
   }
   return otherwise;
 }
@@ -220,8 +214,9 @@ void HostLink::take_who(LinkLine& line, const LinkHeader& header) {
   }
   for (const LinkHeader& waiting : line.deferred) {
     const int late = missing(waiting);
-    if (late >= 0) answer.rank = late;
-    if (late >= 0) break;
+    if (late < 0) continue;
+    answer.rank = late;
+    break;
   }
   answer.rank = end_of_chain(*page_, answer.rank);
   answer.value = map_->is_here(answer.rank) && is_waiting(page_->rank(answer.rank)) ? 1 : 0;

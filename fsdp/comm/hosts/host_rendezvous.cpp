@@ -5,6 +5,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/hosts/host_table.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -24,10 +25,10 @@ class RendezvousWatch {
         peers_(std::move(peers)),
         who_(std::move(who)),
         point_(std::move(point)),
-        timeout_(timeout),
-        deadline_(StreamClock::now() + timeout),
-        stages_(who_.size(), RendezvousReport::kAbsent),
-        late_(who_.size()) {}
+        timeout_(timeout) {
+    stages_.resize(who_.size(), RendezvousReport::kAbsent);
+    late_.resize(who_.size());
+  }
 
   const std::string& who(int rank) const { return who_[static_cast<size_t>(rank)]; }
   StreamClock::time_point deadline() const { return deadline_; }
@@ -109,13 +110,13 @@ class RendezvousWatch {
   }
 
   Status await_verdict(const Status& mine) {
-    const bool waited = !mine.ok() && (is_late() || mine.kind() == ErrorKind::kPeer);
-    const bool wrong = !mine.ok() && mine.kind() == ErrorKind::kInput;
-    report(mine.ok() ? RendezvousReport::kMet
-           : waited  ? RendezvousReport::kLate
-           : wrong   ? RendezvousReport::kInput
-                     : RendezvousReport::kFailed,
-           mine);
+    auto stage = RendezvousReport::kMet;
+    if (!mine.ok()) {
+      stage =
+          mine.kind() == ErrorKind::kInput ? RendezvousReport::kInput : RendezvousReport::kFailed;
+      if (is_late() || mine.kind() == ErrorKind::kPeer) stage = RendezvousReport::kLate;
+    }
+    report(stage, mine);
     deadline_ = std::max(deadline_, StreamClock::now()) + kVerdict;
     while (!over_ && !is_late()) OFSDP_RETURN_IF_ERROR(readable(-1));
     if (over_ && mine.ok()) return {};
@@ -167,7 +168,7 @@ class RendezvousWatch {
   const std::vector<std::string> who_;
   const std::string point_;
   const std::chrono::seconds timeout_;
-  StreamClock::time_point deadline_;
+  StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
   bool over_ = false;
   std::vector<int> stages_;  // at rank 0, by rank: RendezvousReport::Stage
   std::vector<bool> late_;   // ... which ranks have said that they waited for nobody who came
@@ -179,12 +180,7 @@ namespace {
 // The connections between hosts.
 class Connecting {
  public:
-  Connecting(HostsRendezvous& meeting, const HostTable& table)
-      : meeting_(meeting),
-        map_(meeting.map),
-        table_(table),
-        watch_(*meeting.watch),
-        deadline_(watch_.deadline()) {}
+  Connecting(HostsRendezvous& meeting, const HostTable& table) : meeting_(meeting), table_(table) {}
 
   // Everybody knocks first and lets in afterwards, so nobody waits for one who waits.
   Status connect_all(int listener) {
@@ -194,10 +190,9 @@ class Connecting {
     const auto expected = static_cast<size_t>(clients());
     while (meeting_.clients.size() < expected) {
       OFSDP_RETURN_IF_ERROR(watch_.readable(listener));
-      if (watch_.is_late()) {
-        return fault("{} of {} ranks connected to {} within {} s", meeting_.clients.size(),
-                     expected, watch_.who(map_.rank), watch_.timeout().count());
-      }
+      OFSDP_FAULT_IF(watch_.is_late(), "{} of {} ranks connected to {} within {} s",
+                     meeting_.clients.size(), expected, watch_.who(map_.rank),
+                     watch_.timeout().count());
       OFSDP_RETURN_IF_ERROR(answer_handshake(accept_one(listener)));
     }
     for (HostPeer& server : servers_) {
@@ -225,10 +220,8 @@ class Connecting {
     const HostEntry& entry = table_.entries[static_cast<size_t>(server)];
     const std::string& address = entry.address.empty() ? table_.master : entry.address;
     Connection connection = connect_to(address, entry.port, deadline_);
-    if (!connection.socket.valid()) {
-      return fault("{} cannot be reached from rank {}: {}", watch_.who(server), map_.rank,
-                   connection.problem(address, entry.port));
-    }
+    OFSDP_FAULT_IF(!connection.socket.valid(), "{} cannot be reached from rank {}: {}",
+                   watch_.who(server), map_.rank, connection.problem(address, entry.port));
     tune(connection.socket.get(), line_patience(watch_.timeout()));
     Store& store = servers_.emplace_back(server, Store(std::move(connection.socket))).store;
     store.set("handshake", to_value(HostHandshake{table_.token, map_.rank, server}));
@@ -254,18 +247,16 @@ class Connecting {
   }
 
   Status lost(int peer) const {
-    if (watch_.is_late()) {
-      return fault("{} did not answer rank {} within {} s", watch_.who(peer), map_.rank,
-                   watch_.timeout().count());
-    }
+    OFSDP_FAULT_IF(watch_.is_late(), "{} did not answer rank {} within {} s", watch_.who(peer),
+                   map_.rank, watch_.timeout().count());
     return fault("{} ended while rank {} connected to it", watch_.who(peer), map_.rank);
   }
 
   HostsRendezvous& meeting_;
-  const HostMap& map_;
   const HostTable& table_;
-  RendezvousWatch& watch_;
-  StreamClock::time_point deadline_;
+  const HostMap& map_ = meeting_.map;
+  RendezvousWatch& watch_ = *meeting_.watch;
+  StreamClock::time_point deadline_ = watch_.deadline();
   std::list<HostPeer> servers_;
 };
 
@@ -301,18 +292,16 @@ Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
       point.listener = std::move(*listener);
       return point;
     }
-    if (StreamClock::now() >= deadline) {
-      return fault("rank 0: MASTER_PORT={}: {}", identity.master_port, listener.error().message());
-    }
+    OFSDP_FAULT_IF(StreamClock::now() >= deadline, "rank 0: MASTER_PORT={}: {}",
+                   identity.master_port, listener.error().message());
     std::this_thread::sleep_for(kHostRetry);
   }
 }
 
 Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint point,
                                    std::chrono::seconds timeout) {
-  if (identity.world > kMostRanks) {
-    return input_error("{} ranks, expected at most {}", identity.world, kMostRanks);
-  }
+  OFSDP_REJECT_IF(identity.world > kMostRanks, "{} ranks, expected at most {}", identity.world,
+                  kMostRanks);
   int port = 0;
   OFSDP_ASSIGN_OR_RETURN(const UniqueFd listener, listen_on(port));
   OFSDP_ASSIGN_OR_RETURN(HostTable table, find_hosts(identity, point, port, timeout));

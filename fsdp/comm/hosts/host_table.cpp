@@ -87,13 +87,11 @@ class Gathering {
  public:
   Gathering(const RankIdentity& identity, const RendezvousPoint& point, HostHello mine,
             std::chrono::seconds timeout)
-      : world_(identity.world),
-        point_(point),
-        timeout_(timeout),
-        deadline_(StreamClock::now() + timeout),
-        there_(static_cast<size_t>(world_)),
-        stores_(static_cast<size_t>(world_)),
-        hellos_(static_cast<size_t>(world_)) {
+      : world_(identity.world), point_(point), timeout_(timeout) {
+    const auto ranks = static_cast<size_t>(world_);
+    there_.resize(ranks);
+    stores_.resize(ranks);
+    hellos_.resize(ranks);
     hellos_[0] = std::move(mine);
   }
 
@@ -213,7 +211,7 @@ class Gathering {
   const int world_;
   const RendezvousPoint& point_;
   const std::chrono::seconds timeout_;
-  const StreamClock::time_point deadline_;
+  const StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
   std::list<Stranger> strangers_;
   std::vector<bool> there_;    // by rank
   std::vector<Store> stores_;  // by rank

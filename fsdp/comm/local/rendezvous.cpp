@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "fsdp/comm/store/stream_socket.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -79,9 +80,8 @@ void limit_sends(int socket, std::chrono::seconds timeout) {
 
 Status open_liveness_pipe(LocalRendezvous& meeting, const LocalRank& self) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return fault("rank {}: pipe: {}", self.rank(), std::strerror(errno));
-  }
+  OFSDP_FAULT_IF(pipe2(ends, O_CLOEXEC) != 0, "rank {}: pipe: {}", self.rank(),
+                 std::strerror(errno));
   meeting.liveness_pipes.resize(static_cast<size_t>(self.here()));
   meeting.liveness_pipes[static_cast<size_t>(self.place)] = UniqueFd(ends[0]);
   meeting.own_liveness_pipe = UniqueFd(ends[1]);
@@ -104,11 +104,7 @@ LocalHello hello_of(const LocalRank& self) {
 class Host {
  public:
   Host(const LocalRank& self, std::chrono::seconds timeout)
-      : self_(self),
-        timeout_(timeout),
-        deadline_(StreamClock::now() + timeout),
-        sockets_(self.ranks.size()),
-        hellos_(self.ranks.size()) {}
+      : self_(self), timeout_(timeout), sockets_(self.ranks.size()), hellos_(self.ranks.size()) {}
 
   Result<LocalRendezvous> meet() {
     hellos_[0] = hello_of(self_);
@@ -128,10 +124,9 @@ class Host {
   Status listen_here() {
     LocalSocket socket(self_.rendezvous);
     while (!socket.listens()) {
-      if (errno != EADDRINUSE || StreamClock::now() >= deadline_) {
-        return fault("rank {} cannot listen at rendezvous {}: {}", self_.rank(), self_.rendezvous,
+      OFSDP_FAULT_IF(errno != EADDRINUSE || StreamClock::now() >= deadline_,
+                     "rank {} cannot listen at rendezvous {}: {}", self_.rank(), self_.rendezvous,
                      errno == EADDRINUSE ? "another run holds it" : std::strerror(errno));
-      }
       std::this_thread::sleep_for(kRetry);
     }
     listener_ = std::move(socket.fd);
@@ -207,7 +202,7 @@ class Host {
 
   const LocalRank& self_;
   std::chrono::seconds timeout_;
-  StreamClock::time_point deadline_;
+  StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
   UniqueFd listener_;
   std::vector<UniqueFd> sockets_;
   std::vector<LocalHello> hellos_;
@@ -356,9 +351,7 @@ LocalRank only_host(const RankIdentity& identity) {
 }
 
 Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout) {
-  if (self.world > kMostRanks) {
-    return input_error("{} ranks, expected at most {}", self.world, kMostRanks);
-  }
+  OFSDP_REJECT_IF(self.world > kMostRanks, "{} ranks, expected at most {}", self.world, kMostRanks);
   return self.place == 0 ? Host(self, timeout).meet() : visit(self, timeout);
 }
 

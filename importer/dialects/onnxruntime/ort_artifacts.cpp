@@ -8,6 +8,7 @@
 #include "importer/file/file_mapping.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -35,11 +36,8 @@ bool is_file(const std::string& path) {
 Result<OrtCheckpoint> read_checkpoint(const OpenFile& file) {
   if (file.bytes == 0) return input_error("{}: is no checkpoint: the file is empty", file.path);
   OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(file));
-  auto read = read_ort_checkpoint(mapping.bytes());
-  if (!read.ok()) {
-    return std::move(read).status().with_prefix(file.path + ": is no checkpoint of ONNX Runtime");
-  }
-  return read;
+  return prefixed(file.path + ": is no checkpoint of ONNX Runtime",
+                  read_ort_checkpoint(mapping.bytes()));
 }
 
 }  // namespace
@@ -51,26 +49,22 @@ bool is_ort_folder(const std::string& folder) {
 
 Result<OrtPaths> ort_paths(const std::string& folder) {
   const auto names = training_models(folder);
-  if (names.size() != 1) {
-    return input_error("{}: expected one file *{}, found {}{}", folder, kTraining, names.size(),
-                       names.empty() ? "" : format_text(" ({})", joined(names, ", ")));
-  }
+  OFSDP_REJECT_IF(names.size() != 1, "{}: expected one file *{}, found {}{}", folder, kTraining,
+                  names.size(), names.empty() ? "" : format_text(" ({})", joined(names, ", ")));
   const std::string prefix = names[0].substr(0, names[0].size() - std::strlen(kTraining));
   auto path = [&](const char* name) { return join_path(folder, prefix + name); };
   OrtPaths paths{path(kTraining), path("eval_model.onnx"), path("optimizer_model.onnx"),
                  path("checkpoint")};
   for (const std::string& needed : {paths.eval, paths.checkpoint}) {
-    if (!is_file(needed)) {
-      return input_error("{}: has {}{}, but no file {}", folder, prefix, kTraining,
-                         filename_of(needed));
-    }
+    OFSDP_REJECT_IF(!is_file(needed), "{}: has {}{}, but no file {}", folder, prefix, kTraining,
+                    filename_of(needed));
   }
   if (!is_file(paths.optimizer)) paths.optimizer.clear();
   return paths;
 }
 
 Initializer as_initializer(const OrtTensor& tensor, int file) {
-  const DType dtype = dtype_from_onnx(tensor.onnx_type);
+  const DType dtype = dtype_of_number(tensor.onnx_type);
   Initializer made{tensor.name, dtype, tensor.shape, file, tensor.offset, tensor.bytes, {}, 0};
   made.encoding = Initializer::Encoding::kDense;
   made.stride = static_cast<int64_t>(dtype_size(dtype));
@@ -113,9 +107,7 @@ void erase_if(List& list, const F& drop) {
 class TrainingModel {
  public:
   TrainingModel(OrtArtifacts& artifacts, OpenFile checkpoint)
-      : artifacts_(artifacts),
-        path_(artifacts.paths.training),
-        checkpoint_(std::move(checkpoint)) {}
+      : artifacts_(artifacts), checkpoint_(std::move(checkpoint)) {}
 
   Status run() {
     OFSDP_ASSIGN_OR_RETURN(model_, parse_model(artifacts_.training));
@@ -144,26 +136,22 @@ class TrainingModel {
     std::set<std::string> inputs, outputs;
     for (const auto& node : graph().node()) {
       if (!is_accumulator(node)) continue;
-      if (node.input_size() < 2) {
-        return input_error("{}: node '{}' ({}): expected a buffer and a gradient, found {} inputs",
-                           path_, node.name(), node.op_type(), node.input_size());
-      }
+      OFSDP_REJECT_IF(node.input_size() < 2,
+                      "{}: node '{}' ({}): expected a buffer and a gradient, found {} inputs",
+                      path_, node.name(), node.op_type(), node.input_size());
       const std::string parameter = accumulated_parameter(node.input(0));
-      if (!is_trained(parameter)) {
-        return input_error(
-            "{}: node '{}' ({}) accumulates in '{}': expected the gradient of a parameter that {} "
-            "has as trained",
-            path_, node.name(), node.op_type(), node.input(0), artifacts_.paths.checkpoint);
-      }
+      OFSDP_REJECT_IF(
+          !is_trained(parameter),
+          "{}: node '{}' ({}) accumulates in '{}': expected the gradient of a parameter that {} "
+          "has as trained",
+          path_, node.name(), node.op_type(), node.input(0), artifacts_.paths.checkpoint);
       artifacts_.gradients.push_back({parameter, node.input(1)});
       inputs.insert(node.input(0));
       if (node.input_size() > 2) inputs.insert(node.input(2));
       outputs.insert(node.output().begin(), node.output().end());
     }
-    if (inputs.empty()) {
-      return input_error("{}: has no gradients: expected nodes InPlaceAccumulatorV2, found none",
-                         path_);
-    }
+    OFSDP_REJECT_IF(inputs.empty(),
+                    "{}: has no gradients: expected nodes InPlaceAccumulatorV2, found none", path_);
     erase_if(*graph().mutable_node(), is_accumulator);
     erase_if(*graph().mutable_input(), [&](const auto& v) { return inputs.contains(v.name()); });
     erase_if(*graph().mutable_output(), [&](const auto& v) { return outputs.contains(v.name()); });
@@ -188,11 +176,10 @@ class TrainingModel {
               (*value)->desc.numel() == 1 &&
               *reinterpret_cast<const float*>((*value)->bytes.data()) == 1.0f;
     }
-    if (!found) {
-      return input_error(
-          "{}: expected an initializer '{}' of value 1, from which backward starts, found none",
-          path_, artifacts_.seed);
-    }
+    OFSDP_REJECT_IF(
+        !found,
+        "{}: expected an initializer '{}' of value 1, from which backward starts, found none",
+        path_, artifacts_.seed);
     erase_if(*graph().mutable_initializer(),
              [&](const auto& t) { return t.name() == artifacts_.seed; });
     // Small numbers of the graph are part of it, not weights.
@@ -219,7 +206,7 @@ class TrainingModel {
                          printable(tensor.name), path_);
     }
     OFSDP_RETURN_IF_ERROR(check_declared(tensor, *declared));
-    const DType dtype = dtype_from_onnx(tensor.onnx_type);
+    const DType dtype = dtype_of_number(tensor.onnx_type);
     if (!is_floating(dtype)) return add_constant(tensor);
     const auto file = static_cast<int>(contents_.data_files.size());
     contents_.initializers.push_back(as_initializer(tensor, file));
@@ -241,7 +228,7 @@ class TrainingModel {
     OFSDP_RETURN_IF_ERROR(read_exactly(contents_.data_files.back().file, tensor.offset,
                                        std::as_writable_bytes(std::span(bytes))));
     *graph().add_initializer() =
-        tensor_proto(tensor.name, {dtype_from_onnx(tensor.onnx_type), tensor.shape}, bytes.data());
+        tensor_proto(tensor.name, {dtype_of_number(tensor.onnx_type), tensor.shape}, bytes.data());
     return ok_status();
   }
 
@@ -253,7 +240,7 @@ class TrainingModel {
   }
 
   OrtArtifacts& artifacts_;
-  const std::string path_;
+  const std::string path_ = artifacts_.paths.training;
   OpenFile checkpoint_;
   OnnxContents contents_;
   onnx::ModelProto model_;

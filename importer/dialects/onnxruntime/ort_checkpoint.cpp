@@ -7,6 +7,7 @@
 #include "importer/dialects/onnxruntime/flat_buffer.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -33,23 +34,19 @@ Result<OrtTensor> read_tensor(const FlatTable& table) {
   OFSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, table.integers(Tensor::kDims));
   OFSDP_ASSIGN_OR_RETURN(const int64_t external,
                          table.number<int64_t>(Tensor::kExternalOffset, -1));
-  if (external >= 0) {
-    return input_error("{}: its bytes are in a file of their own, which is not supported", subject);
-  }
-  const DType dtype = dtype_from_onnx(tensor.onnx_type);
-  if (dtype == DType::kUndefined) {
-    return input_error("{}: ONNX type {} is not supported", subject, tensor.onnx_type);
-  }
-  auto numel = checked_numel(dims);
-  if (!numel.ok()) return std::move(numel).status().with_prefix(subject);
+  OFSDP_REJECT_IF(external >= 0, "{}: its bytes are in a file of their own, which is not supported",
+                  subject);
+  const DType dtype = dtype_of_number(tensor.onnx_type);
+  OFSDP_REJECT_IF(dtype == DType::kUndefined, "{}: ONNX type {} is not supported", subject,
+                  tensor.onnx_type);
+  OFSDP_ASSIGN_OR_RETURN(const int64_t numel, prefixed(subject, checked_numel(dims)));
   tensor.shape = Shape(dims);
   OFSDP_ASSIGN_OR_RETURN(const auto data, table.bytes(Tensor::kData));
   const FlatBytes found = data.value_or(FlatBytes{});
   const auto element = static_cast<int64_t>(dtype_size(dtype));
-  if (*numel > found.count / element || found.count != *numel * element) {
-    return input_error("{}: expected {} elements of {} bytes, as its shape {} says, found {} bytes",
-                       subject, *numel, element, tensor.shape.text(), found.count);
-  }
+  OFSDP_REJECT_IF(numel > found.count / element || found.count != numel * element,
+                  "{}: expected {} elements of {} bytes, as its shape {} says, found {} bytes",
+                  subject, numel, element, tensor.shape.text(), found.count);
   tensor.offset = found.offset;
   tensor.bytes = found.count;
   return tensor;
@@ -61,9 +58,8 @@ Result<std::vector<OrtTensor>> read_tensors(const FlatTable& table, FlatSlot slo
   OFSDP_ASSIGN_OR_RETURN(const auto tables, table.tables(slot));
   for (const FlatTable& entry : tables) {
     OFSDP_ASSIGN_OR_RETURN(OrtTensor tensor, read_tensor(entry));
-    if (!names.insert(tensor.name).second) {
-      return input_error("tensor '{}' is there twice", printable(tensor.name));
-    }
+    OFSDP_REJECT_IF(!names.insert(tensor.name).second, "tensor '{}' is there twice",
+                    printable(tensor.name));
     list.push_back(std::move(tensor));
   }
   return list;
@@ -73,13 +69,9 @@ Status read_module(const FlatTable& root, OrtCheckpoint& checkpoint) {
   OFSDP_ASSIGN_OR_RETURN(const auto module, root.table(Root::kModule));
   if (!module) return input_error("has no parameters");
   OFSDP_ASSIGN_OR_RETURN(const auto nominal, module->number<uint8_t>(Module::kNominal, 0));
-  if (nominal != 0) {
-    return input_error("is a nominal checkpoint: it has names and shapes, but no values");
-  }
+  OFSDP_REJECT_IF(nominal != 0, "is a nominal checkpoint: it has names and shapes, but no values");
   OFSDP_ASSIGN_OR_RETURN(const auto external, module->number<uint8_t>(Module::kExternal, 0));
-  if (external != 0) {
-    return input_error("has its values in a file of their own, which is not supported");
-  }
+  OFSDP_REJECT_IF(external != 0, "has its values in a file of their own, which is not supported");
   std::set<std::string> names;
   OFSDP_ASSIGN_OR_RETURN(checkpoint.trained, read_tensors(*module, Module::kTrained, names));
   OFSDP_ASSIGN_OR_RETURN(checkpoint.frozen, read_tensors(*module, Module::kFrozen, names));
@@ -96,13 +88,11 @@ Result<std::vector<OrtParameterState>> read_states(const FlatTable& group) {
     const std::string subject = "state of '" + printable(state.parameter) + "'";
     if (!names.insert(state.parameter).second) return input_error("{} is there twice", subject);
     std::set<std::string> moments;
-    auto read = read_tensors(table, State::kMoments, moments);
-    if (!read.ok()) return std::move(read).status().with_prefix(subject);
-    state.moments = *std::move(read);
-    if (state.moments.size() > kMostMoments) {
-      return input_error("{}: expected at most {} tensors, found {}", subject, kMostMoments,
-                         state.moments.size());
-    }
+    OFSDP_ASSIGN_OR_RETURN(state.moments,
+                           prefixed(subject, read_tensors(table, State::kMoments, moments)));
+    OFSDP_REJECT_IF(state.moments.size() > kMostMoments,
+                    "{}: expected at most {} tensors, found {}", subject, kMostMoments,
+                    state.moments.size());
     list.push_back(std::move(state));
   }
   return list;
@@ -111,9 +101,8 @@ Result<std::vector<OrtParameterState>> read_states(const FlatTable& group) {
 Status read_optimizer(const FlatTable& root, OrtCheckpoint& checkpoint) {
   OFSDP_ASSIGN_OR_RETURN(const auto groups, root.tables(Root::kGroups));
   if (groups.empty()) return ok_status();
-  if (groups.size() > 1) {
-    return input_error("expected one group of optimizer state, found {}", groups.size());
-  }
+  OFSDP_REJECT_IF(groups.size() > 1, "expected one group of optimizer state, found {}",
+                  groups.size());
   OrtOptimizerState state;
   OFSDP_ASSIGN_OR_RETURN(state.group, groups[0].text(Group::kName));
   OFSDP_ASSIGN_OR_RETURN(state.step, groups[0].number<int64_t>(Group::kStep, 0));
@@ -262,9 +251,8 @@ Result<OrtCheckpoint> read_ort_checkpoint(std::span<const std::byte> bytes) {
   OrtCheckpoint checkpoint;
   OFSDP_ASSIGN_OR_RETURN(const FlatTable root, FlatTable::root(bytes, kIdentifier));
   OFSDP_ASSIGN_OR_RETURN(checkpoint.version, root.number<int32_t>(Root::kVersion, 0));
-  if (checkpoint.version < kOldest || checkpoint.version > kNewest) {
-    return input_error("expected version {} to {}, found {}", kOldest, kNewest, checkpoint.version);
-  }
+  OFSDP_REJECT_IF(checkpoint.version < kOldest || checkpoint.version > kNewest,
+                  "expected version {} to {}, found {}", kOldest, kNewest, checkpoint.version);
   OFSDP_RETURN_IF_ERROR(read_module(root, checkpoint));
   OFSDP_RETURN_IF_ERROR(read_optimizer(root, checkpoint));
   OFSDP_ASSIGN_OR_RETURN(const auto bag, root.table(Root::kProperties));

@@ -1,9 +1,9 @@
-#include "importer/dialects/onnxruntime/ort_gradients.h"
-
 #include <algorithm>
 #include <map>
 
+#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/graph/graph_uses.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -105,45 +105,32 @@ class OperandPlacer {
   }
 
   Result<OrtGradientOperands> run() {
-    OFSDP_RETURN_IF_ERROR(assign_all());
-    return std::move(made_);
-  }
-
- private:
-  Status assign_all() {
     if (rule_.of_maker >= 0 || rule_.by_name) OFSDP_RETURN_IF_ERROR(find_maker());
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      if (i >= rule_.operands.size()) {
-        return input_error("expected at most {} inputs, found {}", rule_.operands.size(),
-                           node_.inputs.size());
-      }
+      OFSDP_REJECT_IF(i >= rule_.operands.size(), "expected at most {} inputs, found {}",
+                      rule_.operands.size(), node_.inputs.size());
       if (node_.inputs[i] == 0) continue;
       OFSDP_RETURN_IF_ERROR(assign(rule_.operands[i], node_.inputs[i]));
     }
-    if (made_.grads.empty() || made_.grads[0] == 0)
-      return input_error("has no gradient among its inputs");
+    OFSDP_REJECT_IF(made_.grads.empty() || made_.grads[0] == 0, "has no gradient among its inputs");
     for (const size_t input : rule_.gives) {
       if (input < made_.inputs.size() && made_.inputs[input] != 0) continue;
       if (gives_gradient(node_, rule_, input)) put(made_.inputs, input, stand_in(input));
     }
     OFSDP_RETURN_IF_ERROR(check_gradient());
-    return check_softmax();
+    OFSDP_RETURN_IF_ERROR(check_softmax());
+    return std::move(made_);
   }
 
+ private:
   // The gradient must have the shape of the output where that is known: a kernel would read outside
   // of it.
   Status check_gradient() const {
     if (made_.stand_ins > 0) return ok_status();
-    Node forward{&graph_.registry->get(rule_.forward),
-                 node_.name,
-                 made_.attributes,
-                 made_.inputs,
-                 {1},
-                 false};
+    const OpDef& op = graph_.registry->get(rule_.forward);
+    const Node forward{&op, node_.name, made_.attributes, made_.inputs, {1}, false};
     const TensorDesc& found = graph_.value(made_.grads[0]).desc;
-    for (const ValueId id : forward.inputs) {
-      if (id == 0) return ok_status();
-    }
+    if (std::ranges::count(forward.inputs, 0) > 0) return ok_status();
     if (static_cast<int>(forward.inputs.size()) < forward.op->min_inputs) return ok_status();
     OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, forward));
     if (descs[0].shape == found.shape) return ok_status();
@@ -153,25 +140,14 @@ class OperandPlacer {
   }
 
   Status assign(const OrtOperand& operand, ValueId id) {
-    switch (operand.kind) {
-      case Kind::kInput:
-        put(made_.inputs, operand.index, id);
-        return ok_status();
-      case Kind::kOutput:
-        put(made_.outputs, operand.index, id);
-        return ok_status();
-      case Kind::kGrad:
-        put(made_.grads, operand.index, id);
-        return ok_status();
-      case Kind::kShape:
-        break;
-    }
+    if (operand.kind == Kind::kOutput) put(made_.outputs, operand.index, id);
+    if (operand.kind == Kind::kGrad) put(made_.grads, operand.index, id);
+    if (operand.kind == Kind::kInput) put(made_.inputs, operand.index, id);
+    if (operand.kind != Kind::kShape) return ok_status();
     const ConstantPtr shape = graph_.value(id).constant;
-    if (shape == nullptr || shape->desc.dtype != DType::kInt64) {
-      return input_error("'{}' is a shape that is not known while planning", graph_.value(id).name);
-    }
-    const auto* axes = reinterpret_cast<const int64_t*>(shape->bytes.data());
-    put(made_.inputs, operand.index, of_shape(Shape({axes, axes + shape->desc.numel()})));
+    OFSDP_REJECT_IF(shape == nullptr || shape->desc.dtype != DType::kInt64,
+                    "'{}' is a shape that is not known while planning", graph_.value(id).name);
+    put(made_.inputs, operand.index, of_shape(Shape(*int_values(*shape))));
     return ok_status();
   }
 
@@ -213,14 +189,12 @@ class OperandPlacer {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (is_maker(graph_.nodes[n])) made_.maker = static_cast<int>(n);
     }
-    if (made_.maker >= 0 &&
-        graph_.nodes[static_cast<size_t>(made_.maker)].op->full_name() == rule_.forward) {
-      made_.inputs = graph_.nodes[static_cast<size_t>(made_.maker)].inputs;
-      made_.attributes = graph_.nodes[static_cast<size_t>(made_.maker)].attributes;
-      return ok_status();
-    }
-    return input_error("expected a node {} that this is the gradient of, found none",
-                       rule_.forward);
+    const Node* maker = made_.maker < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(made_.maker)];
+    OFSDP_REJECT_IF(maker == nullptr || maker->op->full_name() != rule_.forward,
+                    "expected a node {} that this is the gradient of, found none", rule_.forward);
+    made_.inputs = maker->inputs;
+    made_.attributes = maker->attributes;
+    return ok_status();
   }
 
   // Before opset 13 Softmax took all axes from `axis` on as one, and its gradient kept its name.
@@ -229,10 +203,8 @@ class OperandPlacer {
     if (name != "SoftmaxGrad" && name != "LogSoftmaxGrad") return ok_status();
     const int rank = graph_.value(made_.grads[0]).desc.shape.rank();
     const int64_t axis = node_.attributes.i("axis", 1);
-    if (axis != -1 && axis != rank - 1) {
-      return input_error("axis {} of {}: before opset 13 only the last axis is supported", axis,
-                         rank);
-    }
+    OFSDP_REJECT_IF(axis != -1 && axis != rank - 1,
+                    "axis {} of {}: before opset 13 only the last axis is supported", axis, rank);
     made_.attributes.set("axis", int64_t{-1});
     return ok_status();
   }
@@ -250,9 +222,8 @@ class ForwardView final : public GradBuilder {
       : graph_(graph), node_(node), rule_(rule) {}
 
   Status run() {
-    auto placed = OperandPlacer(graph_, node_, rule_).run();
-    if (!placed.ok()) return std::move(placed).status().with_prefix(graph_.describe(node_));
-    operands_ = *std::move(placed);
+    OFSDP_ASSIGN_OR_RETURN(
+        operands_, prefixed(graph_.describe(node_), OperandPlacer(graph_, node_, rule_).run()));
     const size_t first = graph_.nodes.size();
     const OpDef& forward = graph_.registry->get(rule_.forward);
     forward.grad(*this);
@@ -336,10 +307,8 @@ class ForwardView final : public GradBuilder {
   Status give(size_t output, size_t first) {
     const ValueId to = node_.outputs[output];
     const auto found = gradients_.find(rule_.gives[output]);
-    if (found == gradients_.end()) {
-      return input_error("{}: output {} is no gradient of {}", graph_.describe(node_), output,
-                         rule_.forward);
-    }
+    OFSDP_REJECT_IF(found == gradients_.end(), "{}: output {} is no gradient of {}",
+                    graph_.describe(node_), output, rule_.forward);
     const ValueId from = found->second;
     graph_.value(to).desc = graph_.value(from).desc;
     bool made = false;

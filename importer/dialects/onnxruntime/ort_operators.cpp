@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "importer/dialects/onnxruntime/ort_gradients.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -50,30 +50,26 @@ class Replacement {
  public:
   Replacement(Graph& graph, Node& node) : graph_(graph), node_(node) {}
 
+  // Returns whether other nodes are in its place.
   Result<bool> run() {
+    const std::string& name = node_.op->name;
+    const auto other = renamed().find(name);
     if (node_.op == &gradient_sum()) {
       sum_gradient();
-      return false;
-    }
-    const std::string& name = node_.op->name;
-    if (const auto other = renamed().find(name); other != renamed().end()) {
+    } else if (other != renamed().end()) {
       rename(other->second);
-      return false;
+    } else if (name == "Scale") {
+      OFSDP_RETURN_IF_ERROR(scale().with_prefix(graph_.describe(node_)));
+    } else {
+      OFSDP_RETURN_IF_ERROR(name == "BroadcastGradientArgs"
+                                ? broadcast_axes().with_prefix(graph_.describe(node_))
+                                : replace_gradient(graph_, node_));
+      return true;
     }
-    if (name == "Scale") {
-      OFSDP_RETURN_IF_ERROR(scale());
-      return false;
-    }
-    OFSDP_RETURN_IF_ERROR(name == "BroadcastGradientArgs" ? broadcast_axes()
-                                                          : replace_gradient(graph_, node_));
-    return true;
+    return false;
   }
 
  private:
-  Status wrong(const Status& status) const {
-    return input_error("{}: {}", graph_.describe(node_), status.message());
-  }
-
   void set_constant(size_t output, ConstantPtr constant) {
     if (output >= node_.outputs.size() || node_.outputs[output] == 0) return;
     Value& value = graph_.value(node_.outputs[output]);
@@ -117,13 +113,11 @@ class Replacement {
   // Y = X scale, or X / scale with scale_down; the scale is a number of any type.
   Status scale() {
     const Value& x = graph_.value(node_.inputs[0]);
-    if (node_.inputs.size() < 2 || graph_.value(node_.inputs[1]).constant == nullptr) {
-      return wrong(input_error("expected a scale that is known while planning"));
-    }
+    OFSDP_REJECT_IF(node_.inputs.size() < 2 || graph_.value(node_.inputs[1]).constant == nullptr,
+                    "expected a scale that is known while planning");
     const Constant& scale = *graph_.value(node_.inputs[1]).constant;
-    if (scale.desc.numel() != 1) {
-      return wrong(input_error("expected a scale of one element, found {}", scale.desc.text()));
-    }
+    OFSDP_REJECT_IF(scale.desc.numel() != 1, "expected a scale of one element, found {}",
+                    scale.desc.text());
     const std::vector<double> value = to_doubles(scale.desc, scale.bytes.data());
     Constant number{{x.desc.dtype, Shape{}}, std::vector<std::byte>(dtype_size(x.desc.dtype))};
     from_doubles(value, number.desc, number.bytes.data());
@@ -140,15 +134,11 @@ class Replacement {
     std::vector<std::vector<int64_t>> shapes;
     for (const ValueId id : node_.inputs) {
       const ConstantPtr shape = graph_.value(id).constant;
-      if (shape == nullptr || shape->desc.dtype != DType::kInt64) {
-        return wrong(input_error("expected shapes that are known while planning"));
-      }
-      const auto* axes = reinterpret_cast<const int64_t*>(shape->bytes.data());
-      shapes.emplace_back(axes, axes + shape->desc.numel());
+      OFSDP_REJECT_IF(shape == nullptr || shape->desc.dtype != DType::kInt64,
+                      "expected shapes that are known while planning");
+      shapes.push_back(*int_values(*shape));
     }
-    if (shapes.size() != 2) {
-      return wrong(input_error("expected 2 inputs, found {}", shapes.size()));
-    }
+    OFSDP_REJECT_IF(shapes.size() != 2, "expected 2 inputs, found {}", shapes.size());
     const size_t rank = std::max(shapes[0].size(), shapes[1].size());
     for (size_t i = 0; i < 2; ++i) set_constant(i, axes_of(shapes[i], shapes[1 - i], rank));
     return ok_status();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -20,9 +21,8 @@ class Reader {
 
   Result<OrtOptimizer> run() {
     for (const auto& node : graph_.node()) OFSDP_RETURN_IF_ERROR(take(node));
-    if (update_ == nullptr) {
-      return input_error("{}: expected a node AdamWOptimizer or SGDOptimizerV2, found none", path_);
-    }
+    OFSDP_REJECT_IF(update_ == nullptr,
+                    "{}: expected a node AdamWOptimizer or SGDOptimizerV2, found none", path_);
     OFSDP_RETURN_IF_ERROR(check_wires());
     return made_;
   }

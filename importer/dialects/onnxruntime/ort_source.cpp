@@ -17,6 +17,7 @@
 #include "importer/proto/onnx_protos.h"
 #include "importer/write/output_files.h"
 #include "importer/write/value_writer.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -80,10 +81,9 @@ Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckp
   made.head = model.SerializeAsString();
   append_tag(made.head, kModelGraph, WireType::kBytes);
   append_varint(made.head, bytes);
-  if (bytes + made.head.size() > static_cast<uint64_t>(kMostModel)) {
-    return input_error("{} with its weights inside has {} bytes: expected at most {}", path,
-                       bytes + made.head.size(), kMostModel);
-  }
+  OFSDP_REJECT_IF(bytes + made.head.size() > static_cast<uint64_t>(kMostModel),
+                  "{} with its weights inside has {} bytes: expected at most {}", path,
+                  bytes + made.head.size(), kMostModel);
   made.head += body;
   auto at = static_cast<int64_t>(made.head.size());
   for (auto& [head, tensor] : made.tensors) {
@@ -341,41 +341,43 @@ class OrtSource final : public TrainingSource {
     const int last = static_cast<int>(file().contents().data_files.size());  // the checkpoint
     const Initializer place = as_initializer(t, last);
     const int64_t numel = symbolic().value(p.value).desc.numel();
-    if (!is_floating(place.dtype) || t.shape.numel() != numel) {
-      return input_error("{}: '{}' of '{}': expected {} floats, found {} of ONNX type {}",
-                         artifacts_.paths.checkpoint, t.name, p.name, numel, t.shape.text(),
-                         t.onnx_type);
-    }
+    OFSDP_REJECT_IF(!is_floating(place.dtype) || t.shape.numel() != numel,
+                    "{}: '{}' of '{}': expected {} floats, found {} of ONNX type {}",
+                    artifacts_.paths.checkpoint, t.name, p.name, numel, t.shape.text(),
+                    t.onnx_type);
     return file().read(place, first, dst);
   }
 
   Status check_output(const std::string& path, const TrainedState& state) const override {
     const OrtPaths& paths = artifacts_.paths;
     std::error_code ignored;
-    if (std::filesystem::equivalent(folder_of(paths.training), path, ignored)) {
-      return input_error("{}: cannot be written: expected another folder than the input", path);
-    }
+    OFSDP_REJECT_IF(std::filesystem::equivalent(folder_of(paths.training), path, ignored),
+                    "{}: cannot be written: expected another folder than the input", path);
     OFSDP_RETURN_IF_ERROR(check_output_folder(without_slash(path), output_names(paths)));
-    return OrtOutput(artifacts_, file()).lay_out(state).with_prefix("--output " + path);
+    return laid_out(state).status().with_prefix("--output " + path);
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
                                                       const TrainedState& state) const override {
-    auto output = std::make_unique<OrtOutput>(artifacts_, file());
-    OFSDP_RETURN_IF_ERROR(output->lay_out(state));
+    OFSDP_ASSIGN_OR_RETURN(auto output, laid_out(state));
     OFSDP_RETURN_IF_ERROR(output->begin(path));
     return std::unique_ptr<TrainedOutput>(std::move(output));
   }
 
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                      const TrainedState& state) const override {
-    auto output = std::make_unique<OrtOutput>(artifacts_, file());
-    OFSDP_RETURN_IF_ERROR(output->lay_out(state));
+    OFSDP_ASSIGN_OR_RETURN(auto output, laid_out(state));
     output->join(ticket);
     return std::unique_ptr<TrainedOutput>(std::move(output));
   }
 
  private:
+  Result<std::unique_ptr<OrtOutput>> laid_out(const TrainedState& state) const {
+    auto output = std::make_unique<OrtOutput>(artifacts_, file());
+    OFSDP_RETURN_IF_ERROR(output->lay_out(state));
+    return output;
+  }
+
   const OrtArtifacts artifacts_;  // `training` has moved into file()
 };
 

@@ -6,6 +6,7 @@
 
 #include "importer/dialects/training_info/training_info.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -38,10 +39,8 @@ AlgorithmBuilder::~AlgorithmBuilder() = default;
 
 Result<AlgorithmBuilder> AlgorithmBuilder::make(const OnnxFile& file) {
   OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto model, parse_model(file));
-  if (has_training_info(model)) {
-    return input_error("{}: expected a model without training_info, found {}", file.path(),
-                       model.training_info_size());
-  }
+  OFSDP_REJECT_IF(has_training_info(model), "{}: expected a model without training_info, found {}",
+                  file.path(), model.training_info_size());
   if (const int opset = version_of(model.opset_import(), ""); opset < kLeastOpset) {
     return input_error("{}: expected opset {} or newer, found {}", file.path(), kLeastOpset, opset);
   }

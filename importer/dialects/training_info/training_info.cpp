@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "importer/dialects/training_info/update_model.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -56,12 +56,10 @@ bool is_gradient(const onnx::NodeProto& node) {
 Status check_operands(const onnx::NodeProto& node, const GradientNode& gradient) {
   std::vector<std::string> all = gradient.xs;
   all.insert(all.end(), gradient.zs.begin(), gradient.zs.end());
-  if (!std::ranges::equal(all, node.input())) {
-    return input_error(
-        "{}: expected the tensors of xs and zs ({}) as inputs, found ({}): a "
-        "gradient at other values is not computed",
-        label(node), joined(all, ", "), joined(node.input(), ", "));
-  }
+  OFSDP_REJECT_IF(!std::ranges::equal(all, node.input()),
+                  "{}: expected the tensors of xs and zs ({}) as inputs, found ({}): a "
+                  "gradient at other values is not computed",
+                  label(node), joined(all, ", "), joined(node.input(), ", "));
   if (static_cast<size_t>(node.output_size()) <= gradient.xs.size()) return {};
   return input_error("{}: expected at most {} outputs, as xs has, found {}", label(node),
                      gradient.xs.size(), node.output_size());
@@ -74,12 +72,10 @@ class Splitter {
   Result<SplitTraining> run() {
     index_main();
     for (int k = 0; k < model_.training_info_size(); ++k) {
-      Status status = index_algorithm(k);
-      if (!status.ok()) return std::move(status).with_prefix(prefix(k));
+      OFSDP_RETURN_IF_ERROR(index_algorithm(k).with_prefix(prefix(k)));
     }
-    if (split_.loss.empty()) {
-      return input_error("{}: training_info: expected a Gradient node, found none", file_.path());
-    }
+    OFSDP_REJECT_IF(split_.loss.empty(), "{}: training_info: expected a Gradient node, found none",
+                    file_.path());
     OFSDP_RETURN_IF_ERROR(find_forward().with_prefix(prefix(loss_instance_)));
     OFSDP_RETURN_IF_ERROR(build_forward().with_prefix(prefix(loss_instance_)));
     OFSDP_RETURN_IF_ERROR(
@@ -107,9 +103,8 @@ class Splitter {
     for (const auto& node : graph.node()) {
       for (const std::string& output : node.output()) {
         if (output.empty()) continue;
-        if (main_.contains(output) || !algorithm.makers.emplace(output, &node).second) {
-          return input_error("{}: '{}' is made a second time", label(node), output);
-        }
+        OFSDP_REJECT_IF(main_.contains(output) || !algorithm.makers.emplace(output, &node).second,
+                        "{}: '{}' is made a second time", label(node), output);
       }
     }
     for (const auto& node : graph.node()) {
@@ -122,29 +117,24 @@ class Splitter {
   Status add_gradient(int k, const onnx::NodeProto& node, AlgorithmGraph& algorithm) {
     const GradientNode gradient(node);
     const std::string& y = gradient.y;
-    if (!split_.loss.empty() && loss_instance_ != k) {
-      return input_error(
-          "{}: a second pass over the data: expected Gradient in training_info[{}] "
-          "alone",
-          label(node), loss_instance_);
-    }
-    if (!split_.loss.empty() && split_.loss != y) {
-      return input_error("{}: expected y '{}' as the Gradient before it has, found '{}'",
-                         label(node), split_.loss, y);
-    }
+    OFSDP_REJECT_IF(!split_.loss.empty() && loss_instance_ != k,
+                    "{}: a second pass over the data: expected Gradient in training_info[{}] "
+                    "alone",
+                    label(node), loss_instance_);
+    OFSDP_REJECT_IF(!split_.loss.empty() && split_.loss != y,
+                    "{}: expected y '{}' as the Gradient before it has, found '{}'", label(node),
+                    split_.loss, y);
     split_.loss = y;
     loss_instance_ = k;
-    if (!main_.contains(y) && !algorithm.makers.contains(y)) {
-      return input_error("{}: y names '{}', which no node makes", label(node), y);
-    }
+    OFSDP_REJECT_IF(!main_.contains(y) && !algorithm.makers.contains(y),
+                    "{}: y names '{}', which no node makes", label(node), y);
     OFSDP_RETURN_IF_ERROR(check_operands(node, gradient));
     for (int i = 0; i < node.output_size(); ++i) {
       const std::string& x = gradient.xs[static_cast<size_t>(i)];
-      if (!weights_.contains(x)) {
-        return input_error(
-            "{}: xs names '{}': expected a floating-point initializer of the model's graph",
-            label(node), x);
-      }
+      OFSDP_REJECT_IF(
+          !weights_.contains(x),
+          "{}: xs names '{}': expected a floating-point initializer of the model's graph",
+          label(node), x);
       if (!node.output(i).empty()) algorithm.gradients[node.output(i)] = x;
     }
     gradient_nodes_.push_back(&node);
@@ -165,10 +155,9 @@ class Splitter {
                                     : outside != main_.end()         ? outside->second
                                                                      : nullptr;
       if (node == nullptr) continue;
-      if (node->domain() == kTrainingDomain) {
-        return input_error("{}: '{}' depends on it: expected a loss without it", label(*node),
-                           split_.loss);
-      }
+      OFSDP_REJECT_IF(node->domain() == kTrainingDomain,
+                      "{}: '{}' depends on it: expected a loss without it", label(*node),
+                      split_.loss);
       if (inside != algorithm.makers.end()) forward_.insert(node);
       collect_reads(*node, todo);
     }
@@ -182,10 +171,8 @@ class Splitter {
     for (const onnx::NodeProto* node : gradient_nodes_) {
       const GradientNode gradient(*node);
       for (const std::string& x : gradient.xs) {
-        if (!read_.contains(x)) {
-          return input_error("{}: xs names '{}', which '{}' does not depend on", label(*node), x,
-                             split_.loss);
-        }
+        OFSDP_REJECT_IF(!read_.contains(x), "{}: xs names '{}', which '{}' does not depend on",
+                        label(*node), x, split_.loss);
       }
       for (const std::string& z : gradient.zs) {
         const bool there = main_.contains(z) || weights_.contains(z) || known_.contains(z) ||

@@ -1,3 +1,19 @@
+// Reads ModelProto.training_info.
+//
+// Threads: any. Errors: kInput naming file, training_info, binding or node.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "importer/file/onnx_file.h"
+
+namespace ofsdp::importer {
+
 // ModelProto.training_info, the standard's own way to say how a model is trained, taken apart into
 //
 //   forward  the model's graph followed by the nodes of the algorithm's loss; the loss is an output
@@ -11,18 +27,6 @@
 //
 // Follows TrainingInfoProto and Gradient of the ONNX IR (onnx.proto, ai.onnx.preview.training).
 // All members are values. Threads: any. Errors: kInput naming file, training_info, binding or node.
-#pragma once
-
-#include <onnx/onnx_pb.h>
-
-#include <map>
-#include <string>
-#include <vector>
-
-#include "importer/file/onnx_file.h"
-
-namespace ofsdp::importer {
-
 // An input of `update`.
 struct UpdateLeaf {
   enum class Kind : uint8_t { kGradient, kParameter, kState };
@@ -55,5 +59,14 @@ struct AlgorithmGraph {
   std::map<std::string, const onnx::NodeProto*> makers;
   std::map<std::string, std::string> gradients;  // output of a Gradient -> the initializer
 };
+
+// The second half of split_training_info: the nodes between the known values of an update
+// (gradients, initializers) and the values that update_binding names, as a model of their own.
+//
+// Fills in `split`. Threads: any. Errors: kInput without the path.
+// `forward`: every name that the loss depends on.
+Status build_update_model(const OnnxFile& file, const onnx::ModelProto& model,
+                          const std::vector<AlgorithmGraph>& algorithms,
+                          const std::set<std::string>& forward, SplitTraining& split);
 
 }  // namespace ofsdp::importer

@@ -1,10 +1,10 @@
-#include "importer/dialects/training_info/update_model.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "importer/dialects/training_info/training_info.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -30,7 +30,7 @@ class DeclaredInitializers {
 
   DeclaredInitializers(const OnnxFile& file, const onnx::ModelProto& model) : model_(model) {
     for (const Initializer& source : file.initializers()) {
-      declared_[{-1, source.name}] = {onnx_from_dtype(source.dtype), source.shape.axes(), true,
+      declared_[{-1, source.name}] = {number_of_dtype(source.dtype), source.shape.axes(), true,
                                       nullptr};
     }
     for (const auto& tensor : model.graph().initializer()) declare(-1, tensor);
@@ -60,7 +60,7 @@ class DeclaredInitializers {
   void declare(int k, const onnx::TensorProto& tensor) {
     declared_[{k, tensor.name()}] = {tensor.data_type(),
                                      {tensor.dims().begin(), tensor.dims().end()},
-                                     is_floating(dtype_from_onnx(tensor.data_type())),
+                                     is_floating(dtype_of_number(tensor.data_type())),
                                      &tensor};
   }
 
@@ -82,10 +82,9 @@ bool is_optimizer(const onnx::NodeProto& node) { return states_of(node) >= 0; }
 Status keep_one_tensor(onnx::NodeProto& node, const std::string& wanted) {
   const int kinds = states_of(node) + 2, all = node.input_size() - 2;
   const int tensors = all / kinds;
-  if (tensors < 1 || all % kinds != 0 || node.output_size() > tensors * (kinds - 1)) {
-    return input_error("node '{}' ({}): expected R, T and {} inputs a tensor, found {}",
-                       node.name(), node.op_type(), kinds, node.input_size());
-  }
+  OFSDP_REJECT_IF(tensors < 1 || all % kinds != 0 || node.output_size() > tensors * (kinds - 1),
+                  "node '{}' ({}): expected R, T and {} inputs a tensor, found {}", node.name(),
+                  node.op_type(), kinds, node.input_size());
   const auto at = std::ranges::find(node.output(), wanted) - node.output().begin();
   const int tensor = static_cast<int>(at) % tensors;
   onnx::NodeProto one = node;
@@ -185,18 +184,13 @@ class UpdateModelBuilder {
       if (is_statistic(binding.key(), binding.value())) continue;
       const Key key = declared_.key_of(k, binding.key());
       const bool trained = key.first < 0 && std::ranges::count(split_.trained, key.second) > 0;
-      if (!trained && forward_.contains(key.second)) {
-        return input_error(
-            "update_binding of '{}': expected a tensor of Gradient's xs, as the "
-            "loss depends on it",
-            binding.key());
-      }
-      auto value = value_of(k, binding.value());
-      if (!value.ok()) {
-        return std::move(value).status().with_prefix(
-            format_text("update_binding of '{}'", binding.key()));
-      }
-      next[key] = *value;
+      OFSDP_REJECT_IF(!trained && forward_.contains(key.second),
+                      "update_binding of '{}': expected a tensor of Gradient's xs, as the "
+                      "loss depends on it",
+                      binding.key());
+      OFSDP_ASSIGN_OR_RETURN(next[key],
+                             prefixed(format_text("update_binding of '{}'", binding.key()),
+                                      value_of(k, binding.value())));
     }
     for (auto& [key, value] : next) {
       current_of(key);  // it is an input, also when no node reads it

@@ -11,6 +11,7 @@
 #include "importer/onnx_import.h"
 #include "importer/passes/specialize.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -35,10 +36,9 @@ class UpdateTensors {
     own_leaves();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      Status status = join(static_cast<int>(i));
-      if (status.ok()) continue;
-      return std::move(status).with_prefix(
-          format_text("{}: training_info: node '{}' ({})", file_, node.name, node.op->full_name()));
+      OFSDP_RETURN_IF_ERROR(join(static_cast<int>(i))
+                                .with_prefix(format_text("{}: training_info: node '{}' ({})", file_,
+                                                         node.name, node.op->full_name())));
     }
     return {};
   }
@@ -93,10 +93,9 @@ class UpdateTensors {
     const int x = root(a), y = root(b);
     if (x == y) return {};
     const std::string *first = owner_of_set(x), *second = owner_of_set(y);
-    if (first != nullptr && second != nullptr && *first != *second) {
-      return input_error("mixes the parameters '{}' and '{}': expected an update of each by itself",
-                         *first, *second);
-    }
+    OFSDP_REJECT_IF(first != nullptr && second != nullptr && *first != *second,
+                    "mixes the parameters '{}' and '{}': expected an update of each by itself",
+                    *first, *second);
     if (second != nullptr) owners_[x] = *second;
     joined_[static_cast<size_t>(y)] = x;
     return {};
@@ -116,9 +115,8 @@ class UpdateTensors {
       if (id != 0) tensors.push_back(id);
     }
     for (const ValueId id : tensors) OFSDP_RETURN_IF_ERROR(unite(tensors[0], id));
-    if (!is_elementwise(node)) {
-      return input_error("is not elementwise, so it cannot be computed on a shard");
-    }
+    OFSDP_REJECT_IF(!is_elementwise(node),
+                    "is not elementwise, so it cannot be computed on a shard");
     return check_shapes(node, tensors);
   }
 
@@ -126,15 +124,12 @@ class UpdateTensors {
     const Shape& shape = graph_.value(tensors[0]).desc.shape;
     for (const ValueId id : tensors) {
       const Value& value = graph_.value(id);
-      if (!(value.desc.shape == shape)) {
-        return input_error("expected {} of the shape of '{}', {}, found {}", value.name,
-                           graph_.value(tensors[0]).name, shape.text(), value.desc.shape.text());
-      }
+      OFSDP_REJECT_IF(!(value.desc.shape == shape),
+                      "expected {} of the shape of '{}', {}, found {}", value.name,
+                      graph_.value(tensors[0]).name, shape.text(), value.desc.shape.text());
       const bool known = value.desc.dtype == DType::kFloat32 || value.desc.dtype == DType::kBool;
-      if (!known) {
-        return input_error("'{}': expected float32 or bool, found {}", value.name,
-                           dtype_name(value.desc.dtype));
-      }
+      OFSDP_REJECT_IF(!known, "'{}': expected float32 or bool, found {}", value.name,
+                      dtype_name(value.desc.dtype));
     }
     for (const ValueId id : node.inputs) {
       if (id == 0 || is_tensor(id)) continue;
@@ -213,10 +208,9 @@ class RuleMaker {
       if (rule != nullptr) rule->gradient = id;  // else of a parameter that is not bound
       return {};
     }
-    if (rule == nullptr) {
-      return input_error("'{}' is updated with no tensor of Gradient's xs: expected one",
-                         leaf.initializer);
-    }
+    OFSDP_REJECT_IF(rule == nullptr,
+                    "'{}' is updated with no tensor of Gradient's xs: expected one",
+                    leaf.initializer);
     if (leaf.kind == UpdateLeaf::Kind::kParameter) {
       rule->value = id;
       rule->next = next;

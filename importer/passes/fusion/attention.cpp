@@ -29,11 +29,11 @@ ValueId uncast(const Rewriter& r, ValueId id) {
 // Takes constant factors off a value.
 ValueId unscaled(const Rewriter& r, ValueId id, double& scale) {
   if (const Node* mul = r.made_by(id, "Mul")) {
-    for (size_t side : {size_t{0}, size_t{1}}) {
-      const auto factor = r.scalar(mul->inputs[1 - side]);
+    for (const auto& [value, other] : Rewriter::both_orders(*mul)) {
+      const auto factor = r.scalar(other);
       if (!factor) continue;
       scale *= *factor;
-      return unscaled(r, mul->inputs[side], scale);
+      return unscaled(r, value, scale);
     }
   }
   if (const Node* div = r.made_by(id, "Div"); div != nullptr && r.scalar(div->inputs[1])) {
@@ -61,11 +61,11 @@ Scores scores_product(const Rewriter& r, ValueId id) {
 
 Scores scores(const Rewriter& r, ValueId id) {
   const Node* add = r.made_by(id, "Add");
-  for (size_t side = 0; add != nullptr && side < 2; ++side) {
-    Scores s = scores_product(r, add->inputs[side]);
-    if (s.q == 0) continue;
-    s.mask = add->inputs[1 - side];
-    return s;
+  if (add == nullptr) return scores_product(r, id);
+  for (const auto& [sum, mask] : Rewriter::both_orders(*add)) {
+    Scores s = scores_product(r, sum);
+    s.mask = mask;
+    if (s.q != 0) return s;
   }
   return scores_product(r, id);
 }
@@ -153,9 +153,6 @@ bool is_causal(const Value& mask, int64_t queries, int64_t keys) {
 }  // namespace
 
 bool fuse_attention(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "MatMul" || r.graph().registry->find("", "Attention") == nullptr) {
-    return false;
-  }
   const Node* softmax = probabilities(r, node.inputs[0]);
   if (softmax == nullptr) return false;
   const int64_t axis = softmax->attributes.i("axis", -1);
@@ -174,9 +171,7 @@ bool fuse_attention(Rewriter& r, const Node& node) {
 }
 
 bool fuse_causal_mask(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "Attention" || node.inputs.size() < 4 || node.inputs[3] == 0) {
-    return false;
-  }
+  if (node.inputs.size() < 4 || node.inputs[3] == 0) return false;
   const bool alone = node.inputs.size() == 4 && node.outputs.size() == 1;
   const Shape &q = r.shape(node.inputs[0]), &k = r.shape(node.inputs[1]);
   if (!alone || q.rank() != k.rank() || node.attributes.i("is_causal", 0) != 0) return false;

@@ -183,7 +183,6 @@ bool ends_no_later(const Rewriter& r, const Node& reader, const Node& maker) {
 }  // namespace
 
 bool fuse_chain(Rewriter& r, const Node& node) {
-  if (r.graph().registry->find(kOwnDomain, "Chain") == nullptr) return false;
   if (node.op->full_name() == "ofsdp.Chain" || !is_member(r, node)) return false;
   if (r.desc(node.outputs[0]).bytes() < r.least_chain_bytes) return false;
   const Shape shape = r.shape(node.outputs[0]);

@@ -1,6 +1,7 @@
 #include "importer/passes/fusion/fusion.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include "importer/passes/fusion/rewriter.h"
@@ -10,19 +11,21 @@ namespace {
 
 // In the order in which they are tried at a node. A rule may build on what an earlier node became.
 constexpr FusionRule kRules[] = {
-    {"rotary", fuse_rotary},
-    {"attention", fuse_attention},
-    {"linear", fuse_linear},
-    {"bias", fuse_bias},
-    {"gelu", fuse_gelu},
-    {"layer_norm", fuse_layer_norm},
-    {"rms_norm", fuse_rms_norm},
-    {"log_softmax_loss", fuse_log_softmax_loss},
-    {"max_pool_relu", fuse_max_pool_relu},
+    {"rotary", "", "RotaryEmbedding", fuse_rotary},
+    {"attention", "MatMul", "Attention", fuse_attention},
+    {"linear", "MatMul", "Gemm", fuse_linear},
+    {"bias", "Add", "Gemm", fuse_bias},
+    {"gelu", "Mul", "Gelu", fuse_gelu},
+    {"layer_norm", "Add", "LayerNormalization", fuse_layer_norm},
+    {"rms_norm", "Mul", "RMSNormalization", fuse_rms_norm},
+    {"log_softmax_loss", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss",
+     fuse_log_softmax_loss},
+    {"max_pool_relu", "MaxPool", "MaxPool", fuse_max_pool_relu},
 };
 
 // These see the pieces that all other rules have left, and the nodes that the rules made.
-constexpr FusionRule kLastRules[] = {{"causal_mask", fuse_causal_mask}, {"chain", fuse_chain}};
+constexpr FusionRule kLastRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
+                                     {"chain", "", "ofsdp.Chain", fuse_chain}};
 
 // Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
@@ -40,19 +43,31 @@ void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   graph.nodes = std::move(kept);
 }
 
+bool has_operator(const Graph& graph, const std::string& name) {
+  const size_t dot = name.rfind('.');
+  const std::string domain = dot == std::string::npos ? "" : name.substr(0, dot);
+  return graph.registry->find(domain, name.substr(dot + 1)) != nullptr;
+}
+
 Graph apply(std::span<const FusionRule> rules, const Graph& graph,
             const std::vector<ValueId>& wanted, const FusionSettings& settings) {
   Rewriter rewriter(graph, wanted);
   rewriter.least_chain_bytes = settings.least_chain_bytes;
+  const auto usable = [&](const FusionRule& rule) {
+    return !settings.switched_off.contains(rule.name) && has_operator(graph, rule.into);
+  };
+  std::vector<FusionRule> used;
+  std::ranges::copy_if(rules, std::back_inserter(used), usable);
   for (const Node& node : graph.nodes) {
-    bool replaced = false;
-    for (const FusionRule& rule : rules) {
-      if (settings.switched_off.contains(rule.name) || !rule.apply(rewriter, node)) continue;
-      rewriter.count(rule.name);
-      replaced = true;
-      break;
+    const std::string op = node.op->full_name();
+    const auto applied = std::ranges::find_if(used, [&](const FusionRule& rule) {
+      return (rule.last[0] == 0 || op == rule.last) && rule.apply(rewriter, node);
+    });
+    if (applied == used.end()) {
+      rewriter.keep(node);
+    } else {
+      rewriter.count(applied->name);
     }
-    if (!replaced) rewriter.keep(node);
   }
   return rewriter.finish(wanted);
 }

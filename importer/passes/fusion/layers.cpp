@@ -20,6 +20,7 @@
 // MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", when nobody else reads the Relu: the
 // largest clamped value is the clamped largest value, and the gradient of a clamped window stops
 // either way. Only a fourth of the elements is clamped.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -87,21 +88,18 @@ bool near(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
 const Node* one_plus(const Rewriter& r, ValueId id, const char* op) {
   const Node* add = r.made_by(id, "Add");
   if (add == nullptr) return nullptr;
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const Node* inner = r.made_by(add->inputs[side], op);
-    if (inner != nullptr && r.is_scalar(add->inputs[1 - side], 1)) return inner;
+  for (const auto& [value, one] : Rewriter::both_orders(*add)) {
+    const Node* inner = r.made_by(value, op);
+    if (inner != nullptr && r.is_scalar(one, 1)) return inner;
   }
   return nullptr;
 }
 
-bool is_erf_argument(const Rewriter& r, ValueId id, ValueId x) {
+// Returns whether the value is the product of `values` and a constant.
+bool is_product(const Rewriter& r, ValueId id, const std::vector<ValueId>& values,
+                double constant) {
   const Factors f = factors(r, id);
-  return f.values == std::vector<ValueId>{x} && near(f.constant, 1 / std::numbers::sqrt2);
-}
-
-bool is_cube_term(const Rewriter& r, ValueId id, ValueId x) {
-  const Factors f = factors(r, id);
-  return f.values == std::vector<ValueId>{x, x, x} && near(f.constant, 0.044715);
+  return f.values == values && near(f.constant, constant);
 }
 
 bool is_tanh_argument(const Rewriter& r, ValueId id, ValueId x) {
@@ -109,14 +107,14 @@ bool is_tanh_argument(const Rewriter& r, ValueId id, ValueId x) {
   if (f.values.size() != 1 || !near(f.constant, std::sqrt(2 / std::numbers::pi))) return false;
   const Node* sum = r.made_by(f.values[0], "Add");
   if (sum == nullptr) return false;
-  return (sum->inputs[0] == x && is_cube_term(r, sum->inputs[1], x)) ||
-         (sum->inputs[1] == x && is_cube_term(r, sum->inputs[0], x));
+  return std::ranges::any_of(Rewriter::both_orders(*sum), [&](const auto& order) {
+    return order.first == x && is_product(r, order.second, {x, x, x}, 0.044715);
+  });
 }
 
 }  // namespace
 
 bool fuse_linear(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "MatMul") return false;
   const Shape& x = r.shape(node.inputs[0]);
   ValueId weights = node.inputs[1];
   bool transposed = false;
@@ -136,10 +134,8 @@ bool fuse_linear(Rewriter& r, const Node& node) {
 }
 
 bool fuse_bias(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "Add") return false;
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const Node* gemm = bare_gemm(r, node.inputs[side]);
-    const ValueId bias = node.inputs[1 - side];
+  for (const auto& [sum, bias] : Rewriter::both_orders(node)) {
+    const Node* gemm = bare_gemm(r, sum);
     if (gemm == nullptr || r.shape(bias).rank() != 1) continue;
     const Shape& product = r.shape(gemm->outputs[0]);
     if (r.shape(bias)[0] != product[1]) continue;
@@ -148,15 +144,13 @@ bool fuse_bias(Rewriter& r, const Node& node) {
     const std::string name = gemm->name;  // the product's: the pointer ends with the next emit
     const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
     if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes, name);
-    const ValueId sum = r.emit("Gemm", name, inputs, attributes);
-    return r.replace(node, "Reshape", {sum, r.ints(axes)});
+    const ValueId made = r.emit("Gemm", name, inputs, attributes);
+    return r.replace(node, "Reshape", {made, r.ints(axes)});
   }
   return false;
 }
 
 bool fuse_gelu(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "Mul" || r.graph().registry->find("", "Gelu") == nullptr)
-    return false;
   Factors f;
   collect(r, node.inputs[0], false, f);
   collect(r, node.inputs[1], false, f);
@@ -164,7 +158,7 @@ bool fuse_gelu(Rewriter& r, const Node& node) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     const ValueId x = f.values[side], gate = f.values[1 - side];
     const Node* erf = one_plus(r, gate, "Erf");
-    if (erf != nullptr && is_erf_argument(r, erf->inputs[0], x))
+    if (erf != nullptr && is_product(r, erf->inputs[0], {x}, 1 / std::numbers::sqrt2))
       return r.replace(node, "Gelu", {x});
     const Node* tanh = one_plus(r, gate, "Tanh");
     if (tanh != nullptr && is_tanh_argument(r, tanh->inputs[0], x)) {
@@ -175,7 +169,6 @@ bool fuse_gelu(Rewriter& r, const Node& node) {
 }
 
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "NegativeLogLikelihoodLoss") return false;
   const Node* collapse = r.made_by(node.inputs[0], "ofsdp.CollapseLeading");
   const ValueId rows = collapse != nullptr ? collapse->inputs[0] : node.inputs[0];
   const Node* softmax = r.made_by(rows, "LogSoftmax");
@@ -194,7 +187,7 @@ bool fuse_log_softmax_loss(Rewriter& r, const Node& node) {
 
 bool fuse_max_pool_relu(Rewriter& r, const Node& node) {
   const bool indices = node.outputs.size() > 1 && node.outputs[1] != 0;
-  if (node.op->full_name() != "MaxPool" || indices || !r.read_once(node.inputs[0])) return false;
+  if (indices || !r.read_once(node.inputs[0])) return false;
   const Node* relu = r.made_by(node.inputs[0], "Relu");
   if (relu == nullptr || r.desc(node.inputs[0]).dtype != DType::kFloat32) return false;
   Attributes attributes = node.attributes;

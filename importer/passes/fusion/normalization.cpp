@@ -37,9 +37,9 @@ RootMeanSquare root_mean_square(const Rewriter& r, ValueId id) {
   const Node* root = r.made_by(id, "Sqrt");
   const Node* sum = root == nullptr ? nullptr : r.made_by(root->inputs[0], "Add");
   if (sum == nullptr) return {};
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const auto epsilon = r.scalar(sum->inputs[1 - side]);
-    const ValueId mean = epsilon ? mean_of(r, sum->inputs[side]) : 0;
+  for (const auto& [squares, other] : Rewriter::both_orders(*sum)) {
+    const auto epsilon = r.scalar(other);
+    const ValueId mean = epsilon ? mean_of(r, squares) : 0;
     const ValueId value = mean == 0 ? 0 : square_of(r, mean);
     if (value != 0) return {value, static_cast<float>(*epsilon)};
   }
@@ -53,14 +53,14 @@ RootMeanSquare normalized(const Rewriter& r, ValueId id) {
     return rms.of == div->inputs[0] ? rms : RootMeanSquare{};
   }
   const Node* mul = r.made_by(id, "Mul");
-  for (size_t side = 0; mul != nullptr && side < 2; ++side) {
-    const ValueId inverse = mul->inputs[1 - side];
+  if (mul == nullptr) return {};
+  for (const auto& [value, inverse] : Rewriter::both_orders(*mul)) {
     const Node* reciprocal = r.made_by(inverse, "Reciprocal");
     const Node* quotient = r.made_by(inverse, "Div");
     ValueId root = reciprocal != nullptr ? reciprocal->inputs[0] : 0;
     if (quotient != nullptr && r.is_scalar(quotient->inputs[0], 1)) root = quotient->inputs[1];
     const RootMeanSquare rms = root == 0 ? RootMeanSquare{} : root_mean_square(r, root);
-    if (rms.of != 0 && rms.of == mul->inputs[side]) return rms;
+    if (rms.of != 0 && rms.of == value) return rms;
   }
   return {};
 }
@@ -72,9 +72,8 @@ struct Scaled {
 };
 
 Scaled scaled(const Rewriter& r, const Node& mul) {
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const RootMeanSquare rms = normalized(r, mul.inputs[side]);
-    const ValueId scale = mul.inputs[1 - side];
+  for (const auto& [value, scale] : Rewriter::both_orders(mul)) {
+    const RootMeanSquare rms = normalized(r, value);
     if (rms.of == 0 || r.shape(scale).rank() != 1) continue;
     const Shape& shape = r.shape(rms.of);
     if (r.shape(scale)[0] == shape[shape.rank() - 1]) return {rms, scale};
@@ -85,14 +84,9 @@ Scaled scaled(const Rewriter& r, const Node& mul) {
 }  // namespace
 
 bool fuse_layer_norm(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "Add" ||
-      r.graph().registry->find("", "LayerNormalization") == nullptr) {
-    return false;
-  }
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const Node* mul = r.made_by(node.inputs[side], "Mul");
+  for (const auto& [product, bias] : Rewriter::both_orders(node)) {
+    const Node* mul = r.made_by(product, "Mul");
     const Scaled s = mul == nullptr ? Scaled{} : scaled(r, *mul);
-    const ValueId bias = node.inputs[1 - side];
     if (s.scale == 0 || !(r.shape(bias) == r.shape(s.scale))) continue;
     const Node* centered = r.made_by(s.rms.of, "Sub");
     if (centered == nullptr || mean_of(r, centered->inputs[1]) != centered->inputs[0]) continue;
@@ -103,10 +97,6 @@ bool fuse_layer_norm(Rewriter& r, const Node& node) {
 }
 
 bool fuse_rms_norm(Rewriter& r, const Node& node) {
-  if (node.op->full_name() != "Mul" ||
-      r.graph().registry->find("", "RMSNormalization") == nullptr) {
-    return false;
-  }
   const Scaled s = scaled(r, node);
   // Something centered is LayerNormalization's; its Mul is not the end of the pattern.
   if (s.scale == 0 || r.made_by(s.rms.of, "Sub") != nullptr) return false;

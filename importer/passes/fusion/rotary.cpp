@@ -132,7 +132,7 @@ ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<i
   return made = r.emit("Reshape", r.graph().value(table).name + ".rows", {low, r.ints(axes)});
 }
 
-// How the tables, right-aligned to x, lie to it.
+// The place of the tables, right-aligned to x, among its axes.
 struct Place {
   bool fits = false;
   bool steps_first = false;  // x is [b, s, h, d]
@@ -181,11 +181,11 @@ Product product(const Rewriter& r, ValueId id) {
 }
 
 bool fuse_sum(Rewriter& r, const Node& add) {
-  for (size_t side : {size_t{0}, size_t{1}}) {
-    const Product p = product(r, add.inputs[1 - side]);
+  for (const auto& [straight, crossed] : Rewriter::both_orders(add)) {
+    const Product p = product(r, crossed);
     for (const auto& [rotated, sin] : {std::pair{p.a, p.b}, std::pair{p.b, p.a}}) {
       const ValueId x = rotated == 0 ? 0 : turned(r, rotated);
-      const Product q = x == 0 ? Product{} : product(r, add.inputs[side]);
+      const Product q = x == 0 ? Product{} : product(r, straight);
       if (q.a == 0 || (q.a != x && q.b != x)) continue;
       const ValueId cos = q.a == x ? q.b : q.a;
       if (width(r, cos) != width(r, x) || !halves_equal(r, cos) || !halves_equal(r, sin)) continue;
@@ -235,11 +235,7 @@ bool fuse_partial(Rewriter& r, const Node& concat) {
 }  // namespace
 
 bool fuse_rotary(Rewriter& r, const Node& node) {
-  const Registry& registry = *r.graph().registry;
-  if (registry.find("com.microsoft", "RotaryEmbedding") == nullptr ||
-      registry.find("", "RotaryEmbedding") == nullptr) {
-    return false;
-  }
+  if (r.graph().registry->find("com.microsoft", "RotaryEmbedding") == nullptr) return false;
   if (node.op->full_name() == "Add") return fuse_sum(r, node);
   if (node.op->full_name() != "Concat" || node.inputs.size() != 2) return false;
   if (!is_last(r, node.outputs[0], node.attributes.i("axis", 0))) return false;

@@ -1,7 +1,6 @@
-// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of
-// cuBLASLt; kernels/ops/ has their formulas. Leading axes that both operands have, or that one
-// lacks, become a batch with strides; a right operand of one matrix under rows that follow each
-// other is one large product.
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of cuBLASLt; kernels/ops/ has
+// their formulas. Leading axes that both operands have, or that one lacks, become a batch with
+// strides; a right operand of one matrix under rows that follow each other is one large product.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
@@ -65,9 +64,11 @@ ProductShape shape_of(const Problem& p) {
 }
 
 Acceptance accepts_matmul(const Problem& p) {
+  const Acceptance accepted = accepts_matrices(p);
   const bool folds = p.attributes.i("fold_batch", 0) != 0;
-  return accept(accepts_matrices(p), {{folds || batches_agree(p.in(0).shape, p.in(1).shape),
-                                       "batches of the operands differ"}});
+  return accepted ? accept_if(folds || batches_agree(p.in(0).shape, p.in(1).shape),
+                              "batches of the operands differ")
+                  : accepted;
 }
 
 std::unique_ptr<CudaKernel> create_matmul(DeviceState& device, const Problem& p) {
@@ -88,9 +89,11 @@ bool is_row(const Shape& c, int64_t columns) {
 
 Acceptance accepts_gemm(const Problem& p) {
   const std::string activation = p.attributes.s("ofsdp_activation", "");
-  return accept(accepts_matrices(p),
-                {{activation.empty() || activation == "relu", "the fused activation is not relu"},
-                 alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype)});
+  const Acceptance accepted = accepts_matrices(p);
+  return accepted ? accept({{activation.empty() || activation == "relu",
+                             "the fused activation is not relu"},
+                            alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype)})
+                  : accepted;
 }
 
 // relu is a pass of its own: an epilogue's would hide NaN. A C like D is read where it lies.
@@ -142,12 +145,13 @@ ProductShape epilogue_shape(const Problem& p) {
 }
 
 Acceptance accepts_epilogue(const Problem& p) {
-  return accept(accepts_matrices(p), {{p.has_out(0) && product_has_epilogue(epilogue_shape(p)),
-                                       "cuBLASLt has no such epilogue"}});
+  const Acceptance accepted = accepts_matrices(p);
+  return accepted ? accept_if(p.has_out(0) && product_has_epilogue(epilogue_shape(p)),
+                              "cuBLASLt has no such epilogue")
+                  : accepted;
 }
 
-// Null where the library has no algorithm for it: the parts then stay apart
-// (importer/passes/epilogues.h).
+// Null where the library has no algorithm for it: the parts then stay apart (importer/passes/passes.h).
 std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);

@@ -1,5 +1,5 @@
 // ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm that does at its end what would be a pass of
-// its own. importer/passes/epilogues.h puts it where a device has a kernel for it; it comes after
+// its own. importer/passes/passes.h puts it where a device has a kernel for it; it comes after
 // the backward nodes are made, so it has no gradient.
 //
 //   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias a row;

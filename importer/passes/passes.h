@@ -1,0 +1,128 @@
+// The passes over whole graphs, in the order in which they run. Each returns a new graph, or
+// changes the one that it is given.
+//
+// Threads: any. Errors: kInput naming file and node.
+#pragma once
+
+#include <functional>
+
+#include "importer/graph/graph.h"
+
+namespace ofsdp::importer {
+
+// carry_statistics: finds the running statistics of a training graph. Outputs 1 and 2 of a
+// BatchNormalization with training_mode=1 become the next values of the initializers at its inputs
+// 3 and 4 (ONNX's population variance), also where the file leaves these outputs out; statistics
+// that --freeze names stay. Statistics computed by other nodes are left alone.
+//
+// Ownership: changes the graph it is given. Threads: any. Errors: kInput from inference.
+// https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+Status carry_statistics(Graph& graph);
+
+// A graph that brings its own backward has Parameter::gradient and Graph::loss_weight before
+// autodiff. Training artifacts of ONNX Runtime give such graphs.
+//
+// order_backward turns a specialized graph with its loss into one such as autodiff makes:
+//   - nodes that the loss and running statistics need are forward, all others backward; forward
+//     comes first, each part in the order of the file
+//   - a forward node that reads only weights (Transpose of a weight) moves to its first reader, and
+//     backward has its own copy: it reads the weight again, unsharded with its unit, instead of
+//     keeping the result
+//   - Identity nodes of backward go away; a node of its own writes the gradient of each parameter
+// So backward nodes read the same parameters as the forward nodes they belong to; units, unshards
+// and reductions follow from that as they do after autodiff.
+//
+// without_backward leaves the forward part, for evaluation.
+//
+// Pure; all values. Threads: any. Errors: kInput from inference.
+inline bool brings_backward(const Graph& graph) { return graph.loss_weight != 0; }
+
+Result<Graph> order_backward(const Graph& graph);
+Graph without_backward(const Graph& graph);
+
+// autodiff: adds the backward nodes of a specialized training graph, by reverse accumulation over
+// its nodes; the rule of each operator is its OpDef's grad.
+//
+// Starts from graph.loss (a float32 scalar) with graph.loss_weight as its gradient. Sets
+// Parameter::gradient of every trained parameter that a gradient reaches (0 for the others). A
+// value used several times gets the sum of its gradients in the order of the uses from last to
+// first, so the bits depend on nothing else. A node of its own writes the gradient of a parameter
+// (it is never a view), so that the planner can let it write where the reduction reads.
+//
+// Returns a new graph. Threads: any. Errors: kInput listing every node between a trained parameter
+// and the loss whose operator has no gradient.
+Result<Graph> autodiff(const Graph& graph);
+
+// lower_precision: a graph whose nodes compute in bfloat16 or float16, out of a specialized and
+// fused one in float32; what FSDP's MixedPrecision(param_dtype) does with a module. Runs before
+// autodiff, so that gradients have the types of what they are gradients of.
+//
+//   parameters     become `dtype` (what a gather gives; masters and files stay float32), but not
+//                  running statistics
+//   float32 inputs are converted where they enter, labels of the loss are not
+//   nodes          with a float operand of `dtype` compute in it; constants and other float32
+//                  operands are converted for them. Nodes that only constants and integers reach
+//                  (positions, masks, angles) stay in float32 until they meet one of those.
+//   losses         and what counts right answers stay float32: their operands are widened; but
+//                  cross-entropy of scores [N, C] reads those as they are and rounds their gradient
+//                  (ofsdp.NarrowCrossEntropyLoss)
+//
+// A finite constant stays finite: it is clamped to the largest of `dtype` (masks of -3.4e38).
+// Inside normalizations, softmax, reductions and products kernels accumulate in float32.
+//
+// Pure. Threads: any. Errors: kInput from inference.
+// https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.MixedPrecision
+Result<Graph> lower_precision(const Graph& graph, DType dtype);
+
+// `constant`, float32, in another floating type.
+ConstantPtr narrowed(const Constant& constant, DType dtype);
+
+// assign_layouts: decides the order of the bytes of each activation, and puts ofsdp.Reorder
+// nodes where two neighbours want different ones.
+//
+// Convolutions and poolings run faster channels last; elementwise nodes between them take what they
+// are given, so that a chain of them needs no reorder; everything else, and all inputs, parameters
+// and gradients of parameters, is plain (OpDef::layout says who asks for what). A value is
+// reordered at most once each way. Threads: any.
+Result<Graph> assign_layouts(const Graph& graph);
+
+// join_epilogues: products that do at their end what would be a pass of its own, for a device whose
+// library has such kernels. Gemm nodes become ofsdp.GemmEpilogue together with
+//
+//   Gelu (tanh) of the product             forwards; the product itself stays, for the gradient
+//   ofsdp.GeluGrad (tanh) of the product   backwards
+//   Add of the product to what was there   residuals, sums of gradients
+//   ofsdp.SumTo [n] of an operand          the bias gradient with the gradient of the weights;
+//                                          else of what ofsdp.GeluGrad gives
+//
+// Views between them (Reshape and the like) go around. Works on finished graphs, forwards and
+// backwards, also recomputed ones; a node stays where its product was, so no value lives longer and
+// no unit is needed later. `takes` is asked for every node that could be made; where it says no the
+// parts stay apart. Graph::fused counts, as "epilogue".
+//
+// Threads: any. Errors: none.
+using TakesNode = std::function<bool(const Graph&, const Node&)>;
+
+Graph join_epilogues(const Graph& graph, const TakesNode& takes);
+
+// keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
+// whose library has such kernels. In a training graph
+//
+//   Attention            becomes ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths) -> Y,
+//                        statistics, float32 [batch, heads, queries], a tensor as any other
+//   ofsdp.AttentionGrad  reads Y and the statistics as its operands 6 and 7
+//
+// where both read the same queries, keys, values, mask and lengths. Works on finished graphs, also
+// recomputed ones: of several forward nodes (a clone is one) the last before the gradient is taken,
+// and an operand that is computed again is the operand. Attention without a gradient keeps nothing.
+//
+// Nothing big lives for this alone: Y must be there for another backward node that does not compute
+// it again, as the gradient of the projection that follows it. Exporters put a Transpose between
+// the two; when its output is kept, the gradient reads that, and has its perm as y_perm. Else the
+// nodes stay as they are, as where `takes` refuses one of the two. Graph::fused counts, as
+// "statistics".
+//
+// Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.
+Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
+
+}  // namespace ofsdp::importer
