@@ -212,42 +212,44 @@ class Device {
   ofsdp_stream* upload_ = nullptr;
 };
 
+struct DeviceMemoryDrop {
+  Device* device = nullptr;
+  MemoryLedger* ledger = nullptr;
+  DevicePlace place = DevicePlace::kDevice;
+  size_t bytes = 0;
+  void operator()(std::byte* data) const {
+    device->release(place, data);
+    ledger->remove(bytes);
+  }
+};
+
 class DeviceMemory {
  public:
   using Place = DevicePlace;
-
-  DeviceMemory() = default;
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
 
   // Empty for 0 bytes. Device and ledger outlive it. Counted in whole pages, as a Region.
   static Result<DeviceMemory> allocate(Device& device, MemoryLedger& ledger, size_t bytes,
                                        Place place, const std::string& name);
 
-  std::byte* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  std::byte* data() const { return data_.get(); }
+  size_t bytes() const { return data_ == nullptr ? 0 : data_.get_deleter().bytes; }
 
  private:
-  Device* device_ = nullptr;
-  MemoryLedger* ledger_ = nullptr;
-  Place place_ = Place::kDevice;
-  std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
+  std::unique_ptr<std::byte, DeviceMemoryDrop> data_;
+};
+
+struct DeviceEventDrop {
+  Device* device = nullptr;
+  void operator()(ofsdp_event* event) const { device->drop_event(event); }
 };
 
 class DeviceEvent {
  public:
-  DeviceEvent() = default;
   static Result<DeviceEvent> make(Device& device, bool timed = false);
-  DeviceEvent(DeviceEvent&& other) noexcept;
-  DeviceEvent& operator=(DeviceEvent&& other) noexcept;
-  ~DeviceEvent();
-  ofsdp_event* get() const { return event_; }
+  ofsdp_event* get() const { return event_.get(); }
 
  private:
-  Device* device_ = nullptr;
-  ofsdp_event* event_ = nullptr;
+  std::unique_ptr<ofsdp_event, DeviceEventDrop> event_;
 };
 
 struct DeviceGraphDrop {

@@ -17,8 +17,7 @@ inline bool is_number(DType dtype) {
   return dtype != DType::kUndefined && dtype != DType::kFloat16 && dtype != DType::kBFloat16;
 }
 
-template <typename F>
-auto with_number(DType dtype, const F& f) {
+auto with_number(DType dtype, const auto& f) {
   switch (dtype) {
     case DType::kFloat32:
       return f(float{});
@@ -46,8 +45,7 @@ auto with_number(DType dtype, const F& f) {
   }
 }
 
-template <typename F>
-auto with_bits(size_t bytes, const F& f) {
+auto with_bits(size_t bytes, const auto& f) {
   switch (bytes) {
     case 1:
       return f(uint8_t{});
@@ -58,6 +56,20 @@ auto with_bits(size_t bytes, const F& f) {
     default:
       OFSDP_CHECK(bytes == 8, "no element of {} bytes", bytes);
       return f(uint64_t{});
+  }
+}
+
+// As with_number for float64, float32 and integers whose results wrap: signed ones share the type,
+// and so the bits, of unsigned ones.
+auto with_wrapping_number(DType dtype, const auto& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    default:
+      OFSDP_CHECK(is_integer(dtype), "no integer type {}", dtype_name(dtype));
+      return with_bits(dtype_size(dtype), f);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/core/attributes.h"
@@ -94,14 +95,22 @@ struct Implementation {
   std::function<std::unique_ptr<Kernel>(const Problem&)> create;
 };
 
-// A kernel from a callable `Status(const KernelArgs&)` that has captured what it needs.
+// Returns a kernel that calls `function` with its KernelArgs: a callable that has captured what it
+// needs, and returns a Status or nothing.
 template <typename F>
 std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
   class FunctionKernel final : public Kernel {
    public:
     FunctionKernel(F function, size_t bytes) : function_(std::move(function)), bytes_(bytes) {}
     size_t workspace_bytes() const override { return bytes_; }
-    Status run(const KernelArgs& args) override { return function_(args); }
+    Status run(const KernelArgs& args) override {
+      if constexpr (std::is_void_v<decltype(function_(args))>) {
+        function_(args);
+        return ok_status();
+      } else {
+        return function_(args);
+      }
+    }
 
    private:
     F function_;

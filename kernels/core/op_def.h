@@ -105,6 +105,9 @@ using StandardBody = void (*)(BodyBuilder&);
 struct RefTensor {
   TensorDesc desc;
   std::vector<double> values;
+
+  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
+  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
 };
 struct ReferenceContext {
   const Attributes& attributes;

@@ -8,6 +8,11 @@ void Registry::add(OpDef op) {
   ops_.emplace(key, std::move(op));
 }
 
+void Registry::add_own(OpDef op) {
+  op.domain = kOwnDomain;
+  add(std::move(op));
+}
+
 const OpDef* Registry::find(const std::string& domain, const std::string& name) const {
   const auto it = ops_.find({domain == "ai.onnx" ? "" : domain, name});
   return it == ops_.end() ? nullptr : &it->second;

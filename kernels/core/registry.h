@@ -16,6 +16,7 @@ namespace ofsdp::kernels {
 class Registry {
  public:
   void add(OpDef op);
+  void add_own(OpDef op);  // in the domain "ofsdp"
   const OpDef* find(const std::string& domain, const std::string& name) const;  // null: unknown
   const OpDef& get(const std::string& full_name) const;  // of ours; "ofsdp.ReluGrad", "Relu"
   const std::map<std::pair<std::string, std::string>, OpDef>& all() const { return ops_; }

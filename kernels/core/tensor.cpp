@@ -43,6 +43,17 @@ std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
   return values;
 }
 
+double double_at(const TensorView& view, int64_t i) {
+  if (view.desc.dtype == DType::kFloat16) return half_to_float(view.as<const uint16_t>()[i]);
+  if (view.desc.dtype == DType::kBFloat16) return bfloat16_to_float(view.as<const uint16_t>()[i]);
+  return with_number(view.desc.dtype,
+                     [&]<typename T>(T) { return static_cast<double>(view.as<const T>()[i]); });
+}
+
+double first_double(const Constant& constant) {
+  return to_doubles(constant.desc, constant.bytes.data())[0];
+}
+
 void from_doubles(std::span<const double> values, const TensorDesc& desc, std::byte* data) {
   if (desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16) {
     auto* bits = reinterpret_cast<uint16_t*>(data);

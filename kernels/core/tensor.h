@@ -67,6 +67,8 @@ Result<std::vector<int64_t>> int_values(const Constant& constant);
 
 // Elements of any dtype from and to double, for reference implementations and tests.
 std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data);
+double double_at(const TensorView& view, int64_t i);
+double first_double(const Constant& constant);
 void from_doubles(std::span<const double> values, const TensorDesc& desc, std::byte* data);
 
 // IEEE binary16 and bfloat16, rounded to nearest even.

@@ -128,8 +128,7 @@ class BlockRun {
 
   // Scores of a block become e^(score - max), 0 where nothing is seen; sums get their sums.
   // watch(row, scores, mode) sees them on the way.
-  template <typename Watch>
-  void softmax(int64_t b, int64_t h, Real* scores, const Watch& watch) const {
+  void softmax(int64_t b, int64_t h, Real* scores, const auto& watch) const {
     const auto cap = static_cast<Real>(s_.softcap);
     for (int64_t i = 0; i < block_.rows; ++i) {
       Real* row = scores + i * block_.keys;

@@ -117,14 +117,11 @@ struct AttentionPlan {
   }
 
   // f(slot, base, item) for items 0 .. count-1, each slot its share in rising order.
-  template <typename F>
-  void for_items(int64_t count, std::byte* workspace, const F& f) const {
-    parallel_for(slots, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t slot = begin; slot < end; ++slot) {
-        std::byte* base = workspace + static_cast<size_t>(slot) * buffers.total;
-        for (int64_t i = count * slot / slots; i < count * (slot + 1) / slots; ++i) {
-          f(static_cast<int>(slot), base, i);
-        }
+  void for_items(int64_t count, std::byte* workspace, const auto& f) const {
+    parallel_each(slots, 1, [&](int64_t slot) {
+      std::byte* base = workspace + static_cast<size_t>(slot) * buffers.total;
+      for (int64_t i = count * slot / slots; i < count * (slot + 1) / slots; ++i) {
+        f(static_cast<int>(slot), base, i);
       }
     });
   }

@@ -24,22 +24,6 @@ template <typename T, typename M>
   }
 }
 
-template <typename T>
-[[gnu::always_inline]] inline void softmax_grad_as(const T* p, T* dp, int64_t n) {
-  const T dot = lane_sum(n, [=](int64_t i) { return p[i] * dp[i]; });
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
-}
-
-template <typename T>
-[[gnu::always_inline]] inline void cap_grad_as(T* ds, const T* capped, T cap, int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const T t = capped[i] / cap;
-    ds[i] *= T{1} - t * t;
-  }
-}
-
 }  // namespace
 
 OFSDP_MULTIARCH void cap_row(float* s, int64_t n, float cap) {
@@ -50,20 +34,16 @@ void cap_row(double* s, int64_t n, double cap) {
   for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
 }
 
-OFSDP_MULTIARCH void mask_row(float* s, const bool* mask, int64_t step, int64_t n) {
+template <typename T, typename M>
+OFSDP_MULTIARCH void mask_row(T* s, const M* mask, int64_t step, int64_t n) {
   if (step == 1) return mask_as(s, mask, 1, n);
   mask_as(s, mask, step, n);
 }
-void mask_row(double* s, const bool* mask, int64_t step, int64_t n) { mask_as(s, mask, step, n); }
-OFSDP_MULTIARCH void mask_row(float* s, const float* mask, int64_t step, int64_t n) {
-  if (step == 1) return mask_as(s, mask, 1, n);
-  mask_as(s, mask, step, n);
-}
-OFSDP_MULTIARCH void mask_row(float* s, const BFloat16* mask, int64_t step, int64_t n) {
-  if (step == 1) return mask_as(s, mask, 1, n);
-  mask_as(s, mask, step, n);
-}
-void mask_row(double* s, const double* mask, int64_t step, int64_t n) { mask_as(s, mask, step, n); }
+template void mask_row(float*, const bool*, int64_t, int64_t);
+template void mask_row(double*, const bool*, int64_t, int64_t);
+template void mask_row(float*, const float*, int64_t, int64_t);
+template void mask_row(float*, const BFloat16*, int64_t, int64_t);
+template void mask_row(double*, const double*, int64_t, int64_t);
 
 OFSDP_MULTIARCH float exp_row(float* s, int64_t n) {
   const float max = lane_max(s, n);
@@ -98,16 +78,25 @@ void scale_row(const double* s, double factor, double* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
 }
 
-OFSDP_MULTIARCH void softmax_grad_row(const float* p, float* dp, int64_t n) {
-  softmax_grad_as(p, dp, n);
+template <typename T>
+OFSDP_MULTIARCH void softmax_grad_row(const T* p, T* dp, int64_t n) {
+  const T dot = lane_sum(n, [=](int64_t i) { return p[i] * dp[i]; });
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
 }
-void softmax_grad_row(const double* p, double* dp, int64_t n) { softmax_grad_as(p, dp, n); }
 
-OFSDP_MULTIARCH void cap_grad_row(float* ds, const float* capped, float cap, int64_t n) {
-  cap_grad_as(ds, capped, cap, n);
+template <typename T>
+OFSDP_MULTIARCH void cap_grad_row(T* ds, const T* capped, T cap, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T t = capped[i] / cap;
+    ds[i] *= T{1} - t * t;
+  }
 }
-void cap_grad_row(double* ds, const double* capped, double cap, int64_t n) {
-  cap_grad_as(ds, capped, cap, n);
-}
+
+template void softmax_grad_row(const float*, float*, int64_t);
+template void softmax_grad_row(const double*, double*, int64_t);
+template void cap_grad_row(float*, const float*, float, int64_t);
+template void cap_grad_row(double*, const double*, double, int64_t);
 
 }  // namespace ofsdp::kernels::attention

@@ -13,11 +13,8 @@ void cap_row(float* s, int64_t n, float cap);  // s = cap tanh(s / cap)
 void cap_row(double* s, int64_t n, double cap);
 
 // s = -infinity where the mask is false; s += mask, and -infinity wherever the mask is.
-void mask_row(float* s, const bool* mask, int64_t step, int64_t n);
-void mask_row(double* s, const bool* mask, int64_t step, int64_t n);
-void mask_row(float* s, const float* mask, int64_t step, int64_t n);
-void mask_row(float* s, const BFloat16* mask, int64_t step, int64_t n);
-void mask_row(double* s, const double* mask, int64_t step, int64_t n);
+template <typename T, typename M>
+void mask_row(T* s, const M* mask, int64_t step, int64_t n);
 
 // s = e^(s - max); gives their sum. All -infinity: zeros, and 0.
 float exp_row(float* s, int64_t n);
@@ -34,11 +31,11 @@ void put_row(const T* s, T* dst, int64_t n) {
 inline void put_row(const float* s, BFloat16* dst, int64_t n) { scale_row(s, 1.0f, dst, n); }
 
 // dp = p (dp - sum(p dp))
-void softmax_grad_row(const float* p, float* dp, int64_t n);
-void softmax_grad_row(const double* p, double* dp, int64_t n);
+template <typename T>
+void softmax_grad_row(const T* p, T* dp, int64_t n);
 
 // ds *= 1 - (capped / cap)^2
-void cap_grad_row(float* ds, const float* capped, float cap, int64_t n);
-void cap_grad_row(double* ds, const double* capped, double cap, int64_t n);
+template <typename T>
+void cap_grad_row(T* ds, const T* capped, T cap, int64_t n);
 
 }  // namespace ofsdp::kernels::attention

@@ -44,8 +44,7 @@ class StridedLoop {
   const std::vector<Axis>& outer_axes() const { return outer_; }
 
   // f(offsets): where rows begin .. end-1 start in each operand.
-  template <typename F>
-  void for_rows(int64_t begin, int64_t end, const F& f) const {
+  void for_rows(int64_t begin, int64_t end, const auto& f) const {
     Offsets offsets{};
     std::array<int64_t, kMaxLoopAxes> index{};
     seek(begin, index, offsets);

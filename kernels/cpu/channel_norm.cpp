@@ -12,42 +12,12 @@ constexpr int64_t kGrain = 16384;
 constexpr int64_t kPartRows = 64;  // rows of a partial sum when channels come last, at least
 constexpr int64_t kMostParts = 128;
 
-// --- bodies for float (in several instruction sets) and double ---
-
-template <typename T>
-[[gnu::always_inline]] inline T mean_as(const T* x, int64_t n) {
-  return lane_sum(n, [x](int64_t i) { return x[i]; }) / static_cast<T>(n);
-}
-template <typename T>
-[[gnu::always_inline]] inline T squares_as(const T* x, T mean, int64_t n) {
-  return lane_sum(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-}
-template <typename T>
-[[gnu::always_inline]] inline RowDots dots_as(const T* dy, const T* x, T mean, T inv, int64_t n) {
-  const T sum = lane_sum(n, [=](int64_t i) { return dy[i]; });
-  const T dot = lane_sum(n, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inv); });
-  return {static_cast<double>(sum), static_cast<double>(dot)};
-}
-template <typename T>
-[[gnu::always_inline]] inline void affine_as(const T* x, T mean, T factor, T bias, T* y,
-                                             int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor + bias;
-}
-template <typename T>
-[[gnu::always_inline]] inline void grad_as(const T* dy, const T* x, const GradFactors<T>& f, T* dx,
-                                           int64_t n) {
-  const auto [mean, factor, shift, slope] = f;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = factor * dy[i] - shift - (x[i] - mean) * slope;
-}
-
 // Channels last: rows of `c` channels, `rows` of them; a block of at most kColumns at a time.
 constexpr int64_t kColumns = 256;
 
 template <typename T>
-[[gnu::always_inline]] inline void column_stats_as(const T* x, int64_t rows, int64_t step,
-                                                   int64_t c, T* mean, T* squares) {
+OFSDP_MULTIARCH void column_stats(const T* x, int64_t rows, int64_t step, int64_t c, T* mean,
+                                  T* squares) {
   for (int64_t i = 0; i < c; ++i) mean[i] = squares[i] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < c; ++i) mean[i] += x[r * step + i];
@@ -66,8 +36,7 @@ struct Columns {
   int64_t rows, step, c;
 };
 template <typename T>
-[[gnu::always_inline]] inline void column_dots_as(const Columns<T>& k, T* __restrict sum,
-                                                  T* __restrict dot) {
+OFSDP_MULTIARCH void column_dots(const Columns<T>& k, T* __restrict sum, T* __restrict dot) {
   const auto [dy, x, mean, inv, rows, step, c] = k;
   for (int64_t i = 0; i < c; ++i) sum[i] = dot[i] = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -79,8 +48,8 @@ template <typename T>
   }
 }
 template <typename T>
-[[gnu::always_inline]] inline void row_affine_as(const T* x, const T* mean, const T* factor,
-                                                 const T* bias, T* y, int64_t c) {
+OFSDP_MULTIARCH void row_affine(const T* x, const T* mean, const T* factor, const T* bias, T* y,
+                                int64_t c) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < c; ++i) y[i] = (x[i] - mean[i]) * factor[i] + bias[i];
 }
@@ -90,7 +59,7 @@ struct RowGrad {
   T* dx;
 };
 template <typename T>
-[[gnu::always_inline]] inline void row_grad_as(const RowGrad<T>& g, int64_t c) {
+OFSDP_MULTIARCH void row_grad(const RowGrad<T>& g, int64_t c) {
   const auto [dy, x, mean, factor, shift, slope, dx] = g;
 #pragma GCC ivdep
   for (int64_t i = 0; i < c; ++i) {
@@ -98,55 +67,25 @@ template <typename T>
   }
 }
 
-OFSDP_MULTIARCH void column_stats(const float* x, int64_t rows, int64_t step, int64_t c,
-                                  float* mean, float* squares) {
-  column_stats_as(x, rows, step, c, mean, squares);
-}
-void column_stats(const double* x, int64_t rows, int64_t step, int64_t c, double* mean,
-                  double* squares) {
-  column_stats_as(x, rows, step, c, mean, squares);
-}
-OFSDP_MULTIARCH void column_dots(const Columns<float>& k, float* sum, float* dot) {
-  column_dots_as(k, sum, dot);
-}
-void column_dots(const Columns<double>& k, double* sum, double* dot) {
-  column_dots_as(k, sum, dot);
-}
-OFSDP_MULTIARCH void row_affine(const float* x, const float* mean, const float* factor,
-                                const float* bias, float* y, int64_t c) {
-  row_affine_as(x, mean, factor, bias, y, c);
-}
-void row_affine(const double* x, const double* mean, const double* factor, const double* bias,
-                double* y, int64_t c) {
-  row_affine_as(x, mean, factor, bias, y, c);
-}
-OFSDP_MULTIARCH void row_grad(const RowGrad<float>& g, int64_t c) { row_grad_as(g, c); }
-void row_grad(const RowGrad<double>& g, int64_t c) { row_grad_as(g, c); }
-
 // --- the walk over partial sums ---
 
 // f(part, first channel, channels, first element, elements of each channel): the region of x that
 // makes partial sums [part][channel...].
-template <typename F>
-void for_parts(const ChannelExtent& e, const F& f) {
+void for_parts(const ChannelExtent& e, const auto& f) {
   if (!e.last) {
-    parallel_for(e.batch * e.channels, kGrain / (e.inner + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        f(i / e.channels, i % e.channels, int64_t{1}, i * e.inner, e.inner);
-      }
+    parallel_each(e.batch * e.channels, kGrain / (e.inner + 1) + 1, [&](int64_t i) {
+      f(i / e.channels, i % e.channels, int64_t{1}, i * e.inner, e.inner);
     });
     return;
   }
   const int64_t parts = e.parts(), rows = e.count();
   const int64_t blocks = (e.channels + kColumns - 1) / kColumns;
   const int64_t work = rows / std::max<int64_t>(parts, 1) * std::min(kColumns, e.channels) + 1;
-  parallel_for(parts * blocks, kGrain / work + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t part = i / blocks, channel = i % blocks * kColumns;
-      const int64_t first = rows * part / parts, past = rows * (part + 1) / parts;
-      f(part, channel, std::min(kColumns, e.channels - channel), first * e.channels + channel,
-        past - first);
-    }
+  parallel_each(parts * blocks, kGrain / work + 1, [&](int64_t i) {
+    const int64_t part = i / blocks, channel = i % blocks * kColumns;
+    const int64_t first = rows * part / parts, past = rows * (part + 1) / parts;
+    f(part, channel, std::min(kColumns, e.channels - channel), first * e.channels + channel,
+      past - first);
   });
 }
 
@@ -164,34 +103,35 @@ int64_t ChannelExtent::parts() const {
 
 size_t ChannelExtent::partial_count() const { return static_cast<size_t>(2 * parts() * channels); }
 
-OFSDP_MULTIARCH float segment_mean(const float* x, int64_t n) { return mean_as(x, n); }
-double segment_mean(const double* x, int64_t n) { return mean_as(x, n); }
-OFSDP_MULTIARCH float segment_squares(const float* x, float mean, int64_t n) {
-  return squares_as(x, mean, n);
+template <typename T>
+OFSDP_MULTIARCH T segment_mean(const T* x, int64_t n) {
+  return lane_sum(n, [x](int64_t i) { return x[i]; }) / static_cast<T>(n);
 }
-double segment_squares(const double* x, double mean, int64_t n) { return squares_as(x, mean, n); }
-OFSDP_MULTIARCH RowDots segment_dots(const float* dy, const float* x, float mean, float inv,
-                                     int64_t n) {
-  return dots_as(dy, x, mean, inv, n);
+
+template <typename T>
+OFSDP_MULTIARCH T segment_squares(const T* x, T mean, int64_t n) {
+  return lane_sum(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
 }
-RowDots segment_dots(const double* dy, const double* x, double mean, double inv, int64_t n) {
-  return dots_as(dy, x, mean, inv, n);
+
+template <typename T>
+OFSDP_MULTIARCH RowDots segment_dots(const T* dy, const T* x, T mean, T inv, int64_t n) {
+  const T sum = lane_sum(n, [=](int64_t i) { return dy[i]; });
+  const T dot = lane_sum(n, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inv); });
+  return {static_cast<double>(sum), static_cast<double>(dot)};
 }
-OFSDP_MULTIARCH void segment_affine(const float* x, float mean, float factor, float bias, float* y,
-                                    int64_t n) {
-  affine_as(x, mean, factor, bias, y, n);
+
+template <typename T>
+OFSDP_MULTIARCH void segment_affine(const T* x, T mean, T factor, T bias, T* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor + bias;
 }
-void segment_affine(const double* x, double mean, double factor, double bias, double* y,
-                    int64_t n) {
-  affine_as(x, mean, factor, bias, y, n);
-}
-OFSDP_MULTIARCH void segment_grad(const float* dy, const float* x, const GradFactors<float>& f,
-                                  float* dx, int64_t n) {
-  grad_as(dy, x, f, dx, n);
-}
-void segment_grad(const double* dy, const double* x, const GradFactors<double>& f, double* dx,
-                  int64_t n) {
-  grad_as(dy, x, f, dx, n);
+
+template <typename T>
+OFSDP_MULTIARCH void segment_grad(const T* dy, const T* x, const GradFactors<T>& f, T* dx,
+                                  int64_t n) {
+  const auto [mean, factor, shift, slope] = f;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dx[i] = factor * dy[i] - shift - (x[i] - mean) * slope;
 }
 
 template <typename T>
@@ -225,8 +165,9 @@ void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean
   for_parts(e, [&](int64_t part, int64_t channel, int64_t channels, int64_t at, int64_t n) {
     const int64_t to = part * e.channels + channel;
     if (e.last) {
-      return column_dots({dy + at, x + at, mean + channel, inv + channel, n, e.channels, channels},
-                         partial + to, dots + to);
+      return column_dots<T>(
+          {dy + at, x + at, mean + channel, inv + channel, n, e.channels, channels}, partial + to,
+          dots + to);
     }
     const RowDots made = segment_dots(dy + at, x + at, mean[channel], inv[channel], n);
     partial[to] = static_cast<T>(made.sum);
@@ -247,38 +188,39 @@ template <typename T>
 void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* factor,
                     const T* bias, T* y) {
   const int64_t width = e.last ? e.channels : e.inner;
-  parallel_for(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
-                   if (e.last) {
-                     row_affine(x + at, mean, factor, bias, y + at, width);
-                   } else {
-                     segment_affine(x + at, mean[c], factor[c], bias[c], y + at, width);
-                   }
-                 }
-               });
+  parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
+                [&](int64_t i) {
+                  const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
+                  if (e.last) {
+                    row_affine(x + at, mean, factor, bias, y + at, width);
+                  } else {
+                    segment_affine(x + at, mean[c], factor[c], bias[c], y + at, width);
+                  }
+                });
 }
 
 template <typename T>
 void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* factor,
                   const T* shift, const T* slope, T* dx) {
   const int64_t width = e.last ? e.channels : e.inner;
-  parallel_for(
-      e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
-      [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
-          if (e.last) {
-            row_grad({dy + at, x + at, mean, factor, shift, slope, dx + at}, width);
-          } else {
-            segment_grad(dy + at, x + at, {mean[c], factor[c], shift[c], slope[c]}, dx + at, width);
-          }
-        }
-      });
+  parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
+                [&](int64_t i) {
+                  const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
+                  if (e.last) {
+                    row_grad<T>({dy + at, x + at, mean, factor, shift, slope, dx + at}, width);
+                  } else {
+                    segment_grad<T>(dy + at, x + at, {mean[c], factor[c], shift[c], slope[c]},
+                                    dx + at, width);
+                  }
+                });
 }
 
 #define OFSDP_CHANNEL_NORM_OF(T)                                                                   \
+  template T segment_mean(const T*, int64_t);                                                      \
+  template T segment_squares(const T*, T, int64_t);                                                \
+  template RowDots segment_dots(const T*, const T*, T, T, int64_t);                                \
+  template void segment_affine(const T*, T, T, T, T*, int64_t);                                    \
+  template void segment_grad(const T*, const T*, const GradFactors<T>&, T*, int64_t);              \
   template void channel_stats(const ChannelExtent&, const T*, T*, T*, T*);                         \
   template void channel_dots(const ChannelExtent&, const T*, const T*, const T*, const T*, T*, T*, \
                              T*);                                                                  \

@@ -44,22 +44,20 @@ void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean
 struct RowDots {
   double sum, dot;
 };
-float segment_mean(const float* x, int64_t n);
-double segment_mean(const double* x, int64_t n);
-float segment_squares(const float* x, float mean, int64_t n);  // sum of (x - mean)^2
-double segment_squares(const double* x, double mean, int64_t n);
-RowDots segment_dots(const float* dy, const float* x, float mean, float inv, int64_t n);
-RowDots segment_dots(const double* dy, const double* x, double mean, double inv, int64_t n);
-void segment_affine(const float* x, float mean, float factor, float bias, float* y, int64_t n);
-void segment_affine(const double* x, double mean, double factor, double bias, double* y, int64_t n);
+template <typename T>
+T segment_mean(const T* x, int64_t n);
+template <typename T>
+T segment_squares(const T* x, T mean, int64_t n);  // sum of (x - mean)^2
+template <typename T>
+RowDots segment_dots(const T* dy, const T* x, T mean, T inv, int64_t n);
+template <typename T>
+void segment_affine(const T* x, T mean, T factor, T bias, T* y, int64_t n);
 
 template <typename T>
 struct GradFactors {
   T mean, factor, shift, slope;
 };
-void segment_grad(const float* dy, const float* x, const GradFactors<float>& f, float* dx,
-                  int64_t n);
-void segment_grad(const double* dy, const double* x, const GradFactors<double>& f, double* dx,
-                  int64_t n);
+template <typename T>
+void segment_grad(const T* dy, const T* x, const GradFactors<T>& f, T* dx, int64_t n);
 
 }  // namespace ofsdp::kernels

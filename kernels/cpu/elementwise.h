@@ -18,26 +18,11 @@
 #include "kernels/core/kernel.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
 
 inline constexpr int64_t kElementGrain = 16384;  // elements worth a thread
-
-template <typename T>
-constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
-  if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
-  if constexpr (std::is_same_v<T, int8_t>) return DType::kInt8;
-  if constexpr (std::is_same_v<T, int16_t>) return DType::kInt16;
-  if constexpr (std::is_same_v<T, int32_t>) return DType::kInt32;
-  if constexpr (std::is_same_v<T, int64_t>) return DType::kInt64;
-  if constexpr (std::is_same_v<T, uint8_t>) return DType::kUInt8;
-  if constexpr (std::is_same_v<T, uint16_t>) return DType::kUInt16;
-  if constexpr (std::is_same_v<T, uint32_t>) return DType::kUInt32;
-  if constexpr (std::is_same_v<T, uint64_t>) return DType::kUInt64;
-  if constexpr (std::is_same_v<T, bool>) return DType::kBool;
-  return DType::kUndefined;
-}
 
 template <typename X, typename Y, typename F>
 [[gnu::always_inline]] inline void unary_row(const X* x, Y* y, int64_t n, const F& f) {
@@ -83,8 +68,7 @@ inline StridedLoop binary_loop(const Problem& p) {
 
 // f(offsets, n) for every row of a loop: `n` elements from these offsets in each operand. The rows, or
 // the parts of a single row, are shared among the threads.
-template <typename F>
-void for_loop_rows(const StridedLoop& loop, const F& f) {
+void for_loop_rows(const StridedLoop& loop, const auto& f) {
   if (loop.rows() == 1) {
     parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {
       StridedLoop::Offsets at;

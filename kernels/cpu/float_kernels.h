@@ -12,7 +12,7 @@ namespace ofsdp::kernels {
 // T: float, double, BFloat16 or Half.
 template <typename T>
 constexpr const char* not_of_type() {
-  constexpr DType kType = stored_type<T>();
+  constexpr DType kType = dtype_of<T>();
   return kType == DType::kFloat32    ? "not float32"
          : kType == DType::kFloat64  ? "not float64"
          : kType == DType::kBFloat16 ? "not bfloat16"
@@ -24,7 +24,7 @@ inline constexpr const char* kNotPlain = "not the plain layout";
 // Accepts operands that are all of type T and all in the plain layout.
 template <typename T>
 Acceptance accepts_plain_of(const Problem& p) {
-  if (!p.all_dtype(stored_type<T>())) return Acceptance::refuse(not_of_type<T>());
+  if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);
 }
 

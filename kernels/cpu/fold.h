@@ -152,6 +152,12 @@ template <typename Fold>
 FoldOne fold_of(DType dtype) {
   return with_number(dtype, [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
 }
+// Of a fold whose integers wrap.
+template <typename Fold>
+FoldOne wrapping_fold_of(DType dtype) {
+  return with_wrapping_number(dtype,
+                              [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
+}
 
 // Input 0 of `shape`, folded over the axes that are `reduced`, into output 0.
 std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shape,

@@ -25,4 +25,10 @@ Implementation in_float32() {
   return in_float32({"", accepts, create});
 }
 
+// The same after an implementation of this name for other types.
+template <auto accepts, auto create>
+std::vector<Implementation> with_half_floats(const char* name) {
+  return {{name, accepts, create}, in_float32<accepts, create>()};
+}
+
 }  // namespace ofsdp::kernels

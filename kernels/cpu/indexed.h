@@ -20,8 +20,7 @@ namespace ofsdp::kernels {
 
 inline bool is_index(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
 
-template <typename F>
-auto with_index(DType dtype, const F& f) {
+auto with_index(DType dtype, const auto& f) {
   return dtype == DType::kInt32 ? f(int32_t{}) : f(int64_t{});
 }
 
@@ -40,8 +39,7 @@ class Indices {
   const int64_t* wide_;
 };
 
-template <typename Index>
-Status check_indices(const Index& indices, int64_t count, int64_t n) {
+Status check_indices(const auto& indices, int64_t count, int64_t n) {
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] >= -n && indices[i] < n) continue;
     return input_error("index {} at element {} is outside -{}..{}", indices[i], i, n, n - 1);
@@ -59,8 +57,7 @@ struct ElementPlaces {
 
   // f(element of data, element of the index tensor), a line's in rising order. A thread has whole
   // lines, so no data element is met by two.
-  template <typename F>
-  void for_each(const Indices& indices, const F& f) const {
+  void for_each(const Indices& indices, const auto& f) const {
     for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
       const int64_t size = n, stride = step, count = lines.n;
       const int64_t base = outer_at[static_cast<size_t>(o)];

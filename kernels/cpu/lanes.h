@@ -11,8 +11,7 @@ namespace ofsdp::kernels {
 inline constexpr int64_t kLanes = 16;
 
 // sum of f(i) for i in 0 .. n-1, in the type that f gives
-template <typename F>
-[[gnu::always_inline]] inline auto lane_sum(int64_t n, const F& f) {
+[[gnu::always_inline]] inline auto lane_sum(int64_t n, const auto& f) {
   using T = decltype(f(n));
   T lanes[kLanes] = {};
   int64_t i = 0;
@@ -27,9 +26,8 @@ template <typename F>
 
 // join over x[0 .. n-1] from `start`, for a join whose order does not matter (maxima): in 64 partial
 // results, because gcc makes no vectors of comparisons in 16.
-template <typename F>
 [[gnu::always_inline]] inline float lane_extreme(const float* x, int64_t n, float start,
-                                                 const F& join) {
+                                                 const auto& join) {
   constexpr int64_t kWide = 64;
   float best = start;
   int64_t i = 0;

@@ -38,15 +38,12 @@ inline Lines lines_along(const Shape& shape, int64_t axis) {
   return lines_of(shape, static_cast<int>(axis < 0 ? axis + shape.rank() : axis));
 }
 
-template <typename F>
-void for_line_blocks(const Lines& lines, const F& f) {
+void for_line_blocks(const Lines& lines, const auto& f) {
   const int64_t blocks = (lines.inner + kLineBlock - 1) / kLineBlock;
   const int64_t work = std::max<int64_t>(lines.n * std::min(lines.inner, kLineBlock), 1);
-  parallel_for(lines.outer * blocks, 16384 / work + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t first = item % blocks * kLineBlock;
-      f(item / blocks, first, std::min(first + kLineBlock, lines.inner));
-    }
+  parallel_each(lines.outer * blocks, 16384 / work + 1, [&](int64_t item) {
+    const int64_t first = item % blocks * kLineBlock;
+    f(item / blocks, first, std::min(first + kLineBlock, lines.inner));
   });
 }
 

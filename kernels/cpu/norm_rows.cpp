@@ -150,19 +150,16 @@ template <typename T>
 void norm_rows(const NormRows& n, const NormForward<T>& f) {
   using Real = RealOf<T>;
   if (n.width == 0) return empty_rows(n, f);
-  parallel_for(n.rows, kGrain / n.width + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T* x = f.x + row * n.width;
-      const Real mean = n.centred ? row_mean(x, n.width) : Real{0};
-      const Real variance = row_variance(x, mean, n.width);
-      const Real inv = Real{1} / std::sqrt(variance + static_cast<Real>(n.epsilon));
-      row_write<T>(
-          {nullptr, x, moved(f.scale, row * n.scale_step), moved(f.bias, row * n.bias_step),
-           f.y + row * n.width, nullptr, nullptr, n.width},
-          mean, inv);
-      if (f.mean != nullptr) f.mean[row] = static_cast<float>(mean);
-      if (f.inv != nullptr) f.inv[row] = static_cast<float>(inv);
-    }
+  parallel_each(n.rows, kGrain / n.width + 1, [&](int64_t row) {
+    const T* x = f.x + row * n.width;
+    const Real mean = n.centred ? row_mean(x, n.width) : Real{0};
+    const Real variance = row_variance(x, mean, n.width);
+    const Real inv = Real{1} / std::sqrt(variance + static_cast<Real>(n.epsilon));
+    row_write<T>({nullptr, x, moved(f.scale, row * n.scale_step), moved(f.bias, row * n.bias_step),
+                  f.y + row * n.width, nullptr, nullptr, n.width},
+                 mean, inv);
+    if (f.mean != nullptr) f.mean[row] = static_cast<float>(mean);
+    if (f.inv != nullptr) f.inv[row] = static_cast<float>(inv);
   });
 }
 
@@ -172,17 +169,14 @@ void norm_rows_grad(const NormRows& n, const NormBackward<T>& b) {
   if (n.width == 0) return;
   const int64_t blocks = norm_partial_count(n);
   const bool sums = b.dscale != nullptr;
-  parallel_for(blocks, kGrain * blocks / (n.rows * n.width + 1) + 1,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t block = begin; block < end; ++block) {
-                   Real* dscale = sums ? b.partial + block * 2 * n.width : nullptr;
-                   if (sums) std::fill_n(dscale, 2 * n.width, Real{0});
-                   const int64_t last = n.rows * (block + 1) / blocks;
-                   for (int64_t row = n.rows * block / blocks; row < last; ++row) {
-                     backward_of_row(n, b, row, dscale, sums ? dscale + n.width : nullptr);
-                   }
-                 }
-               });
+  parallel_each(blocks, kGrain * blocks / (n.rows * n.width + 1) + 1, [&](int64_t block) {
+    Real* dscale = sums ? b.partial + block * 2 * n.width : nullptr;
+    if (sums) std::fill_n(dscale, 2 * n.width, Real{0});
+    const int64_t last = n.rows * (block + 1) / blocks;
+    for (int64_t row = n.rows * block / blocks; row < last; ++row) {
+      backward_of_row(n, b, row, dscale, sums ? dscale + n.width : nullptr);
+    }
+  });
   if (sums) add_partials(n, b, blocks);
 }
 

@@ -51,8 +51,7 @@ bool is_noisy(std::string_view implementation);
 bool is_reference(std::string_view implementation);
 
 // The first implementation that is neither; else the first of all; empty when there is none.
-template <typename Make>
-auto first_quiet(const Make& make) {
+auto first_quiet(const auto& make) {
   auto pd = make();
   bool more = pd.get(true) != nullptr;
   while (more) {

@@ -71,31 +71,29 @@ void PadMap::pad(const T* src, T value, T* dst) const {
   const int last = dst_.rank() - 1;
   const int64_t n = dst_[last];
   const std::vector<int64_t>& map = maps_.back();
-  parallel_for(dst_.numel(0, last), kGrain / (n + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      int64_t rest = row, at = 0, step = 1;
-      for (int axis = last; axis-- > 0 && at >= 0;) {
-        const int64_t i = maps_[static_cast<size_t>(axis)][static_cast<size_t>(rest % dst_[axis])];
-        rest /= dst_[axis];
-        at = i < 0 ? -1 : at + i * step;
-        step *= src_[axis];
-      }
-      T* to = dst + row * n;
-      if (at < 0) {
-        std::fill_n(to, n, value);
-        continue;
-      }
-      const T* from = src + at * src_[last];
-      auto put = [&](int64_t first, int64_t stop) {
-        for (int64_t i = first; i < stop; ++i) {
-          const int64_t j = map[static_cast<size_t>(i)];
-          to[i] = j < 0 ? value : from[j];
-        }
-      };
-      put(0, run_begin_);
-      std::copy_n(from + run_from_, run_end_ - run_begin_, to + run_begin_);
-      put(run_end_, n);
+  parallel_each(dst_.numel(0, last), kGrain / (n + 1) + 1, [&](int64_t row) {
+    int64_t rest = row, at = 0, step = 1;
+    for (int axis = last; axis-- > 0 && at >= 0;) {
+      const int64_t i = maps_[static_cast<size_t>(axis)][static_cast<size_t>(rest % dst_[axis])];
+      rest /= dst_[axis];
+      at = i < 0 ? -1 : at + i * step;
+      step *= src_[axis];
     }
+    T* to = dst + row * n;
+    if (at < 0) {
+      std::fill_n(to, n, value);
+      return;
+    }
+    const T* from = src + at * src_[last];
+    auto put = [&](int64_t first, int64_t stop) {
+      for (int64_t i = first; i < stop; ++i) {
+        const int64_t j = map[static_cast<size_t>(i)];
+        to[i] = j < 0 ? value : from[j];
+      }
+    };
+    put(0, run_begin_);
+    std::copy_n(from + run_from_, run_end_ - run_begin_, to + run_begin_);
+    put(run_end_, n);
   });
 }
 
@@ -123,18 +121,16 @@ void PadMap::add_rows(size_t axis, int64_t row, const int64_t* index, const T* d
 template <typename T>
 void PadMap::pad_grad(const T* diff_dst, T* diff_src) const {
   const int last = src_.rank() - 1;
-  parallel_for(src_.numel(0, last), kGrain / (dst_[last] + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::array<int64_t, kMaxLoopAxes> index{};
-      int64_t rest = row;
-      for (int axis = last; axis-- > 0;) {
-        index[static_cast<size_t>(axis)] = rest % src_[axis];
-        rest /= src_[axis];
-      }
-      T* to = diff_src + row * src_[last];
-      std::fill_n(to, src_[last], T{0});
-      add_rows(0, 0, index.data(), diff_dst, to);
+  parallel_each(src_.numel(0, last), kGrain / (dst_[last] + 1) + 1, [&](int64_t row) {
+    std::array<int64_t, kMaxLoopAxes> index{};
+    int64_t rest = row;
+    for (int axis = last; axis-- > 0;) {
+      index[static_cast<size_t>(axis)] = rest % src_[axis];
+      rest /= src_[axis];
     }
+    T* to = diff_src + row * src_[last];
+    std::fill_n(to, src_[last], T{0});
+    add_rows(0, 0, index.data(), diff_dst, to);
   });
 }
 

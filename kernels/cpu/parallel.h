@@ -24,8 +24,7 @@ int pool_threads();                // threads of the pool
 void set_pool_threads(int count);  // once, before planning
 
 // f(begin, end); grain: the fewest items worth a thread.
-template <typename F>
-void parallel_for(int64_t n, int64_t grain, const F& f) {
+void parallel_for(int64_t n, int64_t grain, const auto& f) {
   const int64_t parts = std::min<int64_t>(pool_threads(), n / std::max<int64_t>(grain, 1));
   if (parts <= 1) {
     if (n > 0) f(int64_t{0}, n);
@@ -33,6 +32,13 @@ void parallel_for(int64_t n, int64_t grain, const F& f) {
   }
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
   for (int64_t part = 0; part < parts; ++part) f(n * part / parts, n * (part + 1) / parts);
+}
+
+// f(i) for each item.
+void parallel_each(int64_t n, int64_t grain, const auto& f) {
+  parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
 }
 
 }  // namespace ofsdp::kernels

@@ -130,7 +130,7 @@ template <auto formula, typename T>
   };
   const T *a = static_cast<const T*>(row.a), *b = static_cast<const T*>(row.b);
   Y* y = static_cast<Y*>(row.y);
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (std::is_same_v<T, float>) {
     binary_row(BinaryRow<T, Y>{a, row.step_a, b, row.step_b, y, row.n}, f);
   } else if (row.step_a == 1 && row.step_b == 1) {
 #pragma GCC ivdep
@@ -227,12 +227,5 @@ enum class HalfFloats { kBlocks, kWhole };
 // Implementations for operator `op`, whose numbers are numbers_of(op, attributes).
 std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoops& loops,
                                               HalfFloats half = HalfFloats::kBlocks);
-
-// An implementation for every type of number by its own `accepts` and `create`, and the same for the
-// 16-bit floats in the workspace.
-template <auto accepts, auto create>
-std::vector<Implementation> kernels_by() {
-  return {{"loops", accepts, create}, in_float32<accepts, create>()};
-}
 
 }  // namespace ofsdp::kernels

@@ -38,8 +38,7 @@ struct Rule {
 };
 
 // f(Rule) of a kind, inlined into each OFSDP_MULTIARCH function that asks.
-template <typename F>
-[[gnu::always_inline]] inline auto with_rule(ReduceKind kind, const F& f) {
+[[gnu::always_inline]] inline auto with_rule(ReduceKind kind, const auto& f) {
   switch (kind) {
     case ReduceKind::kSum:
       return f(Rule<ReduceKind::kSum>{});
@@ -73,8 +72,7 @@ OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, i
       });
 }
 
-template <typename T>
-OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const T* row, int64_t n) {
+OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const auto* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         for (int64_t i = 0; i < n; ++i) {
@@ -85,8 +83,7 @@ OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const T* row, int64
 
 // Whole blocks of rows that lie `stride` apart, the common case of a bias gradient: the
 // accumulators of 64 columns stay in registers.
-template <typename T>
-OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const T* src, int64_t rows,
+OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src, int64_t rows,
                                   int64_t stride) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
@@ -133,8 +130,7 @@ OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64
       });
 }
 
-template <typename T>
-float reduce_strided(ReduceKind kind, const T* src, int64_t n, int64_t stride) {
+float reduce_strided(ReduceKind kind, const auto* src, int64_t n, int64_t stride) {
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
         float result = rule.kStart;
@@ -144,8 +140,7 @@ float reduce_strided(ReduceKind kind, const T* src, int64_t n, int64_t stride) {
       });
 }
 
-template <typename T>
-OFSDP_MULTIARCH void load_floats(const T* src, float* dst, int64_t n) {
+OFSDP_MULTIARCH void load_floats(const auto* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = as_float(src[i]);
 }
 
@@ -205,7 +200,6 @@ std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shap
         }
       });
     });
-    return ok_status();
   });
 }
 

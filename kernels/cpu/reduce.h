@@ -30,10 +30,8 @@ class Reduction {
   void run(const T* src, T* dst, float scale = 1.0f) const;
 
  private:
-  template <typename T>
-  void columns(const T* src, float* total, int64_t count) const;
-  template <typename T>
-  float element(const T* src) const;
+  void columns(const auto* src, float* total, int64_t count) const;
+  float element(const auto* src) const;
 
   StridedLoop kept_;     // operands: src, dst; its rows are what is kept
   StridedLoop reduced_;  // operand: src

@@ -27,16 +27,13 @@ OFSDP_MULTIARCH void log_softmax_row(const float* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = (src[i] - max) - log;
 }
 
-OFSDP_MULTIARCH void softmax_grad_row(const float* dy, const float* y, float* dx, int64_t n) {
-  const float dot = lane_sum(n, [&](int64_t i) { return dy[i] * y[i]; });
+template <bool logarithm>
+OFSDP_MULTIARCH void grad_row(const float* dy, const float* y, float* dx, int64_t n) {
+  const float sum = lane_sum(n, [&](int64_t i) { return logarithm ? dy[i] : dy[i] * y[i]; });
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - dot);
-}
-
-OFSDP_MULTIARCH void log_softmax_grad_row(const float* dy, const float* y, float* dx, int64_t n) {
-  const float sum = lane_sum(n, [&](int64_t i) { return dy[i]; });
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] - vector_exp(y[i]) * sum;
+  for (int64_t i = 0; i < n; ++i) {
+    dx[i] = logarithm ? dy[i] - vector_exp(y[i]) * sum : y[i] * (dy[i] - sum);
+  }
 }
 
 // The same for `n` neighbouring columns, n <= kColumns; classes are `step` apart.
@@ -85,30 +82,18 @@ OFSDP_MULTIARCH void log_softmax_columns(const float* src, float* dst, int64_t c
   }
 }
 
-OFSDP_MULTIARCH void softmax_grad_columns(const float* dy, const float* y, float* dx,
-                                          int64_t classes, int64_t step, int64_t n) {
-  float dot[kColumns] = {};
-  for (int64_t c = 0; c < classes; ++c) {
-    for (int64_t i = 0; i < n; ++i) dot[i] += dy[c * step + i] * y[c * step + i];
-  }
-  for (int64_t c = 0; c < classes; ++c) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) {
-      dx[c * step + i] = y[c * step + i] * (dy[c * step + i] - dot[i]);
-    }
-  }
-}
-
-OFSDP_MULTIARCH void log_softmax_grad_columns(const float* dy, const float* y, float* dx,
-                                              int64_t classes, int64_t step, int64_t n) {
+template <bool logarithm>
+OFSDP_MULTIARCH void grad_columns(const float* dy, const float* y, float* dx, int64_t classes,
+                                  int64_t step, int64_t n) {
   float sum[kColumns] = {};
-  for (int64_t c = 0; c < classes; ++c) {
-    for (int64_t i = 0; i < n; ++i) sum[i] += dy[c * step + i];
+  for (int64_t at = 0; at < classes * step; at += step) {
+    for (int64_t i = 0; i < n; ++i) sum[i] += logarithm ? dy[at + i] : dy[at + i] * y[at + i];
   }
-  for (int64_t c = 0; c < classes; ++c) {
+  for (int64_t at = 0; at < classes * step; at += step) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      dx[c * step + i] = dy[c * step + i] - vector_exp(y[c * step + i]) * sum[i];
+      const float d = dy[at + i], v = y[at + i];
+      dx[at + i] = logarithm ? d - vector_exp(v) * sum[i] : v * (d - sum[i]);
     }
   }
 }
@@ -118,19 +103,23 @@ template <typename Row, typename Columns>
 void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
   if (e.classes == 0) return;
   if (e.inner == 1) {
-    parallel_for(e.outer, kGrain / e.classes + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) row(o * e.classes);
-    });
+    parallel_each(e.outer, kGrain / e.classes + 1, [&](int64_t o) { row(o * e.classes); });
     return;
   }
   const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
   const int64_t width = std::min(e.inner, kColumns);
-  parallel_for(
-      e.outer * blocks, kGrain / (e.classes * width + 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-          const int64_t first = item % blocks * kColumns;
-          columns(item / blocks * e.classes * e.inner + first, std::min(kColumns, e.inner - first));
-        }
+  parallel_each(e.outer * blocks, kGrain / (e.classes * width + 1) + 1, [&](int64_t item) {
+    const int64_t first = item % blocks * kColumns;
+    columns(item / blocks * e.classes * e.inner + first, std::min(kColumns, e.inner - first));
+  });
+}
+
+template <bool logarithm>
+void walk_grad(const SoftmaxExtent& e, const float* dy, const float* y, float* dx) {
+  walk(
+      e, [&](int64_t at) { grad_row<logarithm>(dy + at, y + at, dx + at, e.classes); },
+      [&](int64_t at, int64_t n) {
+        grad_columns<logarithm>(dy + at, y + at, dx + at, e.classes, e.inner, n);
       });
 }
 
@@ -156,21 +145,12 @@ void log_softmax(const SoftmaxExtent& e, const float* src, float* dst) {
 
 void softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
                   float* diff_src) {
-  walk(
-      e, [&](int64_t at) { softmax_grad_row(diff_dst + at, dst + at, diff_src + at, e.classes); },
-      [&](int64_t at, int64_t n) {
-        softmax_grad_columns(diff_dst + at, dst + at, diff_src + at, e.classes, e.inner, n);
-      });
+  walk_grad<false>(e, diff_dst, dst, diff_src);
 }
 
 void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
                       float* diff_src) {
-  walk(
-      e,
-      [&](int64_t at) { log_softmax_grad_row(diff_dst + at, dst + at, diff_src + at, e.classes); },
-      [&](int64_t at, int64_t n) {
-        log_softmax_grad_columns(diff_dst + at, dst + at, diff_src + at, e.classes, e.inner, n);
-      });
+  walk_grad<true>(e, diff_dst, dst, diff_src);
 }
 
 }  // namespace ofsdp::kernels

@@ -10,8 +10,7 @@
 namespace ofsdp::kernels {
 
 // f(first): element first + k * e.inner for each class k is one distribution.
-template <typename F>
-void for_distributions(const SoftmaxExtent& e, const F& f) {
+void for_distributions(const SoftmaxExtent& e, const auto& f) {
   for (int64_t o = 0; o < e.outer; ++o) {
     for (int64_t i = 0; i < e.inner; ++i) f(o * e.classes * e.inner + i);
   }
@@ -41,26 +40,14 @@ inline void softmax_loops(const SoftmaxExtent& e, const double* src, double* dst
   for (int64_t i = 0; i < n; ++i) dst[i] = std::exp(dst[i]);
 }
 
-inline void softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y,
-                               double* dx) {
+template <bool logarithm>
+void softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y, double* dx) {
   for_distributions(e, [&](int64_t first) {
-    double dot = 0;
-    for (int64_t k = 0; k < e.classes; ++k) dot += dy[first + k * e.inner] * y[first + k * e.inner];
-    for (int64_t k = 0; k < e.classes; ++k) {
-      const int64_t at = first + k * e.inner;
-      dx[at] = y[at] * (dy[at] - dot);
-    }
-  });
-}
-
-inline void log_softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y,
-                                   double* dx) {
-  for_distributions(e, [&](int64_t first) {
+    const int64_t end = first + e.classes * e.inner;
     double sum = 0;
-    for (int64_t k = 0; k < e.classes; ++k) sum += dy[first + k * e.inner];
-    for (int64_t k = 0; k < e.classes; ++k) {
-      const int64_t at = first + k * e.inner;
-      dx[at] = dy[at] - std::exp(y[at]) * sum;
+    for (int64_t at = first; at < end; at += e.inner) sum += logarithm ? dy[at] : dy[at] * y[at];
+    for (int64_t at = first; at < end; at += e.inner) {
+      dx[at] = logarithm ? dy[at] - std::exp(y[at]) * sum : y[at] * (dy[at] - sum);
     }
   });
 }

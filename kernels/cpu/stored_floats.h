@@ -8,7 +8,7 @@
 //
 // Of float and double they do nothing, so a loop over a type T has for those the bits of one
 // without them.
-// stored_type<T>() is the dtype of a type,
+// dtype_of<T>() is the dtype of a type of any kind,
 // with_stored_float(dtype, f) calls f(T{}) with the type of float32, bfloat16 or float16.
 //
 // Ownership: values. Threads: any. Errors: none. Call from an OFSDP_MULTIARCH function.
@@ -92,18 +92,28 @@ template <>
 }
 
 template <typename T>
-constexpr DType stored_type() {
-  if (std::is_same_v<T, double>) return DType::kFloat64;
-  if (std::is_same_v<T, BFloat16>) return DType::kBFloat16;
-  return std::is_same_v<T, Half> ? DType::kFloat16 : DType::kFloat32;
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
+  if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
+  if constexpr (std::is_same_v<T, BFloat16>) return DType::kBFloat16;
+  if constexpr (std::is_same_v<T, Half>) return DType::kFloat16;
+  if constexpr (std::is_same_v<T, int8_t>) return DType::kInt8;
+  if constexpr (std::is_same_v<T, int16_t>) return DType::kInt16;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::kInt32;
+  if constexpr (std::is_same_v<T, int64_t>) return DType::kInt64;
+  if constexpr (std::is_same_v<T, uint8_t>) return DType::kUInt8;
+  if constexpr (std::is_same_v<T, uint16_t>) return DType::kUInt16;
+  if constexpr (std::is_same_v<T, uint32_t>) return DType::kUInt32;
+  if constexpr (std::is_same_v<T, uint64_t>) return DType::kUInt64;
+  if constexpr (std::is_same_v<T, bool>) return DType::kBool;
+  return DType::kUndefined;
 }
 
 inline bool is_stored_float(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-template <typename F>
-auto with_stored_float(DType dtype, const F& f) {
+auto with_stored_float(DType dtype, const auto& f) {
   if (dtype == DType::kBFloat16) return f(BFloat16{});
   if (dtype == DType::kFloat16) return f(Half{});
   OFSDP_CHECK(dtype == DType::kFloat32, "no float type {}", dtype_name(dtype));

@@ -3,7 +3,27 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/core/element_types.h"
+
 namespace ofsdp::kernels::ops {
+
+OpDef make_op(std::string name, OpFunctions functions, std::vector<Implementation> cpu,
+              OpDef rest) {
+  rest.name = std::move(name);
+  rest.infer = std::move(functions.infer);
+  rest.grad = std::move(functions.grad);
+  rest.reference = functions.reference;
+  rest.samples = std::move(functions.samples);
+  rest.cpu = std::move(cpu);
+  return rest;
+}
+
+OpDef channels_last(std::vector<int> inputs, std::vector<int> outputs, OpDef rest) {
+  rest.layout = LayoutRule::kChannelsLast;
+  rest.channels_last_inputs = std::move(inputs);
+  rest.channels_last_outputs = std::move(outputs);
+  return rest;
+}
 
 Result<std::vector<int64_t>> known_ints(const InferContext& c, size_t i, const char* name) {
   const Constant* constant = c.constant(i);
@@ -44,6 +64,20 @@ Result<std::vector<TensorDesc>> infer_binary(const InferContext& c) {
   return std::vector{std::move(desc)};
 }
 
+InferFn infer_shape_of(const char* name) {
+  return [name](const InferContext& c) -> Result<std::vector<TensorDesc>> {
+    return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints(name))}};
+  };
+}
+
+InferFn infer_like_inputs(std::vector<size_t> inputs) {
+  return [inputs](const InferContext& c) -> Result<std::vector<TensorDesc>> {
+    std::vector<TensorDesc> outputs;
+    for (size_t i : inputs) outputs.push_back(c.inputs[i]);
+    return outputs;
+  };
+}
+
 InferContext context_of(const GradBuilder& b) {
   InferContext c{b.attributes(), {}, {}, {}};
   for (size_t i = 0; i < b.num_inputs(); ++i) {
@@ -58,6 +92,10 @@ InferContext context_of(const Problem& p) { return {p.attributes, p.inputs, p.co
 
 Acceptance accepts_plain(const Problem& p) { return accept_if(p.all_plain(), "not plain"); }
 
+Acceptance accepts_plain_numbers(const Problem& p) {
+  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
+}
+
 Acceptance accepts_always(const Problem&) { return accept_if(true, ""); }
 
 void grad_of_copy(GradBuilder& b) { b.set_grad(0, b.grad_output(0)); }
@@ -69,6 +107,20 @@ Ref reshape_like(GradBuilder& b, Ref value, Ref target) {
 }
 
 void grad_of_view(GradBuilder& b) { b.set_grad(0, reshape_like(b, b.grad_output(0), b.input(0))); }
+
+RefTensor zeros(const TensorDesc& desc) {
+  return {desc, std::vector<double>(static_cast<size_t>(desc.numel()))};
+}
+
+const RefTensor* given(const std::vector<RefTensor>& inputs, size_t i) {
+  return i < inputs.size() && inputs[i].desc.present() ? &inputs[i] : nullptr;
+}
+
+std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors) {
+  std::vector<TensorDesc> made;
+  for (const RefTensor& tensor : tensors) made.push_back(tensor.desc);
+  return made;
+}
 
 std::vector<int64_t> unravel(const Shape& shape, int64_t flat) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
@@ -101,6 +153,18 @@ std::vector<RefTensor> reference_of_view(const ReferenceContext& c) {
   return {{c.output_descs[0], c.inputs[0].values}};
 }
 
+SampleCase make_sample(std::string name, std::vector<TensorDesc> inputs, Attributes attributes,
+                       Fill fill, SampleRules rules) {
+  return {std::move(name),
+          std::move(attributes),
+          std::move(inputs),
+          std::move(fill),
+          std::move(rules.constant_inputs),
+          rules.num_outputs,
+          rules.check_grad,
+          rules.tolerance};
+}
+
 std::vector<SampleCase> unary_samples(const Fill& fill) {
   const DType f = DType::kFloat32;
   return {{.name = "scalar", .inputs = {{f, {}}}, .fill = fill},
@@ -122,12 +186,6 @@ std::vector<SampleCase> binary_samples(const Fill& fill) {
           {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}, .fill = fill}};
 }
 
-std::vector<SampleCase> binary_samples_of(DType dtype, const Fill& fill) {
-  const std::string name(dtype_name(dtype));
-  return {{.name = name + "_same", .inputs = {{dtype, {2, 9}}, {dtype, {2, 9}}}, .fill = fill},
-          {.name = name + "_row", .inputs = {{dtype, {2, 9}}, {dtype, {9}}}, .fill = fill}};
-}
-
 std::vector<SampleCase> pair_samples(const Fill& fill) {
   const TensorDesc matrix{DType::kFloat32, {3, 41}};
   const TensorDesc image{DType::kFloat32, {2, 3, 4, 5}};
@@ -140,11 +198,8 @@ std::vector<SampleCase> pair_samples(const Fill& fill) {
 SampleCase known_sample(const char* name, TensorDesc x, std::vector<double> numbers,
                         Attributes attributes) {
   const auto count = static_cast<int64_t>(numbers.size());
-  return {.name = name,
-          .attributes = std::move(attributes),
-          .inputs = {std::move(x), {DType::kInt64, {count}}},
-          .fill = fill_with(1, std::move(numbers)),
-          .constant_inputs = {1}};
+  return make_sample(name, {std::move(x), {DType::kInt64, {count}}}, std::move(attributes),
+                     fill_with(1, std::move(numbers)), {.constant_inputs = {1}});
 }
 
 Fill fill_with(size_t which, std::vector<double> numbers) {

@@ -11,6 +11,21 @@
 
 namespace ofsdp::kernels::ops {
 
+// --- registration ---
+// The functions of an operator; null: none.
+struct OpFunctions {
+  InferFn infer;
+  GradFn grad;
+  ReferenceFn reference;
+  std::function<std::vector<SampleCase>()> samples;
+};
+// Returns `rest` with these members.
+OpDef make_op(std::string name, OpFunctions functions, std::vector<Implementation> cpu,
+              OpDef rest = {});
+
+// Returns `rest` for an operator that takes these operands channels last.
+OpDef channels_last(std::vector<int> inputs, std::vector<int> outputs, OpDef rest = {});
+
 // --- infer ---
 // Returns the values of integer input i, which must be known while planning; `name` is ONNX's
 // ("axes").
@@ -25,13 +40,18 @@ Result<TensorDesc> infer_broadcast(const InferContext& c);
 Result<std::vector<TensorDesc>> infer_same(const InferContext& c);  // output 0 is like input 0
 Result<std::vector<TensorDesc>> infer_binary(
     const InferContext& c);  // infer_broadcast as an InferFn
+// Output 0 has the type of input 0 and the shape that integer attribute `name` lists.
+InferFn infer_shape_of(const char* name);
+// Output k is like input inputs[k].
+InferFn infer_like_inputs(std::vector<size_t> inputs);
 
 // The context in which infer saw a node, from its gradient or its problem.
 InferContext context_of(const GradBuilder& b);
 InferContext context_of(const Problem& p);
 
 // --- accepts ---
-Acceptance accepts_plain(const Problem& p);  // every operand in the plain layout
+Acceptance accepts_plain(const Problem& p);          // every operand in the plain layout
+Acceptance accepts_plain_numbers(const Problem& p);  // input 0 of a type that is_number
 Acceptance accepts_always(const Problem& p);
 
 // --- grad ---
@@ -43,21 +63,22 @@ Ref reshape_like(GradBuilder& b, Ref value, Ref target);
 void grad_of_view(GradBuilder& b);
 
 // --- reference ---
+RefTensor zeros(const TensorDesc& desc);
+const RefTensor* given(const std::vector<RefTensor>& inputs, size_t i);  // null: absent
+std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors);
 std::vector<int64_t> unravel(const Shape& shape, int64_t flat);
 // The place of `index` (of a broadcast result) in a row-major tensor of `shape`.
 size_t ravel_broadcast(const Shape& shape, const std::vector<int64_t>& index);
 size_t ravel(const Shape& shape, const std::vector<int64_t>& index);
 std::vector<RefTensor> reference_of_view(const ReferenceContext& c);
 
-template <typename F>
-std::vector<RefTensor> unary_reference(const ReferenceContext& c, const F& f) {
+std::vector<RefTensor> unary_reference(const ReferenceContext& c, const auto& f) {
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   for (double& v : y.values) v = f(v);
   return {y};
 }
 
-template <typename F>
-std::vector<RefTensor> binary_reference(const ReferenceContext& c, const F& f) {
+std::vector<RefTensor> binary_reference(const ReferenceContext& c, const auto& f) {
   RefTensor y{c.output_descs[0], {}};
   for (int64_t i = 0; i < y.desc.numel(); ++i) {
     const auto index = unravel(y.desc.shape, i);
@@ -69,12 +90,19 @@ std::vector<RefTensor> binary_reference(const ReferenceContext& c, const F& f) {
 
 // --- samples ---
 using Fill = std::function<void(size_t, std::vector<double>&)>;
+// The members of SampleCase that most samples leave as they are.
+struct SampleRules {
+  std::vector<size_t> constant_inputs = {};
+  size_t num_outputs = 1;
+  bool check_grad = true;
+  double tolerance = 2e-5;
+};
+SampleCase make_sample(std::string name, std::vector<TensorDesc> inputs, Attributes attributes = {},
+                       Fill fill = {}, SampleRules rules = {});
 // Vectors, matrices, images and empty tensors for an operator of one float input.
 std::vector<SampleCase> unary_samples(const Fill& fill = {});
 // Every way of broadcasting two float inputs.
 std::vector<SampleCase> binary_samples(const Fill& fill = {});
-// The same, shorter, for another dtype.
-std::vector<SampleCase> binary_samples_of(DType dtype, const Fill& fill = {});
 // Two inputs of one shape, as gradients of unary operators take them.
 std::vector<SampleCase> pair_samples(const Fill& fill = {});
 // x and, as input 1, integers that are known while planning.

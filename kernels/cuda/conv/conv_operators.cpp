@@ -12,7 +12,7 @@
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/reduce/reduce.h"
-#include "kernels/ops/conv/conv_transpose_shape.h"
+#include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

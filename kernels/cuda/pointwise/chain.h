@@ -1,5 +1,5 @@
 // A chain of scalar operations over every element of its operands in one pass (kernels/core/chain.h has their meaning and
-// kernels/cpu/chain_kernel.h the same for the CPU): forwards and, as a chain of its own, backwards.
+// kernels/ops/pointwise/chain.cpp the same for the CPU): forwards and, as a chain of its own, backwards.
 //
 // Every thread takes one element through all steps, which it reads from the arguments of the kernel, so nothing is compiled
 // at run time; values between steps lie in its local memory. Operands and results of `dtype` (float32, float16, bfloat16;

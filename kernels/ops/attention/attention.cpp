@@ -186,20 +186,15 @@ void grad(GradBuilder& b) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  std::vector<TensorDesc> descs;
-  for (const RefTensor& input : c.inputs) descs.push_back(input.desc);
-  const AttentionInputs in = with_past(inputs_of(descs), c.attributes);
-  auto given = [&](size_t i) {
-    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
-  };
+  const AttentionInputs in = with_past(inputs_of(descs_of(c.inputs)), c.attributes);
   const AttentionShape s = attention_shape(in, c.attributes);
-  RefTensor k{in.k, joined_values(c.inputs[1], given(4), c.attributes)};
-  RefTensor v{in.v, joined_values(c.inputs[2], given(5), c.attributes)};
+  RefTensor k{in.k, joined_values(c.inputs[1], given(c.inputs, 4), c.attributes)};
+  RefTensor v{in.v, joined_values(c.inputs[2], given(c.inputs, 5), c.attributes)};
   RefTensor y{c.output_descs[0], {}}, scores{{in.q.dtype, {}}, {}};
   y.values.resize(static_cast<size_t>(y.desc.numel()));
   if (c.output_descs.size() > 3) scores.desc = c.output_descs[3];
   const int64_t mode = c.attributes.i("qk_matmul_output_mode", 0);
-  reference_attention(s, c.inputs[0].values, k.values, given(3), given(6),
+  reference_attention(s, c.inputs[0].values, k.values, given(c.inputs, 3), given(c.inputs, 6),
                       [&](const AttentionRow& r) {
                         add_attention_row(s, s.y, r, v.values, y.values);
                         const auto& wanted = mode == 0   ? r.raw
@@ -257,13 +252,9 @@ struct Made {
 };
 
 SampleCase sample(Made m) {
-  return {.name = m.name,
-          .attributes = std::move(m.attributes),
-          .inputs = std::move(m.inputs),
-          .fill = std::move(m.fill),
-          .num_outputs = m.outputs,
-          .check_grad = m.check_grad,
-          .tolerance = m.tolerance};
+  return make_sample(
+      m.name, std::move(m.inputs), std::move(m.attributes), std::move(m.fill),
+      {.num_outputs = m.outputs, .check_grad = m.check_grad, .tolerance = m.tolerance});
 }
 
 // Finite differences of 16-bit values say nothing.
@@ -340,17 +331,12 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_attention(Registry& registry) {
-  registry.add({.name = "Attention",
-                .min_inputs = 3,
-                .first_opset = 23,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"blocks", accepts<float>, create<float>},
+  registry.add(make_op("Attention", {infer, grad, reference, samples},
+                       {{"blocks", accepts<float>, create<float>},
                         {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
-                .samples = samples});
+                       {.min_inputs = 3, .first_opset = 23}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -9,6 +9,20 @@
 //
 // or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
 // what a Transpose made of [B, heads, queries, width]: exporters put one after attention.
+//
+// ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
+// attributes, that leaves what its gradient would have to find again.
+// importer/passes/attention_statistics.h puts it where a device has kernels for it; it comes after
+// the backward nodes are made, so it has no gradient.
+//
+//   Y            as of Attention
+//   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked
+//                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the `Stats`
+//                [B, heads, queries, 1] of cuDNN
+//
+// A query that sees no key has statistics of +infinity, as FlashAttention-2 has it: e^(score -
+// statistics) is 0 whatever stands for its scores. Kernels that read statistics must give such a
+// query no gradient whatever they are, since another library's forward pass may have written them.
 #include <algorithm>
 #include <cmath>
 
@@ -21,8 +35,7 @@ namespace {
 enum Kept : size_t { kY = 6, kStatistics = 7 };
 constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
-template <typename Inputs>
-AttentionShape shape_of(const Inputs& list, const Attributes& attributes) {
+AttentionShape shape_of(const auto& list, const Attributes& attributes) {
   auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
   return attention_shape(
       {at(1), at(2), at(3), at(4), at(5).present(), attributes.i("past_length", 0)}, attributes);
@@ -52,19 +65,13 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  std::vector<TensorDesc> descs;
-  for (const RefTensor& input : c.inputs) descs.push_back(input.desc);
-  const AttentionShape s = shape_of(descs, c.attributes);
+  const AttentionShape s = shape_of(descs_of(c.inputs), c.attributes);
   const auto &dy = c.inputs[0].values, &q = c.inputs[1].values, &k = c.inputs[2].values,
              &v = c.inputs[3].values;
-  auto zeros = [](const RefTensor& x) {
-    return RefTensor{x.desc, std::vector<double>(x.values.size())};
-  };
-  auto given = [&](size_t i) {
-    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
-  };
-  RefTensor dq = zeros(c.inputs[1]), dk = zeros(c.inputs[2]), dv = zeros(c.inputs[3]), dmask;
-  reference_attention(s, q, k, given(4), given(5), [&](const AttentionRow& r) {
+  RefTensor dq = zeros(c.inputs[1].desc), dk = zeros(c.inputs[2].desc),
+            dv = zeros(c.inputs[3].desc);
+  RefTensor dmask;
+  reference_attention(s, q, k, given(c.inputs, 4), given(c.inputs, 5), [&](const AttentionRow& r) {
     const int64_t at_y = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
     const int64_t at_q = r.b * s.q.batch + r.h * s.q.head + r.query * s.q.row;
     const int64_t at_k = r.b * s.k.batch + r.kv * s.k.head;
@@ -126,7 +133,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         o.dv = a.out<T>(2);
         o.dmask = dmask ? a.out<T>(3) : nullptr;
         kernel.backward(o, a.workspace);
-        return ok_status();
       },
       kernel.workspace_bytes());
 }
@@ -136,15 +142,10 @@ struct Found {
   std::vector<double> y, statistics;
 };
 Found found_of(const std::vector<RefTensor>& inputs, const Attributes& attributes) {
-  std::vector<TensorDesc> descs;
-  for (const RefTensor& input : inputs) descs.push_back(input.desc);
-  const AttentionShape s = shape_of(descs, attributes);
+  const AttentionShape s = shape_of(descs_of(inputs), attributes);
   const HeadStrides at = kept_strides(s, attributes);
   Found found{std::vector<double>(static_cast<size_t>(inputs[0].desc.numel())), {}};
-  const auto given = [&](size_t i) {
-    return i < inputs.size() && inputs[i].desc.present() ? &inputs[i] : nullptr;
-  };
-  reference_attention(s, inputs[1].values, inputs[2].values, given(4), given(5),
+  reference_attention(s, inputs[1].values, inputs[2].values, given(inputs, 4), given(inputs, 5),
                       [&](const AttentionRow& r) {
                         found.statistics.push_back(log_sum_exp(r.masked));
                         add_attention_row(s, at, r, inputs[3].values, found.y);
@@ -179,12 +180,8 @@ std::vector<SampleCase> samples() {
   auto made = [](const char* name, std::vector<TensorDesc> inputs, Attributes attributes,
                  size_t outputs, DType dtype = DType::kFloat32, double tolerance = 3e-5) {
     for (size_t i = 0; i < 4; ++i) inputs[i].dtype = dtype;
-    return SampleCase{.name = name,
-                      .attributes = std::move(attributes),
-                      .inputs = std::move(inputs),
-                      .fill = fill_with(5, {3, 7}),
-                      .num_outputs = outputs,
-                      .tolerance = tolerance};
+    return make_sample(name, std::move(inputs), std::move(attributes), fill_with(5, {3, 7}),
+                       {.num_outputs = outputs, .tolerance = tolerance});
   };
   const DType f = DType::kFloat32;
   const TensorDesc none, y{f, {2, 4, 5, 3}}, q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}},
@@ -238,19 +235,118 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
+enum Operand : size_t { kQ, kK, kV, kMask, kLengths };
+
+template <typename Inputs>  // descs, one per input; not present(): absent
+AttentionInputs inputs_of(const Inputs& list) {
+  auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
+  return {at(kQ), at(kK), at(kV), at(kMask), at(kLengths).present(), 0};
+}
+
+Result<std::vector<TensorDesc>> statistics_infer(const InferContext& c) {
+  const AttentionInputs in = inputs_of(c.inputs);
+  OFSDP_RETURN_IF_ERROR(check_attention(in, c.attributes));
+  const AttentionShape s = attention_shape(in, c.attributes);
+  const Shape y = in.q.shape.rank() == 3 ? Shape{s.batch, s.queries, s.heads * s.v_width}
+                                         : Shape{s.batch, s.heads, s.queries, s.v_width};
+  return std::vector{TensorDesc{in.q.dtype, y},
+                     TensorDesc{DType::kFloat32, {s.batch, s.heads, s.queries}}};
+}
+
+std::vector<RefTensor> statistics_reference(const ReferenceContext& c) {
+  const AttentionShape s = attention_shape(inputs_of(descs_of(c.inputs)), c.attributes);
+  RefTensor y{c.output_descs[0], {}}, statistics{c.output_descs[1], {}};
+  y.values.resize(static_cast<size_t>(y.desc.numel()));
+  reference_attention(s, c.inputs[kQ].values, c.inputs[kK].values, given(c.inputs, kMask),
+                      given(c.inputs, kLengths), [&](const AttentionRow& r) {
+                        add_attention_row(s, s.y, r, c.inputs[kV].values, y.values);
+                        statistics.values.push_back(log_sum_exp(r.masked));
+                      });
+  return {y, statistics};
+}
+
+template <typename T>
+Acceptance statistics_accepts(const Problem& p) {
+  if (!p.has_out(1)) return Acceptance::refuse("no statistics wanted");
+  return accepts_attention<T>(p, p.inputs.size(), kMask, kLengths);
+}
+
+// The bits of Attention: its kernel.
+template <typename T>
+std::unique_ptr<Kernel> statistics_create(const Problem& p) {
+  const AttentionShape s = attention_shape(inputs_of(p.inputs), p.attributes);
+  const bool mask = p.has_in(kMask), lengths = p.has_in(kLengths);
+  const AttentionKernel<T> kernel(s, false, false);
+  return make_kernel(
+      [=](const KernelArgs& a) {
+        AttentionOperands<T> o{};
+        o.q = a.in<T>(kQ);
+        o.k = a.in<T>(kK);
+        o.v = a.in<T>(kV);
+        o.mask = mask ? a.inputs[kMask].data : nullptr;
+        o.lengths = lengths ? a.in<int64_t>(kLengths) : nullptr;
+        o.y = a.out<T>(0);
+        o.statistics = a.out<float>(1);
+        if (lengths) OFSDP_RETURN_IF_ERROR(check_lengths(s, o.lengths));
+        kernel.forward(o, ScoresOutput::kRaw, a.workspace);
+        return ok_status();
+      },
+      kernel.workspace_bytes());
+}
+
+std::vector<SampleCase> statistics_samples() {
+  const DType f = DType::kFloat32, b = DType::kBool;
+  const Attributes causal{{"is_causal", int64_t{1}}}, cap{{"softcap", 0.7f}};
+  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
+  const TensorDesc none, q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}}, v{f, {2, 2, 7, 3}},
+      lengths{DType::kInt64, {2}}, long_q{f, {1, 4, 150, 16}}, long_k{f, {1, 2, 150, 16}};
+  std::vector<SampleCase> list;
+  const auto add = [&](const char* name, std::vector<TensorDesc> inputs,
+                       const Attributes& attributes, const Fill& fill = {}) {
+    for (DType d : {f, DType::kFloat16, DType::kBFloat16}) {
+      SampleCase made =
+          make_sample(format_text("{}_{}", name, dtype_name(d)), inputs, attributes, fill,
+                      {.num_outputs = 2,
+                       .check_grad = false,
+                       .tolerance = d == f                 ? 2e-5
+                                    : d == DType::kFloat16 ? 1e-3
+                                                           : 8e-3});
+      for (TensorDesc& desc : made.inputs) {
+        if (desc.dtype == f) desc.dtype = d;
+      }
+      list.push_back(std::move(made));
+    }
+  };
+  add("grouped", {q, k, v}, {{"scale", 0.3f}});
+  add("packed", {{f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed);
+  add("causal", {long_q, long_k, long_k}, causal);
+  add("window", {q, k, v}, {{"left_window_size", int64_t{1}}, {"right_window_size", int64_t{1}}});
+  add("softcap", {q, k, v, {f, {5, 7}}}, cap);
+  add("short_mask", {q, k, v, {f, {4, 1, 4}}}, {});
+  add("unseen", {q, k, v, {b, {2, 1, 5, 7}}}, {}, [](size_t i, std::vector<double>& values) {
+    if (i == kMask) std::fill_n(values.begin() + 7, 21, 0.0);
+  });
+  add("padded", {q, k, v, none, lengths}, causal, fill_with(kLengths, {3, 7}));
+  add("no_length", {q, k, v, none, lengths}, {}, fill_with(kLengths, {0, 4}));
+  add("empty", {{f, {0, 3, 5, 8}}, {f, {0, 3, 7, 8}}, {f, {0, 3, 7, 4}}}, {});
+  return list;
+}
+
 }  // namespace
 
 void add_attention_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "AttentionGrad",
-                .min_inputs = 4,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"blocks", accepts<float>, create<float>},
-                        {"bfloat16", accepts<BFloat16>, create<BFloat16>},
-                        in_float32<accepts<float>, create<float>>(),
-                        {"float64", accepts<double>, create<double>}},
-                .samples = samples});
+  registry.add_own(make_op("AttentionGrad", {infer, nullptr, reference, samples},
+                           {{"blocks", accepts<float>, create<float>},
+                            {"bfloat16", accepts<BFloat16>, create<BFloat16>},
+                            in_float32<accepts<float>, create<float>>(),
+                            {"float64", accepts<double>, create<double>}},
+                           {.min_inputs = 4}));
+  registry.add_own(make_op("AttentionWithStatistics",
+                           {statistics_infer, nullptr, statistics_reference, statistics_samples},
+                           {{"blocks", statistics_accepts<float>, statistics_create<float>},
+                            {"bfloat16", statistics_accepts<BFloat16>, statistics_create<BFloat16>},
+                            in_float32<statistics_accepts<float>, statistics_create<float>>()},
+                           {.min_inputs = 3}));
 }
 
 }  // namespace ofsdp::kernels::ops

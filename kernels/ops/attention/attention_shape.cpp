@@ -119,14 +119,9 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f) {
   for (int64_t item = 0; item < s.batch * s.heads * s.queries; ++item) {
-    AttentionRow row{item / s.queries / s.heads,
-                     item / s.queries % s.heads,
-                     0,
-                     item % s.queries,
-                     {},
-                     {},
-                     {},
-                     {}};
+    AttentionRow row{.b = item / s.queries / s.heads,
+                     .h = item / s.queries % s.heads,
+                     .query = item % s.queries};
     row.kv = row.h / (s.heads / s.kv_heads);
     const int64_t at_q = row.b * s.q.batch + row.h * s.q.head + row.query * s.q.row;
     const auto length =

@@ -31,8 +31,8 @@ HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 // Plain loops in double. Probabilities and what leads to them, for all [batch, heads, queries]:
 // f(b, h, query, raw scores, capped, masked, probabilities).
 struct AttentionRow {
-  int64_t b, h, kv, query;
-  std::vector<double> raw, capped, masked, probability;
+  int64_t b = 0, h = 0, kv = 0, query = 0;
+  std::vector<double> raw = {}, capped = {}, masked = {}, probability = {};
 };
 void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
@@ -48,7 +48,7 @@ template <typename T>
 Acceptance accepts_attention(const Problem& p, size_t count, size_t mask, size_t lengths) {
   for (size_t i = 0; i < std::min(p.inputs.size(), count); ++i) {
     const DType found = p.in(i).dtype;
-    const bool right = found == stored_type<T>() || (i == mask && found == DType::kBool) ||
+    const bool right = found == dtype_of<T>() || (i == mask && found == DType::kBool) ||
                        (i == lengths && found == DType::kInt64);
     if (p.has_in(i) && !right) return Acceptance::refuse(not_of_type<T>());
   }

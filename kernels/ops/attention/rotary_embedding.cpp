@@ -50,8 +50,7 @@ Extent extent(const Shape& x, const Shape& cos, const Attributes& attributes) {
 }
 
 // Row of the caches for row r of x.
-template <typename P>
-int64_t cache_row(const Extent& e, const P* positions, int64_t count, int64_t r) {
+int64_t cache_row(const Extent& e, const auto* positions, int64_t count, int64_t r) {
   const int64_t at = e.sample(r) * e.steps + e.step(r);
   if (positions == nullptr) return at;
   if (count == 1)
@@ -132,9 +131,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     for (int64_t i = 0; i < e.dim / 2; ++i) {
       const auto at = static_cast<size_t>(row * (e.dim / 2) + i);
       const double cos = c.inputs[in.cos].values[at], sin = c.inputs[in.sin].values[at];
-      double& a = y.values[static_cast<size_t>(r * e.width + (e.interleaved ? 2 * i : i))];
-      double& b =
-          y.values[static_cast<size_t>(r * e.width + (e.interleaved ? 2 * i + 1 : i + e.dim / 2))];
+      double& a = y[r * e.width + (e.interleaved ? 2 * i : i)];
+      double& b = y[r * e.width + (e.interleaved ? 2 * i + 1 : i + e.dim / 2)];
       const double before = a;
       a = before * cos - b * sin;
       b = before * sin + b * cos;
@@ -145,7 +143,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 template <typename T>
 Acceptance accepts(const Problem& p) {
-  constexpr DType kType = stored_type<T>();
+  constexpr DType kType = dtype_of<T>();
   const auto fits = [](const TensorDesc& d) {
     return !d.present() || d.dtype == kType || d.dtype == DType::kInt64;
   };
@@ -170,16 +168,13 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       return input_error("position {} is outside the cache of {} rows", last, rows);
     }
     const int64_t half = e.dim / 2;
-    parallel_for(
-        e.batch * e.heads * e.steps, 16384 / (e.width + 1) + 1, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) {
-            const int64_t at = cache_row(e, positions, count, r) * half;
-            const T* x = a.in<T>(0) + r * e.width;
-            T* y = a.out<T>(0) + r * e.width;
-            rotate({x, a.in<T>(in.cos) + at, a.in<T>(in.sin) + at, y, half}, e.interleaved);
-            if (x != y) std::copy(x + e.dim, x + e.width, y + e.dim);
-          }
-        });
+    parallel_each(e.batch * e.heads * e.steps, 16384 / (e.width + 1) + 1, [&](int64_t r) {
+      const int64_t at = cache_row(e, positions, count, r) * half;
+      const T* x = a.in<T>(0) + r * e.width;
+      T* y = a.out<T>(0) + r * e.width;
+      rotate({x, a.in<T>(in.cos) + at, a.in<T>(in.sin) + at, y, half}, e.interleaved);
+      if (x != y) std::copy(x + e.dim, x + e.width, y + e.dim);
+    });
     return ok_status();
   });
 }
@@ -197,13 +192,11 @@ SampleCase sample(const char* name, TensorDesc x, Shape cache, bool positions,
                   Attributes attributes = {}, double tolerance = 2e-5) {
   const TensorDesc table{x.dtype, std::move(cache)};
   const Shape s = x.shape;
-  SampleCase made{.name = name,
-                  .attributes = std::move(attributes),
-                  .inputs = {x, table, table},
-                  .fill = fill_with(3, {2, 0, 4, 1, 3}),
-                  .constant_inputs = {1, 2},
-                  .check_grad = x.dtype == DType::kFloat32,
-                  .tolerance = tolerance};
+  SampleCase made =
+      make_sample(name, {x, table, table}, std::move(attributes), fill_with(3, {2, 0, 4, 1, 3}),
+                  {.constant_inputs = {1, 2},
+                   .check_grad = x.dtype == DType::kFloat32,
+                   .tolerance = tolerance});
   if (positions) made.inputs.push_back({DType::kInt64, {s[0], s.rank() == 3 ? s[1] : s[2]}});
   return made;
 }
@@ -244,13 +237,9 @@ void microsoft_grad(GradBuilder& b) {
 std::vector<SampleCase> microsoft_samples() {
   const DType f = DType::kFloat32;
   auto made = [&](const char* name, Shape x, Shape positions) {
-    return SampleCase{.name = name,
-                      .inputs = {{f, std::move(x)},
-                                 {DType::kInt64, std::move(positions)},
-                                 {f, {7, 5}},
-                                 {f, {7, 5}}},
-                      .fill = fill_with(1, {2, 0, 4, 1, 3}),
-                      .constant_inputs = {2, 3}};
+    return make_sample(
+        name, {{f, std::move(x)}, {DType::kInt64, std::move(positions)}, {f, {7, 5}}, {f, {7, 5}}},
+        {}, fill_with(1, {2, 0, 4, 1, 3}), {.constant_inputs = {2, 3}});
   };
   return {made("heads", {2, 3, 4, 10}, {2, 4}), made("packed", {2, 4, 30}, {2, 4}),
           made("offset", {2, 3, 4, 10}, {1})};
@@ -265,27 +254,13 @@ std::vector<Implementation> kernels() {
 }  // namespace
 
 void add_rotary_embedding(Registry& registry) {
-  registry.add({.name = "RotaryEmbedding",
-                .min_inputs = 3,
-                .first_opset = 23,
-                .infer = infer<kOnnx>,
-                .grad = grad,
-                .reference = reference<kOnnx>,
-                .cpu = kernels<kOnnx>(),
-                .samples = samples,
-                .inplace_inputs = {0}});
-}
-
-void add_microsoft_rotary_embedding(Registry& registry) {
-  registry.add({.domain = "com.microsoft",
-                .name = "RotaryEmbedding",
-                .min_inputs = 4,
-                .infer = microsoft_infer,
-                .grad = microsoft_grad,
-                .reference = reference<kMicrosoft>,
-                .cpu = kernels<kMicrosoft>(),
-                .samples = microsoft_samples,
-                .inplace_inputs = {0}});
+  registry.add(make_op("RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>, samples},
+                       kernels<kOnnx>(),
+                       {.min_inputs = 3, .first_opset = 23, .inplace_inputs = {0}}));
+  registry.add(make_op("RotaryEmbedding",
+                       {microsoft_infer, microsoft_grad, reference<kMicrosoft>, microsoft_samples},
+                       kernels<kMicrosoft>(),
+                       {.domain = "com.microsoft", .min_inputs = 4, .inplace_inputs = {0}}));
 }
 
 }  // namespace ofsdp::kernels::ops

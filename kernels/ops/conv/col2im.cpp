@@ -69,8 +69,7 @@ Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
 }
 
 // f(index in the columns, index in the image) of one plane of the image.
-template <typename F>
-void for_each_pair(const Window& w, int64_t plane, const F& f) {
+void for_each_pair(const Window& w, int64_t plane, const auto& f) {
   for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
     f((plane * w.taps() + tap) * w.out_size() + out, plane * w.in_size() + in);
   });
@@ -84,25 +83,21 @@ Columns of_reference(const ReferenceContext& c, const Shape& image) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor y = zeros(c.output_descs[0]);
   const Columns made = of_reference(c, y.desc.shape);
   for (int64_t plane = 0; plane < y.desc.shape.numel(0, 2); ++plane) {
-    for_each_pair(made.window, plane, [&](int64_t column, int64_t at) {
-      y.values[static_cast<size_t>(at)] += c.inputs[0].values[static_cast<size_t>(column)];
-    });
+    for_each_pair(made.window, plane,
+                  [&](int64_t column, int64_t at) { y[at] += c.inputs[0][column]; });
   }
   return {y};
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0],
-               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor dx = zeros(c.output_descs[0]);
   const Columns made = of_reference(c, c.inputs[0].desc.shape);
   for (int64_t plane = 0; plane < made.image.numel(0, 2); ++plane) {
-    for_each_pair(made.window, plane, [&](int64_t column, int64_t at) {
-      dx.values[static_cast<size_t>(column)] = c.inputs[0].values[static_cast<size_t>(at)];
-    });
+    for_each_pair(made.window, plane,
+                  [&](int64_t column, int64_t at) { dx[column] = c.inputs[0][at]; });
   }
   return {dx};
 }
@@ -129,7 +124,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         for_each_pair(w, plane, [&](int64_t column, int64_t at) { y[at] += x[column]; });
       }
     });
-    return ok_status();
   });
 }
 
@@ -146,7 +140,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
         for_each_pair(w, plane, [&](int64_t column, int64_t at) { dx[column] = dy[at]; });
       }
     });
-    return ok_status();
   });
 }
 
@@ -172,16 +165,13 @@ std::vector<SampleCase> samples_of(bool gradient) {
   for (const Given& g : list) {
     const Columns made = *resolve(g.attributes, g.images, g.channels, g.image, g.block);
     const TensorDesc numbers{DType::kInt64, {static_cast<int64_t>(g.image.size())}};
-    cases.push_back({.name = g.name,
-                     .attributes = g.attributes,
-                     .inputs = {{g.dtype, gradient ? made.image : made.columns}, numbers, numbers},
-                     .fill =
-                         [g](size_t input, std::vector<double>& values) {
-                           if (input == 1) values.assign(g.image.begin(), g.image.end());
-                           if (input == 2) values.assign(g.block.begin(), g.block.end());
-                         },
-                     .constant_inputs = {1, 2},
-                     .check_grad = g.dtype != DType::kFloat16});
+    cases.push_back(make_sample(
+        g.name, {{g.dtype, gradient ? made.image : made.columns}, numbers, numbers}, g.attributes,
+        [g](size_t input, std::vector<double>& values) {
+          if (input == 1) values.assign(g.image.begin(), g.image.end());
+          if (input == 2) values.assign(g.block.begin(), g.block.end());
+        },
+        {.constant_inputs = {1, 2}, .check_grad = g.dtype != DType::kFloat16}));
     if (g.dtype == DType::kFloat16) cases.back().tolerance = 1e-3;
   }
   return cases;
@@ -193,27 +183,16 @@ std::vector<SampleCase> grad_samples() { return samples_of(true); }
 }  // namespace
 
 void add_col2im(Registry& registry) {
-  registry.add({.name = "Col2Im",
-                .min_inputs = 3,
-                .first_opset = 18,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts<float>, create<float>},
+  registry.add(make_op("Col2Im", {infer, grad, reference, samples},
+                       {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},
                         in_float32<accepts<float>, create<float>>()},
-                .samples = samples,
-                .constant_inputs = {1, 2}});
-  registry.add({.domain = kOwnDomain,
-                .name = "Col2ImGrad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts<float>, create_grad<float>},
-                        {"float64", accepts<double>, create_grad<double>},
-                        in_float32<accepts<float>, create_grad<float>>()},
-                .samples = grad_samples,
-                .constant_inputs = {1, 2}});
+                       {.min_inputs = 3, .first_opset = 18, .constant_inputs = {1, 2}}));
+  registry.add_own(make_op("Col2ImGrad", {infer_grad, nullptr, grad_reference, grad_samples},
+                           {{"loops", accepts<float>, create_grad<float>},
+                            {"float64", accepts<double>, create_grad<double>},
+                            in_float32<accepts<float>, create_grad<float>>()},
+                           {.min_inputs = 3, .constant_inputs = {1, 2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -6,7 +6,6 @@
 // db[m] = sum over (n, o) of dy, computed only when wanted.
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/ops/conv/conv_kernels.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -29,7 +28,6 @@ std::unique_ptr<Kernel> make_conv_zeros() {
     for (const TensorView& view : a.outputs) {
       if (view.data != nullptr) std::memset(view.data, 0, view.desc.bytes());
     }
-    return ok_status();
   });
 }
 
@@ -72,10 +70,8 @@ std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*se
   std::vector<SampleCase> cases;
   for (const Given& g : given) {
     const ConvShape s = known_conv(g.attributes, g.x, g.w);
-    cases.push_back({.name = g.name,
-                     .attributes = conv_attributes(s),
-                     .inputs = {{DType::kFloat32, s.*first}, {DType::kFloat32, s.*second}},
-                     .num_outputs = outputs});
+    cases.push_back(make_sample(g.name, {{DType::kFloat32, s.*first}, {DType::kFloat32, s.*second}},
+                                conv_attributes(s), {}, {.num_outputs = outputs}));
   }
   append(cases, in_rare_types(cases[4]));
   return cases;
@@ -104,16 +100,11 @@ Acceptance accepts(const Problem& p) {
 
 using DataDesc = dnnl::convolution_backward_data::primitive_desc;
 
-Result<std::vector<TensorDesc>> input_infer(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
-}
-
 std::vector<RefTensor> input_reference(const ReferenceContext& c) {
   const ConvShape s = conv_of_grad(c.attributes);
   RefTensor dx{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.x.numel()))};
   for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
-    dx.values[static_cast<size_t>(in)] +=
-        c.inputs[0].values[static_cast<size_t>(out)] * c.inputs[1].values[static_cast<size_t>(tap)];
+    dx[in] += c.inputs[0][out] * c.inputs[1][tap];
   });
   return {dx};
 }
@@ -177,8 +168,7 @@ std::vector<RefTensor> weights_reference(const ReferenceContext& c) {
   const ConvShape s = conv_of_grad(c.attributes);
   RefTensor dw{c.output_descs[0], std::vector<double>(static_cast<size_t>(s.w.numel()))};
   for_each_product(s, [&](int64_t in, int64_t tap, int64_t out) {
-    dw.values[static_cast<size_t>(tap)] +=
-        c.inputs[0].values[static_cast<size_t>(in)] * c.inputs[1].values[static_cast<size_t>(out)];
+    dw[tap] += c.inputs[0][in] * c.inputs[1][out];
   });
   if (c.output_descs.size() < 2 || !c.output_descs[1].present()) return {dw};
   RefTensor db{c.output_descs[1], std::vector<double>(static_cast<size_t>(s.w[0]))};
@@ -264,36 +254,19 @@ void conv_grad_weights_body(BodyBuilder& b) {
 Acceptance accepts_conv_grad_input(const Problem& p) { return accepts<input_describe>(p); }
 std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return input_create(p); }
 
-void add_conv_grad_input(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradInput",
-                .min_inputs = 2,
-                .infer = input_infer,
-                .body = conv_grad_input_body,
-                .reference = input_reference,
-                .cpu = {{"onednn", accepts_conv_grad_input, input_create},
-                        {"loops", accepts_conv_loops, make_conv_grad_input_loops},
-                        in_float32<accepts_conv_grad_input, input_create>()},
-                .samples = input_samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
-}
-
-void add_conv_grad_weights(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ConvGradWeights",
-                .min_inputs = 2,
-                .infer = weights_infer,
-                .body = conv_grad_weights_body,
-                .reference = weights_reference,
-                .cpu = {{"onednn", accepts<weights_describe>, weights_create},
-                        {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
-                        in_float32<accepts<weights_describe>, weights_create>()},
-                .samples = weights_samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {}});
+void add_conv_grad(Registry& registry) {
+  registry.add_own(
+      make_op("ConvGradInput", {infer_shape_of("x_shape"), nullptr, input_reference, input_samples},
+              {{"onednn", accepts_conv_grad_input, input_create},
+               {"loops", accepts_conv_loops, make_conv_grad_input_loops},
+               in_float32<accepts_conv_grad_input, input_create>()},
+              channels_last({0}, {0}, {.min_inputs = 2, .body = conv_grad_input_body})));
+  registry.add_own(
+      make_op("ConvGradWeights", {weights_infer, nullptr, weights_reference, weights_samples},
+              {{"onednn", accepts<weights_describe>, weights_create},
+               {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
+               in_float32<accepts<weights_describe>, weights_create>()},
+              channels_last({0, 1}, {}, {.min_inputs = 2, .body = conv_grad_weights_body})));
 }
 
 }  // namespace ofsdp::kernels::ops

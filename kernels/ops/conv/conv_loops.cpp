@@ -1,6 +1,5 @@
 // Convolutions by plain loops, in float64 and where oneDNN has no kernel: see conv_kernels.h.
 #include "kernels/cpu/elementwise.h"
-#include "kernels/ops/conv/conv_kernels.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
 
@@ -26,53 +25,44 @@ class ConvLoops {
   ConvLoops(const ConvShape& s, const TensorDesc& x, const TensorDesc& y)
       : s_(s), x_(x), y_(y), channels_(s.x[1] / s.group), outputs_(s.y[1] / s.group) {}
 
-  Status forward(const T* x, const T* w, const T* bias, T* y) const {
+  void forward(const T* x, const T* w, const T* bias, T* y) const {
     const int64_t outputs = s_.y[1];
-    parallel_for(s_.y[0] * outputs, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t n = i / outputs, m = i % outputs;
-        T* plane = y + y_.at(n, m);
-        fill(y_, plane, bias == nullptr ? T{0} : bias[m]);
-        for (int64_t c = 0; c < channels_; ++c) {
-          const T* src = x + x_.at(n, m / outputs_ * channels_ + c);
-          const T* weights = w + weights_at(m, c);
-          for_each_tap(s_.window, [&](int64_t out, int64_t tap, int64_t in) {
-            plane[out * y_.step()] += weights[tap] * src[in * x_.step()];
-          });
-        }
+    parallel_each(s_.y[0] * outputs, 1, [&](int64_t i) {
+      const int64_t n = i / outputs, m = i % outputs;
+      T* plane = y + y_.at(n, m);
+      fill(y_, plane, bias == nullptr ? T{0} : bias[m]);
+      for (int64_t c = 0; c < channels_; ++c) {
+        const T* src = x + x_.at(n, m / outputs_ * channels_ + c);
+        const T* weights = w + weights_at(m, c);
+        for_each_tap(s_.window, [&](int64_t out, int64_t tap, int64_t in) {
+          plane[out * y_.step()] += weights[tap] * src[in * x_.step()];
+        });
       }
     });
-    return ok_status();
   }
 
-  Status grad_input(const T* dy, const T* w, T* dx) const {
-    parallel_for(s_.x[0] * s_.x[1], 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t n = i / s_.x[1], c = i % s_.x[1];
-        T* plane = dx + x_.at(n, c);
-        fill(x_, plane, T{0});
-        const int64_t first = c / channels_ * outputs_;
-        for (int64_t m = first; m < first + outputs_; ++m) {
-          const T* src = dy + y_.at(n, m);
-          const T* weights = w + weights_at(m, c % channels_);
-          for_each_tap(s_.window, [&](int64_t out, int64_t tap, int64_t in) {
-            plane[in * x_.step()] += weights[tap] * src[out * y_.step()];
-          });
-        }
+  void grad_input(const T* dy, const T* w, T* dx) const {
+    parallel_each(s_.x[0] * s_.x[1], 1, [&](int64_t i) {
+      const int64_t n = i / s_.x[1], c = i % s_.x[1];
+      T* plane = dx + x_.at(n, c);
+      fill(x_, plane, T{0});
+      const int64_t first = c / channels_ * outputs_;
+      for (int64_t m = first; m < first + outputs_; ++m) {
+        const T* src = dy + y_.at(n, m);
+        const T* weights = w + weights_at(m, c % channels_);
+        for_each_tap(s_.window, [&](int64_t out, int64_t tap, int64_t in) {
+          plane[in * x_.step()] += weights[tap] * src[out * y_.step()];
+        });
       }
     });
-    return ok_status();
   }
 
-  Status grad_weights(const T* x, const T* dy, T* dw, T* db) const {
-    parallel_for(s_.w[0], 1, [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        std::fill_n(dw + weights_at(m, 0), channels_ * s_.window.taps(), T{0});
-        if (db != nullptr) db[m] = 0;
-        for (int64_t n = 0; n < s_.x[0]; ++n) image_of_weights(x, dy + y_.at(n, m), n, m, dw, db);
-      }
+  void grad_weights(const T* x, const T* dy, T* dw, T* db) const {
+    parallel_each(s_.w[0], 1, [&](int64_t m) {
+      std::fill_n(dw + weights_at(m, 0), channels_ * s_.window.taps(), T{0});
+      if (db != nullptr) db[m] = 0;
+      for (int64_t n = 0; n < s_.x[0]; ++n) image_of_weights(x, dy + y_.at(n, m), n, m, dw, db);
     });
-    return ok_status();
   }
 
  private:

@@ -36,8 +36,7 @@ dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType
                                                        const onednn::Desc& bias);
 
 // Calls f(index in x, index in w, index in y) for every product of the definition.
-template <typename F>
-void for_each_product(const ConvShape& s, const F& f) {
+void for_each_product(const ConvShape& s, const auto& f) {
   const int64_t channels = s.x[1] / s.group;
   const int64_t outputs = s.y[1] / s.group;
   for_each_tap(s.window, [&](int64_t out, int64_t tap, int64_t in) {
@@ -52,5 +51,23 @@ void for_each_product(const ConvShape& s, const F& f) {
     }
   });
 }
+
+// --- kernels that other operators use as well, and plain loops for types that oneDNN lacks ---
+//
+// Operands are those of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
+// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes these nodes carry. The
+// loops take float32 and float64.
+
+Acceptance accepts_conv_loops(const Problem& problem);
+std::unique_ptr<Kernel> make_conv_loops(const Problem& problem);
+std::unique_ptr<Kernel> make_conv_grad_input_loops(const Problem& problem);
+std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& problem);
+
+// oneDNN's.
+Acceptance accepts_conv_grad_input(const Problem& problem);
+std::unique_ptr<Kernel> make_conv_grad_input(const Problem& problem);
+
+// A sample case in float64, float16 and bfloat16.
+std::vector<SampleCase> in_rare_types(const SampleCase& sample);
 
 }  // namespace ofsdp::kernels::ops

@@ -58,8 +58,7 @@ Attributes window_attributes(const Window& window);
 
 // Over all taps of all outputs of one image and channel, padding left out:
 // f(output index, tap index, input index).
-template <typename F>
-void for_each_tap(const Window& w, const F& f) {
+void for_each_tap(const Window& w, const auto& f) {
   int64_t output = 0;
   for (int64_t d = 0; d < w.out[0]; ++d) {
     for (int64_t h = 0; h < w.out[1]; ++h) {
@@ -85,5 +84,12 @@ struct ConvShape {
   int64_t group = 1;
   Window window;
 };
+
+// The numbers of ConvTranspose, as those of the Conv from its y to its x: `x` of the ConvShape is
+// the shape of ConvTranspose's output, `y` that of its input. Attributes read: strides, dilations,
+// pads, auto_pad, output_padding, output_shape, group, as ONNX defines them. Errors: kInput that
+// names the attribute.
+Result<ConvShape> infer_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
+ConvShape known_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 
 }  // namespace ofsdp::kernels::ops

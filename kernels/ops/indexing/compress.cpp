@@ -66,7 +66,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     const auto k = static_cast<size_t>(i / lines.inner % lines.n);
     const auto& condition = c.inputs[1].values;
     if (k < condition.size() && condition[k] != 0) {
-      y.values.push_back(c.inputs[0].values[static_cast<size_t>(i)]);
+      y.values.push_back(c.inputs[0][i]);
     }
   }
   return {y};
@@ -87,18 +87,14 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         to += bytes;
       }
     }
-    return ok_status();
   });
 }
 
 SampleCase sample(const char* name, TensorDesc x, std::vector<double> condition,
                   Attributes attributes) {
   const auto count = static_cast<int64_t>(condition.size());
-  return {.name = name,
-          .attributes = std::move(attributes),
-          .inputs = {std::move(x), {DType::kBool, {count}}},
-          .fill = fill_with(1, std::move(condition)),
-          .constant_inputs = {1}};
+  return make_sample(name, {std::move(x), {DType::kBool, {count}}}, std::move(attributes),
+                     fill_with(1, std::move(condition)), {.constant_inputs = {1}});
 }
 
 std::vector<SampleCase> samples() {
@@ -114,15 +110,8 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_compress(Registry& registry) {
-  registry.add({.name = "Compress",
-                .min_inputs = 2,
-                .first_opset = 9,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"copies", accepts, create}},
-                .samples = samples,
-                .constant_inputs = {1}});
+  registry.add(make_op("Compress", {infer, grad, reference, samples}, {{"copies", accepts, create}},
+                       {.min_inputs = 2, .first_opset = 9, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

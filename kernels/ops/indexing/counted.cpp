@@ -69,16 +69,13 @@ std::unique_ptr<Kernel> keep_counted_create(const Problem& p) {
       if (x != y) std::copy(x, x + kept, y);
       std::fill(y + kept, y + all, std::byte{0});
     }
-    return ok_status();
   });
 }
 
 SampleCase keep_counted_sample(const char* name, TensorDesc x, int64_t axis, int64_t factor,
                                double count) {
-  return {.name = name,
-          .attributes = {{"axis", axis}, {"factor", factor}},
-          .inputs = {std::move(x), {DType::kInt64, {1}}},
-          .fill = fill_with(1, {count})};
+  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
+                     {{"axis", axis}, {"factor", factor}}, fill_with(1, {count}));
 }
 
 std::vector<SampleCase> keep_counted_samples() {
@@ -110,10 +107,8 @@ std::unique_ptr<Kernel> require_count_create(const Problem& p) {
 }
 
 SampleCase require_count_sample(const char* name, TensorDesc x, double count) {
-  return {.name = name,
-          .attributes = {{"expected", int64_t{4}}, {"factor", int64_t{2}}},
-          .inputs = {std::move(x), {DType::kInt64, {1}}},
-          .fill = fill_with(1, {count})};
+  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
+                     {{"expected", int64_t{4}}, {"factor", int64_t{2}}}, fill_with(1, {count}));
 }
 
 std::vector<SampleCase> require_count_samples() {
@@ -160,7 +155,7 @@ std::vector<RefTensor> scatter_indices_reference(const ReferenceContext& c) {
   for (int64_t i = 0; i < y.desc.numel(); ++i) {
     const auto index = unravel(y.desc.shape, i);
     const size_t component = dims.size() == 1 ? 0 : static_cast<size_t>(index.back());
-    double& v = y.values[static_cast<size_t>(i)];
+    double& v = y[i];
     if (v < 0) v += static_cast<double>(dims[component]);
     if (static_cast<double>(index[axis]) >= rows) {
       v = component == 0 ? static_cast<double>(dims[0]) : 0;
@@ -174,20 +169,18 @@ std::unique_ptr<Kernel> scatter_indices_create(const Problem& p) {
                       factor = p.attributes.i("factor", 1)](const KernelArgs& a) mutable {
     made.rows = *a.in<int64_t>(1) * factor;
     for (int64_t i = 0; i < n; ++i) a.out<int64_t>(0)[i] = made(i, a.in<int64_t>(0)[i]);
-    return ok_status();
   });
 }
 
 SampleCase scatter_indices_sample(const char* name, Shape indices, std::vector<int64_t> dims,
                                   double count, const std::vector<double>& index) {
-  return {.name = name,
-          .attributes = {{"axis", int64_t{0}}, {"dims", std::move(dims)}},
-          .inputs = {{DType::kInt64, std::move(indices)}, {DType::kInt64, {1}}},
-          .fill = [=](size_t i, std::vector<double>& values) {
-            for (size_t k = 0; k < values.size(); ++k) {
-              values[k] = i == 1 ? count : index[k % index.size()];
-            }
-          }};
+  return make_sample(name, {{DType::kInt64, std::move(indices)}, {DType::kInt64, {1}}},
+                     {{"axis", int64_t{0}}, {"dims", std::move(dims)}},
+                     [=](size_t i, std::vector<double>& values) {
+                       for (size_t k = 0; k < values.size(); ++k) {
+                         values[k] = i == 1 ? count : index[k % index.size()];
+                       }
+                     });
 }
 
 std::vector<SampleCase> scatter_indices_samples() {
@@ -200,31 +193,17 @@ std::vector<SampleCase> scatter_indices_samples() {
 }  // namespace
 
 void add_counted(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "KeepCounted",
-                .min_inputs = 2,
-                .infer = infer_counted,
-                .grad = keep_counted_grad,
-                .reference = keep_counted_reference,
-                .cpu = {{"copy", accepts_plain, keep_counted_create}},
-                .samples = keep_counted_samples,
-                .inplace_inputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = "RequireCount",
-                .min_inputs = 2,
-                .infer = infer_counted,
-                .grad = grad_of_copy,
-                .reference = reference_of_view,
-                .cpu = {{"copy", accepts_plain, require_count_create}},
-                .samples = require_count_samples,
-                .inplace_inputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = "ScatterIndices",
-                .min_inputs = 2,
-                .infer = scatter_indices_infer,
-                .reference = scatter_indices_reference,
-                .cpu = {{"loops", accepts_plain, scatter_indices_create}},
-                .samples = scatter_indices_samples});
+  registry.add_own(make_op(
+      "KeepCounted",
+      {infer_counted, keep_counted_grad, keep_counted_reference, keep_counted_samples},
+      {{"copy", accepts_plain, keep_counted_create}}, {.min_inputs = 2, .inplace_inputs = {0}}));
+  registry.add_own(make_op(
+      "RequireCount", {infer_counted, grad_of_copy, reference_of_view, require_count_samples},
+      {{"copy", accepts_plain, require_count_create}}, {.min_inputs = 2, .inplace_inputs = {0}}));
+  registry.add_own(
+      make_op("ScatterIndices",
+              {scatter_indices_infer, nullptr, scatter_indices_reference, scatter_indices_samples},
+              {{"loops", accepts_plain, scatter_indices_create}}, {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -12,6 +12,7 @@
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
+#include "kernels/ops/indexing/gather_scatter.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/standard_bodies.h"
 #include "kernels/ops/support.h"
@@ -50,8 +51,7 @@ void grad(GradBuilder& b) {
 }
 
 // f(element of data, element of y), in the order of y.
-template <typename F>
-void reference_walk(const Extent& e, const std::vector<double>& indices, const F& f) {
+void reference_walk(const Extent& e, const std::vector<double>& indices, const auto& f) {
   for (int64_t o = 0; o < e.outer; ++o) {
     for (int64_t i = 0; i < e.count; ++i) {
       const auto index = static_cast<int64_t>(indices[static_cast<size_t>(i)]);
@@ -65,8 +65,7 @@ void reference_walk(const Extent& e, const std::vector<double>& indices, const F
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor y = zeros(c.output_descs[0]);
   const Extent e =
       extent(c.inputs[0].desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
   reference_walk(e, c.inputs[1].values,
@@ -74,13 +73,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
-}
-
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0],
-               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor dx = zeros(c.output_descs[0]);
   if (c.inputs.size() > 2) dx.values = c.inputs[2].values;
   const Extent e = extent(dx.desc.shape, c.inputs[1].desc.shape, c.attributes.i("axis", 0));
   reference_walk(e, c.inputs[1].values,
@@ -88,13 +82,8 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-Acceptance index_type(const Problem& p) {
-  return accept_if(p.all_plain() && is_index(p.in(1).dtype),
-                   "not plain, or indices of another type");
-}
-
 Acceptance accepts_grad(const Problem& p) {
-  return is_floating(p.in(0).dtype) ? index_type(p) : Acceptance::refuse("not floats");
+  return is_floating(p.in(0).dtype) ? accepts_index_type(p) : Acceptance::refuse("not floats");
 }
 
 template <typename Index>
@@ -105,12 +94,10 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
     const Index* indices = a.in<Index>(1);
     OFSDP_RETURN_IF_ERROR(check_indices(indices, e.count, e.n));
     const int64_t grain = (int64_t{1} << 16) / std::max<int64_t>(bytes, 1) + 1;
-    parallel_for(e.outer * e.count, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t from = row / e.count * e.n + wrapped(indices[row % e.count], e.n);
-        std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + from * bytes,
-                    static_cast<size_t>(bytes));
-      }
+    parallel_each(e.outer * e.count, grain, [&](int64_t row) {
+      const int64_t from = row / e.count * e.n + wrapped(indices[row % e.count], e.n);
+      std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + from * bytes,
+                  static_cast<size_t>(bytes));
     });
     return ok_status();
   });
@@ -119,8 +106,7 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
 constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
 
 // Places in the order of the rows they took, those of one row in their own order.
-template <typename Index>
-void sort_by_row(const Index* indices, const Extent& e, int64_t* order) {
+void sort_by_row(const auto* indices, const Extent& e, int64_t* order) {
   std::iota(order, order + e.count, int64_t{0});
   std::sort(order, order + e.count, [&](int64_t a, int64_t b) {
     const int64_t row_a = wrapped(indices[a], e.n), row_b = wrapped(indices[b], e.n);
@@ -172,13 +158,11 @@ std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
         start_grad(a, based);
         const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
         const int64_t work = std::max<int64_t>(e.count * std::min(e.inner, kColumns), 1);
-        parallel_for(e.outer * blocks, 65536 / work + 1, [&](int64_t first, int64_t last) {
-          for (int64_t item = first; item < last; ++item) {
-            const int64_t o = item / blocks, begin = item % blocks * kColumns;
-            scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, order,
-                            a.out<T>(0) + o * e.n * e.inner, begin,
-                            std::min(begin + kColumns, e.inner));
-          }
+        parallel_each(e.outer * blocks, 65536 / work + 1, [&](int64_t item) {
+          const int64_t o = item / blocks, begin = item % blocks * kColumns;
+          scatter_columns(e, a.in<T>(0) + o * e.count * e.inner, indices, order,
+                          a.out<T>(0) + o * e.n * e.inner, begin,
+                          std::min(begin + kColumns, e.inner));
         });
         return ok_status();
       },
@@ -199,10 +183,8 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
-  return {.name = name,
-          .attributes = {{"axis", axis}},
-          .inputs = {std::move(data), std::move(indices)},
-          .fill = fill_with(1, {2, 0, -1, 2, 1})};
+  return make_sample(name, {std::move(data), std::move(indices)}, {{"axis", axis}},
+                     fill_with(1, {2, 0, -1, 2, 1}));
 }
 
 std::vector<SampleCase> samples() {
@@ -249,22 +231,12 @@ void gather_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_gather(Registry& registry) {
-  registry.add({.name = "Gather",
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", index_type, create}},
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "GatherGrad",
-                .min_inputs = 2,
-                .infer = infer_grad,
-                .body = gather_grad_body,
-                .reference = grad_reference,
-                .cpu = {{"columns", accepts_grad, create_grad}},
-                .samples = grad_samples,
-                .inplace_inputs = {2}});
+  registry.add(make_op("Gather", {infer, grad, reference, samples},
+                       {{"rows", accepts_index_type, create}}, {.min_inputs = 2}));
+  registry.add_own(make_op("GatherGrad",
+                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+                           {{"columns", accepts_grad, create_grad}},
+                           {.min_inputs = 2, .body = gather_grad_body, .inplace_inputs = {2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

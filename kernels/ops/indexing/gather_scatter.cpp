@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/indexed.h"
+
 namespace ofsdp::kernels::ops {
 namespace {
 
@@ -95,10 +97,15 @@ Status check_element_indices(const InferContext& c) {
   return ok_status();
 }
 
+Acceptance accepts_index_type(const Problem& p) {
+  return accept_if(p.all_plain() && is_index(p.in(1).dtype),
+                   "not plain, or indices of another type");
+}
+
 size_t element_place(const Shape& data, const RefTensor& indices, int64_t i, int64_t axis) {
   auto index = unravel(indices.desc.shape, i);
   const auto at = static_cast<size_t>(axis < 0 ? axis + data.rank() : axis);
-  index[at] = static_cast<int64_t>(indices.values[static_cast<size_t>(i)]);
+  index[at] = static_cast<int64_t>(indices[i]);
   if (index[at] < 0) index[at] += data[static_cast<int>(at)];
   return ravel(data, index);
 }
@@ -135,7 +142,7 @@ void for_tuple_elements(const Shape& data, const RefTensor& indices, int batch_a
     }
     for (int64_t i = 0; i < members; ++i) {
       const int64_t size = data[batch_axes + static_cast<int>(i)];
-      const auto value = static_cast<int64_t>(indices.values[static_cast<size_t>(t * members + i)]);
+      const auto value = static_cast<int64_t>(indices[t * members + i]);
       at = at * size + (value < 0 ? value + size : value);
     }
     for (int64_t k = 0; k < slice; ++k) f(static_cast<size_t>(at * slice + k), to++);

@@ -4,10 +4,83 @@
 // Owns: nothing. Threads: any. Errors: kInput.
 #pragma once
 
-#include "kernels/cpu/scatter.h"
+#include <optional>
+#include <string_view>
+
+#include "kernels/core/element_types.h"
+#include "kernels/cpu/integer_math.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+
+// --- how an update is joined to an element: ONNX's attribute `reduction` ---
+//
+//   with_reduction(kind, dtype, f)  f<kind, T>(); combined<kind>(old, update) is the new element
+//
+// A NaN on either side of max and min stays NaN. Integers wrap.
+
+enum class ScatterKind { kNone, kAdd, kMul, kMax, kMin };
+
+inline std::optional<ScatterKind> scatter_kind(std::string_view name) {
+  if (name == "none") return ScatterKind::kNone;
+  if (name == "add") return ScatterKind::kAdd;
+  if (name == "mul") return ScatterKind::kMul;
+  if (name == "max") return ScatterKind::kMax;
+  if (name == "min") return ScatterKind::kMin;
+  return std::nullopt;
+}
+
+// The update joined to an element. Bools are numbers 0 and 1 here, whose sum is their "or".
+template <ScatterKind kind, typename T>
+[[gnu::always_inline]] inline T combined(T a, T b) {
+  if constexpr (std::is_same_v<T, bool> &&
+                (kind == ScatterKind::kAdd || kind == ScatterKind::kMul)) {
+    return kind == ScatterKind::kAdd ? a || b : a && b;
+  } else if constexpr (kind == ScatterKind::kAdd) {
+    return wrapping(a, b, [](auto p, auto q) { return p + q; });
+  } else if constexpr (kind == ScatterKind::kMul) {
+    return wrapping(a, b, [](auto p, auto q) { return p * q; });
+  } else if constexpr (kind == ScatterKind::kMax) {
+    return b > a || b != b ? b : a;
+  } else if constexpr (kind == ScatterKind::kMin) {
+    return b < a || b != b ? b : a;
+  } else {
+    return b;
+  }
+}
+
+// f<kind, T>() for elements of `dtype`. Types whose results have the same bits share a T: of one size
+// where updates replace elements, unsigned integers where integers are added and multiplied.
+auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
+  using enum ScatterKind;
+  const auto wrapping_types = [&]<ScatterKind k>() {
+    return with_number(dtype, [&]<typename T>(T) {
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        return f.template operator()<k, std::make_unsigned_t<T>>();
+      } else {
+        return f.template operator()<k, T>();
+      }
+    });
+  };
+  const auto all_types = [&]<ScatterKind k>() {
+    return with_number(dtype, [&]<typename T>(T) { return f.template operator()<k, T>(); });
+  };
+  switch (kind) {
+    case kAdd:
+      return wrapping_types.template operator()<kAdd>();
+    case kMul:
+      return wrapping_types.template operator()<kMul>();
+    case kMax:
+      return all_types.template operator()<kMax>();
+    case kMin:
+      return all_types.template operator()<kMin>();
+    default:
+      return with_bits(dtype_size(dtype),
+                       [&]<typename T>(T) { return f.template operator()<kNone, T>(); });
+  }
+}
+
+// --- operands, places, gradients ---
 
 // A tensor of zeros made at run time.
 Ref zeros(GradBuilder& b, const TensorDesc& desc);
@@ -17,6 +90,8 @@ Ref zeros(GradBuilder& b, const TensorDesc& desc);
 Status check_element_indices(const InferContext& c);
 // The element of data that element `i` of the indices names.
 size_t element_place(const Shape& data, const RefTensor& indices, int64_t i, int64_t axis);
+
+Acceptance accepts_index_type(const Problem& p);  // plain operands and such indices as input 1
 
 // Of GatherND and ScatterND: the shape that gathering gives, which is that of the updates.
 Result<Shape> tuple_slices(const InferContext& c, int64_t batch_axes);

@@ -20,7 +20,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   if (c.inputs[2].numel() != 2) {
     return input_error("input 'values': expected [off, on], found {}", c.inputs[2].text());
   }
-  const double n = to_doubles(depth->desc, depth->bytes.data())[0];
+  const double n = first_double(*depth);
   if (!(n >= 0 && n < 0x1p40))
     return input_error("input 'depth': expected at least 0, found {}", n);
   std::vector<int64_t> axes = c.inputs[0].shape.axes();
@@ -36,15 +36,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Lines lines = lines_along(y.desc.shape, c.attributes.i("axis", -1));
   for (int64_t i = 0; i < y.desc.numel(); ++i) {
     const int64_t line = i / (lines.n * lines.inner) * lines.inner + i % lines.inner;
-    const auto index = static_cast<int64_t>(c.inputs[0].values[static_cast<size_t>(line)]);
+    const auto index = static_cast<int64_t>(c.inputs[0][line]);
     const int64_t k = i / lines.inner % lines.n;
     y.values.push_back(c.inputs[2].values[k == index || k == index + lines.n ? 1 : 0]);
   }
   return {y};
-}
-
-Acceptance accepts(const Problem& p) {
-  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
 }
 
 // Indices begin .. begin + n - 1 of any number type.
@@ -76,22 +72,19 @@ std::unique_ptr<Kernel> create(const Problem& p) {
           if (k >= 0 && k < lines.n) a.out<T>(0)[lines.at(o, k, j)] = on;
         }
       });
-      return ok_status();
     });
   });
 }
 
 SampleCase sample(const char* name, TensorDesc indices, DType values, int64_t axis) {
-  return {.name = name,
-          .attributes = {{"axis", axis}},
-          .inputs = {std::move(indices), {DType::kInt64, {1}}, {values, {2}}},
-          .fill =
-              [](size_t i, std::vector<double>& v) {
-                if (i == 0) fill_with(0, {0, 2, -1, 4, 7, -9, 3})(0, v);
-                if (i == 1) v = {5};
-                if (i == 2) v = {-1, 3};
-              },
-          .constant_inputs = {1}};
+  return make_sample(name, {std::move(indices), {DType::kInt64, {1}}, {values, {2}}},
+                     {{"axis", axis}},
+                     [](size_t i, std::vector<double>& v) {
+                       if (i == 0) fill_with(0, {0, 2, -1, 4, 7, -9, 3})(0, v);
+                       if (i == 1) v = {5};
+                       if (i == 2) v = {-1, 3};
+                     },
+                     {.constant_inputs = {1}});
 }
 
 std::vector<SampleCase> samples() {
@@ -108,14 +101,9 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_one_hot(Registry& registry) {
-  registry.add({.name = "OneHot",
-                .min_inputs = 3,
-                .first_opset = 9,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"lines", accepts, create}, in_float32<accepts, create>()},
-                .samples = samples,
-                .constant_inputs = {1}});
+  registry.add(make_op("OneHot", {infer, nullptr, reference, samples},
+                       with_half_floats<accepts_plain_numbers, create>("lines"),
+                       {.min_inputs = 3, .first_opset = 9, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -35,8 +35,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const auto time = static_cast<size_t>(c.attributes.i("time_axis", 0));
   for (int64_t i = 0; i < y.desc.numel(); ++i) {
     auto index = unravel(y.desc.shape, i);
-    const auto length =
-        static_cast<int64_t>(c.inputs[1].values[static_cast<size_t>(index[1 - time])]);
+    const auto length = static_cast<int64_t>(c.inputs[1][index[1 - time]]);
     if (index[time] < length) index[time] = length - 1 - index[time];
     y.values.push_back(c.inputs[0].values[ravel(y.desc.shape, index)]);
   }
@@ -61,15 +60,13 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([=](const KernelArgs& a) {
     const auto* lengths = a.in<int64_t>(1);
     OFSDP_RETURN_IF_ERROR(check_lengths(lengths, batch, steps));
-    parallel_for(steps * batch, 65536 / (bytes + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t t = time_first ? row / batch : row % steps;
-        const int64_t b = time_first ? row % batch : row / steps;
-        const int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
-        const int64_t at = time_first ? from * batch + b : b * steps + from;
-        std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + at * bytes,
-                    static_cast<size_t>(bytes));
-      }
+    parallel_each(steps * batch, 65536 / (bytes + 1) + 1, [&](int64_t row) {
+      const int64_t t = time_first ? row / batch : row % steps;
+      const int64_t b = time_first ? row % batch : row / steps;
+      const int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
+      const int64_t at = time_first ? from * batch + b : b * steps + from;
+      std::memcpy(a.outputs[0].data + row * bytes, a.inputs[0].data + at * bytes,
+                  static_cast<size_t>(bytes));
     });
     return ok_status();
   });
@@ -77,10 +74,9 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 SampleCase sample(const char* name, TensorDesc x, int64_t batch_axis) {
   const int64_t batch = x.shape[static_cast<int>(batch_axis)];
-  return {.name = name,
-          .attributes = {{"batch_axis", batch_axis}, {"time_axis", 1 - batch_axis}},
-          .inputs = {std::move(x), {DType::kInt64, {batch}}},
-          .fill = fill_with(1, {3, 1, 4, 0, 2})};
+  return make_sample(name, {std::move(x), {DType::kInt64, {batch}}},
+                     {{"batch_axis", batch_axis}, {"time_axis", 1 - batch_axis}},
+                     fill_with(1, {3, 1, 4, 0, 2}));
 }
 
 std::vector<SampleCase> samples() {
@@ -93,14 +89,8 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_reverse_sequence(Registry& registry) {
-  registry.add({.name = "ReverseSequence",
-                .min_inputs = 2,
-                .first_opset = 10,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts_plain, create}},
-                .samples = samples});
+  registry.add(make_op("ReverseSequence", {infer, grad, reference, samples},
+                       {{"rows", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 10}));
 }
 
 }  // namespace ofsdp::kernels::ops

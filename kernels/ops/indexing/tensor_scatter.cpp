@@ -37,7 +37,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     auto index = unravel(c.inputs[1].desc.shape, static_cast<int64_t>(i));
     int64_t& at = index[static_cast<size_t>(axis)];
     if (c.inputs.size() > 2) {
-      at += static_cast<int64_t>(c.inputs[2].values[static_cast<size_t>(index[0])]);
+      at += static_cast<int64_t>(c.inputs[2][index[0]]);
     }
     if (circular(c.attributes)) at %= y.desc.shape[axis];
     y.values[ravel(y.desc.shape, index)] = c.inputs[1].values[i];
@@ -97,27 +97,18 @@ std::vector<SampleCase> samples() {
   const Attributes round{{"mode", std::string("circular")}};
   return {{.name = "linear", .inputs = {cache, update, indices}, .fill = fill_with(2, {1, 2})},
           {.name = "from_0", .inputs = {cache, update}},
-          {.name = "circular",
-           .attributes = round,
-           .inputs = {cache, update, indices},
-           .fill = fill_with(2, {3, 5})},
-          {.name = "axis",
-           .attributes = {{"axis", int64_t{1}}},
-           .inputs = {{DType::kFloat16, {2, 3}}, {DType::kFloat16, {2, 1}}}},
+          make_sample("circular", {cache, update, indices}, round, fill_with(2, {3, 5})),
+          make_sample("axis", {{DType::kFloat16, {2, 3}}, {DType::kFloat16, {2, 1}}},
+                      {{"axis", int64_t{1}}}),
           {.name = "empty", .inputs = {{f, {0, 3, 4}}, {f, {0, 2, 4}}}}};
 }
 
 }  // namespace
 
 void add_tensor_scatter(Registry& registry) {
-  registry.add({.name = "TensorScatter",
-                .min_inputs = 2,
-                .first_opset = 24,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"rows", accepts_plain, create}},
-                .samples = samples,
-                .inplace_inputs = {0}});
+  registry.add(make_op("TensorScatter", {infer, nullptr, reference, samples},
+                       {{"rows", accepts_plain, create}},
+                       {.min_inputs = 2, .first_opset = 24, .inplace_inputs = {0}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -50,14 +50,14 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const bool largest = c.attributes.i("largest", 1) != 0;
   std::vector<RefTensor> out;
   for (const TensorDesc& d : c.output_descs) {
-    out.push_back({d, std::vector<double>(static_cast<size_t>(d.numel()))});
+    out.push_back(zeros(d));
   }
   const auto k = static_cast<int64_t>(c.inputs[1].values[0]);
   for (int64_t line = 0; line < lines.count(); ++line) {
     const int64_t o = line / lines.inner, j = line % lines.inner;
     std::vector<std::pair<double, int64_t>> all;
     for (int64_t i = 0; i < lines.n; ++i) {
-      const double v = c.inputs[0].values[static_cast<size_t>(lines.at(o, i, j))];
+      const double v = c.inputs[0][lines.at(o, i, j)];
       all.emplace_back(largest ? -v : v, i);
     }
     std::ranges::sort(all);
@@ -69,10 +69,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     }
   }
   return out;
-}
-
-Acceptance accepts(const Problem& p) {
-  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
 }
 
 // The k best of one line, kept as a heap with the worst on top, then sorted in place; x and best
@@ -142,27 +138,21 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       [lines, k, own, run, bytes](const KernelArgs& a) {
         auto* indices = own ? reinterpret_cast<int64_t*>(a.workspace) : a.out<int64_t>(1);
         std::byte* y = a.outputs[0].data;
-        parallel_for(lines.count(), 8192 / (lines.n + 1) + 1, [&](int64_t begin, int64_t end) {
-          for (int64_t line = begin; line < end; ++line) {
-            const int64_t o = line / lines.inner, j = line % lines.inner;
-            const int64_t at = o * k * lines.inner + j;
-            run(a.inputs[0].data + lines.at(o, 0, j) * bytes, indices + at,
-                y == nullptr ? nullptr : y + at * bytes, lines.inner, lines.n, k);
-          }
+        parallel_each(lines.count(), 8192 / (lines.n + 1) + 1, [&](int64_t line) {
+          const int64_t o = line / lines.inner, j = line % lines.inner;
+          const int64_t at = o * k * lines.inner + j;
+          run(a.inputs[0].data + lines.at(o, 0, j) * bytes, indices + at,
+              y == nullptr ? nullptr : y + at * bytes, lines.inner, lines.n, k);
         });
-        return ok_status();
       },
       workspace);
 }
 
 SampleCase sample(const char* name, TensorDesc x, double k, int64_t axis, int64_t largest,
                   size_t outputs = 2) {
-  return {.name = name,
-          .attributes = {{"axis", axis}, {"largest", largest}},
-          .inputs = {std::move(x), {DType::kInt64, {1}}},
-          .fill = fill_with(1, {k}),
-          .constant_inputs = {1},
-          .num_outputs = outputs};
+  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
+                     {{"axis", axis}, {"largest", largest}}, fill_with(1, {k}),
+                     {.constant_inputs = {1}, .num_outputs = outputs});
 }
 
 std::vector<SampleCase> samples() {
@@ -183,15 +173,9 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_top_k(Registry& registry) {
-  registry.add({.name = "TopK",
-                .min_inputs = 2,
-                .first_opset = 11,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"heap", accepts, create}, in_float32<accepts, create>()},
-                .samples = samples,
-                .constant_inputs = {1}});
+  registry.add(make_op("TopK", {infer, grad, reference, samples},
+                       with_half_floats<accepts_plain_numbers, create>("heap"),
+                       {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

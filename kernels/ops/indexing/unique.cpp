@@ -36,16 +36,40 @@ bool before(T a, T b) {
   return a < b || (a == a && b != b);
 }
 
-// Slices in rising order, equal ones as they appear; first_like: per slice the first of its like.
-template <typename Less>
-void sort_slices(int64_t n, const Less& less, int64_t* order, int64_t* first_like) {
-  std::iota(order, order + n, 0);
-  std::sort(order, order + n, [&](int64_t i, int64_t j) {
-    if (less(i, j)) return true;
-    return i < j && !less(j, i);
+// Whether slice i of x comes before slice j: the only part that is compiled for each type.
+using SliceLess = bool (*)(const void* x, const Lines& lines, int64_t i, int64_t j);
+
+template <typename T, auto read>
+bool slice_less(const void* values, const Lines& lines, int64_t i, int64_t j) {
+  const T* x = static_cast<const T*>(values);
+  for (int64_t o = 0; o < lines.outer; ++o) {
+    for (int64_t k = 0; k < lines.inner; ++k) {
+      const auto a = read(x[lines.at(o, i, k)]), b = read(x[lines.at(o, j, k)]);
+      if (before(a, b)) return true;
+      if (before(b, a)) return false;
+    }
+  }
+  return false;
+}
+
+SliceLess less_of(DType dtype) {
+  if (dtype == DType::kFloat16) return slice_less<uint16_t, half_to_float>;
+  if (dtype == DType::kBFloat16) return slice_less<uint16_t, bfloat16_to_float>;
+  return with_number(dtype, []<typename T>(T) -> SliceLess {
+    return slice_less<T, [](T value) { return value; }>;
   });
-  for (int64_t k = 0; k < n; ++k) {
-    const bool starts = k == 0 || less(order[k - 1], order[k]);
+}
+
+// Slices in rising order, equal ones as they appear; first_like: per slice the first of its like.
+void sort_slices(const void* x, const Lines& lines, SliceLess less, int64_t* order,
+                 int64_t* first_like) {
+  std::iota(order, order + lines.n, 0);
+  std::sort(order, order + lines.n, [&](int64_t i, int64_t j) {
+    if (less(x, lines, i, j)) return true;
+    return i < j && !less(x, lines, j, i);
+  });
+  for (int64_t k = 0; k < lines.n; ++k) {
+    const bool starts = k == 0 || less(x, lines, order[k - 1], order[k]);
     first_like[order[k]] = starts ? order[k] : first_like[order[k - 1]];
   }
 }
@@ -69,24 +93,6 @@ int64_t number_groups(int64_t n, const int64_t* order, const UniqueGroups& group
   return count;
 }
 
-template <typename T, typename Read>
-int64_t find(const void* values, const Lines& lines, bool sorted, int64_t* order,
-             const UniqueGroups& groups, const Read& read) {
-  const T* x = static_cast<const T*>(values);
-  const auto less = [&](int64_t i, int64_t j) {
-    for (int64_t o = 0; o < lines.outer; ++o) {
-      for (int64_t k = 0; k < lines.inner; ++k) {
-        const auto a = read(x[lines.at(o, i, k)]), b = read(x[lines.at(o, j, k)]);
-        if (before(a, b)) return true;
-        if (before(b, a)) return false;
-      }
-    }
-    return false;
-  };
-  sort_slices(lines.n, less, order, groups.inverse);
-  return number_groups(lines.n, sorted ? order : nullptr, groups);
-}
-
 // Slices along attribute axis; without it the elements, laid flat.
 Lines unique_lines(const Shape& shape, const Attributes& attributes) {
   if (!attributes.has("axis")) return {1, shape.numel(), 1};
@@ -97,16 +103,8 @@ Lines unique_lines(const Shape& shape, const Attributes& attributes) {
 // numbers, scratch. Allocates nothing.
 int64_t find_groups(DType dtype, const void* x, const Lines& lines, bool sorted, int64_t* order,
                     const UniqueGroups& groups) {
-  if (dtype == DType::kFloat16) {
-    return find<uint16_t>(x, lines, sorted, order, groups, half_to_float);
-  }
-  if (dtype == DType::kBFloat16) {
-    return find<uint16_t>(x, lines, sorted, order, groups, bfloat16_to_float);
-  }
-  return with_number(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return find<T>(x, lines, sorted, order, groups, [](T value) { return value; });
-  });
+  sort_slices(x, lines, less_of(dtype), order, groups.inverse);
+  return number_groups(lines.n, sorted ? order : nullptr, groups);
 }
 
 // --- Unique ---
@@ -160,7 +158,7 @@ ReferenceGroups reference_groups(const RefTensor& x, const Lines& lines, bool so
     auto& slice = slices.emplace_back();
     for (int64_t o = 0; o < lines.outer; ++o) {
       for (int64_t k = 0; k < lines.inner; ++k) {
-        slice.push_back(x.values[static_cast<size_t>(lines.at(o, i, k))]);
+        slice.push_back(x[lines.at(o, i, k)]);
       }
     }
     if (std::ranges::find(g.different, slice) == g.different.end()) g.different.push_back(slice);
@@ -216,17 +214,12 @@ std::unique_ptr<Kernel> create(const Problem& p) {
           if (a.outputs[i].data == nullptr) continue;
           std::copy(numbers[i - 1]->begin(), numbers[i - 1]->end(), a.out<int64_t>(i));
         }
-        return ok_status();
       });
 }
 
 SampleCase sample(const char* name, TensorDesc x, Attributes attributes, size_t outputs = 4) {
-  return {.name = name,
-          .attributes = std::move(attributes),
-          .inputs = {std::move(x)},
-          .fill = {},
-          .constant_inputs = {0},
-          .num_outputs = outputs};
+  return make_sample(name, {std::move(x)}, std::move(attributes), {},
+                     {.constant_inputs = {0}, .num_outputs = outputs});
 }
 
 std::vector<SampleCase> samples() {
@@ -276,18 +269,14 @@ std::unique_ptr<Kernel> found_create(const Problem& p) {
           std::fill(of_each + count, of_each + lines.n, count == 0 ? 0 : of_each[count - 1]);
         }
         *a.out<int64_t>(3) = count;
-        return ok_status();
       },
       static_cast<size_t>(lines.n) * sizeof(int64_t));
 }
 
 SampleCase found_sample(const char* name, TensorDesc x, Attributes attributes,
                         std::vector<double> values = {}) {
-  SampleCase made{.name = name,
-                  .attributes = std::move(attributes),
-                  .inputs = {std::move(x)},
-                  .fill = {},
-                  .num_outputs = 4};
+  SampleCase made =
+      make_sample(name, {std::move(x)}, std::move(attributes), {}, {.num_outputs = 4});
   if (!values.empty()) made.fill = fill_with(0, std::move(values));
   return made;
 }
@@ -314,19 +303,10 @@ std::vector<SampleCase> found_samples() {
 }  // namespace
 
 void add_unique(Registry& registry) {
-  registry.add({.name = "Unique",
-                .first_opset = 11,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"groups", accepts, create}},
-                .samples = samples,
-                .constant_inputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = "FoundUnique",
-                .infer = found_infer,
-                .reference = found_reference,
-                .cpu = {{"groups", accepts_plain, found_create}},
-                .samples = found_samples});
+  registry.add(make_op("Unique", {infer, nullptr, reference, samples},
+                       {{"groups", accepts, create}}, {.first_opset = 11, .constant_inputs = {0}}));
+  registry.add_own(make_op("FoundUnique", {found_infer, nullptr, found_reference, found_samples},
+                           {{"groups", accepts_plain, found_create}}));
 }
 
 }  // namespace ofsdp::kernels::ops

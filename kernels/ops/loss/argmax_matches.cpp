@@ -19,8 +19,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 }
 
 // Index of the first largest element; -1 when there is a NaN or no element.
-template <typename T>
-int64_t first_largest(const T* row, int64_t classes) {
+int64_t first_largest(const auto* row, int64_t classes) {
   int64_t best = classes > 0 ? 0 : -1;
   for (int64_t c = 0; c < classes; ++c) {
     if (row[c] != row[c]) return -1;
@@ -62,7 +61,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
     const auto [matches, kept] = count(a.in<float>(0), a.in<int64_t>(1), shape, attributes);
     a.out<int64_t>(0)[0] = matches;
     a.out<int64_t>(0)[1] = kept;
-    return ok_status();
   });
 }
 
@@ -76,26 +74,17 @@ void fill(size_t input, std::vector<double>& values) {
 }
 
 std::vector<SampleCase> samples() {
-  return {{.name = "ties",
-           .attributes = {{"ignore_index", int64_t{-100}}},
-           .inputs = {{DType::kFloat32, {17, 4}}, {DType::kInt64, {17}}},
-           .fill = fill},
-          {.name = "all_kept",
-           .inputs = {{DType::kFloat32, {5, 4}}, {DType::kInt64, {5}}},
-           .fill = fill},
+  return {make_sample("ties", {{DType::kFloat32, {17, 4}}, {DType::kInt64, {17}}},
+                      {{"ignore_index", int64_t{-100}}}, fill),
+          make_sample("all_kept", {{DType::kFloat32, {5, 4}}, {DType::kInt64, {5}}}, {}, fill),
           {.name = "empty", .inputs = {{DType::kFloat32, {0, 4}}, {DType::kInt64, {0}}}}};
 }
 
 }  // namespace
 
 void add_argmax_matches(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "ArgmaxMatches",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = samples});
+  registry.add_own(make_op("ArgmaxMatches", {infer, nullptr, reference, samples},
+                           {{"loops", accepts, create}}, {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -5,8 +5,7 @@
 #include "kernels/cpu/float_kernels.h"
 
 namespace ofsdp::kernels::ops {
-template <typename Index>
-Status check_labels(const ClassLoss& l, const Index* labels) {
+Status check_labels(const ClassLoss& l, const auto* labels) {
   for (int64_t i = 0; i < l.labels(); ++i) {
     const int64_t label = labels[i];
     if ((label >= 0 && label < l.classes) || l.ignored(label)) continue;

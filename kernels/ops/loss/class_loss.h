@@ -42,8 +42,7 @@ ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
 Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
 
 // `Index` is int32_t or int64_t.
-template <typename Index>
-Status check_labels(const ClassLoss& l, const Index* labels);
+Status check_labels(const ClassLoss& l, const auto* labels);
 
 // Returns the factor of the loss of a label: 1, or 1 / the sum of the weights of kept labels.
 template <typename Index>
@@ -87,8 +86,7 @@ Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* we
 }
 
 // Calls f(Index{}) with the type of the labels.
-template <typename F>
-auto with_labels(DType labels, const F& f) {
+auto with_labels(DType labels, const auto& f) {
   return labels == DType::kInt64 ? f(int64_t{}) : f(int32_t{});
 }
 

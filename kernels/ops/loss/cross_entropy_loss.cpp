@@ -50,25 +50,21 @@ void grad_of_label(const ClassLoss& l, double factor, const float* log_prob, int
 
 // The gradient by the scores through the softmax that gave `log_prob`, or by log_prob when that is
 // null. diff_src may be log_prob.
-template <typename Index>
 Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
-                           const Index* labels, const float* weights, float* diff_src) {
+                           const auto* labels, const float* weights, float* diff_src) {
   OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
   const double mean = mean_scale(l, labels, weights);
   const bool each = l.reduction == LossReduction::kNone;
-  parallel_for(l.labels(), 4096 / std::max<int64_t>(l.classes, 1) + 1,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   float* diff = diff_src + l.first(i);
-                   if (l.ignored(labels[i]) || mean == 0) {
-                     for (int64_t c = 0; c < l.classes; ++c) diff[c * l.inner] = 0;
-                     continue;
-                   }
-                   const double factor = mean * static_cast<double>(diff_loss[each ? i : 0]);
-                   const float* p = log_prob == nullptr ? nullptr : log_prob + l.first(i);
-                   grad_of_label(l, factor, p, labels[i], weights, diff);
-                 }
-               });
+  parallel_each(l.labels(), 4096 / std::max<int64_t>(l.classes, 1) + 1, [&](int64_t i) {
+    float* diff = diff_src + l.first(i);
+    if (l.ignored(labels[i]) || mean == 0) {
+      for (int64_t c = 0; c < l.classes; ++c) diff[c * l.inner] = 0;
+      return;
+    }
+    const double factor = mean * static_cast<double>(diff_loss[each ? i : 0]);
+    const float* p = log_prob == nullptr ? nullptr : log_prob + l.first(i);
+    grad_of_label(l, factor, p, labels[i], weights, diff);
+  });
   return ok_status();
 }
 
@@ -285,43 +281,21 @@ std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
 
 }  // namespace
 
-void add_nll_loss(Registry& registry) {
-  registry.add({.name = "NegativeLogLikelihoodLoss",
-                .min_inputs = 2,
-                .first_opset = 12,
-                .infer = nll_infer,
-                .grad = nll_grad,
-                .reference = nll_reference,
-                .cpu = {{"loops", accepts<1>, nll_create}},
-                .samples = class_loss_samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "NllLossGrad",
-                .min_inputs = 2,
-                .infer = nll_infer_grad,
-                .body = nll_loss_grad_body,
-                .reference = nll_grad_reference,
-                .cpu = {{"loops", accepts<1>, nll_create_grad}},
-                .samples = nll_grad_samples});
-}
-
-void add_softmax_cross_entropy_loss(Registry& registry) {
-  registry.add({.name = "SoftmaxCrossEntropyLoss",
-                .min_inputs = 2,
-                .first_opset = 12,
-                .infer = entropy_infer,
-                .grad = entropy_grad,
-                .reference = entropy_reference,
-                .cpu = {{"loops", accepts<1>, entropy_create}},
-                .samples = entropy_samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "SoftmaxCrossEntropyLossGrad",
-                .min_inputs = 3,
-                .infer = entropy_infer_grad,
-                .body = softmax_cross_entropy_loss_grad_body,
-                .reference = entropy_grad_reference,
-                .cpu = {{"loops", accepts<2>, entropy_create_grad}},
-                .samples = entropy_grad_samples,
-                .inplace_inputs = {1}});
+void add_cross_entropy_loss(Registry& registry) {
+  registry.add(make_op("NegativeLogLikelihoodLoss",
+                       {nll_infer, nll_grad, nll_reference, class_loss_samples},
+                       {{"loops", accepts<1>, nll_create}}, {.min_inputs = 2, .first_opset = 12}));
+  registry.add_own(make_op(
+      "NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference, nll_grad_samples},
+      {{"loops", accepts<1>, nll_create_grad}}, {.min_inputs = 2, .body = nll_loss_grad_body}));
+  registry.add(make_op(
+      "SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference, entropy_samples},
+      {{"loops", accepts<1>, entropy_create}}, {.min_inputs = 2, .first_opset = 12}));
+  registry.add_own(make_op(
+      "SoftmaxCrossEntropyLossGrad",
+      {entropy_infer_grad, nullptr, entropy_grad_reference, entropy_grad_samples},
+      {{"loops", accepts<2>, entropy_create_grad}},
+      {.min_inputs = 3, .body = softmax_cross_entropy_loss_grad_body, .inplace_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -49,12 +49,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   const int64_t blocks = (n + kMeanBlock - 1) / kMeanBlock;
   auto run = [n, blocks](const KernelArgs& a) {
     auto* sums = reinterpret_cast<double*>(a.workspace);
-    parallel_for(blocks, 2, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kMeanBlock;
-        sums[block] =
-            span(a.in<float>(0) + first, a.in<float>(1) + first, std::min(kMeanBlock, n - first));
-      }
+    parallel_each(blocks, 2, [&](int64_t block) {
+      const int64_t first = block * kMeanBlock;
+      sums[block] =
+          span(a.in<float>(0) + first, a.in<float>(1) + first, std::min(kMeanBlock, n - first));
     });
     double sum = 0;
     for (int64_t block = 0; block < blocks; ++block) sum += sums[block];
@@ -76,7 +74,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
       span(scale, a.in<float>(1) + begin, a.in<float>(2) + begin, a.out<float>(0) + begin,
            end - begin);
     });
-    return ok_status();
   });
 }
 
@@ -95,16 +92,14 @@ std::vector<SampleCase> grad_samples() {
   return list;
 }
 
-template <typename F>
-std::vector<RefTensor> reference_of(const ReferenceContext& c, const F& f) {
+std::vector<RefTensor> reference_of(const ReferenceContext& c, const auto& f) {
   const size_t n = c.inputs[0].values.size();
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += f(c.inputs[0].values[i], c.inputs[1].values[i]);
   return {{c.output_descs[0], {n == 0 ? 0 : sum / static_cast<double>(n)}}};
 }
 
-template <typename F>
-std::vector<RefTensor> grad_reference_of(const ReferenceContext& c, const F& f) {
+std::vector<RefTensor> grad_reference_of(const ReferenceContext& c, const auto& f) {
   RefTensor diff{c.output_descs[0], {}};
   const size_t n = c.inputs[1].values.size();
   for (size_t i = 0; i < n; ++i) {
@@ -232,34 +227,20 @@ struct MeanLoss {
 
 template <SumSpan losses, DiffSpan diffs>
 void add(Registry& registry, const MeanLoss& loss) {
-  registry.add({.domain = kOwnDomain,
-                .name = loss.name,
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = loss.grad,
-                .body = loss.body,
-                .reference = loss.reference,
-                .cpu = {{"blocks", accepts_plain_of<float>, create<losses>}},
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = std::string(loss.name) + "Grad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .body = loss.grad_body,
-                .reference = loss.grad_reference,
-                .cpu = {{"loops", accepts_plain_of<float>, create_grad<diffs>}},
-                .samples = grad_samples,
-                .inplace_inputs = {1, 2}});
+  registry.add_own(make_op(loss.name, {infer, loss.grad, loss.reference, samples},
+                           {{"blocks", accepts_plain_of<float>, create<losses>}},
+                           {.min_inputs = 2, .body = loss.body}));
+  registry.add_own(make_op(std::string(loss.name) + "Grad",
+                           {infer_grad, nullptr, loss.grad_reference, grad_samples},
+                           {{"loops", accepts_plain_of<float>, create_grad<diffs>}},
+                           {.min_inputs = 3, .body = loss.grad_body, .inplace_inputs = {1, 2}}));
 }
 
 }  // namespace
 
-void add_mse_loss(Registry& registry) {
+void add_mean_loss(Registry& registry) {
   add<mse_losses, mse_diffs>(registry, {"MseLoss", mse_grad, mse_loss_body, mse_loss_grad_body,
                                         mse_reference, mse_grad_reference});
-}
-
-void add_bce_with_logits_loss(Registry& registry) {
   add<bce_losses, bce_diffs>(registry,
                              {"BceWithLogitsLoss", bce_grad, bce_with_logits_loss_body,
                               bce_with_logits_loss_grad_body, bce_reference, bce_grad_reference});

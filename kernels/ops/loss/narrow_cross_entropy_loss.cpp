@@ -16,6 +16,7 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/ops/loss/class_loss.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -88,8 +89,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 // --- kernels ---
 
-template <typename T>
-OFSDP_MULTIARCH float log_sum_row(const T* x, int64_t n) {
+OFSDP_MULTIARCH float log_sum_row(const auto* x, int64_t n) {
   float wide[kBlock];
   const auto load = [&](int64_t begin) __attribute__((always_inline)) {
     const int64_t count = std::min(kBlock, n - begin);
@@ -105,8 +105,7 @@ OFSDP_MULTIARCH float log_sum_row(const T* x, int64_t n) {
   return max + std::log(sum);
 }
 
-template <typename T>
-OFSDP_MULTIARCH void chances(const T* x, float log_sum, float scale, float* chance, int64_t n) {
+OFSDP_MULTIARCH void chances(const auto* x, float log_sum, float scale, float* chance, int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) chance[i] = vector_exp(as_float(x[i]) - log_sum) * scale;
 }
@@ -144,11 +143,8 @@ std::unique_ptr<Kernel> create_of(const Problem& p) {
       [=](const KernelArgs& a) {
         const T* x = a.in<T>(0);
         float* log_sum = keeps ? a.out<float>(1) : reinterpret_cast<float*>(a.workspace);
-        parallel_for(l.samples, kBlock / (l.classes + 1) + 1, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            log_sum[i] = log_sum_row(x + i * l.classes, l.classes);
-          }
-        });
+        parallel_each(l.samples, kBlock / (l.classes + 1) + 1,
+                      [&](int64_t i) { log_sum[i] = log_sum_row(x + i * l.classes, l.classes); });
         const auto log_prob = [&](int64_t i, int64_t c) {
           return as_float(x[i * l.classes + c]) - log_sum[i];
         };
@@ -165,19 +161,17 @@ Status run_grad(const ClassLoss& l, bool weighted, bool direct, const KernelArgs
   OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
   const double mean = mean_scale(l, labels, weights);
   const bool each = l.reduction == LossReduction::kNone;
-  parallel_for(l.samples, kBlock / (l.classes + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const double scale = l.ignored(labels[i]) ? 0 : mean;
-      if (scale == 0 && !direct) {
-        std::fill_n(a.out<T>(0) + i * l.classes, l.classes, T{0});
-        continue;
-      }
-      const double factor =
-          scale == 0 ? 0 : scale * static_cast<double>(a.in<float>(0)[each ? i : 0]);
-      grad_row(l, factor, direct ? static_cast<double>(a.in<float>(5)[i]) : 0,
-               a.in<T>(1) + i * l.classes, a.in<float>(4)[i], labels[i], weights,
-               a.out<T>(0) + i * l.classes);
+  parallel_each(l.samples, kBlock / (l.classes + 1) + 1, [&](int64_t i) {
+    const double scale = l.ignored(labels[i]) ? 0 : mean;
+    if (scale == 0 && !direct) {
+      std::fill_n(a.out<T>(0) + i * l.classes, l.classes, T{0});
+      return;
     }
+    const double factor =
+        scale == 0 ? 0 : scale * static_cast<double>(a.in<float>(0)[each ? i : 0]);
+    grad_row(l, factor, direct ? static_cast<double>(a.in<float>(5)[i]) : 0,
+             a.in<T>(1) + i * l.classes, a.in<float>(4)[i], labels[i], weights,
+             a.out<T>(0) + i * l.classes);
   });
   return ok_status();
 }
@@ -191,8 +185,7 @@ std::unique_ptr<Kernel> create_grad_of(const Problem& p) {
 }
 
 // f(T{}, Index{}) with the types of scores and labels.
-template <typename F>
-std::unique_ptr<Kernel> with_types(DType scores, DType labels, const F& f) {
+std::unique_ptr<Kernel> with_types(DType scores, DType labels, const auto& f) {
   const auto of = [&](auto zero) {
     return with_labels(labels, [&](auto label) { return f(zero, label); });
   };
@@ -256,22 +249,11 @@ std::vector<SampleCase> grad_samples() {
 }  // namespace
 
 void add_narrow_cross_entropy_loss(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "NarrowCrossEntropyLoss",
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts<0>, create}},
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "NarrowCrossEntropyLossGrad",
-                .min_inputs = 5,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"rows", accepts<1>, create_grad}},
-                .samples = grad_samples,
-                .inplace_inputs = {1}});
+  registry.add_own(make_op("NarrowCrossEntropyLoss", {infer, grad, reference, samples},
+                           {{"rows", accepts<0>, create}}, {.min_inputs = 2}));
+  registry.add_own(
+      make_op("NarrowCrossEntropyLossGrad", {infer_grad, nullptr, grad_reference, grad_samples},
+              {{"rows", accepts<1>, create_grad}}, {.min_inputs = 5, .inplace_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -171,7 +171,7 @@ Acceptance accepts_loops(const Problem& p) {
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
   const auto shapes = operand_shapes(p.inputs);
   const EinsumLoop loop(einsum_terms(p.attributes, shapes), shapes);
-  return with_number(p.out(0).dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+  return with_wrapping_number(p.out(0).dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
     using T = decltype(zero);
     return make_kernel([loop, count = shapes.size()](const KernelArgs& a) {
       const size_t labels = loop.sizes.size();
@@ -188,7 +188,6 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
         }
         a.out<T>(0)[i] = static_cast<T>(sum);
       }
-      return ok_status();
     });
   });
 }
@@ -255,8 +254,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   std::vector<Shape> shapes;
   for (size_t i = 1; i < c.inputs.size(); ++i) shapes.push_back(c.inputs[i].desc.shape);
   const EinsumLoop loop(einsum_terms(c.attributes, shapes), shapes);
-  RefTensor dx{c.output_descs[0], {}};
-  dx.values.assign(static_cast<size_t>(dx.desc.numel()), 0);
+  RefTensor dx = zeros(c.output_descs[0]);
   add_gradients(
       loop, static_cast<size_t>(c.attributes.i("input", 0)), shapes.size(),
       c.inputs[0].values.data(), [&](size_t k) { return c.inputs[k + 1].values.data(); },
@@ -273,7 +271,6 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
     std::fill_n(a.out<T>(0), n, T{0});
     add_gradients(
         loop, wanted, count, a.in<T>(0), [&](size_t k) { return a.in<T>(k + 1); }, a.out<T>(0));
-    return ok_status();
   });
 }
 
@@ -297,26 +294,15 @@ std::vector<SampleCase> grad_samples() {
 }  // namespace
 
 void add_einsum(Registry& registry) {
-  registry.add({.name = "Einsum",
-                .first_opset = 12,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"matrices", accepts_matrices, create_matrices},
+  registry.add(make_op("Einsum", {infer, grad, reference, samples},
+                       {{"matrices", accepts_matrices, create_matrices},
                         in_float32<accepts_matrices, create_matrices>(),
                         {"loops", accepts_loops, create_loops},
                         in_float32<accepts_loops, create_loops>()},
-                .samples = samples});
-}
-
-void add_einsum_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "EinsumGrad",
-                .min_inputs = 2,
-                .infer = grad_infer,
-                .reference = grad_reference,
-                .cpu = plain_float_kernels<grad_create<float>, grad_create<double>>("loops"),
-                .samples = grad_samples});
+                       {.first_opset = 12}));
+  registry.add_own(make_op("EinsumGrad", {grad_infer, nullptr, grad_reference, grad_samples},
+                           plain_float_kernels<grad_create<float>, grad_create<double>>("loops"),
+                           {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

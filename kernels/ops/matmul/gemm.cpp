@@ -9,6 +9,7 @@
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -81,8 +82,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     const int64_t columns = y.desc.shape[1];
     for (int64_t i = 0; i < y.desc.numel(); ++i) {
       const int64_t at = i / columns * row + i % columns * column;
-      y.values[static_cast<size_t>(i)] +=
-          c.attributes.f("beta", 1.0f) * c.inputs[2].values[static_cast<size_t>(at)];
+      y[i] += c.attributes.f("beta", 1.0f) * c.inputs[2][at];
     }
   }
   if (has_relu(c.attributes)) reference_relu(y.values);
@@ -174,31 +174,23 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 std::vector<SampleCase> samples() {
   const auto f = [](Shape shape) { return TensorDesc{DType::kFloat32, std::move(shape)}; };
   std::vector<SampleCase> cases = {
-      {.name = "linear",
-       .attributes = {{"transB", int64_t{1}}},
-       .inputs = {f({5, 7}), f({9, 7}), f({9})}},
-      {.name = "linear_relu",
-       .attributes = {{"transB", int64_t{1}}, {kActivationAttribute, std::string("relu")}},
-       .inputs = {f({5, 7}), f({9, 7}), f({9})}},
+      make_sample("linear", {f({5, 7}), f({9, 7}), f({9})}, {{"transB", int64_t{1}}}),
+      make_sample("linear_relu", {f({5, 7}), f({9, 7}), f({9})},
+                  {{"transB", int64_t{1}}, {kActivationAttribute, std::string("relu")}}),
       {.name = "no_addend", .attributes = {}, .inputs = {f({4, 6}), f({6, 3})}},
-      {.name = "reordered",
-       .attributes = {},
-       .inputs = {f({256, 512}), f({512, 512})},
-       .check_grad = false},
+      make_sample("reordered", {f({256, 512}), f({512, 512})}, {}, {}, {.check_grad = false}),
       {.name = "no_rows", .attributes = {}, .inputs = {f({0, 6}), f({6, 3}), f({3})}},
       {.name = "no_inner", .attributes = {}, .inputs = {f({4, 0}), f({0, 3}), f({3})}},
   };
   for (const Shape& addend : {Shape{}, Shape{1}, Shape{4}, Shape{3, 1}, Shape{1, 4}, Shape{3, 4}}) {
-    cases.push_back({.name = "scaled_addend_" + addend.text(),
-                     .attributes = {{"alpha", 0.5f}, {"beta", -2.0f}, {"transA", int64_t{1}}},
-                     .inputs = {f({6, 3}), f({6, 4}), f(addend)}});
+    cases.push_back(make_sample("scaled_addend_" + addend.text(), {f({6, 3}), f({6, 4}), f(addend)},
+                                {{"alpha", 0.5f}, {"beta", -2.0f}, {"transA", int64_t{1}}}));
   }
   for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kInt32}) {
-    cases.push_back({.name = std::string(dtype_name(dtype)),
-                     .attributes = {{"alpha", 2.0f}, {"beta", -2.0f}, {"transA", int64_t{1}}},
-                     .inputs = {{dtype, {6, 3}}, {dtype, {6, 4}}, {dtype, {4}}},
-                     .check_grad = false,
-                     .tolerance = dtype == DType::kFloat64 ? 1e-13 : 2e-3});
+    cases.push_back(make_sample(
+        std::string(dtype_name(dtype)), {{dtype, {6, 3}}, {dtype, {6, 4}}, {dtype, {4}}},
+        {{"alpha", 2.0f}, {"beta", -2.0f}, {"transA", int64_t{1}}}, {},
+        {.check_grad = false, .tolerance = dtype == DType::kFloat64 ? 1e-13 : 2e-3}));
   }
   return cases;
 }
@@ -206,15 +198,11 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_gemm(Registry& registry) {
-  registry.add({.name = "Gemm",
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"onednn", accepts, create},
+  registry.add(make_op("Gemm", {infer, grad, reference, samples},
+                       {{"onednn", accepts, create},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
-                .samples = samples});
+                       {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -17,6 +17,7 @@
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -72,10 +73,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
   reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[kA].values,
                     c.inputs[kB].values, y.values);
-  const auto operand = [&](size_t i) -> const RefTensor* {
-    return i < c.inputs.size() && c.inputs[i].desc.present() ? &c.inputs[i] : nullptr;
-  };
-  const RefTensor *bias = operand(kBias), *addend = operand(kAddend), *x = operand(kX);
+  const RefTensor *bias = given(c.inputs, kBias), *addend = given(c.inputs, kAddend),
+                  *x = given(c.inputs, kX);
   std::vector<double> z = y.values;
   for (size_t i = 0; i < z.size(); ++i) {
     if (bias != nullptr) z[i] += bias->values[i % bias->values.size()];
@@ -172,14 +171,13 @@ std::unique_ptr<Kernel> create(const Problem& p) { return std::make_unique<Parts
 SampleCase sample(const char* name, Attributes attributes, std::vector<TensorDesc> inputs,
                   size_t outputs = 1) {
   const DType dtype = inputs[0].dtype;
-  return {.name = format_text("{}_{}", name, dtype_name(dtype)),
-          .attributes = std::move(attributes),
-          .inputs = std::move(inputs),
-          .num_outputs = outputs,
-          .check_grad = false,
-          .tolerance = dtype == DType::kFloat32   ? 2e-5
-                       : dtype == DType::kFloat16 ? 2e-3
-                                                  : 1.6e-2};
+  return make_sample(format_text("{}_{}", name, dtype_name(dtype)), std::move(inputs),
+                     std::move(attributes), {},
+                     {.num_outputs = outputs,
+                      .check_grad = false,
+                      .tolerance = dtype == DType::kFloat32   ? 2e-5
+                                   : dtype == DType::kFloat16 ? 2e-3
+                                                              : 1.6e-2});
 }
 
 std::vector<SampleCase> samples() {
@@ -217,13 +215,8 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_gemm_epilogue(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "GemmEpilogue",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = reference,
-                .cpu = {{"parts", accepts, create}, in_float32<accepts, create>()},
-                .samples = samples});
+  registry.add_own(make_op("GemmEpilogue", {infer, nullptr, reference, samples},
+                           with_half_floats<accepts, create>("parts"), {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -5,6 +5,12 @@
 // transA and transB (swap the last two axes first) and fold_batch (first join all leading axes of
 // both with the rows they hold, [b, m, k] -> [b m, k]: the sum over the batch becomes part of the
 // product). https://onnx.ai/onnx/operators/onnx__MatMul.html
+//
+// com.microsoft.FusedMatMul(A, B), attributes alpha, transA, transB: Y = alpha A' B', leading axes
+// broadcast; A' is A with its last two axes swapped when transA, the same for B'. transBatchA and
+// transBatchB are refused.
+// dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include <numeric>
 #include <utility>
 
@@ -12,6 +18,7 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -97,6 +104,7 @@ MatrixProduct product_of(const Attributes& attributes, const TensorDesc& left,
   const auto [a, b] = as_matrices(attributes, left.shape, right.shape);
   MatrixProduct p;
   p.dtype = left.dtype;
+  p.alpha = attributes.f("alpha", 1.0f);  // of FusedMatMul
   p.transpose_a = attributes.i("transA", 0) != 0;
   p.transpose_b = attributes.i("transB", 0) != 0;
   const int batch = std::max(a.rank(), b.rank()) - 2;
@@ -118,16 +126,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 MatrixProduct product(const Problem& p) { return product_of(p.attributes, p.in(0), p.in(1)); }
 
 SampleCase sample_of(const char* name, DType dtype, double tolerance) {
-  return {.name = name,
-          .inputs = {{dtype, {2, 1, 4, 5}}, {dtype, {3, 5, 6}}},
-          .check_grad = false,
-          .tolerance = tolerance};
+  return make_sample(name, {{dtype, {2, 1, 4, 5}}, {dtype, {3, 5, 6}}}, {}, {},
+                     {.check_grad = false, .tolerance = tolerance});
 }
 
 SampleCase sample(const char* name, Shape a, Shape b, Attributes attributes = {}) {
-  return {.name = name,
-          .attributes = std::move(attributes),
-          .inputs = {{DType::kFloat32, std::move(a)}, {DType::kFloat32, std::move(b)}}};
+  return make_sample(name, {{DType::kFloat32, std::move(a)}, {DType::kFloat32, std::move(b)}},
+                     std::move(attributes));
 }
 
 std::vector<SampleCase> samples() {
@@ -175,24 +180,73 @@ void matmul_body(BodyBuilder& b) {
   b.set_output(0, b.emit1("MatMul", {left, right}));
 }
 
+bool flag(const Attributes& attributes, const char* name) { return attributes.i(name, 0) != 0; }
+
+Result<std::vector<TensorDesc>> fused_infer(const InferContext& c) {
+  const TensorDesc &a = c.inputs[0], &b = c.inputs[1];
+  if (flag(c.attributes, "transBatchA") || flag(c.attributes, "transBatchB")) {
+    return input_error("transBatchA and transBatchB: expected 0, found 1");
+  }
+  if (a.dtype != b.dtype || a.shape.rank() < 2 || b.shape.rank() < 2) {
+    return input_error("A and B must have one dtype and at least 2 axes, found {} and {}", a.text(),
+                       b.text());
+  }
+  const MatrixProduct p = product_of(c.attributes, a, b);
+  const int64_t inner_b = b.shape[b.shape.rank() - (p.transpose_b ? 1 : 2)];
+  if (p.inner != inner_b) {
+    return input_error("A {} and B {} disagree: inner axes {} and {}", a.text(), b.text(), p.inner,
+                       inner_b);
+  }
+  OFSDP_ASSIGN_OR_RETURN(const Shape batch, broadcast(Shape(p.batch_a), Shape(p.batch_b)));
+  std::vector<int64_t> axes = batch.axes();
+  axes.insert(axes.end(), {p.rows, p.columns});
+  return std::vector{TensorDesc{a.dtype, Shape(axes)}};
+}
+
+void fused_grad(GradBuilder& b) {
+  const bool ta = flag(b.attributes(), "transA"), tb = flag(b.attributes(), "transB");
+  auto product = [&](Ref left, Ref right, bool trans_left, bool trans_right) {
+    return b.emit1("com.microsoft.FusedMatMul", {left, right},
+                   {{"alpha", b.attributes().f("alpha", 1.0f)},
+                    {"transA", int64_t{trans_left}},
+                    {"transB", int64_t{trans_right}}});
+  };
+  const Ref dy = b.grad_output(0), left = b.input(0), right = b.input(1);
+  if (b.needs_grad(0)) {
+    b.set_grad(0,
+               b.sum_to(ta ? product(right, dy, tb, true) : product(dy, right, false, !tb), left));
+  }
+  if (b.needs_grad(1)) {
+    b.set_grad(1,
+               b.sum_to(tb ? product(dy, left, true, ta) : product(left, dy, !ta, false), right));
+  }
+}
+
+std::vector<SampleCase> fused_samples() {
+  auto made = [](const char* name, Shape a, Shape b, int64_t ta, int64_t tb,
+                 DType dtype = DType::kFloat32, double tolerance = 2e-5) {
+    return make_sample(name, {{dtype, std::move(a)}, {dtype, std::move(b)}},
+                       {{"alpha", 0.5f}, {"transA", ta}, {"transB", tb}}, {},
+                       {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
+  };
+  return {made("plain", {2, 3, 4, 5}, {2, 3, 5, 6}, 0, 0),
+          made("trans_b", {2, 4, 5}, {2, 6, 5}, 0, 1),
+          made("trans_a", {2, 5, 4}, {5, 6}, 1, 0),
+          made("trans_both", {3, 1, 5, 4}, {2, 6, 5}, 1, 1),
+          made("empty", {0, 4, 5}, {5, 6}, 0, 0),
+          made("float64", {2, 4, 5}, {5, 6}, 0, 0, DType::kFloat64, 1e-13),
+          made("float16", {2, 4, 5}, {5, 6}, 0, 0, DType::kFloat16, 2e-3)};
+}
+
 }  // namespace
 
 void add_matmul(Registry& registry) {
-  registry.add({.name = "MatMul",
-                .min_inputs = 2,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = product_kernels<product>(),
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "MatMul",
-                .min_inputs = 2,
-                .infer = infer,
-                .body = matmul_body,
-                .reference = reference,
-                .cpu = product_kernels<product>(),
-                .samples = own_samples});
+  registry.add(make_op("MatMul", {infer, grad, reference, samples}, product_kernels<product>(),
+                       {.min_inputs = 2}));
+  registry.add_own(make_op("MatMul", {infer, nullptr, reference, own_samples},
+                           product_kernels<product>(), {.min_inputs = 2, .body = matmul_body}));
+  registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, reference, fused_samples},
+                       product_kernels<product>(), {.domain = "com.microsoft", .min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

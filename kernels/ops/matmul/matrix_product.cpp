@@ -102,7 +102,6 @@ std::unique_ptr<Kernel> make_empty(const MatrixProduct& p) {
       if (addend == MatrixProduct::Addend::kNone) std::memset(dst, 0, row_bytes);
       if (addend == MatrixProduct::Addend::kBias) std::memcpy(dst, a.inputs[2].data, row_bytes);
     }
-    return ok_status();
   });
 }
 
@@ -184,7 +183,7 @@ bool loops_accept(const MatrixProduct& p) {
 }
 
 std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& p) {
-  return with_number(p.dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+  return with_wrapping_number(p.dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
     using T = decltype(zero);
     const std::vector<int64_t> batch = p.batch();
     return make_kernel([p, batch, matrices = product_of(batch)](const KernelArgs& args) {
@@ -194,7 +193,6 @@ std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& p) {
                  args.in<T>(1) + of_b * p.inner * p.columns,
                  args.out<T>(0) + m * p.rows * p.columns);
       }
-      return ok_status();
     });
   });
 }

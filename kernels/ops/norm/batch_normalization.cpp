@@ -18,7 +18,6 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-
 namespace {
 
 // [N, C, d...]; a vector is N samples of one channel. Without inner axes both layouts are the same,
@@ -112,7 +111,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 // All operands of type T; the first `images` inputs have the layout of output 0.
 template <typename T, size_t images>
 Acceptance accepts(const Problem& p) {
-  if (!p.all_dtype(stored_type<T>())) return Acceptance::refuse(not_of_type<T>());
+  if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
   bool same = true;
   for (size_t i = 0; i < images; ++i) same = same && p.in(i).layout == p.out(0).layout;
   return accept_if(same, "operands of several layouts");
@@ -151,29 +150,25 @@ std::unique_ptr<Kernel> create(const Problem& p) {
             a.out<T>(i)[c] = i > 2 ? now[c] : before[c] * momentum + now[c] * (T{1} - momentum);
           }
         }
-        return ok_status();
       },
       count * sizeof(T));
+}
+
+void positive_variance(size_t input, std::vector<double>& values) {
+  for (double& v : values) v = input == 4 ? std::abs(v) + 0.5 : v;
 }
 
 std::vector<SampleCase> samples() {
   auto made = [](const char* name, Shape x, int64_t training, size_t outputs = 1,
                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
     const Shape channels{x.rank() > 1 ? x[1] : 1};
-    return SampleCase{.name = name,
-                      .attributes = {{"training_mode", training}, {"momentum", 0.7f}},
-                      .inputs = {{dtype, x},
-                                 {dtype, channels},
-                                 {dtype, channels},
-                                 {dtype, channels},
-                                 {dtype, channels}},
-                      .fill =
-                          [](size_t input, std::vector<double>& values) {
-                            for (double& v : values) v = input == 4 ? std::abs(v) + 0.5 : v;
-                          },
-                      .num_outputs = outputs,
-                      .check_grad = dtype == DType::kFloat32 && outputs == 1,
-                      .tolerance = tolerance};
+    return make_sample(
+        name,
+        {{dtype, x}, {dtype, channels}, {dtype, channels}, {dtype, channels}, {dtype, channels}},
+        {{"training_mode", training}, {"momentum", 0.7f}}, positive_variance,
+        {.num_outputs = outputs,
+         .check_grad = dtype == DType::kFloat32 && outputs == 1,
+         .tolerance = tolerance});
   };
   return {made("image", {3, 5, 4, 7}, 0),
           made("image_training", {3, 5, 4, 7}, 1),
@@ -190,10 +185,6 @@ std::vector<SampleCase> samples() {
 }
 
 // --- the gradient ---
-
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{c.inputs[1], c.inputs[2], c.inputs[2]};
-}
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   const ChannelExtent e = batch_norm_extent({DType::kFloat32, c.inputs[1].desc.shape});
@@ -247,7 +238,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
           slope[c] = factor[c] * inv[c] * dscale[c] * share;
         }
         channel_grad(e, a.in<T>(0), a.in<T>(1), a.in<T>(3), factor, shift, slope, a.out<T>(0));
-        return ok_status();
       },
       (7 * channels + e.partial_count()) * sizeof(T));
 }
@@ -256,15 +246,9 @@ std::vector<SampleCase> grad_samples() {
   auto made = [](const char* name, Shape x, int64_t training, DType dtype = DType::kFloat32,
                  double tolerance = 2e-5) {
     const TensorDesc channels{dtype, {x.rank() > 1 ? x[1] : 1}};
-    return SampleCase{.name = name,
-                      .attributes = {{"training_mode", training}},
-                      .inputs = {{dtype, x}, {dtype, x}, channels, channels, channels},
-                      .fill =
-                          [](size_t input, std::vector<double>& values) {
-                            for (double& v : values) v = input == 4 ? std::abs(v) + 0.5 : v;
-                          },
-                      .num_outputs = 3,
-                      .tolerance = tolerance};
+    return make_sample(name, {{dtype, x}, {dtype, x}, channels, channels, channels},
+                       {{"training_mode", training}}, positive_variance,
+                       {.num_outputs = 3, .tolerance = tolerance});
   };
   return {made("image", {3, 5, 4, 7}, 0),
           made("training", {3, 5, 4, 7}, 1),
@@ -303,36 +287,19 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_batch_normalization(Registry& registry) {
-  registry.add(
-      {.name = "BatchNormalization",
-       .min_inputs = 5,
-       .first_opset = 15,
-       .infer = infer,
-       .grad = grad,
-       .reference = reference,
-       .cpu = float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(
-           "channels"),
-       .samples = samples,
-       .inplace_inputs = {0},
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0}});
-}
-
-void add_batch_normalization_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "BatchNormalizationGrad",
-                .min_inputs = 5,
-                .infer = infer_grad,
-                .body = batch_normalization_grad_body,
-                .reference = grad_reference,
-                .cpu = float_kernels<accepts<float, 2>, create_grad<float>, accepts<double, 2>,
-                                     create_grad<double>>("channels"),
-                .samples = grad_samples,
-                .inplace_inputs = {0, 1},
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {0}});
+  registry.add(make_op(
+      "BatchNormalization", {infer, grad, reference, samples},
+      float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(
+          "channels"),
+      channels_last({0}, {0}, {.min_inputs = 5, .first_opset = 15, .inplace_inputs = {0}})));
+  registry.add_own(make_op(
+      "BatchNormalizationGrad",
+      {infer_like_inputs({1, 2, 2}), nullptr, grad_reference, grad_samples},
+      float_kernels<accepts<float, 2>, create_grad<float>, accepts<double, 2>, create_grad<double>>(
+          "channels"),
+      channels_last(
+          {0, 1}, {0},
+          {.min_inputs = 5, .body = batch_normalization_grad_body, .inplace_inputs = {0, 1}})));
 }
 
 }  // namespace ofsdp::kernels::ops

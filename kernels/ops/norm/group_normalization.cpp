@@ -101,36 +101,31 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       group_extent(p.in(0).shape, groups_of(p.in(0).shape, p.attributes), p.attributes);
   const bool stats = p.has_out(1) && p.has_out(2);
   return make_kernel([=](const KernelArgs& a) {
-    if (e.width() == 0) return ok_status();
-    parallel_for(e.rows(), 16384 / e.width() + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* x = a.in<T>(0) + row * e.width();
-        T* y = a.out<T>(0) + row * e.width();
-        const T mean = segment_mean(x, e.width());
-        const T variance = segment_squares(x, mean, e.width()) / static_cast<T>(e.width());
-        const T inv = T{1} / std::sqrt(variance + static_cast<T>(e.epsilon));
-        for (int64_t k = 0; k < e.each; ++k) {
-          const int64_t channel = row % e.groups * e.each + k;
-          segment_affine(x + k * e.inner, mean, inv * a.in<T>(1)[channel], a.in<T>(2)[channel],
-                         y + k * e.inner, e.inner);
-        }
-        if (!stats) continue;
-        a.out<T>(1)[row] = mean;
-        a.out<T>(2)[row] = inv;
+    if (e.width() == 0) return;
+    parallel_each(e.rows(), 16384 / e.width() + 1, [&](int64_t row) {
+      const T* x = a.in<T>(0) + row * e.width();
+      T* y = a.out<T>(0) + row * e.width();
+      const T mean = segment_mean(x, e.width());
+      const T variance = segment_squares(x, mean, e.width()) / static_cast<T>(e.width());
+      const T inv = T{1} / std::sqrt(variance + static_cast<T>(e.epsilon));
+      for (int64_t k = 0; k < e.each; ++k) {
+        const int64_t channel = row % e.groups * e.each + k;
+        segment_affine(x + k * e.inner, mean, inv * a.in<T>(1)[channel], a.in<T>(2)[channel],
+                       y + k * e.inner, e.inner);
       }
+      if (!stats) return;
+      a.out<T>(1)[row] = mean;
+      a.out<T>(2)[row] = inv;
     });
-    return ok_status();
   });
 }
 
 SampleCase group_norm_sample(const char* name, Shape x, int64_t groups,
                              DType dtype = DType::kFloat32, double tolerance = 2e-5) {
   const TensorDesc channels{dtype, {x[1]}};
-  return {.name = name,
-          .attributes = {{"num_groups", groups}, {"epsilon", 1e-3f}},
-          .inputs = {{dtype, std::move(x)}, channels, channels},
-          .check_grad = dtype == DType::kFloat32,
-          .tolerance = tolerance};
+  return make_sample(name, {{dtype, std::move(x)}, channels, channels},
+                     {{"num_groups", groups}, {"epsilon", 1e-3f}}, {},
+                     {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
 }
 
 std::vector<SampleCase> samples() {
@@ -152,10 +147,6 @@ std::vector<SampleCase> instance_samples() {
 
 // --- the gradient ---
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{c.inputs[1], c.inputs[2], c.inputs[2]};
-}
-
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   const GroupExtent e =
       group_extent(c.inputs[1].desc.shape, c.attributes.i("num_groups", 1), c.attributes);
@@ -165,8 +156,8 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dbias = dscale;
   const auto width = static_cast<double>(e.width());
   for (int64_t row = 0; row < e.rows(); ++row) {
-    const double mean = c.inputs[3].values[static_cast<size_t>(row)];
-    const double inv = c.inputs[4].values[static_cast<size_t>(row)];
+    const double mean = c.inputs[3][row];
+    const double inv = c.inputs[4][row];
     double mean_g = 0, mean_gh = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t i = 0; i < e.width(); ++i) {
@@ -206,8 +197,8 @@ void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double
   const auto slope = static_cast<T>(total_dot / static_cast<double>(e.width())) * inv * inv;
   for (int64_t k = 0; k < e.each; ++k) {
     const int64_t at = row * e.width() + k * e.inner;
-    segment_grad(a.in<T>(0) + at, a.in<T>(1) + at, {mean, inv * scale[k], shift, slope},
-                 a.out<T>(0) + at, e.inner);
+    segment_grad<T>(a.in<T>(0) + at, a.in<T>(1) + at, {mean, inv * scale[k], shift, slope},
+                    a.out<T>(0) + at, e.inner);
   }
 }
 
@@ -219,11 +210,8 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel(
       [=](const KernelArgs& a) {
         auto* sums = reinterpret_cast<double*>(a.workspace);  // [N][C][2]
-        parallel_for(e.rows(), 16384 / (e.width() + 1) + 1, [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            backward_row<T>(e, a, row, sums + row * e.each * 2);
-          }
-        });
+        parallel_each(e.rows(), 16384 / (e.width() + 1) + 1,
+                      [&](int64_t row) { backward_row<T>(e, a, row, sums + row * e.each * 2); });
         for (int64_t c = 0; c < e.channels(); ++c) {
           double sum = 0, dot = 0;
           for (int64_t n = 0; n < e.batch; ++n) {
@@ -233,7 +221,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
           if (has_dscale) a.out<T>(1)[c] = static_cast<T>(dot);
           if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sum);
         }
-        return ok_status();
       },
       bytes);
 }
@@ -242,11 +229,8 @@ std::vector<SampleCase> grad_samples() {
   auto made = [](const char* name, Shape x, int64_t groups, DType dtype = DType::kFloat32,
                  double tolerance = 2e-5) {
     const TensorDesc stats{dtype == DType::kFloat64 ? dtype : DType::kFloat32, {x[0], groups}};
-    return SampleCase{.name = name,
-                      .attributes = {{"num_groups", groups}},
-                      .inputs = {{dtype, x}, {dtype, x}, {dtype, {x[1]}}, stats, stats},
-                      .num_outputs = 3,
-                      .tolerance = tolerance};
+    return make_sample(name, {{dtype, x}, {dtype, x}, {dtype, {x[1]}}, stats, stats},
+                       {{"num_groups", groups}}, {}, {.num_outputs = 3, .tolerance = tolerance});
   };
   return {made("image", {2, 6, 3, 5}, 3),
           made("channels", {3, 4, 5}, 4),
@@ -281,37 +265,21 @@ template <GroupsOf groups_of>
 void add(Registry& registry, const char* name, int first_opset,
          std::vector<SampleCase> (*samples_of)()) {
   registry.add(
-      {.name = name,
-       .min_inputs = 3,
-       .first_opset = first_opset,
-       .infer = infer<groups_of>,
-       .grad = grad<groups_of>,
-       .reference = reference<groups_of>,
-       .cpu = plain_float_kernels<create<float, groups_of>, create<double, groups_of>>("rows"),
-       .samples = samples_of,
-       .inplace_inputs = {0}});
+      make_op(name, {infer<groups_of>, grad<groups_of>, reference<groups_of>, samples_of},
+              plain_float_kernels<create<float, groups_of>, create<double, groups_of>>("rows"),
+              {.min_inputs = 3, .first_opset = first_opset, .inplace_inputs = {0}}));
 }
 
 }  // namespace
 
 void add_group_normalization(Registry& registry) {
   add<given_groups>(registry, "GroupNormalization", 21, samples);
-}
-
-void add_instance_normalization(Registry& registry) {
   add<channels>(registry, "InstanceNormalization", 6, instance_samples);
-}
-
-void add_group_normalization_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "GroupNormalizationGrad",
-                .min_inputs = 5,
-                .infer = infer_grad,
-                .body = group_normalization_grad_body,
-                .reference = grad_reference,
-                .cpu = plain_float_kernels<create_grad<float>, create_grad<double>>("rows"),
-                .samples = grad_samples,
-                .inplace_inputs = {0, 1}});
+  registry.add_own(
+      make_op("GroupNormalizationGrad",
+              {infer_like_inputs({1, 2, 2}), nullptr, grad_reference, grad_samples},
+              plain_float_kernels<create_grad<float>, create_grad<double>>("rows"),
+              {.min_inputs = 5, .body = group_normalization_grad_body, .inplace_inputs = {0, 1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -32,33 +32,6 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
-
-int norm_axis(const Shape& x, const Attributes& attributes) {
-  const int64_t axis = attributes.i("axis", -1);
-  return static_cast<int>(axis < 0 ? axis + x.rank() : axis);
-}
-
-NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred) {
-  const int axis = norm_axis(x, attributes);
-  return {x.numel(0, axis), x.numel(axis, x.rank()),
-          static_cast<double>(attributes.f("epsilon", 1e-5f)), centred};
-}
-
-Shape stats_shape(const Shape& x, const Attributes& attributes) {
-  Shape shape = x;
-  for (int axis = norm_axis(x, attributes); axis < x.rank(); ++axis) shape[axis] = 1;
-  return shape;
-}
-
-bool is_one_row(const Shape& operand, const Shape& x, int axis) {
-  const int width = x.rank() - axis;
-  for (int i = 1; i <= std::max(operand.rank(), width); ++i) {
-    const int64_t given = i <= operand.rank() ? operand[operand.rank() - i] : 1;
-    if (given != (i <= width ? x[x.rank() - i] : 1)) return false;
-  }
-  return true;
-}
-
 namespace {
 
 // Scale and bias must broadcast to x.
@@ -120,7 +93,6 @@ std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands
                          a.out<T>(static_cast<size_t>(operands.y)),
                          mean ? a.out<float>(static_cast<size_t>(operands.mean)) : nullptr,
                          inv ? a.out<float>(static_cast<size_t>(operands.inv)) : nullptr});
-        return ok_status();
       },
       workspace);
 }
@@ -191,12 +163,9 @@ Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t
 std::vector<SampleCase> norm_samples(bool bias, size_t outputs) {
   auto made = [&](const char* name, Shape x, Shape scale, int64_t axis, DType dtype,
                   double tolerance) {
-    SampleCase s{.name = name,
-                 .attributes = {{"axis", axis}, {"epsilon", 1e-3f}},
-                 .inputs = {{dtype, std::move(x)}, {dtype, scale}},
-                 .num_outputs = outputs,
-                 .check_grad = dtype == DType::kFloat32,
-                 .tolerance = tolerance};
+    SampleCase s = make_sample(
+        name, {{dtype, std::move(x)}, {dtype, scale}}, {{"axis", axis}, {"epsilon", 1e-3f}}, {},
+        {.num_outputs = outputs, .check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
     if (bias) s.inputs.push_back({dtype, std::move(scale)});
     return s;
   };
@@ -246,9 +215,7 @@ void grad(GradBuilder& b) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  const bool bias = c.inputs.size() > 2 && c.inputs[2].desc.present();
-  return reference_norm(c.inputs[0], &c.inputs[1], bias ? &c.inputs[2] : nullptr, c.attributes,
-                        true);
+  return reference_norm(c.inputs[0], &c.inputs[1], given(c.inputs, 2), c.attributes, true);
 }
 
 template <typename T>
@@ -296,16 +263,10 @@ std::vector<Implementation> rms_kernels() {
 // `outputs`: the number of outputs in the samples.
 template <size_t outputs>
 void add_rms(Registry& registry, const char* domain, const char* name, int first_opset) {
-  registry.add({.domain = domain,
-                .name = name,
-                .min_inputs = 2,
-                .first_opset = first_opset,
-                .infer = rms_infer,
-                .grad = rms_grad,
-                .reference = rms_reference,
-                .cpu = rms_kernels(),
-                .samples = [] { return norm_samples(false, outputs); },
-                .inplace_inputs = {0}});
+  registry.add(make_op(
+      name, {rms_infer, rms_grad, rms_reference, [] { return norm_samples(false, outputs); }},
+      rms_kernels(),
+      {.domain = domain, .min_inputs = 2, .first_opset = first_opset, .inplace_inputs = {0}}));
 }
 
 // --- with skip ---
@@ -373,9 +334,7 @@ std::vector<RefTensor> skip_reference(const ReferenceContext& c) {
       sum.values[at] += c.inputs[i].values[ravel_broadcast(c.inputs[i].desc.shape, index)];
     }
   }
-  const size_t bias = s.norm_bias();
-  const bool has_bias = bias < c.inputs.size() && c.inputs[bias].desc.present();
-  auto made = reference_norm(sum, &c.inputs[2], has_bias ? &c.inputs[bias] : nullptr,
+  auto made = reference_norm(sum, &c.inputs[2], given(c.inputs, s.norm_bias()),
                              last_axis(c.attributes), s.centred);
   if (!s.centred) made[1].values.assign(made[1].values.size(), 0);
   made.push_back(sum);
@@ -406,7 +365,6 @@ std::unique_ptr<Kernel> skip_create(const Problem& p) {
         norm_rows<float>(n, {sum, a.in<float>(2), has_bias ? a.in<float>(bias) : nullptr,
                              a.out<float>(0), has_mean && s.centred ? a.out<float>(1) : nullptr,
                              has_inv ? a.out<float>(2) : nullptr});
-        return ok_status();
       },
       has_sum ? 0 : x.bytes());
 }
@@ -417,12 +375,11 @@ std::vector<SampleCase> skip_samples() {
                   DType dtype = DType::kFloat32) {
     const TensorDesc width{dtype, {x[x.rank() - 1]}};
     const TensorDesc bias = biases ? width : TensorDesc{};
-    SampleCase c{.name = name,
-                 .attributes = {{"epsilon", 1e-3f}},
-                 .inputs = {{dtype, x}, {dtype, skip}, width, bias},
-                 .num_outputs = outputs,
-                 .check_grad = dtype == DType::kFloat32,
-                 .tolerance = dtype == DType::kFloat32 ? 2e-5 : 3e-3};
+    SampleCase c =
+        make_sample(name, {{dtype, x}, {dtype, skip}, width, bias}, {{"epsilon", 1e-3f}}, {},
+                    {.num_outputs = outputs,
+                     .check_grad = dtype == DType::kFloat32,
+                     .tolerance = dtype == DType::kFloat32 ? 2e-5 : 3e-3});
     if (s.centred) c.inputs.push_back(bias);
     return c;
   };
@@ -436,18 +393,38 @@ std::vector<SampleCase> skip_samples() {
 
 template <SkipNorm s>
 void add_skip(Registry& registry, const char* name) {
-  registry.add({.domain = "com.microsoft",
-                .name = name,
-                .min_inputs = 3,
-                .infer = skip_infer<s>,
-                .grad = skip_grad<s>,
-                .reference = skip_reference<s>,
-                .cpu = {{"rows", accepts_plain_of<float>, skip_create<s>},
-                        in_float32<accepts_plain_of<float>, skip_create<s>>()},
-                .samples = skip_samples<s>});
+  registry.add(make_op(name, {skip_infer<s>, skip_grad<s>, skip_reference<s>, skip_samples<s>},
+                       with_half_floats<accepts_plain_of<float>, skip_create<s>>("rows"),
+                       {.domain = "com.microsoft", .min_inputs = 3}));
 }
 
 }  // namespace
+
+int norm_axis(const Shape& x, const Attributes& attributes) {
+  const int64_t axis = attributes.i("axis", -1);
+  return static_cast<int>(axis < 0 ? axis + x.rank() : axis);
+}
+
+NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred) {
+  const int axis = norm_axis(x, attributes);
+  return {x.numel(0, axis), x.numel(axis, x.rank()),
+          static_cast<double>(attributes.f("epsilon", 1e-5f)), centred};
+}
+
+Shape stats_shape(const Shape& x, const Attributes& attributes) {
+  Shape shape = x;
+  for (int axis = norm_axis(x, attributes); axis < x.rank(); ++axis) shape[axis] = 1;
+  return shape;
+}
+
+bool is_one_row(const Shape& operand, const Shape& x, int axis) {
+  const int width = x.rank() - axis;
+  for (int i = 1; i <= std::max(operand.rank(), width); ++i) {
+    const int64_t given = i <= operand.rank() ? operand[operand.rank() - i] : 1;
+    if (given != (i <= width ? x[x.rank() - i] : 1)) return false;
+  }
+  return true;
+}
 
 void add_layer_normalization(Registry& registry) {
   for (const char* domain : {"", "com.microsoft"}) {
@@ -461,21 +438,11 @@ void add_layer_normalization(Registry& registry) {
     op.inplace_inputs = {0};
     registry.add(std::move(op));
   }
-}
-
-void add_rms_normalization(Registry& registry) { add_rms<1>(registry, "", "RMSNormalization", 23); }
-
-void add_simplified_layer_normalization(Registry& registry) {
+  add_rms<1>(registry, "", "RMSNormalization", 23);
   for (const char* domain : {"", "com.microsoft"}) {
     add_rms<2>(registry, domain, "SimplifiedLayerNormalization", OpDef{}.first_opset);
   }
-}
-
-void add_skip_layer_normalization(Registry& registry) {
   add_skip<SkipNorm{true}>(registry, "SkipLayerNormalization");
-}
-
-void add_skip_simplified_layer_normalization(Registry& registry) {
   add_skip<SkipNorm{false}>(registry, "SkipSimplifiedLayerNormalization");
 }
 

@@ -89,7 +89,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
             n, {a.in<T>(0), a.in<T>(1), scale, mean ? a.in<float>(3) : nullptr, a.in<float>(4),
                 dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr, a.out<T>(0),
                 dscale, dbias, reinterpret_cast<Real*>(a.workspace)});
-        return ok_status();
       },
       partial + 2 * row_bytes + stretched);
 }
@@ -99,17 +98,18 @@ SampleCase sample(const char* name, Shape x, Shape scale, int64_t axis, bool mea
   const DType f = DType::kFloat32;
   const Shape row = stats_shape(x, {{"axis", axis}});
   const TensorDesc none, some{f, row};
-  return {.name = name,
-          .attributes = {{"axis", axis}},
-          .inputs = {{dtype, x},
-                     {dtype, x},
-                     {dtype, scale},
-                     mean ? some : none,
-                     some,
-                     stats && mean ? some : none,
-                     stats ? some : none},
-          .num_outputs = is_one_row(scale, x, norm_axis(x, {{"axis", axis}})) ? size_t{3} : 1,
-          .tolerance = tolerance};
+  return make_sample(
+      name,
+      {{dtype, x},
+       {dtype, x},
+       {dtype, scale},
+       mean ? some : none,
+       some,
+       stats && mean ? some : none,
+       stats ? some : none},
+      {{"axis", axis}}, {},
+      {.num_outputs = is_one_row(scale, x, norm_axis(x, {{"axis", axis}})) ? size_t{3} : 1,
+       .tolerance = tolerance});
 }
 
 std::vector<SampleCase> samples() {
@@ -153,16 +153,10 @@ void layer_normalization_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_layer_normalization_grad(Registry& registry) {
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "LayerNormalizationGrad",
-       .min_inputs = 5,
-       .infer = infer,
-       .body = layer_normalization_grad_body,
-       .reference = reference,
-       .cpu = norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),
-       .samples = samples,
-       .inplace_inputs = {0, 1}});
+  registry.add_own(
+      make_op("LayerNormalizationGrad", {infer, nullptr, reference, samples},
+              norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),
+              {.min_inputs = 5, .body = layer_normalization_grad_body, .inplace_inputs = {0, 1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -48,8 +48,7 @@ void grad(GradBuilder& b) {
 }
 
 // f(flat index of [n, c, i], s there), s summed in double.
-template <typename F>
-void reference_walk(const Window& w, const std::vector<double>& x, const F& f) {
+void reference_walk(const Window& w, const std::vector<double>& x, const auto& f) {
   for (int64_t i = 0; i < w.batch * w.channels * w.inner; ++i) {
     const int64_t c = i / w.inner % w.channels;
     double s = 0;
@@ -64,9 +63,8 @@ void reference_walk(const Window& w, const std::vector<double>& x, const F& f) {
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Window w = window(c.inputs[0].desc.shape, c.attributes);
   RefTensor y{c.output_descs[0], c.inputs[0].values};
-  reference_walk(w, c.inputs[0].values, [&](int64_t i, int64_t, double s) {
-    y.values[static_cast<size_t>(i)] *= std::pow(s, -w.beta);
-  });
+  reference_walk(w, c.inputs[0].values,
+                 [&](int64_t i, int64_t, double s) { y[i] *= std::pow(s, -w.beta); });
   return {y};
 }
 
@@ -117,17 +115,13 @@ OFSDP_MULTIARCH void multiply(const float* a, const float* b, int64_t n, float* 
 }
 
 // f(start of the columns in sample n, columns)
-template <typename F>
-void for_columns(const Window& w, const F& f) {
+void for_columns(const Window& w, const auto& f) {
   const int64_t blocks = (w.inner + kColumns - 1) / kColumns;
-  parallel_for(w.batch * blocks, 8192 / (std::max<int64_t>(w.channels, 1) * kColumns) + 1,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t column = i % blocks * kColumns;
-                   f(i / blocks * w.channels * w.inner + column,
-                     std::min(kColumns, w.inner - column));
-                 }
-               });
+  parallel_each(
+      w.batch * blocks, 8192 / (std::max<int64_t>(w.channels, 1) * kColumns) + 1, [&](int64_t i) {
+        const int64_t column = i % blocks * kColumns;
+        f(i / blocks * w.channels * w.inner + column, std::min(kColumns, w.inner - column));
+      });
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
@@ -141,7 +135,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         multiply(x + c * w.inner, power, n, a.out<float>(0) + at + c * w.inner);
       }
     });
-    return ok_status();
   });
 }
 
@@ -179,19 +172,16 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
         }
       }
     });
-    return ok_status();
   });
 }
 
 std::vector<SampleCase> samples_of(size_t inputs) {
   auto made = [&](const char* name, Shape x, int64_t size, float beta,
                   DType dtype = DType::kFloat32) {
-    return SampleCase{
-        .name = name,
-        .attributes = {{"size", size}, {"alpha", 0.5f}, {"beta", beta}, {"bias", 1.5f}},
-        .inputs = std::vector<TensorDesc>(inputs, {dtype, std::move(x)}),
-        .check_grad = dtype == DType::kFloat32,
-        .tolerance = dtype == DType::kFloat32 ? 2e-5 : 2e-3};
+    return make_sample(name, std::vector<TensorDesc>(inputs, {dtype, std::move(x)}),
+                       {{"size", size}, {"alpha", 0.5f}, {"beta", beta}, {"bias", 1.5f}}, {},
+                       {.check_grad = dtype == DType::kFloat32,
+                        .tolerance = dtype == DType::kFloat32 ? 2e-5 : 2e-3});
   };
   return {made("image", {2, 7, 5, 15}, 3, 0.75f), made("even", {2, 5, 3, 3}, 4, 0.5f),
           made("wide", {2, 3, 4}, 9, 0.75f), made("empty", {0, 3, 2, 2}, 3, 0.75f),
@@ -201,21 +191,11 @@ std::vector<SampleCase> samples_of(size_t inputs) {
 }  // namespace
 
 void add_lrn(Registry& registry) {
-  registry.add({.name = "LRN",
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"columns", accepts_plain_of<float>, create},
-                        in_float32<accepts_plain_of<float>, create>()},
-                .samples = [] { return samples_of(1); }});
-  registry.add({.domain = kOwnDomain,
-                .name = "LRNGrad",
-                .min_inputs = 2,
-                .infer = infer,
-                .reference = grad_reference,
-                .cpu = {{"columns", accepts_plain_of<float>, create_grad},
-                        in_float32<accepts_plain_of<float>, create_grad>()},
-                .samples = [] { return samples_of(2); }});
+  registry.add(make_op("LRN", {infer, grad, reference, [] { return samples_of(1); }},
+                       with_half_floats<accepts_plain_of<float>, create>("columns")));
+  registry.add_own(make_op(
+      "LRNGrad", {infer, nullptr, grad_reference, [] { return samples_of(2); }},
+      with_half_floats<accepts_plain_of<float>, create_grad>("columns"), {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -18,7 +18,7 @@ bool is_one_row(const Shape& operand, const Shape& x, int axis);
 // float, double, BFloat16 or Half; the statistics after the third input are float32.
 template <typename T>
 Acceptance accepts_norm(const Problem& p) {
-  const DType dtype = stored_type<T>();
+  const DType dtype = dtype_of<T>();
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     if (!p.has_in(i) || p.in(i).dtype == (i < 3 ? dtype : DType::kFloat32)) continue;
     return Acceptance::refuse(i < 3 ? not_of_type<T>() : "statistics that are not float32");

@@ -40,8 +40,7 @@ void grad(GradBuilder& b) {
 }
 
 // f(first, step): the elements of one distribution are first, first + step, ..., of `classes`.
-template <typename F>
-void reference_walk(const SoftmaxExtent& e, const F& f) {
+void reference_walk(const SoftmaxExtent& e, const auto& f) {
   for (int64_t i = 0; i < e.outer * e.inner; ++i) {
     f(static_cast<size_t>(i / e.inner * e.classes * e.inner + i % e.inner),
       static_cast<size_t>(e.inner));
@@ -88,7 +87,6 @@ template <typename T, auto run>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
     run(e, a.in<T>(0), a.out<T>(0));
-    return ok_status();
   });
 }
 
@@ -96,17 +94,14 @@ template <typename T, auto run>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
     run(e, a.in<T>(0), a.in<T>(1), a.out<T>(0));
-    return ok_status();
   });
 }
 
 SampleCase sample(const char* name, Shape shape, int64_t axis, size_t inputs,
                   DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  return {.name = name,
-          .attributes = {{"axis", axis}},
-          .inputs = std::vector<TensorDesc>(inputs, {dtype, std::move(shape)}),
-          .check_grad = dtype_size(dtype) > 2,
-          .tolerance = tolerance};
+  return make_sample(name, std::vector<TensorDesc>(inputs, {dtype, std::move(shape)}),
+                     {{"axis", axis}}, {},
+                     {.check_grad = dtype_size(dtype) > 2, .tolerance = tolerance});
 }
 
 std::vector<SampleCase> samples_of(size_t inputs) {
@@ -149,23 +144,13 @@ void log_softmax_grad_body(BodyBuilder& b) {
 template <bool logarithm>
 void add(Registry& registry, const std::string& name, std::vector<Implementation> kernels,
          std::vector<Implementation> grad_kernels) {
-  registry.add({.name = name,
-                .first_opset = 13,
-                .infer = infer,
-                .grad = grad<logarithm>,
-                .reference = reference<logarithm>,
-                .cpu = std::move(kernels),
-                .samples = samples,
-                .inplace_inputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = name + "Grad",
-                .min_inputs = 2,
-                .infer = infer,
-                .body = logarithm ? log_softmax_grad_body : softmax_grad_body,
-                .reference = grad_reference<logarithm>,
-                .cpu = std::move(grad_kernels),
-                .samples = grad_samples,
-                .inplace_inputs = {0, 1}});
+  registry.add(make_op(name, {infer, grad<logarithm>, reference<logarithm>, samples},
+                       std::move(kernels), {.first_opset = 13, .inplace_inputs = {0}}));
+  registry.add_own(make_op(name + "Grad", {infer, nullptr, grad_reference<logarithm>, grad_samples},
+                           std::move(grad_kernels),
+                           {.min_inputs = 2,
+                            .body = logarithm ? log_softmax_grad_body : softmax_grad_body,
+                            .inplace_inputs = {0, 1}}));
 }
 
 // --- Hardmax ---
@@ -194,15 +179,13 @@ std::vector<RefTensor> hardmax_reference(const ReferenceContext& c) {
 
 std::vector<SampleCase> hardmax_samples() {
   const DType f = DType::kFloat32;
-  return {{.name = "rows", .inputs = {{f, {5, 7}}}},
-          {.name = "columns", .attributes = {{"axis", int64_t{0}}}, .inputs = {{f, {5, 7}}}},
-          {.name = "ties",
-           .inputs = {{f, {2, 5}}},
-           .fill = fill_with(0, {1, 3, 3, 0, 3}),
-           .check_grad = false},
-          {.name = "float64", .inputs = {{DType::kFloat64, {3, 4}}}, .check_grad = false},
-          {.name = "float16", .inputs = {{DType::kFloat16, {3, 4}}}, .check_grad = false},
-          {.name = "empty", .inputs = {{f, {0, 4}}}}};
+  return {
+      {.name = "rows", .inputs = {{f, {5, 7}}}},
+      {.name = "columns", .attributes = {{"axis", int64_t{0}}}, .inputs = {{f, {5, 7}}}},
+      make_sample("ties", {{f, {2, 5}}}, {}, fill_with(0, {1, 3, 3, 0, 3}), {.check_grad = false}),
+      {.name = "float64", .inputs = {{DType::kFloat64, {3, 4}}}, .check_grad = false},
+      {.name = "float16", .inputs = {{DType::kFloat16, {3, 4}}}, .check_grad = false},
+      {.name = "empty", .inputs = {{f, {0, 4}}}}};
 }
 
 }  // namespace
@@ -211,27 +194,16 @@ void add_softmax(Registry& registry) {
   add<false>(registry, "Softmax",
              plain_float_kernels<create<float, softmax>, create<double, softmax_loops>>("rows"),
              plain_float_kernels<create_grad<float, softmax_grad>,
-                                 create_grad<double, softmax_grad_loops>>("rows"));
-}
-
-void add_log_softmax(Registry& registry) {
+                                 create_grad<double, softmax_grad_loops<false>>>("rows"));
   add<true>(
       registry, "LogSoftmax",
       plain_float_kernels<create<float, log_softmax>, create<double, log_softmax_loops>>("rows"),
       plain_float_kernels<create_grad<float, log_softmax_grad>,
-                          create_grad<double, log_softmax_grad_loops>>("rows"));
-}
-
-void add_hardmax(Registry& registry) {
-  registry.add(
-      {.name = "Hardmax",
-       .first_opset = 13,
-       .infer = infer,
-       .grad = hardmax_grad,
-       .reference = hardmax_reference,
-       .cpu = plain_float_kernels<create<float, hardmax<float>>, create<double, hardmax<double>>>(
-           "loops"),
-       .samples = hardmax_samples});
+                          create_grad<double, softmax_grad_loops<true>>>("rows"));
+  registry.add(make_op(
+      "Hardmax", {infer, hardmax_grad, hardmax_reference, hardmax_samples},
+      plain_float_kernels<create<float, hardmax<float>>, create<double, hardmax<double>>>("loops"),
+      {.first_opset = 13}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -62,211 +62,186 @@ void swish_grad_body(BodyBuilder& b) {
 
 std::vector<UnaryOp> rectifiers() {
   return {
-      {.name = "Relu",
-       .first_opset = 14,
-       .reference = of_x<[](double x) { return x < 0 ? 0 : x; }>,
-       .loops = joined_loops(chain_loops(ChainOp::kRelu),
-                             unary_loops<OFSDP_X(relu_of(x)), kSignedIntegers>()),
-       .samples = {.vectors_of = kSignedIntegers},
-       .slope = {{.reference = of_ab<[](double d, double y) { return (y > 0) ? d : 0; }>,
-                  .loops = chain_loops(ChainOp::kReluGrad),
-                  .of_output = true,
-                  .body = relu_grad_body}}},
-      {.name = "LeakyRelu",
-       .first_opset = 16,
-       .reference =
-           of_x<[](double x, const A& a) { return x < 0 ? number(a, "alpha", 0.01f) * x : x; }>,
-       .loops = unary_loops<OFSDP_X(leaky_relu_of(x, k.a))>(),
-       .samples = {.attributes = {{"alpha", 0.25f}}},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    return (x > 0) ? d : number(a, "alpha", 0.01f) * d;
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(leaky_relu_grad(d, x, k.a))>(),
-                  .body = leaky_relu_grad_body}}},
-      {.name = "ThresholdedRelu",
-       .first_opset = 22,
-       .reference = of_x<[](double x, const A& a) { return (x > number(a, "alpha", 1)) ? x : 0; }>,
-       .loops = unary_loops<OFSDP_X(thresholded_relu_of(x, k.a))>(),
-       .samples = {.attributes = {{"alpha", 0.25f}}},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    return (x > number(a, "alpha", 1)) ? d : 0;
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(thresholded_relu_grad(d, x, k.a))>()}}},
+      unary_op("Relu", 14, of_x<[](double x) { return x < 0 ? 0 : x; }>,
+               joined_loops(chain_loops(ChainOp::kRelu),
+                            unary_loops<OFSDP_X(relu_of(x)), kSignedIntegers>()),
+               {.samples = {.vectors_of = kSignedIntegers},
+                .slope = {{.reference = of_ab<[](double d, double y) { return (y > 0) ? d : 0; }>,
+                           .loops = chain_loops(ChainOp::kReluGrad),
+                           .of_output = true,
+                           .body = relu_grad_body}}}),
+      unary_op("LeakyRelu", 16,
+               of_x<[](double x, const A& a) { return x < 0 ? number(a, "alpha", 0.01f) * x : x; }>,
+               unary_loops<OFSDP_X(leaky_relu_of(x, k.a))>(),
+               {.samples = {.attributes = {{"alpha", 0.25f}}},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             return (x > 0) ? d : number(a, "alpha", 0.01f) * d;
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(leaky_relu_grad(d, x, k.a))>(),
+                           .body = leaky_relu_grad_body}}}),
+      unary_op("ThresholdedRelu", 22,
+               of_x<[](double x, const A& a) { return (x > number(a, "alpha", 1)) ? x : 0; }>,
+               unary_loops<OFSDP_X(thresholded_relu_of(x, k.a)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.attributes = {{"alpha", 0.25f}}},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             return (x > number(a, "alpha", 1)) ? d : 0;
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(thresholded_relu_grad(d, x, k.a)),
+                                                 kFloatTypes, Loops::kRare>()}}}),
       // Numbers of every type: x + bias below -lambd, x - bias above lambd, else 0.
-      {.name = "Shrink",
-       .first_opset = 9,
-       .reference = of_x<[](double x, const A& a) {
-         const double lambd = number(a, "lambd", 0.5f), bias = number(a, "bias", 0);
-         return x < -lambd ? x + bias : (x > lambd) ? x - bias : 0;
-       }>,
-       .loops = unary_loops<OFSDP_X(static_cast<decltype(x)>(
-                                shrink_of(static_cast<decltype(k.a)>(x), k.a, k.b))),
-                            kNumberTypes>(),
-       .samples = {.attributes = {{"lambd", 0.75f}, {"bias", 0.25f}}, .vectors_of = kIntegerTypes},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    const double lambd = number(a, "lambd", 0.5f);
-                    return (x < -lambd || x > lambd) ? d : 0;
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(shrink_grad(d, x, k.a))>()}}},
-      {.name = "HardSigmoid",
-       .first_opset = 22,
-       .reference = of_x<[](double x, const A& a) {
-         const double line = number(a, "alpha", 0.2f) * x + number(a, "beta", 0.5f);
-         return std::max(0.0, std::min(1.0, line));
-       }>,
-       .loops = unary_loops<OFSDP_X(hard_sigmoid_of(x, k.a, k.b))>(),
-       .samples = {.attributes = {{"alpha", 0.5f}, {"beta", 0.6f}}, .extremes = false},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    const double alpha = number(a, "alpha", 0.2f);
-                    const double line = alpha * x + number(a, "beta", 0.5f);
-                    return (line > 0 && line < 1) ? alpha * d : 0;
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(hard_sigmoid_grad(d, x, k.a, k.b))>()}}},
-      {.name = "HardSwish",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return x * std::max(0.0, std::min(1.0, x / 6 + 0.5)); }>,
-       .loops = unary_loops<OFSDP_X(hard_swish_of(x))>(),
-       .samples = {.fill = scaled(2.5), .extremes = false},
-       .slope = {{.reference = of_ab<[](double d, double x) {
-                    return (x >= 3) ? d : x <= -3 ? 0 : d * (x / 3 + 0.5);
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(hard_swish_grad(d, x))>()}}},
+      unary_op("Shrink", 9, of_x<[](double x, const A& a) {
+                 const double lambd = number(a, "lambd", 0.5f), bias = number(a, "bias", 0);
+                 return x < -lambd ? x + bias : (x > lambd) ? x - bias : 0;
+               }>,
+               unary_loops<OFSDP_X(static_cast<decltype(x)>(
+                               shrink_of(static_cast<decltype(k.a)>(x), k.a, k.b))),
+                           kNumberTypes, Loops::kRare>(),
+               {.samples = {.attributes = {{"lambd", 0.75f}, {"bias", 0.25f}},
+                            .vectors_of = kIntegerTypes},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             const double lambd = number(a, "lambd", 0.5f);
+                             return (x < -lambd || x > lambd) ? d : 0;
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(shrink_grad(d, x, k.a)), kFloatTypes,
+                                                 Loops::kRare>()}}}),
+      unary_op("HardSigmoid", 22, of_x<[](double x, const A& a) {
+                 const double line = number(a, "alpha", 0.2f) * x + number(a, "beta", 0.5f);
+                 return std::max(0.0, std::min(1.0, line));
+               }>,
+               unary_loops<OFSDP_X(hard_sigmoid_of(x, k.a, k.b))>(),
+               {.samples = {.attributes = {{"alpha", 0.5f}, {"beta", 0.6f}}, .extremes = false},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             const double alpha = number(a, "alpha", 0.2f);
+                             const double line = alpha * x + number(a, "beta", 0.5f);
+                             return (line > 0 && line < 1) ? alpha * d : 0;
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(hard_sigmoid_grad(d, x, k.a, k.b))>()}}}),
+      unary_op("HardSwish", 22,
+               of_x<[](double x) { return x * std::max(0.0, std::min(1.0, x / 6 + 0.5)); }>,
+               unary_loops<OFSDP_X(hard_swish_of(x))>(),
+               {.samples = {.fill = scaled(2.5), .extremes = false},
+                .slope = {{.reference = of_ab<[](double d, double x) {
+                             return (x >= 3) ? d : x <= -3 ? 0 : d * (x / 3 + 0.5);
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(hard_swish_grad(d, x))>()}}}),
   };
 }
 
 std::vector<UnaryOp> smooth_activations() {
   return {
-      {.name = "Sigmoid",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return 1 / (1 + std::exp(-x)); }>,
-       .loops = chain_loops(ChainOp::kSigmoid),
-       .slope = {{.reference = of_ab<[](double d, double y) { return d * y * (1 - y); }>,
-                  .loops = chain_loops(ChainOp::kSigmoidGrad),
-                  .of_output = true,
-                  .body = sigmoid_grad_body}}},
-      {.name = "Tanh",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::tanh(x); }>,
-       .loops = chain_loops(ChainOp::kTanh),
-       .slope = {{.reference = of_ab<[](double d, double y) { return d * (1 - y * y); }>,
-                  .loops = chain_loops(ChainOp::kTanhGrad),
-                  .of_output = true,
-                  .body = tanh_grad_body}}},
-      {.name = "Erf",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::erf(x); }>,
-       .loops = chain_loops(ChainOp::kErf),
-       .slope = {{.reference = of_ab<[](double d, double x) {
-                    return d * 2 / std::sqrt(M_PI) * std::exp(-x * x);
-                  }>,
-                  .loops = chain_loops(ChainOp::kErfGrad),
-                  .body =
-                      [](BodyBuilder& b) {
-                        const Ref x = b.input(1);
-                        const Ref power = b.emit1("Exp", {b.neg(b.mul(x, x))});
-                        b.set_output(0, b.mul(b.input(0), b.mul(power, 2 / std::sqrt(M_PI))));
-                      }}}},
-      {.name = "Softplus",
-       .first_opset = 22,
-       .reference =
-           of_x<[](double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-std::abs(x))); }>,
-       .loops = chain_loops(ChainOp::kSoftplus),
-       .slope = {{.reference = of_ab<[](double d, double x) { return d / (1 + std::exp(-x)); }>,
-                  .loops = chain_loops(ChainOp::kSoftplusGrad),
-                  .body = softplus_grad_body}}},
-      {.name = "Softsign",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return x / (1 + std::abs(x)); }>,
-       .loops = unary_loops<OFSDP_X(softsign_of<M>(x))>(),
-       .slope = {{.reference = of_ab<[](double d, double x) {
-                    return d / ((1 + std::abs(x)) * (1 + std::abs(x)));
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(softsign_grad<M>(d, x))>()}}},
-      {.name = "Elu",
-       .first_opset = 22,
-       .reference = of_x<[](double x, const A& a) {
-         return (x > 0) ? x : number(a, "alpha", 1) * std::expm1(x);
-       }>,
-       .loops = unary_loops<OFSDP_X(elu_of<M>(x, k.a))>(),
-       .samples = {.attributes = {{"alpha", 2.0f}}},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    return (x > 0) ? d : d * number(a, "alpha", 1) * std::exp(x);
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(elu_grad<M>(d, x, k.a))>(),
-                  .body = elu_grad_body}}},
-      {.name = "Celu",
-       .first_opset = 28,
-       .reference = of_x<[](double x, const A& a) {
-         const double alpha = number(a, "alpha", 1);
-         return std::max(0.0, x) + std::min(0.0, alpha * std::expm1(x / alpha));
-       }>,
-       .loops = unary_loops<OFSDP_X(celu_of<M>(x, k.a))>(),
-       .samples = {.attributes = {{"alpha", 2.0f}}, .extremes = false},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    return (x > 0) ? d : d * std::exp(x / number(a, "alpha", 1));
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(celu_grad<M>(d, x, k.a))>()}}},
-      {.name = "Selu",
-       .first_opset = 22,
-       .reference = of_x<[](double x, const A& a) {
-         const double alpha = number(a, "alpha", 1.67326319217681884765625f);
-         const double gamma = number(a, "gamma", 1.05070102214813232421875f);
-         return gamma * ((x > 0) ? x : alpha * std::expm1(x));
-       }>,
-       .loops = unary_loops<OFSDP_X(selu_of<M>(x, k.a, k.b))>(),
-       .samples = {.attributes = {{"alpha", 2.0f}, {"gamma", 3.0f}}},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    const double alpha = number(a, "alpha", 1.67326319217681884765625f);
-                    const double gamma = number(a, "gamma", 1.05070102214813232421875f);
-                    return d * gamma * ((x > 0) ? 1.0 : alpha * std::exp(x));
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(selu_grad<M>(d, x, k.a, k.b))>()}}},
-      {.name = "Swish",
-       .first_opset = 24,
-       .reference = of_x<[](double x, const A& a) {
-         return x / (1 + std::exp(-number(a, "alpha", 1) * x));
-       }>,
-       .loops = unary_loops<OFSDP_X(swish_of<M>(x, k.a))>(),
-       .samples = {.attributes = {{"alpha", 1.5f}}, .extremes = false},
-       .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
-                    const double alpha = number(a, "alpha", 1), e = std::exp(-alpha * x);
-                    return d * (1 + alpha * x * (1 - 1 / (1 + e))) / (1 + e);
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(swish_grad<M>(d, x, k.a))>(),
-                  .body = swish_grad_body}}},
-      {.name = "Mish",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return x * std::tanh(std::log1p(std::exp(x))); }>,
-       .loops = unary_loops<OFSDP_X(mish_of<M>(x))>(),
-       .samples = {.extremes = false},
-       .slope = {{.reference = of_ab<[](double d, double x) {
-                    const double t = std::tanh(std::log1p(std::exp(x)));
-                    return d * (t + x * (1 - t * t) / (1 + std::exp(-x)));
-                  }>,
-                  .loops = binary_loops<OFSDP_DX(d * mish_slope<M>(x))>()}}},
+      unary_op("Sigmoid", 13, of_x<[](double x) { return 1 / (1 + std::exp(-x)); }>,
+               chain_loops(ChainOp::kSigmoid),
+               {.slope = {{.reference = of_ab<[](double d, double y) { return d * y * (1 - y); }>,
+                           .loops = chain_loops(ChainOp::kSigmoidGrad),
+                           .of_output = true,
+                           .body = sigmoid_grad_body}}}),
+      unary_op("Tanh", 13, of_x<[](double x) { return std::tanh(x); }>, chain_loops(ChainOp::kTanh),
+               {.slope = {{.reference = of_ab<[](double d, double y) { return d * (1 - y * y); }>,
+                           .loops = chain_loops(ChainOp::kTanhGrad),
+                           .of_output = true,
+                           .body = tanh_grad_body}}}),
+      unary_op("Erf", 13, of_x<[](double x) { return std::erf(x); }>, chain_loops(ChainOp::kErf),
+               {.slope = {{.reference = of_ab<[](double d, double x) {
+                             return d * 2 / std::sqrt(M_PI) * std::exp(-x * x);
+                           }>,
+                           .loops = chain_loops(ChainOp::kErfGrad),
+                           .body =
+                               [](BodyBuilder& b) {
+                                 const Ref x = b.input(1);
+                                 const Ref power = b.emit1("Exp", {b.neg(b.mul(x, x))});
+                                 b.set_output(0,
+                                              b.mul(b.input(0), b.mul(power, 2 / std::sqrt(M_PI))));
+                               }}}}),
+      unary_op(
+          "Softplus", 22,
+          of_x<[](double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-std::abs(x))); }>,
+          chain_loops(ChainOp::kSoftplus),
+          {.slope = {{.reference = of_ab<[](double d, double x) { return d / (1 + std::exp(-x)); }>,
+                      .loops = chain_loops(ChainOp::kSoftplusGrad),
+                      .body = softplus_grad_body}}}),
+      unary_op("Softsign", 22, of_x<[](double x) { return x / (1 + std::abs(x)); }>,
+               unary_loops<OFSDP_X(softsign_of<M>(x)), kFloatTypes, Loops::kRare>(),
+               {.slope = {{.reference = of_ab<[](double d, double x) {
+                             return d / ((1 + std::abs(x)) * (1 + std::abs(x)));
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(softsign_grad<M>(d, x)), kFloatTypes,
+                                                 Loops::kRare>()}}}),
+      unary_op("Elu", 22, of_x<[](double x, const A& a) {
+                 return (x > 0) ? x : number(a, "alpha", 1) * std::expm1(x);
+               }>,
+               unary_loops<OFSDP_X(elu_of<M>(x, k.a))>(),
+               {.samples = {.attributes = {{"alpha", 2.0f}}},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             return (x > 0) ? d : d * number(a, "alpha", 1) * std::exp(x);
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(elu_grad<M>(d, x, k.a))>(),
+                           .body = elu_grad_body}}}),
+      unary_op("Celu", 28, of_x<[](double x, const A& a) {
+                 const double alpha = number(a, "alpha", 1);
+                 return std::max(0.0, x) + std::min(0.0, alpha * std::expm1(x / alpha));
+               }>,
+               unary_loops<OFSDP_X(celu_of<M>(x, k.a)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.attributes = {{"alpha", 2.0f}}, .extremes = false},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             return (x > 0) ? d : d * std::exp(x / number(a, "alpha", 1));
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(celu_grad<M>(d, x, k.a)), kFloatTypes,
+                                                 Loops::kRare>()}}}),
+      unary_op("Selu", 22, of_x<[](double x, const A& a) {
+                 const double alpha = number(a, "alpha", 1.67326319217681884765625f);
+                 const double gamma = number(a, "gamma", 1.05070102214813232421875f);
+                 return gamma * ((x > 0) ? x : alpha * std::expm1(x));
+               }>,
+               unary_loops<OFSDP_X(selu_of<M>(x, k.a, k.b)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.attributes = {{"alpha", 2.0f}, {"gamma", 3.0f}}},
+                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                             const double alpha = number(a, "alpha", 1.67326319217681884765625f);
+                             const double gamma = number(a, "gamma", 1.05070102214813232421875f);
+                             return d * gamma * ((x > 0) ? 1.0 : alpha * std::exp(x));
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(selu_grad<M>(d, x, k.a, k.b)),
+                                                 kFloatTypes, Loops::kRare>()}}}),
+      unary_op(
+          "Swish", 24,
+          of_x<[](double x, const A& a) { return x / (1 + std::exp(-number(a, "alpha", 1) * x)); }>,
+          unary_loops<OFSDP_X(swish_of<M>(x, k.a))>(),
+          {.samples = {.attributes = {{"alpha", 1.5f}}, .extremes = false},
+           .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+                        const double alpha = number(a, "alpha", 1), e = std::exp(-alpha * x);
+                        return d * (1 + alpha * x * (1 - 1 / (1 + e))) / (1 + e);
+                      }>,
+                      .loops = binary_loops<OFSDP_DX(swish_grad<M>(d, x, k.a))>(),
+                      .body = swish_grad_body}}}),
+      unary_op("Mish", 22, of_x<[](double x) { return x * std::tanh(std::log1p(std::exp(x))); }>,
+               unary_loops<OFSDP_X(mish_of<M>(x))>(),
+               {.samples = {.extremes = false},
+                .slope = {{.reference = of_ab<[](double d, double x) {
+                             const double t = std::tanh(std::log1p(std::exp(x)));
+                             return d * (t + x * (1 - t * t) / (1 + std::exp(-x)));
+                           }>,
+                           .loops = binary_loops<OFSDP_DX(d * mish_slope<M>(x))>()}}}),
   };
 }
 
 OpDef quick_gelu() {
-  return pointwise(
-      {.domain = "com.microsoft",
-       .name = "QuickGelu",
-       .grad =
-           [](GradBuilder& b) {
-             const float alpha = b.attributes().f("alpha", 1.702f);
-             b.set_grad(
-                 0, b.emit1("ofsdp.SwishGrad", {b.grad_output(0), b.input(0)}, {{"alpha", alpha}}));
-           },
-       .reference = of_x<[](double x, const A& a) {
+  return pointwise(make_op(
+      "QuickGelu",
+      {nullptr,
+       [](GradBuilder& b) {
+         const float alpha = b.attributes().f("alpha", 1.702f);
+         b.set_grad(0,
+                    b.emit1("ofsdp.SwishGrad", {b.grad_output(0), b.input(0)}, {{"alpha", alpha}}));
+       },
+       of_x<[](double x, const A& a) {
          return x / (1 + std::exp(-number(a, "alpha", 1.702f) * x));
        }>,
-       .cpu = pointwise_kernels("QuickGelu", unary_loops<OFSDP_X(swish_of<M>(x, k.a))>()),
-       .samples =
-           [] {
-             std::vector<SampleCase> list = float_samples();
-             list[1].attributes.set("alpha", 1.0f);
-             return list;
-           }});
+       [] {
+         std::vector<SampleCase> list = float_samples();
+         list[1].attributes.set("alpha", 1.0f);
+         return list;
+       }},
+      pointwise_kernels("QuickGelu", unary_loops<OFSDP_X(swish_of<M>(x, k.a))>()),
+      {.domain = "com.microsoft"}));
 }
 
 }  // namespace

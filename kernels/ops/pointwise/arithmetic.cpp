@@ -11,7 +11,8 @@
 // Gradients are summed over the axes along which an input was broadcast.
 #include <cmath>
 
-#include "kernels/cpu/integer_division.h"
+#include "kernels/core/element_types.h"
+#include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/activation.h"
 #include "kernels/ops/pointwise/pointwise.h"
@@ -70,7 +71,45 @@ void prelu_grad(GradBuilder& b) {
   b.set_grad(1, b.sum_to(b.where(above, zero, product), b.input(1)));
 }
 
-// --- Div and Mod: kernels that refuse an integer divisor of 0 ---
+// --- Div and Mod: an integer divisor of 0 is found before the processor traps, and the smallest
+// integer divided by -1 wraps ---
+
+template <typename T>
+constexpr T wrapping_quotient(T a, T b) {
+  if constexpr (std::is_signed_v<T>) {
+    if (b == T{-1}) return wrapping(T{0}, a, [](auto p, auto q) { return p - q; });
+  }
+  return static_cast<T>(a / b);
+}
+
+// The remainder of wrapping_quotient: it has the sign of a.
+template <typename T>
+constexpr T wrapping_rest(T a, T b) {
+  if constexpr (std::is_signed_v<T>) {
+    if (b == T{-1}) return 0;
+  }
+  return static_cast<T>(a % b);
+}
+
+template <typename T>
+Status refuse_zero_divisor(const T* divisor, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (divisor[i] == T{0}) return input_error("element {} of the integer divisor is 0", i);
+  }
+  return ok_status();
+}
+
+// `kernel` itself, or, where input 1 has integers, one that looks for zeros first.
+std::unique_ptr<Kernel> with_divisor_check(const Problem& p, std::unique_ptr<Kernel> kernel) {
+  if (!is_integer(p.in(1).dtype)) return kernel;
+  return make_kernel(
+      [inner = std::move(kernel), dtype = p.in(1).dtype, n = p.in(1).numel()](const KernelArgs& a) {
+        OFSDP_RETURN_IF_ERROR(with_bits(dtype_size(dtype), [&](auto zero) {
+          return refuse_zero_divisor(a.in<decltype(zero)>(1), n);
+        }));
+        return inner->run(a);
+      });
+}
 
 OpDef with_checked_divisor(OpDef op, const PointwiseLoops& loops) {
   Implementation checked = pointwise_kernels(op.name == "Mod" ? "Mod" : "Div", loops)[0];
@@ -188,28 +227,24 @@ void larger_first(size_t input, std::vector<double>& values) {
 
 std::vector<BinaryOp> wrapping_operators() {
   return {
-      {.name = "Add",
-       .first_opset = 14,
-       .reference = of_ab<[](double a, double b) { return a + b; }>,
-       .loops = joined_loops(
-           chain_loops(ChainOp::kAdd),
-           binary_loops<OFSDP_AB(wrapping(a, b, kPlus)), kIntegerTypes, Loops::kSignless>()),
-       .grad = add_grad},
-      {.name = "Sub",
-       .first_opset = 14,
-       .reference = of_ab<[](double a, double b) { return a - b; }>,
-       .loops = joined_loops(
-           chain_loops(ChainOp::kSub),
-           binary_loops<OFSDP_AB(wrapping(a, b, kMinus)), kIntegerTypes, Loops::kSignless>()),
-       .grad = sub_grad,
-       .fill = larger_first},
-      {.name = "Mul",
-       .first_opset = 14,
-       .reference = of_ab<[](double a, double b) { return a * b; }>,
-       .loops = joined_loops(
-           chain_loops(ChainOp::kMul),
-           binary_loops<OFSDP_AB(wrapping(a, b, kTimes)), kIntegerTypes, Loops::kSignless>()),
-       .grad = mul_grad},
+      binary_op(
+          "Add", 14, of_ab<[](double a, double b) { return a + b; }>,
+          joined_loops(
+              chain_loops(ChainOp::kAdd),
+              binary_loops<OFSDP_AB(wrapping(a, b, kPlus)), kIntegerTypes, Loops::kSignless>()),
+          {.grad = add_grad}),
+      binary_op(
+          "Sub", 14, of_ab<[](double a, double b) { return a - b; }>,
+          joined_loops(
+              chain_loops(ChainOp::kSub),
+              binary_loops<OFSDP_AB(wrapping(a, b, kMinus)), kIntegerTypes, Loops::kSignless>()),
+          {.grad = sub_grad, .fill = larger_first}),
+      binary_op(
+          "Mul", 14, of_ab<[](double a, double b) { return a * b; }>,
+          joined_loops(
+              chain_loops(ChainOp::kMul),
+              binary_loops<OFSDP_AB(wrapping(a, b, kTimes)), kIntegerTypes, Loops::kSignless>()),
+          {.grad = mul_grad}),
   };
 }
 

@@ -102,14 +102,13 @@ class Conversion {
 
 SampleCase sample(DType from, DType to, Shape shape) {
   const bool exact = is_floating(from) && dtype_size(to) >= 4;
-  return {.name = std::string(dtype_name(from)) + "_to_" + std::string(dtype_name(to)) +
-                  (shape.numel() == 0 ? "_empty" : ""),
-          .attributes = {{"to", number_of_dtype(to)}},
-          .inputs = {{from, std::move(shape)}},
-          .check_grad = exact && is_floating(to),
-          .tolerance = to == DType::kBFloat16  ? 4e-3
-                       : to == DType::kFloat16 ? 5e-4
-                                               : 1e-6};
+  const std::string name = format_text("{}_to_{}{}", dtype_name(from), dtype_name(to),
+                                       shape.numel() == 0 ? "_empty" : "");
+  return make_sample(name, {{from, std::move(shape)}}, {{"to", number_of_dtype(to)}}, {},
+                     {.check_grad = exact && is_floating(to),
+                      .tolerance = to == DType::kBFloat16  ? 4e-3
+                                   : to == DType::kFloat16 ? 5e-4
+                                                           : 1e-6});
 }
 
 std::vector<SampleCase> samples() {
@@ -157,7 +156,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
     parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
       conversion.run(a.inputs[0].data, a.outputs[0].data, begin, end);
     });
-    return ok_status();
   });
 }
 
@@ -168,10 +166,8 @@ Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
 }
 
 SampleCase like_sample(const char* name, DType from, DType to, Shape shape) {
-  return {.name = name,
-          .inputs = {{from, std::move(shape)}, {to, {1}}},
-          .constant_inputs = {1},
-          .check_grad = to == DType::kFloat64};
+  return make_sample(name, {{from, std::move(shape)}, {to, {1}}}, {}, {},
+                     {.constant_inputs = {1}, .check_grad = to == DType::kFloat64});
 }
 
 std::vector<SampleCase> like_samples() {
@@ -186,22 +182,10 @@ std::vector<SampleCase> like_samples() {
 }  // namespace
 
 void add_cast(Registry& registry) {
-  registry.add({.name = "Cast",
-                .first_opset = 9,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = samples,
-                .layout = LayoutRule::kElementwise});
-  registry.add({.name = "CastLike",
-                .min_inputs = 2,
-                .first_opset = 15,
-                .infer = infer_like,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, create}},
-                .samples = like_samples});
+  registry.add(make_op("Cast", {infer, grad, reference, samples}, {{"loops", accepts, create}},
+                       {.first_opset = 9, .layout = LayoutRule::kElementwise}));
+  registry.add(make_op("CastLike", {infer_like, grad, reference, like_samples},
+                       {{"loops", accepts, create}}, {.min_inputs = 2, .first_opset = 15}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -48,10 +48,8 @@ PointwiseLoops turned_loops() {
 }
 
 SampleCase many_turns() {
-  return {.name = "many_turns",
-          .inputs = {{DType::kFloat32, {4}}},
-          .fill = fill_with(0, {1e6, -3e9, 5e20, 1}),
-          .check_grad = false};
+  return make_sample("many_turns", {{DType::kFloat32, {4}}}, {}, fill_with(0, {1e6, -3e9, 5e20, 1}),
+                     {.check_grad = false});
 }
 
 // --- parts of gradients ---
@@ -83,133 +81,109 @@ OFSDP_HD T abs_of(T x) {
 
 std::vector<UnaryOp> trigonometric() {
   return {
-      {.name = "Sin",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::sin(x); }>,
-       .loops = turned_loops<OFSDP_X(M::sin(x)), std::sin>(),
-       .samples = {.more = {many_turns()}},
-       .grad =
-           [](GradBuilder& b) {
-             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cos", {b.input(0)})));
-           }},
-      {.name = "Cos",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::cos(x); }>,
-       .loops = turned_loops<OFSDP_X(M::cos(x)), std::cos>(),
-       .samples = {.more = {many_turns()}},
-       .grad =
-           [](GradBuilder& b) {
-             b.set_grad(0, b.mul(b.grad_output(0), b.neg(b.emit1("Sin", {b.input(0)}))));
-           }},
-      {.name = "Tan",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::tan(x); }>,
-       .loops = turned_loops<OFSDP_X(M::tan(x)), std::tan>(),
-       .samples = {.fill = squashed(1.25), .more = {many_turns()}},
-       .grad =
-           [](GradBuilder& b) {
-             const Ref dy = b.grad_output(0), y = b.output(0);
-             b.set_grad(0, b.add(dy, b.mul(dy, b.mul(y, y))));
-           }},
-      {.name = "Asin",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::asin(x); }>,
-       .loops = unary_loops<OFSDP_X(M::asin(x))>(),
-       .samples = {.fill = squashed(0.9)},
-       .grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, one_minus_square(b))); }},
-      {.name = "Acos",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::acos(x); }>,
-       .loops = unary_loops<OFSDP_X(M::acos(x))>(),
-       .samples = {.fill = squashed(0.9)},
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.neg(over_root(b, one_minus_square(b)))); }},
-      {.name = "Atan",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::atan(x); }>,
-       .loops = unary_loops<OFSDP_X(M::atan(x))>(),
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), square_plus_one(b))); }},
+      unary_op("Sin", 22, of_x<[](double x) { return std::sin(x); }>,
+               turned_loops<OFSDP_X(M::sin(x)), std::sin>(),
+               {.samples = {.more = {many_turns()}},
+                .grad =
+                    [](GradBuilder& b) {
+                      b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cos", {b.input(0)})));
+                    }}),
+      unary_op("Cos", 22, of_x<[](double x) { return std::cos(x); }>,
+               turned_loops<OFSDP_X(M::cos(x)), std::cos>(),
+               {.samples = {.more = {many_turns()}},
+                .grad =
+                    [](GradBuilder& b) {
+                      b.set_grad(0, b.mul(b.grad_output(0), b.neg(b.emit1("Sin", {b.input(0)}))));
+                    }}),
+      unary_op("Tan", 22, of_x<[](double x) { return std::tan(x); }>,
+               turned_loops<OFSDP_X(M::tan(x)), std::tan>(),
+               {.samples = {.fill = squashed(1.25), .more = {many_turns()}},
+                .grad =
+                    [](GradBuilder& b) {
+                      const Ref dy = b.grad_output(0), y = b.output(0);
+                      b.set_grad(0, b.add(dy, b.mul(dy, b.mul(y, y))));
+                    }}),
+      unary_op("Asin", 22, of_x<[](double x) { return std::asin(x); }>,
+               unary_loops<OFSDP_X(M::asin(x)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.fill = squashed(0.9)},
+                .grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, one_minus_square(b))); }}),
+      unary_op(
+          "Acos", 22, of_x<[](double x) { return std::acos(x); }>,
+          unary_loops<OFSDP_X(M::acos(x)), kFloatTypes, Loops::kRare>(),
+          {.samples = {.fill = squashed(0.9)},
+           .grad =
+               [](GradBuilder& b) { b.set_grad(0, b.neg(over_root(b, one_minus_square(b)))); }}),
+      unary_op(
+          "Atan", 22, of_x<[](double x) { return std::atan(x); }>,
+          unary_loops<OFSDP_X(M::atan(x)), kFloatTypes, Loops::kRare>(),
+          {.grad =
+               [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), square_plus_one(b))); }}),
   };
 }
 
 std::vector<UnaryOp> hyperbolic() {
   return {
-      {.name = "Sinh",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::sinh(x); }>,
-       .loops = unary_loops<OFSDP_X(M::sinh(x))>(),
-       .samples = {.extremes = false},
-       .grad =
-           [](GradBuilder& b) {
-             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cosh", {b.input(0)})));
-           }},
-      {.name = "Cosh",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::cosh(x); }>,
-       .loops = unary_loops<OFSDP_X(M::cosh(x))>(),
-       .samples = {.extremes = false},
-       .grad =
-           [](GradBuilder& b) {
-             b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Sinh", {b.input(0)})));
-           }},
-      {.name = "Asinh",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::asinh(x); }>,
-       .loops = unary_loops<OFSDP_X(M::asinh(x))>(),
-       .grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, square_plus_one(b))); }},
-      {.name = "Acosh",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::acosh(x); }>,
-       .loops = unary_loops<OFSDP_X(M::acosh(x))>(),
-       .samples = {.fill = positive_fill(1.25)},
-       .grad =
-           [](GradBuilder& b) {
-             const Ref x = b.input(0), one = b.like(x, 1);
-             const Ref under = b.sub(x, one), over = b.add(x, one);
-             b.set_grad(0, over_root(b, b.mul(under, over)));
-           }},
-      {.name = "Atanh",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::atanh(x); }>,
-       .loops = unary_loops<OFSDP_X(M::atanh(x))>(),
-       .samples = {.fill = squashed(0.9)},
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), one_minus_square(b))); }},
+      unary_op("Sinh", 22, of_x<[](double x) { return std::sinh(x); }>,
+               unary_loops<OFSDP_X(M::sinh(x)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.extremes = false},
+                .grad =
+                    [](GradBuilder& b) {
+                      b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Cosh", {b.input(0)})));
+                    }}),
+      unary_op("Cosh", 22, of_x<[](double x) { return std::cosh(x); }>,
+               unary_loops<OFSDP_X(M::cosh(x)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.extremes = false},
+                .grad =
+                    [](GradBuilder& b) {
+                      b.set_grad(0, b.mul(b.grad_output(0), b.emit1("Sinh", {b.input(0)})));
+                    }}),
+      unary_op("Asinh", 22, of_x<[](double x) { return std::asinh(x); }>,
+               unary_loops<OFSDP_X(M::asinh(x)), kFloatTypes, Loops::kRare>(),
+               {.grad = [](GradBuilder& b) { b.set_grad(0, over_root(b, square_plus_one(b))); }}),
+      unary_op("Acosh", 22, of_x<[](double x) { return std::acosh(x); }>,
+               unary_loops<OFSDP_X(M::acosh(x)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.fill = positive_fill(1.25)},
+                .grad =
+                    [](GradBuilder& b) {
+                      const Ref x = b.input(0), one = b.like(x, 1);
+                      const Ref under = b.sub(x, one), over = b.add(x, one);
+                      b.set_grad(0, over_root(b, b.mul(under, over)));
+                    }}),
+      unary_op("Atanh", 22, of_x<[](double x) { return std::atanh(x); }>,
+               unary_loops<OFSDP_X(M::atanh(x)), kFloatTypes, Loops::kRare>(),
+               {.samples = {.fill = squashed(0.9)},
+                .grad =
+                    [](GradBuilder& b) {
+                      b.set_grad(0, b.div(b.grad_output(0), one_minus_square(b)));
+                    }}),
   };
 }
 
 std::vector<UnaryOp> powers() {
   return {
-      {.name = "Exp",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::exp(x); }>,
-       .loops = chain_loops(ChainOp::kExp),
-       .samples = {.extremes = false},
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.mul(b.grad_output(0), b.output(0))); }},
-      {.name = "Log",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::log(x); }>,
-       .loops = chain_loops(ChainOp::kLog),
-       .samples = {.fill = positive_fill(0.25)},
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), b.input(0))); }},
-      {.name = "Sqrt",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::sqrt(x); }>,
-       .loops = chain_loops(ChainOp::kSqrt),
-       .samples = {.fill = positive_fill(0.25)},
-       .grad =
-           [](GradBuilder& b) {
-             const Ref scaled = b.mul(b.grad_output(0), 0.5);
-             b.set_grad(0, b.div(scaled, b.output(0)));
-           }},
-      {.name = "Reciprocal",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return 1 / x; }>,
-       .loops = chain_loops(ChainOp::kReciprocal),
-       .samples = {.fill = positive_fill(0.25), .extremes = false},
-       .grad =
-           [](GradBuilder& b) {
-             const Ref y = b.output(0);
-             b.set_grad(0, b.neg(b.mul(b.grad_output(0), b.mul(y, y))));
-           }},
+      unary_op(
+          "Exp", 13, of_x<[](double x) { return std::exp(x); }>, chain_loops(ChainOp::kExp),
+          {.samples = {.extremes = false},
+           .grad = [](GradBuilder& b) { b.set_grad(0, b.mul(b.grad_output(0), b.output(0))); }}),
+      unary_op(
+          "Log", 13, of_x<[](double x) { return std::log(x); }>, chain_loops(ChainOp::kLog),
+          {.samples = {.fill = positive_fill(0.25)},
+           .grad = [](GradBuilder& b) { b.set_grad(0, b.div(b.grad_output(0), b.input(0))); }}),
+      unary_op("Sqrt", 13, of_x<[](double x) { return std::sqrt(x); }>, chain_loops(ChainOp::kSqrt),
+               {.samples = {.fill = positive_fill(0.25)},
+                .grad =
+                    [](GradBuilder& b) {
+                      const Ref scaled = b.mul(b.grad_output(0), 0.5);
+                      b.set_grad(0, b.div(scaled, b.output(0)));
+                    }}),
+      unary_op("Reciprocal", 13, of_x<[](double x) { return 1 / x; }>,
+               chain_loops(ChainOp::kReciprocal),
+               {.samples = {.fill = positive_fill(0.25), .extremes = false},
+                .grad =
+                    [](GradBuilder& b) {
+                      const Ref y = b.output(0);
+                      b.set_grad(0, b.neg(b.mul(b.grad_output(0), b.mul(y, y))));
+                    }}),
   };
 }
 
@@ -217,57 +191,41 @@ double sign_in_double(double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : x; }
 
 std::vector<UnaryOp> steps() {
   return {
-      {.name = "Floor",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::floor(x); }>,
-       .loops = unary_loops<OFSDP_X(M::floor(x))>(),
-       .grad = grad_is_zero},
-      {.name = "Ceil",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::ceil(x); }>,
-       .loops = unary_loops<OFSDP_X(M::ceil(x))>(),
-       .grad = grad_is_zero},
-      {.name = "Round",
-       .first_opset = 22,
-       .reference = of_x<[](double x) { return std::nearbyint(x); }>,
-       .loops = unary_loops<OFSDP_X(M::rint(x))>(),
-       .samples = {.more = {{.name = "halves",
-                             .inputs = {{DType::kFloat32, {6}}},
-                             .fill = fill_with(0, {0.5, 1.5, -0.5, -2.5, 2.5, 0.4999}),
-                             .check_grad = false}}},
-       .grad = grad_is_zero},
-      {.name = "Sign",
-       .first_opset = 13,
-       .reference = of_x<sign_in_double>,
-       .loops = unary_loops<OFSDP_X(sign_of(x)), kNumberTypes>(),
-       .samples = {.vectors_of = kIntegerTypes},
-       .grad = grad_is_zero},
+      unary_op("Floor", 13, of_x<[](double x) { return std::floor(x); }>,
+               unary_loops<OFSDP_X(M::floor(x))>(), {.grad = grad_is_zero}),
+      unary_op("Ceil", 13, of_x<[](double x) { return std::ceil(x); }>,
+               unary_loops<OFSDP_X(M::ceil(x))>(), {.grad = grad_is_zero}),
+      unary_op("Round", 22, of_x<[](double x) { return std::nearbyint(x); }>,
+               unary_loops<OFSDP_X(M::rint(x))>(),
+               {.samples = {.more = {make_sample("halves", {{DType::kFloat32, {6}}}, {},
+                                                 fill_with(0, {0.5, 1.5, -0.5, -2.5, 2.5, 0.4999}),
+                                                 {.check_grad = false})}},
+                .grad = grad_is_zero}),
+      unary_op("Sign", 13, of_x<sign_in_double>, unary_loops<OFSDP_X(sign_of(x)), kNumberTypes>(),
+               {.samples = {.vectors_of = kIntegerTypes}, .grad = grad_is_zero}),
   };
 }
 
 // Of numbers; the smallest integer wraps. The gradient of Abs is 0 at 0.
 std::vector<UnaryOp> signs() {
   return {
-      {.name = "Neg",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return -x; }>,
-       .loops = joined_loops(
-           chain_loops(ChainOp::kNeg),
-           unary_loops<OFSDP_X(wrapping(decltype(x){0}, x, [](auto p, auto q) { return p - q; })),
-                       kSignedIntegers>()),
-       .samples = {.vectors_of = kSignedIntegers},
-       .grad = [](GradBuilder& b) { b.set_grad(0, b.neg(b.grad_output(0))); }},
-      {.name = "Abs",
-       .first_opset = 13,
-       .reference = of_x<[](double x) { return std::abs(x); }>,
-       .loops = unary_loops<OFSDP_X(abs_of(x)), kNumberTypes>(),
-       .samples = {.vectors_of = kIntegerTypes},
-       .slope = {{.reference = of_ab<[](double d, double x) { return d * sign_in_double(x); }>,
-                  .loops = binary_loops<OFSDP_DX(abs_grad(d, x))>(),
-                  .body =
-                      [](BodyBuilder& b) {
-                        b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
-                      }}}},
+      unary_op("Neg", 13, of_x<[](double x) { return -x; }>,
+               joined_loops(chain_loops(ChainOp::kNeg),
+                            unary_loops<OFSDP_X(wrapping(decltype(x){0}, x,
+                                                         [](auto p, auto q) { return p - q; })),
+                                        kSignedIntegers>()),
+               {.samples = {.vectors_of = kSignedIntegers},
+                .grad = [](GradBuilder& b) { b.set_grad(0, b.neg(b.grad_output(0))); }}),
+      unary_op(
+          "Abs", 13, of_x<[](double x) { return std::abs(x); }>,
+          unary_loops<OFSDP_X(abs_of(x)), kNumberTypes>(),
+          {.samples = {.vectors_of = kIntegerTypes},
+           .slope = {{.reference = of_ab<[](double d, double x) { return d * sign_in_double(x); }>,
+                      .loops = binary_loops<OFSDP_DX(abs_grad(d, x))>(),
+                      .body =
+                          [](BodyBuilder& b) {
+                            b.set_output(0, b.mul(b.input(0), b.emit1("Sign", {b.input(1)})));
+                          }}}}),
   };
 }
 

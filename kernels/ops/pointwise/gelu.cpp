@@ -223,12 +223,8 @@ std::unique_ptr<Kernel> create_gated(const Problem& p) {
   return make_kernel([n, rows](const KernelArgs& a) {
     const T *x = a.in<T>(0), *bias = a.in<T>(1);
     T* y = a.out<T>(0);
-    parallel_for(rows, 4096 / (n + 1) + 1, [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        gate_row(x + row * 2 * n, bias, y + row * n, n);
-      }
-    });
-    return ok_status();
+    parallel_each(rows, 4096 / (n + 1) + 1,
+                  [&](int64_t row) { gate_row(x + row * 2 * n, bias, y + row * n, n); });
   });
 }
 
@@ -246,45 +242,28 @@ std::vector<SampleCase> gated_samples() {
 
 void add_gelu(Registry& registry) {
   for (const char* domain : {"", "com.microsoft"}) {
-    registry.add(pointwise({.domain = domain,
-                            .name = "Gelu",
-                            .grad = grad,
-                            .reference = reference,
-                            .cpu = kernels_of(ChainOp::kGelu, ChainOp::kGeluTanh),
-                            .samples = [] { return both_forms(float_samples(scaled(3))); }}));
+    registry.add(pointwise(make_op(
+        "Gelu", {nullptr, grad, reference, [] { return both_forms(float_samples(scaled(3))); }},
+        kernels_of(ChainOp::kGelu, ChainOp::kGeluTanh), {.domain = domain})));
   }
-  registry.add(
-      pointwise_grad({.name = "GeluGrad",
-                      .body = gelu_grad_body,
-                      .reference = grad_reference,
-                      .cpu = kernels_of(ChainOp::kGeluGrad, ChainOp::kGeluTanhGrad),
-                      .samples = [] { return both_forms(float_pair_samples(scaled(3))); }}));
-  registry.add(pointwise(
-      {.domain = "com.microsoft",
-       .name = "BiasGelu",
-       .min_inputs = 2,
-       .infer = infer_biased,
-       .grad = [](GradBuilder& b) { grad_of_biased(b, "none"); },
-       .reference = [](const ReferenceContext& c) { return reference_of_biased(c, false); },
-       .cpu = bias_gelu_kernels(),
-       .samples = biased_samples}));
-  registry.add(pointwise(
-      {.domain = "com.microsoft",
-       .name = "FastGelu",
-       .infer = infer_biased,
-       .grad = [](GradBuilder& b) { grad_of_biased(b, "tanh"); },
-       .reference = [](const ReferenceContext& c) { return reference_of_biased(c, true); },
-       .cpu = fast_gelu_kernels(),
-       .samples = fast_samples}));
-  registry.add({.domain = "com.microsoft",
-                .name = "BiasSplitGelu",
-                .min_inputs = 2,
-                .infer = infer_gated,
-                .grad = grad_of_gated,
-                .body = gated_body,
-                .reference = reference_of_gated,
-                .cpu = plain_float_kernels<create_gated<float>, create_gated<double>>("rows"),
-                .samples = gated_samples});
+  registry.add(pointwise_grad(make_op(
+      "GeluGrad",
+      {nullptr, nullptr, grad_reference, [] { return both_forms(float_pair_samples(scaled(3))); }},
+      kernels_of(ChainOp::kGeluGrad, ChainOp::kGeluTanhGrad), {.body = gelu_grad_body})));
+  registry.add(pointwise(make_op(
+      "BiasGelu",
+      {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "none"); },
+       [](const ReferenceContext& c) { return reference_of_biased(c, false); }, biased_samples},
+      bias_gelu_kernels(), {.domain = "com.microsoft", .min_inputs = 2})));
+  registry.add(pointwise(make_op(
+      "FastGelu",
+      {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "tanh"); },
+       [](const ReferenceContext& c) { return reference_of_biased(c, true); }, fast_samples},
+      fast_gelu_kernels(), {.domain = "com.microsoft"})));
+  registry.add(make_op("BiasSplitGelu",
+                       {infer_gated, grad_of_gated, reference_of_gated, gated_samples},
+                       plain_float_kernels<create_gated<float>, create_gated<double>>("rows"),
+                       {.domain = "com.microsoft", .min_inputs = 2, .body = gated_body}));
 }
 
 }  // namespace ofsdp::kernels::ops

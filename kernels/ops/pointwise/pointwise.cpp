@@ -41,15 +41,29 @@ OpDef pointwise_grad(OpDef op) {
   return pointwise(std::move(op));
 }
 
+UnaryOp unary_op(const char* name, int first_opset, ReferenceFn reference,
+                 const PointwiseLoops& loops, UnaryOp rest) {
+  rest.name = name;
+  rest.first_opset = first_opset;
+  rest.reference = reference;
+  rest.loops = loops;
+  return rest;
+}
+
+BinaryOp binary_op(const char* name, int first_opset, ReferenceFn reference,
+                   const PointwiseLoops& loops, BinaryOp rest) {
+  rest.name = name;
+  rest.first_opset = first_opset;
+  rest.reference = reference;
+  rest.loops = loops;
+  return rest;
+}
+
 void add_unary(Registry& registry, const UnaryOp& op) {
   const std::string slope_name = std::string(op.name) + "Grad";
-  OpDef made = pointwise({.domain = op.domain,
-                          .name = op.name,
-                          .first_opset = op.first_opset,
-                          .grad = op.grad,
-                          .reference = op.reference,
-                          .cpu = pointwise_kernels(op.name, op.loops),
-                          .samples = [s = op.samples] { return cases_of(s); }});
+  OpDef made = pointwise(
+      make_op(op.name, {nullptr, op.grad, op.reference, [s = op.samples] { return cases_of(s); }},
+              pointwise_kernels(op.name, op.loops), {.first_opset = op.first_opset}));
   if (op.loops.to_bool) {
     made.infer = infer_predicate;
     made.inplace_inputs.clear();
@@ -60,25 +74,20 @@ void add_unary(Registry& registry, const UnaryOp& op) {
       (of_output ? grad_of_output : grad_of_input)(b, slope_name);
     };
     registry.add(pointwise_grad(
-        {.name = slope_name,
-         .body = op.slope->body,
-         .reference = op.slope->reference,
-         .cpu = pointwise_kernels(op.name, op.slope->loops),
-         .samples = [s = op.samples] { return float_pair_samples(s.fill, s.attributes); }}));
+        make_op(slope_name,
+                {nullptr, nullptr, op.slope->reference,
+                 [s = op.samples] { return float_pair_samples(s.fill, s.attributes); }},
+                pointwise_kernels(op.name, op.slope->loops), {.body = op.slope->body})));
   }
   registry.add(std::move(made));
 }
 
 OpDef binary(const BinaryOp& op) {
-  OpDef made = pointwise({.name = op.name,
-                          .min_inputs = 2,
-                          .first_opset = op.first_opset,
-                          .grad = op.grad,
-                          .reference = op.reference,
-                          .cpu = pointwise_kernels(op.name, op.loops),
-                          .samples = [types = types_of(op.loops), fill = op.fill] {
-                            return samples_of_types(types, fill);
-                          }});
+  OpDef made = pointwise(make_op(
+      op.name,
+      {nullptr, op.grad, op.reference,
+       [types = types_of(op.loops), fill = op.fill] { return samples_of_types(types, fill); }},
+      pointwise_kernels(op.name, op.loops), {.min_inputs = 2, .first_opset = op.first_opset}));
   if (op.loops.to_bool) {
     made.infer = infer_comparison;
     made.inplace_inputs.clear();
@@ -189,13 +198,11 @@ std::vector<SampleCase> samples_of_types(TypeSet types, const Fill& fill) {
 
 SampleCase extreme_sample(const Attributes& attributes) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return {
-      .name = "extremes",
-      .attributes = attributes,
-      .inputs = {{DType::kFloat32, {18}}},
-      .fill = fill_with(0, {0.0, -0.0, kInfinity, -kInfinity, std::nan(""), 1e-40, -1e-40, 1e-20,
-                            -1e-20, 16.5, -16.5, 100, -100, 1e6, -1e6, 1e30, -1e30, 0.5}),
-      .check_grad = false};
+  return make_sample(
+      "extremes", {{DType::kFloat32, {18}}}, attributes,
+      fill_with(0, {0.0, -0.0, kInfinity, -kInfinity, std::nan(""), 1e-40, -1e-40, 1e-20, -1e-20,
+                    16.5, -16.5, 100, -100, 1e6, -1e6, 1e30, -1e30, 0.5}),
+      {.check_grad = false});
 }
 
 Fill squashed(double limit) {

@@ -34,7 +34,6 @@ struct SlopeOp {
 
 // An operator of one input. Its gradient is `slope`, with the node's attributes, or `grad`.
 struct UnaryOp {
-  std::string domain = {};
   const char* name = "";
   int first_opset = 1;
   ReferenceFn reference = nullptr;
@@ -44,6 +43,9 @@ struct UnaryOp {
   std::optional<SlopeOp> slope = std::nullopt;
 };
 void add_unary(Registry& registry, const UnaryOp& op);
+// A row of a table: `rest` with these members.
+UnaryOp unary_op(const char* name, int first_opset, ReferenceFn reference,
+                 const PointwiseLoops& loops, UnaryOp rest = {});
 
 // An operator of two inputs that broadcast; its samples have every type that it has a loop for.
 struct BinaryOp {
@@ -55,6 +57,8 @@ struct BinaryOp {
   Fill fill = {};
 };
 void add_binary(Registry& registry, const BinaryOp& op);
+BinaryOp binary_op(const char* name, int first_opset, ReferenceFn reference,
+                   const PointwiseLoops& loops, BinaryOp rest = {});
 OpDef binary(const BinaryOp& op);
 
 // `op` completed: infer_same or infer_binary unless given (by min_inputs), any layout, in place of

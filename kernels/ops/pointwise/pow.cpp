@@ -28,8 +28,7 @@ Ref exponent_like(GradBuilder& b) {
 Ref grad_of_base(GradBuilder& b, Ref e) {
   const DType dtype = b.desc(e).dtype;
   const ConstantPtr known = b.constant_value(e);
-  const bool square = known != nullptr && known->desc.numel() == 1 &&
-                      to_doubles(known->desc, known->bytes.data())[0] == 2;
+  const bool square = known != nullptr && known->desc.numel() == 1 && first_double(*known) == 2;
   const Ref lower = square ? Ref{} : b.emit1("Sub", {e, b.scalar(dtype, 1)});
   const Ref power = square ? b.input(0) : b.emit1("Pow", {b.input(0), lower});
   const Ref slope = b.emit1("Mul", {power, e});
@@ -144,7 +143,6 @@ std::unique_ptr<Kernel> create_mixed(const Problem& p) {
            a.out<std::byte>(0) + at[2] * base_bytes, loop.inner()},
           exponent);
     });
-    return ok_status();
   });
 }
 
@@ -161,19 +159,15 @@ std::vector<SampleCase> samples() {
   std::vector<SampleCase> list = binary_samples(positive);
   const TensorDesc x{DType::kFloat32, {3, 7}};
   for (double e : {2.0, 0.5, 3.0, -1.0, 0.0}) {
-    list.push_back({.name = format_text("exponent_{}", e),
-                    .inputs = {x, {DType::kFloat32, {}}},
-                    .fill =
-                        [e](size_t input, std::vector<double>& values) {
-                          positive(input, values);
-                          if (input == 1) values[0] = e;
-                        },
-                    .constant_inputs = {1}});
+    list.push_back(make_sample(format_text("exponent_{}", e), {x, {DType::kFloat32, {}}}, {},
+                               [e](size_t input, std::vector<double>& values) {
+                                 positive(input, values);
+                                 if (input == 1) values[0] = e;
+                               },
+                               {.constant_inputs = {1}}));
   }
-  list.push_back({.name = "zero_exponents",
-                  .inputs = {x, {DType::kFloat32, {7}}},
-                  .fill = fill_with(1, {0, 2, 3, 0, 1, 2, 4}),
-                  .check_grad = false});
+  list.push_back(make_sample("zero_exponents", {x, {DType::kFloat32, {7}}}, {},
+                             fill_with(1, {0, 2, 3, 0, 1, 2, 4}), {.check_grad = false}));
   for (DType base : types_in(kBases)) {
     for (DType e : {base, DType::kInt64, DType::kUInt8, DType::kFloat32}) {
       list.push_back(sample_of(base, std::string(dtype_name(e)), {{9}, {9}}, whole_and_positive));
@@ -193,7 +187,7 @@ void add_pow(Registry& registry) {
                         .infer = infer,
                         .grad = grad,
                         .reference = reference,
-                        .cpu = kernels_by<accepts_mixed, create_mixed>(),
+                        .cpu = with_half_floats<accepts_mixed, create_mixed>("loops"),
                         .samples = samples});
   PointwiseLoops rows{.operands = 2};
   rows[DType::kFloat32] = pow_row;

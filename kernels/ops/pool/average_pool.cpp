@@ -31,10 +31,6 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("ofsdp.AveragePoolGrad", {b.grad_output(0)}, made));
 }
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
-}
-
 // Returns 1 / count of every output position; attribute count_include_pad.
 std::vector<double> average_scales(const Attributes& attributes, const Window& w) {
   const bool padding = attributes.i("count_include_pad", 0) != 0;
@@ -58,8 +54,7 @@ std::vector<double> average_scales(const Attributes& attributes, const Window& w
 }
 
 // f(index in x, index in y, scale): every product of the sum.
-template <typename F>
-void for_each_term(const Attributes& attributes, const Shape& x, const F& f) {
+void for_each_term(const Attributes& attributes, const Shape& x, const auto& f) {
   const Window w = known_pool(attributes, x);
   const std::vector<double> scale = average_scales(attributes, w);
   for (int64_t plane = 0; plane < x.numel(0, 2); ++plane) {
@@ -71,8 +66,7 @@ void for_each_term(const Attributes& attributes, const Shape& x, const F& f) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor y = zeros(c.output_descs[0]);
   for_each_term(c.attributes, c.inputs[0].desc.shape, [&](size_t in, size_t out, double s) {
     y.values[out] += s * c.inputs[0].values[in];
   });
@@ -80,8 +74,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0],
-               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor dx = zeros(c.output_descs[0]);
   for_each_term(c.attributes, dx.desc.shape, [&](size_t in, size_t out, double s) {
     dx.values[in] += s * c.inputs[0].values[out];
   });
@@ -97,7 +90,7 @@ Acceptance accepts(const Problem& p) {
 // --- kernels: x and y both plain or both channels last ---
 
 template <typename T>
-[[gnu::always_inline]] inline void gather_row(const T* x, int64_t step, T* y, int64_t n) {
+OFSDP_MULTIARCH void gather_span(const T* x, int64_t step, T* y, int64_t n) {
   if (step == 1) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) y[i] += x[i];
@@ -108,8 +101,7 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void scatter_row(const T* dy, const T* scale, int64_t step, T* dx,
-                                               int64_t n) {
+OFSDP_MULTIARCH void scatter_span(const T* dy, const T* scale, int64_t step, T* dx, int64_t n) {
   if (step == 0) {  // channels last: one scale
     const T s = *scale;
 #pragma GCC ivdep
@@ -118,18 +110,6 @@ template <typename T>
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) dx[i * step] += dy[i] * scale[i];
   }
-}
-
-OFSDP_MULTIARCH void gather_span(const float* x, int64_t step, float* y, int64_t n) {
-  gather_row(x, step, y, n);
-}
-OFSDP_MULTIARCH void scatter_span(const float* dy, const float* scale, int64_t step, float* dx,
-                                  int64_t n) {
-  scatter_row(dy, scale, step, dx, n);
-}
-void gather_span(const double* x, int64_t step, double* y, int64_t n) { gather_row(x, step, y, n); }
-void scatter_span(const double* dy, const double* scale, int64_t step, double* dx, int64_t n) {
-  scatter_row(dy, scale, step, dx, n);
 }
 
 // Both directions walk the same spans: outputs of one tap that are next to each other, positions of
@@ -145,47 +125,39 @@ class Average {
     for (double s : average_scales(p.attributes, window_)) scales_.push_back(static_cast<T>(s));
   }
 
-  Status forward(const T* x, T* y) const {
+  void forward(const T* x, T* y) const {
     const int64_t rows = window_.out[0] * window_.out[1];
-    parallel_for(items_ * rows, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const T* src = x + i / rows * window_.in_size() * channels_;
-        T* dst = y + i * window_.out[2] * channels_;
-        std::fill_n(dst, window_.out[2] * channels_, T{0});
-        for_spans(i % rows, [&](int64_t in, int64_t out, int64_t n) {
-          gather_span(src + in * channels_, last_ ? 1 : window_.strides[2], dst + out * channels_,
-                      n);
-        });
-        const T* scale = scales_.data() + i % rows * window_.out[2];
-        for (int64_t k = 0; k < window_.out[2] * channels_; ++k) dst[k] *= scale[k / channels_];
-      }
+    parallel_each(items_ * rows, 1, [&](int64_t i) {
+      const T* src = x + i / rows * window_.in_size() * channels_;
+      T* dst = y + i * window_.out[2] * channels_;
+      std::fill_n(dst, window_.out[2] * channels_, T{0});
+      for_spans(i % rows, [&](int64_t in, int64_t out, int64_t n) {
+        gather_span(src + in * channels_, last_ ? 1 : window_.strides[2], dst + out * channels_, n);
+      });
+      const T* scale = scales_.data() + i % rows * window_.out[2];
+      for (int64_t k = 0; k < window_.out[2] * channels_; ++k) dst[k] *= scale[k / channels_];
     });
-    return ok_status();
   }
 
-  Status backward(const T* dy, T* dx) const {
+  void backward(const T* dy, T* dx) const {
     const int64_t rows = window_.out[0] * window_.out[1];
-    parallel_for(items_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        T* dst = dx + i * window_.in_size() * channels_;
-        std::fill_n(dst, window_.in_size() * channels_, T{0});
-        for (int64_t row = 0; row < rows; ++row) {
-          const T* src = dy + (i * rows + row) * window_.out[2] * channels_;
-          const T* scale = scales_.data() + row * window_.out[2];
-          for_spans(row, [&](int64_t in, int64_t out, int64_t n) {
-            scatter_span(src + out * channels_, scale + out, last_ ? 0 : window_.strides[2],
-                         dst + in * channels_, n);
-          });
-        }
+    parallel_each(items_, 1, [&](int64_t i) {
+      T* dst = dx + i * window_.in_size() * channels_;
+      std::fill_n(dst, window_.in_size() * channels_, T{0});
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* src = dy + (i * rows + row) * window_.out[2] * channels_;
+        const T* scale = scales_.data() + row * window_.out[2];
+        for_spans(row, [&](int64_t in, int64_t out, int64_t n) {
+          scatter_span(src + out * channels_, scale + out, last_ ? 0 : window_.strides[2],
+                       dst + in * channels_, n);
+        });
       }
     });
-    return ok_status();
   }
 
  private:
   // f(position in x, place in the row of outputs, elements) for every tap of a row of outputs.
-  template <typename F>
-  void for_spans(int64_t row, const F& f) const {
+  void for_spans(int64_t row, const auto& f) const {
     const Window& w = window_;
     const auto depths = tap_range(w, 0, row / w.out[1]);
     const auto heights = tap_range(w, 1, row % w.out[1]);
@@ -197,8 +169,7 @@ class Average {
     }
   }
 
-  template <typename F>
-  void for_columns(int64_t in_row, const F& f) const {
+  void for_columns(int64_t in_row, const auto& f) const {
     const Window& w = window_;
     for (int64_t v = 0; last_ && v < w.out[2]; ++v) {
       const auto [begin, end] = tap_range(w, 2, v);
@@ -239,8 +210,7 @@ using Ints = std::vector<int64_t>;
 std::vector<SampleCase> samples() {
   const auto sample = [](const char* name, Shape x, Attributes attributes,
                          DType dtype = DType::kFloat32) {
-    return SampleCase{
-        .name = name, .attributes = std::move(attributes), .inputs = {{dtype, std::move(x)}}};
+    return make_sample(name, {{dtype, std::move(x)}}, std::move(attributes));
   };
   const Attributes padded{{"kernel_shape", Ints{3, 3}},
                           {"strides", Ints{2, 2}},
@@ -339,7 +309,7 @@ std::vector<RefTensor> global_reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
   for (int64_t i = 0; i < y.desc.numel(); ++i) {
     double sum = 0;
-    for (int64_t k = 0; k < size; ++k) sum += c.inputs[0].values[static_cast<size_t>(i * size + k)];
+    for (int64_t k = 0; k < size; ++k) sum += c.inputs[0][i * size + k];
     y.values.push_back(sum / static_cast<double>(size));
   }
   return {y};
@@ -358,7 +328,6 @@ std::unique_ptr<Kernel> global_create(const Problem& p) {
                       {false, last, !last}, ReduceKind::kSum);
   return make_kernel([sum, scale = 1.0f / static_cast<float>(size)](const KernelArgs& a) {
     sum.run(a.in<float>(0), a.out<float>(0), scale);
-    return ok_status();
   });
 }
 
@@ -367,51 +336,28 @@ std::vector<SampleCase> global_samples() {
   return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
           {.name = "wide", .inputs = {{f, {2, 130, 7, 7}}}},
           {.name = "line", .inputs = {{f, {2, 3, 11}}}},
-          {.name = "float16",
-           .inputs = {{DType::kFloat16, {2, 3, 5, 7}}},
-           .check_grad = false,
-           .tolerance = 2e-3},
+          make_sample("float16", {{DType::kFloat16, {2, 3, 5, 7}}}, {}, {},
+                      {.check_grad = false, .tolerance = 2e-3}),
           {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
 }
 
 }  // namespace
 
 void add_average_pool(Registry& registry) {
-  registry.add({.name = "AveragePool",
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts<float>, create<float>},
+  registry.add(make_op("AveragePool", {infer, grad, reference, samples},
+                       {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},
                         in_float32<accepts<float>, create<float>>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
-  registry.add({.domain = kOwnDomain,
-                .name = "AveragePoolGrad",
-                .infer = infer_grad,
-                .body = average_pool_grad_body,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts<float>, create_grad<float>},
-                        {"float64", accepts<double>, create_grad<double>},
-                        in_float32<accepts<float>, create_grad<float>>()},
-                .samples = grad_samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0}});
-}
-
-void add_global_average_pool(Registry& registry) {
-  registry.add({.name = "GlobalAveragePool",
-                .infer = global_infer,
-                .grad = global_grad,
-                .reference = global_reference,
-                .cpu = {{"blocks", global_accepts, global_create},
-                        in_float32<global_accepts, global_create>()},
-                .samples = global_samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0}});
+                       channels_last({0}, {0})));
+  registry.add_own(make_op("AveragePoolGrad",
+                           {infer_shape_of("x_shape"), nullptr, grad_reference, grad_samples},
+                           {{"loops", accepts<float>, create_grad<float>},
+                            {"float64", accepts<double>, create_grad<double>},
+                            in_float32<accepts<float>, create_grad<float>>()},
+                           channels_last({0}, {0}, {.body = average_pool_grad_body})));
+  registry.add(
+      make_op("GlobalAveragePool", {global_infer, global_grad, global_reference, global_samples},
+              with_half_floats<global_accepts, global_create>("blocks"), channels_last({0}, {})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -13,6 +13,7 @@
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pool/pool_shape.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -25,16 +26,13 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, pool_output(w, c.inputs[0].shape)}};
 }
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{c.inputs[1]};
-}
-
 // The attributes of the window and p: those of LpPool, or of one window that covers x.
 using WindowOf = Attributes (*)(const Attributes& attributes, const Shape& x);
 Attributes given_window(const Attributes& attributes, const Shape&) { return attributes; }
-Attributes global_window(const Attributes& attributes, const Shape& x) {
-  return {{"kernel_shape", std::vector<int64_t>(x.axes().begin() + 2, x.axes().end())},
-          {"p", attributes.i("p", 2)}};
+Attributes covering_window(const Attributes& attributes, const Shape& x) {
+  Attributes made = global_window(x);
+  made.set("p", attributes.i("p", 2));
+  return made;
 }
 
 template <WindowOf window_of>
@@ -52,12 +50,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Attributes attributes = window_of(c.attributes, x.desc.shape);
   const Window w = known_pool(attributes, x.desc.shape);
   const auto p = static_cast<double>(attributes.i("p", 2));
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor y = zeros(c.output_descs[0]);
   for (int64_t plane = 0; plane < x.desc.shape.numel(0, 2); ++plane) {
     for_each_tap(w, [&](int64_t out, int64_t, int64_t in) {
-      y.values[static_cast<size_t>(plane * w.out_size() + out)] +=
-          std::pow(std::abs(x.values[static_cast<size_t>(plane * w.in_size() + in)]), p);
+      y[plane * w.out_size() + out] += std::pow(std::abs(x[plane * w.in_size() + in]), p);
     });
   }
   for (double& v : y.values) v = std::pow(v, 1 / p);
@@ -101,11 +97,8 @@ T root(T sum, int64_t p) {
 }
 
 // f(x, y of the same plane) for all planes, in parallel.
-template <typename F>
-void for_planes(int64_t planes, const F& f) {
-  parallel_for(planes, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i);
-  });
+void for_planes(int64_t planes, const auto& f) {
+  parallel_each(planes, 1, [&](int64_t i) { f(i); });
 }
 
 template <typename T>
@@ -118,7 +111,6 @@ std::unique_ptr<Kernel> make_forward(const Window& w, int64_t planes, int64_t p)
       for_each_tap(w, [&](int64_t out, int64_t, int64_t in) { y[out] += power(x[in], p); });
       for (int64_t i = 0; i < w.out_size(); ++i) y[i] = root(y[i], p);
     });
-    return ok_status();
   });
 }
 
@@ -137,7 +129,6 @@ std::unique_ptr<Kernel> create_grad_of(const Problem& problem) {
         dx[in] += dy[out] * slope(x[in], y[out], p);
       });
     });
-    return ok_status();
   });
 }
 
@@ -159,9 +150,7 @@ using Ints = std::vector<int64_t>;
 
 std::vector<SampleCase> samples() {
   const auto sample = [](const char* name, Shape x, Attributes attributes) {
-    return SampleCase{.name = name,
-                      .attributes = std::move(attributes),
-                      .inputs = {{DType::kFloat32, std::move(x)}}};
+    return make_sample(name, {{DType::kFloat32, std::move(x)}}, std::move(attributes));
   };
   std::vector<SampleCase> cases = {
       sample("halves", {2, 5, 6, 8}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}),
@@ -205,13 +194,8 @@ Acceptance accepts(const Problem& p) {
 // --- GlobalLpPool ---
 
 Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
-  const Shape& x = c.inputs[0].shape;
-  if (x.rank() < 3 || x.rank() > 5 || x.numel(2, x.rank()) == 0) {
-    return input_error("expected [N, C, 1 to 3 spatial axes], found {}", c.inputs[0].text());
-  }
-  Shape y = x;
-  for (int axis = 2; axis < y.rank(); ++axis) y[axis] = 1;
-  return std::vector{TensorDesc{c.inputs[0].dtype, y}};
+  OFSDP_ASSIGN_OR_RETURN(Shape y, infer_global_pool(c));
+  return std::vector{TensorDesc{c.inputs[0].dtype, std::move(y)}};
 }
 
 std::vector<SampleCase> global_samples() {
@@ -225,30 +209,15 @@ std::vector<SampleCase> global_samples() {
 }  // namespace
 
 void add_lp_pool(Registry& registry) {
-  registry.add({.name = "LpPool",
-                .infer = infer,
-                .grad = grad<given_window>,
-                .reference = reference<given_window>,
-                .cpu = {{"loops", accepts, create<given_window>},
-                        in_float32<accepts, create<given_window>>()},
-                .samples = samples});
-  registry.add({.domain = kOwnDomain,
-                .name = "LpPoolGrad",
-                .min_inputs = 3,
-                .infer = infer_grad,
-                .reference = grad_reference,
-                .cpu = {{"loops", accepts, create_grad}, in_float32<accepts, create_grad>()},
-                .samples = grad_samples});
-}
-
-void add_global_lp_pool(Registry& registry) {
-  registry.add({.name = "GlobalLpPool",
-                .infer = global_infer,
-                .grad = grad<global_window>,
-                .reference = reference<global_window>,
-                .cpu = {{"loops", accepts, create<global_window>},
-                        in_float32<accepts, create<global_window>>()},
-                .samples = global_samples});
+  registry.add(make_op("LpPool", {infer, grad<given_window>, reference<given_window>, samples},
+                       with_half_floats<accepts, create<given_window>>("loops")));
+  registry.add_own(make_op("LpPoolGrad",
+                           {infer_like_inputs({1}), nullptr, grad_reference, grad_samples},
+                           with_half_floats<accepts, create_grad>("loops"), {.min_inputs = 3}));
+  registry.add(
+      make_op("GlobalLpPool",
+              {global_infer, grad<covering_window>, reference<covering_window>, global_samples},
+              with_half_floats<accepts, create<covering_window>>("loops")));
 }
 
 }  // namespace ofsdp::kernels::ops

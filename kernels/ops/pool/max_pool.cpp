@@ -13,8 +13,8 @@
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
-#include "kernels/ops/pool/max_pool_kernel.h"
 #include "kernels/ops/pool/pool_shape.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -57,7 +57,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     std::vector<int64_t> place(best.size(), 0), winner(best.size(), kNoWinner);
     for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
       const auto o = static_cast<size_t>(out);
-      const double v = x.values[static_cast<size_t>(plane * w.in_size() + in)];
+      const double v = x[plane * w.in_size() + in];
       if (winner[o] != kNoWinner && !(v > best[o]) && v == v) return;
       best[o] = v;
       winner[o] = tap;
@@ -84,10 +84,8 @@ Acceptance accepts(const Problem& p) {
 using Ints = std::vector<int64_t>;
 
 SampleCase sample(std::string name, Shape x, Attributes attributes, size_t outputs = 3) {
-  return {.name = std::move(name),
-          .attributes = std::move(attributes),
-          .inputs = {{DType::kFloat32, std::move(x)}},
-          .num_outputs = outputs};
+  return make_sample(std::move(name), {{DType::kFloat32, std::move(x)}}, std::move(attributes), {},
+                     {.num_outputs = outputs});
 }
 
 std::vector<SampleCase> samples() {
@@ -128,24 +126,16 @@ std::vector<SampleCase> samples() {
 
 // --- GlobalMaxPool ---
 
-Attributes window_of(const Shape& x) {
-  return {{"kernel_shape", std::vector<int64_t>(x.axes().begin() + 2, x.axes().end())}};
-}
-
 Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
   const Shape& x = c.inputs[0].shape;
-  if (x.rank() < 3 || x.rank() > 5 || x.numel(2, x.rank()) == 0) {
-    return input_error("expected [N, C, 1 to 3 spatial axes], found {}", c.inputs[0].text());
-  }
-  Shape y = x;
-  for (int axis = 2; axis < y.rank(); ++axis) y[axis] = 1;
+  OFSDP_ASSIGN_OR_RETURN(const Shape y, infer_global_pool(c));
   return std::vector{TensorDesc{c.inputs[0].dtype, y},
                      TensorDesc{winner_dtype(x.numel(2, x.rank())), y}};
 }
 
 void global_grad(GradBuilder& b) {
   const Shape& x = b.desc(b.input(0)).shape;
-  const Attributes window = window_of(x);
+  const Attributes window = global_window(x);
   b.set_grad(0, b.emit1("ofsdp.MaxPoolGrad", {b.grad_output(0), b.output(1)},
                         pool_attributes(window, known_pool(window, x), x)));
 }
@@ -170,7 +160,7 @@ std::vector<RefTensor> global_reference(const ReferenceContext& c) {
 // As MaxPool has it: no Indices, the winners as output 2.
 Problem as_max_pool(const Problem& p) {
   Problem made = p;
-  made.attributes = window_of(p.in(0).shape);
+  made.attributes = global_window(p.in(0).shape);
   made.outputs = {p.out(0), {}, p.has_out(1) ? p.out(1) : TensorDesc{}};
   made.outputs[0].layout = made.outputs[2].layout = p.in(0).layout;  // the same bytes
   return made;
@@ -212,29 +202,14 @@ std::vector<SampleCase> global_samples() {
 }  // namespace
 
 void add_max_pool(Registry& registry) {
-  registry.add({.name = "MaxPool",
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"loops", accepts, make_max_pool},
+  registry.add(make_op("MaxPool", {infer, grad, reference, samples},
+                       {{"loops", accepts, make_max_pool},
                         {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},
                         in_float32<accepts, make_max_pool>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0, 2}});
-}
-
-void add_global_max_pool(Registry& registry) {
-  registry.add({.name = "GlobalMaxPool",
-                .infer = global_infer,
-                .grad = global_grad,
-                .reference = global_reference,
-                .cpu = {{"loops", global_accepts, global_create},
-                        in_float32<global_accepts, global_create>()},
-                .samples = global_samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0}});
+                       channels_last({0}, {0, 2})));
+  registry.add(
+      make_op("GlobalMaxPool", {global_infer, global_grad, global_reference, global_samples},
+              with_half_floats<global_accepts, global_create>("loops"), channels_last({0}, {})));
 }
 
 }  // namespace ofsdp::kernels::ops

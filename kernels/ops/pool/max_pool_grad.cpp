@@ -1,11 +1,18 @@
 // ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs whose winning tap
 // is at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
 // Outputs are added in their order, so repeated runs give the same bits.
+//
+// MaxUnpool(x, I): zeros but for x[i] at flat place I[i] of the shape that the pooling had: of each
+// spatial axis (in - 1) stride - pads + kernel. A larger output_shape has that shape in its corner.
+// dx = dy at those places: Gather(flat dy, I). Where places repeat, the last x stays.
+// https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
+#include "kernels/core/element_types.h"
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pool/pool_shape.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -14,19 +21,14 @@ Window window_of(const Attributes& attributes) {
   return known_pool(attributes, Shape(attributes.ints("x_shape")));
 }
 
-Result<std::vector<TensorDesc>> infer(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("x_shape"))}};
-}
-
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Window w = window_of(c.attributes);
-  RefTensor dx{c.output_descs[0],
-               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor dx = zeros(c.output_descs[0]);
   for (int64_t plane = 0; plane < dx.desc.shape.numel(0, 2); ++plane) {
     for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
       const auto at = static_cast<size_t>(plane * w.out_size() + out);
       if (static_cast<int64_t>(c.inputs[1].values[at]) != tap) return;
-      dx.values[static_cast<size_t>(plane * w.in_size() + in)] += c.inputs[0].values[at];
+      dx[plane * w.in_size() + in] += c.inputs[0].values[at];
     });
   }
   return {dx};
@@ -62,11 +64,8 @@ class ChannelsLastGrad {
         channels_(p.out(0).shape[1]),
         tiles_(tiles_input(window_)) {}
 
-  Status operator()(const KernelArgs& a) const {
-    parallel_for(images_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) image(a, n);
-    });
-    return ok_status();
+  void operator()(const KernelArgs& a) const {
+    parallel_each(images_, 1, [&](int64_t n) { image(a, n); });
   }
 
  private:
@@ -104,11 +103,8 @@ class ScatterGrad {
     }
   }
 
-  Status operator()(const KernelArgs& a) const {
-    parallel_for(planes_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) plane(a, p);
-    });
-    return ok_status();
+  void operator()(const KernelArgs& a) const {
+    parallel_each(planes_, 1, [&](int64_t p) { plane(a, p); });
   }
 
  private:
@@ -191,10 +187,8 @@ std::vector<SampleCase> samples() {
         values[i] = static_cast<double>(taps[i * 7 % taps.size()]);
       }
     };
-    cases.push_back({.name = g.name,
-                     .attributes = attributes,
-                     .inputs = {{DType::kFloat32, y}, {winner_dtype(w.taps()), y}},
-                     .fill = fill});
+    cases.push_back(
+        make_sample(g.name, {{DType::kFloat32, y}, {winner_dtype(w.taps()), y}}, attributes, fill));
   }
   for (DType dtype : {DType::kFloat64, DType::kBFloat16}) {
     cases.push_back(cases[1]);
@@ -217,23 +211,148 @@ void max_pool_grad_body(BodyBuilder& b) {
   b.set_output(0, b.reshape(sum, shape));
 }
 
+using Ints = std::vector<int64_t>;
+
+// The shape that the indices count in.
+Result<Shape> counted(const Attributes& attributes, const Shape& x) {
+  const Ints kernel = attributes.ints("kernel_shape");
+  const size_t count = kernel.size();
+  const Ints strides = attributes.ints("strides", Ints(count, 1));
+  const Ints pads = attributes.ints("pads", Ints(2 * count, 0));
+  if (count == 0 || x.rank() != static_cast<int>(count) + 2 || strides.size() != count ||
+      pads.size() != 2 * count) {
+    return input_error("kernel_shape [{}], {} strides and {} pads do not fit {}",
+                       joined(kernel, ", "), strides.size(), pads.size(), x.text());
+  }
+  Shape y = x;
+  for (size_t i = 0; i < count; ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    y[axis] = (x[axis] - 1) * strides[i] - pads[i] - pads[count + i] + kernel[i];
+    if (y[axis] < 0) return input_error("spatial axis {} would have {} positions", i, y[axis]);
+  }
+  return y;
+}
+
+Result<std::vector<TensorDesc>> unpool_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(Shape y, counted(c.attributes, c.inputs[0].shape));
+  if (c.inputs[1].shape != c.inputs[0].shape || c.inputs[1].dtype != DType::kInt64) {
+    return input_error("I: expected int64{}, found {}", c.inputs[0].shape.text(),
+                       c.inputs[1].text());
+  }
+  if (c.has(2)) {
+    OFSDP_ASSIGN_OR_RETURN(const Ints given, known_ints(c, 2, "output_shape"));
+    if (given.size() != y.axes().size()) {
+      return input_error("output_shape: expected {} sizes, found {}", y.rank(), given.size());
+    }
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i] >= y.axes()[i]) continue;
+      return input_error("output_shape: expected at least {}, found {}", y.text(),
+                         Shape(given).text());
+    }
+    y = Shape(given);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, y}};
+}
+
+void grad(GradBuilder& b) {
+  const Shape shape = *counted(b.attributes(), b.desc(b.input(0)).shape);
+  Ref dy = b.grad_output(0);
+  if (b.desc(dy).shape != shape) {
+    dy = b.emit1("Slice", {dy, b.ints(Ints(shape.axes().size(), 0)), b.ints(shape.axes())});
+  }
+  const Ref flat = b.emit1("Reshape", {dy, b.ints({shape.numel()})});
+  b.set_grad(0, b.emit1("Gather", {flat, b.input(1)}, {{"axis", int64_t{0}}}));
+}
+
+// Returns the place in `to` of place `at` of `from`.
+int64_t moved(const Shape& from, const Shape& to, int64_t at) {
+  int64_t place = 0, step = 1;
+  for (int axis = from.rank(); axis-- > 0;) {
+    place += at % from[axis] * step;
+    at /= from[axis];
+    step *= to[axis];
+  }
+  return place;
+}
+
+std::vector<RefTensor> unpool_reference(const ReferenceContext& c) {
+  const Shape shape = *counted(c.attributes, c.inputs[0].desc.shape);
+  RefTensor y = zeros(c.output_descs[0]);
+  for (size_t i = 0; i < c.inputs[0].values.size(); ++i) {
+    const auto at = static_cast<int64_t>(c.inputs[1].values[i]);
+    y.values[ravel(y.desc.shape, unravel(shape, at))] = c.inputs[0].values[i];
+  }
+  return {y};
+}
+
+Acceptance unpool_accepts(const Problem& p) {
+  return accept_if(p.all_plain(), "not the plain layout");
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_for(const Problem& p) {
+  return make_kernel([shape = *counted(p.attributes, p.in(0).shape), to = p.out(0).shape,
+                      n = p.in(0).numel()](const KernelArgs& a) -> Status {
+    std::fill_n(a.out<T>(0), to.numel(), T{0});
+    const int64_t count = shape.numel();
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = a.in<int64_t>(1)[i];
+      if (at < 0 || at >= count) return input_error("index {} is outside 0..{}", at, count - 1);
+      a.out<T>(0)[shape == to ? at : moved(shape, to, at)] = a.in<T>(0)[i];
+    }
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) { return create_for<T>(p); });
+}
+
+std::vector<SampleCase> unpool_samples() {
+  const auto sample = [](const char* name, Shape x, Attributes attributes,
+                         DType dtype = DType::kFloat32) {
+    const int64_t step = counted(attributes, x)->numel() / std::max<int64_t>(x.numel(), 1);
+    return make_sample(name, {{dtype, x}, {DType::kInt64, x}}, std::move(attributes),
+                       [step](size_t input, std::vector<double>& values) {
+                         for (size_t i = 0; input == 1 && i < values.size(); ++i) {
+                           values[i] = static_cast<double>(static_cast<int64_t>(i) * step + i % 2);
+                         }
+                       });
+  };
+  const Attributes halves{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
+  std::vector<SampleCase> cases = {
+      sample("halves", {2, 3, 3, 2}, halves),
+      sample("padded", {1, 2, 4, 4},
+             {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}),
+      sample("line", {2, 3, 5}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
+      sample("half", {2, 3, 3, 2}, halves, DType::kFloat16),
+      sample("double", {2, 3, 3, 2}, halves, DType::kFloat64),
+      sample("empty", {0, 3, 3, 2}, halves),
+      sample("corner", {2, 3, 3, 2}, halves)};
+  for (SampleCase& s : cases) s.check_grad = s.inputs[0].dtype == DType::kFloat32;
+  SampleCase& corner = cases.back();
+  corner.inputs.push_back({DType::kInt64, {4}});
+  corner.constant_inputs = {2};
+  corner.fill = [fill = corner.fill](size_t input, std::vector<double>& values) {
+    fill(input, values);
+    if (input == 2) values = {2, 4, 7, 6};
+  };
+  return cases;
+}
+
 }  // namespace
 
 void add_max_pool_grad(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "MaxPoolGrad",
-                .min_inputs = 2,
-                .infer = infer,
-                .body = max_pool_grad_body,
-                .reference = reference,
-                .cpu = {{"channels_last", accepts_channels_last, create_channels_last},
-                        {"scatter", accepts<float>, create_scatter<float>},
-                        {"float64", accepts<double>, create_scatter<double>},
-                        in_float32<accepts<float>, create_scatter<float>>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0, 1},
-                .channels_last_outputs = {0}});
+  registry.add_own(
+      make_op("MaxPoolGrad", {infer_shape_of("x_shape"), nullptr, reference, samples},
+              {{"channels_last", accepts_channels_last, create_channels_last},
+               {"scatter", accepts<float>, create_scatter<float>},
+               {"float64", accepts<double>, create_scatter<double>},
+               in_float32<accepts<float>, create_scatter<float>>()},
+              channels_last({0, 1}, {0}, {.min_inputs = 2, .body = max_pool_grad_body})));
+  registry.add(make_op("MaxUnpool", {unpool_infer, grad, unpool_reference, unpool_samples},
+                       {{"scatter", unpool_accepts, create}},
+                       {.min_inputs = 2, .constant_inputs = {2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

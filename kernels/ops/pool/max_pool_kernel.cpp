@@ -1,7 +1,5 @@
 // [Note: loops of MaxPool] The inner loops know no window: the caller lists the source elements
 // that compete. One vectorized loop serves both layouts.
-#include "kernels/ops/pool/max_pool_kernel.h"
-
 #include <bit>
 #include <limits>
 #include <type_traits>
@@ -44,8 +42,7 @@ struct FourTaps {
   bool relu;
 };
 
-template <typename Step>
-[[gnu::always_inline]] inline void take_tap(const float* __restrict src, Step step, int32_t number,
+[[gnu::always_inline]] inline void take_tap(const float* __restrict src, auto step, int32_t number,
                                             int64_t n, float* __restrict best,
                                             int32_t* __restrict winner) {
   for (int64_t i = 0; i < n; ++i) {
@@ -161,22 +158,19 @@ class MaxPool {
                w.position(2, w.out[2] - 1, 1) < w.in[2];
   }
 
-  Status operator()(const KernelArgs& a) const {
+  void operator()(const KernelArgs& a) const {
     // An item is an image's row of outputs of all channels, or that row of one plane.
     const int64_t rows = window_.out[0] * window_.out[1];
     const int64_t items = images_ * (channels_last_ ? 1 : channels_) * rows;
-    parallel_for(items, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t item = begin; item < end; ++item) {
-        const int64_t d = item % rows / window_.out[1];
-        if (is_four_) {
-          four_row(a, item / rows, d, item % window_.out[1]);
-          continue;
-        }
-        channels_last_ ? channels_row(a, item / rows, d, item % window_.out[1])
-                       : plain_row(a, item / rows, d, item % window_.out[1]);
+    parallel_each(items, 1, [&](int64_t item) {
+      const int64_t d = item % rows / window_.out[1];
+      if (is_four_) {
+        four_row(a, item / rows, d, item % window_.out[1]);
+        return;
       }
+      channels_last_ ? channels_row(a, item / rows, d, item % window_.out[1])
+                     : plain_row(a, item / rows, d, item % window_.out[1]);
     });
-    return ok_status();
   }
 
  private:
@@ -252,8 +246,7 @@ class MaxPool {
 
   // f(list, number of the first tap of a row of taps, its input row), then takes what is
   // listed.
-  template <typename F>
-  void for_rows(int64_t d, int64_t h, Block& block, int64_t step, const F& f) const {
+  void for_rows(int64_t d, int64_t h, Block& block, int64_t step, const auto& f) const {
     TapList list;
     list.step = step;
     const auto depth = tap_range(window_, 0, d);
@@ -324,11 +317,8 @@ class AnyMaxPool {
         winners_(p.has_out(2)),
         narrow_(winner_dtype(window_.taps()) == DType::kUInt8) {}
 
-  Status operator()(const KernelArgs& a) const {
-    parallel_for(planes_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) plane(a, p);
-    });
-    return ok_status();
+  void operator()(const KernelArgs& a) const {
+    parallel_each(planes_, 1, [&](int64_t p) { plane(a, p); });
   }
 
  private:

@@ -19,6 +19,19 @@ Shape pool_output(const Window& window, const Shape& x) {
   return Shape(std::move(axes));
 }
 
+Attributes global_window(const Shape& x) {
+  return {{"kernel_shape", std::vector<int64_t>(x.axes().begin() + 2, x.axes().end())}};
+}
+
+Result<Shape> infer_global_pool(const InferContext& c) {
+  Shape shape = c.inputs[0].shape;
+  if (shape.rank() < 3 || shape.rank() > 5 || shape.numel(2, shape.rank()) == 0) {
+    return input_error("expected [N, C, 1 to 3 spatial axes], found {}", c.inputs[0].text());
+  }
+  for (int axis = 2; axis < shape.rank(); ++axis) shape[axis] = 1;
+  return shape;
+}
+
 Attributes pool_attributes(const Attributes& attributes, const Window& window, const Shape& x) {
   Attributes made = window_attributes(window);
   made.set("kernel_shape", attributes.ints("kernel_shape"));

@@ -19,6 +19,10 @@ Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
 Window known_pool(const Attributes& attributes, const Shape& x);
 Shape pool_output(const Window& window, const Shape& x);
 
+// Of the global poolings: the attributes of one window that covers x, and the shape of their result.
+Attributes global_window(const Shape& x);
+Result<Shape> infer_global_pool(const InferContext& c);
+
 // The attributes of the gradient node: the window, x_shape.
 Attributes pool_attributes(const Attributes& attributes, const Window& window, const Shape& x);
 
@@ -27,5 +31,18 @@ std::pair<int64_t, int64_t> tap_range(const Window& window, size_t axis, int64_t
 
 // Place of spatial position `at` (row-major) as Indices counts it: storage_order 1 is column-major.
 int64_t stored_place(const Window& window, int64_t at, bool column_major);
+
+// MaxPool's kernel for float32, 1 to 3 spatial axes, x and y both plain or both channels last. It
+// takes x as input 0; gives y as output 0, Indices (plain, int64) as output 1 and winners as output
+// 2 when present. Rows of outputs go to the pool of threads.
+
+// Whether y and winners have the layout of x, and Indices the plain one.
+bool has_pool_layouts(const Problem& problem);
+
+std::unique_ptr<Kernel> make_max_pool(const Problem& problem);
+
+// The same for other types (float64, int8, uint8), by plain loops and without an activation.
+Acceptance accepts_max_pool_loops(const Problem& problem);
+std::unique_ptr<Kernel> make_max_pool_loops(const Problem& problem);
 
 }  // namespace ofsdp::kernels::ops

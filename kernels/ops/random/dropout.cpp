@@ -29,14 +29,10 @@ struct Settings {
   double scale() const { return dropout_scale(ratio); }
 };
 
-double scalar_of(const Constant& constant) {
-  return to_doubles(constant.desc, constant.bytes.data())[0];
-}
-
 Result<Settings> settings(const Constant* ratio, const Constant* training) {
   Settings s;
-  if (ratio != nullptr) s.ratio = scalar_of(*ratio);
-  if (training != nullptr) s.training = scalar_of(*training) != 0;
+  if (ratio != nullptr) s.ratio = first_double(*ratio);
+  if (training != nullptr) s.training = first_double(*training) != 0;
   if (!(s.ratio >= 0 && s.ratio <= 1)) return input_error("ratio {} is outside 0..1", s.ratio);
   return s;
 }
@@ -144,14 +140,12 @@ void drop(const Draw& d, const Samples& samples, const KernelArgs& a, uint8_t* m
   constexpr int64_t kPiece = 4096;
   const int64_t pieces = (samples.elements + kPiece - 1) / kPiece;
   const int64_t grain = kPiece / std::max<int64_t>(std::min(samples.elements, kPiece), 1) + 1;
-  parallel_for(samples.count * pieces, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t sample = item / pieces;
-      const int64_t first = item % pieces * kPiece;
-      const int64_t at = sample * samples.elements + first;
-      drop_span(d, global_index(*a.step, sample), first, a.in<float>(0) + at, a.out<float>(0) + at,
-                mask == nullptr ? nullptr : mask + at, std::min(kPiece, samples.elements - first));
-    }
+  parallel_each(samples.count * pieces, grain, [&](int64_t item) {
+    const int64_t sample = item / pieces;
+    const int64_t first = item % pieces * kPiece;
+    const int64_t at = sample * samples.elements + first;
+    drop_span(d, global_index(*a.step, sample), first, a.in<float>(0) + at, a.out<float>(0) + at,
+              mask == nullptr ? nullptr : mask + at, std::min(kPiece, samples.elements - first));
   });
 }
 
@@ -180,16 +174,13 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 }
 
 SampleCase sample(const char* name, Shape shape, double ratio, bool training, size_t outputs) {
-  return {
-      .name = name,
-      .inputs = {{DType::kFloat32, std::move(shape)}, {DType::kFloat32, {}}, {DType::kBool, {}}},
-      .fill =
-          [=](size_t input, std::vector<double>& values) {
-            if (input == 1) values[0] = ratio;
-            if (input == 2) values[0] = training ? 1 : 0;
-          },
-      .constant_inputs = {1, 2},
-      .num_outputs = outputs};
+  return make_sample(
+      name, {{DType::kFloat32, std::move(shape)}, {DType::kFloat32, {}}, {DType::kBool, {}}}, {},
+      [=](size_t input, std::vector<double>& values) {
+        if (input == 1) values[0] = ratio;
+        if (input == 2) values[0] = training ? 1 : 0;
+      },
+      {.constant_inputs = {1, 2}, .num_outputs = outputs});
 }
 
 std::vector<SampleCase> samples() {
@@ -242,7 +233,6 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
       mask_span(a.in<float>(0) + begin, a.in<uint8_t>(1) + begin, scale, a.out<float>(0) + begin,
                 end - begin);
     });
-    return ok_status();
   });
 }
 
@@ -263,26 +253,15 @@ void dropout_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_dropout(Registry& registry) {
-  registry.add({.name = "Dropout",
-                .first_opset = 12,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"philox", accepts, create}},
-                .samples = samples,
-                .random = true,
-                .inplace_inputs = {0},
-                .constant_inputs = {1, 2}});
-  registry.add({.domain = kOwnDomain,
-                .name = "DropoutGrad",
-                .min_inputs = 2,
-                .infer = grad_infer,
-                .body = dropout_grad_body,
-                .reference = grad_reference,
-                .cpu = {{"loops", grad_accepts, grad_create}},
-                .samples = grad_samples,
-                .inplace_inputs = {0},
-                .layout = LayoutRule::kElementwise});
+  registry.add(make_op(
+      "Dropout", {infer, grad, reference, samples}, {{"philox", accepts, create}},
+      {.first_opset = 12, .random = true, .inplace_inputs = {0}, .constant_inputs = {1, 2}}));
+  registry.add_own(make_op("DropoutGrad", {grad_infer, nullptr, grad_reference, grad_samples},
+                           {{"loops", grad_accepts, grad_create}},
+                           {.min_inputs = 2,
+                            .body = dropout_grad_body,
+                            .inplace_inputs = {0},
+                            .layout = LayoutRule::kElementwise}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -106,7 +106,6 @@ std::unique_ptr<Kernel> make_random(const Problem& problem, RandomElement elemen
                       a.outputs[0].data + static_cast<size_t>(i) * size);
       }
     });
-    return ok_status();
   });
 }
 
@@ -128,20 +127,6 @@ std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement
     y.values.push_back(element(p, {views, {}, nullptr, &c.step}, draw, i));
   }
   return {y};
-}
-
-// Element i of a float tensor of any width.
-double float_at(const TensorView& view, int64_t i) {
-  switch (view.desc.dtype) {
-    case DType::kFloat32:
-      return static_cast<double>(view.as<float>()[i]);
-    case DType::kFloat64:
-      return view.as<double>()[i];
-    case DType::kFloat16:
-      return static_cast<double>(half_to_float(view.as<uint16_t>()[i]));
-    default:
-      return static_cast<double>(bfloat16_to_float(view.as<uint16_t>()[i]));
-  }
 }
 
 // Type of attribute dtype (ONNX's number), or `otherwise` when it is absent.
@@ -196,7 +181,7 @@ double uniform_element(const Problem& p, const KernelArgs&, const RandomDraw& dr
 }
 
 double bernoulli_element(const Problem&, const KernelArgs& a, const RandomDraw& draw, int64_t i) {
-  return draw.uniform(i) < float_at(a.inputs[0], i) ? 1 : 0;
+  return draw.uniform(i) < double_at(a.inputs[0], i) ? 1 : 0;
 }
 
 double multinomial_element(const Problem& p, const KernelArgs& a, const RandomDraw& draw,
@@ -204,11 +189,11 @@ double multinomial_element(const Problem& p, const KernelArgs& a, const RandomDr
   const TensorView& x = a.inputs[0];
   const int64_t classes = x.desc.shape[1], row = i / p.out(0).shape[1] * classes;
   double max = -INFINITY, sum = 0;
-  for (int64_t k = 0; k < classes; ++k) max = std::max(max, float_at(x, row + k));
-  for (int64_t k = 0; k < classes; ++k) sum += std::exp(float_at(x, row + k) - max);
+  for (int64_t k = 0; k < classes; ++k) max = std::max(max, double_at(x, row + k));
+  for (int64_t k = 0; k < classes; ++k) sum += std::exp(double_at(x, row + k) - max);
   double rest = draw.uniform(i) * sum;
   for (int64_t k = 0; k < classes - 1; ++k) {
-    rest -= std::exp(float_at(x, row + k) - max);
+    rest -= std::exp(double_at(x, row + k) - max);
     if (rest < 0) return static_cast<double>(k);
   }
   return static_cast<double>(classes - 1);
@@ -252,14 +237,9 @@ std::vector<SampleCase> shape_samples(const Attributes& given) {
 std::vector<SampleCase> like_samples(const Attributes& given) {
   std::vector<SampleCase> cases = {
       {.name = "image", .inputs = {{DType::kFloat32, {4, 3, 5, 6}}}, .check_grad = false},
-      {.name = "double",
-       .attributes = given,
-       .inputs = {{DType::kFloat64, {4, 3}}},
-       .check_grad = false},
-      {.name = "of_integers",
-       .attributes = {{"dtype", number_of_dtype(DType::kFloat32)}},
-       .inputs = {{DType::kInt64, {4, 3}}},
-       .check_grad = false}};
+      make_sample("double", {{DType::kFloat64, {4, 3}}}, given, {}, {.check_grad = false}),
+      make_sample("of_integers", {{DType::kInt64, {4, 3}}},
+                  {{"dtype", number_of_dtype(DType::kFloat32)}}, {}, {.check_grad = false})};
   return cases;
 }
 
@@ -268,11 +248,8 @@ std::vector<SampleCase> bernoulli_samples() {
     for (double& v : values) v = v < 0 ? 0.25 : (v > 1 ? 1 : 0.75);
   };
   const auto sample = [&](const char* name, DType from, Shape shape, Attributes attributes = {}) {
-    return SampleCase{.name = name,
-                      .attributes = std::move(attributes),
-                      .inputs = {{from, std::move(shape)}},
-                      .fill = probabilities,
-                      .check_grad = false};
+    return make_sample(name, {{from, std::move(shape)}}, std::move(attributes), probabilities,
+                       {.check_grad = false});
   };
   return {sample("image", DType::kFloat32, {4, 3, 5, 6}),
           sample("seed", DType::kFloat64, {8, 300}, {{"seed", 2.0f}}),
@@ -281,34 +258,24 @@ std::vector<SampleCase> bernoulli_samples() {
 }
 
 std::vector<SampleCase> multinomial_samples() {
-  return {{.name = "classes",
-           .attributes = {{"sample_size", int64_t{9}}},
-           .inputs = {{DType::kFloat32, {4, 7}}},
-           .check_grad = false},
-          {.name = "wide",
-           .attributes = {{"sample_size", int64_t{50}}, {"dtype", number_of_dtype(DType::kInt64)}},
-           .inputs = {{DType::kFloat64, {3, 40}}},
-           .check_grad = false},
+  return {make_sample("classes", {{DType::kFloat32, {4, 7}}}, {{"sample_size", int64_t{9}}}, {},
+                      {.check_grad = false}),
+          make_sample("wide", {{DType::kFloat64, {3, 40}}},
+                      {{"sample_size", int64_t{50}}, {"dtype", number_of_dtype(DType::kInt64)}}, {},
+                      {.check_grad = false}),
           {.name = "one", .inputs = {{DType::kFloat16, {5, 1}}}, .check_grad = false}};
 }
 
 // NAME, of a shape, and NAMELike, of an input.
 template <RandomElement element>
 void add_pair(Registry& registry, const std::string& name, const Attributes& given) {
-  registry.add({.name = name,
-                .min_inputs = 0,
-                .infer = infer_shape,
-                .reference = reference<element>,
-                .cpu = philox<element, false>(),
-                .samples = [given] { return shape_samples(given); },
-                .random = true});
-  registry.add({.name = name + "Like",
-                .infer = infer_like,
-                .grad = no_grad,
-                .reference = reference<element>,
-                .cpu = philox<element, false>(),
-                .samples = [given] { return like_samples(given); },
-                .random = true});
+  registry.add(make_op(
+      name, {infer_shape, nullptr, reference<element>, [given] { return shape_samples(given); }},
+      philox<element, false>(), {.min_inputs = 0, .random = true}));
+  registry.add(
+      make_op(name + "Like",
+              {infer_like, no_grad, reference<element>, [given] { return like_samples(given); }},
+              philox<element, false>(), {.random = true}));
 }
 
 }  // namespace
@@ -316,20 +283,13 @@ void add_pair(Registry& registry, const std::string& name, const Attributes& giv
 void add_random_draws(Registry& registry) {
   add_pair<normal_element>(registry, "RandomNormal", {{"mean", 1.5f}, {"scale", 0.5f}});
   add_pair<uniform_element>(registry, "RandomUniform", {{"low", -1.5f}, {"high", 0.5f}});
-  registry.add({.name = "Bernoulli",
-                .infer = infer_like,
-                .grad = no_grad,
-                .reference = reference<bernoulli_element>,
-                .cpu = philox<bernoulli_element, true>(),
-                .samples = bernoulli_samples,
-                .random = true});
-  registry.add({.name = "Multinomial",
-                .infer = multinomial_infer,
-                .grad = no_grad,
-                .reference = reference<multinomial_element>,
-                .cpu = philox<multinomial_element, true>(),
-                .samples = multinomial_samples,
-                .random = true});
+  registry.add(make_op("Bernoulli",
+                       {infer_like, no_grad, reference<bernoulli_element>, bernoulli_samples},
+                       philox<bernoulli_element, true>(), {.random = true}));
+  registry.add(
+      make_op("Multinomial",
+              {multinomial_infer, no_grad, reference<multinomial_element>, multinomial_samples},
+              philox<multinomial_element, true>(), {.random = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

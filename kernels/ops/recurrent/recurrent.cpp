@@ -91,16 +91,6 @@ Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
   return outputs;
 }
 
-template <RecurrentKind kind>
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  return reference_recurrent(kind, c);
-}
-
-template <RecurrentKind kind>
-std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  return reference_recurrent_grad(kind, c);
-}
-
 Acceptance accepts(const Problem& p) {
   const DType dtype = p.in(0).dtype;
   if (dtype != DType::kFloat32 && dtype != DType::kFloat64) {
@@ -270,28 +260,26 @@ std::vector<SampleCase> lstm_samples() {
 // The operator, and its gradient in our own domain under the name of the operator and "Grad".
 template <RecurrentKind kind>
 void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*samples)()) {
-  registry.add({.name = name,
-                .min_inputs = 3,
-                .first_opset = kind == RecurrentKind::kRnn ? 1 : 7,
-                .infer = infer<kind>,
-                .grad = grad<kind>,
-                .reference = reference<kind>,
-                .cpu = {{"products", accepts, create<kind>}, in_float32<accepts, create<kind>>()},
-                .samples = samples});
   registry.add(
-      {.domain = kOwnDomain,
-       .name = name + "Grad",
-       .min_inputs = 3,
-       .infer = infer_grad,
-       .reference = grad_reference<kind>,
-       .cpu = {{"products", accepts, create_grad<kind>}, in_float32<accepts, create_grad<kind>>()},
-       .samples = [samples] { return recurrent_grad_samples(kind, samples()); }});
+      make_op(name,
+              {infer<kind>, grad<kind>,
+               [](const ReferenceContext& c) { return reference_recurrent(kind, c); }, samples},
+              with_half_floats<accepts, create<kind>>("products"),
+              {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7}));
+  registry.add_own(
+      make_op(name + "Grad",
+              {infer_grad, nullptr,
+               [](const ReferenceContext& c) { return reference_recurrent_grad(kind, c); },
+               [samples] { return recurrent_grad_samples(kind, samples()); }},
+              with_half_floats<accepts, create_grad<kind>>("products"), {.min_inputs = 3}));
 }
 
 }  // namespace
 
-void add_rnn(Registry& registry) { add<RecurrentKind::kRnn>(registry, "RNN", rnn_samples); }
-void add_gru(Registry& registry) { add<RecurrentKind::kGru>(registry, "GRU", gru_samples); }
-void add_lstm(Registry& registry) { add<RecurrentKind::kLstm>(registry, "LSTM", lstm_samples); }
+void add_recurrent(Registry& registry) {
+  add<RecurrentKind::kRnn>(registry, "RNN", rnn_samples);
+  add<RecurrentKind::kGru>(registry, "GRU", gru_samples);
+  add<RecurrentKind::kLstm>(registry, "LSTM", lstm_samples);
+}
 
 }  // namespace ofsdp::kernels::ops

@@ -21,8 +21,45 @@ template <typename T, typename F>
   for (int64_t i = 0; i < n; ++i) y[i] = f(y[i]);
 }
 
+template <typename T, typename F>
+[[gnu::always_inline]] inline void scale_each(const T* y, T* d, int64_t n, const F& slope) {
+  for (int64_t i = 0; i < n; ++i) d[i] *= slope(y[i]);
+}
+
+}  // namespace
+
+double reference_activation(const GateActivation& a, double x) {
+  if (a.clip > 0) x = std::clamp(x, -double{a.clip}, double{a.clip});
+  const double alpha = a.alpha, beta = a.beta;
+  switch (a.kind) {
+    case Kind::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Kind::kTanh:
+      return std::tanh(x);
+    case Kind::kRelu:
+      return std::max(0.0, x);
+    case Kind::kAffine:
+      return alpha * x + beta;
+    case Kind::kLeakyRelu:
+      return x >= 0 ? x : alpha * x;
+    case Kind::kThresholdedRelu:
+      return x > alpha ? x : 0;
+    case Kind::kScaledTanh:
+      return alpha * std::tanh(beta * x);
+    case Kind::kHardSigmoid:
+      return std::clamp(alpha * x + beta, 0.0, 1.0);
+    case Kind::kElu:
+      return x >= 0 ? x : alpha * (std::exp(x) - 1);
+    case Kind::kSoftsign:
+      return x / (1 + std::abs(x));
+    case Kind::kSoftplus:
+      return std::log(1 + std::exp(x));
+  }
+  return 0;
+}
+
 template <typename T>
-[[gnu::always_inline]] inline void activate_row(const GateActivation& a, T* y, int64_t n) {
+OFSDP_MULTIARCH void activate(const GateActivation& a, T* y, int64_t n) {
   const auto alpha = static_cast<T>(a.alpha), beta = static_cast<T>(a.beta);
   if (a.clip > 0) {
     const auto c = static_cast<T>(a.clip);
@@ -62,17 +99,12 @@ template <typename T>
   }
 }
 
-template <typename T, typename F>
-[[gnu::always_inline]] inline void scale_each(const T* y, T* d, int64_t n, const F& slope) {
-  for (int64_t i = 0; i < n; ++i) d[i] *= slope(y[i]);
-}
-
 template <typename T>
-[[gnu::always_inline]] inline void grad_row(const GateActivation& a, const T* y, T* d, int64_t n) {
+OFSDP_MULTIARCH void activate_grad(const GateActivation& a, const T* y, T* d, int64_t n) {
   const auto alpha = static_cast<T>(a.alpha), beta = static_cast<T>(a.beta);
   if (a.clip > 0) {
     T ends[2] = {static_cast<T>(-a.clip), static_cast<T>(a.clip)};
-    activate_row(a, ends, 2);
+    activate(a, ends, 2);
     const T low = std::min(ends[0], ends[1]), high = std::max(ends[0], ends[1]);
     for (int64_t i = 0; i < n; ++i) d[i] = y[i] <= low || y[i] >= high ? T{0} : d[i];
   }
@@ -105,52 +137,9 @@ template <typename T>
   }
 }
 
-OFSDP_MULTIARCH void activate_floats(const GateActivation& a, float* y, int64_t n) {
-  activate_row(a, y, n);
-}
-OFSDP_MULTIARCH void grad_floats(const GateActivation& a, const float* y, float* d, int64_t n) {
-  grad_row(a, y, d, n);
-}
-
-}  // namespace
-
-double reference_activation(const GateActivation& a, double x) {
-  if (a.clip > 0) x = std::clamp(x, -double{a.clip}, double{a.clip});
-  const double alpha = a.alpha, beta = a.beta;
-  switch (a.kind) {
-    case Kind::kSigmoid:
-      return 1 / (1 + std::exp(-x));
-    case Kind::kTanh:
-      return std::tanh(x);
-    case Kind::kRelu:
-      return std::max(0.0, x);
-    case Kind::kAffine:
-      return alpha * x + beta;
-    case Kind::kLeakyRelu:
-      return x >= 0 ? x : alpha * x;
-    case Kind::kThresholdedRelu:
-      return x > alpha ? x : 0;
-    case Kind::kScaledTanh:
-      return alpha * std::tanh(beta * x);
-    case Kind::kHardSigmoid:
-      return std::clamp(alpha * x + beta, 0.0, 1.0);
-    case Kind::kElu:
-      return x >= 0 ? x : alpha * (std::exp(x) - 1);
-    case Kind::kSoftsign:
-      return x / (1 + std::abs(x));
-    case Kind::kSoftplus:
-      return std::log(1 + std::exp(x));
-  }
-  return 0;
-}
-
-void activate(const GateActivation& a, float* y, int64_t n) { activate_floats(a, y, n); }
-void activate(const GateActivation& a, double* y, int64_t n) { activate_row(a, y, n); }
-void activate_grad(const GateActivation& a, const float* y, float* d, int64_t n) {
-  grad_floats(a, y, d, n);
-}
-void activate_grad(const GateActivation& a, const double* y, double* d, int64_t n) {
-  grad_row(a, y, d, n);
-}
+template void activate(const GateActivation&, float*, int64_t);
+template void activate(const GateActivation&, double*, int64_t);
+template void activate_grad(const GateActivation&, const float*, float*, int64_t);
+template void activate_grad(const GateActivation&, const double*, double*, int64_t);
 
 }  // namespace ofsdp::kernels::ops

@@ -30,12 +30,12 @@ struct GateActivation {
 // The definition, one value.
 double reference_activation(const GateActivation& activation, double x);
 
-// y[i] = f(y[i])
-void activate(const GateActivation& activation, float* y, int64_t n);
-void activate(const GateActivation& activation, double* y, int64_t n);
+// y[i] = f(y[i]), of float or double.
+template <typename T>
+void activate(const GateActivation& activation, T* y, int64_t n);
 
 // d[i] *= f'(x) where f(x) = y[i]
-void activate_grad(const GateActivation& activation, const float* y, float* d, int64_t n);
-void activate_grad(const GateActivation& activation, const double* y, double* d, int64_t n);
+template <typename T>
+void activate_grad(const GateActivation& activation, const T* y, T* d, int64_t n);
 
 }  // namespace ofsdp::kernels::ops

@@ -28,7 +28,7 @@ struct BackwardRow {
 };
 
 template <typename T>
-[[gnu::always_inline]] inline void rnn_grad(const BackwardRow<T>& r) {
+OFSDP_MULTIARCH void rnn_grad_row(const BackwardRow<T>& r) {
   T *d = r.diff_gates, *dh = r.diff_state;
   loop(r.n, [=](int64_t k) {
     d[k] = dh[k];
@@ -38,7 +38,7 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void lstm_grad(const BackwardRow<T>& r) {
+OFSDP_MULTIARCH void lstm_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
   const T *i = r.saved, *o = i + n, *f = o + n, *c = f + n, *cell = c + n, *before = r.cell_before;
   T *di = r.diff_gates, *d_o = di + n, *df = d_o + n, *dc = df + n;
@@ -79,7 +79,7 @@ template <typename T>
 
 // Shared by both GRUs: gradients of z and n, and of the state past the product.
 template <typename T>
-[[gnu::always_inline]] inline void gru_first_grad(const BackwardRow<T>& r) {
+OFSDP_MULTIARCH void gru_first_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
   const T *z = r.saved, *c = z + 2 * n, *before = r.before;
   T *dz = r.diff_gates, *dc = dz + 2 * n, *dh = r.diff_state;
@@ -93,8 +93,8 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void gru_grad(const BackwardRow<T>& r) {
-  gru_first_grad(r);
+OFSDP_MULTIARCH void gru_grad_row(const BackwardRow<T>& r) {
+  gru_first_grad_row(r);
   const int64_t n = r.n;
   const T *reset = r.saved + n, *q = r.saved + 3 * n;
   T *dz = r.diff_gates, *dr = dz + n, *dc = dr + n, *rec = r.diff_recurrent;
@@ -109,7 +109,7 @@ template <typename T>
 
 // Reset first: the gradient of r, when diff_recurrent holds that of r h.
 template <typename T>
-[[gnu::always_inline]] inline void gru_reset_grad(const BackwardRow<T>& r) {
+OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
   const T *reset = r.saved + n, *before = r.before, *d = r.diff_recurrent;
   T *dr = r.diff_gates + n, *dh = r.diff_state;
@@ -119,12 +119,6 @@ template <typename T>
   });
   activate_grad(*r.f, reset, dr, n);
 }
-
-OFSDP_ROW(rnn_grad, BackwardRow)
-OFSDP_ROW(lstm_grad, BackwardRow)
-OFSDP_ROW(gru_grad, BackwardRow)
-OFSDP_ROW(gru_first_grad, BackwardRow)
-OFSDP_ROW(gru_reset_grad, BackwardRow)
 
 // --- the gradients of X, W, R, B and P in one direction, from those of the gates of its steps ---
 //
@@ -376,12 +370,9 @@ class Backward final : public Kernel {
   }
 
   // f(b) for every sample, spread over the threads.
-  template <typename F>
-  void each_sample(const F& f) const {
-    parallel_for(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t b = begin; b < end; ++b) f(b);
-                 });
+  void each_sample(const auto& f) const {
+    parallel_each(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,
+                  [&](int64_t b) { f(b); });
   }
 
   Status back_step(const KernelArgs& a, int64_t d, int64_t t) {

@@ -26,7 +26,7 @@ struct ForwardRow {
 };
 
 template <typename T>
-[[gnu::always_inline]] inline void rnn(const ForwardRow<T>& r) {
+OFSDP_MULTIARCH void rnn_row(const ForwardRow<T>& r) {
   T *a = r.gates, *rec = r.recurrent, *h = r.state;
   loop(r.n, [=](int64_t i) { a[i] += rec[i]; });
   activate(*r.f, a, r.n);
@@ -34,7 +34,7 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void lstm(const ForwardRow<T>& r) {
+OFSDP_MULTIARCH void lstm_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *i = r.gates, *o = i + n, *f = o + n, *c = f + n, *cell = r.cell, *rec = r.recurrent;
   T* state = r.state;
@@ -65,7 +65,7 @@ template <typename T>
 
 // Linear before reset: recurrent's last third becomes q.
 template <typename T>
-[[gnu::always_inline]] inline void gru(const ForwardRow<T>& r) {
+OFSDP_MULTIARCH void gru_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *z = r.gates, *reset = z + n, *c = reset + n, *rec = r.recurrent, *q = rec + 2 * n;
   T* state = r.state;
@@ -81,7 +81,7 @@ template <typename T>
 // Reset first: gates z and r, and r h into recurrent's first third. gru_last does the rest, when
 // recurrent holds the product of that with R_n^T.
 template <typename T>
-[[gnu::always_inline]] inline void gru_reset(const ForwardRow<T>& r) {
+OFSDP_MULTIARCH void gru_reset_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *z = r.gates, *reset = z + n, *rec = r.recurrent, *state = r.state;
   loop(2 * n, [=](int64_t k) { z[k] += rec[k]; });
@@ -90,19 +90,13 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void gru_last(const ForwardRow<T>& r) {
+OFSDP_MULTIARCH void gru_last_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *z = r.gates, *c = z + 2 * n, *rec = r.recurrent, *state = r.state;
   loop(n, [=](int64_t k) { c[k] += rec[k]; });
   activate(*r.g, c, n);
   loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
 }
-
-OFSDP_ROW(rnn, ForwardRow)
-OFSDP_ROW(lstm, ForwardRow)
-OFSDP_ROW(gru, ForwardRow)
-OFSDP_ROW(gru_reset, ForwardRow)
-OFSDP_ROW(gru_last, ForwardRow)
 
 // --- the kernel ---
 
@@ -210,24 +204,19 @@ class Forward final : public Kernel {
   }
 
   // f(row) for the samples that are still running.
-  template <typename F>
-  void each_row(const KernelArgs& a, int64_t d, int64_t t, int64_t recurrent, const F& f) const {
+  void each_row(const KernelArgs& a, int64_t d, int64_t t, int64_t recurrent, const auto& f) const {
     const int64_t h = s_.hidden, width = s_.width();
     const T* bias = s_.linear_before_reset && given(a, kB)
                         ? a.in<T>(kB) + (2 * d + 1) * width + 2 * h
                         : nullptr;
     const T* peep = s_.is_lstm() && given(a, kP) ? a.in<T>(kP) + d * 3 * h : nullptr;
     const GateActivation* functions = &s_.activation(d, 0);
-    parallel_for(s_.batch, kRowGrain / std::max<int64_t>(width, 1) + 1,
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t b = begin; b < end; ++b) {
-                     if (!is_active(s_, a, t, b)) continue;
-                     f(ForwardRow<T>{h, functions, functions + 1, functions + 2,
-                                     at(a, gates_) + (t * s_.batch + b) * width,
-                                     at(a, recurrent_) + b * recurrent, at(a, state_) + b * h,
-                                     at(a, cell_) + b * h, peep, bias, s_.input_forget});
-                   }
-                 });
+    parallel_each(s_.batch, kRowGrain / std::max<int64_t>(width, 1) + 1, [&](int64_t b) {
+      if (!is_active(s_, a, t, b)) return;
+      f(ForwardRow<T>{h, functions, functions + 1, functions + 2,
+                      at(a, gates_) + (t * s_.batch + b) * width, at(a, recurrent_) + b * recurrent,
+                      at(a, state_) + b * h, at(a, cell_) + b * h, peep, bias, s_.input_forget});
+    });
   }
 
   void rows(const KernelArgs& a, int64_t d, int64_t t) const {

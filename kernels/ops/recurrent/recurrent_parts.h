@@ -110,15 +110,9 @@ inline MatrixProduct plain_product(DType dtype, int64_t rows, int64_t inner, int
 }
 
 // A pass over a row. Rows never overlap except where named the same.
-template <typename F>
-[[gnu::always_inline]] inline void loop(int64_t n, const F& f) {
+[[gnu::always_inline]] inline void loop(int64_t n, const auto& f) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) f(i);
 }
-
-// NAME_row(row) for float32, compiled for each instruction set, and for float64.
-#define OFSDP_ROW(name, Row)                                            \
-  OFSDP_MULTIARCH void name##_row(const Row<float>& row) { name(row); } \
-  void name##_row(const Row<double>& row) { name(row); }
 
 }  // namespace ofsdp::kernels::ops

@@ -2,17 +2,12 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/ops/recurrent/recurrent_kernel.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
 
 using Values = std::vector<double>;
-
-std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors) {
-  std::vector<TensorDesc> made;
-  for (const RefTensor& t : tensors) made.push_back(t.desc);
-  return made;
-}
 
 // One sample of one direction through time.
 class Walk {
@@ -155,8 +150,7 @@ std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceCo
   shapes.push_back(s.saved_shape());
   std::vector<RefTensor> outputs;
   for (const Shape& shape : shapes) {
-    outputs.push_back(
-        {{c.inputs[0].desc.dtype, shape}, Values(static_cast<size_t>(shape.numel()))});
+    outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
   }
   for (int64_t d = 0; d < s.directions; ++d) {
     for (int64_t b = 0; b < s.batch; ++b) Walk(s, c.inputs, d, b).run(outputs);

@@ -58,10 +58,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-Acceptance accepts(const Problem& p) {
-  return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");
-}
-
 // A block of neighbouring lines side by side, so that columns go at the speed of rows.
 template <bool largest, bool last, typename T>
 void extreme_block(const Lines& lines, const T* x, int64_t* y, int64_t count) {
@@ -102,16 +98,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       block(lines, a.in<std::byte>(0) + lines.at(o, 0, begin) * bytes,
             a.out<int64_t>(0) + o * lines.inner + begin, end - begin);
     });
-    return ok_status();
   });
 }
 
 SampleCase sample(const char* name, TensorDesc x, Attributes attributes, const Fill& fill = {}) {
-  return {.name = name,
-          .attributes = std::move(attributes),
-          .inputs = {std::move(x)},
-          .fill = fill,
-          .check_grad = false};
+  return make_sample(name, {std::move(x)}, std::move(attributes), fill, {.check_grad = false});
 }
 
 std::vector<SampleCase> samples() {
@@ -137,7 +128,7 @@ OpDef arg_extreme(const char* name) {
   return {.name = name,
           .infer = infer,
           .reference = reference<largest>,
-          .cpu = {{"lines", accepts, create<largest>}, in_float32<accepts, create<largest>>()},
+          .cpu = with_half_floats<accepts_plain_numbers, create<largest>>("lines"),
           .samples = samples};
 }
 

@@ -37,17 +37,15 @@ Cumulation cumulation(const Attributes& attributes, const Shape& shape, int64_t 
           attributes.i("reverse", 0) != 0};
 }
 
-template <typename F>
 std::vector<RefTensor> cumulative_reference(const ReferenceContext& c, double neutral,
-                                            const F& combine) {
+                                            const auto& combine) {
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   const auto axis = static_cast<int64_t>(c.inputs[1].values[0]);
   const Cumulation r = cumulation(c.attributes, y.desc.shape, axis);
   for (int64_t line = 0; line < r.lines.count(); ++line) {
     double running = neutral;
     for (int64_t k = 0; k < r.lines.n; ++k) {
-      double& v = y.values[static_cast<size_t>(
-          r.lines.at(line / r.lines.inner, r.place(k), line % r.lines.inner))];
+      double& v = y[r.lines.at(line / r.lines.inner, r.place(k), line % r.lines.inner)];
       const double next = combine(running, v);
       v = r.exclusive ? running : next;
       running = next;
@@ -117,17 +115,14 @@ std::unique_ptr<Kernel> create(const Problem& p) {
           const int64_t at = r.lines.at(o, 0, begin) * bytes;
           block(r, a.in<std::byte>(0) + at, a.out<std::byte>(0) + at, end - begin);
         });
-        return ok_status();
       });
 }
 
 std::vector<SampleCase> samples() {
   auto made = [](const char* name, TensorDesc x, double axis, int64_t exclusive, int64_t reverse) {
-    return SampleCase{.name = name,
-                      .attributes = {{"exclusive", exclusive}, {"reverse", reverse}},
-                      .inputs = {std::move(x), {DType::kInt64, {}}},
-                      .fill = fill_with(1, {axis}),
-                      .constant_inputs = {1}};
+    return make_sample(name, {std::move(x), {DType::kInt64, {}}},
+                       {{"exclusive", exclusive}, {"reverse", reverse}}, fill_with(1, {axis}),
+                       {.constant_inputs = {1}});
   };
   const DType f = DType::kFloat32;
   return {made("vector", {f, {7}}, 0, 0, 0),
@@ -162,7 +157,7 @@ OpDef cumulative(const char* name, int first_opset, const GradFn& grad) {
           .infer = infer,
           .grad = grad,
           .reference = reference<Combine, neutral>,
-          .cpu = {{"lines", accepts, make}, in_float32<accepts, make>()},
+          .cpu = with_half_floats<accepts, make>("lines"),
           .samples = samples,
           .inplace_inputs = {0},
           .constant_inputs = {1}};

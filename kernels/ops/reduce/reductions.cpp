@@ -245,7 +245,6 @@ std::unique_ptr<Kernel> create_reduction(const Problem& p) {
     if constexpr (finish != nullptr) {
       for (int64_t i = 0; i < n; ++i) y[i] = finish(y[i]);
     }
-    return ok_status();
   });
 }
 
@@ -257,11 +256,8 @@ std::unique_ptr<Kernel> create_mean(const Problem& p) {
   const double count = count_of(p.in(0).shape, reduced);
   const float scale = count == 0 ? std::numeric_limits<float>::quiet_NaN()
                                  : static_cast<float>(1 / count);  // no elements have no mean
-  return make_kernel(
-      [sum = Reduction(p.in(0).shape, reduced, ReduceKind::kSum), scale](const KernelArgs& a) {
-        sum.run(a.in<float>(0), a.out<float>(0), scale);
-        return ok_status();
-      });
+  return make_kernel([sum = Reduction(p.in(0).shape, reduced, ReduceKind::kSum), scale](
+                         const KernelArgs& a) { sum.run(a.in<float>(0), a.out<float>(0), scale); });
 }
 
 // An infinite maximum is not subtracted: infinity - infinity has no value.
@@ -290,7 +286,6 @@ std::unique_ptr<Kernel> create_log_sum_exp(const Problem& p) {
         for (int64_t i = 0; i < n; ++i) {
           y[i] = std::log(y[i]) + (std::isinf(most[i]) ? 0.0f : most[i]);
         }
-        return ok_status();
       },
       maxima + p.in(0).bytes());
 }
@@ -316,11 +311,9 @@ std::vector<Implementation> kernels_of(Create create, FoldOne (*fold)(DType), bo
 
 SampleCase sample(const char* name, Shape shape, std::vector<double> axes, int64_t keepdims) {
   const auto count = static_cast<int64_t>(axes.size());
-  return {.name = name,
-          .attributes = {{"keepdims", keepdims}},
-          .inputs = {{DType::kFloat32, std::move(shape)}, {DType::kInt64, {count}}},
-          .fill = fill_with(1, std::move(axes)),
-          .constant_inputs = {1}};
+  return make_sample(name, {{DType::kFloat32, std::move(shape)}, {DType::kInt64, {count}}},
+                     {{"keepdims", keepdims}}, fill_with(1, std::move(axes)),
+                     {.constant_inputs = {1}});
 }
 
 std::vector<SampleCase> reduce_samples(bool empty_sums) {
@@ -385,12 +378,15 @@ SampleCase zero_factors() {
 // --- the table ---
 
 struct ReduceOp {
+  struct Functions {
+    GradFn grad;
+    ReferenceFn reference;
+    Create create;           // float32
+    FoldOne (*fold)(DType);  // other types
+  };
   const char* name;
   int first_opset = 18;
-  GradFn grad;
-  ReferenceFn reference;
-  Create create;             // float32
-  FoldOne (*fold)(DType);    // other types
+  Functions functions;
   std::vector<DType> types;  // of samples, after float32 and the 16-bit floats
   bool empty_sums = true;    // samples have one
   bool positive = false;     // samples of x are
@@ -406,70 +402,49 @@ std::vector<ReduceOp> reductions() {
   return {
       {.name = "ReduceSum",
        .first_opset = 13,
-       .grad = sum_grad,
-       .reference = folded<0, add>,
-       .create = create_reduction<ReduceKind::kSum>,
-       .fold = fold_of<SumFold>,
+       .functions = {sum_grad, folded<0, add>, create_reduction<ReduceKind::kSum>,
+                     wrapping_fold_of<SumFold>},
        .types = {kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt32, kUInt64}},
       {.name = "ReduceMean",
-       .grad = mean_grad,
-       .reference = mean_reference,
-       .create = create_mean,
-       .fold = fold_of<MeanFold>,
+       .functions = {mean_grad, mean_reference, create_mean, fold_of<MeanFold>},
        .types = floats,
        .empty_sums = false},
       {.name = "ReduceSumSquare",
-       .grad = sum_square_grad,
-       .reference = folded<0, add_square>,
-       .create = create_reduction<ReduceKind::kSumSquares>,
-       .fold = fold_of<SumSquaresFold>,
+       .functions = {sum_square_grad, folded<0, add_square>,
+                     create_reduction<ReduceKind::kSumSquares>, wrapping_fold_of<SumSquaresFold>},
        .types = numbers},
       {.name = "ReduceL1",
-       .grad = l1_grad,
-       .reference = folded<0, add_size>,
-       .create = create_reduction<ReduceKind::kSumAbs>,
-       .fold = fold_of<SumAbsFold>,
+       .functions = {l1_grad, folded<0, add_size>, create_reduction<ReduceKind::kSumAbs>,
+                     fold_of<SumAbsFold>},
        .types = numbers},
       {.name = "ReduceL2",
-       .grad = l2_grad,
-       .reference = l2_reference,
-       .create = create_reduction<ReduceKind::kSumSquares, root>,
-       .fold = fold_of<NormFold>,
+       .functions = {l2_grad, l2_reference, create_reduction<ReduceKind::kSumSquares, root>,
+                     fold_of<NormFold>},
        .types = numbers},
       {.name = "ReduceLogSum",
-       .grad = log_sum_grad,
-       .reference = log_sum_reference,
-       .create = create_reduction<ReduceKind::kSum, logarithm>,
-       .fold = fold_of<LogSumFold>,
+       .functions = {log_sum_grad, log_sum_reference, create_reduction<ReduceKind::kSum, logarithm>,
+                     fold_of<LogSumFold>},
        .types = floats,
        .positive = true},
       {.name = "ReduceLogSumExp",
-       .grad = log_sum_exp_grad,
-       .reference = log_sum_exp_reference,
-       .create = create_log_sum_exp,
-       .fold = fold_of<LogSumExpFold>,
+       .functions = {log_sum_exp_grad, log_sum_exp_reference, create_log_sum_exp,
+                     fold_of<LogSumExpFold>},
        .types = floats,
        .more = {large_numbers()}},
       {.name = "ReduceProd",
-       .grad = prod_grad,
-       .reference = folded<1, multiply>,
-       .create = create_reduction<ReduceKind::kProduct>,
-       .fold = fold_of<ProductFold>,
+       .functions = {prod_grad, folded<1, multiply>, create_reduction<ReduceKind::kProduct>,
+                     wrapping_fold_of<ProductFold>},
        .types = numbers,
        .more = {zero_factors()}},
       {.name = "ReduceMax",
        .first_opset = 20,
-       .grad = extreme_grad,
-       .reference = extreme_reference<true>,
-       .create = create_reduction<ReduceKind::kMax>,
-       .fold = fold_of<MaxFold>,
+       .functions = {extreme_grad, extreme_reference<true>, create_reduction<ReduceKind::kMax>,
+                     fold_of<MaxFold>},
        .types = any},
       {.name = "ReduceMin",
        .first_opset = 20,
-       .grad = extreme_grad,
-       .reference = extreme_reference<false>,
-       .create = create_reduction<ReduceKind::kMin>,
-       .fold = fold_of<MinFold>,
+       .functions = {extreme_grad, extreme_reference<false>, create_reduction<ReduceKind::kMin>,
+                     fold_of<MinFold>},
        .types = any},
   };
 }
@@ -487,14 +462,11 @@ std::vector<SampleCase> samples_of(const ReduceOp& op) {
 void add_reductions(Registry& registry) {
   for (const ReduceOp& op : reductions()) {
     const bool of_bool = op.types.back() == DType::kBool;
-    registry.add({.name = op.name,
-                  .first_opset = op.first_opset,
-                  .infer = infer,
-                  .grad = op.grad,
-                  .reference = op.reference,
-                  .cpu = kernels_of(op.create, op.fold, of_bool),
-                  .samples = [op] { return samples_of(op); },
-                  .constant_inputs = {1}});
+    registry.add(
+        make_op(op.name,
+                {infer, op.functions.grad, op.functions.reference, [op] { return samples_of(op); }},
+                kernels_of(op.functions.create, op.functions.fold, of_bool),
+                {.first_opset = op.first_opset, .constant_inputs = {1}}));
   }
 }
 

@@ -2,8 +2,13 @@
 // that of dy: axes that `shape` lacks in front and axes where it has 1. It is the gradient of
 // broadcasting, and so of every bias. The gradient of SumTo is that broadcasting. The additions
 // have one order, whatever the number of threads (kernels/cpu/reduce.h).
+//
+// ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, which is exact where
+// elements are 0. dy has a 1 for each axis that was reduced.
 #include "kernels/core/standard_body.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/fold.h"
+#include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -28,8 +33,7 @@ void grad(GradBuilder& b) {
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const RefTensor& dy = c.inputs[0];
-  RefTensor sum{c.output_descs[0], {}};
-  sum.values.assign(static_cast<size_t>(sum.desc.numel()), 0.0);
+  RefTensor sum = zeros(c.output_descs[0]);
   for (size_t i = 0; i < dy.values.size(); ++i) {
     const auto index = unravel(dy.desc.shape, static_cast<int64_t>(i));
     sum.values[ravel_broadcast(sum.desc.shape, index)] += dy.values[i];
@@ -57,10 +61,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   const Reduction sum(p.in(0).shape, summed(p), ReduceKind::kSum);
   return with_stored_float(p.in(0).dtype, [&](auto zero) {
     using T = decltype(zero);
-    return make_kernel([sum](const KernelArgs& a) {
-      sum.run(a.in<T>(0), a.out<T>(0));
-      return ok_status();
-    });
+    return make_kernel([sum](const KernelArgs& a) { sum.run(a.in<T>(0), a.out<T>(0)); });
   });
 }
 
@@ -71,16 +72,14 @@ Acceptance accepts_numbers(const Problem& p) {
 }
 
 std::unique_ptr<Kernel> create_numbers(const Problem& p) {
-  return create_fold(fold_of<SumFold>(p.in(0).dtype), p.in(0).dtype, p.in(0).shape, summed(p));
+  return create_fold(wrapping_fold_of<SumFold>(p.in(0).dtype), p.in(0).dtype, p.in(0).shape,
+                     summed(p));
 }
 
 SampleCase sample(const char* name, Shape from, std::vector<int64_t> to,
                   DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  return {.name = name,
-          .attributes = {{"shape", std::move(to)}},
-          .inputs = {{dtype, std::move(from)}},
-          .check_grad = dtype == DType::kFloat32,
-          .tolerance = tolerance};
+  return make_sample(name, {{dtype, std::move(from)}}, {{"shape", std::move(to)}}, {},
+                     {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
 }
 
 std::vector<SampleCase> samples() {
@@ -110,17 +109,89 @@ void sum_to_body(BodyBuilder& b) {
   b.set_output(0, b.reshape(b.sum(b.input(0), axes), to));
 }
 
+std::vector<RefTensor> product_reference(const ReferenceContext& c) {
+  const Shape& shape = c.inputs[1].desc.shape;
+  const Shape& kept = c.inputs[0].desc.shape;
+  RefTensor dx{c.output_descs[0], {}};
+  for (int64_t i = 0; i < shape.numel(); ++i) {
+    const size_t at = ravel_broadcast(kept, unravel(shape, i));
+    double product = c.inputs[0].values[at];
+    for (int64_t k = 0; k < shape.numel(); ++k) {
+      if (k != i && ravel_broadcast(kept, unravel(shape, k)) == at) {
+        product *= c.inputs[1][k];
+      }
+    }
+    dx.values.push_back(product);
+  }
+  return {dx};
+}
+
+template <typename T>
+Acceptance product_accepts(const Problem& p) {
+  return accept_if(p.all_dtype(dtype_of<T>()) && p.all_plain(), "not plain, or another dtype");
+}
+
+// First the product of the elements before each one, in dx; then times that of the elements after.
+template <typename T>
+std::unique_ptr<Kernel> product_create(const Problem& p) {
+  std::vector<bool> reduced;
+  for (int axis = 0; axis < p.in(1).shape.rank(); ++axis) {
+    reduced.push_back(p.in(0).shape[axis] == 1);
+  }
+  return make_kernel([loops = FoldLoops(p.in(1).shape, reduced)](const KernelArgs& a) {
+    const int64_t count = loops.reduced.inner();
+    const int64_t step = loops.reduced.inner_stride(0);
+    auto one = [&](const T* x, T dy, T* dx) {
+      double product = dy;
+      loops.reduced.for_rows(0, loops.reduced.rows(), [&](const StridedLoop::Offsets& at) {
+        for (int64_t i = 0; i < count; ++i) {
+          dx[at[0] + i * step] = static_cast<T>(product);
+          product *= x[at[0] + i * step];
+        }
+      });
+      product = 1;
+      for (int64_t row = loops.reduced.rows(); row-- > 0;) {
+        loops.reduced.for_rows(row, row + 1, [&](const StridedLoop::Offsets& at) {
+          for (int64_t i = count; i-- > 0;) {
+            dx[at[0] + i * step] = static_cast<T>(dx[at[0] + i * step] * product);
+            product *= x[at[0] + i * step];
+          }
+        });
+      }
+    };
+    loops.kept.for_rows(0, loops.kept.rows(), [&](const StridedLoop::Offsets& at) {
+      for (int64_t i = 0; i < loops.kept.inner(); ++i) {
+        const int64_t from = at[0] + i * loops.kept.inner_stride(0);
+        one(a.in<T>(1) + from, a.in<T>(0)[at[1] + i], a.out<T>(0) + from);
+      }
+    });
+  });
+}
+
+std::vector<SampleCase> product_samples() {
+  const DType f = DType::kFloat32;
+  return {{.name = "rows", .inputs = {{f, {3, 1}}, {f, {3, 7}}}},
+          {.name = "ends", .inputs = {{f, {1, 3, 1}}, {f, {2, 3, 4}}}},
+          {.name = "all", .inputs = {{f, {1, 1}}, {f, {3, 4}}}},
+          {.name = "zeros", .inputs = {{f, {1, 2}}, {f, {3, 2}}}, .fill = fill_with(1, {0, 3, 2})},
+          {.name = "empty", .inputs = {{f, {0, 1}}, {f, {0, 4}}}},
+          make_sample("float64", {{DType::kFloat64, {3, 1}}, {DType::kFloat64, {3, 4}}}, {}, {},
+                      {.tolerance = 1e-13})};
+}
+
 }  // namespace
 
 void add_sum_to(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "SumTo",
-                .infer = infer,
-                .grad = grad,
-                .body = sum_to_body,
-                .reference = reference,
-                .cpu = {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
-                .samples = samples});
+  registry.add_own(
+      make_op("SumTo", {infer, grad, reference, samples},
+              {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
+              {.body = sum_to_body}));
+  registry.add_own(make_op("ReduceProdGrad",
+                           {infer_like_inputs({1}), nullptr, product_reference, product_samples},
+                           {{"loops", product_accepts<float>, product_create<float>},
+                            in_float32<product_accepts<float>, product_create<float>>(),
+                            {"float64", product_accepts<double>, product_create<double>}},
+                           {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

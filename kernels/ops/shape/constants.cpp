@@ -5,6 +5,11 @@
 //   ConstantOfShape(shape)       full of the one element of attribute value (float32 0)
 //   Range(start, limit, delta)   start, start + delta, ... before limit
 //   EyeLike(x), dtype, k         a matrix of the shape of x with ones on the diagonal j = i + k
+//
+// Shape(x), attributes start, end: the axes of x as int64. Size(x): the number of its elements, an
+// int64 scalar. Both are known as soon as the shape of x is, so the importer folds them. No gradient.
+// https://onnx.ai/onnx/operators/onnx__Shape.html
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/strided_copy.h"
@@ -19,7 +24,6 @@ std::unique_ptr<Kernel> constant_kernel(const TensorDesc& desc, const std::vecto
   from_doubles(values, desc, bytes.data());
   return make_kernel([bytes = std::move(bytes)](const KernelArgs& a) {
     if (!bytes.empty()) std::memcpy(a.outputs[0].data, bytes.data(), bytes.size());
-    return ok_status();
   });
 }
 
@@ -67,7 +71,6 @@ std::unique_ptr<Kernel> constant_create(const Problem& p) {
     if (!value->bytes.empty()) {
       std::memcpy(a.outputs[0].data, value->bytes.data(), value->bytes.size());
     }
-    return ok_status();
   });
 }
 
@@ -104,7 +107,7 @@ Result<std::vector<TensorDesc>> constant_of_shape_infer(const InferContext& c) {
 
 std::vector<RefTensor> constant_of_shape_reference(const ReferenceContext& c) {
   const ConstantPtr value = constant_of_shape_value_of(c.attributes);
-  const double v = to_doubles(value->desc, value->bytes.data())[0];
+  const double v = first_double(*value);
   return {
       {c.output_descs[0], std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()), v)}};
 }
@@ -115,7 +118,6 @@ std::unique_ptr<Kernel> constant_of_shape_create(const Problem& p) {
                    strides_of(y), dtype_size(y.dtype));
   return make_kernel([copy, value = constant_of_shape_value_of(p.attributes)](const KernelArgs& a) {
     copy.run(value->bytes.data(), a.outputs[0].data);
-    return ok_status();
   });
 }
 
@@ -125,11 +127,8 @@ std::vector<SampleCase> constant_of_shape_samples() {
   const TensorDesc shape{DType::kInt64, {2}};
   return {
       {.name = "zeros", .inputs = {shape}, .fill = fill_with(0, {2, 3}), .constant_inputs = {0}},
-      {.name = "sevens",
-       .attributes = {{"value", longs}},
-       .inputs = {shape},
-       .fill = fill_with(0, {3, 1}),
-       .constant_inputs = {0}},
+      make_sample("sevens", {shape}, {{"value", longs}}, fill_with(0, {3, 1}),
+                  {.constant_inputs = {0}}),
       {.name = "scalar", .inputs = {{DType::kInt64, {0}}}, .constant_inputs = {0}},
       {.name = "empty", .inputs = {shape}, .fill = fill_with(0, {0, 3}), .constant_inputs = {0}}};
 }
@@ -141,10 +140,6 @@ struct Progression {
   int64_t count;
 };
 
-double range_scalar_of(const Constant& constant) {
-  return to_doubles(constant.desc, constant.bytes.data())[0];
-}
-
 Result<Progression> progression(const InferContext& c) {
   for (size_t i = 0; i < 3; ++i) {
     const Constant* value = c.constant(i);
@@ -153,9 +148,9 @@ Result<Progression> progression(const InferContext& c) {
                          c.inputs[i].text());
     }
   }
-  const double start = range_scalar_of(*c.constant(0));
-  const double limit = range_scalar_of(*c.constant(1));
-  const double delta = range_scalar_of(*c.constant(2));
+  const double start = first_double(*c.constant(0));
+  const double limit = first_double(*c.constant(1));
+  const double delta = first_double(*c.constant(2));
   const double count = std::max(std::ceil((limit - start) / delta), 0.0);
   if (!(count < 0x1p40)) {  // also NaN and infinity
     return input_error("from {} to {} by {} is no finite range", start, limit, delta);
@@ -185,10 +180,9 @@ std::unique_ptr<Kernel> range_create(const Problem& p) {
 }
 
 SampleCase range_sample(const char* name, DType dtype, std::vector<double> numbers) {
-  return {.name = name,
-          .inputs = {{dtype, {}}, {dtype, {}}, {dtype, {}}},
-          .fill = [numbers](size_t i, std::vector<double>& values) { values[0] = numbers[i]; },
-          .constant_inputs = {0, 1, 2}};
+  return make_sample(name, {{dtype, {}}, {dtype, {}}, {dtype, {}}}, {},
+                     [numbers](size_t i, std::vector<double>& values) { values[0] = numbers[i]; },
+                     {.constant_inputs = {0, 1, 2}});
 }
 
 std::vector<SampleCase> range_samples() {
@@ -239,37 +233,80 @@ std::vector<SampleCase> eye_like_samples() {
           {.name = "empty", .inputs = {{DType::kFloat32, {0, 4}}}}};
 }
 
+// --- shape ---
+
+// The part of `axes` between start and end, which count from the end when negative and are clamped.
+std::vector<int64_t> dims_of(const Shape& shape, const Attributes& attributes) {
+  const int64_t rank = shape.rank();
+  auto clamped = [rank](int64_t at) {
+    return std::clamp(at < 0 ? at + rank : at, int64_t{0}, rank);
+  };
+  const int64_t start = clamped(attributes.i("start", 0));
+  const int64_t end = std::max(start, clamped(attributes.i("end", rank)));
+  return {shape.axes().begin() + start, shape.axes().begin() + end};
+}
+
+Result<std::vector<TensorDesc>> shape_infer(const InferContext& c) {
+  const auto count = static_cast<int64_t>(dims_of(c.inputs[0].shape, c.attributes).size());
+  return std::vector{TensorDesc{DType::kInt64, {count}}};
+}
+
+std::vector<RefTensor> shape_reference(const ReferenceContext& c) {
+  const auto dims = dims_of(c.inputs[0].desc.shape, c.attributes);
+  return {{c.output_descs[0], std::vector<double>(dims.begin(), dims.end())}};
+}
+
+std::unique_ptr<Kernel> shape_create(const Problem& p) {
+  return make_kernel([dims = dims_of(p.in(0).shape, p.attributes)](const KernelArgs& a) {
+    std::ranges::copy(dims, a.out<int64_t>(0));
+  });
+}
+
+std::vector<SampleCase> shape_samples() {
+  const TensorDesc x{DType::kFloat32, {2, 0, 4, 5}};
+  return {
+      {.name = "all", .inputs = {x}},
+      make_sample("middle", {x}, {{"start", int64_t{1}}, {"end", int64_t{-1}}}),
+      {.name = "none", .attributes = {{"start", int64_t{3}}, {"end", int64_t{1}}}, .inputs = {x}},
+      {.name = "clamped", .attributes = {{"end", int64_t{9}}}, .inputs = {x}}};
+}
+
+// --- size ---
+
+Result<std::vector<TensorDesc>> size_infer(const InferContext&) {
+  return std::vector{TensorDesc{DType::kInt64, {}}};
+}
+
+std::vector<RefTensor> size_reference(const ReferenceContext& c) {
+  return {{c.output_descs[0], {static_cast<double>(c.inputs[0].desc.numel())}}};
+}
+
+std::unique_ptr<Kernel> size_create(const Problem& p) {
+  return make_kernel([n = p.in(0).numel()](const KernelArgs& a) { *a.out<int64_t>(0) = n; });
+}
+
+std::vector<SampleCase> size_samples() { return unary_samples(); }
+
 }  // namespace
 
 void add_constants(Registry& registry) {
-  registry.add({.name = "Constant",
-                .min_inputs = 0,
-                .infer = constant_infer,
-                .reference = constant_reference,
-                .cpu = {{"copy", constant_accepts, constant_create}},
-                .samples = constant_samples});
-  registry.add({.name = "ConstantOfShape",
-                .first_opset = 9,
-                .infer = constant_of_shape_infer,
-                .reference = constant_of_shape_reference,
-                .cpu = {{"fill", accepts_always, constant_of_shape_create}},
-                .samples = constant_of_shape_samples,
-                .constant_inputs = {0}});
-  registry.add({.name = "Range",
-                .min_inputs = 3,
-                .first_opset = 11,
-                .infer = range_infer,
-                .reference = range_reference,
-                .cpu = {{"copy", accepts_always, range_create}},
-                .samples = range_samples,
-                .constant_inputs = {0, 1, 2}});
-  registry.add({.name = "EyeLike",
-                .first_opset = 9,
-                .infer = eye_like_infer,
-                .reference = eye_like_reference,
-                .cpu = {{"copy", accepts_always, eye_like_create}},
-                .samples = eye_like_samples,
-                .shape_only = true});
+  registry.add(make_op("Constant", {constant_infer, nullptr, constant_reference, constant_samples},
+                       {{"copy", constant_accepts, constant_create}}, {.min_inputs = 0}));
+  registry.add(make_op(
+      "ConstantOfShape",
+      {constant_of_shape_infer, nullptr, constant_of_shape_reference, constant_of_shape_samples},
+      {{"fill", accepts_always, constant_of_shape_create}},
+      {.first_opset = 9, .constant_inputs = {0}}));
+  registry.add(make_op("Range", {range_infer, nullptr, range_reference, range_samples},
+                       {{"copy", accepts_always, range_create}},
+                       {.min_inputs = 3, .first_opset = 11, .constant_inputs = {0, 1, 2}}));
+  registry.add(make_op("EyeLike", {eye_like_infer, nullptr, eye_like_reference, eye_like_samples},
+                       {{"copy", accepts_always, eye_like_create}},
+                       {.first_opset = 9, .shape_only = true}));
+  registry.add(make_op("Shape", {shape_infer, nullptr, shape_reference, shape_samples},
+                       {{"copy", accepts_always, shape_create}}, {.shape_only = true}));
+  registry.add(make_op("Size", {size_infer, nullptr, size_reference, size_samples},
+                       {{"count", accepts_always, size_create}}, {.shape_only = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -33,7 +33,6 @@ std::unique_ptr<Kernel> copy_create(const Problem& p) {
       std::memcpy(a.outputs[0].data + begin, a.inputs[0].data + begin,
                   static_cast<size_t>(end - begin));
     });
-    return ok_status();
   });
 }
 
@@ -104,9 +103,7 @@ std::unique_ptr<Kernel> reorder_create(const Problem& p) {
 }
 
 SampleCase reorder_sample(const char* name, Shape shape, Layout from, const char* to) {
-  return {.name = name,
-          .attributes = {{"to", std::string(to)}},
-          .inputs = {{DType::kFloat32, std::move(shape), from}}};
+  return make_sample(name, {{DType::kFloat32, std::move(shape), from}}, {{"to", std::string(to)}});
 }
 
 std::vector<SampleCase> reorder_samples() {
@@ -270,9 +267,7 @@ std::unique_ptr<Kernel> transpose_create(const Problem& p) {
 
 SampleCase transpose_sample(const char* name, Shape shape, std::vector<int64_t> perm,
                             DType dtype = DType::kFloat32) {
-  return {.name = name,
-          .attributes = {{"perm", std::move(perm)}},
-          .inputs = {{dtype, std::move(shape)}}};
+  return make_sample(name, {{dtype, std::move(shape)}}, {{"perm", std::move(perm)}});
 }
 
 std::vector<SampleCase> transpose_samples() {
@@ -291,45 +286,20 @@ std::vector<SampleCase> transpose_samples() {
 }  // namespace
 
 void add_copies(Registry& registry) {
-  registry.add({.domain = kOwnDomain,
-                .name = "Copy",
-                .infer = infer_same,
-                .grad = grad_of_copy,
-                .body = copy_body,
-                .reference = reference_of_view,
-                .cpu = {{"memcpy", copy_accepts, copy_create}},
-                .samples = copy_samples,
-                .layout = LayoutRule::kElementwise});
-  registry.add({.name = "Expand",
-                .min_inputs = 2,
-                .first_opset = 8,
-                .infer = expand_infer,
-                .grad = expand_grad,
-                .reference = expand_reference,
-                .cpu = {{"copy", accepts_plain, expand_create}},
-                .samples = expand_samples,
-                .constant_inputs = {1}});
-  registry.add({.domain = kOwnDomain,
-                .name = "Reorder",
-                .infer = reorder_infer,
-                .reference = reference_of_view,
-                .cpu = {{"tiles", reorder_accepts, reorder_create}},
-                .samples = reorder_samples});
-  registry.add({.name = "Tile",
-                .min_inputs = 2,
-                .first_opset = 6,
-                .infer = tile_infer,
-                .grad = tile_grad,
-                .reference = tile_reference,
-                .cpu = {{"copy", tile_accepts, tile_create}},
-                .samples = tile_samples,
-                .constant_inputs = {1}});
-  registry.add({.name = "Transpose",
-                .infer = transpose_infer,
-                .grad = transpose_grad,
-                .reference = transpose_reference,
-                .cpu = {{"copy", accepts_plain, transpose_create}},
-                .samples = transpose_samples});
+  registry.add_own(make_op("Copy", {infer_same, grad_of_copy, reference_of_view, copy_samples},
+                           {{"memcpy", copy_accepts, copy_create}},
+                           {.body = copy_body, .layout = LayoutRule::kElementwise}));
+  registry.add(make_op("Expand", {expand_infer, expand_grad, expand_reference, expand_samples},
+                       {{"copy", accepts_plain, expand_create}},
+                       {.min_inputs = 2, .first_opset = 8, .constant_inputs = {1}}));
+  registry.add_own(make_op("Reorder", {reorder_infer, nullptr, reference_of_view, reorder_samples},
+                           {{"tiles", reorder_accepts, reorder_create}}));
+  registry.add(make_op("Tile", {tile_infer, tile_grad, tile_reference, tile_samples},
+                       {{"copy", tile_accepts, tile_create}},
+                       {.min_inputs = 2, .first_opset = 6, .constant_inputs = {1}}));
+  registry.add(make_op("Transpose",
+                       {transpose_infer, transpose_grad, transpose_reference, transpose_samples},
+                       {{"copy", accepts_plain, transpose_create}}));
 }
 
 }  // namespace ofsdp::kernels::ops

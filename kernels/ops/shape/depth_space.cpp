@@ -69,14 +69,12 @@ std::vector<SampleCase> block_samples(const std::vector<Shape>& shapes) {
   std::vector<SampleCase> list;
   for (const char* mode : {"DCR", "CRD"}) {
     for (const Shape& shape : shapes) {
-      list.push_back({.name = std::string(mode) + (shape.numel() == 0 ? "_empty" : ""),
-                      .attributes = {{"blocksize", int64_t{2}}, {"mode", std::string(mode)}},
-                      .inputs = {{DType::kFloat32, shape}}});
+      list.push_back(make_sample(std::string(mode) + (shape.numel() == 0 ? "_empty" : ""),
+                                 {{DType::kFloat32, shape}},
+                                 {{"blocksize", int64_t{2}}, {"mode", std::string(mode)}}));
     }
   }
-  list.push_back({.name = "bytes",
-                  .attributes = {{"blocksize", int64_t{2}}},
-                  .inputs = {{DType::kUInt8, shapes[0]}}});
+  list.push_back(make_sample("bytes", {{DType::kUInt8, shapes[0]}}, {{"blocksize", int64_t{2}}}));
   return list;
 }
 
@@ -131,18 +129,12 @@ std::vector<SampleCase> to_depth_samples() { return block_samples({{2, 3, 6, 10}
 }  // namespace
 
 void add_depth_space(Registry& registry) {
-  registry.add({.name = "DepthToSpace",
-                .infer = to_space_infer,
-                .grad = to_space_grad,
-                .reference = to_space_reference,
-                .cpu = {{"copy", accepts_plain, to_space_create}},
-                .samples = to_space_samples});
-  registry.add({.name = "SpaceToDepth",
-                .infer = to_depth_infer,
-                .grad = to_depth_grad,
-                .reference = to_depth_reference,
-                .cpu = {{"copy", accepts_plain, to_depth_create}},
-                .samples = to_depth_samples});
+  registry.add(make_op("DepthToSpace",
+                       {to_space_infer, to_space_grad, to_space_reference, to_space_samples},
+                       {{"copy", accepts_plain, to_space_create}}));
+  registry.add(make_op("SpaceToDepth",
+                       {to_depth_infer, to_depth_grad, to_depth_reference, to_depth_samples},
+                       {{"copy", accepts_plain, to_depth_create}}));
 }
 
 }  // namespace ofsdp::kernels::ops

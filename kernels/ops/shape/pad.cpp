@@ -3,6 +3,11 @@
 // pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d constant_value is the
 // sum of the rest of dy. For the other modes d data is the sum of dy over the places that show an
 // element, in the order of y: ofsdp.PadGrad. https://onnx.ai/onnx/operators/onnx__Pad.html
+//
+// CenterCropPad(x, shape): each axis of attribute axes (all) gets the size that input shape says:
+// cut on both sides or zeros added there, floor(difference / 2) of it in front. So the gradient is
+// CenterCropPad(dy, shape of x).
+// https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
 #include "kernels/cpu/pad.h"
 
 #include <algorithm>
@@ -11,6 +16,7 @@
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -32,9 +38,8 @@ Result<PadMode> pad_mode(const Attributes& attributes) {
 }
 
 // f(element of data or -1, element of y)
-template <typename F>
 void reference_pad_walk(const Shape& data, const Shape& y, const Pads& pads, PadMode mode,
-                        const F& f) {
+                        const auto& f) {
   for (int64_t i = 0; i < y.numel(); ++i) {
     auto index = unravel(y, i);
     bool inside = true;
@@ -136,9 +141,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
   reference_pad_walk(
       c.inputs[0].desc.shape, y.desc.shape, *pads_of(known), *pad_mode(c.attributes),
-      [&](int64_t from, size_t) {
-        y.values.push_back(from < 0 ? value : c.inputs[0].values[static_cast<size_t>(from)]);
-      });
+      [&](int64_t from, size_t) { y.values.push_back(from < 0 ? value : c.inputs[0][from]); });
   return {y};
 }
 
@@ -154,7 +157,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
     using T = decltype(zero);
     return make_kernel([map, valued = p.has_in(2)](const KernelArgs& a) {
       map.pad(a.in<T>(0), valued ? *a.in<T>(2) : T{0}, a.out<T>(0));
-      return ok_status();
     });
   });
 }
@@ -162,11 +164,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 SampleCase sample(const char* name, const char* mode, TensorDesc x, std::vector<double> pads,
                   bool value = false, std::vector<double> axes = {}) {
   const DType i = DType::kInt64;
-  SampleCase made{.name = name,
-                  .attributes = {{"mode", std::string(mode)}},
-                  .inputs = {x, {i, {static_cast<int64_t>(pads.size())}}},
-                  .fill = {},
-                  .constant_inputs = {1}};
+  SampleCase made = make_sample(name, {x, {i, {static_cast<int64_t>(pads.size())}}},
+                                {{"mode", std::string(mode)}}, {}, {.constant_inputs = {1}});
   if (value || !axes.empty()) made.inputs.push_back(value ? TensorDesc{x.dtype, {}} : TensorDesc{});
   if (!axes.empty()) {
     made.inputs.push_back({i, {static_cast<int64_t>(axes.size())}});
@@ -206,17 +205,11 @@ Pads attribute_pads(const Attributes& attributes) {
   return {{pads.begin(), half}, {half, pads.end()}};
 }
 
-Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
-}
-
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0], {}};
-  dx.values.assign(static_cast<size_t>(dx.desc.numel()), 0.0);
+  RefTensor dx = zeros(c.output_descs[0]);
   reference_pad_walk(dx.desc.shape, c.inputs[0].desc.shape, attribute_pads(c.attributes),
-                     *pad_mode(c.attributes), [&](int64_t to, size_t from) {
-                       dx.values[static_cast<size_t>(to)] += c.inputs[0].values[from];
-                     });
+                     *pad_mode(c.attributes),
+                     [&](int64_t to, size_t from) { dx[to] += c.inputs[0].values[from]; });
   return {dx};
 }
 
@@ -231,16 +224,14 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
   return make_kernel([map, single = p.in(0).dtype == DType::kFloat32](const KernelArgs& a) {
     if (single) map.pad_grad(a.in<float>(0), a.out<float>(0));
     if (!single) map.pad_grad(a.in<double>(0), a.out<double>(0));
-    return ok_status();
   });
 }
 
 std::vector<SampleCase> grad_samples() {
   auto made = [](const char* name, TensorDesc dy, std::vector<int64_t> shape,
                  std::vector<int64_t> pads) {
-    return SampleCase{.name = name,
-                      .attributes = {{"shape", shape}, {"pads", pads}, {"mode", std::string(name)}},
-                      .inputs = {std::move(dy)}};
+    return make_sample(name, {std::move(dy)},
+                       {{"shape", shape}, {"pads", pads}, {"mode", std::string(name)}});
   };
   const DType f = DType::kFloat32;
   return {made("reflect", {f, {4, 9}}, {3, 4}, {1, 3, 0, 2}),
@@ -248,25 +239,93 @@ std::vector<SampleCase> grad_samples() {
           made("wrap", {DType::kFloat64, {12}}, {4}, {3, 5})};
 }
 
+Result<std::vector<TensorDesc>> center_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, known_ints(c, 1, "shape"));
+  TensorDesc y = c.inputs[0];
+  std::vector<int64_t> axes = c.attributes.ints("axes");
+  for (int i = 0; i < y.shape.rank() && !c.attributes.has("axes"); ++i) axes.push_back(i);
+  if (axes.size() != sizes.size()) {
+    return input_error("shape: expected {} sizes, found {}", axes.size(), sizes.size());
+  }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    OFSDP_ASSIGN_OR_RETURN(const int axis, normalize_axis(axes[i], y.shape.rank()));
+    if (sizes[i] < 0) return input_error("shape: expected sizes from 0 on, found {}", sizes[i]);
+    y.shape[axis] = sizes[i];
+  }
+  return std::vector{y};
+}
+
+void center_grad(GradBuilder& b) {
+  b.set_grad(0,
+             b.emit1("CenterCropPad", {b.grad_output(0), b.ints(b.desc(b.input(0)).shape.axes())}));
+}
+
+// Of one axis, where x begins in y: negative when cut.
+int64_t shift(int64_t in, int64_t out) { return out >= in ? (out - in) / 2 : -((in - out) / 2); }
+
+std::vector<RefTensor> center_reference(const ReferenceContext& c) {
+  const RefTensor& x = c.inputs[0];
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    std::vector<int64_t> at = unravel(y.desc.shape, i);
+    bool inside = true;
+    for (size_t k = 0; k < at.size(); ++k) {
+      const int64_t in = x.desc.shape.axes()[k];
+      at[k] -= shift(in, y.desc.shape.axes()[k]);
+      inside = inside && at[k] >= 0 && at[k] < in;
+    }
+    y.values.push_back(inside ? x.values[ravel(x.desc.shape, at)] : 0);
+  }
+  return {y};
+}
+
+std::unique_ptr<Kernel> center_create(const Problem& p) {
+  const TensorDesc &x = p.in(0), &y = p.out(0);
+  Shape common = x.shape;
+  const std::vector<int64_t> src = strides_of(x), dst = strides_of(y);
+  int64_t from = 0, to = 0;
+  for (int i = 0; i < common.rank(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int64_t s = shift(x.shape[i], y.shape[i]);
+    common[i] = std::min(x.shape[i], y.shape[i]);
+    (s < 0 ? from : to) += (s < 0 ? -s * src[at] : s * dst[at]);
+  }
+  const size_t size = dtype_size(x.dtype);
+  const StridedCopy copy(common, src, dst, size);
+  return make_kernel([copy, from = static_cast<size_t>(from) * size,
+                      to = static_cast<size_t>(to) * size, bytes = y.bytes(),
+                      count = common.numel(), covers = common == y.shape](const KernelArgs& a) {
+    if (!covers && bytes > 0) std::memset(a.outputs[0].data, 0, bytes);
+    if (count > 0) copy.run(a.inputs[0].data + from, a.outputs[0].data + to);
+  });
+}
+
+std::vector<SampleCase> center_samples() {
+  using Ints = std::vector<int64_t>;
+  const DType f = DType::kFloat32;
+  return {known_sample("crop", {f, {7, 8, 3}}, {4, 3, 3}),
+          known_sample("pad", {f, {3, 4}}, {6, 9}),
+          known_sample("both", {f, {7, 3, 5}}, {4, 6, 5}),
+          known_sample("axes", {f, {2, 7, 8}}, {9, 3}, {{"axes", Ints{-1, 1}}}),
+          known_sample("bytes", {DType::kUInt8, {5, 4}}, {3, 7}),
+          known_sample("half", {DType::kFloat16, {5, 4}}, {3, 7}),
+          known_sample("double", {DType::kFloat64, {5, 4}}, {3, 7}),
+          known_sample("to_nothing", {f, {5, 4}}, {0, 7}),
+          known_sample("from_nothing", {f, {0, 4}}, {2, 3})};
+}
+
 }  // namespace
 
 void add_pad(Registry& registry) {
-  registry.add({.name = "Pad",
-                .min_inputs = 2,
-                .first_opset = 11,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts, create}},
-                .samples = samples,
-                .constant_inputs = {1, 3}});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "PadGrad",
-       .infer = grad_infer,
-       .reference = grad_reference,
-       .cpu = {{"rows", grad_accepts, grad_create}, in_float32<grad_accepts, grad_create>()},
-       .samples = grad_samples});
+  registry.add(make_op("Pad", {infer, grad, reference, samples}, {{"rows", accepts, create}},
+                       {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1, 3}}));
+  registry.add_own(make_op("PadGrad",
+                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+                           with_half_floats<grad_accepts, grad_create>("rows")));
+  registry.add(make_op("CenterCropPad",
+                       {center_infer, center_grad, center_reference, center_samples},
+                       {{"copy", accepts_plain, center_create}},
+                       {.min_inputs = 2, .first_opset = 18, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

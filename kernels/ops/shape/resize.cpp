@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/shape/resize_kernel.h"
+#include "kernels/ops/shape/resize_map.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -59,8 +59,7 @@ ResizeMaps known_maps(const Problem& p, const Shape& x) {
 }
 
 // f(index in x, index in y, weight): every product of the map.
-template <typename F>
-void for_each_weight(const ReferenceContext& c, const Shape& x, const F& f) {
+void for_each_weight(const ReferenceContext& c, const Shape& x, const auto& f) {
   const auto given = [&](size_t i) {
     return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
   };
@@ -82,8 +81,7 @@ void for_each_weight(const ReferenceContext& c, const Shape& x, const F& f) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y{c.output_descs[0],
-              std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor y = zeros(c.output_descs[0]);
   const auto fill = static_cast<double>(c.attributes.f("extrapolation_value", 0.0f));
   for_each_weight(c, c.inputs[0].desc.shape, [&](size_t in, size_t out, double w) {
     y.values[out] = w == w ? y.values[out] + w * c.inputs[0].values[in] : fill;
@@ -92,8 +90,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0],
-               std::vector<double>(static_cast<size_t>(c.output_descs[0].numel()))};
+  RefTensor dx = zeros(c.output_descs[0]);
   for_each_weight(c, dx.desc.shape, [&](size_t in, size_t out, double w) {
     if (w == w) dx.values[in] += w * c.inputs[0].values[out];
   });
@@ -222,28 +219,12 @@ std::vector<SampleCase> grad_samples() {
 }  // namespace
 
 void add_resize(Registry& registry) {
-  registry.add({.name = "Resize",
-                .first_opset = 11,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"axes", accepts, create}, in_float32<accepts, create>()},
-                .samples = samples,
-                .layout = LayoutRule::kChannelsLast,
-                .channels_last_inputs = {0},
-                .channels_last_outputs = {0},
-                .constant_inputs = {1, 2, 3}});
-  registry.add(
-      {.domain = kOwnDomain,
-       .name = "ResizeGrad",
-       .infer = infer_grad,
-       .reference = grad_reference,
-       .cpu = {{"axes", accepts_grad, create_grad}, in_float32<accepts_grad, create_grad>()},
-       .samples = grad_samples,
-       .layout = LayoutRule::kChannelsLast,
-       .channels_last_inputs = {0},
-       .channels_last_outputs = {0},
-       .constant_inputs = {1, 2, 3}});
+  registry.add(make_op("Resize", {infer, grad, reference, samples},
+                       with_half_floats<accepts, create>("axes"),
+                       channels_last({0}, {0}, {.first_opset = 11, .constant_inputs = {1, 2, 3}})));
+  registry.add_own(make_op("ResizeGrad", {infer_grad, nullptr, grad_reference, grad_samples},
+                           with_half_floats<accepts_grad, create_grad>("axes"),
+                           channels_last({0}, {0}, {.constant_inputs = {1, 2, 3}})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,9 +1,8 @@
-#include "kernels/ops/shape/resize_kernel.h"
-
 #include <algorithm>
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/ops/shape/resize_map.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -17,8 +16,8 @@ struct Pass {
 };
 
 template <typename T>
-[[gnu::always_inline]] inline void sum_rows(const T* x, const int64_t* index, const T* weight,
-                                            int64_t count, int64_t n, T* y) {
+OFSDP_MULTIARCH void sum_spans(const T* x, const int64_t* index, const T* weight, int64_t count,
+                               int64_t n, T* y) {
   const T* src = x + index[0] * n;
   const T w = weight[0];
 #pragma GCC ivdep
@@ -33,31 +32,13 @@ template <typename T>
 
 // The last axis: y[o] = sum of weights times elements of one row of x.
 template <typename T>
-[[gnu::always_inline]] inline void sum_elements(const T* x, const int64_t* first,
-                                                const int64_t* index, const T* weight, int64_t n,
-                                                T* y) {
+OFSDP_MULTIARCH void sum_line(const T* x, const int64_t* first, const int64_t* index,
+                              const T* weight, int64_t n, T* y) {
   for (int64_t o = 0; o < n; ++o) {
     T sum = 0;
     for (int64_t k = first[o]; k < first[o + 1]; ++k) sum += weight[k] * x[index[k]];
     y[o] = sum;
   }
-}
-
-OFSDP_MULTIARCH void sum_spans(const float* x, const int64_t* index, const float* weight,
-                               int64_t count, int64_t n, float* y) {
-  sum_rows(x, index, weight, count, n, y);
-}
-OFSDP_MULTIARCH void sum_line(const float* x, const int64_t* first, const int64_t* index,
-                              const float* weight, int64_t n, float* y) {
-  sum_elements(x, first, index, weight, n, y);
-}
-void sum_spans(const double* x, const int64_t* index, const double* weight, int64_t count,
-               int64_t n, double* y) {
-  sum_rows(x, index, weight, count, n, y);
-}
-void sum_line(const double* x, const int64_t* first, const int64_t* index, const double* weight,
-              int64_t n, double* y) {
-  sum_elements(x, first, index, weight, n, y);
 }
 
 template <typename T, bool weighted>
@@ -76,20 +57,16 @@ void run_row(const Pass<T>& p, const T* x, int64_t o, T* y) {
 template <typename T, bool weighted>
 void run_pass(const Pass<T>& p, const T* x, T* y) {
   if (p.inner == 1 && weighted) {
-    parallel_for(p.outer, kElementGrain / (p.out + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if constexpr (weighted) {
-          sum_line(x + i * p.in, p.first.data(), p.index.data(), p.weight.data(), p.out,
-                   y + i * p.out);
-        }
+    parallel_each(p.outer, kElementGrain / (p.out + 1) + 1, [&](int64_t i) {
+      if constexpr (weighted) {
+        sum_line(x + i * p.in, p.first.data(), p.index.data(), p.weight.data(), p.out,
+                 y + i * p.out);
       }
     });
     return;
   }
-  parallel_for(p.outer * p.out, kElementGrain / (p.inner + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      run_row<T, weighted>(p, x + i / p.out * p.in * p.inner, i % p.out, y + i * p.inner);
-    }
+  parallel_each(p.outer * p.out, kElementGrain / (p.inner + 1) + 1, [&](int64_t i) {
+    run_row<T, weighted>(p, x + i / p.out * p.in * p.inner, i % p.out, y + i * p.inner);
   });
 }
 

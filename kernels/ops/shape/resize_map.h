@@ -6,6 +6,7 @@
 // Errors: kInput.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "kernels/core/op_def.h"
@@ -37,5 +38,13 @@ struct ResizeMaps {
 Result<ResizeMaps> resolve_resize(const Attributes& attributes, const Shape& x,
                                   const ResizeInputs& inputs);
 bool is_nearest(const Attributes& attributes);
+
+// Kernels that apply the maps: one axis after another, those that shrink first. float32 and float64
+// with weights, or elements of any type moved when every row has one entry. Operand 0 to output 0,
+// both plain or both channels last.
+// `fill` goes where a map has a row outside of x.
+std::unique_ptr<Kernel> make_resize(const Problem& problem, const ResizeMaps& maps, double fill);
+// dy to dx.
+std::unique_ptr<Kernel> make_resize_grad(const Problem& problem, const ResizeMaps& maps);
 
 }  // namespace ofsdp::kernels::ops

@@ -101,16 +101,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
-  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(c.attributes.ints("shape"))}};
-}
-
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  RefTensor dx{c.output_descs[0], {}};
-  dx.values.assign(static_cast<size_t>(dx.desc.numel()), 0.0);
+  RefTensor dx = zeros(c.output_descs[0]);
   for (int64_t i = 0; i < c.inputs[0].desc.numel(); ++i) {
     dx.values[place(dx.desc.shape, c.inputs[0].desc.shape, c.attributes.ints("starts"),
-                    c.attributes.ints("steps"), i)] = c.inputs[0].values[static_cast<size_t>(i)];
+                    c.attributes.ints("steps"), i)] = c.inputs[0][i];
   }
   return {dx};
 }
@@ -144,7 +139,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel([copy, offset = to.offset, bytes = p.out(0).bytes()](const KernelArgs& a) {
     if (bytes > 0) std::memset(a.outputs[0].data, 0, bytes);
     copy.run(a.inputs[0].data, a.outputs[0].data + offset);
-    return ok_status();
   });
 }
 
@@ -174,9 +168,8 @@ std::vector<SampleCase> samples() {
 std::vector<SampleCase> grad_samples() {
   auto made = [](const char* name, Shape dy, std::vector<int64_t> shape,
                  std::vector<int64_t> starts, std::vector<int64_t> steps) {
-    return SampleCase{.name = name,
-                      .attributes = {{"shape", shape}, {"starts", starts}, {"steps", steps}},
-                      .inputs = {{DType::kFloat32, std::move(dy)}}};
+    return make_sample(name, {{DType::kFloat32, std::move(dy)}},
+                       {{"shape", shape}, {"starts", starts}, {"steps", steps}});
   };
   return {made("middle", {2, 3}, {5, 7}, {1, 2}, {1, 1}),
           made("backwards", {2, 3}, {5, 7}, {4, 6}, {-2, -3}),
@@ -206,22 +199,12 @@ void slice_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_slice(Registry& registry) {
-  registry.add({.name = "Slice",
-                .min_inputs = 3,
-                .first_opset = 10,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"copy", accepts_plain, create}},
-                .samples = samples,
-                .constant_inputs = {1, 2, 3, 4}});
-  registry.add({.domain = kOwnDomain,
-                .name = "SliceGrad",
-                .infer = infer_grad,
-                .body = slice_grad_body,
-                .reference = grad_reference,
-                .cpu = {{"copy", accepts_plain, create_grad}},
-                .samples = grad_samples});
+  registry.add(make_op("Slice", {infer, grad, reference, samples},
+                       {{"copy", accepts_plain, create}},
+                       {.min_inputs = 3, .first_opset = 10, .constant_inputs = {1, 2, 3, 4}}));
+  registry.add_own(make_op("SliceGrad",
+                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+                           {{"copy", accepts_plain, create_grad}}, {.body = slice_grad_body}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -33,7 +33,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   for (int64_t n = 0; n < y.desc.numel(); ++n) {
     const auto index = unravel(y.desc.shape, n);
     const auto above = static_cast<double>(index.back() - index[index.size() - 2]);
-    if (upper ? above < k : above > k) y.values[static_cast<size_t>(n)] = 0;
+    if (upper ? above < k : above > k) y[n] = 0;
   }
   return {y};
 }
@@ -69,13 +69,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         std::fill(y + end, y + t.columns * size, std::byte{0});
       }
     });
-    return ok_status();
   });
 }
 
 SampleCase sample(const char* name, TensorDesc x, int64_t upper, std::vector<double> k = {}) {
-  SampleCase made{
-      .name = name, .attributes = {{"upper", upper}}, .inputs = {std::move(x)}, .fill = {}};
+  SampleCase made = make_sample(name, {std::move(x)}, {{"upper", upper}});
   if (k.empty()) return made;
   made.inputs.push_back({DType::kInt64, {}});
   made.fill = fill_with(1, std::move(k));
@@ -99,15 +97,9 @@ std::vector<SampleCase> samples() {
 }  // namespace
 
 void add_trilu(Registry& registry) {
-  registry.add({.name = "Trilu",
-                .first_opset = 14,
-                .infer = infer,
-                .grad = grad,
-                .reference = reference,
-                .cpu = {{"rows", accepts_plain, create}},
-                .samples = samples,
-                .inplace_inputs = {0},
-                .constant_inputs = {1}});
+  registry.add(make_op("Trilu", {infer, grad, reference, samples},
+                       {{"rows", accepts_plain, create}},
+                       {.first_opset = 14, .inplace_inputs = {0}, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -89,21 +89,6 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c, size_t states) {
   return outputs;
 }
 
-double scalar_of(const TensorView& view) {
-  switch (view.desc.dtype) {
-    case DType::kInt64:
-      return static_cast<double>(*view.as<const int64_t>());
-    case DType::kFloat64:
-      return *view.as<const double>();
-    case DType::kFloat16:
-      return half_to_float(*view.as<const uint16_t>());
-    case DType::kBFloat16:
-      return bfloat16_to_float(*view.as<const uint16_t>());
-    default:
-      return *view.as<const float>();
-  }
-}
-
 Acceptance accepts(const Problem& p) {
   for (size_t i = 2; i < p.inputs.size(); ++i) {
     if (p.in(i).dtype != DType::kFloat32) return Acceptance::refuse(not_of_type<float>());
@@ -118,7 +103,7 @@ std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
   const auto run = update.update;
   return make_kernel([attributes = training_attributes(p.attributes), operands, tensors,
                       run](const KernelArgs& a) {
-    const double rate = scalar_of(a.inputs[0]), updates = scalar_of(a.inputs[1]);
+    const double rate = double_at(a.inputs[0], 0), updates = double_at(a.inputs[1], 0);
     for (size_t k = 0; k < tensors; ++k) {
       parallel_for(a.inputs[2 + k].desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
         std::array<const float*, kMostOperands> in;
@@ -128,7 +113,6 @@ std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
         run(attributes, {in.data(), out.data(), end - begin, rate, updates});
       });
     }
-    return ok_status();
   });
 }
 
@@ -170,7 +154,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const size_t tensors = (c.inputs.size() - 2) / operands;
   std::vector<RefTensor> outputs;
   for (const TensorDesc& desc : c.output_descs) {
-    outputs.push_back({desc, std::vector<double>(static_cast<size_t>(desc.numel()))});
+    outputs.push_back(zeros(desc));
   }
   for (size_t k = 0; k < tensors; ++k) {
     std::array<const double*, kMostOperands> in;
@@ -316,15 +300,12 @@ Attributes momentum_attributes(const char* mode) {
 
 }  // namespace
 
-void add_training_adagrad(Registry& registry) {
+void add_training_update(Registry& registry) {
   add(registry, {"Adagrad",
                  1,
                  adagrad_update,
                  reference<adagrad_reference, 1>,
                  {{{"norm_coefficient", 0.01f}, {"epsilon", 1e-5f}, {"decay_factor", 0.1f}}, {}}});
-}
-
-void add_training_adam(Registry& registry) {
   add(registry,
       {"Adam",
        2,
@@ -332,9 +313,6 @@ void add_training_adam(Registry& registry) {
        reference<adam_reference, 2>,
        {{{"norm_coefficient", 0.01f}, {"alpha", 0.9f}, {"beta", 0.99f}, {"epsilon", 1e-4f}},
         {{"norm_coefficient_post", 0.05f}}}});
-}
-
-void add_training_momentum(Registry& registry) {
   add(registry, {"Momentum",
                  1,
                  momentum_update,
