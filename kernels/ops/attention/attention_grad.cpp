@@ -12,7 +12,7 @@
 //
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
 // attributes, that leaves what its gradient would have to find again.
-// importer/passes/attention_statistics.h puts it where a device has kernels for it; it comes after
+// importer/passes/passes.h puts it where a device has kernels for it; it comes after
 // the backward nodes are made, so it has no gradient.
 //
 //   Y            as of Attention
