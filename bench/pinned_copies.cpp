@@ -33,8 +33,7 @@ struct Blocks {
     return {};
   }
   Status copy(ofsdp_stream* stream, const DeviceMemory& dst, const DeviceMemory& src) const {
-    return device->call("a copy", &Device::copy, stream, static_cast<void*>(dst.data()),
-                        static_cast<const void*>(src.data()), kBytes);
+    return device->copy(stream, dst.data(), src.data(), kBytes);
   }
 };
 
@@ -44,7 +43,7 @@ Status round(const Blocks& blocks, bool up, bool down) {
   if (down) {
     OFSDP_RETURN_IF_ERROR(blocks.copy(device.communication(), blocks.here[1], blocks.there[1]));
   }
-  return device.call("copies", &Device::synchronize);
+  return device.synchronize();
 }
 
 void copies(benchmark::State& state, bool up, bool down) {
