@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::fsdp {
 namespace {
 
@@ -47,19 +49,13 @@ class Recomputation {
         segment_of_[static_cast<size_t>(n)] = static_cast<int>(s);
       }
     }
-    for (int n = 0; n < forward_; ++n) {
-      for (ValueId id : source_.nodes[static_cast<size_t>(n)].outputs) {
-        maker_[static_cast<size_t>(id)] = n;
-      }
-    }
-    maker_[0] = -1;
   }
 
   // Marks the values that others than their own segment and backward read.
   void find_kept() {
     for (int n = 0; n < forward_; ++n) {
       for (ValueId id : source_.nodes[static_cast<size_t>(n)].inputs) {
-        const int maker = maker_[static_cast<size_t>(id)];
+        const int maker = uses_.maker(id);
         const bool inside = maker >= 0 && segment(maker) == segment(n);
         if (!inside) kept_[static_cast<size_t>(id)] = true;
       }
@@ -71,7 +67,7 @@ class Recomputation {
   int segment(int node) const { return segment_of_[static_cast<size_t>(node)]; }
 
   bool is_cloned(ValueId id) const {
-    const int maker = maker_[static_cast<size_t>(id)];
+    const int maker = uses_.maker(id);
     if (maker < 0 || kept_[static_cast<size_t>(id)] || segment(maker) < 0) return false;
     const SegmentRecompute how = choice_[static_cast<size_t>(segment(maker))];
     if (how == SegmentRecompute::kNone) return false;
@@ -87,14 +83,13 @@ class Recomputation {
   // The value as backward is to read it: itself, or an output of a clone.
   ValueId again(ValueId id) {
     if (!is_cloned(id)) return id;
-    const auto n = static_cast<size_t>(maker_[static_cast<size_t>(id)]);
+    const auto n = static_cast<size_t>(uses_.maker(id));
     if (const auto it = cloned_values_.find(id); it != cloned_values_.end()) return it->second;
     Node clone = redirected(n);
     clone.backward = true;
     for (ValueId& output : clone.outputs) {
       if (output == 0) continue;
-      graph_.values.push_back(source_.value(output));
-      const auto fresh = static_cast<ValueId>(graph_.values.size() - 1);
+      const ValueId fresh = GraphEditor(graph_).add_value(source_.value(output));
       cloned_values_[output] = fresh;
       made_by_[fresh] = segment(static_cast<int>(n));
       output = fresh;
@@ -126,9 +121,8 @@ class Recomputation {
   const std::vector<SegmentRecompute>& choice_;
   int forward_ = 0;
   std::vector<int> segment_of_;  // per node
-  // Per value: the forward node that makes it, or -1; and whether it is kept.
-  std::vector<int> maker_ = std::vector<int>(source_.values.size(), -1);
-  std::vector<bool> kept_ = std::vector<bool>(source_.values.size(), false);
+  const GraphUses uses_{source_};
+  std::vector<bool> kept_ = std::vector<bool>(source_.values.size(), false);  // per value
   Graph graph_;
   std::map<ValueId, ValueId> cloned_values_;
   std::map<ValueId, int> made_by_;           // a clone's value -> segment

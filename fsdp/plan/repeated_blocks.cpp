@@ -9,6 +9,7 @@
 #include <set>
 
 #include "fsdp/plan/blocks.h"
+#include "importer/graph/graph_uses.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -23,8 +24,7 @@ struct Repeat {
 
 class RepeatFinder {
  public:
-  explicit RepeatFinder(const Graph& graph)
-      : graph_(graph), owner_(graph.values.size(), -1), maker_(graph.values.size(), -1) {
+  explicit RepeatFinder(const Graph& graph) : graph_(graph), owner_(graph.values.size(), -1) {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       owner_[static_cast<size_t>(graph.parameters[i].value)] = static_cast<int>(i);
     }
@@ -68,9 +68,7 @@ class RepeatFinder {
     }
     for (const ValueId id : node.outputs) {
       word += id == 0 ? " > -" : " > " + graph_.value(id).desc.text();
-      maker_[static_cast<size_t>(id)] = size();
     }
-    maker_[0] = -1;
     const int letter = static_cast<int>(alphabet_.size());
     letters_.push_back(alphabet_.try_emplace(std::move(word), letter).first->second);
     numel_.push_back(numel_.back() + numel);
@@ -115,7 +113,7 @@ class RepeatFinder {
     return true;
   }
 
-  int maker(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
+  int maker(ValueId id) const { return uses_.maker(id); }
   static size_t at(int i) { return static_cast<size_t>(i); }
 
   // Values made in [begin, place) and read in [place, end).
@@ -210,7 +208,7 @@ class RepeatFinder {
 
   const Graph& graph_;
   std::vector<int> owner_;  // of a value: its parameter
-  std::vector<int> maker_;  // of a value: the forward node
+  const GraphUses uses_{graph_};
   std::map<std::string, int> alphabet_;
   std::vector<int> letters_;
   std::vector<int64_t> numel_{0};  // trained parameters read before node n

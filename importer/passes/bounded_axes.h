@@ -245,12 +245,8 @@ class BoundedAxes {
     } else if (axis < 0) {
       axis += rank;
     }
-    const Node gather{&graph_.registry->get("Gather"),
-                      node.name,
-                      {{"axis", axis}},
-                      {x, indices},
-                      {node.outputs[0]},
-                      false};
+    const OpDef& op = graph_.registry->get("Gather");
+    const Node gather{&op, node.name, {{"axis", axis}}, {x, indices}, {node.outputs[0]}};
     return keep_bounded(gather, static_cast<int>(axis), count);
   }
 

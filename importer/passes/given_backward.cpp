@@ -12,10 +12,7 @@ namespace {
 class Order {
  public:
   explicit Order(const Graph& source)
-      : source_(source),
-        graph_(source),
-        forward_(source.nodes.size(), false),
-        made_by_(source.values.size(), -1) {
+      : source_(source), graph_(source), forward_(source.nodes.size(), false) {
     graph_.nodes.clear();
   }
 
@@ -43,9 +40,7 @@ class Order {
     for (size_t n = source_.nodes.size(); n-- > 0;) {
       const Node& node = source_.nodes[n];
       for (const ValueId id : node.outputs) {
-        if (id == 0) continue;
-        made_by_[at(id)] = static_cast<int>(n);
-        if (needed[at(id)]) forward_[n] = true;
+        if (id != 0 && needed[at(id)]) forward_[n] = true;
       }
       if (!forward_[n]) continue;
       for (const ValueId id : node.inputs) needed[at(id)] = true;
@@ -58,10 +53,7 @@ class Order {
     for (size_t n = 0; n < source_.nodes.size(); ++n) {
       const Node& node = source_.nodes[n];
       const auto is_weight = [&](ValueId id) {
-        const int maker = made_by_[at(id)];
-        const ValueKind kind = source_.value(id).kind;
-        return kind == ValueKind::kParameter ||
-               (maker >= 0 && weight_only_[static_cast<size_t>(maker)]);
+        return source_.value(id).kind == ValueKind::kParameter || made_of_weights(id);
       };
       const auto is_fixed = [&](ValueId id) {
         return id == 0 || source_.value(id).kind == ValueKind::kConstant || is_weight(id);
@@ -73,14 +65,14 @@ class Order {
   }
 
   bool made_of_weights(ValueId id) const {
-    const int maker = made_by_[at(id)];
+    const int maker = uses_.maker(id);
     return maker >= 0 && weight_only_[static_cast<size_t>(maker)];
   }
 
   void place_forward(size_t n) {
     if (!placed_.insert(n).second) return;
     for (const ValueId id : source_.nodes[n].inputs) {
-      if (made_of_weights(id)) place_forward(static_cast<size_t>(made_by_[at(id)]));
+      if (made_of_weights(id)) place_forward(static_cast<size_t>(uses_.maker(id)));
     }
     graph_.nodes.push_back(source_.nodes[n]);
   }
@@ -101,15 +93,13 @@ class Order {
   ValueId as_backward_reads(ValueId id) {
     if (const auto other = same_.find(id); other != same_.end()) return other->second;
     if (!made_of_weights(id)) return id;
-    Node clone = source_.nodes[static_cast<size_t>(made_by_[at(id)])];
+    Node clone = source_.nodes[static_cast<size_t>(uses_.maker(id))];
     clone.backward = true;
     for (ValueId& input : clone.inputs) input = as_backward_reads(input);
     for (ValueId& output : clone.outputs) {
       if (output == 0) continue;
-      graph_.values.push_back(source_.value(output));
-      const auto fresh = static_cast<ValueId>(graph_.values.size() - 1);
-      same_[output] = fresh;
-      output = fresh;
+      same_[output] = GraphEditor(graph_).add_value(source_.value(output));
+      output = same_[output];
     }
     graph_.nodes.push_back(std::move(clone));
     return same_.at(id);
@@ -161,7 +151,7 @@ class Order {
   Graph graph_;
   std::vector<bool> forward_;      // per node
   std::vector<bool> weight_only_;  // per node
-  std::vector<int> made_by_;       // per value: the node, or -1
+  const GraphUses uses_{source_};
   std::set<size_t> placed_;
   std::map<ValueId, ValueId> same_;  // what backward reads instead
 };

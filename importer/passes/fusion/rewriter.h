@@ -93,12 +93,8 @@ class Rewriter {
   // node of the pattern tells more. False (nothing done) when it does not fit.
   bool replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {}, const std::string& name = {}) {
-    Node made{&graph_.registry->get(op),
-              name.empty() ? node.name : name,
-              attributes,
-              inputs,
-              {node.outputs[0]},
-              false};
+    const OpDef& into = graph_.registry->get(op);
+    Node made{&into, name.empty() ? node.name : name, attributes, inputs, {node.outputs[0]}};
     const auto descs = infer_outputs(graph_, made);
     if (!descs.ok() || !((*descs)[0] == desc(node.outputs[0]))) return false;
     append(std::move(made));
