@@ -2,12 +2,12 @@
 //
 // A slice is a range of elements of one flat float32 tensor and the bytes that hold them. Tensors
 // are named by a kind - "parameter", "statistic" (a running statistic, one copy a rank) or a state
-// of the optimizer ("exp_avg") - and by the initializer's name; in a local checkpoint by the number
-// of a unit, whose flat elements they are then (fsdp/plan/unit.h). Bytes are little-endian and dense.
-// Each kChecksumBlock bytes of a slice have a checksum of their own, so that a rank can check what
-// it reads without reading more.
+// of the optimizer ("exp_avg") - and by the initializer's name; in a local checkpoint by the
+// number of a unit, whose flat elements they are then (fsdp/plan/unit.h). Bytes are little-endian
+// and dense. Each kChecksumBlock bytes of a slice have a checksum of their own, so that a rank can
+// check what it reads without reading more.
 //
-// parse_manifest trusts nothing: after it every slice is inside of its file, names no folder, has the
+// parse_manifest trusts nothing: after it every slice is in its file, names no folder, has the
 // right number of checksums and stays inside of its tensor. FORMAT.md has the keys.
 //
 // Ownership: values. Threads: any. Errors: kInput, saying what was expected and found, without the

@@ -80,7 +80,8 @@ class HostReductions {
     return {};
   }
 
-  // As among the ranks of one host: each sums its own span into its own slot, then takes the others'.
+  // As among the ranks of one host: each sums its own span into its own slot, then takes those of
+  // the others.
   Status all_reduce(int channel, const GroupView& view, const SlotSource& slot,
                     const CollectiveSite& site) {
     ChannelCounts& mine = this->mine(channel);
