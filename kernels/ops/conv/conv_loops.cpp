@@ -1,4 +1,4 @@
-// Convolutions by plain loops, in float64 and where oneDNN has no kernel: see conv_kernels.h.
+// Convolutions by plain loops, in float64 and where oneDNN has no kernel: see conv_shape.h.
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"

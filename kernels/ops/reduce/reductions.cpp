@@ -10,7 +10,7 @@
 //   ReduceLogSum      dy e^-y       ReduceLogSumExp   dy e^(x - y), y = max + ln sum e^(x - max)
 //   ReduceMax, Min    dy / count where x = y, count of these, as PyTorch's amax; a NaN wins; for bool
 //                     they are "or" and "and"
-//   ReduceProd        ofsdp.ReduceProdGrad (reduce_prod_grad.cpp)
+//   ReduceProd        ofsdp.ReduceProdGrad (sum_to.cpp)
 #include <cmath>
 #include <limits>
 
