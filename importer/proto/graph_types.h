@@ -8,6 +8,7 @@
 #include <onnx/onnx_pb.h>
 #include <onnx/shape_inference/implementation.h>
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>

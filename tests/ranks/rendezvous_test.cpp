@@ -337,7 +337,8 @@ TEST(Rendezvous, SignalsAreNoReasonToStartAgain) {
 }  // namespace ofsdp
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--as-rank") == 0) return ofsdp::rendezvous_test::be_rank(argv[2]);
+  if (argc == 3 && std::strcmp(argv[1], "--as-rank") == 0)
+    return ofsdp::rendezvous_test::be_rank(argv[2]);
   testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
 }
