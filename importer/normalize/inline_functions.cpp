@@ -1,9 +1,9 @@
 #include <onnx/inliner/inliner.h>
 #include <onnx/shape_inference/attribute_binder.h>
-#include <onnx/version_converter/convert.h>
 
 #include <algorithm>
 
+#include "importer/normalize/opset_range.h"
 #include "importer/normalize/resolvers.h"
 
 namespace ofsdp::importer {
@@ -63,7 +63,7 @@ void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::Functio
   }
   for (const std::string& name : function.output()) graph.add_output()->set_name(name);
   *graph.mutable_node() = function.node();
-  const onnx::ModelProto converted = onnx::version_conversion::ConvertVersion(model, to);
+  const onnx::ModelProto converted = convert_version(model, to);
   function.clear_node();
   for (const auto& tensor : converted.graph().initializer()) {
     *function.add_node() = constant_node(tensor.name(), tensor);

@@ -2,12 +2,12 @@
 
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
-#include <onnx/version_converter/convert.h>
 
 #include <algorithm>
 #include <set>
 
 #include "importer/normalize/compute_types.h"
+#include "importer/normalize/opset_range.h"
 #include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
@@ -115,7 +115,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     if (opset < 14) mark_training(*model.mutable_graph());
     if (opset > 0 && opset < kOpset) {
-      model = onnx::version_conversion::ConvertVersion(model, kOpset);
+      model = convert_version(model, kOpset);
     }
   } catch (const std::exception& error) {
     return input_error("{}: {}", file.path(), first_line(error));

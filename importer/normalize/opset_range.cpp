@@ -34,6 +34,10 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
 
 }  // namespace
 
+onnx::ModelProto convert_version(const onnx::ModelProto& model, int opset) {
+  return onnx::version_conversion::ConvertVersion(model, opset);
+}
+
 int oldest_opset(const std::string& op) {
   static const Tables kTables;
   return kTables.oldest(op);
