@@ -1,17 +1,18 @@
-// CheckpointStore: the folder that checkpoints are kept in, as its one writer sees it.
+// CheckpointStore: the folder of a run's checkpoints, for its one writer.
 //
 //     DIR/.lock                       held while a run writes here
-//     DIR/.step-00000120.TOKEN.tmp/   a save under way, or what a killed run left
-//     DIR/step-00000100/              complete: manifest.json is in it
+//     DIR/.step-00000120.TOKEN.tmp/   a save under way, or one that a killed run left
+//     DIR/step-00000100/              complete: it has a manifest.json
 //     DIR/best                        symbolic link to the checkpoint of the best evaluation
 //     DIR/bad-step-00000080/          one that --resume latest found harmed and passed over
 //
-// A save: every rank writes its files into the temporary folder and its own part of the manifest
-// (`write_part`); when all have done so, rank 0 calls `commit`: manifest last, everything synced,
-// the folder gets its name in one step, and only then older ones go, never the last good one.
+// A save: every rank writes its files and its part of the manifest (`write_part`) into the temporary
+// folder. After all ranks have done so, rank 0 calls `commit`. It writes the manifest last, syncs
+// every file, renames the folder in one step, and only then removes older checkpoints, never the
+// last good one.
 //
-// Ownership: holds the lock. Threads: one at a time; `commit` may run on another than `open`.
-// Errors: kInput from `open`; kFault later, naming the path.
+// Owner: the session; the store holds the lock. Thread: one at a time; `commit` may run on another
+// thread than `open`. Errors: kInput from `open`; afterwards kFault, which names the path.
 #pragma once
 
 #include "fsdp/checkpoint/disk.h"

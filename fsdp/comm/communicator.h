@@ -1,34 +1,41 @@
-// Communicator: what ranks do together. The schedule names every call; nothing else communicates.
+// Communicator: the collectives of a run's ranks. The schedule names every call; nothing else
+// communicates.
 //
-// Engines: `self` (one rank), `local` (processes of one host, shared memory), `hosts` (several hosts,
-// each with its shared memory; hosts/host_communicator.h). A rank puts what peers read into one shared segment, made once by `allocate_shared` (a collective
-// call; all ranks pass the same bytes). Parameter shards and gradient slots are offsets in it, the
-// same on every rank. Ranks that share a host may have memory in common besides, in which the
-// shards of a unit lie side by side: then nothing has to be gathered (fsdp/plan/plan.h, in_place).
+// Three implementations: `self` (one rank), `local` (processes of one host, shared memory) and
+// `hosts` (several hosts, each with its shared memory, and TCP or MPI between them:
+// hosts/host_communicator.h).
 //
-//   all_gather      for each i of the group: dst[i * numel ...] = its i-th rank's numel elements of
-//                   segment[offset + i * stride ...], converted to dst_dtype. A part that is already
-//                   in place is left. It stands after the exchange that ends an update, so it waits
-//                   for nobody's values; across hosts, where the ranks of a host fetch for each
-//                   other, all of the group call it, or one alone with site.alone.
-//   acquire(c)      before writing a gradient slot again: until the group has read it (channel c).
-//   post(c)         this rank's slot of channel c is complete: across hosts the transfers of the
-//                   reduction that follows begin, beside what the rank does next. Never waits.
-//   reduce_scatter  until the group has posted channel c; then the sum over the group in float32, in
-//                   rank order, of this rank's numel elements of the slots (those from
-//                   index * numel, or from `first`), onto `onto` where that is given, handed to `sink` in blocks of at most kReduceBlock elements that
-//                   start at multiples of kReduceBlock of that span, in order.
-//   all_reduce      float32; as reduce_scatter without a sink, but every slot of the group ends with
-//                   the whole sum, count * numel elements. Ends when this rank's slot is complete.
-//   exchange        all[r * n ...] = rank r's n doubles; n <= kExchangeMost. Waits for all ranks.
-// A channel belongs to one group: post, reduce, acquire of it are called alternately by its ranks.
+// `allocate_shared` makes the segment that peers read. Parameter shards and gradient slots are byte
+// offsets into it, the same on every rank. Ranks of one host may also have memory in common
+// (`allocate_common`), which holds the shards of a unit side by side, so that no gather is needed
+// ([Note: in place] in fsdp/plan/plan.h).
 //
-// The sum has the same bits under every strategy since each element is summed in rank order inside
-// each host, and then over the hosts in the order of their first ranks.
-// Ownership: the session owns the communicator; the communicator owns the segments. Threads: one
-// (the one that runs the schedule), but `fail` may come from any. Nothing allocates after
-// allocate_shared. Errors: kFault naming rank, step, unit and collective when a rank died or did
-// not arrive within the timeout; kPeer when another rank has already reported a failure.
+//   all_gather      dst[i * numel ...] = the numel elements that the group's i-th rank has at
+//                   segment[offset + i * stride], converted to dst_dtype. Skips a part that is in
+//                   place. It follows the exchange that ends an update, so values are final. Across
+//                   hosts all ranks of the group call it, or one alone with site.alone.
+//   acquire(c)      waits until the group has read this rank's slot of channel c. REQUIRED before
+//                   the slot is written again.
+//   post(c)         says that this rank's slot of channel c is complete. Across hosts the transfers
+//                   of the reduction begin. Never waits.
+//   reduce_scatter  waits until the group has posted channel c, then gives `sink` this rank's numel
+//                   elements of the sum, in blocks of at most kReduceBlock elements. Elements are
+//                   float32; they begin at index * numel, or at `first`; `onto` is added if given.
+//   all_reduce      leaves the float32 sum of count * numel elements in every slot of the group.
+//                   Returns when this rank's slot is complete.
+//   exchange        all[r * n ...] = the n doubles of rank r; n <= kExchangeMost. Waits for all.
+//
+// [Note: order of a sum] An element is summed in rank order inside each host, then over the hosts
+// in the order of their first ranks. So the bits of a sum are the same under every strategy.
+//
+// REQUIRES: all ranks call `allocate_shared` once, with the same number of bytes, before any
+// collective but `barrier` and `exchange`. A channel belongs to one group, whose ranks call its
+// acquire, post and reduce in turn.
+//
+// Owner: the session owns the communicator, the communicator owns the segments. Thread: the one
+// that runs the schedule; `fail` may be called from any. No call allocates after allocate_shared.
+// Errors: kFault, which names rank, step, unit and collective, when a rank died or did not arrive
+// within the timeout; kPeer when another rank has reported a failure first.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +64,7 @@ struct CollectiveSite {
   bool alone = false;  // this rank calls, the others of the group do not: a gather may
 };
 
-// What a rank has of something that is gathered: where it lies in its segment.
+// A rank's part of what is gathered, and its place in the segment.
 struct ShardSource {
   size_t offset = 0;
   size_t stride = 0;  // bytes from where one rank of the group has its part to the next
@@ -100,7 +107,7 @@ class Communicator {
   virtual int ranks_of_each_host() const { return size(); }
   // The one rank of its host that fills what share_from_rank0 shares.
   virtual bool is_first_of_host() const { return rank() == 0; }
-  // What allocate_shared takes beside what it is asked for; a whole number of pages.
+  // Bytes that allocate_shared takes in addition: a whole number of pages.
   virtual size_t staging_bytes() const { return 0; }
 
   virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;

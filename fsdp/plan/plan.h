@@ -1,37 +1,43 @@
-// Plan: how the trained parameters of a graph are cut into units and what of them is sharded.
+// Plan: the units into which a graph's trained parameters are partitioned, and what of each unit is
+// sharded over which ranks. Input: a graph with its parameters' shapes and dtypes. Output: spans in
+// elements, the same on every rank.
 //
-// make_plan is pure. fsdp/plan/partition.h says which parameters form a unit. The root unit, of
-// what belongs to no other, is gathered once and not resharded after forward.
+//   full_shard          shards parameters, gradients and optimizer states; unshards for forward and
+//                       again for backward (ZeRO-3)
+//   shard_grad_op       keeps parameters unsharded from forward to the end of backward (ZeRO-2)
+//   zero1               shards optimizer states alone; owners update their spans of the parameters
+//   no_shard            replicates everything and all-reduces gradients (DDP)
+//   hybrid_shard        full_shard inside groups of shard_size neighbouring ranks, and all-reduces
+//                       gradient shards between the groups; hybrid_shard_zero2 does the
+//                       same with shard_grad_op
 //
-//   full_shard          parameters, gradients and optimizer state are sharded; gathered for forward
-//                       and again for backward (ZeRO-3)
-//   shard_grad_op       gathered for forward, kept until backward is done with them (ZeRO-2)
-//   zero1               optimizer state alone is sharded; parameters are whole, their spans updated
-//                       by their owners and fetched once an update
-//   no_shard            every rank has everything, gradients are all-reduced (DDP)
-//   hybrid_shard        full_shard among shard_size neighbouring ranks, which share one copy; the
-//   hybrid_shard_zero2  copies' gradient shards are all-reduced; likewise with shard_grad_op
-// [Note: the same bits on any number of ranks] With `across_ranks` a global batch is cut into fixed
-// slices, micro-batches whose size does not depend on the world; slice j is micro-batch j / world
-// of rank j % world. After each micro-batch the gradients of all ranks are added, in rank order, to
-// the sum so far, which is the order of the slices whatever the world. So every strategy reduces
-// after every micro-batch, the ranks of a hybrid's copies (and of no_shard) read all slots instead
-// of summing partial sums, and nothing is all-reduced.
-// A replicated unit (--ignore) is no_shard under every strategy. With param_dtype below float32 the
-// rank owns float32 masters, and a gather also converts: then even a whole unit is "gathered".
-// With an offload the masters are in host memory, and what gathers start from has param_dtype: with
-// kOptimizer it is on the device, with kParams on the host, so that every unit is "gathered".
-// [Note: in place] Ranks that share a unit's copy and have memory in common (all of a host, or
-// those of a hybrid's copy on each) put its shards side by side in it, in the type that nodes
-// compute in: what they read is there already, gathered by nobody.
-// An owner may write its shard once all ranks have posted the unit's gradients, behind their last
-// use of it (runtime/program/schedule_reductions.cpp), and they read it again after the exchange
-// that ends the update. Float32 masters are the shards themselves; of fewer bits the update writes
-// them anew. Where parameters are sharded at rest, frozen ones are as well, in the units of their
-// neighbours; those of a few elements, running statistics and those of another type stay whole.
+// partition.h chooses the units. The root unit has the parameters outside of every other unit; it
+// is unsharded once and not resharded after forward. A replicated unit (--ignore) is no_shard under
+// every strategy.
 //
-// Errors: those of partition; the caller has made sure that
-// something is trained.
+// [Note: mixed precision and offload] With param_dtype below float32 a rank owns float32 masters,
+// and a gather converts them: even a whole unit is then "gathered". With an offload the masters are
+// in host memory. Gathers start from values in param_dtype: on the device with kOptimizer, on the
+// host with kParams, where every unit is "gathered" therefore.
+//
+// [Note: the same bits on any number of ranks] With `across_ranks` a global batch is cut into
+// slices of a fixed size; slice j is micro-batch j / world of rank j % world. After each
+// micro-batch the gradients of all ranks are added to the sum so far, in rank order. That is the
+// order of the slices, whatever the world. So every strategy reduces after every micro-batch, ranks
+// of a hybrid's groups read all slots instead of partial sums, and nothing is all-reduced.
+//
+// [Note: in place] Ranks that share a unit and have memory in common (all ranks of a host, or those
+// of one group on it) keep its shards side by side there, in the dtype that nodes compute in. Nodes
+// read them without a gather. An owner writes its shard after all ranks have posted the unit's
+// gradients, which follows their last read (runtime/program/schedule_reductions.cpp); they read it
+// again after the exchange that ends the update. Float32 masters are the shards themselves; with
+// fewer bits the update writes the shards anew. Frozen parameters are sharded with their neighbours
+// where parameters are sharded at rest; small ones, running statistics and other dtypes stay whole.
+//
+// Pure. Owner: the caller, of a value. Thread: any. Errors: those of partition.
+// REQUIRES: at least one parameter is trained.
+// Follows Zhao et al., "PyTorch FSDP", 2023 (https://arxiv.org/abs/2304.11277) and Rajbhandari et
+// al., "ZeRO", 2020 (https://arxiv.org/abs/1910.02054).
 #pragma once
 
 #include "fsdp/plan/partition.h"

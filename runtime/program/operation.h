@@ -1,25 +1,27 @@
-// Operation: what a step of a schedule is for one rank, complete in itself: which bytes it reads
-// and writes, with which ranks, on which lane, and what follows a sum. lower (lower.h) makes
-// operations; an Engine (runtime/engine/engine.h) runs them and decides nothing.
+// Operation: one action of a rank in a step of the schedule. It names the bytes it reads and writes
+// (operands: area, offset, count, dtype), the ranks it works with, its lane and the stages after a
+// sum. lower (lower.h) makes operations and takes every decision; an Engine (engine/executor.h)
+// carries them out.
 //
-//   Run        kernel of a node: operands are its inputs, outputs and workspace
-//   Unshard    dst: the whole unit in the type of nodes; src: what this rank owns of it,
-//              or its frozen parameters. `part` is where this rank's elements are in dst
-//   Await      the ranks of `group` have read what `channel` posted last
-//   Clear      dst: the gaps between parameters, or all of it in a micro-batch without samples
-//   Convert    dst takes src in another type;  Add: dst += src
+//   Run        runs a node's kernel: operands are its inputs, outputs and workspace
+//   Unshard    dst = the whole unit in the dtype of nodes, from src, this rank's shard; `part` is
+//              the place of the shard in dst
+//   Await      waits until the ranks of `group` have read what `channel` posted last
+//   Clear      dst = 0 in the gaps between parameters, or everywhere in an empty micro-batch
+//   Convert    dst = src in another dtype          Add        dst += src
 //   Post       src is complete, for the ranks of `group` on `channel`
-//   Reduce     the sum of src over `group`, of the elements `part`, then `stages`
-//   AllReduce  dst becomes its sum over `group`, then `stages`; each rank adds `part`
+//   Reduce     sums the elements `part` of src over `group`, then runs `stages`
+//   AllReduce  dst = its sum over `group`, then runs `stages`; each rank adds `part`
 //   CheckLoss  the loss is known; NaN ends the run
-//   Buffer     dst (a running statistic) takes src
-//   Clip       the global norm and the factor of the updates that follow
-//   Update     the optimizer's update from src;  Trust, Apply: its steps where they need norms
-//   CopyUp     host to device;  CopyDown: device to host
-//   Signal     the host hears that the copies of `unit` have arrived; -1: the decision
+//   Buffer     dst (a running statistic) = src
+//   Clip       computes the global norm and the factor of the updates that follow
+//   Update     the optimizer's update from src     Trust, Apply  its steps where they need norms
+//   CopyUp     copies from host to device          CopyDown      copies from device to host
+//   Signal     tells the host that the copies of `unit` have arrived; -1: the decision has
 //   HostUpdate the update on the host, after the device's program
 //
-// Ownership: values; addresses are views of the rank's memory. Threads: any. Errors: none.
+// Owner: the program owns its operations; addresses are views of the rank's memory. Thread: any.
+// Errors: none.
 #pragma once
 
 #include <string>

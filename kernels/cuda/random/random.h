@@ -1,4 +1,4 @@
-// RandomNormal, RandomUniform, Bernoulli and Multinomial: the draws of the CPU (kernels/ops/random/random_draw.h), a pure function of
+// RandomNormal, RandomUniform, Bernoulli and Multinomial: the draws of the CPU (kernels/ops/random/random_draws.cpp), a pure function of
 // seed, step, node, global sample index and element.
 //
 // y of numel elements, of float32, float16, bfloat16, float64, int32, int64 or bool; in double, rounded once. The numbers of the
