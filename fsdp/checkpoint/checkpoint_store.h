@@ -6,10 +6,10 @@
 //     DIR/best                        symbolic link to the checkpoint of the best evaluation
 //     DIR/bad-step-00000080/          one that --resume latest found harmed and passed over
 //
-// A save: every rank writes its files and its part of the manifest (`write_part`) into the temporary
-// folder. After all ranks have done so, rank 0 calls `commit`. It writes the manifest last, syncs
-// every file, renames the folder in one step, and only then removes older checkpoints, never the
-// last good one.
+// A save: every rank writes its files and its part of the manifest (`write_part`) into the
+// temporary folder. After all ranks have done so, rank 0 calls `commit`. It writes the manifest
+// last, syncs every file, renames the folder in one step, and only then removes older checkpoints,
+// never the last good one.
 //
 // Owner: the session; the store holds the lock. Thread: one at a time; `commit` may run on another
 // thread than `open`. Errors: kInput from `open`; afterwards kFault, which names the path.

@@ -2,8 +2,8 @@
 // launcher (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI's or MPICH's mpirun,
 // Slurm's srun.
 //
-// Ranks on several hosts: told by LOCAL_WORLD_SIZE below WORLD_SIZE or by GROUP_WORLD_SIZE (torchrun),
-// by the launcher's count of ranks on this host, or by Slurm's number of nodes.
+// Ranks on several hosts: told by LOCAL_WORLD_SIZE below WORLD_SIZE or by GROUP_WORLD_SIZE
+// (torchrun), by the launcher's count of ranks on this host, or by Slurm's number of nodes.
 //
 // Ownership: values. Threads: any, as long as nobody changes the environment. Errors: kInput naming
 // the variable, what was expected and what was found.

@@ -1,7 +1,8 @@
-// partition: the trained parameters of a graph in groups, each of which becomes a unit (fsdp/plan/plan.h).
+// partition: the trained parameters of a graph in groups, each of which becomes a unit
+// (fsdp/plan/plan.h).
 //
-//   transformer  a group for each block (fsdp/plan/blocks.h); where none is found, as `size`, with a
-//                notice. A parameter that nodes of another block read as well belongs to the root
+//   transformer  a group for each block (fsdp/plan/blocks.h); where none is found, as `size`, with
+//                a notice. A parameter that nodes of another block read as well belongs to the root
 //   size         parameters in the order of their first use; a group is closed when it has at least
 //                min_params of them, never between parameters of one node
 //   none         the root alone
@@ -10,7 +11,8 @@
 //
 // Groups stand in the order of their first use in forward, then the replicated one, then the root;
 // so do the parameters in them. Pure; the same on every rank.
-// Ownership: values. Threads: any. Errors: kInput: a name in wrap_layers or ignore that nothing has.
+// Ownership: values. Threads: any. Errors: kInput: a name in wrap_layers or ignore that nothing
+// has.
 #pragma once
 
 #include <cstdint>

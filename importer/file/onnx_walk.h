@@ -4,8 +4,8 @@
 //                      graph. Each of these becomes a graph input of its static type after the
 //                      others, unless an input has its name already. Initializers of at most
 //                      kSmallNumel elements stay: converters and shape inference read Dropout's
-//                      ratio, Clip's bounds, Resize's scales. Initializers of other types stay too; external ones
-//                      get raw_data. All else is kept byte for byte, in order.
+//                      ratio, Clip's bounds, Resize's scales. Initializers of other types stay too;
+//                      external ones get raw_data. All else is kept byte for byte, in order.
 //   initializers       every floating-point initializer, small ones too, in the order of the file
 //   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state
 //                      of its own shards alone

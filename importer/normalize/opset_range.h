@@ -1,6 +1,6 @@
 // ONNX's version converter: a model in another opset, and the opset from which on the converter
-// brings an operator of ai.onnx to kOpset, which the table of operators promises. Its header defines
-// every adapter, so one source includes it.
+// brings an operator of ai.onnx to kOpset, which the table of operators promises. Its header
+// defines every adapter, so one source includes it.
 //
 // Threads: any. Errors: convert_version throws what ONNX throws for a model it cannot convert.
 #pragma once

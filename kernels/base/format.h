@@ -1,10 +1,13 @@
-// Text from a format string and values, in {fmt}'s language ("{}", "{:.3g}"). The values lose their types at the
-// call and {fmt} is included by format.cpp alone: a message costs its caller's compilation one function call.
+// Text from a format string and values, in {fmt}'s language ("{}", "{:.3g}"). The values lose their
+// types at the call and {fmt} is included by format.cpp alone: a message costs its caller's
+// compilation one function call.
 //
-//   format_text("{} of {} ranks", done, world)      the text; placeholders are counted while compiling
+//   format_text("{} of {} ranks", done, world)      the text; placeholders are counted while
+//                                                   compiling
 //   joined(names, ", ")                             the elements of a range, with a separator
 //
-// Threads: any. Errors: a specification that does not fit its value ("{:d}" of a string) is our own bug and aborts.
+// Threads: any. Errors: a specification that does not fit its value ("{:d}" of a string) is our own
+// bug and aborts.
 #pragma once
 
 #include <concepts>

@@ -1,5 +1,5 @@
-// Attributes of a node, as in ONNX: integers, floats, strings, lists of these, and tensors. Subgraphs
-// are no attributes here: the importer has resolved them.
+// Attributes of a node, as in ONNX: integers, floats, strings, lists of these, and tensors.
+// Subgraphs are no attributes here: the importer has resolved them.
 //
 // Threads: immutable once filled. Errors: none; `get` of another type gives the default.
 #pragma once

@@ -46,16 +46,17 @@ struct Chain {
   static Result<Chain> parse(const Attributes& attributes, size_t inputs);
 };
 
-// The gradient of `forward`: its inputs are those of `forward`, the gradient of its first result and
-// then its results; results[i] is the gradient of input i where `wanted`, else -1; results may be
-// inputs and may repeat. `compacted` makes it a chain.
+// The gradient of `forward`: its inputs are those of `forward`, the gradient of its first result
+// and then its results; results[i] is the gradient of input i where `wanted`, else -1; results may
+// be inputs and may repeat. `compacted` makes it a chain.
 Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted);
 
 // Without steps that no result needs, without inputs that no step reads, every result once.
 struct CompactedChain {
   Chain chain;
   std::vector<int> used_inputs;  // of the old chain, in the order of the new one
-  // Of each old result: the output that has it, or -1 - the input that it is; kNone where it was -1.
+  // Of each old result: the output that has it, or -1 - the input that it is; kNone where it was
+  // -1.
   std::vector<int> outputs;
   static constexpr int kNone = INT_MIN;
 };

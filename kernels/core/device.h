@@ -67,7 +67,8 @@ class Device {
   virtual Result<ofsdp_stream*> make_stream(bool /*urgent*/) { return refused(); }
   virtual void drop_stream(ofsdp_stream*) {}
   // For others who put work onto the stream between calls of the Device, under its rules: a
-  // cudaStream_t. It lives as long as the stream, in the context of the thread that opened the device.
+  // cudaStream_t. It lives as long as the stream, in the context of the thread that opened the
+  // device.
   virtual void* native_stream(ofsdp_stream*) { return nullptr; }
   virtual Result<ofsdp_event*> make_event(bool /*timed*/) { return refused(); }
   virtual void drop_event(ofsdp_event*) {}

@@ -3,8 +3,8 @@
 // A Region is page-aligned memory mapped at once and touched at once (so that no step pays for a
 // page fault), either private to this process or a memfd that peers on this host may map. One that
 // several processes have in common is made by one of them and attached by the others, and each
-// enters its part. Every Region is entered in a MemoryLedger; the ledger's peak is what the metrics call peak_bytes, and
-// the plan computes the same figure beforehand with `region_bytes`.
+// enters its part. Every Region is entered in a MemoryLedger; the ledger's peak is what the metrics
+// call peak_bytes, and the plan computes the same figure beforehand with `region_bytes`.
 //
 // Ownership: a Region owns its mapping (and its file descriptor) and unmaps it; views never own.
 // Threads: the ledger may be used from any thread; a Region from the one that owns it.

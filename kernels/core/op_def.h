@@ -1,6 +1,7 @@
-// OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone or
-// with its family, in this order: formula and derivative as a comment; infer; grad; a reference in
-// double; the implementations, best first; sample cases. kernels/ops/operators.inc has a row for each.
+// OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone
+// or with its family, in this order: formula and derivative as a comment; infer; grad; a reference
+// in double; the implementations, best first; sample cases. kernels/ops/operators.inc has a row for
+// each.
 //
 //   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
 //              included); its errors say what the node got, the importer adds file and node
@@ -68,8 +69,8 @@ class GraphBuilder {
   Ref scalar(DType dtype, double value);         // a constant of rank 0
   Ref like(Ref ref, double value) { return scalar(desc(ref).dtype, value); }
 
-  // REQUIRES: at most one argument of a call emits nodes itself. C++ does not fix the order in which
-  // arguments are evaluated, and the order of nodes is that of the emits.
+  // REQUIRES: at most one argument of a call emits nodes itself. C++ does not fix the order in
+  // which arguments are evaluated, and the order of nodes is that of the emits.
   Ref add(Ref a, Ref b) { return emit1("Add", {a, b}); }
   Ref sub(Ref a, Ref b) { return emit1("Sub", {a, b}); }
   Ref mul(Ref a, Ref b) { return emit1("Mul", {a, b}); }

@@ -1,9 +1,9 @@
-// BodyBuilder: builds an operator of our own from operators of the ONNX standard, so that a gradient
-// graph can be written to a file that others read (fsdp-run make-training). OpDef::body is the
-// function that does so. It is written against BodyBuilder, so kernels know no graph.
+// BodyBuilder: builds an operator of our own from operators of the ONNX standard, so that a
+// gradient graph can be written to a file that others read (fsdp-run make-training). OpDef::body is
+// the function that does so. It is written against BodyBuilder, so kernels know no graph.
 //
-// A body is built for one problem: shapes and attributes are known. It may use standard operators and
-// those of ours that have a body themselves.
+// A body is built for one problem: shapes and attributes are known. It may use standard operators
+// and those of ours that have a body themselves.
 //
 // Errors: `fail` with what standard operators cannot express.
 #pragma once

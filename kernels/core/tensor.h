@@ -1,9 +1,9 @@
-// A tensor as kernels see it: its type (TensorDesc), a view of its bytes (TensorView), and, for values
-// known while planning, the bytes themselves (Constant).
+// A tensor as kernels see it: its type (TensorDesc), a view of its bytes (TensorView), and, for
+// values known while planning, the bytes themselves (Constant).
 //
 // A tensor is dense. `layout` is the order of its bytes; `shape` is always the logical ONNX shape.
-// kPlain is row-major. kChannelsLast stores logical [N, C, spatial...] as N, spatial..., C, in which
-// convolutions and poolings run faster; the planner chooses it and nothing else sees it.
+// kPlain is row-major. kChannelsLast stores logical [N, C, spatial...] as N, spatial..., C, in
+// which convolutions and poolings run faster; the planner chooses it and nothing else sees it.
 //
 // TensorView never owns; Constant owns its bytes and is shared between graphs. Threads: descs and
 // constants are immutable once made.

@@ -1,6 +1,6 @@
-// Reductions of any number type by plain loops, one output after the other: for float64, integers and
-// booleans; float32 has kernels/cpu/reduce.h. Elements are taken in rising order, so the bits do not
-// depend on threads.
+// Reductions of any number type by plain loops, one output after the other: for float64, integers
+// and booleans; float32 has kernels/cpu/reduce.h. Elements are taken in rising order, so the bits
+// do not depend on threads.
 //
 //   struct Fold { template <typename T> struct Of { void step(T x); T result(int64_t count); }; };
 //   create_fold(fold_of<SumFold>(dtype), dtype, shape, reduced)

@@ -4,8 +4,8 @@
 //   Indices               those of a tensor, of either type
 //   wrapped(index, n)     an index counted from the end when negative
 //   check_indices         all of them in -n..n-1, else an error that names the first that is not
-//   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) of the index tensor
-//                         means data element outer_at[o] + index * step + inner_at[j]
+//   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) of the index
+//                         tensor means data element outer_at[o] + index * step + inner_at[j]
 //   TuplePlaces           for GatherND and ScatterND: an index tuple means a slice of the data
 //
 // Made while planning. Threads: any. Errors: kInput, of the data.

@@ -24,8 +24,8 @@ inline constexpr int64_t kLanes = 16;
   return sum;
 }
 
-// join over x[0 .. n-1] from `start`, for a join whose order does not matter (maxima): in 64 partial
-// results, because gcc makes no vectors of comparisons in 16.
+// join over x[0 .. n-1] from `start`, for a join whose order does not matter (maxima): in 64
+// partial results, because gcc makes no vectors of comparisons in 16.
 [[gnu::always_inline]] inline float lane_extreme(const float* x, int64_t n, float start,
                                                  const auto& join) {
   constexpr int64_t kWide = 64;

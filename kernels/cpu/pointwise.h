@@ -5,13 +5,14 @@
 //   binary_loops<OFSDP_AB(a < b), kNumberTypes>()         broadcast, to bool
 //   pointwise_kernels("Elu", loops)                       for OpDef::cpu
 //
-// OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda of an expression in one or two C++ numbers of one type
-// and in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type that the
-// expression computes in. The result is that type or bool.
+// OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda of an expression in one or two C++ numbers of one
+// type and in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type
+// that the expression computes in. The result is that type or bool.
 //
 // float32 loops are compiled for each instruction set, so formulas take functions from FloatMath.
-// Other types get one plain loop. The 16-bit floats go through float32, a block at a time. A loop is
-// a function over untyped rows: the kernel around it is compiled once, not once for each formula.
+// Other types get one plain loop. The 16-bit floats go through float32, a block at a time. A loop
+// is a function over untyped rows: the kernel around it is compiled once, not once for each
+// formula.
 //
 // gcc 12 takes a bare > in a template argument for its end, so the macros add parentheses.
 //

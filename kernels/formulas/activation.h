@@ -1,14 +1,14 @@
-// Activation functions of one element and their gradients: each is written here once, for CPU loops,
-// chains, CUDA kernels and NVRTC.
+// Activation functions of one element and their gradients: each is written here once, for CPU
+// loops, chains, CUDA kernels and NVRTC.
 //
 //   NAME_of<M>(x, ...)     the function; numbers of the node (alpha, ...) follow x
 //   NAME_grad<M>(d, x, ..) its gradient from that of the result, d, and of x; for relu, sigmoid and
 //                          tanh from d and the result y
 //   NAME_slope<M>(x)       its derivative
 //
-// T is float or double. M has the mathematical functions as static members of both types: fabs, exp,
-// expm1, log1p, erf, ... (FloatMath in kernels/cpu/real_math.h). Names are stable: CUDA sources use
-// them. References and samples of the operators do not: they are the oracle.
+// T is float or double. M has the mathematical functions as static members of both types: fabs,
+// exp, expm1, log1p, erf, ... (FloatMath in kernels/cpu/real_math.h). Names are stable: CUDA
+// sources use them. References and samples of the operators do not: they are the oracle.
 //
 // Threads: any. Errors: none; NaN stays NaN unless a comment says otherwise.
 #pragma once

@@ -1,6 +1,7 @@
 // Both forms of Gelu, x P(X <= x) for a normal X, and their derivatives:
 //
-//   erf    x (1 + erf(x / sqrt 2)) / 2;   d = (1 + erf(x / sqrt 2)) / 2 + x e^(-x^2 / 2) / sqrt(2 pi)
+//   erf    x (1 + erf(x / sqrt 2)) / 2;   d = (1 + erf(x / sqrt 2)) / 2 + x e^(-x^2 / 2) / sqrt(2
+//          pi)
 //   tanh   x (1 + tanh u) / 2 = x s with u = sqrt(2 / pi) (x + 0.044715 x^3), s = 1 / (1 + e^-2u);
 //          d = s + x s (1 - s) 2 u'
 //

@@ -1,5 +1,5 @@
-// The numbers that attributes give to pointwise formulas, with ONNX's defaults: written once for the
-// CPU and for devices.
+// The numbers that attributes give to pointwise formulas, with ONNX's defaults: written once for
+// the CPU and for devices.
 //
 //   numbers_of("Elu", attributes)    {alpha, 0}; the same for "EluGrad" and "ofsdp.EluGrad"
 //

@@ -1,6 +1,6 @@
 // Helpers of operator files: checks of infer functions, common gradients, indices of references,
-// sample cases. References are the oracle of the tests, so their helpers are plain and share nothing
-// with the kernels.
+// sample cases. References are the oracle of the tests, so their helpers are plain and share
+// nothing with the kernels.
 //
 // Threads: any. Errors: kInput, with what the node got.
 #pragma once

@@ -2,8 +2,8 @@
 // shards: kernels for the nodes of each parameter, over blocks of kBlock elements, and the scalars
 // (rate, count of updates) that all of them read.
 //
-//   begin(n)   computes the scalars of update n, from 1. They follow from the file and n alone, so every
-//              rank has the same and a checkpoint need not hold them.
+//   begin(n)   computes the scalars of update n, from 1. They follow from the file and n alone, so
+//              every rank has the same and a checkpoint need not hold them.
 //   update     updates one parameter's elements [0, count) in place, from its gradient and states
 //
 // Owns kernels and scratch; the UpdateRules outlive it. Threads: the one that runs the schedule. No

@@ -1,7 +1,7 @@
 // The places of the steps that are not nodes: what compile (schedule.h) is made of.
 //
-//   place_gathers      Gather and Free, from the stretches of nodes that read a unit, moved ahead by
-//                      the prefetch policy ([Note: prefetch and memory] in schedule.h)
+//   place_gathers      Gather and Free, from the stretches of nodes that read a unit, moved ahead
+//                      by the prefetch policy ([Note: prefetch and memory] in schedule.h)
 //   place_reductions   Acquire, Accumulate, Post and what follows a Post, from the nodes that write
 //                      a unit's gradients ([Note: two waits a unit])
 //

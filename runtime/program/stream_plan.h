@@ -5,10 +5,11 @@
 // before it. A step of the download stream begins on the communication stream, like one of that,
 // and ends on its own; what follows it on the communication stream does not wait for that end.
 // Copies up, with which a step of the communication stream begins, run on a stream of their own,
-// next to earlier steps of the communication stream. Otherwise a step waits for an earlier one of another stream only where both touch the same bytes
-// and one of them writes: so a gather runs next to the nodes before its first use, an update next
-// to the backward nodes after it. What is ordered in the schedule and touches the same bytes is
-// ordered on the device; that is all the results depend on.
+// next to earlier steps of the communication stream. Otherwise a step waits for an earlier one of
+// another stream only where both touch the same bytes and one of them writes: so a gather runs next
+// to the nodes before its first use, an update next to the backward nodes after it. What is ordered
+// in the schedule and touches the same bytes is ordered on the device; that is all the results
+// depend on.
 //
 // Pure.
 #pragma once

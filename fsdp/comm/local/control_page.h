@@ -89,8 +89,8 @@ class ControlPage {
 
   // [Note: doorbells] The signaller stores its counter, then loads `sleepers`; the waiter raises
   // `sleepers`, then loads the doorbell and then the counter. All are sequentially consistent, so
-  // either the signaller sees the sleeper and rings, or the waiter sees the counter. The doorbell is
-  // read before the counter, so a ring between that and the futex call makes the call return at
+  // either the signaller sees the sleeper and rings, or the waiter sees the counter. The doorbell
+  // is read before the counter, so a ring between that and the futex call makes the call return at
   // once. A failure rings every doorbell.
   ControlPage(ControlPage&& other) noexcept { *this = std::move(other); }
 

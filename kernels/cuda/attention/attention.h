@@ -1,14 +1,17 @@
-// Attention and its gradient where cuDNN is absent or declines: plain and right, for any mask; kernels/cpu/attention.h has
-// the formulas and the meaning of every member. Not fast: products run on the CUDA cores in float32.
+// Attention and its gradient where cuDNN is absent or declines: plain and right, for any mask;
+// kernels/cpu/attention.h has the formulas and the meaning of every member. Not fast: products run
+// on the CUDA cores in float32.
 //
-// q, k, v, y of `dtype` (float32, float16, bfloat16) by strides; heads of up to 256 wide (width and v_width), else
-// cudaErrorNotSupported. Scores are never in memory: keys are walked in tiles of 32 with a running maximum (Dao et al.,
-// "FlashAttention", 2022), the gradient makes them again from two numbers a query: the log-sum-exp of its masked scores, in the
-// natural base, which the forward pass may keep, and delta, the sum of p dp. With what was kept (y and statistics) delta is the
-// sum of dy y, one pass over both (attention_delta); without, both are found by walking the keys once more. dk and dv of a
-// key head are summed over its query heads and queries in their order.
+// q, k, v, y of `dtype` (float32, float16, bfloat16) by strides; heads of up to 256 wide (width and
+// v_width), else cudaErrorNotSupported. Scores are never in memory: keys are walked in tiles of 32
+// with a running maximum (Dao et al., "FlashAttention", 2022), the gradient makes them again from
+// two numbers a query: the log-sum-exp of its masked scores, in the natural base, which the forward
+// pass may keep, and delta, the sum of p dp. With what was kept (y and statistics) delta is the sum
+// of dy y, one pass over both (attention_delta); without, both are found by walking the keys once
+// more. dk and dv of a key head are summed over its query heads and queries in their order.
 //
-// A query that sees no key gets zeros and statistics of +infinity, and gives none whatever its statistics are.
+// A query that sees no key gets zeros and statistics of +infinity, and gives none whatever its
+// statistics are.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
@@ -54,11 +57,12 @@ size_t attention_grad_scratch(const AttentionExtent& e, bool kept);
 cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
                            cudaStream_t stream);
 
-// The sum of dy y of each query, which is that of p dp: what the gradients of kernels/cuda/attention/attention.h and of
-// kernels/cuda/attention/tensor_attention.h need beside the statistics that a forward pass kept (Dao, "FlashAttention-2", 2023).
+// The sum of dy y of each query, which is that of p dp: what the gradients of
+// kernels/cuda/attention/attention.h and of kernels/cuda/attention/tensor_attention.h need beside
+// the statistics that a forward pass kept (Dao, "FlashAttention-2", 2023).
 //
-// delta: float [batch, heads, queries]. Sums in float32, by the columns of eight lanes, then over the lanes; the same bits twice.
-// Memory: dy and y once.
+// delta: float [batch, heads, queries]. Sums in float32, by the columns of eight lanes, then over
+// the lanes; the same bits twice. Memory: dy and y once.
 cudaError_t attention_delta(const AttentionExtent& e, const AttentionGradient& g, float* delta,
                             cudaStream_t stream);
 

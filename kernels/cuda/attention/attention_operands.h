@@ -1,5 +1,5 @@
-// The operands of Attention, ofsdp.AttentionWithStatistics and ofsdp.AttentionGrad: what of them any
-// implementation here takes, and their extent.
+// The operands of Attention, ofsdp.AttentionWithStatistics and ofsdp.AttentionGrad: what of them
+// any implementation here takes, and their extent.
 //
 //   Attention                       q, k, v, mask, past k, past v, lengths -> y
 //   ofsdp.AttentionWithStatistics   q, k, v, mask, lengths -> y, statistics
@@ -17,8 +17,8 @@
 
 namespace ofsdp::kernels::cuda {
 
-// An AttentionShape of kernels/cpu as the kernels of kernels/cuda/attention/attention.h take it, without mask
-// and lengths, which are memory of a call.
+// An AttentionShape of kernels/cpu as the kernels of kernels/cuda/attention/attention.h take it,
+// without mask and lengths, which are memory of a call.
 // Ownership: values. Threads: any. Errors: none.
 inline HeadStrides in_elements(const kernels::HeadStrides& s) { return {s.batch, s.head, s.row}; }
 

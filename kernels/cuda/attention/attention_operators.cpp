@@ -1,5 +1,6 @@
-// Attention and its gradient without cuDNN: on tensor cores (kernels/cuda/attention/tensor_attention.h), else
-// on CUDA cores (kernels/cuda/attention/attention.h). Cached keys and the outputs of scores are not here.
+// Attention and its gradient without cuDNN: on tensor cores
+// (kernels/cuda/attention/tensor_attention.h), else on CUDA cores
+// (kernels/cuda/attention/attention.h). Cached keys and the outputs of scores are not here.
 // ofsdp.AttentionWithStatistics keeps what its gradient reads then instead of finding it.
 #include "kernels/cuda/attention/attention_operands.h"
 #include "kernels/cuda/attention/tensor_attention.h"

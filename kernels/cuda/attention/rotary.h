@@ -1,9 +1,11 @@
-// Rotary position embedding: pairs (a, b) of the first `dim` elements of a row are rotated by the angle of the row's
-// position, a' = a cos - b sin, b' = a sin + b cos; kernels/ops/attention/rotary_embedding.cpp has the meaning of every member. The
-// gradient is the same with -sin.
+// Rotary position embedding: pairs (a, b) of the first `dim` elements of a row are rotated by the
+// angle of the row's position, a' = a cos - b sin, b' = a sin + b cos;
+// kernels/ops/attention/rotary_embedding.cpp has the meaning of every member. The gradient is the
+// same with -sin.
 //
-// x, y: [rows, width] of `dtype` (float32, float16, bfloat16; arithmetic in float32), rows of [batch, heads, steps] or,
-// packed, of [batch, steps, heads]; cos, sin: [cache rows, dim / 2] of `dtype`. y may be x. Memory: x and y once.
+// x, y: [rows, width] of `dtype` (float32, float16, bfloat16; arithmetic in float32), rows of
+// [batch, heads, steps] or, packed, of [batch, steps, heads]; cos, sin: [cache rows, dim / 2] of
+// `dtype`. y may be x. Memory: x and y once.
 #pragma once
 
 #include "kernels/cuda/device/types.h"

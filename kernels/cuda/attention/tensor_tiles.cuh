@@ -1,8 +1,9 @@
-// Tiles of rows of 16 bits in shared memory and a warp's products with them on tensor cores, for attention. The pieces of
-// matrices lie across a warp as ptx/tensor_core.cuh says; 16 rows of float32 sums are `float c[columns / 8][4]`.
+// Tiles of rows of 16 bits in shared memory and a warp's products with them on tensor cores, for
+// attention. The pieces of matrices lie across a warp as ptx/tensor_core.cuh says; 16 rows of
+// float32 sums are `float c[columns / 8][4]`.
 //
-// The 16-byte chunks of a row are mixed by row, so that eight rows of one column of chunks lie in different banks. Columns
-// behind a row's width and rows behind the last are zeros.
+// The 16-byte chunks of a row are mixed by row, so that eight rows of one column of chunks lie in
+// different banks. Columns behind a row's width and rows behind the last are zeros.
 // Order of sums: columns (or rows) 16 by 16, rising; the order of 16 is the instruction's.
 #pragma once
 

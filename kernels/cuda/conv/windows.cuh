@@ -1,6 +1,6 @@
-// Where windows lie: the numbers of a WindowExtent as kernels count with them, places and taps. In 32 bits
-// wherever all counts of elements fit, since a division of 64 bits costs a thread more than its loads; taps
-// are walked without any.
+// Where windows lie: the numbers of a WindowExtent as kernels count with them, places and taps. In
+// 32 bits wherever all counts of elements fit, since a division of 64 bits costs a thread more than
+// its loads; taps are walked without any.
 #pragma once
 
 #include <limits>

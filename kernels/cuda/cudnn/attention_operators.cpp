@@ -1,6 +1,6 @@
-// Attention of 16 bits by cuDNN, forwards and backwards, where no scores are masked but by causality,
-// capped or windowed. Masks stay with our own kernels: of a row that a mask leaves without keys ours
-// give zeros, and what cuDNN gives is not written down.
+// Attention of 16 bits by cuDNN, forwards and backwards, where no scores are masked but by
+// causality, capped or windowed. Masks stay with our own kernels: of a row that a mask leaves
+// without keys ours give zeros, and what cuDNN gives is not written down.
 #include <array>
 
 #include "kernels/cuda/attention/attention_operands.h"

@@ -1,5 +1,6 @@
-// What cudnn-frontend calls of cuDNN and NVRTC, passed on to the libraries that libraries.cpp opened:
-// nothing here is linked to either. A function that the library lacks says that it is not supported.
+// What cudnn-frontend calls of cuDNN and NVRTC, passed on to the libraries that libraries.cpp
+// opened: nothing here is linked to either. A function that the library lacks says that it is not
+// supported.
 #include <cudnn.h>
 #include <nvrtc.h>
 

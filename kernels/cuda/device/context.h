@@ -50,7 +50,8 @@ struct CudaImplementation {
   std::function<std::unique_ptr<CudaKernel>(DeviceState&, const Problem&)> create;
 };
 
-// A kernel from a callable `cudaError_t(cudaStream_t, const Launch&)`, which may change what it has captured.
+// A kernel from a callable `cudaError_t(cudaStream_t, const Launch&)`, which may change what it has
+// captured.
 template <typename F>
 std::unique_ptr<CudaKernel> make_cuda_kernel(F function, size_t workspace_bytes = 0) {
   class FunctionKernel final : public CudaKernel {

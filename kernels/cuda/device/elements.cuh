@@ -10,7 +10,8 @@
 
 namespace ofsdp::kernels::cuda {
 
-// kernel(arguments...) over n elements; its loop strides, so that this many blocks are enough for every card.
+// kernel(arguments...) over n elements; its loop strides, so that this many blocks are enough for
+// every card.
 template <typename K, typename... A>
 cudaError_t strided_launch(int64_t n, cudaStream_t stream, K kernel, A... arguments) {
   constexpr int64_t kMost = 132 * 16;
@@ -26,7 +27,8 @@ __device__ inline float rounded(float v, int32_t dtype) {
   return v;
 }
 
-// A gradient as the update takes it: rounded to the dtype that ranks reduce in, onto the earlier sum.
+// A gradient as the update takes it: rounded to the dtype that ranks reduce in, onto the earlier
+// sum.
 template <typename From>
 __device__ float gradient_at(const ofsdp_gradient& g, int64_t i) {
   const float value = rounded(to_float(static_cast<const From*>(g.src)[i]), g.reduce_dtype);

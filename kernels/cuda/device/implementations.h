@@ -1,5 +1,5 @@
-// The list of CUDA implementations. A file FAMILY/NAME_operators.cpp turns launchers (or calls of a library)
-// into implementations, a row each:
+// The list of CUDA implementations. A file FAMILY/NAME_operators.cpp turns launchers (or calls of a
+// library) into implementations, a row each:
 //
 //   void add_norms(CudaImplementations& list) {
 //     list.insert(list.end(), {{"LayerNormalization", "own", accepts, create}});

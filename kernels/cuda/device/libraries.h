@@ -1,7 +1,7 @@
 // The NVIDIA libraries that this one opens by name, so that it loads without them: cuBLASLt for
-// matrix products, cuDNN for attention and convolutions, NCCL for several ranks, NVRTC for chains of
-// elementwise operators. Each is taken from a version on. OFSDP_CUBLASLT_LIBRARY, _CUDNN_, _NCCL_ and
-// _NVRTC_ name another file.
+// matrix products, cuDNN for attention and convolutions, NCCL for several ranks, NVRTC for chains
+// of elementwise operators. Each is taken from a version on. OFSDP_CUBLASLT_LIBRARY, _CUDNN_,
+// _NCCL_ and _NVRTC_ name another file.
 //
 // Ownership: opened once a process and never closed. Threads: any, after the first call. Errors: a
 // library that is missing or too old is absent; `missing_libraries` says which, why, and what is

@@ -1,9 +1,10 @@
-// A stable sort of keys, each with its place: what sums of scattered values are put in order by, and lines by their values.
-// CUB's radix sort; 2^31 keys at most.
+// A stable sort of keys, each with its place: what sums of scattered values are put in order by,
+// and lines by their values. CUB's radix sort; 2^31 keys at most.
 //
 //   Sorting<uint32_t> s = sorting_of<uint32_t>(count, bits, scratch);   // keys of `bits` bits
 //   ... a kernel fills s.keys; s.places are filled here
-//   sort(s, stream);                                                    // s.sorted, and s.moved: their places before
+//   sort(s, stream);                                                    // s.sorted, and s.moved:
+//                                                                       their places before
 //
 // Ownership: views of the scratch. Needs a device for CUB to say how much it wants; of planning.
 #pragma once

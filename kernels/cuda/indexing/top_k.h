@@ -1,9 +1,11 @@
 // TopK, ArgMax and ArgMin: the best elements of lines, and where they are.
 //
-// x [outer, n, inner]; y and indices [outer, k, inner], best first, of equal ones the first (`last`: the last) index first. TopK
-// counts NaN as the largest number, ArgMax and ArgMin as the extreme (`nan_first`). float32, float16, bfloat16, float64, int32,
-// int64. Few of a line are found by k walks over it, by a warp or, where lines lie side by side, by a thread; many by a
-// sort of all lines (sort.h; not of 64-bit elements). Memory: x k times from the cache; sorted: some 100 bytes an element.
+// x [outer, n, inner]; y and indices [outer, k, inner], best first, of equal ones the first
+// (`last`: the last) index first. TopK counts NaN as the largest number, ArgMax and ArgMin as the
+// extreme (`nan_first`). float32, float16, bfloat16, float64, int32, int64. Few of a line are found
+// by k walks over it, by a warp or, where lines lie side by side, by a thread; many by a sort of
+// all lines (sort.h; not of 64-bit elements). Memory: x k times from the cache; sorted: some 100
+// bytes an element.
 #pragma once
 
 #include "kernels/cuda/device/types.h"

@@ -1,8 +1,10 @@
-// Einsum by loops, for what is no product of matrices: diagonals, traces, sums of one operand, more than two operands.
+// Einsum by loops, for what is no product of matrices: diagonals, traces, sums of one operand, more
+// than two operands.
 //
-// Every combination of the outer labels has an element of y, a warp sums over the others: y[outer] = sum over summed of the
-// product of the operands. Walks: operand 0 is y (of outer alone), 1 .. count the operands. float32, float16, bfloat16, in
-// float32, in one order. Memory: as the cache allows; nothing is laid out anew.
+// Every combination of the outer labels has an element of y, a warp sums over the others: y[outer]
+// = sum over summed of the product of the operands. Walks: operand 0 is y (of outer alone), 1 ..
+// count the operands. float32, float16, bfloat16, in float32, in one order. Memory: as the cache
+// allows; nothing is laid out anew.
 #pragma once
 
 #include "kernels/cuda/pointwise/walk.h"

@@ -1,7 +1,7 @@
 // The functions of cuBLASLt that products use, by their own types, and its handle.
 //
-// Ownership: opened once a process (libraries.h). Threads: any, after the first call. Errors: `handle`
-// is null where the library is absent.
+// Ownership: opened once a process (libraries.h). Threads: any, after the first call. Errors:
+// `handle` is null where the library is absent.
 #pragma once
 
 #include <cublasLt.h>

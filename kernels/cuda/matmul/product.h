@@ -1,15 +1,16 @@
-// MatrixProduct: D = epilogue(alpha op(A) op(B) + beta C) in row-major convention by cuBLASLt, batched
-// over leading axes with a stride each; settled while planning: the heuristic's first algorithm or,
-// where bits may vary from run to run, the fastest of its first eight; kept by shape, type and epilogue.
+// MatrixProduct: D = epilogue(alpha op(A) op(B) + beta C) in row-major convention by cuBLASLt,
+// batched over leading axes with a stride each; settled while planning: the heuristic's first
+// algorithm or, where bits may vary from run to run, the fastest of its first eight; kept by shape,
+// type and epilogue.
 //
-// cuBLASLt is column-major: a row-major matrix is its transpose there, so B goes first and A second.
-// The bias of an epilogue runs along columns of D, of which each row here is one.
+// cuBLASLt is column-major: a row-major matrix is its transpose there, so B goes first and A
+// second. The bias of an epilogue runs along columns of D, of which each row here is one.
 //
-// [Note: which epilogues] BIAS and beta = 1 give what a pass behind the product gives, rounded once.
-// GELU is the form with tanh, whose tanh the library does not specify: for 16 bits alone. RELU gives
-// 0 for NaN, and a run that has become NaN would go on unnoticed: it is never asked for, nor is
-// DRELU, which needs its bit mask. BGRADA, BGRADB and DGELU_BGRAD sum a bias gradient in an order of
-// their own, which an algorithm fixes: from run to run the bits are the same.
+// [Note: which epilogues] BIAS and beta = 1 give what a pass behind the product gives, rounded
+// once. GELU is the form with tanh, whose tanh the library does not specify: for 16 bits alone.
+// RELU gives 0 for NaN, and a run that has become NaN would go on unnoticed: it is never asked for,
+// nor is DRELU, which needs its bit mask. BGRADA, BGRADB and DGELU_BGRAD sum a bias gradient in an
+// order of their own, which an algorithm fixes: from run to run the bits are the same.
 //
 // Ownership: descriptors are the product's, the workspace the arena's. Threads: one a device.
 // Errors: null from make where cuBLASLt is absent or has no algorithm.
@@ -33,8 +34,8 @@ enum class Activation : uint8_t {
 // A bias gradient beside D: op(A) summed over its columns, op(B) or D over their rows.
 enum class BiasGrad : uint8_t { kNone, kOfA, kOfB, kOfD };
 
-// Bytes: of tensors, and of parameters of a unit, which begin at multiples of 16 elements of at least
-// 16 bits. Of parts of them it is that of an element.
+// Bytes: of tensors, and of parameters of a unit, which begin at multiples of 16 elements of at
+// least 16 bits. Of parts of them it is that of an element.
 inline constexpr uint32_t kProductAlignment = 32;
 
 struct ProductShape {

@@ -1,6 +1,7 @@
-// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of cuBLASLt; kernels/ops/ has
-// their formulas. Leading axes that both operands have, or that one lacks, become a batch with
-// strides; a right operand of one matrix under rows that follow each other is one large product.
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of
+// cuBLASLt; kernels/ops/ has their formulas. Leading axes that both operands have, or that one
+// lacks, become a batch with strides; a right operand of one matrix under rows that follow each
+// other is one large product.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
@@ -151,7 +152,8 @@ Acceptance accepts_epilogue(const Problem& p) {
                   : accepted;
 }
 
-// Null where the library has no algorithm for it: the parts then stay apart (importer/passes/passes.h).
+// Null where the library has no algorithm for it: the parts then stay apart
+// (importer/passes/passes.h).
 std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);

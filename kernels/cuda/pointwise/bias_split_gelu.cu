@@ -1,5 +1,6 @@
-// com.microsoft.BiasSplitGelu: y[r, i] = z[r, i] gelu(z[r, n + i]) with z = x + bias, x [rows, 2 n].
-// A thread computes a 16-byte pack of y, or one element where rows do not come out even in packs.
+// com.microsoft.BiasSplitGelu: y[r, i] = z[r, i] gelu(z[r, n + i]) with z = x + bias, x [rows, 2
+// n]. A thread computes a 16-byte pack of y, or one element where rows do not come out even in
+// packs.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"

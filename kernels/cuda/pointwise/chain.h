@@ -1,10 +1,12 @@
-// A chain of scalar operations over every element of its operands in one pass (kernels/core/chain.h has their meaning and
-// kernels/ops/pointwise/chain.cpp the same for the CPU): forwards and, as a chain of its own, backwards.
+// A chain of scalar operations over every element of its operands in one pass (kernels/core/chain.h
+// has their meaning and kernels/ops/pointwise/chain.cpp the same for the CPU): forwards and, as a
+// chain of its own, backwards.
 //
-// Every thread takes one element through all steps, which it reads from the arguments of the kernel, so nothing is compiled
-// at run time; values between steps lie in its local memory. Operands and results of `dtype` (float32, float16, bfloat16;
-// arithmetic in float32): of the output's `numel`, or repeated every `period` elements (1: a single one). A result may lie
-// on an operand of its own size. Memory: each operand and result once; steps cost cached accesses.
+// Every thread takes one element through all steps, which it reads from the arguments of the
+// kernel, so nothing is compiled at run time; values between steps lie in its local memory.
+// Operands and results of `dtype` (float32, float16, bfloat16; arithmetic in float32): of the
+// output's `numel`, or repeated every `period` elements (1: a single one). A result may lie on an
+// operand of its own size. Memory: each operand and result once; steps cost cached accesses.
 #pragma once
 
 #include "kernels/core/chain_op.h"

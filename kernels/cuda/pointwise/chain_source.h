@@ -1,5 +1,5 @@
-// A chain (kernels/core/chain.h) as CUDA C++: what kernels/cuda/pointwise/chain.h interprets, written out, so
-// that values between steps stay in registers and steps cost no reads.
+// A chain (kernels/core/chain.h) as CUDA C++: what kernels/cuda/pointwise/chain.h interprets,
+// written out, so that values between steps stay in registers and steps cost no reads.
 //
 //   chain_program  the description of a problem, as the interpreter takes it
 //   chain_body     two kernels, NAME_wide and NAME_single, of one ChainArguments: 16 bytes of each
@@ -8,7 +8,8 @@
 //   chain_source   all of the text that NVRTC takes; it includes nothing
 //
 // The text depends on the type, the steps, the results that are wanted and on which operands are
-// whole, repeated or single, not on sizes: so it is the key under which what it compiles to is kept.
+// whole, repeated or single, not on sizes: so it is the key under which what it compiles to is
+// kept.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once

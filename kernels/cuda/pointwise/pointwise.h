@@ -1,9 +1,11 @@
-// Pointwise operators with broadcasting: y = f(a) or f(a, b), in the order and with the formulas of the operators of the
-// same name (kernels/ops); gradients are those of ofsdp.NAMEGrad and take dy and x (or y: Relu, Sigmoid, Tanh).
+// Pointwise operators with broadcasting: y = f(a) or f(a, b), in the order and with the formulas of
+// the operators of the same name (kernels/ops); gradients are those of ofsdp.NAMEGrad and take dy
+// and x (or y: Relu, Sigmoid, Tanh).
 //
-// Of float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign, Mod, Clip, the comparisons, Bitwise* and BitShift also
-// of int32 and int64; Equal, And, Or, Xor and Not of bool. Comparisons give bool. y is dense and may be a or b where
-// shapes agree. Memory: each operand once; a broadcast one comes from the cache.
+// Of float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign,
+// Mod, Clip, the comparisons, Bitwise* and BitShift also of int32 and int64; Equal, And, Or, Xor
+// and Not of bool. Comparisons give bool. y is dense and may be a or b where shapes agree. Memory:
+// each operand once; a broadcast one comes from the cache.
 #pragma once
 
 #include <string_view>
@@ -24,9 +26,10 @@ int pointwise_arity(Pointwise op);
 bool gives_bool(Pointwise op);
 bool has_kernel(Pointwise op, DType dtype);  // of the operands
 
-// Attributes: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish), alpha and gamma (Selu), alpha and beta (HardSigmoid),
-// lambd and bias (Shrink), fmod (Mod: a = 1), detect_positive and detect_negative (IsInf), the factor of Scale, which is no operator, direction (BitShift: a = 1 is left),
-// and bounds (Clip; -infinity and infinity where absent).
+// Attributes: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish), alpha and gamma (Selu), alpha
+// and beta (HardSigmoid), lambd and bias (Shrink), fmod (Mod: a = 1), detect_positive and
+// detect_negative (IsInf), the factor of Scale, which is no operator, direction (BitShift: a = 1 is
+// left), and bounds (Clip; -infinity and infinity where absent).
 struct PointwiseNumbers {
   double a = 0, b = 0;
 };
@@ -49,7 +52,8 @@ cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, v
 cudaError_t where(const Walk& walk, size_t size, const bool* condition, const void* a,
                   const void* b, void* y, cudaStream_t stream);
 
-// Cast between any two types, as the operator: floats become integers cut towards 0 and clamped, NaN becomes 0.
+// Cast between any two types, as the operator: floats become integers cut towards 0 and clamped,
+// NaN becomes 0.
 cudaError_t cast(DType from, const void* x, DType to, void* y, int64_t numel, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

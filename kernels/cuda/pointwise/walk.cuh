@@ -5,7 +5,8 @@
 
 namespace ofsdp::kernels::cuda {
 
-// Where element i lies in operands 0 .. N - 1. 64-bit divisions are slow: they are left for what needs them.
+// Where element i lies in operands 0 .. N - 1. 64-bit divisions are slow: they are left for what
+// needs them.
 template <int N, typename Index>
 __host__ __device__ inline void places_as(const Walk& w, Index i, int64_t* at) {
   for (int k = 0; k < N; ++k) at[k] = 0;

@@ -1,10 +1,13 @@
-// Index arithmetic of loops over tensors with strides, for the host that plans and the kernels that run.
+// Index arithmetic of loops over tensors with strides, for the host that plans and the kernels that
+// run.
 //
-// A Walk is a shape and, per operand, the stride of each axis in elements (0: broadcast; it may be negative). `collapsed`
-// drops axes of size 1 and joins axes that lie behind each other in every operand, so that a loop over dense tensors has
-// one axis. Element i of the walk is row-major over its axes.
+// A Walk is a shape and, per operand, the stride of each axis in elements (0: broadcast; it may be
+// negative). `collapsed` drops axes of size 1 and joins axes that lie behind each other in every
+// operand, so that a loop over dense tensors has one axis. Element i of the walk is row-major over
+// its axes.
 //
-// Ownership: values. Threads: any. Errors: more than kMostAxes axes after collapsing: rank is -1, and launchers refuse.
+// Ownership: values. Threads: any. Errors: more than kMostAxes axes after collapsing: rank is -1,
+// and launchers refuse.
 #pragma once
 
 #include <vector>
@@ -30,8 +33,8 @@ std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape);
 std::vector<int64_t> broadcast_strides(const std::vector<int64_t>& part,
                                        const std::vector<int64_t>& shape);
 
-// How many elements may go at once, 1 or `most`: the last axis is dense or broadcast in every operand, and every row begins
-// at a multiple of `most`.
+// How many elements may go at once, 1 or `most`: the last axis is dense or broadcast in every
+// operand, and every row begins at a multiple of `most`.
 int pack_of(const Walk& walk, int operands, int most);
 
 }  // namespace ofsdp::kernels::cuda

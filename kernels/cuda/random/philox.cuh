@@ -1,4 +1,5 @@
-// Philox 4x32-10 on the device, bit by bit that of kernels/core/philox.h, whose functions are the host's.
+// Philox 4x32-10 on the device, bit by bit that of kernels/core/philox.h, whose functions are the
+// host's.
 #pragma once
 
 #include "kernels/cuda/random/random.h"

@@ -1,4 +1,5 @@
-// The activations of gates and their slopes, from the result; kernels/ops/recurrent/recurrent_activation.cpp has the formulas.
+// The activations of gates and their slopes, from the result;
+// kernels/ops/recurrent/recurrent_activation.cpp has the formulas.
 #pragma once
 
 #include "kernels/cuda/recurrent/recurrent.h"

@@ -1,9 +1,11 @@
-// Reductions over any axes: sums (also of |x| and x^2), products, maxima, minima; the mean is a sum with scale 1 / count.
+// Reductions over any axes: sums (also of |x| and x^2), products, maxima, minima; the mean is a sum
+// with scale 1 / count.
 //
-// A reduction is a list of passes [outer, n, inner] -> [outer, inner], each over one run of neighbouring reduced axes, the
-// last run first; long passes over few results are cut into chunks and added by another pass. What lies between passes is
-// float32 in scratch. The cut follows from the shape alone. x and y of float32, float16 or bfloat16. Memory: x is read
-// once. An empty sum is 0, an empty product 1, an empty maximum -infinity; NaN is the maximum and the minimum.
+// A reduction is a list of passes [outer, n, inner] -> [outer, inner], each over one run of
+// neighbouring reduced axes, the last run first; long passes over few results are cut into chunks
+// and added by another pass. What lies between passes is float32 in scratch. The cut follows from
+// the shape alone. x and y of float32, float16 or bfloat16. Memory: x is read once. An empty sum is
+// 0, an empty product 1, an empty maximum -infinity; NaN is the maximum and the minimum.
 #pragma once
 
 #include <vector>

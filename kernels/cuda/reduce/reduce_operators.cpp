@@ -1,5 +1,6 @@
 // Reductions of floats (reduce.h) and of other types, running sums (fold.h), and operators built on
-// them: norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of ReduceProd.
+// them: norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of
+// ReduceProd.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/pointwise/pointwise.h"

@@ -1,9 +1,11 @@
-// Data that move: Transpose, Concat, Split, Slice, Expand, Pad as copies between strided tensors, and fills.
+// Data that move: Transpose, Concat, Split, Slice, Expand, Pad as copies between strided tensors,
+// and fills.
 //
-// strided_copy: walk over (src, dst); src strides may be 0 (Expand) or negative (Slice), src and dst point at the element
-// of index 0. Elements of 1, 2, 4, 8 or 16 bytes; runs that are dense in both are moved 16 bytes at a time where
-// addresses allow; where src is dense along another axis than dst, tiles of 32 x 32 go through shared memory. Memory: each
-// element read and written once. src and dst do not overlap.
+// strided_copy: walk over (src, dst); src strides may be 0 (Expand) or negative (Slice), src and
+// dst point at the element of index 0. Elements of 1, 2, 4, 8 or 16 bytes; runs that are dense in
+// both are moved 16 bytes at a time where addresses allow; where src is dense along another axis
+// than dst, tiles of 32 x 32 go through shared memory. Memory: each element read and written once.
+// src and dst do not overlap.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
@@ -28,11 +30,13 @@ struct CopyPlan {
 CopyPlan plan_copy(size_t size, const std::vector<int64_t>& shape, std::vector<int64_t> src_strides,
                    std::vector<int64_t> dst_strides, const void* src, const void* dst);
 
-// Trilu and OneHot: tensors made from where their elements lie, of elements of any size; and ofsdp.KeepCounted.
+// Trilu and OneHot: tensors made from where their elements lie, of elements of any size; and
+// ofsdp.KeepCounted.
 //
-// Memory: Trilu reads what it keeps and writes all of it, 16 bytes an access where rows allow; OneHot writes y, and reads an
-// index for each element of y, from the cache.
-// x, y [matrices, rows, columns]: y keeps elements with column - row >= k (upper) or <= k and has zeros elsewhere; y may be x.
+// Memory: Trilu reads what it keeps and writes all of it, 16 bytes an access where rows allow;
+// OneHot writes y, and reads an index for each element of y, from the cache.
+// x, y [matrices, rows, columns]: y keeps elements with column - row >= k (upper) or <= k and has
+// zeros elsewhere; y may be x.
 struct TriangleExtent {
   int64_t matrices = 1, rows = 0, columns = 0, k = 0;
   bool upper = true;
@@ -40,8 +44,9 @@ struct TriangleExtent {
 cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
                      cudaStream_t stream);
 
-// y [outer, depth, inner] of indices [outer, inner] (int32, int64, float32): values[1] at the index, negative ones counted from
-// the end, values[0] elsewhere and for indices out of range. `values` in device memory, of `size` bytes.
+// y [outer, depth, inner] of indices [outer, inner] (int32, int64, float32): values[1] at the
+// index, negative ones counted from the end, values[0] elsewhere and for indices out of range.
+// `values` in device memory, of `size` bytes.
 struct OneHotExtent {
   int64_t outer = 1, depth = 0, inner = 1;
   DType index_dtype = DType::kInt64;
@@ -50,7 +55,8 @@ bool has_one_hot(DType index_dtype);
 cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, const void* values,
                     void* y, cudaStream_t stream);
 
-// x, y [outer, n, inner]: of each of `outer` the first factor * count elements of n, zeros for the rest; count in device memory.
+// x, y [outer, n, inner]: of each of `outer` the first factor * count elements of n, zeros for the
+// rest; count in device memory.
 cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor,
                          const int64_t* count, size_t size, const void* x, void* y,
                          cudaStream_t stream);

@@ -1,5 +1,5 @@
-// Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies and
-// changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape and
+// Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies
+// and changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape and
 // ofsdp.KeepCounted (movement.h).
 #include <algorithm>
 

@@ -17,8 +17,8 @@
 //
 //   Y            as of Attention
 //   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked
-//                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the `Stats`
-//                [B, heads, queries, 1] of cuDNN
+//                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the
+//                `Stats` [B, heads, queries, 1] of cuDNN
 //
 // A query that sees no key has statistics of +infinity, as FlashAttention-2 has it: e^(score -
 // statistics) is 0 whatever stands for its scores. Kernels that read statistics must give such a

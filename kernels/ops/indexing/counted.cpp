@@ -1,18 +1,19 @@
-// Operators over a bounded axis (importer/passes/bounded_axes.h): attribute axis, and attribute factor f:
-// the first f * count slices along it exist, the others are padding. Input 1 is the count, int64[1],
-// known at run time.
+// Operators over a bounded axis (importer/passes/bounded_axes.h): attribute axis, and attribute
+// factor f: the first f * count slices along it exist, the others are padding. Input 1 is the
+// count, int64[1], known at run time.
 //
-//   ofsdp.KeepCounted(x, count)      the slices of x that exist, zeros for the padding; dx is the same of
-//                                    dy
-//   ofsdp.RequireCount(x, count)     x, when exactly `expected` (an attribute) of its slices exist, for a
-//                                    graph into which its exporter has written that number; another
-//                                    number ends the run. dx = dy
-//   ofsdp.ScatterIndices(indices, count)   attribute dims: the indices of a scatter into data with one
+//   ofsdp.KeepCounted(x, count)      the slices of x that exist, zeros for the padding; dx is the
+//                                    same of dy
+//   ofsdp.RequireCount(x, count)     x, when exactly `expected` (an attribute) of its slices exist,
+//                                    for a graph into which its exporter has written that number;
+//                                    another number ends the run. dx = dy
+//   ofsdp.ScatterIndices(indices, count)   attribute dims: the indices of a scatter into data with
+//                                          one
 //                                    more slice at the end of its first addressed axis. Tuples of
 //                                    dims.size() components are in the last axis of indices (one
-//                                    component: any shape, each element is a tuple). Existing slices
-//                                    keep theirs, counted from the front; padding goes to the extra
-//                                    slice: (dims[0], 0, ...). No gradient
+//                                    component: any shape, each element is a tuple). Existing
+//                                    slices keep theirs, counted from the front; padding goes to
+//                                    the extra slice: (dims[0], 0, ...). No gradient
 #include <algorithm>
 
 #include "kernels/cpu/lines.h"

@@ -49,8 +49,8 @@ template <ScatterKind kind, typename T>
   }
 }
 
-// f<kind, T>() for elements of `dtype`. Types whose results have the same bits share a T: of one size
-// where updates replace elements, unsigned integers where integers are added and multiplied.
+// f<kind, T>() for elements of `dtype`. Types whose results have the same bits share a T: of one
+// size where updates replace elements, unsigned integers where integers are added and multiplied.
 auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
   using enum ScatterKind;
   const auto wrapping_types = [&]<ScatterKind k>() {

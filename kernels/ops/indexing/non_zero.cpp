@@ -5,7 +5,8 @@
 // ofsdp.FoundIndices(x): NonZero with as many columns as x has elements, for an x that only the run
 // computes: [rank, numel], the indices of the elements that are not 0, then that of the last one
 // again (0 when there is none), so that what reads rows by them meets nothing it would not meet
-// anyway; and how many there are, int64[1]. No gradient. importer/passes/bounded_axes.h says who uses it.
+// anyway; and how many there are, int64[1]. No gradient. importer/passes/bounded_axes.h says who
+// uses it.
 #include "kernels/core/element_types.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

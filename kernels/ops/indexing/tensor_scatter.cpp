@@ -1,7 +1,7 @@
-// TensorScatter(past_cache, update, write_indices), attributes axis, mode: the cache with the update
-// written along the axis from write_indices[batch entry] on (0 when absent; the batch is axis 0),
-// round the end when mode is circular. Any dtype. No gradient: it serves caches of generation.
-// https://onnx.ai/onnx/operators/onnx__TensorScatter.html
+// TensorScatter(past_cache, update, write_indices), attributes axis, mode: the cache with the
+// update written along the axis from write_indices[batch entry] on (0 when absent; the batch is
+// axis 0), round the end when mode is circular. Any dtype. No gradient: it serves caches of
+// generation. https://onnx.ai/onnx/operators/onnx__TensorScatter.html
 #include "kernels/cpu/lines.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

@@ -144,8 +144,8 @@ std::vector<RefTensor> scatter_reference(const ReferenceContext& c) {
   return {y};
 }
 
-// Updates columns begin .. end-1 of the slices; threads share columns, so the order of updates is that
-// of the tuples.
+// Updates columns begin .. end-1 of the slices; threads share columns, so the order of updates is
+// that of the tuples.
 using Columns = void (*)(const TuplePlaces&, const KernelArgs&, int64_t begin, int64_t end);
 
 template <ScatterKind kind, typename T>

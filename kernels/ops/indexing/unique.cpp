@@ -5,10 +5,11 @@
 // known while planning. No gradient. https://onnx.ai/onnx/operators/onnx__Unique.html
 //
 // ofsdp.FoundUnique(x): Unique of an x that only the run computes, with room for as many different
-// slices as x has; the importer uses it (importer/passes/bounded_axes.h). Outputs: first appearances,
-// numbers, counts, and how many different slices there are, int64[1]. After that number the first and
-// third output repeat their last element (0 when there is none), so that readers of slices by them
-// meet nothing new. The slices themselves are a Gather by the first output. No gradient.
+// slices as x has; the importer uses it (importer/passes/bounded_axes.h). Outputs: first
+// appearances, numbers, counts, and how many different slices there are, int64[1]. After that
+// number the first and third output repeat their last element (0 when there is none), so that
+// readers of slices by them meet nothing new. The slices themselves are a Gather by the first
+// output. No gradient.
 //
 // Two NaN are equal here and come after all numbers, as in NumPy.
 #include <algorithm>
@@ -99,8 +100,8 @@ Lines unique_lines(const Shape& shape, const Attributes& attributes) {
   return lines_along(shape, attributes.i("axis", 0));
 }
 
-// Groups in rising order, or in that of their first slices; returns their number. `order`: room for n
-// numbers, scratch. Allocates nothing.
+// Groups in rising order, or in that of their first slices; returns their number. `order`: room for
+// n numbers, scratch. Allocates nothing.
 int64_t find_groups(DType dtype, const void* x, const Lines& lines, bool sorted, int64_t* order,
                     const UniqueGroups& groups) {
   sort_slices(x, lines, less_of(dtype), order, groups.inverse);

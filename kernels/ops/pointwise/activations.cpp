@@ -1,5 +1,5 @@
-// Activation functions with a gradient operator, ofsdp.NAMEGrad(dy, x); for Relu, Sigmoid and Tanh of
-// dy and y, so that x need not be kept. Formulas: kernels/formulas/activation.h.
+// Activation functions with a gradient operator, ofsdp.NAMEGrad(dy, x); for Relu, Sigmoid and Tanh
+// of dy and y, so that x need not be kept. Formulas: kernels/formulas/activation.h.
 //
 // NaN stays NaN. It stops the gradient of Relu, as in PyTorch.
 // https://onnx.ai/onnx/operators/onnx__NAME.html; QuickGelu is Swish with another default:

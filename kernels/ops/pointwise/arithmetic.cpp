@@ -3,8 +3,8 @@
 //
 //   Add, Sub   da = dy, db = +-dy                Mul   da = dy b, db = dy a
 //   Div        da = dy / b, db = -dy y / b
-//   Mod        y = a - q b with q = floor(a / b), or trunc(a / b) with fmod = 1, so y has the sign of
-//              b, or of a; da = dy, db = -dy q, where q is (a - y) / b, rounded
+//   Mod        y = a - q b with q = floor(a / b), or trunc(a / b) with fmod = 1, so y has the sign
+//              of b, or of a; da = dy, db = -dy q, where q is (a - y) / b, rounded
 //   PRelu      y = x where x >= 0, else slope x; slope broadcasts to x. dx = dy where x > 0, else
 //              dy slope; dslope = dy x where x < 0
 //

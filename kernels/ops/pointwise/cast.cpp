@@ -1,5 +1,5 @@
-// Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of x
-// in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
+// Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of
+// x in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
 // bool is "not 0". dx is dy cast back, where both types are floats.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
 #include <algorithm>
@@ -48,8 +48,8 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
 
 using Span = void (*)(const void*, void*, int64_t, int64_t);
 
-// One loop for all types of a pair whose conversion gives the same bits: to an integer only its size
-// counts, and bool is stored as 0 or 1.
+// One loop for all types of a pair whose conversion gives the same bits: to an integer only its
+// size counts, and bool is stored as 0 or 1.
 Span number_span(DType from, DType to) {
   return with_number(from, [to]<typename From>(From) {
     return with_number(to, []<typename To>(To) -> Span {

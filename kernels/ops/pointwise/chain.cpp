@@ -1,8 +1,8 @@
 // ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory. The
-// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, of the output's
-// shape, of one element, or of its trailing axes. Outputs after the first are for the gradient. dx by
-// the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it needs), which may have several
-// outputs and is not differentiated itself.
+// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, of the
+// output's shape, of one element, or of its trailing axes. Outputs after the first are for the
+// gradient. dx by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it needs), which
+// may have several outputs and is not differentiated itself.
 #include "kernels/core/chain.h"
 
 #include <algorithm>

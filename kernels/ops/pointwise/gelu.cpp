@@ -1,13 +1,13 @@
 // Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) of a normal X; both forms are in
-// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same attribute).
-// com.microsoft's Gelu is the form with erf.
+// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same
+// attribute). com.microsoft's Gelu is the form with erf.
 //
 // com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu of x + bias with a bias of the last
 // axis, in the form with erf and in that with tanh; the bias of FastGelu may be absent. d(x + bias)
 // is ofsdp.GeluGrad(dy, x + bias), dbias its sum. onnxruntime's optimizer writes these three.
 //
-// com.microsoft.BiasSplitGelu(x, bias), the gated linear unit of diffusion models: with z = x + bias,
-// the first half of z's last axis times the Gelu (with erf) of the second:
+// com.microsoft.BiasSplitGelu(x, bias), the gated linear unit of diffusion models: with z = x +
+// bias, the first half of z's last axis times the Gelu (with erf) of the second:
 //   y[.., i] = z[.., i] gelu(z[.., n + i])     x [.., 2 n], bias [2 n], y [.., n]
 // dx = (dy gelu(second), ofsdp.GeluGrad(dy first, second)), dbias its sum.
 // https://onnx.ai/onnx/operators/onnx__Gelu.html

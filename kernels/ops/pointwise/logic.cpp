@@ -6,9 +6,9 @@
 // Operators on the bits of integers, broadcast. No gradients.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
-// BitShift, attribute direction ("LEFT" or "RIGHT"): a shifted by b bits. Bits shifted out are lost;
-// to the right, signed integers fill with their sign. A negative b, or one of all bits and more,
-// leaves only the fill.
+// BitShift, attribute direction ("LEFT" or "RIGHT"): a shifted by b bits. Bits shifted out are
+// lost; to the right, signed integers fill with their sign. A negative b, or one of all bits and
+// more, leaves only the fill.
 #include <cmath>
 #include <limits>
 

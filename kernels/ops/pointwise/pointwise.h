@@ -86,7 +86,8 @@ inline double number(const Attributes& a, const char* name, float otherwise) {
   return static_cast<double>(a.f(name, otherwise));
 }
 
-// As OpDef::reference: of_x<[](double x) { ... }>, or with `const Attributes& a` as the last argument.
+// As OpDef::reference: of_x<[](double x) { ... }>, or with `const Attributes& a` as the last
+// argument.
 template <auto f>
 std::vector<RefTensor> of_x(const ReferenceContext& c) {
   if constexpr (std::is_invocable_v<decltype(f), double>) {

@@ -1,16 +1,16 @@
-// Random numbers: RandomNormal, RandomUniform, both also ...Like(x), Bernoulli and Multinomial. Each
-// element is a pure function of seed, step, node, global sample index and element
+// Random numbers: RandomNormal, RandomUniform, both also ...Like(x), Bernoulli and Multinomial.
+// Each element is a pure function of seed, step, node, global sample index and element
 // (kernels/core/philox.h), so that any number of ranks draws the same. As with Dropout the leading
-// axis is the samples; where they do not divide the elements, all are drawn as if of the first sample.
-// Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
+// axis is the samples; where they do not divide the elements, all are drawn as if of the first
+// sample. Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Normal        attributes mean (0) and scale (1), the standard deviation
 //   Uniform       low .. high (attributes, 0 and 1), high left out but for rounding
 //   Bernoulli(p)  1 with probability p, else 0: u < p for a uniform u in [0, 1)
-//   Multinomial   (x [B, C] of unnormalised log-probabilities): [B, sample_size] draws of a class each,
-//                 with replacement: the first class c whose sum of e^x_0 .. e^x_c passes u times the sum
-//                 of all
+//   Multinomial   (x [B, C] of unnormalised log-probabilities): [B, sample_size] draws of a class
+//                 each, with replacement: the first class c whose sum of e^x_0 .. e^x_c passes u
+//                 times the sum of all
 #include <bit>
 #include <cmath>
 #include <numbers>

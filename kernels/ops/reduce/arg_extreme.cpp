@@ -1,7 +1,7 @@
-// ArgMax(x) and ArgMin(x), attributes axis, keepdims, select_last_index: the index of the largest or
-// smallest element along the axis, int64; of equal ones the first, or the last when
-// select_last_index is 1. Every numeric dtype. Like numpy, the first NaN of a line is its extreme. No
-// gradient. https://onnx.ai/onnx/operators/onnx__ArgMax.html
+// ArgMax(x) and ArgMin(x), attributes axis, keepdims, select_last_index: the index of the largest
+// or smallest element along the axis, int64; of equal ones the first, or the last when
+// select_last_index is 1. Every numeric dtype. Like numpy, the first NaN of a line is its extreme.
+// No gradient. https://onnx.ai/onnx/operators/onnx__ArgMax.html
 #include <array>
 #include <cmath>
 

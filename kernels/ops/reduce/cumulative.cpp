@@ -1,7 +1,7 @@
-// CumSum(x, axis) and CumProd(x, axis): running results along an axis, known while planning. Attributes
-// exclusive (the element itself is left out; the first result is the neutral element) and reverse
-// (from the end). The gradient of CumSum is the CumSum of dy in the other direction; CumProd has none.
-// https://onnx.ai/onnx/operators/onnx__CumSum.html
+// CumSum(x, axis) and CumProd(x, axis): running results along an axis, known while planning.
+// Attributes exclusive (the element itself is left out; the first result is the neutral element)
+// and reverse (from the end). The gradient of CumSum is the CumSum of dy in the other direction;
+// CumProd has none. https://onnx.ai/onnx/operators/onnx__CumSum.html
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/integer_math.h"

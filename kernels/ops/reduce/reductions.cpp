@@ -2,14 +2,14 @@
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 // Input `axes` (optional) names the axes, keepdims (1) keeps them as 1; without axes everything is
-// reduced, or nothing when noop_with_empty_axes is 1. Integers wrap. dx, with dy and y stretched over
-// the elements that were reduced:
+// reduced, or nothing when noop_with_empty_axes is 1. Integers wrap. dx, with dy and y stretched
+// over the elements that were reduced:
 //
 //   ReduceSum         dy            ReduceMean    dy / n         ReduceL1    sign(x) dy, 0 at 0
 //   ReduceSumSquare   2 x dy        ReduceL2      x dy / y, and 0 where y is 0
 //   ReduceLogSum      dy e^-y       ReduceLogSumExp   dy e^(x - y), y = max + ln sum e^(x - max)
-//   ReduceMax, Min    dy / count where x = y, count of these, as PyTorch's amax; a NaN wins; for bool
-//                     they are "or" and "and"
+//   ReduceMax, Min    dy / count where x = y, count of these, as PyTorch's amax; a NaN wins; for
+//                     bool they are "or" and "and"
 //   ReduceProd        ofsdp.ReduceProdGrad (sum_to.cpp)
 #include <cmath>
 #include <limits>

@@ -7,8 +7,8 @@
 //   EyeLike(x), dtype, k         a matrix of the shape of x with ones on the diagonal j = i + k
 //
 // Shape(x), attributes start, end: the axes of x as int64. Size(x): the number of its elements, an
-// int64 scalar. Both are known as soon as the shape of x is, so the importer folds them. No gradient.
-// https://onnx.ai/onnx/operators/onnx__Shape.html
+// int64 scalar. Both are known as soon as the shape of x is, so the importer folds them. No
+// gradient. https://onnx.ai/onnx/operators/onnx__Shape.html
 #include <algorithm>
 #include <cmath>
 

@@ -1,14 +1,16 @@
 // Operators that copy x with other strides. Any dtype.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
-//   Expand(x, shape)      x broadcast to shape and its own (an axis of 1 in `shape` keeps that of x);
-//                         dx = dy summed over what was broadcast
-//   Tile(x, repeats)      x repeated repeats[i] times along axis i; dx = dy summed over the repetitions
-//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed when absent; dx = dy under
-//                         the inverse permutation
+//   Expand(x, shape)      x broadcast to shape and its own (an axis of 1 in `shape` keeps that of
+//                         x); dx = dy summed over what was broadcast
+//   Tile(x, repeats)      x repeated repeats[i] times along axis i; dx = dy summed over the
+//                         repetitions
+//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed when absent; dx = dy
+//                         under the inverse permutation
 //   ofsdp.Copy(x)         x in bytes of its own (Identity is a view); dx = dy
 //   ofsdp.Reorder(x), to  the same logical [N, C, spatial...] tensor in the layout "plain" or
-//                         "channels_last". The planner inserts it after differentiation: no gradient.
+//                         "channels_last". The planner inserts it after differentiation: no
+//                         gradient.
 #include <algorithm>
 #include <numeric>
 

@@ -1,7 +1,7 @@
-// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode: they move the elements between
-// [N, C b b, H, W] and [N, C, H b, W b], where each b b channels are a block of b x b pixels. The mode
-// is the order of the block axes in the C b b channels: DCR (block row, block column, channel) or CRD
-// (channel, row, column). Any dtype. The gradient of one is the other.
+// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode: they move the elements
+// between [N, C b b, H, W] and [N, C, H b, W b], where each b b channels are a block of b x b
+// pixels. The mode is the order of the block axes in the C b b channels: DCR (block row, block
+// column, channel) or CRD (channel, row, column). Any dtype. The gradient of one is the other.
 // https://onnx.ai/onnx/operators/onnx__DepthToSpace.html
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"

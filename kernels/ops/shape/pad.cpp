@@ -1,8 +1,8 @@
-// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r + i]
-// after it: a constant, or by reflect, edge and wrap those of the data (kernels/cpu/pad.h). A negative
-// pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d constant_value is the
-// sum of the rest of dy. For the other modes d data is the sum of dy over the places that show an
-// element, in the order of y: ofsdp.PadGrad. https://onnx.ai/onnx/operators/onnx__Pad.html
+// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r
+// + i] after it: a constant, or by reflect, edge and wrap those of the data (kernels/cpu/pad.h). A
+// negative pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d
+// constant_value is the sum of the rest of dy. For the other modes d data is the sum of dy over the
+// places that show an element, in the order of y: ofsdp.PadGrad. https://onnx.ai/onnx/operators/onnx__Pad.html
 //
 // CenterCropPad(x, shape): each axis of attribute axes (all) gets the size that input shape says:
 // cut on both sides or zeros added there, floor(difference / 2) of it in front. So the gradient is

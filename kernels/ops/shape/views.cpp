@@ -4,13 +4,13 @@
 //   Reshape(data, shape)   in `shape`, -1 is the size that is left, and 0 copies the axis of data
 //                          unless allowzero is 1
 //   Flatten(x), axis       [a*b, c*d], cut before `axis` (1; may be the rank itself)
-//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes when none is
-//                          named)
+//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes when none
+//                          is named)
 //   Unsqueeze(x, axes)     with axes of size 1; `axes` counts in the result
 //   Identity(x)
-//   ofsdp.CollapseLeading  [a, b, ..., C] -> [a*b*..., C], ofsdp.CollapseAll: any shape -> [elements].
-//                          They need no constant shape, so they hold for every batch size; losses
-//                          flatten predictions and labels with them.
+//   ofsdp.CollapseLeading  [a, b, ..., C] -> [a*b*..., C], ofsdp.CollapseAll: any shape ->
+//                          [elements]. They need no constant shape, so they hold for every batch
+//                          size; losses flatten predictions and labels with them.
 #include <algorithm>
 
 #include "kernels/core/standard_body.h"

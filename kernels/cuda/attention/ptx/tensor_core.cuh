@@ -1,14 +1,17 @@
-// What kernels ask of tensor cores and of copies into shared memory, as instructions (PTX ISA, "Warp Level Matrix
-// Instructions" and "Asynchronous copy"; compute capability 8.0). tests/emulator has a file of this name with the same
-// functions in C++; the include path chooses.
+// What kernels ask of tensor cores and of copies into shared memory, as instructions (PTX ISA,
+// "Warp Level Matrix Instructions" and "Asynchronous copy"; compute capability 8.0). tests/emulator
+// has a file of this name with the same functions in C++; the include path chooses.
 //
-// Pieces of matrices lie across a warp. Of lane l, g = l / 4, t = l % 4, a word being two neighbours of 16 bits:
+// Pieces of matrices lie across a warp. Of lane l, g = l / 4, t = l % 4, a word being two
+// neighbours of 16 bits:
 //
-//   A [16, 16]  word 0: row g, columns 2t, 2t + 1; word 1: row g + 8; word 2: row g, columns 2t + 8, 2t + 9; word 3: both
+//   A [16, 16]  word 0: row g, columns 2t, 2t + 1; word 1: row g + 8; word 2: row g, columns 2t +
+//               8, 2t + 9; word 3: both
 //   B [16, 8]   word 0: rows 2t, 2t + 1 of column g; word 1: rows 2t + 8, 2t + 9
 //   C [16, 8]   0, 1: row g, columns 2t, 2t + 1; 2, 3: row g + 8
 //
-// Every lane of a warp takes part in every call but those of copies. Ownership: views. Errors: none.
+// Every lane of a warp takes part in every call but those of copies. Ownership: views. Errors:
+// none.
 #pragma once
 
 #include "kernels/cuda/device/device.cuh"
@@ -19,7 +22,8 @@ struct alignas(16) Chunk {  // eight elements
   uint32_t word[4];
 };
 
-// 16 bytes to shared memory, on their way until wait_for_copies; zeros unless `there`. `from` is a valid address either way.
+// 16 bytes to shared memory, on their way until wait_for_copies; zeros unless `there`. `from` is a
+// valid address either way.
 __device__ inline void copy_async(Chunk* to, const void* from, bool there) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   const int bytes = there ? 16 : 0;
@@ -30,7 +34,8 @@ __device__ inline void copy_async(Chunk* to, const void* from, bool there) {
 // This thread's copies have arrived; a barrier then shows them to others.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8. Word i of a lane: row g of matrix i, columns 2t, 2t + 1.
+// Four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8. Word i of a lane: row g of matrix i,
+// columns 2t, 2t + 1.
 __device__ inline Chunk load_matrices(const Chunk* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   Chunk m;
