@@ -7,7 +7,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace compress {
 
 std::vector<int64_t> kept_by(const Constant& condition) {
   std::vector<int64_t> kept;
@@ -107,9 +107,10 @@ std::vector<SampleCase> samples() {
           sample("empty", {f, {0, 2}}, {1, 1}, {{"axis", int64_t{1}}})};
 }
 
-}  // namespace
+}  // namespace compress
 
 void add_compress(Registry& registry) {
+  using namespace compress;
   registry.add(make_op("Compress", {infer, grad, reference, samples}, {{"copies", accepts, create}},
                        {.min_inputs = 2, .first_opset = 9, .constant_inputs = {1}}));
 }

@@ -21,7 +21,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace counted {
 
 Lines counted_lines(const Shape& shape, const Attributes& attributes) {
   return lines_along(shape, attributes.i("axis", 0));
@@ -191,9 +191,10 @@ std::vector<SampleCase> scatter_indices_samples() {
           scatter_indices_sample("empty", {0, 2}, {4, 3}, 0, {1})};
 }
 
-}  // namespace
+}  // namespace counted
 
 void add_counted(Registry& registry) {
+  using namespace counted;
   registry.add_own(make_op(
       "KeepCounted",
       {infer_counted, keep_counted_grad, keep_counted_reference, keep_counted_samples},

@@ -15,7 +15,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace elements {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_element_indices(c));
@@ -199,9 +199,10 @@ std::vector<SampleCase> all_samples() {
   return list;
 }
 
-}  // namespace
+}  // namespace elements
 
 void add_elements(Registry& registry) {
+  using namespace elements;
   registry.add(make_op("GatherElements", {infer, grad, reference, samples},
                        {{"lines", accepts_index_type, create}},
                        {.min_inputs = 2, .first_opset = 11}));

@@ -18,7 +18,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace gather {
 
 // data is [outer, n, inner], y is [outer, count, inner].
 struct Extent {
@@ -228,9 +228,10 @@ void gather_grad_body(BodyBuilder& b) {
   b.set_output(0, base ? b.add(base, rows) : rows);
 }
 
-}  // namespace
+}  // namespace gather
 
 void add_gather(Registry& registry) {
+  using namespace gather;
   registry.add(make_op("Gather", {infer, grad, reference, samples},
                        {{"rows", accepts_index_type, create}}, {.min_inputs = 2}));
   registry.add_own(make_op("GatherGrad",

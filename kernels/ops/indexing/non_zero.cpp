@@ -12,7 +12,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace non_zero {
 
 // The flat indices, in order.
 std::vector<int64_t> found_in(const std::vector<double>& values) {
@@ -148,9 +148,10 @@ std::vector<SampleCase> found_samples() {
           found_sample("empty", {DType::kFloat32, {0, 3}})};
 }
 
-}  // namespace
+}  // namespace non_zero
 
 void add_non_zero(Registry& registry) {
+  using namespace non_zero;
   registry.add(make_op("NonZero", {infer, nullptr, reference, samples}, {{"copy", accepts, create}},
                        {.first_opset = 9, .constant_inputs = {0}}));
   registry.add_own(make_op("FoundIndices", {found_infer, nullptr, found_reference, found_samples},

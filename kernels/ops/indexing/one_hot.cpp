@@ -9,7 +9,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace one_hot {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const Constant* depth = c.constant(1);
@@ -98,9 +98,10 @@ std::vector<SampleCase> samples() {
           sample("empty", {DType::kInt64, {0, 2}}, f, -1)};
 }
 
-}  // namespace
+}  // namespace one_hot
 
 void add_one_hot(Registry& registry) {
+  using namespace one_hot;
   registry.add(make_op("OneHot", {infer, nullptr, reference, samples},
                        with_half_floats<accepts_plain_numbers, create>("lines"),
                        {.min_inputs = 3, .first_opset = 9, .constant_inputs = {1}}));

@@ -6,7 +6,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace reverse_sequence {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
@@ -86,9 +86,10 @@ std::vector<SampleCase> samples() {
           sample("bools", {DType::kBool, {5, 4}}, 0), sample("empty", {f, {0, 4, 2}}, 0)};
 }
 
-}  // namespace
+}  // namespace reverse_sequence
 
 void add_reverse_sequence(Registry& registry) {
+  using namespace reverse_sequence;
   registry.add(make_op("ReverseSequence", {infer, grad, reference, samples},
                        {{"rows", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 10}));
 }

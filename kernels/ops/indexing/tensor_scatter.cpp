@@ -7,7 +7,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace tensor_scatter {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& cache = c.inputs[0];
@@ -103,9 +103,10 @@ std::vector<SampleCase> samples() {
           {.name = "empty", .inputs = {{f, {0, 3, 4}}, {f, {0, 2, 4}}}}};
 }
 
-}  // namespace
+}  // namespace tensor_scatter
 
 void add_tensor_scatter(Registry& registry) {
+  using namespace tensor_scatter;
   registry.add(make_op("TensorScatter", {infer, nullptr, reference, samples},
                        {{"rows", accepts_plain, create}},
                        {.min_inputs = 2, .first_opset = 24, .inplace_inputs = {0}}));

@@ -11,7 +11,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace top_k {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   Shape shape = c.inputs[0].shape;
@@ -170,9 +170,10 @@ std::vector<SampleCase> samples() {
           sample("empty", {f, {0, 4}}, 2, 1, 1)};
 }
 
-}  // namespace
+}  // namespace top_k
 
 void add_top_k(Registry& registry) {
+  using namespace top_k;
   registry.add(make_op("TopK", {infer, grad, reference, samples},
                        with_half_floats<accepts_plain_numbers, create>("heap"),
                        {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1}}));

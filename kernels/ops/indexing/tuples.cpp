@@ -15,7 +15,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace tuples {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(Shape shape, tuple_slices(c, c.attributes.i("batch_dims", 0)));
@@ -197,9 +197,10 @@ std::vector<SampleCase> scatter_samples() {
           scatter_sample("empty", {f, {3, 4}}, {0, 1}, {0, 4}, "add", often)};
 }
 
-}  // namespace
+}  // namespace tuples
 
 void add_tuples(Registry& registry) {
+  using namespace tuples;
   registry.add(make_op("GatherND", {infer, grad, reference, samples},
                        {{"slices", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 11}));
   registry.add_own(

@@ -21,7 +21,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace unique {
 
 // --- groups of equal slices: slice i of x[outer, n, inner] is x[:, i, :] ---
 
@@ -301,9 +301,10 @@ std::vector<SampleCase> found_samples() {
           found_sample("no_rows", {DType::kFloat32, {0, 3}}, rows)};
 }
 
-}  // namespace
+}  // namespace unique
 
 void add_unique(Registry& registry) {
+  using namespace unique;
   registry.add(make_op("Unique", {infer, nullptr, reference, samples},
                        {{"groups", accepts, create}}, {.first_opset = 11, .constant_inputs = {0}}));
   registry.add_own(make_op("FoundUnique", {found_infer, nullptr, found_reference, found_samples},

@@ -12,7 +12,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace activations {
 
 using M = FloatMath;
 using A = Attributes;
@@ -244,9 +244,10 @@ OpDef quick_gelu() {
       {.domain = "com.microsoft"}));
 }
 
-}  // namespace
+}  // namespace activations
 
 void add_activations(Registry& registry) {
+  using namespace activations;
   for (const UnaryOp& op : rectifiers()) add_unary(registry, op);
   for (const UnaryOp& op : smooth_activations()) add_unary(registry, op);
   registry.add(quick_gelu());

@@ -18,7 +18,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace arithmetic {
 
 constexpr auto kPlus = [](auto p, auto q) { return p + q; };
 constexpr auto kMinus = [](auto p, auto q) { return p - q; };
@@ -248,9 +248,10 @@ std::vector<BinaryOp> wrapping_operators() {
   };
 }
 
-}  // namespace
+}  // namespace arithmetic
 
 void add_arithmetic(Registry& registry) {
+  using namespace arithmetic;
   for (const BinaryOp& op : wrapping_operators()) add_binary(registry, op);
   registry.add(div());
   registry.add(mod());

@@ -12,7 +12,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace cast {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const int64_t to = c.attributes.i("to", 0);
@@ -179,9 +179,10 @@ std::vector<SampleCase> like_samples() {
           like_sample("empty", f, DType::kFloat64, {0, 2})};
 }
 
-}  // namespace
+}  // namespace cast
 
 void add_cast(Registry& registry) {
+  using namespace cast;
   registry.add(make_op("Cast", {infer, grad, reference, samples}, {{"loops", accepts, create}},
                        {.first_opset = 9, .layout = LayoutRule::kElementwise}));
   registry.add(make_op("CastLike", {infer_like, grad, reference, like_samples},

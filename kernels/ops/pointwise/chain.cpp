@@ -17,7 +17,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace chain {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Chain chain, Chain::parse(c.attributes, c.inputs.size()));
@@ -371,9 +371,10 @@ OpDef definition(const char* name) {
           .layout = LayoutRule::kElementwise};
 }
 
-}  // namespace
+}  // namespace chain
 
 void add_chain(Registry& registry) {
+  using namespace chain;
   OpDef chain = definition("Chain"), gradient = definition("ChainGrad");
   chain.grad = grad;
   chain.samples = samples;

@@ -16,7 +16,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace clip_where {
 
 Result<std::vector<TensorDesc>> infer_bounded(const InferContext& c, size_t first) {
   for (size_t i : {first, first + 1}) {
@@ -243,9 +243,10 @@ std::vector<SampleCase> where_samples() {
           {.name = "empty", .inputs = {{b, {0, 3}}, {f, {3}}, {f, {}}}}};
 }
 
-}  // namespace
+}  // namespace clip_where
 
 void add_clip_where(Registry& registry) {
+  using namespace clip_where;
   registry.add(pointwise(make_op("Clip", {infer, grad, reference, samples},
                                  {clip_loops<false>(), in_float32(clip_loops<false>())},
                                  {.first_opset = 11})));

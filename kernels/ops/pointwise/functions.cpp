@@ -15,7 +15,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace functions {
 
 using M = FloatMath;
 
@@ -229,9 +229,10 @@ std::vector<UnaryOp> signs() {
   };
 }
 
-}  // namespace
+}  // namespace functions
 
 void add_functions(Registry& registry) {
+  using namespace functions;
   for (const auto& family : {trigonometric(), hyperbolic(), powers(), steps(), signs()}) {
     for (const UnaryOp& op : family) add_unary(registry, op);
   }

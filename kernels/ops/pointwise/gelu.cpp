@@ -39,7 +39,7 @@ double reference_gelu_slope(double x, bool tanh) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope;
 }
 
-namespace {
+namespace gelu {
 
 bool is_tanh(const Attributes& a) { return a.s("approximate", "none") == "tanh"; }
 
@@ -238,9 +238,10 @@ std::vector<SampleCase> gated_samples() {
           sample_of(DType::kFloat64, "doubles", {{2, 6}, {6}})};
 }
 
-}  // namespace
+}  // namespace gelu
 
 void add_gelu(Registry& registry) {
+  using namespace gelu;
   for (const char* domain : {"", "com.microsoft"}) {
     registry.add(pointwise(make_op(
         "Gelu", {nullptr, grad, reference, [] { return both_forms(float_samples(scaled(3))); }},

@@ -15,7 +15,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace logic {
 
 double of(bool value) { return value ? 1.0 : 0.0; }
 
@@ -173,9 +173,10 @@ std::vector<OpDef> others() {
   };
 }
 
-}  // namespace
+}  // namespace logic
 
 void add_logic(Registry& registry) {
+  using namespace logic;
   for (const BinaryOp& op : comparisons()) add_binary(registry, op);
   for (const UnaryOp& op : float_tests()) add_unary(registry, op);
   registry.add(logical_not());

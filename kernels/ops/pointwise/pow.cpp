@@ -11,7 +11,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace pow {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   InferContext same = c;
@@ -178,9 +178,10 @@ std::vector<SampleCase> samples() {
   return list;
 }
 
-}  // namespace
+}  // namespace pow
 
 void add_pow(Registry& registry) {
+  using namespace pow;
   OpDef op = pointwise({.name = "Pow",
                         .min_inputs = 2,
                         .first_opset = 7,

@@ -9,7 +9,7 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace variadic {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   TensorDesc y = c.inputs[0];
@@ -181,9 +181,10 @@ std::vector<OpDef> operators() {
                binary_loops<OFSDP_AB(a < b || a != a ? a : b), kNumberTypes>())};
 }
 
-}  // namespace
+}  // namespace variadic
 
 void add_variadic(Registry& registry) {
+  using namespace variadic;
   for (OpDef& op : operators()) registry.add(std::move(op));
 }
 

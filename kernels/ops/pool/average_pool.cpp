@@ -17,7 +17,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace average_pool {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Window w, infer_pool(c.attributes, c.inputs[0].shape));
@@ -341,9 +341,10 @@ std::vector<SampleCase> global_samples() {
           {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
 }
 
-}  // namespace
+}  // namespace average_pool
 
 void add_average_pool(Registry& registry) {
+  using namespace average_pool;
   registry.add(make_op("AveragePool", {infer, grad, reference, samples},
                        {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},

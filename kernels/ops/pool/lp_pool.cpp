@@ -16,7 +16,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace lp_pool {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Window w, infer_pool(c.attributes, c.inputs[0].shape));
@@ -206,9 +206,10 @@ std::vector<SampleCase> global_samples() {
           {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
 }
 
-}  // namespace
+}  // namespace lp_pool
 
 void add_lp_pool(Registry& registry) {
+  using namespace lp_pool;
   registry.add(make_op("LpPool", {infer, grad<given_window>, reference<given_window>, samples},
                        with_half_floats<accepts, create<given_window>>("loops")));
   registry.add_own(make_op("LpPoolGrad",

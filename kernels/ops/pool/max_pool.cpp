@@ -17,7 +17,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace max_pool {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const Shape& x = c.inputs[0].shape;
@@ -199,9 +199,10 @@ std::vector<SampleCase> global_samples() {
   return cases;
 }
 
-}  // namespace
+}  // namespace max_pool
 
 void add_max_pool(Registry& registry) {
+  using namespace max_pool;
   registry.add(make_op("MaxPool", {infer, grad, reference, samples},
                        {{"loops", accepts, make_max_pool},
                         {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},

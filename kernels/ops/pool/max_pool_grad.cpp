@@ -15,7 +15,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace max_pool_grad {
 
 Window window_of(const Attributes& attributes) {
   return known_pool(attributes, Shape(attributes.ints("x_shape")));
@@ -340,9 +340,10 @@ std::vector<SampleCase> unpool_samples() {
   return cases;
 }
 
-}  // namespace
+}  // namespace max_pool_grad
 
 void add_max_pool_grad(Registry& registry) {
+  using namespace max_pool_grad;
   registry.add_own(
       make_op("MaxPoolGrad", {infer_shape_of("x_shape"), nullptr, reference, samples},
               {{"channels_last", accepts_channels_last, create_channels_last},

@@ -15,7 +15,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace dropout {
 
 // The factor of the elements that are kept.
 double dropout_scale(double ratio) { return ratio >= 1 ? 0 : 1 / (1 - ratio); }
@@ -250,9 +250,10 @@ void dropout_grad_body(BodyBuilder& b) {
   b.set_output(0, b.mul(b.mul(dy, kept), ratio < 1 ? 1 / (1 - ratio) : 0));
 }
 
-}  // namespace
+}  // namespace dropout
 
 void add_dropout(Registry& registry) {
+  using namespace dropout;
   registry.add(make_op(
       "Dropout", {infer, grad, reference, samples}, {{"philox", accepts, create}},
       {.first_opset = 12, .random = true, .inplace_inputs = {0}, .constant_inputs = {1, 2}}));

@@ -22,7 +22,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace random_draws {
 
 class RandomDraw {
  public:
@@ -278,9 +278,10 @@ void add_pair(Registry& registry, const std::string& name, const Attributes& giv
               philox<element, false>(), {.random = true}));
 }
 
-}  // namespace
+}  // namespace random_draws
 
 void add_random_draws(Registry& registry) {
+  using namespace random_draws;
   add_pair<normal_element>(registry, "RandomNormal", {{"mean", 1.5f}, {"scale", 0.5f}});
   add_pair<uniform_element>(registry, "RandomUniform", {{"low", -1.5f}, {"high", 0.5f}});
   registry.add(make_op("Bernoulli",

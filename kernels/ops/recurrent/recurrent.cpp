@@ -36,7 +36,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace recurrent {
 
 // Attribute of our own, of the gradients: 1 for each input that wants its gradient.
 constexpr const char* kNeeds = "ofsdp_needs";
@@ -274,9 +274,10 @@ void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*
               with_half_floats<accepts, create_grad<kind>>("products"), {.min_inputs = 3}));
 }
 
-}  // namespace
+}  // namespace recurrent
 
 void add_recurrent(Registry& registry) {
+  using namespace recurrent;
   add<RecurrentKind::kRnn>(registry, "RNN", rnn_samples);
   add<RecurrentKind::kGru>(registry, "GRU", gru_samples);
   add<RecurrentKind::kLstm>(registry, "LSTM", lstm_samples);

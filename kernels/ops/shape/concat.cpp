@@ -12,7 +12,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace concat {
 
 // The axis; its attribute is required, so it is always there.
 int axis_of(const Attributes& attributes, int rank) {
@@ -225,9 +225,10 @@ std::vector<SampleCase> split_samples() {
           equal("empty", {f, {0, 4}}, 1, 2)};
 }
 
-}  // namespace
+}  // namespace concat
 
 void add_concat(Registry& registry) {
+  using namespace concat;
   registry.add(make_op("Concat", {infer, grad, reference, samples},
                        {{"copies", accepts_plain, create}}, {.first_opset = 4}));
   registry.add(make_op("Split", {split_infer, split_grad, split_reference, split_samples},

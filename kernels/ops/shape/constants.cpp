@@ -17,7 +17,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace constants {
 
 std::unique_ptr<Kernel> constant_kernel(const TensorDesc& desc, const std::vector<double>& values) {
   std::vector<std::byte> bytes(desc.bytes());
@@ -287,9 +287,10 @@ std::unique_ptr<Kernel> size_create(const Problem& p) {
 
 std::vector<SampleCase> size_samples() { return unary_samples(); }
 
-}  // namespace
+}  // namespace constants
 
 void add_constants(Registry& registry) {
+  using namespace constants;
   registry.add(make_op("Constant", {constant_infer, nullptr, constant_reference, constant_samples},
                        {{"copy", constant_accepts, constant_create}}, {.min_inputs = 0}));
   registry.add(make_op(

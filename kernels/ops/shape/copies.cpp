@@ -21,7 +21,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace copies {
 
 // --- copy ---
 
@@ -285,9 +285,10 @@ std::vector<SampleCase> transpose_samples() {
           transpose_sample("empty", {0, 4}, {1, 0})};
 }
 
-}  // namespace
+}  // namespace copies
 
 void add_copies(Registry& registry) {
+  using namespace copies;
   registry.add_own(make_op("Copy", {infer_same, grad_of_copy, reference_of_view, copy_samples},
                            {{"memcpy", copy_accepts, copy_create}},
                            {.body = copy_body, .layout = LayoutRule::kElementwise}));

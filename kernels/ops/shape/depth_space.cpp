@@ -8,7 +8,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace depth_space {
 
 constexpr int64_t kMostBlock = 65536;  // whose square is no overflow
 
@@ -126,9 +126,10 @@ std::unique_ptr<Kernel> to_depth_create(const Problem& p) {
 
 std::vector<SampleCase> to_depth_samples() { return block_samples({{2, 3, 6, 10}, {0, 1, 4, 4}}); }
 
-}  // namespace
+}  // namespace depth_space
 
 void add_depth_space(Registry& registry) {
+  using namespace depth_space;
   registry.add(make_op("DepthToSpace",
                        {to_space_infer, to_space_grad, to_space_reference, to_space_samples},
                        {{"copy", accepts_plain, to_space_create}}));

@@ -21,7 +21,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace pad {
 
 struct Pads {
   std::vector<int64_t> before, after;  // of every axis
@@ -314,9 +314,10 @@ std::vector<SampleCase> center_samples() {
           known_sample("from_nothing", {f, {0, 4}}, {2, 3})};
 }
 
-}  // namespace
+}  // namespace pad
 
 void add_pad(Registry& registry) {
+  using namespace pad;
   registry.add(make_op("Pad", {infer, grad, reference, samples}, {{"rows", accepts, create}},
                        {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1, 3}}));
   registry.add_own(make_op("PadGrad",

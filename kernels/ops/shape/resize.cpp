@@ -12,7 +12,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace resize {
 
 std::vector<double> known(const Constant* constant) {
   if (constant == nullptr) return {};
@@ -216,9 +216,10 @@ std::vector<SampleCase> grad_samples() {
   return cases;
 }
 
-}  // namespace
+}  // namespace resize
 
 void add_resize(Registry& registry) {
+  using namespace resize;
   registry.add(make_op("Resize", {infer, grad, reference, samples},
                        with_half_floats<accepts, create>("axes"),
                        channels_last({0}, {0}, {.first_opset = 11, .constant_inputs = {1, 2, 3}})));

@@ -10,7 +10,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace slice {
 
 // The cut from each axis: `count` elements from `start` on, `step` apart.
 struct Cut {
@@ -196,9 +196,10 @@ void slice_grad_body(BodyBuilder& b) {
   b.set_output(0, b.emit1("Pad", {made, b.ints(pads)}));
 }
 
-}  // namespace
+}  // namespace slice
 
 void add_slice(Registry& registry) {
+  using namespace slice;
   registry.add(make_op("Slice", {infer, grad, reference, samples},
                        {{"copy", accepts_plain, create}},
                        {.min_inputs = 3, .first_opset = 10, .constant_inputs = {1, 2, 3, 4}}));

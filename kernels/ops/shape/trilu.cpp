@@ -8,7 +8,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace trilu {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
@@ -94,9 +94,10 @@ std::vector<SampleCase> samples() {
           sample("empty", {f, {3, 0, 4}}, 1)};
 }
 
-}  // namespace
+}  // namespace trilu
 
 void add_trilu(Registry& registry) {
+  using namespace trilu;
   registry.add(make_op("Trilu", {infer, grad, reference, samples},
                        {{"rows", accepts_plain, create}},
                        {.first_opset = 14, .inplace_inputs = {0}, .constant_inputs = {1}}));

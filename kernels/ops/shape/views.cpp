@@ -18,7 +18,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace views {
 
 // --- reshape ---
 
@@ -187,9 +187,10 @@ OpDef collapse(const char* name, InferFn infer) {
                .samples = collapse_samples});
 }
 
-}  // namespace
+}  // namespace views
 
 void add_views(Registry& registry) {
+  using namespace views;
   registry.add(view({.name = "Reshape",
                      .min_inputs = 2,
                      .first_opset = 5,

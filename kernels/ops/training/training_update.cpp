@@ -30,7 +30,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-namespace {
+namespace training_update {
 
 // One tensor: in[0] its value, in[1] its gradient, in[2..] its states; out[0] the new value,
 // out[1..] the new states.
@@ -298,9 +298,10 @@ Attributes momentum_attributes(const char* mode) {
       {"norm_coefficient", 0.01f}, {"alpha", 0.95f}, {"beta", 0.85f}, {"mode", std::string(mode)}};
 }
 
-}  // namespace
+}  // namespace training_update
 
 void add_training_update(Registry& registry) {
+  using namespace training_update;
   add(registry, {"Adagrad",
                  1,
                  adagrad_update,
