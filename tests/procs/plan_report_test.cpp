@@ -225,7 +225,7 @@ TEST(Trace, APathThatCannotBeIsRefusedBeforeTheRun) {
   EXPECT_EQ(run.out.find("epoch 1 "), std::string::npos);
 }
 
-// Without what the workspaces of a processor's kernels decide: offsets in the arena and their sizes.
+// Leaves out what the workspaces of a processor's kernels decide: arena offsets and sizes.
 std::string without_workspaces(std::string text) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   constexpr std::string_view kArena = "arena+", kWorkspace = " uint8]";
