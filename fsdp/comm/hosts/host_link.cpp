@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 
 #include "fsdp/comm/rank_sum.h"
