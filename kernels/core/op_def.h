@@ -1,7 +1,7 @@
 // OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone
 // or with its family, in this order: formula and derivative as a comment; infer; grad; a reference
-// in double; the implementations, best first; sample cases. kernels/ops/operators.inc has a row for
-// each.
+// in double; the implementations, best first. kernels/ops/operators.inc has a row for each. The cases
+// it is tested on are rows of tests/ops/samples/ROOM.txt.
 //
 //   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
 //              included); its errors say what the node got, the importer adds file and node
@@ -119,19 +119,6 @@ struct ReferenceContext {
 };
 using ReferenceFn = std::vector<RefTensor> (*)(const ReferenceContext&);
 
-// One problem to test: inputs are filled with normal(0,1) (integers and masks by `fill`).
-struct SampleCase {
-  std::string name;
-  Attributes attributes = {};
-  std::vector<TensorDesc> inputs = {};
-  // Replaces the default fill of inputs: (input index, its doubles to change in place).
-  std::function<void(size_t, std::vector<double>&)> fill = {};
-  std::vector<size_t> constant_inputs = {};  // inputs whose values the planner knows (shapes, axes)
-  size_t num_outputs = 1;
-  bool check_grad = true;   // finite differences, where the operator has a gradient
-  double tolerance = 2e-5;  // of float32 implementations, relative to the largest magnitude
-};
-
 // How an operator takes channels-last operands.
 enum class LayoutRule {
   kPlain,         // every operand plain
@@ -150,7 +137,6 @@ struct OpDef {
   StandardBody body = nullptr;
   ReferenceFn reference = nullptr;
   std::vector<Implementation> cpu = {};
-  std::function<std::vector<SampleCase>()> samples = nullptr;
 
   bool view = false;                     // output 0 is input 0 with another shape
   bool shape_only = false;               // depends on the shapes of its inputs only: always folded

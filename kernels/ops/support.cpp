@@ -13,7 +13,6 @@ OpDef make_op(std::string name, OpFunctions functions, std::vector<Implementatio
   rest.infer = std::move(functions.infer);
   rest.grad = std::move(functions.grad);
   rest.reference = functions.reference;
-  rest.samples = std::move(functions.samples);
   rest.cpu = std::move(cpu);
   return rest;
 }
@@ -151,67 +150,6 @@ size_t ravel(const Shape& shape, const std::vector<int64_t>& index) {
 
 std::vector<RefTensor> reference_of_view(const ReferenceContext& c) {
   return {{c.output_descs[0], c.inputs[0].values}};
-}
-
-SampleCase make_sample(std::string name, std::vector<TensorDesc> inputs, Attributes attributes,
-                       Fill fill, SampleRules rules) {
-  return {std::move(name),
-          std::move(attributes),
-          std::move(inputs),
-          std::move(fill),
-          std::move(rules.constant_inputs),
-          rules.num_outputs,
-          rules.check_grad,
-          rules.tolerance};
-}
-
-std::vector<SampleCase> unary_samples(const Fill& fill) {
-  const DType f = DType::kFloat32;
-  return {{.name = "scalar", .inputs = {{f, {}}}, .fill = fill},
-          {.name = "vector", .inputs = {{f, {37}}}, .fill = fill},
-          {.name = "image", .inputs = {{f, {2, 3, 5, 7}}}, .fill = fill},
-          {.name = "empty", .inputs = {{f, {0, 4}}}, .fill = fill}};
-}
-
-std::vector<SampleCase> binary_samples(const Fill& fill) {
-  const DType f = DType::kFloat32;
-  return {{.name = "same", .inputs = {{f, {3, 37}}, {f, {3, 37}}}, .fill = fill},
-          {.name = "row", .inputs = {{f, {5, 19}}, {f, {19}}}, .fill = fill},
-          {.name = "column", .inputs = {{f, {5, 1}}, {f, {5, 19}}}, .fill = fill},
-          {.name = "scalar", .inputs = {{f, {}}, {f, {2, 21}}}, .fill = fill},
-          {.name = "outer", .inputs = {{f, {6, 1}}, {f, {1, 5}}}, .fill = fill},
-          {.name = "middle", .inputs = {{f, {2, 1, 3}}, {f, {4, 1}}}, .fill = fill},
-          {.name = "image", .inputs = {{f, {2, 3, 4, 5}}, {f, {2, 3, 4, 5}}}, .fill = fill},
-          {.name = "channels", .inputs = {{f, {2, 3, 4, 5}}, {f, {3, 1, 1}}}, .fill = fill},
-          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}, .fill = fill}};
-}
-
-std::vector<SampleCase> pair_samples(const Fill& fill) {
-  const TensorDesc matrix{DType::kFloat32, {3, 41}};
-  const TensorDesc image{DType::kFloat32, {2, 3, 4, 5}};
-  const TensorDesc empty{DType::kFloat32, {0, 3}};
-  return {{.name = "matrix", .inputs = {matrix, matrix}, .fill = fill},
-          {.name = "image", .inputs = {image, image}, .fill = fill},
-          {.name = "empty", .inputs = {empty, empty}, .fill = fill}};
-}
-
-SampleCase known_sample(const char* name, TensorDesc x, std::vector<double> numbers,
-                        Attributes attributes) {
-  const auto count = static_cast<int64_t>(numbers.size());
-  return make_sample(name, {std::move(x), {DType::kInt64, {count}}}, std::move(attributes),
-                     fill_with(1, std::move(numbers)), {.constant_inputs = {1}});
-}
-
-Fill fill_with(size_t which, std::vector<double> numbers) {
-  return [which, numbers](size_t input, std::vector<double>& values) {
-    if (input != which) return;
-    for (size_t i = 0; i < values.size(); ++i) values[i] = numbers[i % numbers.size()];
-  };
-}
-
-void append(std::vector<SampleCase>& list, std::vector<SampleCase> more) {
-  list.insert(list.end(), std::make_move_iterator(more.begin()),
-              std::make_move_iterator(more.end()));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,5 +1,5 @@
-// Helpers of operator files: checks of infer functions, common gradients, indices of references,
-// sample cases. References are the oracle of the tests, so their helpers are plain and share
+// Helpers of operator files: checks of infer functions, common gradients, indices of references.
+// References are the oracle of the tests, so their helpers are plain and share
 // nothing with the kernels.
 //
 // Threads: any. Errors: kInput, with what the node got.
@@ -17,7 +17,6 @@ struct OpFunctions {
   InferFn infer;
   GradFn grad;
   ReferenceFn reference;
-  std::function<std::vector<SampleCase>()> samples;
 };
 // Returns `rest` with these members.
 OpDef make_op(std::string name, OpFunctions functions, std::vector<Implementation> cpu,
@@ -87,29 +86,5 @@ std::vector<RefTensor> binary_reference(const ReferenceContext& c, const auto& f
   }
   return {y};
 }
-
-// --- samples ---
-using Fill = std::function<void(size_t, std::vector<double>&)>;
-// The members of SampleCase that most samples leave as they are.
-struct SampleRules {
-  std::vector<size_t> constant_inputs = {};
-  size_t num_outputs = 1;
-  bool check_grad = true;
-  double tolerance = 2e-5;
-};
-SampleCase make_sample(std::string name, std::vector<TensorDesc> inputs, Attributes attributes = {},
-                       Fill fill = {}, SampleRules rules = {});
-// Vectors, matrices, images and empty tensors for an operator of one float input.
-std::vector<SampleCase> unary_samples(const Fill& fill = {});
-// Every way of broadcasting two float inputs.
-std::vector<SampleCase> binary_samples(const Fill& fill = {});
-// Two inputs of one shape, as gradients of unary operators take them.
-std::vector<SampleCase> pair_samples(const Fill& fill = {});
-// x and, as input 1, integers that are known while planning.
-SampleCase known_sample(const char* name, TensorDesc x, std::vector<double> numbers,
-                        Attributes attributes = {});
-// Fills input `which` with these numbers, again and again; the others stay as they are.
-Fill fill_with(size_t which, std::vector<double> numbers);
-void append(std::vector<SampleCase>& list, std::vector<SampleCase> more);
 
 }  // namespace ofsdp::kernels::ops

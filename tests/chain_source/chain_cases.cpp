@@ -3,6 +3,7 @@
 #include "kernels/core/op_def.h"
 #include "kernels/core/registry.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::testing {
 namespace {
@@ -31,7 +32,7 @@ std::vector<ChainCase> chain_cases() {
   std::vector<ChainCase> list;
   for (const char* name : {"ofsdp.Chain", "ofsdp.ChainGrad"}) {
     const OpDef& op = registry.get(name);
-    for (const SampleCase& sample : op.samples()) {
+    for (const SampleCase& sample : testing::samples_of(op)) {
       for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
         ChainCase made = case_of(op, sample, dtype, false);
         if (made.program.numel == 0) continue;

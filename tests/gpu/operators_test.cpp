@@ -17,6 +17,7 @@
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 #include "tests/support/operator_names.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp {
 namespace {
@@ -225,7 +226,7 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
   const auto create = [&](const Problem& p) { return device_->make_kernel(name, p); };
   op.cpu = {{"device", [&](const Problem& p) { return create(p) != nullptr; },
              [&](const Problem& p) { return std::make_unique<Travelling>(*device_, create(p)); }}};
-  const std::vector<SampleCase> samples = op.samples();
+  const std::vector<SampleCase> samples = testing::samples_of(op);
   size_t missing = 0;
   for (const SampleCase& sample : samples) {
     const std::string findings = testing::check_kernels(op, sample);
@@ -274,7 +275,7 @@ TEST_F(OnDevice, ANaNComesThroughEveryProduct) {
   const Registry registry = make_registry();
   for (const char* name : {"Gemm", "ofsdp.GemmEpilogue"}) {
     const OpDef& op = registry.get(name);
-    for (const SampleCase& sample : op.samples()) {
+    for (const SampleCase& sample : testing::samples_of(op)) {
       if (!is_floating(sample.inputs[0].dtype)) continue;
       const std::vector<double> y = with_nan(*device_, op, sample);
       const int64_t row =

@@ -15,6 +15,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/registry.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define OFSDP_COUNTS_MALLOC 1
@@ -129,7 +130,7 @@ TEST(OneDnn, KernelsRunWithoutMallocOfOurs) {
   for (const char* name : {"Gemm", "MatMul", "ofsdp.MatMul", "Conv", "ofsdp.ConvGradInput",
                            "ofsdp.ConvGradWeights", "MaxPool", "ofsdp.MaxPoolGrad"}) {
     const OpDef& op = registry.get(name);
-    for (const SampleCase& sample : op.samples()) {
+    for (const SampleCase& sample : testing::samples_of(op)) {
       for (const bool channels_last : {false, true}) {
         if (channels_last && op.layout != LayoutRule::kChannelsLast) continue;
         InferContext context{sample.attributes, sample.inputs, {}, {}};

@@ -12,6 +12,7 @@
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
 #include "tests/support/operator_names.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp {
 namespace sample_cases_test {
@@ -72,7 +73,7 @@ class SampleCases : public ::testing::TestWithParam<std::string> {
 
   // Random operators have no finite differences, and integer data no other sizes.
   bool can_resize() const {
-    return std::ranges::any_of(op_.samples(), [](const SampleCase& sample) {
+    return std::ranges::any_of(testing::samples_of(op_), [](const SampleCase& sample) {
       return small(sample) && !has_integer_data(sample);
     });
   }
@@ -80,7 +81,7 @@ class SampleCases : public ::testing::TestWithParam<std::string> {
   // The number of cases that hold an axis of `size`.
   int check(int64_t size) const {
     int checked = 0;
-    for (const SampleCase& sample : op_.samples()) {
+    for (const SampleCase& sample : testing::samples_of(op_)) {
       if (!small(sample)) continue;
       if (has_axis(sample, size)) ++checked;  // by conformance_test.cpp
       if (has_integer_data(sample)) continue;

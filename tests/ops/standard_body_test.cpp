@@ -11,6 +11,7 @@
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp {
 namespace standard_body_test {
@@ -91,7 +92,7 @@ TEST_P(StandardBodies, AreTheirOperators) {
   if (GetParam() == "ofsdp.MaxPoolGrad") GTEST_SKIP() << "its winners are MaxPool's Indices there";
   const Registry registry = make_registry();
   const OpDef& op = registry.get(GetParam());
-  for (const SampleCase& sample : op.samples()) {
+  for (const SampleCase& sample : testing::samples_of(op)) {
     SCOPED_TRACE(sample.name);
     const auto values = testing::make_values(sample);
     std::vector<bool> wanted(sample.num_outputs, true);
@@ -133,7 +134,7 @@ TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
   const Registry registry = make_registry();
   const OpDef& pool = registry.get("MaxPool");
   const OpDef& grad = registry.get("ofsdp.MaxPoolGrad");
-  for (const SampleCase& sample : pool.samples()) {
+  for (const SampleCase& sample : testing::samples_of(pool)) {
     if (sample.inputs[0].dtype != DType::kFloat32 || sample.attributes.has("ofsdp_activation") ||
         sample.attributes.i("storage_order", 0) != 0) {
       continue;

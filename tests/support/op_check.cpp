@@ -200,7 +200,7 @@ StepContext check_step() { return {11, 3, kSampleIndex}; }
 
 std::string check_definition(const OpDef& op) {
   const std::string name = op.full_name();
-  if (op.samples == nullptr || op.samples().empty()) return name + ": no samples\n";
+  if (samples_of(op).empty()) return name + ": no samples\n";
   if (op.cpu.empty() && !op.view) return name + ": neither an implementation nor a view\n";
   if (op.infer == nullptr) return name + ": no infer\n";
   if (op.reference == nullptr) return name + ": no reference\n";

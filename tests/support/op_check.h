@@ -15,6 +15,7 @@
 
 #include "kernels/core/registry.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::testing {
 

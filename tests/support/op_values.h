@@ -14,6 +14,7 @@
 
 #include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::testing {
 

@@ -241,97 +241,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       workspace + kernel.workspace_bytes());
 }
 
-struct Made {
-  const char* name;
-  std::vector<TensorDesc> inputs;
-  Attributes attributes = {};
-  size_t outputs = 1;
-  Fill fill = {};
-  bool check_grad = true;
-  double tolerance = 2e-5;
-};
-
-SampleCase sample(Made m) {
-  return make_sample(
-      m.name, std::move(m.inputs), std::move(m.attributes), std::move(m.fill),
-      {.num_outputs = m.outputs, .check_grad = m.check_grad, .tolerance = m.tolerance});
-}
-
-// Finite differences of 16-bit values say nothing.
-SampleCase typed(const char* name, std::vector<TensorDesc> inputs, Attributes attributes,
-                 size_t outputs, double tolerance) {
-  const bool check_grad = inputs[0].dtype == DType::kFloat64;
-  return sample(
-      {name, std::move(inputs), std::move(attributes), outputs, {}, check_grad, tolerance});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32, d = DType::kFloat64, h = DType::kFloat16, w = DType::kBFloat16;
-  const TensorDesc none;
-  const int64_t one = 1;
-  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
-  const Attributes packed_causal{
-      {"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}, {"is_causal", one}};
-  const TensorDesc q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}}, v{f, {2, 2, 7, 3}};
-  return {sample({"heads", {{f, {2, 3, 5, 8}}, {f, {2, 3, 7, 8}}, {f, {2, 3, 7, 4}}}}),
-          sample({"grouped", {q, k, v}, {{"scale", 0.3f}}}),
-          sample({"packed", {{f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed}),
-          sample({"causal",
-                  {{f, {1, 2, 150, 4}}, {f, {1, 1, 150, 4}}, {f, {1, 1, 150, 4}}},
-                  {{"is_causal", one}}}),
-          sample({"window", {q, k, v}, {{"left_window_size", one}, {"right_window_size", one}}}),
-          sample({"softcap", {q, k, v}, {{"softcap", 0.7f}}}),
-          sample({"float_mask", {q, k, v, {f, {5, 7}}}}),
-          sample({"head_mask", {q, k, v, {f, {4, 1, 7}}}, {{"softcap", 0.7f}}}),
-          sample({"bool_mask", {q, k, v, {DType::kBool, {2, 1, 5, 7}}}, {{"is_causal", one}}}),
-          sample({"short_mask", {q, k, v, {f, {5, 4}}}}),
-          sample({"past",
-                  {{f, {2, 5, 24}},
-                   {f, {2, 7, 12}},
-                   {f, {2, 7, 6}},
-                   none,
-                   {f, {2, 2, 3, 6}},
-                   {f, {2, 2, 3, 3}}},
-                  packed_causal,
-                  3}),
-          sample({"raw_scores", {q, k, v}, {{"softcap", 0.7f}}, 4, {}, false}),
-          sample({"masked_scores",
-                  {q, k, v},
-                  {{"is_causal", one}, {"qk_matmul_output_mode", int64_t{2}}},
-                  4,
-                  {},
-                  false}),
-          sample({"probabilities",
-                  {q, k, v},
-                  {{"is_causal", one}, {"qk_matmul_output_mode", int64_t{3}}},
-                  4,
-                  {},
-                  false}),
-          sample({"padded",
-                  {q, k, v, none, none, none, {DType::kInt64, {2}}},
-                  {{"is_causal", one}},
-                  1,
-                  fill_with(6, {3, 7})}),
-          sample({"no_keys", {{f, {2, 3, 5, 8}}, {f, {2, 3, 0, 8}}, {f, {2, 3, 0, 4}}}}),
-          sample({"no_width", {{f, {2, 3, 5, 0}}, {f, {2, 3, 7, 0}}, {f, {2, 3, 7, 4}}}}),
-          sample({"no_values", {{f, {2, 3, 5, 8}}, {f, {2, 3, 7, 8}}, {f, {2, 3, 7, 0}}}}),
-          sample({"empty", {{f, {0, 3, 5, 8}}, {f, {0, 3, 7, 8}}, {f, {0, 3, 7, 4}}}}),
-          typed("float64", {{d, {2, 3, 5, 8}}, {d, {2, 3, 7, 8}}, {d, {2, 3, 7, 4}}}, {}, 1, 1e-12),
-          typed("float16", {{h, {2, 3, 5, 8}}, {h, {2, 3, 7, 8}}, {h, {2, 3, 7, 4}}}, {}, 1, 1e-3),
-          typed("bfloat16",
-                {{w, {2, 4, 150, 16}}, {w, {2, 2, 140, 16}}, {w, {2, 2, 140, 8}}, {w, {150, 140}}},
-                {{"scale", 0.3f}}, 1, 8e-3),
-          typed("bfloat16_packed", {{w, {2, 5, 24}}, {w, {2, 7, 12}}, {w, {2, 7, 6}}},
-                packed_causal, 1, 8e-3),
-          typed("bfloat16_scores", {{w, {2, 4, 5, 6}}, {w, {2, 2, 7, 6}}, {w, {2, 2, 7, 3}}},
-                {{"is_causal", one}, {"softcap", 0.7f}, {"qk_matmul_output_mode", int64_t{2}}}, 4,
-                8e-3)};
-}
-
 }  // namespace
 
 void add_attention(Registry& registry) {
-  registry.add(make_op("Attention", {infer, grad, reference, samples},
+  registry.add(make_op("Attention", {infer, grad, reference},
                        {{"blocks", accepts<float>, create<float>},
                         {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                         in_float32<accepts<float>, create<float>>(),

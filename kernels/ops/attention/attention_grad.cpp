@@ -141,99 +141,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 struct Found {
   std::vector<double> y, statistics;
 };
-Found found_of(const std::vector<RefTensor>& inputs, const Attributes& attributes) {
-  const AttentionShape s = shape_of(descs_of(inputs), attributes);
-  const HeadStrides at = kept_strides(s, attributes);
-  Found found{std::vector<double>(static_cast<size_t>(inputs[0].desc.numel())), {}};
-  reference_attention(s, inputs[1].values, inputs[2].values, given(inputs, 4), given(inputs, 5),
-                      [&](const AttentionRow& r) {
-                        found.statistics.push_back(log_sum_exp(r.masked));
-                        add_attention_row(s, at, r, inputs[3].values, found.y);
-                      });
-  return found;
-}
-
-// Returns the sample with the Y and statistics that its forward pass would have kept.
-SampleCase with_kept(SampleCase sample) {
-  const AttentionShape s = shape_of(sample.inputs, sample.attributes);
-  sample.name += "_kept";
-  const auto before = std::make_shared<std::vector<RefTensor>>();
-  for (const TensorDesc& desc : sample.inputs) before->push_back({desc, {}});
-  sample.inputs.resize(kY);
-  sample.inputs.push_back(sample.inputs[0]);
-  sample.inputs.push_back({DType::kFloat32, {s.batch, s.heads, s.queries}});
-  sample.fill = [fill = sample.fill, before, attributes = sample.attributes](
-                    size_t i, std::vector<double>& values) {
-    if (fill) fill(i, values);
-    if (i == kY) values = found_of(*before, attributes).y;
-    if (i == kStatistics) values = found_of(*before, attributes).statistics;
-    if (i >= before->size()) return;
-    const TensorDesc& desc = (*before)[i].desc;
-    std::vector<std::byte> bytes(desc.bytes());
-    from_doubles(values, desc, bytes.data());
-    (*before)[i].values = to_doubles(desc, bytes.data());
-  };
-  return sample;
-}
-
-std::vector<SampleCase> samples() {
-  auto made = [](const char* name, std::vector<TensorDesc> inputs, Attributes attributes,
-                 size_t outputs, DType dtype = DType::kFloat32, double tolerance = 3e-5) {
-    for (size_t i = 0; i < 4; ++i) inputs[i].dtype = dtype;
-    return make_sample(name, std::move(inputs), std::move(attributes), fill_with(5, {3, 7}),
-                       {.num_outputs = outputs, .tolerance = tolerance});
-  };
-  const DType f = DType::kFloat32;
-  const TensorDesc none, y{f, {2, 4, 5, 3}}, q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}},
-      v{f, {2, 2, 7, 3}}, long_q{f, {1, 4, 150, 4}}, long_k{f, {1, 2, 150, 4}};
-  const Attributes causal{{"is_causal", int64_t{1}}};
-  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
-  std::vector<SampleCase> list = {
-      made("grouped", {y, q, k, v}, {{"scale", 0.3f}}, 3),
-      made("packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed,
-           3),
-      made("causal", {long_q, long_q, long_k, long_k}, causal, 3),
-      made("softcap", {y, q, k, v, {f, {5, 7}}}, {{"softcap", 0.7f}}, 4),
-      made("past", {y, q, k, v}, {{"past_length", int64_t{2}}, {"is_causal", int64_t{1}}}, 3),
-      made("short_mask", {y, q, k, v, {f, {4, 1, 4}}}, causal, 4),
-      made("bool_mask", {y, q, k, v, {DType::kBool, {5, 7}}}, {}, 3),
-      made("padded", {y, q, k, v, none, {DType::kInt64, {2}}}, causal, 3),
-      made("empty", {{f, {0, 4, 5, 3}}, {f, {0, 4, 5, 6}}, {f, {0, 2, 7, 6}}, {f, {0, 2, 7, 3}}},
-           {}, 3),
-      made("float64", {y, q, k, v}, {}, 3, DType::kFloat64, 1e-12),
-      made("float16", {y, q, k, v}, {}, 3, DType::kFloat16, 3e-3),
-      made("bfloat16", {long_q, long_q, long_k, long_k}, causal, 3, DType::kBFloat16, 1e-2),
-      made("bfloat16_packed", {{f, {2, 5, 12}}, {f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}},
-           packed, 3, DType::kBFloat16, 1e-2),
-      made("bfloat16_mask", {y, q, k, v, {DType::kBFloat16, {5, 7}}}, {{"softcap", 0.7f}}, 4,
-           DType::kBFloat16, 1e-2)};
-  // Rows that see nothing, by a mask and by their length.
-  SampleCase unseen = made("unseen", {y, q, k, v, {DType::kBool, {2, 1, 5, 7}}}, {}, 3);
-  unseen.fill = [](size_t i, std::vector<double>& values) {
-    if (i == 4) std::fill_n(values.begin() + 7, 21, 0.0);
-  };
-  SampleCase no_length =
-      made("no_length", {y, q, k, v, none, {DType::kInt64, {2}}}, {}, 3, DType::kBFloat16, 1e-2);
-  no_length.fill = fill_with(5, {0, 4});
-  list.insert(list.end(), {unseen, no_length});
-  const size_t plain = list.size();
-  for (size_t i = 0; i < plain; ++i) {
-    if (list[i].attributes.i("past_length", 0) == 0) list.push_back(with_kept(list[i]));
-  }
-  // Y as a Transpose leaves it.
-  const TensorDesc twice{f, {2, 4, 35, 8}}, keys{f, {2, 2, 35, 8}};
-  for (const std::vector<int64_t>& perm : {std::vector<int64_t>{0, 2, 1, 3}, {2, 0, 1, 3}}) {
-    const std::string name = perm[0] == 0 ? "rows_of_heads" : "rows_of_samples";
-    for (DType dtype : {f, DType::kFloat16, DType::kBFloat16}) {
-      const double tolerance = dtype == f ? 3e-5 : dtype == DType::kFloat16 ? 3e-3 : 1e-2;
-      SampleCase transposed =
-          made("", {twice, twice, keys, keys}, {{"y_perm", perm}}, 3, dtype, tolerance);
-      transposed.name = format_text("{}_{}", name, dtype_name(dtype));
-      list.push_back(with_kept(transposed));
-    }
-  }
-  return list;
-}
 
 enum Operand : size_t { kQ, kK, kV, kMask, kLengths };
 
@@ -294,55 +201,17 @@ std::unique_ptr<Kernel> statistics_create(const Problem& p) {
       kernel.workspace_bytes());
 }
 
-std::vector<SampleCase> statistics_samples() {
-  const DType f = DType::kFloat32, b = DType::kBool;
-  const Attributes causal{{"is_causal", int64_t{1}}}, cap{{"softcap", 0.7f}};
-  const Attributes packed{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}};
-  const TensorDesc none, q{f, {2, 4, 5, 6}}, k{f, {2, 2, 7, 6}}, v{f, {2, 2, 7, 3}},
-      lengths{DType::kInt64, {2}}, long_q{f, {1, 4, 150, 16}}, long_k{f, {1, 2, 150, 16}};
-  std::vector<SampleCase> list;
-  const auto add = [&](const char* name, std::vector<TensorDesc> inputs,
-                       const Attributes& attributes, const Fill& fill = {}) {
-    for (DType d : {f, DType::kFloat16, DType::kBFloat16}) {
-      SampleCase made =
-          make_sample(format_text("{}_{}", name, dtype_name(d)), inputs, attributes, fill,
-                      {.num_outputs = 2,
-                       .check_grad = false,
-                       .tolerance = d == f                 ? 2e-5
-                                    : d == DType::kFloat16 ? 1e-3
-                                                           : 8e-3});
-      for (TensorDesc& desc : made.inputs) {
-        if (desc.dtype == f) desc.dtype = d;
-      }
-      list.push_back(std::move(made));
-    }
-  };
-  add("grouped", {q, k, v}, {{"scale", 0.3f}});
-  add("packed", {{f, {2, 5, 24}}, {f, {2, 7, 12}}, {f, {2, 7, 6}}}, packed);
-  add("causal", {long_q, long_k, long_k}, causal);
-  add("window", {q, k, v}, {{"left_window_size", int64_t{1}}, {"right_window_size", int64_t{1}}});
-  add("softcap", {q, k, v, {f, {5, 7}}}, cap);
-  add("short_mask", {q, k, v, {f, {4, 1, 4}}}, {});
-  add("unseen", {q, k, v, {b, {2, 1, 5, 7}}}, {}, [](size_t i, std::vector<double>& values) {
-    if (i == kMask) std::fill_n(values.begin() + 7, 21, 0.0);
-  });
-  add("padded", {q, k, v, none, lengths}, causal, fill_with(kLengths, {3, 7}));
-  add("no_length", {q, k, v, none, lengths}, {}, fill_with(kLengths, {0, 4}));
-  add("empty", {{f, {0, 3, 5, 8}}, {f, {0, 3, 7, 8}}, {f, {0, 3, 7, 4}}}, {});
-  return list;
-}
-
 }  // namespace
 
 void add_attention_grad(Registry& registry) {
-  registry.add_own(make_op("AttentionGrad", {infer, nullptr, reference, samples},
+  registry.add_own(make_op("AttentionGrad", {infer, nullptr, reference},
                            {{"blocks", accepts<float>, create<float>},
                             {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                             in_float32<accepts<float>, create<float>>(),
                             {"float64", accepts<double>, create<double>}},
                            {.min_inputs = 4}));
   registry.add_own(make_op("AttentionWithStatistics",
-                           {statistics_infer, nullptr, statistics_reference, statistics_samples},
+                           {statistics_infer, nullptr, statistics_reference},
                            {{"blocks", statistics_accepts<float>, statistics_create<float>},
                             {"bfloat16", statistics_accepts<BFloat16>, statistics_create<BFloat16>},
                             in_float32<statistics_accepts<float>, statistics_create<float>>()},

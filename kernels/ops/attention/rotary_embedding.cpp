@@ -188,35 +188,6 @@ void grad(GradBuilder& b) {
                         b.attributes()));
 }
 
-SampleCase sample(const char* name, TensorDesc x, Shape cache, bool positions,
-                  Attributes attributes = {}, double tolerance = 2e-5) {
-  const TensorDesc table{x.dtype, std::move(cache)};
-  const Shape s = x.shape;
-  SampleCase made =
-      make_sample(name, {x, table, table}, std::move(attributes), fill_with(3, {2, 0, 4, 1, 3}),
-                  {.constant_inputs = {1, 2},
-                   .check_grad = x.dtype == DType::kFloat32,
-                   .tolerance = tolerance});
-  if (positions) made.inputs.push_back({DType::kInt64, {s[0], s.rank() == 3 ? s[1] : s[2]}});
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const std::pair<const std::string, Attribute> heads{"num_heads", int64_t{3}},
-      interleaved{"interleaved", int64_t{1}}, dim{"rotary_embedding_dim", int64_t{4}};
-  return {
-      sample("heads", {f, {2, 3, 4, 10}}, {5, 5}, true),
-      sample("packed", {f, {2, 4, 30}}, {5, 5}, true, {heads}),
-      sample("no_positions", {f, {2, 3, 4, 10}}, {2, 4, 5}, false),
-      sample("interleaved", {f, {2, 3, 4, 10}}, {5, 5}, true, {interleaved}),
-      sample("partial", {f, {2, 3, 4, 10}}, {5, 2}, true, {dim}),
-      sample("partial_interleaved", {f, {2, 4, 30}}, {2, 4, 2}, false, {heads, dim, interleaved}),
-      sample("empty", {f, {0, 3, 4, 10}}, {5, 5}, true),
-      sample("float64", {DType::kFloat64, {2, 3, 4, 10}}, {5, 5}, true, {}, 1e-13),
-      sample("float16", {DType::kFloat16, {2, 3, 4, 10}}, {5, 5}, true, {}, 2e-3)};
-}
-
 // --- com.microsoft.RotaryEmbedding ---
 
 Result<std::vector<TensorDesc>> microsoft_infer(const InferContext& c) {
@@ -234,17 +205,6 @@ void microsoft_grad(GradBuilder& b) {
                         {b.grad_output(0), b.input(1), b.input(2), back}, b.attributes()));
 }
 
-std::vector<SampleCase> microsoft_samples() {
-  const DType f = DType::kFloat32;
-  auto made = [&](const char* name, Shape x, Shape positions) {
-    return make_sample(
-        name, {{f, std::move(x)}, {DType::kInt64, std::move(positions)}, {f, {7, 5}}, {f, {7, 5}}},
-        {}, fill_with(1, {2, 0, 4, 1, 3}), {.constant_inputs = {2, 3}});
-  };
-  return {made("heads", {2, 3, 4, 10}, {2, 4}), made("packed", {2, 4, 30}, {2, 4}),
-          made("offset", {2, 3, 4, 10}, {1})};
-}
-
 template <RotaryInputs in>
 std::vector<Implementation> kernels() {
   return float_kernels<accepts<float>, create<float, in>, accepts<double>, create<double, in>>(
@@ -254,11 +214,9 @@ std::vector<Implementation> kernels() {
 }  // namespace
 
 void add_rotary_embedding(Registry& registry) {
-  registry.add(make_op("RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>, samples},
-                       kernels<kOnnx>(),
+  registry.add(make_op("RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>}, kernels<kOnnx>(),
                        {.min_inputs = 3, .first_opset = 23, .inplace_inputs = {0}}));
-  registry.add(make_op("RotaryEmbedding",
-                       {microsoft_infer, microsoft_grad, reference<kMicrosoft>, microsoft_samples},
+  registry.add(make_op("RotaryEmbedding", {microsoft_infer, microsoft_grad, reference<kMicrosoft>},
                        kernels<kMicrosoft>(),
                        {.domain = "com.microsoft", .min_inputs = 4, .inplace_inputs = {0}}));
 }

@@ -143,52 +143,15 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-struct Given {
-  const char* name;
-  int64_t images, channels;
-  Ints image, block;
-  Attributes attributes = {};
-  DType dtype = DType::kFloat32;
-};
-
-std::vector<SampleCase> samples_of(bool gradient) {
-  const Given list[] = {
-      {"tiles", 2, 3, {4, 6}, {2, 3}, {{"strides", Ints{2, 3}}}},
-      {"overlapping", 1, 2, {5, 5}, {3, 2}},
-      {"padded", 1, 2, {5, 6}, {3, 3}, {{"pads", Ints{1, 0, 1, 2}}, {"strides", Ints{2, 1}}}},
-      {"dilated", 1, 2, {7, 6}, {2, 3}, {{"dilations", Ints{3, 2}}}},
-      {"volume", 1, 2, {3, 4, 5}, {1, 2, 3}},
-      {"double", 1, 2, {5, 5}, {3, 2}, {}, DType::kFloat64},
-      {"half", 1, 2, {5, 5}, {3, 2}, {}, DType::kFloat16},
-      {"empty", 0, 2, {5, 5}, {3, 2}}};
-  std::vector<SampleCase> cases;
-  for (const Given& g : list) {
-    const Columns made = *resolve(g.attributes, g.images, g.channels, g.image, g.block);
-    const TensorDesc numbers{DType::kInt64, {static_cast<int64_t>(g.image.size())}};
-    cases.push_back(make_sample(
-        g.name, {{g.dtype, gradient ? made.image : made.columns}, numbers, numbers}, g.attributes,
-        [g](size_t input, std::vector<double>& values) {
-          if (input == 1) values.assign(g.image.begin(), g.image.end());
-          if (input == 2) values.assign(g.block.begin(), g.block.end());
-        },
-        {.constant_inputs = {1, 2}, .check_grad = g.dtype != DType::kFloat16}));
-    if (g.dtype == DType::kFloat16) cases.back().tolerance = 1e-3;
-  }
-  return cases;
-}
-
-std::vector<SampleCase> samples() { return samples_of(false); }
-std::vector<SampleCase> grad_samples() { return samples_of(true); }
-
 }  // namespace
 
 void add_col2im(Registry& registry) {
-  registry.add(make_op("Col2Im", {infer, grad, reference, samples},
+  registry.add(make_op("Col2Im", {infer, grad, reference},
                        {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},
                         in_float32<accepts<float>, create<float>>()},
                        {.min_inputs = 3, .first_opset = 18, .constant_inputs = {1, 2}}));
-  registry.add_own(make_op("Col2ImGrad", {infer_grad, nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("Col2ImGrad", {infer_grad, nullptr, grad_reference},
                            {{"loops", accepts<float>, create_grad<float>},
                             {"float64", accepts<double>, create_grad<double>},
                             in_float32<accepts<float>, create_grad<float>>()},

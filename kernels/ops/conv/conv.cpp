@@ -107,41 +107,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
                                 : std::move(kernel);
 }
 
-SampleCase sample(const char* name, Shape x, Shape w, Attributes attributes, bool bias = true) {
-  SampleCase made = make_sample(name, {{DType::kFloat32, std::move(x)}, {DType::kFloat32, w}},
-                                std::move(attributes));
-  if (bias) made.inputs.push_back({DType::kFloat32, {w[0]}});
-  return made;
-}
-
-using Ints = std::vector<int64_t>;
-
-std::vector<SampleCase> samples() {
-  const Attributes relu{{kActivationAttribute, std::string("relu")}};
-  std::vector<SampleCase> cases = {
-      sample("image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}),
-      sample("one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}),
-      sample("wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}),
-      sample("relu", {2, 3, 5, 5}, {4, 3, 3, 3}, relu),
-      sample("no_bias", {2, 3, 7, 6}, {4, 3, 3, 2}, {}, false),
-      sample("strided_padded", {2, 4, 8, 7}, {6, 4, 3, 3},
-             {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}),
-      sample("dilated_grouped", {1, 4, 9, 9}, {6, 2, 3, 3},
-             {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}),
-      sample("depthwise", {2, 16, 6, 6}, {16, 1, 3, 3},
-             {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}),
-      sample("pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}),
-      sample("same_upper", {1, 2, 6, 5}, {3, 2, 2, 4},
-             {{"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 2}}}),
-      sample("same_lower", {1, 2, 6, 5}, {3, 2, 2, 4},
-             {{"auto_pad", std::string("SAME_LOWER")}, {"strides", Ints{2, 1}}}),
-      sample("line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}),
-      sample("volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}),
-      sample("empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {})};
-  append(cases, in_rare_types(cases[6]));
-  return cases;
-}
-
 // The attributes that the nodes of that Conv carry.
 Attributes attributes_of(const ConvShape& s) {
   Attributes made = conv_attributes(s);
@@ -247,54 +212,19 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
                                           : with_bias<float>(p, std::move(kernel));
 }
 
-std::vector<SampleCase> transposed_samples() {
-  const auto sample = [](const char* name, Shape x, Shape w, Attributes attributes,
-                         int64_t bias = 0) {
-    SampleCase made =
-        make_sample(name, {{DType::kFloat32, std::move(x)}, {DType::kFloat32, std::move(w)}},
-                    std::move(attributes));
-    if (bias > 0) made.inputs.push_back({DType::kFloat32, {bias}});
-    return made;
-  };
-  const Attributes halves{{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}};
-  Attributes padded = halves;
-  padded.set("output_padding", Ints{1, 1});
-  std::vector<SampleCase> cases = {
-      sample("image", {2, 3, 4, 5}, {3, 4, 3, 3}, {}, 4),
-      sample("doubling", {2, 3, 4, 5}, {3, 4, 4, 4}, halves, 4),
-      sample("output_padding", {2, 3, 4, 5}, {3, 2, 3, 3}, padded, 2),
-      sample("grouped_dilated", {1, 4, 4, 5}, {4, 3, 3, 2},
-             {{"group", int64_t{2}}, {"dilations", Ints{2, 3}}, {"strides", Ints{2, 1}}}, 6),
-      sample("depthwise", {2, 16, 4, 4}, {16, 1, 3, 3}, {{"group", int64_t{16}}}, 16),
-      sample("output_shape", {1, 3, 3, 3}, {3, 2, 3, 3},
-             {{"strides", Ints{3, 2}}, {"output_shape", Ints{10, 8}}}, 2),
-      sample("more_room", {1, 3, 3, 3}, {3, 2, 2, 2},
-             {{"strides", Ints{2, 2}}, {"output_shape", Ints{9, 8}}}, 2),
-      sample("same_upper", {1, 2, 3, 4}, {2, 2, 3, 3},
-             {{"strides", Ints{2, 2}}, {"auto_pad", std::string("SAME_UPPER")}}),
-      sample("line", {2, 3, 6}, {3, 4, 5}, {{"strides", Ints{3}}}, 4),
-      sample("volume", {1, 2, 3, 4, 2}, {2, 3, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}, 3),
-      sample("empty_batch", {0, 3, 4, 5}, {3, 4, 3, 3}, {}, 4)};
-  append(cases, in_rare_types(cases[3]));
-  cases[cases.size() - 3].check_grad = false;
-  return cases;
-}
-
 }  // namespace
 
 void add_conv(Registry& registry) {
-  registry.add(make_op("Conv", {infer, grad, reference, samples},
+  registry.add(make_op("Conv", {infer, grad, reference},
                        {{"onednn", accepts, create},
                         {"loops", accepts_conv_loops, make_conv_loops},
                         in_float32<accepts, create>()},
                        channels_last({0}, {0}, {.min_inputs = 2})));
-  registry.add(
-      make_op("ConvTranspose",
-              {transposed_infer, transposed_grad, transposed_reference, transposed_samples},
-              {{"onednn", transposed_accepts, transposed_create},
-               {"loops", accepts_conv_loops, create_loops},
-               in_float32<transposed_accepts, transposed_create>()},
-              channels_last({0}, {0}, {.min_inputs = 2})));
+  registry.add(make_op("ConvTranspose", {transposed_infer, transposed_grad, transposed_reference},
+                       {{"onednn", transposed_accepts, transposed_create},
+                        {"loops", accepts_conv_loops, create_loops},
+                        in_float32<transposed_accepts, transposed_create>()},
+                       channels_last({0}, {0}, {.min_inputs = 2})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -39,44 +39,6 @@ std::vector<int64_t> onnx_pads(const Window& w) {
   return pads;
 }
 
-// `first` and `second` are the operands by name: x, w or y of the convolution.
-std::vector<SampleCase> samples_of(Shape ConvShape::*first, Shape ConvShape::*second,
-                                   size_t outputs) {
-  using Ints = std::vector<int64_t>;
-  struct Given {
-    const char* name;
-    Shape x, w;
-    Attributes attributes;
-  };
-  const Given given[] = {{"image", {2, 3, 7, 6}, {4, 3, 3, 3}, {}},
-                         {"one_channel", {2, 1, 8, 8}, {16, 1, 3, 3}, {}},
-                         {"wide", {2, 32, 6, 6}, {48, 32, 3, 3}, {}},
-                         {"strided_padded",
-                          {2, 4, 8, 7},
-                          {6, 4, 3, 3},
-                          {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 2, 1}}}},
-                         {"dilated_grouped",
-                          {1, 4, 9, 9},
-                          {6, 2, 3, 3},
-                          {{"dilations", Ints{2, 3}}, {"group", int64_t{2}}}},
-                         {"depthwise",
-                          {2, 16, 6, 6},
-                          {16, 1, 3, 3},
-                          {{"group", int64_t{16}}, {"pads", Ints{1, 1, 1, 1}}}},
-                         {"pointwise", {2, 8, 5, 5}, {6, 8, 1, 1}, {{"strides", Ints{2, 2}}}},
-                         {"line", {2, 3, 11}, {4, 3, 5}, {{"pads", Ints{2, 2}}}},
-                         {"volume", {1, 2, 5, 4, 6}, {3, 2, 3, 2, 3}, {{"strides", Ints{1, 2, 1}}}},
-                         {"empty_batch", {0, 3, 7, 6}, {4, 3, 3, 3}, {}}};
-  std::vector<SampleCase> cases;
-  for (const Given& g : given) {
-    const ConvShape s = known_conv(g.attributes, g.x, g.w);
-    cases.push_back(make_sample(g.name, {{DType::kFloat32, s.*first}, {DType::kFloat32, s.*second}},
-                                conv_attributes(s), {}, {.num_outputs = outputs}));
-  }
-  append(cases, in_rare_types(cases[4]));
-  return cases;
-}
-
 // Returns the first wish that gets more than plain loops and no malloc; else any that exists.
 template <auto describe>
 auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
@@ -135,8 +97,6 @@ std::unique_ptr<Kernel> input_create(const Problem& p) {
        {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
        {DNNL_ARG_DIFF_SRC, true, 0, onednn::desc_of(p.out(0))}});
 }
-
-std::vector<SampleCase> input_samples() { return samples_of(&ConvShape::y, &ConvShape::w, 1); }
 
 void conv_grad_input_body(BodyBuilder& b) {
   const ConvShape s = conv_of_grad(b.attributes());
@@ -210,13 +170,6 @@ std::unique_ptr<Kernel> weights_create(const Problem& p) {
   return onednn::make_kernel(weights_describe(p, s), bindings);
 }
 
-std::vector<SampleCase> weights_samples() {
-  std::vector<SampleCase> cases = samples_of(&ConvShape::x, &ConvShape::y, 2);
-  cases.push_back(samples_of(&ConvShape::x, &ConvShape::y, 1)[0]);
-  cases.back().name = "no_bias";
-  return cases;
-}
-
 // dw as a convolution of x by dy: samples are its channels, taps its positions. Positions after the
 // taps are those that strides leave over.
 Ref weights_of_group(BodyBuilder& b, const ConvShape& s, Ref x, Ref dy) {
@@ -256,13 +209,13 @@ std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return input_cr
 
 void add_conv_grad(Registry& registry) {
   registry.add_own(
-      make_op("ConvGradInput", {infer_shape_of("x_shape"), nullptr, input_reference, input_samples},
+      make_op("ConvGradInput", {infer_shape_of("x_shape"), nullptr, input_reference},
               {{"onednn", accepts_conv_grad_input, input_create},
                {"loops", accepts_conv_loops, make_conv_grad_input_loops},
                in_float32<accepts_conv_grad_input, input_create>()},
               channels_last({0}, {0}, {.min_inputs = 2, .body = conv_grad_input_body})));
   registry.add_own(
-      make_op("ConvGradWeights", {weights_infer, nullptr, weights_reference, weights_samples},
+      make_op("ConvGradWeights", {weights_infer, nullptr, weights_reference},
               {{"onednn", accepts<weights_describe>, weights_create},
                {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
                in_float32<accepts<weights_describe>, weights_create>()},

@@ -138,20 +138,4 @@ std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& p) {
   return is_double(p) ? make_grad_weights<double>(p) : make_grad_weights<float>(p);
 }
 
-std::vector<SampleCase> in_rare_types(const SampleCase& sample) {
-  std::vector<SampleCase> cases;
-  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-    cases.push_back(sample);
-    SampleCase& made = cases.back();
-    made.name += std::string("_") + std::string(dtype_name(dtype));
-    for (TensorDesc& input : made.inputs) {
-      if (input.dtype == DType::kFloat32) input.dtype = dtype;
-    }
-    if (dtype == DType::kFloat16) made.tolerance = 2e-3;
-    if (dtype == DType::kBFloat16) made.tolerance = 1.6e-2;
-    made.check_grad = sample.check_grad && dtype == DType::kFloat64;
-  }
-  return cases;
-}
-
 }  // namespace ofsdp::kernels::ops

@@ -67,7 +67,4 @@ std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& problem);
 Acceptance accepts_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_input(const Problem& problem);
 
-// A sample case in float64, float16 and bfloat16.
-std::vector<SampleCase> in_rare_types(const SampleCase& sample);
-
 }  // namespace ofsdp::kernels::ops

@@ -90,28 +90,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc x, std::vector<double> condition,
-                  Attributes attributes) {
-  const auto count = static_cast<int64_t>(condition.size());
-  return make_sample(name, {std::move(x), {DType::kBool, {count}}}, std::move(attributes),
-                     fill_with(1, std::move(condition)), {.constant_inputs = {1}});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("rows", {f, {3, 2}}, {0, 1, 1}, {{"axis", int64_t{0}}}),
-          sample("columns", {f, {3, 4}}, {0, 1, 1}, {{"axis", int64_t{-1}}}),
-          sample("flat", {f, {3, 2}}, {0, 1, 0, 0, 1}, {}),
-          sample("nothing", {f, {3, 2}}, {0}, {{"axis", int64_t{1}}}),
-          sample("longs", {DType::kInt64, {4}}, {1, 0, 1}, {}),
-          sample("empty", {f, {0, 2}}, {1, 1}, {{"axis", int64_t{1}}})};
-}
-
 }  // namespace compress
 
 void add_compress(Registry& registry) {
   using namespace compress;
-  registry.add(make_op("Compress", {infer, grad, reference, samples}, {{"copies", accepts, create}},
+  registry.add(make_op("Compress", {infer, grad, reference}, {{"copies", accepts, create}},
                        {.min_inputs = 2, .first_opset = 9, .constant_inputs = {1}}));
 }
 

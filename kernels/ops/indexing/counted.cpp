@@ -73,22 +73,6 @@ std::unique_ptr<Kernel> keep_counted_create(const Problem& p) {
   });
 }
 
-SampleCase keep_counted_sample(const char* name, TensorDesc x, int64_t axis, int64_t factor,
-                               double count) {
-  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
-                     {{"axis", axis}, {"factor", factor}}, fill_with(1, {count}));
-}
-
-std::vector<SampleCase> keep_counted_samples() {
-  const DType f = DType::kFloat32;
-  return {keep_counted_sample("rows", {f, {5, 3}}, 0, 1, 2),
-          keep_counted_sample("columns", {f, {2, 6, 3}}, 1, 2, 2),
-          keep_counted_sample("all", {f, {4}}, -1, 1, 4),
-          keep_counted_sample("nothing", {f, {4, 2}}, 0, 1, 0),
-          keep_counted_sample("bools", {DType::kBool, {5}}, 0, 1, 3),
-          keep_counted_sample("empty", {f, {0, 3}}, 0, 1, 0)};
-}
-
 // --- require_count ---
 
 std::unique_ptr<Kernel> require_count_create(const Problem& p) {
@@ -105,17 +89,6 @@ std::unique_ptr<Kernel> require_count_create(const Problem& p) {
     }
     return ok_status();
   });
-}
-
-SampleCase require_count_sample(const char* name, TensorDesc x, double count) {
-  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
-                     {{"expected", int64_t{4}}, {"factor", int64_t{2}}}, fill_with(1, {count}));
-}
-
-std::vector<SampleCase> require_count_samples() {
-  return {require_count_sample("floats", {DType::kFloat32, {5, 3}}, 2),
-          require_count_sample("longs", {DType::kInt64, {4}}, 2),
-          require_count_sample("empty", {DType::kFloat32, {4, 0}}, 2)};
 }
 
 // --- scatter_indices ---
@@ -173,39 +146,19 @@ std::unique_ptr<Kernel> scatter_indices_create(const Problem& p) {
   });
 }
 
-SampleCase scatter_indices_sample(const char* name, Shape indices, std::vector<int64_t> dims,
-                                  double count, const std::vector<double>& index) {
-  return make_sample(name, {{DType::kInt64, std::move(indices)}, {DType::kInt64, {1}}},
-                     {{"axis", int64_t{0}}, {"dims", std::move(dims)}},
-                     [=](size_t i, std::vector<double>& values) {
-                       for (size_t k = 0; k < values.size(); ++k) {
-                         values[k] = i == 1 ? count : index[k % index.size()];
-                       }
-                     });
-}
-
-std::vector<SampleCase> scatter_indices_samples() {
-  return {scatter_indices_sample("tuples", {4, 2}, {5, 7}, 2, {1, -1, -2, 3}),
-          scatter_indices_sample("elements", {4, 3}, {5}, 3, {1, -1, 0}),
-          scatter_indices_sample("nothing", {3, 1}, {4}, 0, {1}),
-          scatter_indices_sample("empty", {0, 2}, {4, 3}, 0, {1})};
-}
-
 }  // namespace counted
 
 void add_counted(Registry& registry) {
   using namespace counted;
   registry.add_own(make_op(
-      "KeepCounted",
-      {infer_counted, keep_counted_grad, keep_counted_reference, keep_counted_samples},
+      "KeepCounted", {infer_counted, keep_counted_grad, keep_counted_reference},
       {{"copy", accepts_plain, keep_counted_create}}, {.min_inputs = 2, .inplace_inputs = {0}}));
-  registry.add_own(make_op(
-      "RequireCount", {infer_counted, grad_of_copy, reference_of_view, require_count_samples},
-      {{"copy", accepts_plain, require_count_create}}, {.min_inputs = 2, .inplace_inputs = {0}}));
-  registry.add_own(
-      make_op("ScatterIndices",
-              {scatter_indices_infer, nullptr, scatter_indices_reference, scatter_indices_samples},
-              {{"loops", accepts_plain, scatter_indices_create}}, {.min_inputs = 2}));
+  registry.add_own(make_op("RequireCount", {infer_counted, grad_of_copy, reference_of_view},
+                           {{"copy", accepts_plain, require_count_create}},
+                           {.min_inputs = 2, .inplace_inputs = {0}}));
+  registry.add_own(make_op("ScatterIndices",
+                           {scatter_indices_infer, nullptr, scatter_indices_reference},
+                           {{"loops", accepts_plain, scatter_indices_create}}, {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -52,22 +52,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
-  return make_sample(name, {std::move(data), std::move(indices)}, {{"axis", axis}},
-                     fill_with(1, {2, 0, -1, 2, 1}));
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const DType i = DType::kInt64;
-  return {sample("rows", {f, {3, 4}}, {i, {5, 4}}, 0),
-          sample("columns", {f, {3, 4}}, {DType::kInt32, {3, 2}}, -1),
-          sample("smaller", {f, {4, 3, 5}}, {i, {2, 6, 3}}, 1),
-          sample("longs", {i, {3, 3}}, {i, {3, 3}}, 1),
-          sample("bools", {DType::kBool, {3, 3}}, {i, {3, 3}}, 0),
-          sample("empty", {f, {3, 4}}, {i, {0, 4}}, 0)};
-}
-
 Result<std::vector<TensorDesc>> scatter_infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_element_indices(c));
   OFSDP_RETURN_IF_ERROR(reduction_of(c.attributes).status());
@@ -158,56 +142,14 @@ std::unique_ptr<Kernel> scatter_create(const Problem& p) {
   });
 }
 
-SampleCase scatter_sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis,
-                          const char* reduction, const std::vector<double>& index) {
-  const TensorDesc updates{data.dtype, indices.shape};
-  return make_sample(name, {std::move(data), std::move(indices), updates},
-                     {{"axis", axis}, {"reduction", std::string(reduction)}}, fill_with(1, index));
-}
-
-std::vector<SampleCase> scatter_samples() {
-  const DType f = DType::kFloat32;
-  const DType i = DType::kInt64;
-  const std::vector<double> once = {2, 0, -1};  // no place twice
-  const std::vector<double> often = {2, 0, -1, 2, 1, 1};
-  return {scatter_sample("none", {f, {4, 3}}, {i, {3, 1}}, 0, "none", once),
-          scatter_sample("columns", {f, {4, 5}}, {DType::kInt32, {2, 3}}, -1, "none", once),
-          scatter_sample("add", {f, {3, 4}}, {i, {5, 4}}, 0, "add", often),
-          scatter_sample("add_inside", {f, {4, 3, 5}}, {i, {2, 6, 3}}, 1, "add", often),
-          scatter_sample("mul", {f, {3, 4}}, {i, {3, 6}}, 1, "mul", often),
-          scatter_sample("max", {f, {3, 4}}, {i, {3, 6}}, 1, "max", often),
-          scatter_sample("min", {f, {3, 4}}, {i, {5, 2}}, 0, "min", often),
-          scatter_sample("longs", {i, {3, 3}}, {i, {3, 3}}, 1, "mul", often),
-          scatter_sample("bools", {DType::kBool, {3, 3}}, {i, {3, 3}}, 0, "add", often),
-          scatter_sample("doubles", {DType::kFloat64, {3, 3}}, {i, {3, 3}}, 0, "max", often),
-          scatter_sample("empty", {f, {3, 4}}, {i, {0, 4}}, 0, "add", often)};
-}
-
-std::vector<SampleCase> all_samples() {
-  std::vector<SampleCase> list = scatter_samples();
-  SampleCase half = scatter_sample("halves", {DType::kFloat16, {4, 3}}, {DType::kInt64, {3, 3}}, 0,
-                                   "none", {2, 0, -2});
-  half.check_grad = false;
-  list.push_back(half);
-  SampleCase zeros = scatter_sample("mul_of_zeros", {DType::kFloat32, {4}}, {DType::kInt64, {6}}, 0,
-                                    "mul", {0, 0, 1, 1, 2, 3});
-  zeros.fill = [](size_t i, std::vector<double>& v) {
-    if (i == 1) v = {0, 0, 1, 1, 2, 3};
-    if (i == 2) v = {0, 2, 0, 0, 3, 0};
-  };
-  list.push_back(zeros);
-  return list;
-}
-
 }  // namespace elements
 
 void add_elements(Registry& registry) {
   using namespace elements;
-  registry.add(make_op("GatherElements", {infer, grad, reference, samples},
+  registry.add(make_op("GatherElements", {infer, grad, reference},
                        {{"lines", accepts_index_type, create}},
                        {.min_inputs = 2, .first_opset = 11}));
-  registry.add(make_op("ScatterElements",
-                       {scatter_infer, elements_grad, scatter_reference, all_samples},
+  registry.add(make_op("ScatterElements", {scatter_infer, elements_grad, scatter_reference},
                        with_half_floats<scatter_accepts, scatter_create>("lines"),
                        {.min_inputs = 3, .first_opset = 11, .inplace_inputs = {0}}));
 }

@@ -182,43 +182,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc data, TensorDesc indices, int64_t axis) {
-  return make_sample(name, {std::move(data), std::move(indices)}, {{"axis", axis}},
-                     fill_with(1, {2, 0, -1, 2, 1}));
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const DType i = DType::kInt64;
-  return {sample("embedding", {f, {7, 5}}, {i, {2, 4}}, 0),
-          sample("columns", {f, {4, 3}}, {DType::kInt32, {5}}, -1),
-          sample("middle", {f, {2, 3, 4}}, {i, {2}}, 1), sample("scalar", {i, {4}}, {i, {}}, 0),
-          sample("empty", {f, {7, 5}}, {i, {0, 4}}, 0)};
-}
-
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, Shape dy, TensorDesc indices, int64_t axis,
-                 std::vector<int64_t> shape, DType dtype = DType::kFloat32) {
-    SampleCase s = sample(name, {dtype, std::move(dy)}, std::move(indices), axis);
-    s.attributes.set("shape", std::move(shape));
-    if (dtype == DType::kBFloat16) s.tolerance = 4e-3;
-    if (dtype == DType::kFloat16) s.tolerance = 5e-4;
-    return s;
-  };
-  auto based = [](SampleCase s) {
-    s.inputs.push_back({s.inputs[0].dtype, Shape(s.attributes.ints("shape"))});
-    return s;
-  };
-  return {made("embedding", {2, 4, 5}, {DType::kInt64, {2, 4}}, 0, {7, 5}),
-          made("middle", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}),
-          made("wide", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300}),
-          made("doubles", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat64),
-          made("bfloat16", {2, 5, 4}, {DType::kInt32, {5}}, 1, {2, 3, 4}, DType::kBFloat16),
-          based(made("based", {5, 300}, {DType::kInt64, {5}}, 0, {4, 300})),
-          based(made("based_float16", {5, 4}, {DType::kInt64, {5}}, 0, {3, 4}, DType::kFloat16)),
-          made("empty", {0, 5}, {DType::kInt64, {0}}, 0, {7, 5})};
-}
-
 void gather_grad_body(BodyBuilder& b) {
   const Shape shape(b.attributes().ints("shape"));
   const int64_t axis = b.attributes().i("axis", 0);
@@ -232,10 +195,9 @@ void gather_grad_body(BodyBuilder& b) {
 
 void add_gather(Registry& registry) {
   using namespace gather;
-  registry.add(make_op("Gather", {infer, grad, reference, samples},
-                       {{"rows", accepts_index_type, create}}, {.min_inputs = 2}));
-  registry.add_own(make_op("GatherGrad",
-                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+  registry.add(make_op("Gather", {infer, grad, reference}, {{"rows", accepts_index_type, create}},
+                       {.min_inputs = 2}));
+  registry.add_own(make_op("GatherGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            {{"columns", accepts_grad, create_grad}},
                            {.min_inputs = 2, .body = gather_grad_body, .inplace_inputs = {2}}));
 }

@@ -70,16 +70,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc x) {
-  return {.name = name, .inputs = {std::move(x)}, .fill = {}, .constant_inputs = {0}};
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("bools", {DType::kBool, {3, 4}}), sample("longs", {DType::kInt64, {2, 3, 2}}),
-          sample("floats", {DType::kFloat32, {5}}), sample("scalar", {DType::kInt32, {}}),
-          sample("empty", {DType::kFloat32, {0, 3}})};
-}
-
 Result<std::vector<TensorDesc>> found_infer(const InferContext& c) {
   const Shape& x = c.inputs[0].shape;
   return std::vector{TensorDesc{DType::kInt64, {std::max(x.rank(), 1), x.numel()}},
@@ -132,29 +122,13 @@ std::unique_ptr<Kernel> found_create(const Problem& p) {
   });
 }
 
-SampleCase found_sample(const char* name, TensorDesc x, std::vector<double> values = {}) {
-  SampleCase made{.name = name, .inputs = {std::move(x)}, .fill = {}, .num_outputs = 2};
-  if (!values.empty()) made.fill = fill_with(0, std::move(values));
-  return made;
-}
-
-std::vector<SampleCase> found_samples() {
-  return {found_sample("bools", {DType::kBool, {3, 4}}, {0, 1, 0, 0, 1}),
-          found_sample("nothing", {DType::kBool, {2, 3}}, {0}),
-          found_sample("longs", {DType::kInt64, {2, 3, 2}}, {2, 0, -1, 0, 0}),
-          found_sample("floats", {DType::kFloat32, {5}}, {0, 0.5, -0.0}),
-          found_sample("halves", {DType::kFloat16, {5}}, {0, 1, -0.0, 2}),
-          found_sample("scalar", {DType::kInt32, {}}, {3}),
-          found_sample("empty", {DType::kFloat32, {0, 3}})};
-}
-
 }  // namespace non_zero
 
 void add_non_zero(Registry& registry) {
   using namespace non_zero;
-  registry.add(make_op("NonZero", {infer, nullptr, reference, samples}, {{"copy", accepts, create}},
+  registry.add(make_op("NonZero", {infer, nullptr, reference}, {{"copy", accepts, create}},
                        {.first_opset = 9, .constant_inputs = {0}}));
-  registry.add_own(make_op("FoundIndices", {found_infer, nullptr, found_reference, found_samples},
+  registry.add_own(make_op("FoundIndices", {found_infer, nullptr, found_reference},
                            {{"loops", accepts_plain, found_create}}));
 }
 

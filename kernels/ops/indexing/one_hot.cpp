@@ -76,33 +76,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc indices, DType values, int64_t axis) {
-  return make_sample(name, {std::move(indices), {DType::kInt64, {1}}, {values, {2}}},
-                     {{"axis", axis}},
-                     [](size_t i, std::vector<double>& v) {
-                       if (i == 0) fill_with(0, {0, 2, -1, 4, 7, -9, 3})(0, v);
-                       if (i == 1) v = {5};
-                       if (i == 2) v = {-1, 3};
-                     },
-                     {.constant_inputs = {1}});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("last", {DType::kInt64, {2, 7}}, f, -1),
-          sample("first", {DType::kInt32, {7, 3}}, f, 0),
-          sample("middle", {f, {2, 7}}, DType::kInt64, 1),
-          sample("bytes", {DType::kInt64, {7}}, DType::kInt8, -1),
-          sample("halves", {DType::kInt64, {7}}, DType::kBFloat16, -1),
-          sample("scalar", {DType::kInt64, {}}, f, -1),
-          sample("empty", {DType::kInt64, {0, 2}}, f, -1)};
-}
-
 }  // namespace one_hot
 
 void add_one_hot(Registry& registry) {
   using namespace one_hot;
-  registry.add(make_op("OneHot", {infer, nullptr, reference, samples},
+  registry.add(make_op("OneHot", {infer, nullptr, reference},
                        with_half_floats<accepts_plain_numbers, create>("lines"),
                        {.min_inputs = 3, .first_opset = 9, .constant_inputs = {1}}));
 }

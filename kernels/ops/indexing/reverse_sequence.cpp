@@ -72,25 +72,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc x, int64_t batch_axis) {
-  const int64_t batch = x.shape[static_cast<int>(batch_axis)];
-  return make_sample(name, {std::move(x), {DType::kInt64, {batch}}},
-                     {{"batch_axis", batch_axis}, {"time_axis", 1 - batch_axis}},
-                     fill_with(1, {3, 1, 4, 0, 2}));
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("time_first", {f, {4, 5, 3}}, 1),    sample("batch_first", {f, {5, 4, 3}}, 0),
-          sample("matrix", {f, {4, 3}}, 1),           sample("longs", {DType::kInt64, {5, 4}}, 0),
-          sample("bools", {DType::kBool, {5, 4}}, 0), sample("empty", {f, {0, 4, 2}}, 0)};
-}
-
 }  // namespace reverse_sequence
 
 void add_reverse_sequence(Registry& registry) {
   using namespace reverse_sequence;
-  registry.add(make_op("ReverseSequence", {infer, grad, reference, samples},
+  registry.add(make_op("ReverseSequence", {infer, grad, reference},
                        {{"rows", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 10}));
 }
 

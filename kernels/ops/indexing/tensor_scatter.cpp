@@ -89,25 +89,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const TensorDesc cache{f, {2, 3, 4, 5}};
-  const TensorDesc update{f, {2, 3, 2, 5}};
-  const TensorDesc indices{DType::kInt64, {2}};
-  const Attributes round{{"mode", std::string("circular")}};
-  return {{.name = "linear", .inputs = {cache, update, indices}, .fill = fill_with(2, {1, 2})},
-          {.name = "from_0", .inputs = {cache, update}},
-          make_sample("circular", {cache, update, indices}, round, fill_with(2, {3, 5})),
-          make_sample("axis", {{DType::kFloat16, {2, 3}}, {DType::kFloat16, {2, 1}}},
-                      {{"axis", int64_t{1}}}),
-          {.name = "empty", .inputs = {{f, {0, 3, 4}}, {f, {0, 2, 4}}}}};
-}
-
 }  // namespace tensor_scatter
 
 void add_tensor_scatter(Registry& registry) {
   using namespace tensor_scatter;
-  registry.add(make_op("TensorScatter", {infer, nullptr, reference, samples},
+  registry.add(make_op("TensorScatter", {infer, nullptr, reference},
                        {{"rows", accepts_plain, create}},
                        {.min_inputs = 2, .first_opset = 24, .inplace_inputs = {0}}));
 }

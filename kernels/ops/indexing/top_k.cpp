@@ -148,33 +148,11 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       workspace);
 }
 
-SampleCase sample(const char* name, TensorDesc x, double k, int64_t axis, int64_t largest,
-                  size_t outputs = 2) {
-  return make_sample(name, {std::move(x), {DType::kInt64, {1}}},
-                     {{"axis", axis}, {"largest", largest}}, fill_with(1, {k}),
-                     {.constant_inputs = {1}, .num_outputs = outputs});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("largest", {f, {5, 37}}, 4, -1, 1),
-          sample("smallest", {f, {5, 37}}, 7, 1, 0),
-          sample("middle", {f, {2, 9, 5}}, 3, 1, 1),
-          sample("all", {f, {2, 9}}, 9, -1, 1),
-          sample("none", {f, {2, 9}}, 0, -1, 1),
-          sample("ties", {DType::kInt32, {3, 20}}, 11, 1, 1),
-          sample("ties_smallest", {DType::kUInt64, {3, 20}}, 11, 1, 0),
-          sample("doubles", {DType::kFloat64, {8}}, 3, 0, 1),
-          sample("halves", {DType::kFloat16, {8}}, 3, 0, 1),
-          sample("values_only", {f, {3, 8}}, 3, 1, 1, 1),
-          sample("empty", {f, {0, 4}}, 2, 1, 1)};
-}
-
 }  // namespace top_k
 
 void add_top_k(Registry& registry) {
   using namespace top_k;
-  registry.add(make_op("TopK", {infer, grad, reference, samples},
+  registry.add(make_op("TopK", {infer, grad, reference},
                        with_half_floats<accepts_plain_numbers, create>("heap"),
                        {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1}}));
 }

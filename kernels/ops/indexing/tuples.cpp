@@ -92,37 +92,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return p.in(0).dtype == DType::kFloat32 ? create_grad_as<float>(p) : create_grad_as<double>(p);
 }
 
-SampleCase sample(const char* name, TensorDesc data, Shape indices, int64_t batch) {
-  return make_sample(name, {std::move(data), {DType::kInt64, std::move(indices)}},
-                     {{"batch_dims", batch}}, fill_with(1, {1, 0, -1, 1, -2, 0, 0}));
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("elements", {f, {3, 4}}, {5, 2}, 0),
-          sample("slices", {f, {3, 4, 5}}, {2, 3, 1}, 0),
-          sample("batch", {f, {2, 3, 4}}, {2, 1}, 1),
-          sample("batches", {f, {2, 3, 4, 2}}, {2, 3, 5, 1}, 2),
-          sample("whole", {f, {3, 4}}, {2, 0}, 0),
-          sample("ints", {DType::kInt32, {2, 2}}, {2, 2}, 0),
-          sample("bools", {DType::kBool, {2, 2}}, {2, 1}, 0),
-          sample("empty", {f, {3, 4}}, {0, 2}, 0)};
-}
-
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, TensorDesc dy, Shape indices, int64_t batch,
-                 std::vector<int64_t> shape) {
-    SampleCase s = sample(name, std::move(dy), std::move(indices), batch);
-    s.attributes.set("shape", std::move(shape));
-    return s;
-  };
-  const DType f = DType::kFloat32;
-  return {made("slices", {f, {2, 3, 4, 5}}, {2, 3, 1}, 0, {3, 4, 5}),
-          made("batch", {f, {2, 4}}, {2, 1}, 1, {2, 3, 4}),
-          made("doubles", {DType::kFloat64, {5}}, {5, 2}, 0, {3, 4}),
-          made("empty", {f, {0}}, {0, 2}, 0, {3, 4})};
-}
-
 Result<std::vector<TensorDesc>> scatter_infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Shape shape, tuple_slices(c, 0));
   OFSDP_RETURN_IF_ERROR(reduction_of(c.attributes).status());
@@ -174,40 +143,16 @@ std::unique_ptr<Kernel> scatter_create(const Problem& p) {
   });
 }
 
-SampleCase scatter_sample(const char* name, TensorDesc data, Shape indices, Shape updates,
-                          const char* reduction, const std::vector<double>& index) {
-  const TensorDesc put{data.dtype, std::move(updates)};
-  return make_sample(name, {std::move(data), {DType::kInt64, std::move(indices)}, put},
-                     {{"reduction", std::string(reduction)}}, fill_with(1, index));
-}
-
-std::vector<SampleCase> scatter_samples() {
-  const DType f = DType::kFloat32;
-  const std::vector<double> once = {2, 0, -3};
-  const std::vector<double> often = {1, 0, -1, 1, 0, 0, 1};
-  return {scatter_sample("none", {f, {4, 3}}, {3, 1}, {3, 3}, "none", once),
-          scatter_sample("elements", {f, {4, 3}}, {1, 2}, {1}, "none", {-1, 2}),
-          scatter_sample("add", {f, {2, 3, 4}}, {5, 1}, {5, 3, 4}, "add", often),
-          scatter_sample("add_elements", {f, {2, 2}}, {2, 3, 2}, {2, 3}, "add", often),
-          scatter_sample("mul", {f, {3, 4}}, {3, 1}, {3, 4}, "mul", often),
-          scatter_sample("max", {f, {3, 4}}, {3, 1}, {3, 4}, "max", often),
-          scatter_sample("min", {f, {3, 2}}, {5, 2}, {5}, "min", often),
-          scatter_sample("longs", {DType::kInt64, {3, 2}}, {3, 1}, {3, 2}, "add", often),
-          scatter_sample("doubles", {DType::kFloat64, {3, 2}}, {3, 1}, {3, 2}, "mul", often),
-          scatter_sample("empty", {f, {3, 4}}, {0, 1}, {0, 4}, "add", often)};
-}
-
 }  // namespace tuples
 
 void add_tuples(Registry& registry) {
   using namespace tuples;
-  registry.add(make_op("GatherND", {infer, grad, reference, samples},
-                       {{"slices", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 11}));
-  registry.add_own(
-      make_op("GatherNDGrad", {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
-              with_half_floats<accepts_grad, create_grad>("columns"), {.min_inputs = 2}));
-  registry.add(make_op("ScatterND",
-                       {scatter_infer, tuples_grad, scatter_reference, scatter_samples},
+  registry.add(make_op("GatherND", {infer, grad, reference}, {{"slices", accepts_plain, create}},
+                       {.min_inputs = 2, .first_opset = 11}));
+  registry.add_own(make_op("GatherNDGrad", {infer_shape_of("shape"), nullptr, grad_reference},
+                           with_half_floats<accepts_grad, create_grad>("columns"),
+                           {.min_inputs = 2}));
+  registry.add(make_op("ScatterND", {scatter_infer, tuples_grad, scatter_reference},
                        with_half_floats<accepts_plain_numbers, scatter_create>("columns"),
                        {.min_inputs = 3, .first_opset = 11, .inplace_inputs = {0}}));
 }

@@ -218,23 +218,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       });
 }
 
-SampleCase sample(const char* name, TensorDesc x, Attributes attributes, size_t outputs = 4) {
-  return make_sample(name, {std::move(x)}, std::move(attributes), {},
-                     {.constant_inputs = {0}, .num_outputs = outputs});
-}
-
-std::vector<SampleCase> samples() {
-  const Attributes rows{{"axis", int64_t{0}}};
-  const Attributes columns{{"axis", int64_t{-1}}, {"sorted", int64_t{0}}};
-  return {sample("flat", {DType::kInt64, {4, 5}}, {}),
-          sample("in_order", {DType::kInt32, {20}}, {{"sorted", int64_t{0}}}),
-          sample("rows", {DType::kBool, {9, 3}}, rows),
-          sample("columns", {DType::kUInt8, {2, 30}}, columns),
-          sample("floats", {DType::kFloat32, {7}}, {}, 1),
-          sample("halves", {DType::kBFloat16, {7}}, {}, 2),
-          sample("empty", {DType::kFloat32, {0}}, {})};
-}
-
 // --- FoundUnique ---
 
 Result<std::vector<TensorDesc>> found_infer(const InferContext& c) {
@@ -274,40 +257,13 @@ std::unique_ptr<Kernel> found_create(const Problem& p) {
       static_cast<size_t>(lines.n) * sizeof(int64_t));
 }
 
-SampleCase found_sample(const char* name, TensorDesc x, Attributes attributes,
-                        std::vector<double> values = {}) {
-  SampleCase made =
-      make_sample(name, {std::move(x)}, std::move(attributes), {}, {.num_outputs = 4});
-  if (!values.empty()) made.fill = fill_with(0, std::move(values));
-  return made;
-}
-
-std::vector<SampleCase> found_samples() {
-  const Attributes rows{{"axis", int64_t{0}}};
-  const Attributes columns{{"axis", int64_t{-1}}, {"sorted", int64_t{0}}};
-  const Attributes in_order{{"sorted", int64_t{0}}};
-  return {found_sample("flat", {DType::kInt64, {4, 5}}, {}),
-          found_sample("in_order", {DType::kInt32, {20}}, in_order),
-          found_sample("rows", {DType::kBool, {9, 3}}, rows),
-          found_sample("columns", {DType::kUInt8, {2, 30}}, columns),
-          found_sample("middle", {DType::kInt8, {2, 5, 3}}, {{"axis", int64_t{1}}}, {1, 2, 3}),
-          found_sample("floats", {DType::kFloat32, {7}}, {}, {0.5, -0.0, 2, 0, 0.5}),
-          found_sample("doubles", {DType::kFloat64, {7}}, in_order, {2, -1, 2}),
-          found_sample("halves", {DType::kFloat16, {6}}, {}, {1, -2, 1, 0, -0.0}),
-          found_sample("short_floats", {DType::kBFloat16, {6}}, in_order, {1, -2, 1, 0, -0.0}),
-          found_sample("alike", {DType::kInt64, {5}}, {}, {3}),
-          found_sample("scalar", {DType::kInt64, {}}, {}, {3}),
-          found_sample("empty", {DType::kFloat32, {0}}, {}),
-          found_sample("no_rows", {DType::kFloat32, {0, 3}}, rows)};
-}
-
 }  // namespace unique
 
 void add_unique(Registry& registry) {
   using namespace unique;
-  registry.add(make_op("Unique", {infer, nullptr, reference, samples},
-                       {{"groups", accepts, create}}, {.first_opset = 11, .constant_inputs = {0}}));
-  registry.add_own(make_op("FoundUnique", {found_infer, nullptr, found_reference, found_samples},
+  registry.add(make_op("Unique", {infer, nullptr, reference}, {{"groups", accepts, create}},
+                       {.first_opset = 11, .constant_inputs = {0}}));
+  registry.add_own(make_op("FoundUnique", {found_infer, nullptr, found_reference},
                            {{"groups", accepts_plain, found_create}}));
 }
 

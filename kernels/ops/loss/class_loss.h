@@ -109,9 +109,4 @@ inline std::vector<double> values_of(const ReferenceContext& c, size_t i) {
 // Accepts float32 operands with int32 or int64 labels; scores may have another type.
 Acceptance accepts_class_loss(const Problem& p, size_t labels, DType scores = DType::kFloat32);
 
-// Scores, labels and, in some, class weights, in every reduction and shape.
-std::vector<SampleCase> class_loss_samples();
-// The same after a first input diff_loss, as the gradients take them.
-std::vector<SampleCase> class_loss_grad_samples();
-
 }  // namespace ofsdp::kernels::ops

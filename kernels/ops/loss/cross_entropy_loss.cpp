@@ -112,19 +112,6 @@ std::vector<RefTensor> nll_grad_reference(const ReferenceContext& c) {
                                                         c.inputs[1].values, values_of(c, 2))}};
 }
 
-// Without the log-probabilities, whose number of classes becomes an attribute.
-std::vector<SampleCase> nll_grad_samples() {
-  std::vector<SampleCase> list = class_loss_grad_samples();
-  for (SampleCase& s : list) {
-    s.attributes.set("classes", s.inputs[1].shape[1]);
-    s.inputs.erase(s.inputs.begin() + 1);
-    s.fill = [fill = s.fill](size_t input, std::vector<double>& values) {
-      fill(input == 0 ? 0 : input + 1, values);
-    };
-  }
-  return list;
-}
-
 void nll_loss_grad_body(BodyBuilder& b) {
   const LabelTerms t = label_terms(b, b.input(1), b.input(2), b.output_desc(0));
   const Ref each = label_scale(b, t, b.input(0));
@@ -214,26 +201,6 @@ std::vector<RefTensor> entropy_grad_reference(const ReferenceContext& c) {
                                                         c.inputs[2].values, values_of(c, 3))}};
 }
 
-// The common cases, without and with label smoothing; some keep log_prob.
-std::vector<SampleCase> with_smoothing(std::vector<SampleCase> list) {
-  const size_t plain = list.size();
-  for (size_t i = 0; i < plain; ++i) {
-    SampleCase smooth = list[i];
-    smooth.name += "_smooth";
-    smooth.attributes.set("label_smoothing", 0.125f);
-    list.push_back(std::move(smooth));
-  }
-  return list;
-}
-
-std::vector<SampleCase> entropy_samples() {
-  std::vector<SampleCase> list = with_smoothing(class_loss_samples());
-  for (size_t i = 0; i < list.size(); i += 2) list[i].num_outputs = 2;
-  return list;
-}
-
-std::vector<SampleCase> entropy_grad_samples() { return with_smoothing(class_loss_grad_samples()); }
-
 void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
   const LabelTerms t = label_terms(b, b.input(2), b.input(3), b.output_desc(0));
   const double s = static_cast<double>(b.attributes().f("label_smoothing", 0.0f));
@@ -282,18 +249,16 @@ std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
 }  // namespace
 
 void add_cross_entropy_loss(Registry& registry) {
-  registry.add(make_op("NegativeLogLikelihoodLoss",
-                       {nll_infer, nll_grad, nll_reference, class_loss_samples},
+  registry.add(make_op("NegativeLogLikelihoodLoss", {nll_infer, nll_grad, nll_reference},
                        {{"loops", accepts<1>, nll_create}}, {.min_inputs = 2, .first_opset = 12}));
+  registry.add_own(make_op("NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference},
+                           {{"loops", accepts<1>, nll_create_grad}},
+                           {.min_inputs = 2, .body = nll_loss_grad_body}));
+  registry.add(make_op("SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference},
+                       {{"loops", accepts<1>, entropy_create}},
+                       {.min_inputs = 2, .first_opset = 12}));
   registry.add_own(make_op(
-      "NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference, nll_grad_samples},
-      {{"loops", accepts<1>, nll_create_grad}}, {.min_inputs = 2, .body = nll_loss_grad_body}));
-  registry.add(make_op(
-      "SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference, entropy_samples},
-      {{"loops", accepts<1>, entropy_create}}, {.min_inputs = 2, .first_opset = 12}));
-  registry.add_own(make_op(
-      "SoftmaxCrossEntropyLossGrad",
-      {entropy_infer_grad, nullptr, entropy_grad_reference, entropy_grad_samples},
+      "SoftmaxCrossEntropyLossGrad", {entropy_infer_grad, nullptr, entropy_grad_reference},
       {{"loops", accepts<2>, entropy_create_grad}},
       {.min_inputs = 3, .body = softmax_cross_entropy_loss_grad_body, .inplace_inputs = {1}}));
 }

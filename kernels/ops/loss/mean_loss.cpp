@@ -77,21 +77,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> samples() {
-  const TensorDesc matrix{DType::kFloat32, {5, 7}};
-  const TensorDesc long_one{DType::kFloat32, {9001}};
-  const TensorDesc empty{DType::kFloat32, {0, 7}};
-  return {{.name = "matrix", .inputs = {matrix, matrix}},
-          {.name = "blocks", .inputs = {long_one, long_one}, .check_grad = false},
-          {.name = "empty", .inputs = {empty, empty}}};
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> list = samples();
-  for (SampleCase& s : list) s.inputs.insert(s.inputs.begin(), {DType::kFloat32, {}});
-  return list;
-}
-
 std::vector<RefTensor> reference_of(const ReferenceContext& c, const auto& f) {
   const size_t n = c.inputs[0].values.size();
   double sum = 0;
@@ -227,11 +212,11 @@ struct MeanLoss {
 
 template <SumSpan losses, DiffSpan diffs>
 void add(Registry& registry, const MeanLoss& loss) {
-  registry.add_own(make_op(loss.name, {infer, loss.grad, loss.reference, samples},
+  registry.add_own(make_op(loss.name, {infer, loss.grad, loss.reference},
                            {{"blocks", accepts_plain_of<float>, create<losses>}},
                            {.min_inputs = 2, .body = loss.body}));
   registry.add_own(make_op(std::string(loss.name) + "Grad",
-                           {infer_grad, nullptr, loss.grad_reference, grad_samples},
+                           {infer_grad, nullptr, loss.grad_reference},
                            {{"loops", accepts_plain_of<float>, create_grad<diffs>}},
                            {.min_inputs = 3, .body = loss.grad_body, .inplace_inputs = {1, 2}}));
 }

@@ -211,49 +211,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-// --- samples: those of the loss with scores [N, C], in both types, some with label smoothing ---
-
-std::vector<SampleCase> narrowed(std::vector<SampleCase> from, size_t scores) {
-  std::vector<SampleCase> list;
-  for (SampleCase& s : from) {
-    if (s.inputs[scores].shape.rank() != 2) continue;
-    const bool bfloat16 = list.size() % 3 != 1;
-    s.inputs[scores].dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat16;
-    if (list.size() % 2 == 1) s.attributes.set("label_smoothing", 0.125f);
-    list.push_back(std::move(s));
-  }
-  return list;
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = narrowed(class_loss_samples(), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    list[i].num_outputs = 1 + i % 2;
-    list[i].check_grad = list[i].inputs.size() < 3;  // class weights have no gradient
-  }
-  return list;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> list = narrowed(class_loss_grad_samples(), 1);
-  for (SampleCase& s : list) {
-    const int64_t rows = s.inputs[1].shape[0];
-    s.inputs.resize(4);
-    s.inputs.push_back({DType::kFloat32, {rows}});
-    if (s.attributes.has("label_smoothing")) s.inputs.push_back({DType::kFloat32, {rows}});
-    s.tolerance = s.inputs[1].dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
-  }
-  return list;
-}
-
 }  // namespace
 
 void add_narrow_cross_entropy_loss(Registry& registry) {
-  registry.add_own(make_op("NarrowCrossEntropyLoss", {infer, grad, reference, samples},
+  registry.add_own(make_op("NarrowCrossEntropyLoss", {infer, grad, reference},
                            {{"rows", accepts<0>, create}}, {.min_inputs = 2}));
-  registry.add_own(
-      make_op("NarrowCrossEntropyLossGrad", {infer_grad, nullptr, grad_reference, grad_samples},
-              {{"rows", accepts<1>, create_grad}}, {.min_inputs = 5, .inplace_inputs = {1}}));
+  registry.add_own(make_op("NarrowCrossEntropyLossGrad", {infer_grad, nullptr, grad_reference},
+                           {{"rows", accepts<1>, create_grad}},
+                           {.min_inputs = 5, .inplace_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -192,40 +192,6 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, const char* equation, std::vector<Shape> shapes,
-                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  SampleCase made{.name = name,
-                  .attributes = {{"equation", std::string(equation)}},
-                  .check_grad = dtype == DType::kFloat32,
-                  .tolerance = tolerance};
-  for (Shape& shape : shapes) made.inputs.push_back({dtype, std::move(shape)});
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("product", "ij,jk->ik", {{4, 5}, {5, 6}}),
-          sample("implicit", "ij,jk", {{4, 5}, {5, 6}}),
-          sample("transposed", "ji,kj->ki", {{5, 4}, {6, 5}}),
-          sample("heads", "bqhd,bkhd->bhqk", {{2, 3, 4, 5}, {2, 6, 4, 5}}),
-          sample("context", "bhqk,bkhd->bqhd", {{2, 4, 3, 6}, {2, 6, 4, 5}}),
-          sample("outer", "i,j->ij", {{4}, {5}}),
-          sample("inner", "i,i->", {{7}, {7}}),
-          sample("three", "ij,jk,kl->il", {{2, 3}, {3, 4}, {4, 5}}),
-          sample("transpose", "ij->ji", {{3, 4}}),
-          sample("sum", "ij->i", {{3, 4}}),
-          sample("sum_alone", "ij,k->i", {{3, 4}, {5}}),
-          sample("diagonal", "...ii->...i", {{3, 4, 4}}),
-          sample("trace", "ii->", {{4, 4}}),
-          sample("dots", "...ij,...jk->...ik", {{2, 3, 4}, {2, 4, 5}}),
-          sample("broadcast", "...ij,...jk->...ik", {{3, 1, 2, 4}, {5, 4, 3}}),
-          sample("spaces", " i j , j -> i ", {{3, 4}, {4}}),
-          sample("empty", "ij,jk->ik", {{0, 5}, {5, 6}}),
-          sample("no_inner", "ij,jk->ik", {{3, 0}, {0, 6}}),
-          sample("float64", "bij,bjk->bik", {{2, 3, 4}, {2, 4, 5}}, DType::kFloat64, 1e-13),
-          sample("float16", "bij,bjk->bik", {{2, 3, 4}, {2, 4, 5}}, DType::kFloat16, 2e-3),
-          sample("int32", "ij,jk->ik", {{3, 4}, {4, 5}}, DType::kInt32)};
-}
-
 // --- EinsumGrad ---
 
 Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
@@ -274,33 +240,16 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, const char* equation, std::vector<Shape> shapes, int64_t input,
-                 DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-    SampleCase s{.name = name,
-                 .attributes = {{"equation", std::string(equation)}, {"input", input}},
-                 .tolerance = tolerance};
-    for (Shape& shape : shapes) s.inputs.push_back({dtype, std::move(shape)});
-    return s;
-  };
-  return {made("diagonal", "ii->i", {{4}, {4, 4}}, 0),
-          made("sum_alone", "ij,k->i", {{3}, {3, 4}, {5}}, 1),
-          made("broadcast", "...ij,...jk->...ik", {{3, 2, 5}, {1, 2, 4}, {3, 4, 5}}, 0),
-          made("empty", "ij->i", {{0}, {0, 4}}, 0),
-          made("float64", "ii->i", {{4}, {4, 4}}, 0, DType::kFloat64, 1e-13),
-          made("float16", "ii->i", {{4}, {4, 4}}, 0, DType::kFloat16, 2e-3)};
-}
-
 }  // namespace
 
 void add_einsum(Registry& registry) {
-  registry.add(make_op("Einsum", {infer, grad, reference, samples},
+  registry.add(make_op("Einsum", {infer, grad, reference},
                        {{"matrices", accepts_matrices, create_matrices},
                         in_float32<accepts_matrices, create_matrices>(),
                         {"loops", accepts_loops, create_loops},
                         in_float32<accepts_loops, create_loops>()},
                        {.first_opset = 12}));
-  registry.add_own(make_op("EinsumGrad", {grad_infer, nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("EinsumGrad", {grad_infer, nullptr, grad_reference},
                            plain_float_kernels<grad_create<float>, grad_create<double>>("loops"),
                            {.min_inputs = 2}));
 }

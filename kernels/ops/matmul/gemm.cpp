@@ -171,34 +171,10 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> samples() {
-  const auto f = [](Shape shape) { return TensorDesc{DType::kFloat32, std::move(shape)}; };
-  std::vector<SampleCase> cases = {
-      make_sample("linear", {f({5, 7}), f({9, 7}), f({9})}, {{"transB", int64_t{1}}}),
-      make_sample("linear_relu", {f({5, 7}), f({9, 7}), f({9})},
-                  {{"transB", int64_t{1}}, {kActivationAttribute, std::string("relu")}}),
-      {.name = "no_addend", .attributes = {}, .inputs = {f({4, 6}), f({6, 3})}},
-      make_sample("reordered", {f({256, 512}), f({512, 512})}, {}, {}, {.check_grad = false}),
-      {.name = "no_rows", .attributes = {}, .inputs = {f({0, 6}), f({6, 3}), f({3})}},
-      {.name = "no_inner", .attributes = {}, .inputs = {f({4, 0}), f({0, 3}), f({3})}},
-  };
-  for (const Shape& addend : {Shape{}, Shape{1}, Shape{4}, Shape{3, 1}, Shape{1, 4}, Shape{3, 4}}) {
-    cases.push_back(make_sample("scaled_addend_" + addend.text(), {f({6, 3}), f({6, 4}), f(addend)},
-                                {{"alpha", 0.5f}, {"beta", -2.0f}, {"transA", int64_t{1}}}));
-  }
-  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kInt32}) {
-    cases.push_back(make_sample(
-        std::string(dtype_name(dtype)), {{dtype, {6, 3}}, {dtype, {6, 4}}, {dtype, {4}}},
-        {{"alpha", 2.0f}, {"beta", -2.0f}, {"transA", int64_t{1}}}, {},
-        {.check_grad = false, .tolerance = dtype == DType::kFloat64 ? 1e-13 : 2e-3}));
-  }
-  return cases;
-}
-
 }  // namespace
 
 void add_gemm(Registry& registry) {
-  registry.add(make_op("Gemm", {infer, grad, reference, samples},
+  registry.add(make_op("Gemm", {infer, grad, reference},
                        {{"onednn", accepts, create},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},

@@ -168,54 +168,10 @@ class Parts final : public Kernel {
 
 std::unique_ptr<Kernel> create(const Problem& p) { return std::make_unique<Parts>(p); }
 
-SampleCase sample(const char* name, Attributes attributes, std::vector<TensorDesc> inputs,
-                  size_t outputs = 1) {
-  const DType dtype = inputs[0].dtype;
-  return make_sample(format_text("{}_{}", name, dtype_name(dtype)), std::move(inputs),
-                     std::move(attributes), {},
-                     {.num_outputs = outputs,
-                      .check_grad = false,
-                      .tolerance = dtype == DType::kFloat32   ? 2e-5
-                                   : dtype == DType::kFloat16 ? 2e-3
-                                                              : 1.6e-2});
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list;
-  const std::string gelu = "gelu_tanh", slope = "gelu_tanh_grad";
-  const Attributes trans_a{{"transA", int64_t{1}}}, trans_b{{"transB", int64_t{1}}};
-  const auto with = [](Attributes attributes, const char* name, const std::string& value) {
-    attributes.set(name, value);
-    return attributes;
-  };
-  for (DType d : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    const auto t = [d](Shape shape) { return TensorDesc{d, std::move(shape)}; };
-    list.push_back(sample("addend", {{"alpha", 0.5f}}, {t({5, 7}), t({7, 9}), {}, t({5, 9})}));
-    list.push_back(sample("bias_addend", trans_b, {t({5, 8}), t({16, 8}), t({16}), t({5, 16})}));
-    for (size_t outputs : {1, 2}) {
-      list.push_back(sample(outputs == 1 ? "gelu" : "gelu_kept", with(trans_b, "activation", gelu),
-                            {t({6, 16}), t({24, 16}), t({24})}, outputs));
-    }
-    list.push_back(sample("gelu_no_bias", with({}, "activation", gelu), {t({3, 8}), t({8, 40})}));
-    list.push_back(sample("gelu_grad", with({}, "activation", slope),
-                          {t({6, 16}), t({16, 24}), {}, {}, t({6, 24})}));
-    list.push_back(sample("gelu_and_bias_grad",
-                          with(with({}, "activation", slope), "bias_grad", "y"),
-                          {t({33, 16}), t({16, 24}), {}, {}, t({33, 24})}, 2));
-    list.push_back(
-        sample("bias_grad_of_a", with(trans_a, "bias_grad", "a"), {t({70, 9}), t({70, 5})}, 2));
-    list.push_back(
-        sample("bias_grad_of_b", with(trans_a, "bias_grad", "b"), {t({70, 9}), t({70, 5})}, 2));
-    list.push_back(
-        sample("bias_grad_of_y", with(trans_b, "bias_grad", "y"), {t({12, 9}), t({5, 9})}, 2));
-  }
-  return list;
-}
-
 }  // namespace
 
 void add_gemm_epilogue(Registry& registry) {
-  registry.add_own(make_op("GemmEpilogue", {infer, nullptr, reference, samples},
+  registry.add_own(make_op("GemmEpilogue", {infer, nullptr, reference},
                            with_half_floats<accepts, create>("parts"), {.min_inputs = 2}));
 }
 

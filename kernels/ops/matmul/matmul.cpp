@@ -125,46 +125,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 MatrixProduct product(const Problem& p) { return product_of(p.attributes, p.in(0), p.in(1)); }
 
-SampleCase sample_of(const char* name, DType dtype, double tolerance) {
-  return make_sample(name, {{dtype, {2, 1, 4, 5}}, {dtype, {3, 5, 6}}}, {}, {},
-                     {.check_grad = false, .tolerance = tolerance});
-}
-
-SampleCase sample(const char* name, Shape a, Shape b, Attributes attributes = {}) {
-  return make_sample(name, {{DType::kFloat32, std::move(a)}, {DType::kFloat32, std::move(b)}},
-                     std::move(attributes));
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("matrices", {5, 7}, {7, 3}),
-          sample("weights", {2, 3, 4, 5}, {5, 6}),
-          sample("batched", {2, 3, 4, 5}, {2, 3, 5, 6}),
-          sample("broadcast_both", {2, 1, 4, 5}, {3, 5, 6}),
-          sample("broadcast_left", {4, 5}, {2, 5, 6}),
-          sample("row_vector", {5}, {2, 5, 6}),
-          sample("column_vector", {2, 4, 5}, {5}),
-          sample("vectors", {5}, {5}),
-          sample("empty_batch", {0, 4, 5}, {5, 6}),
-          sample("no_inner", {3, 0}, {0, 2}),
-          sample_of("float64", DType::kFloat64, 1e-13),
-          sample_of("float16", DType::kFloat16, 2e-3),
-          sample_of("bfloat16", DType::kBFloat16, 1e-2),
-          sample_of("int32", DType::kInt32, 0)};
-}
-
-std::vector<SampleCase> own_samples() {
-  const Attributes trans_a{{"transA", int64_t{1}}};
-  const Attributes trans_b{{"transB", int64_t{1}}};
-  const Attributes fold{{"transA", int64_t{1}}, {"fold_batch", int64_t{1}}};
-  return {sample("trans_a", {2, 5, 4}, {2, 5, 3}, trans_a),
-          sample("trans_b", {2, 4, 5}, {3, 5}, trans_b),
-          sample("trans_b_batched", {2, 4, 5}, {2, 3, 5}, trans_b),
-          sample("trans_b_broadcast", {2, 3, 4, 5}, {3, 6, 5}, trans_b),
-          sample("trans_a_broadcast", {2, 1, 5, 4}, {3, 5, 2}, trans_a),
-          sample("folded", {2, 3, 4}, {2, 3, 5}, fold),
-          sample("folded_empty", {0, 3, 4}, {0, 3, 5}, fold)};
-}
-
 void matmul_body(BodyBuilder& b) {
   const auto& attributes = b.attributes();
   const auto as_matrix = [&](Ref ref, const char* flag) {
@@ -222,30 +182,14 @@ void fused_grad(GradBuilder& b) {
   }
 }
 
-std::vector<SampleCase> fused_samples() {
-  auto made = [](const char* name, Shape a, Shape b, int64_t ta, int64_t tb,
-                 DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-    return make_sample(name, {{dtype, std::move(a)}, {dtype, std::move(b)}},
-                       {{"alpha", 0.5f}, {"transA", ta}, {"transB", tb}}, {},
-                       {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
-  };
-  return {made("plain", {2, 3, 4, 5}, {2, 3, 5, 6}, 0, 0),
-          made("trans_b", {2, 4, 5}, {2, 6, 5}, 0, 1),
-          made("trans_a", {2, 5, 4}, {5, 6}, 1, 0),
-          made("trans_both", {3, 1, 5, 4}, {2, 6, 5}, 1, 1),
-          made("empty", {0, 4, 5}, {5, 6}, 0, 0),
-          made("float64", {2, 4, 5}, {5, 6}, 0, 0, DType::kFloat64, 1e-13),
-          made("float16", {2, 4, 5}, {5, 6}, 0, 0, DType::kFloat16, 2e-3)};
-}
-
 }  // namespace
 
 void add_matmul(Registry& registry) {
-  registry.add(make_op("MatMul", {infer, grad, reference, samples}, product_kernels<product>(),
-                       {.min_inputs = 2}));
-  registry.add_own(make_op("MatMul", {infer, nullptr, reference, own_samples},
-                           product_kernels<product>(), {.min_inputs = 2, .body = matmul_body}));
-  registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, reference, fused_samples},
+  registry.add(
+      make_op("MatMul", {infer, grad, reference}, product_kernels<product>(), {.min_inputs = 2}));
+  registry.add_own(make_op("MatMul", {infer, nullptr, reference}, product_kernels<product>(),
+                           {.min_inputs = 2, .body = matmul_body}));
+  registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, reference},
                        product_kernels<product>(), {.domain = "com.microsoft", .min_inputs = 2}));
 }
 

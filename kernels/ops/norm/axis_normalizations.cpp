@@ -99,25 +99,6 @@ std::unique_ptr<Kernel> create_double(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> samples() {
-  auto made = [](const char* name, Shape x, int64_t axis, int64_t p, DType dtype = DType::kFloat32,
-                 double tolerance = 2e-5) {
-    return make_sample(name, {{dtype, std::move(x)}}, {{"axis", axis}, {"p", p}}, {},
-                       {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
-  };
-  std::vector<SampleCase> list = {made("rows", {5, 37}, -1, 2),
-                                  made("columns", {5, 37}, 0, 1),
-                                  made("middle", {2, 5, 3}, 1, 2),
-                                  made("absolute", {2, 5, 3}, -1, 1),
-                                  made("empty", {0, 4}, -1, 2),
-                                  made("float64", {3, 4}, -1, 2, DType::kFloat64, 1e-13),
-                                  made("float16", {3, 4}, -1, 2, DType::kFloat16, 1e-3),
-                                  made("zeros", {2, 4}, -1, 2)};
-  list.back().fill = fill_with(0, {0, 0, 0, 0, 1, 2, 3, 4});
-  list.back().check_grad = false;  // no derivative at 0
-  return list;
-}
-
 constexpr double kEpsilon = 1e-9;
 
 std::vector<int64_t> axes_of(const Attributes& attributes) {
@@ -210,23 +191,14 @@ std::unique_ptr<Kernel> variance_create(const Problem& p) {
       kept.bytes());
 }
 
-std::vector<SampleCase> variance_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "image", .inputs = {{f, {2, 3, 4, 5}}}},
-          make_sample("rows", {{f, {4, 37}}}, {{"axes", std::vector<int64_t>{-1}}}),
-          {.name = "empty", .inputs = {{f, {0, 3, 2, 2}}}},
-          make_sample("float16", {{DType::kFloat16, {2, 3, 4, 5}}}, {}, {},
-                      {.check_grad = false, .tolerance = 2e-3})};
-}
-
 }  // namespace
 
 void add_axis_normalizations(Registry& registry) {
-  registry.add(make_op("LpNormalization", {infer, grad, reference, samples},
+  registry.add(make_op("LpNormalization", {infer, grad, reference},
                        plain_float_kernels<create, create_double>("rows"),
                        {.inplace_inputs = {0}}));
   registry.add(make_op("MeanVarianceNormalization",
-                       {variance_infer, variance_grad, variance_reference, variance_samples},
+                       {variance_infer, variance_grad, variance_reference},
                        with_half_floats<accepts_plain_of<float>, variance_create>("passes"),
                        {.first_opset = 9, .inplace_inputs = {0}}));
 }

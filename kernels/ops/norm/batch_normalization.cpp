@@ -154,36 +154,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       count * sizeof(T));
 }
 
-void positive_variance(size_t input, std::vector<double>& values) {
-  for (double& v : values) v = input == 4 ? std::abs(v) + 0.5 : v;
-}
-
-std::vector<SampleCase> samples() {
-  auto made = [](const char* name, Shape x, int64_t training, size_t outputs = 1,
-                 DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-    const Shape channels{x.rank() > 1 ? x[1] : 1};
-    return make_sample(
-        name,
-        {{dtype, x}, {dtype, channels}, {dtype, channels}, {dtype, channels}, {dtype, channels}},
-        {{"training_mode", training}, {"momentum", 0.7f}}, positive_variance,
-        {.num_outputs = outputs,
-         .check_grad = dtype == DType::kFloat32 && outputs == 1,
-         .tolerance = tolerance});
-  };
-  return {made("image", {3, 5, 4, 7}, 0),
-          made("image_training", {3, 5, 4, 7}, 1),
-          made("image_outputs", {3, 5, 4, 7}, 1, 5),
-          made("wide", {2, 300, 9, 9}, 1, 5),
-          made("many", {9, 4, 11, 11}, 1, 3),
-          made("matrix", {70, 6}, 1),
-          made("volume", {2, 3, 4, 2, 3}, 1, 3),
-          made("vector", {8}, 0),
-          made("vector_training", {8}, 1, 3),
-          made("empty", {0, 3, 2, 2}, 0),
-          made("float64", {3, 5, 4}, 1, 3, DType::kFloat64, 1e-12),
-          made("float16", {3, 5, 4}, 1, 3, DType::kFloat16, 4e-3)};
-}
-
 // --- the gradient ---
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
@@ -242,24 +212,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
       (7 * channels + e.partial_count()) * sizeof(T));
 }
 
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, Shape x, int64_t training, DType dtype = DType::kFloat32,
-                 double tolerance = 2e-5) {
-    const TensorDesc channels{dtype, {x.rank() > 1 ? x[1] : 1}};
-    return make_sample(name, {{dtype, x}, {dtype, x}, channels, channels, channels},
-                       {{"training_mode", training}}, positive_variance,
-                       {.num_outputs = 3, .tolerance = tolerance});
-  };
-  return {made("image", {3, 5, 4, 7}, 0),
-          made("training", {3, 5, 4, 7}, 1),
-          made("wide", {2, 300, 9, 9}, 1),
-          made("matrix", {70, 6}, 1),
-          made("vector", {8}, 1),
-          made("empty", {0, 3, 2, 2}, 0),
-          made("float64", {3, 5, 4}, 1, DType::kFloat64, 1e-12),
-          made("float16", {3, 5, 4}, 1, DType::kFloat16, 4e-3)};
-}
-
 void batch_normalization_grad_body(BodyBuilder& b) {
   const TensorDesc& x = b.output_desc(0);
   const ChannelExtent e = batch_norm_extent({x.dtype, x.shape});
@@ -288,13 +240,12 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 
 void add_batch_normalization(Registry& registry) {
   registry.add(make_op(
-      "BatchNormalization", {infer, grad, reference, samples},
+      "BatchNormalization", {infer, grad, reference},
       float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(
           "channels"),
       channels_last({0}, {0}, {.min_inputs = 5, .first_opset = 15, .inplace_inputs = {0}})));
   registry.add_own(make_op(
-      "BatchNormalizationGrad",
-      {infer_like_inputs({1, 2, 2}), nullptr, grad_reference, grad_samples},
+      "BatchNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
       float_kernels<accepts<float, 2>, create_grad<float>, accepts<double, 2>, create_grad<double>>(
           "channels"),
       channels_last(

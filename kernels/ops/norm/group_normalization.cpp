@@ -120,31 +120,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase group_norm_sample(const char* name, Shape x, int64_t groups,
-                             DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  const TensorDesc channels{dtype, {x[1]}};
-  return make_sample(name, {{dtype, std::move(x)}, channels, channels},
-                     {{"num_groups", groups}, {"epsilon", 1e-3f}}, {},
-                     {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
-}
-
-std::vector<SampleCase> samples() {
-  return {group_norm_sample("image", {2, 6, 3, 5}, 3),
-          group_norm_sample("one_group", {3, 4, 7}, 1),
-          group_norm_sample("channels", {3, 4, 5}, 4),
-          group_norm_sample("matrix", {3, 8}, 2),
-          group_norm_sample("empty", {0, 4, 5}, 2),
-          group_norm_sample("float64", {2, 4, 5}, 2, DType::kFloat64, 1e-12),
-          group_norm_sample("float16", {2, 4, 5}, 2, DType::kFloat16, 3e-3)};
-}
-
-std::vector<SampleCase> instance_samples() {
-  return {group_norm_sample("image", {2, 3, 4, 5}, 3), group_norm_sample("line", {3, 4, 37}, 4),
-          group_norm_sample("empty", {0, 4, 5}, 4),
-          group_norm_sample("float64", {2, 4, 5}, 4, DType::kFloat64, 1e-12),
-          group_norm_sample("float16", {2, 4, 5}, 4, DType::kFloat16, 3e-3)};
-}
-
 // --- the gradient ---
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
@@ -225,21 +200,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
       bytes);
 }
 
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, Shape x, int64_t groups, DType dtype = DType::kFloat32,
-                 double tolerance = 2e-5) {
-    const TensorDesc stats{dtype == DType::kFloat64 ? dtype : DType::kFloat32, {x[0], groups}};
-    return make_sample(name, {{dtype, x}, {dtype, x}, {dtype, {x[1]}}, stats, stats},
-                       {{"num_groups", groups}}, {}, {.num_outputs = 3, .tolerance = tolerance});
-  };
-  return {made("image", {2, 6, 3, 5}, 3),
-          made("channels", {3, 4, 5}, 4),
-          made("matrix", {3, 8}, 2),
-          made("empty", {0, 4, 5}, 2),
-          made("float64", {2, 4, 5}, 2, DType::kFloat64, 1e-12),
-          made("float16", {2, 4, 5}, 2, DType::kFloat16, 3e-3)};
-}
-
 void group_normalization_grad_body(BodyBuilder& b) {
   const GroupExtent e =
       group_extent(b.output_desc(0).shape, b.attributes().i("num_groups", 1), b.attributes());
@@ -262,10 +222,9 @@ void group_normalization_grad_body(BodyBuilder& b) {
 }
 
 template <GroupsOf groups_of>
-void add(Registry& registry, const char* name, int first_opset,
-         std::vector<SampleCase> (*samples_of)()) {
+void add(Registry& registry, const char* name, int first_opset) {
   registry.add(
-      make_op(name, {infer<groups_of>, grad<groups_of>, reference<groups_of>, samples_of},
+      make_op(name, {infer<groups_of>, grad<groups_of>, reference<groups_of>},
               plain_float_kernels<create<float, groups_of>, create<double, groups_of>>("rows"),
               {.min_inputs = 3, .first_opset = first_opset, .inplace_inputs = {0}}));
 }
@@ -273,11 +232,10 @@ void add(Registry& registry, const char* name, int first_opset,
 }  // namespace
 
 void add_group_normalization(Registry& registry) {
-  add<given_groups>(registry, "GroupNormalization", 21, samples);
-  add<channels>(registry, "InstanceNormalization", 6, instance_samples);
+  add<given_groups>(registry, "GroupNormalization", 21);
+  add<channels>(registry, "InstanceNormalization", 6);
   registry.add_own(
-      make_op("GroupNormalizationGrad",
-              {infer_like_inputs({1, 2, 2}), nullptr, grad_reference, grad_samples},
+      make_op("GroupNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
               plain_float_kernels<create_grad<float>, create_grad<double>>("rows"),
               {.min_inputs = 5, .body = group_normalization_grad_body, .inplace_inputs = {0, 1}}));
 }

@@ -160,32 +160,6 @@ Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t
   return made[0];
 }
 
-std::vector<SampleCase> norm_samples(bool bias, size_t outputs) {
-  auto made = [&](const char* name, Shape x, Shape scale, int64_t axis, DType dtype,
-                  double tolerance) {
-    SampleCase s = make_sample(
-        name, {{dtype, std::move(x)}, {dtype, scale}}, {{"axis", axis}, {"epsilon", 1e-3f}}, {},
-        {.num_outputs = outputs, .check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
-    if (bias) s.inputs.push_back({dtype, std::move(scale)});
-    return s;
-  };
-  const DType f = DType::kFloat32;
-  return {made("last", {5, 37}, {37}, -1, f, 2e-5),
-          made("rows", {70, 33}, {33}, 1, f, 2e-5),
-          made("sequence", {2, 3, 16}, {16}, 2, f, 2e-5),
-          made("two_axes", {3, 4, 5}, {4, 5}, 1, f, 2e-5),
-          made("all_axes", {3, 4}, {3, 4}, 0, f, 2e-5),
-          made("broadcast_scale", {3, 4, 5}, {5}, 1, f, 2e-5),
-          made("scale_of_rows", {3, 4, 5}, {3, 1, 1}, 2, f, 2e-5),
-          made("one_element", {3, 1}, {1}, -1, f, 2e-5),
-          made("no_width", {3, 0}, {0}, -1, f, 2e-5),
-          made("empty", {0, 4}, {4}, -1, f, 2e-5),
-          made("float64", {3, 7}, {7}, -1, DType::kFloat64, 1e-7),
-          made("float16", {3, 7}, {7}, -1, DType::kFloat16, 2e-3),
-          made("bfloat16_rows", {40, 37}, {37}, -1, DType::kBFloat16, 8e-3),
-          made("bfloat16", {3, 7}, {7}, -1, DType::kBFloat16, 1e-2)};
-}
-
 // The gradient of output 0; zeros where it has none.
 Ref first_grad(GradBuilder& b, DType dtype) {
   if (b.grad_output(0)) return b.grad_output(0);
@@ -223,12 +197,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return create_norm<T>(p, true, {});
 }
 
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = norm_samples(true, 1);
-  append(list, norm_samples(false, 3));
-  return list;
-}
-
 // --- RMSNormalization ---
 
 Result<std::vector<TensorDesc>> rms_infer(const InferContext& c) {
@@ -260,12 +228,9 @@ std::vector<Implementation> rms_kernels() {
                       rms_create<double>>("rows");
 }
 
-// `outputs`: the number of outputs in the samples.
-template <size_t outputs>
 void add_rms(Registry& registry, const char* domain, const char* name, int first_opset) {
   registry.add(make_op(
-      name, {rms_infer, rms_grad, rms_reference, [] { return norm_samples(false, outputs); }},
-      rms_kernels(),
+      name, {rms_infer, rms_grad, rms_reference}, rms_kernels(),
       {.domain = domain, .min_inputs = 2, .first_opset = first_opset, .inplace_inputs = {0}}));
 }
 
@@ -370,30 +335,8 @@ std::unique_ptr<Kernel> skip_create(const Problem& p) {
 }
 
 template <SkipNorm s>
-std::vector<SampleCase> skip_samples() {
-  auto made = [&](const char* name, Shape x, Shape skip, bool biases, size_t outputs,
-                  DType dtype = DType::kFloat32) {
-    const TensorDesc width{dtype, {x[x.rank() - 1]}};
-    const TensorDesc bias = biases ? width : TensorDesc{};
-    SampleCase c =
-        make_sample(name, {{dtype, x}, {dtype, skip}, width, bias}, {{"epsilon", 1e-3f}}, {},
-                    {.num_outputs = outputs,
-                     .check_grad = dtype == DType::kFloat32,
-                     .tolerance = dtype == DType::kFloat32 ? 2e-5 : 3e-3});
-    if (s.centred) c.inputs.push_back(bias);
-    return c;
-  };
-  return {made("plain", {2, 3, 37}, {2, 3, 37}, false, 1),
-          made("biases", {2, 3, 37}, {2, 3, 37}, true, 1),
-          made("outputs", {2, 3, 7}, {3, 7}, true, 4),
-          made("rows", {5, 7}, {5, 7}, true, 3),
-          made("empty", {0, 3, 7}, {0, 3, 7}, true, 4),
-          made("float16", {2, 3, 7}, {1, 3, 7}, true, 4, DType::kFloat16)};
-}
-
-template <SkipNorm s>
 void add_skip(Registry& registry, const char* name) {
-  registry.add(make_op(name, {skip_infer<s>, skip_grad<s>, skip_reference<s>, skip_samples<s>},
+  registry.add(make_op(name, {skip_infer<s>, skip_grad<s>, skip_reference<s>},
                        with_half_floats<accepts_plain_of<float>, skip_create<s>>("rows"),
                        {.domain = "com.microsoft", .min_inputs = 3}));
 }
@@ -434,13 +377,12 @@ void add_layer_normalization(Registry& registry) {
     op.grad = grad;
     op.reference = reference;
     op.cpu = norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("rows");
-    op.samples = samples;
     op.inplace_inputs = {0};
     registry.add(std::move(op));
   }
-  add_rms<1>(registry, "", "RMSNormalization", 23);
+  add_rms(registry, "", "RMSNormalization", 23);
   for (const char* domain : {"", "com.microsoft"}) {
-    add_rms<2>(registry, domain, "SimplifiedLayerNormalization", OpDef{}.first_opset);
+    add_rms(registry, domain, "SimplifiedLayerNormalization", OpDef{}.first_opset);
   }
   add_skip<SkipNorm{true}>(registry, "SkipLayerNormalization");
   add_skip<SkipNorm{false}>(registry, "SkipSimplifiedLayerNormalization");

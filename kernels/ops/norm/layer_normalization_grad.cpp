@@ -93,40 +93,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       partial + 2 * row_bytes + stretched);
 }
 
-SampleCase sample(const char* name, Shape x, Shape scale, int64_t axis, bool mean, bool stats,
-                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  const DType f = DType::kFloat32;
-  const Shape row = stats_shape(x, {{"axis", axis}});
-  const TensorDesc none, some{f, row};
-  return make_sample(
-      name,
-      {{dtype, x},
-       {dtype, x},
-       {dtype, scale},
-       mean ? some : none,
-       some,
-       stats && mean ? some : none,
-       stats ? some : none},
-      {{"axis", axis}}, {},
-      {.num_outputs = is_one_row(scale, x, norm_axis(x, {{"axis", axis}})) ? size_t{3} : 1,
-       .tolerance = tolerance});
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("last", {5, 37}, {37}, -1, true, false),
-          sample("many_rows", {70, 33}, {33}, 1, true, false),
-          sample("two_axes", {3, 4, 5}, {4, 5}, 1, true, true),
-          sample("rms", {5, 37}, {37}, -1, false, false),
-          sample("rms_stats", {5, 37}, {37}, -1, false, true),
-          sample("broadcast", {3, 4, 5}, {5}, 1, true, false),
-          sample("no_width", {3, 0}, {0}, -1, true, true),
-          sample("empty", {0, 4}, {4}, -1, true, false),
-          sample("float64", {3, 7}, {7}, -1, true, true, DType::kFloat64, 1e-12),
-          sample("float16", {3, 7}, {7}, -1, true, false, DType::kFloat16, 2e-3),
-          sample("bfloat16", {70, 33}, {33}, -1, true, false, DType::kBFloat16, 8e-3),
-          sample("bfloat16_rms", {3, 4, 5}, {5}, 1, false, true, DType::kBFloat16, 8e-3)};
-}
-
 void layer_normalization_grad_body(BodyBuilder& b) {
   const Ref dy = b.input(0), x = b.input(1), scale = b.input(2);
   // Statistics are float32 whatever x is.
@@ -154,7 +120,7 @@ void layer_normalization_grad_body(BodyBuilder& b) {
 
 void add_layer_normalization_grad(Registry& registry) {
   registry.add_own(
-      make_op("LayerNormalizationGrad", {infer, nullptr, reference, samples},
+      make_op("LayerNormalizationGrad", {infer, nullptr, reference},
               norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),
               {.min_inputs = 5, .body = layer_normalization_grad_body, .inplace_inputs = {0, 1}}));
 }

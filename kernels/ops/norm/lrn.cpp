@@ -175,27 +175,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> samples_of(size_t inputs) {
-  auto made = [&](const char* name, Shape x, int64_t size, float beta,
-                  DType dtype = DType::kFloat32) {
-    return make_sample(name, std::vector<TensorDesc>(inputs, {dtype, std::move(x)}),
-                       {{"size", size}, {"alpha", 0.5f}, {"beta", beta}, {"bias", 1.5f}}, {},
-                       {.check_grad = dtype == DType::kFloat32,
-                        .tolerance = dtype == DType::kFloat32 ? 2e-5 : 2e-3});
-  };
-  return {made("image", {2, 7, 5, 15}, 3, 0.75f), made("even", {2, 5, 3, 3}, 4, 0.5f),
-          made("wide", {2, 3, 4}, 9, 0.75f), made("empty", {0, 3, 2, 2}, 3, 0.75f),
-          made("float16", {2, 5, 3, 3}, 3, 0.75f, DType::kFloat16)};
-}
-
 }  // namespace
 
 void add_lrn(Registry& registry) {
-  registry.add(make_op("LRN", {infer, grad, reference, [] { return samples_of(1); }},
+  registry.add(make_op("LRN", {infer, grad, reference},
                        with_half_floats<accepts_plain_of<float>, create>("columns")));
-  registry.add_own(make_op(
-      "LRNGrad", {infer, nullptr, grad_reference, [] { return samples_of(2); }},
-      with_half_floats<accepts_plain_of<float>, create_grad>("columns"), {.min_inputs = 2}));
+  registry.add_own(make_op("LRNGrad", {infer, nullptr, grad_reference},
+                           with_half_floats<accepts_plain_of<float>, create_grad>("columns"),
+                           {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

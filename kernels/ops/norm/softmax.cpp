@@ -97,38 +97,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, Shape shape, int64_t axis, size_t inputs,
-                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  return make_sample(name, std::vector<TensorDesc>(inputs, {dtype, std::move(shape)}),
-                     {{"axis", axis}}, {},
-                     {.check_grad = dtype_size(dtype) > 2, .tolerance = tolerance});
-}
-
-std::vector<SampleCase> samples_of(size_t inputs) {
-  return {sample("classes", {5, 10}, -1, inputs),
-          sample("vocabulary", {3, 333}, 1, inputs),
-          sample("channels", {2, 4, 3, 5}, 1, inputs),
-          sample("leading", {6, 150}, 0, inputs),
-          sample("one_class", {4, 1}, 1, inputs),
-          sample("empty", {0, 10}, 1, inputs),
-          sample("no_class", {3, 0}, 1, inputs),
-          sample("float64", {3, 5, 2}, 1, inputs, DType::kFloat64, 1e-13),
-          sample("float16", {3, 5, 2}, -1, inputs, DType::kFloat16, 1e-3),
-          sample("bfloat16", {3, 5, 2}, 0, inputs, DType::kBFloat16, 8e-3)};
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = samples_of(1);
-  list.push_back(sample("large_values", {2, 20}, 1, 1));
-  list.back().fill = [](size_t, std::vector<double>& values) {
-    for (double& v : values) v *= 100;
-  };
-  list.back().check_grad = false;
-  return list;
-}
-
-std::vector<SampleCase> grad_samples() { return samples_of(2); }
-
 void softmax_grad_body(BodyBuilder& b) {
   const Ref y = b.input(1), product = b.mul(b.input(0), y);
   b.set_output(0, b.sub(product, b.mul(y, b.sum(product, {b.attributes().i("axis", -1)}))));
@@ -144,9 +112,9 @@ void log_softmax_grad_body(BodyBuilder& b) {
 template <bool logarithm>
 void add(Registry& registry, const std::string& name, std::vector<Implementation> kernels,
          std::vector<Implementation> grad_kernels) {
-  registry.add(make_op(name, {infer, grad<logarithm>, reference<logarithm>, samples},
-                       std::move(kernels), {.first_opset = 13, .inplace_inputs = {0}}));
-  registry.add_own(make_op(name + "Grad", {infer, nullptr, grad_reference<logarithm>, grad_samples},
+  registry.add(make_op(name, {infer, grad<logarithm>, reference<logarithm>}, std::move(kernels),
+                       {.first_opset = 13, .inplace_inputs = {0}}));
+  registry.add_own(make_op(name + "Grad", {infer, nullptr, grad_reference<logarithm>},
                            std::move(grad_kernels),
                            {.min_inputs = 2,
                             .body = logarithm ? log_softmax_grad_body : softmax_grad_body,
@@ -177,17 +145,6 @@ std::vector<RefTensor> hardmax_reference(const ReferenceContext& c) {
   return {y};
 }
 
-std::vector<SampleCase> hardmax_samples() {
-  const DType f = DType::kFloat32;
-  return {
-      {.name = "rows", .inputs = {{f, {5, 7}}}},
-      {.name = "columns", .attributes = {{"axis", int64_t{0}}}, .inputs = {{f, {5, 7}}}},
-      make_sample("ties", {{f, {2, 5}}}, {}, fill_with(0, {1, 3, 3, 0, 3}), {.check_grad = false}),
-      {.name = "float64", .inputs = {{DType::kFloat64, {3, 4}}}, .check_grad = false},
-      {.name = "float16", .inputs = {{DType::kFloat16, {3, 4}}}, .check_grad = false},
-      {.name = "empty", .inputs = {{f, {0, 4}}}}};
-}
-
 }  // namespace
 
 void add_softmax(Registry& registry) {
@@ -201,7 +158,7 @@ void add_softmax(Registry& registry) {
       plain_float_kernels<create_grad<float, log_softmax_grad>,
                           create_grad<double, softmax_grad_loops<true>>>("rows"));
   registry.add(make_op(
-      "Hardmax", {infer, hardmax_grad, hardmax_reference, hardmax_samples},
+      "Hardmax", {infer, hardmax_grad, hardmax_reference},
       plain_float_kernels<create<float, hardmax<float>>, create<double, hardmax<double>>>("loops"),
       {.first_opset = 13}));
 }

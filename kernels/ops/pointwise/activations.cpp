@@ -65,16 +65,14 @@ std::vector<UnaryOp> rectifiers() {
       unary_op("Relu", 14, of_x<[](double x) { return x < 0 ? 0 : x; }>,
                joined_loops(chain_loops(ChainOp::kRelu),
                             unary_loops<OFSDP_X(relu_of(x)), kSignedIntegers>()),
-               {.samples = {.vectors_of = kSignedIntegers},
-                .slope = {{.reference = of_ab<[](double d, double y) { return (y > 0) ? d : 0; }>,
+               {.slope = {{.reference = of_ab<[](double d, double y) { return (y > 0) ? d : 0; }>,
                            .loops = chain_loops(ChainOp::kReluGrad),
                            .of_output = true,
                            .body = relu_grad_body}}}),
       unary_op("LeakyRelu", 16,
                of_x<[](double x, const A& a) { return x < 0 ? number(a, "alpha", 0.01f) * x : x; }>,
                unary_loops<OFSDP_X(leaky_relu_of(x, k.a))>(),
-               {.samples = {.attributes = {{"alpha", 0.25f}}},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              return (x > 0) ? d : number(a, "alpha", 0.01f) * d;
                            }>,
                            .loops = binary_loops<OFSDP_DX(leaky_relu_grad(d, x, k.a))>(),
@@ -82,8 +80,7 @@ std::vector<UnaryOp> rectifiers() {
       unary_op("ThresholdedRelu", 22,
                of_x<[](double x, const A& a) { return (x > number(a, "alpha", 1)) ? x : 0; }>,
                unary_loops<OFSDP_X(thresholded_relu_of(x, k.a)), kFloatTypes, Loops::kRare>(),
-               {.samples = {.attributes = {{"alpha", 0.25f}}},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              return (x > number(a, "alpha", 1)) ? d : 0;
                            }>,
                            .loops = binary_loops<OFSDP_DX(thresholded_relu_grad(d, x, k.a)),
@@ -96,9 +93,7 @@ std::vector<UnaryOp> rectifiers() {
                unary_loops<OFSDP_X(static_cast<decltype(x)>(
                                shrink_of(static_cast<decltype(k.a)>(x), k.a, k.b))),
                            kNumberTypes, Loops::kRare>(),
-               {.samples = {.attributes = {{"lambd", 0.75f}, {"bias", 0.25f}},
-                            .vectors_of = kIntegerTypes},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              const double lambd = number(a, "lambd", 0.5f);
                              return (x < -lambd || x > lambd) ? d : 0;
                            }>,
@@ -109,8 +104,7 @@ std::vector<UnaryOp> rectifiers() {
                  return std::max(0.0, std::min(1.0, line));
                }>,
                unary_loops<OFSDP_X(hard_sigmoid_of(x, k.a, k.b))>(),
-               {.samples = {.attributes = {{"alpha", 0.5f}, {"beta", 0.6f}}, .extremes = false},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              const double alpha = number(a, "alpha", 0.2f);
                              const double line = alpha * x + number(a, "beta", 0.5f);
                              return (line > 0 && line < 1) ? alpha * d : 0;
@@ -119,8 +113,7 @@ std::vector<UnaryOp> rectifiers() {
       unary_op("HardSwish", 22,
                of_x<[](double x) { return x * std::max(0.0, std::min(1.0, x / 6 + 0.5)); }>,
                unary_loops<OFSDP_X(hard_swish_of(x))>(),
-               {.samples = {.fill = scaled(2.5), .extremes = false},
-                .slope = {{.reference = of_ab<[](double d, double x) {
+               {.slope = {{.reference = of_ab<[](double d, double x) {
                              return (x >= 3) ? d : x <= -3 ? 0 : d * (x / 3 + 0.5);
                            }>,
                            .loops = binary_loops<OFSDP_DX(hard_swish_grad(d, x))>()}}}),
@@ -170,8 +163,7 @@ std::vector<UnaryOp> smooth_activations() {
                  return (x > 0) ? x : number(a, "alpha", 1) * std::expm1(x);
                }>,
                unary_loops<OFSDP_X(elu_of<M>(x, k.a))>(),
-               {.samples = {.attributes = {{"alpha", 2.0f}}},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              return (x > 0) ? d : d * number(a, "alpha", 1) * std::exp(x);
                            }>,
                            .loops = binary_loops<OFSDP_DX(elu_grad<M>(d, x, k.a))>(),
@@ -181,8 +173,7 @@ std::vector<UnaryOp> smooth_activations() {
                  return std::max(0.0, x) + std::min(0.0, alpha * std::expm1(x / alpha));
                }>,
                unary_loops<OFSDP_X(celu_of<M>(x, k.a)), kFloatTypes, Loops::kRare>(),
-               {.samples = {.attributes = {{"alpha", 2.0f}}, .extremes = false},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              return (x > 0) ? d : d * std::exp(x / number(a, "alpha", 1));
                            }>,
                            .loops = binary_loops<OFSDP_DX(celu_grad<M>(d, x, k.a)), kFloatTypes,
@@ -193,8 +184,7 @@ std::vector<UnaryOp> smooth_activations() {
                  return gamma * ((x > 0) ? x : alpha * std::expm1(x));
                }>,
                unary_loops<OFSDP_X(selu_of<M>(x, k.a, k.b)), kFloatTypes, Loops::kRare>(),
-               {.samples = {.attributes = {{"alpha", 2.0f}, {"gamma", 3.0f}}},
-                .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+               {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                              const double alpha = number(a, "alpha", 1.67326319217681884765625f);
                              const double gamma = number(a, "gamma", 1.05070102214813232421875f);
                              return d * gamma * ((x > 0) ? 1.0 : alpha * std::exp(x));
@@ -205,8 +195,7 @@ std::vector<UnaryOp> smooth_activations() {
           "Swish", 24,
           of_x<[](double x, const A& a) { return x / (1 + std::exp(-number(a, "alpha", 1) * x)); }>,
           unary_loops<OFSDP_X(swish_of<M>(x, k.a))>(),
-          {.samples = {.attributes = {{"alpha", 1.5f}}, .extremes = false},
-           .slope = {{.reference = of_ab<[](double d, double x, const A& a) {
+          {.slope = {{.reference = of_ab<[](double d, double x, const A& a) {
                         const double alpha = number(a, "alpha", 1), e = std::exp(-alpha * x);
                         return d * (1 + alpha * x * (1 - 1 / (1 + e))) / (1 + e);
                       }>,
@@ -214,8 +203,7 @@ std::vector<UnaryOp> smooth_activations() {
                       .body = swish_grad_body}}}),
       unary_op("Mish", 22, of_x<[](double x) { return x * std::tanh(std::log1p(std::exp(x))); }>,
                unary_loops<OFSDP_X(mish_of<M>(x))>(),
-               {.samples = {.extremes = false},
-                .slope = {{.reference = of_ab<[](double d, double x) {
+               {.slope = {{.reference = of_ab<[](double d, double x) {
                              const double t = std::tanh(std::log1p(std::exp(x)));
                              return d * (t + x * (1 - t * t) / (1 + std::exp(-x)));
                            }>,
@@ -234,12 +222,7 @@ OpDef quick_gelu() {
        },
        of_x<[](double x, const A& a) {
          return x / (1 + std::exp(-number(a, "alpha", 1.702f) * x));
-       }>,
-       [] {
-         std::vector<SampleCase> list = float_samples();
-         list[1].attributes.set("alpha", 1.0f);
-         return list;
-       }},
+       }>},
       pointwise_kernels("QuickGelu", unary_loops<OFSDP_X(swish_of<M>(x, k.a))>()),
       {.domain = "com.microsoft"}));
 }

@@ -131,16 +131,6 @@ OFSDP_HD T mod_any(T a, T b, bool truncated) {
   }
 }
 
-void away_from_zero(size_t input, std::vector<double>& values) {
-  if (input != 1) return;
-  for (double& v : values) v = v < 0 ? v - 1 : v + 1;
-}
-
-// Away from the jumps at a = n b, where there is no gradient.
-void away_from_jumps(size_t input, std::vector<double>& values) {
-  for (double& v : values) v = input == 1 ? (v < 0 ? -4 : 4) : v;
-}
-
 OpDef div() {
   const PointwiseLoops loops = joined_loops(
       chain_loops(ChainOp::kDiv), binary_loops<OFSDP_AB(wrapping_quotient(a, b)), kIntegerTypes>());
@@ -154,8 +144,7 @@ OpDef div() {
                                             });
                                           },
                                       .loops = loops,
-                                      .grad = div_grad,
-                                      .fill = away_from_zero}),
+                                      .grad = div_grad}),
                               loops);
 }
 
@@ -173,16 +162,6 @@ OpDef mod() {
               .loops = loops,
               .grad = mod_grad}),
       loops);
-  op.samples = [] {
-    std::vector<SampleCase> list = samples_of_types(kNumberTypes, away_from_jumps);
-    std::vector<SampleCase> truncated = list;
-    for (SampleCase& s : truncated) {
-      s.name += "_truncated";
-      s.attributes.set("fmod", int64_t{1});
-    }
-    append(list, std::move(truncated));
-    return list;
-  };
   return op;
 }
 
@@ -207,22 +186,7 @@ OpDef prelu() {
        .loops = binary_loops<OFSDP_AB(a < decltype(a){0} ? wrapping(a, b, kTimes) : a), kTypes>(),
        .grad = prelu_grad});
   op.infer = infer_prelu;
-  op.samples = [] {
-    const DType f = DType::kFloat32;
-    std::vector<SampleCase> list = {
-        {.name = "channels", .inputs = {{f, {2, 3, 4, 5}}, {f, {3, 1, 1}}}},
-        {.name = "one", .inputs = {{f, {2, 3, 4, 5}}, {f, {1}}}},
-        {.name = "image", .inputs = {{f, {2, 3, 4, 5}}, {f, {2, 3, 4, 5}}}},
-        {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}}};
-    for (DType dtype : types_in(kTypes)) list.push_back(sample_of(dtype, "pair", {{2, 9}, {2, 9}}));
-    return list;
-  };
   return op;
-}
-
-// The reference of Sub does not wrap.
-void larger_first(size_t input, std::vector<double>& values) {
-  for (double& v : values) v += input == 0 ? 3 : 0;
 }
 
 std::vector<BinaryOp> wrapping_operators() {
@@ -238,7 +202,7 @@ std::vector<BinaryOp> wrapping_operators() {
           joined_loops(
               chain_loops(ChainOp::kSub),
               binary_loops<OFSDP_AB(wrapping(a, b, kMinus)), kIntegerTypes, Loops::kSignless>()),
-          {.grad = sub_grad, .fill = larger_first}),
+          {.grad = sub_grad}),
       binary_op(
           "Mul", 14, of_ab<[](double a, double b) { return a * b; }>,
           joined_loops(

@@ -100,35 +100,6 @@ class Conversion {
   Span only_, first_ = nullptr, second_ = nullptr;
 };
 
-SampleCase sample(DType from, DType to, Shape shape) {
-  const bool exact = is_floating(from) && dtype_size(to) >= 4;
-  const std::string name = format_text("{}_to_{}{}", dtype_name(from), dtype_name(to),
-                                       shape.numel() == 0 ? "_empty" : "");
-  return make_sample(name, {{from, std::move(shape)}}, {{"to", number_of_dtype(to)}}, {},
-                     {.check_grad = exact && is_floating(to),
-                      .tolerance = to == DType::kBFloat16  ? 4e-3
-                                   : to == DType::kFloat16 ? 5e-4
-                                                           : 1e-6});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample(f, DType::kFloat64, {3, 5}),
-          sample(f, DType::kFloat16, {2, 3, 4, 5}),
-          sample(f, DType::kBFloat16, {3, 5}),
-          sample(DType::kBFloat16, f, {3, 5}),
-          sample(DType::kFloat16, f, {3, 5}),
-          sample(DType::kFloat16, DType::kBFloat16, {7}),
-          sample(f, DType::kInt64, {40}),
-          sample(f, DType::kUInt8, {0}),
-          sample(DType::kInt64, f, {40}),
-          sample(DType::kInt64, DType::kInt32, {9}),
-          sample(DType::kBool, f, {9}),
-          sample(f, DType::kBool, {9}),
-          sample(DType::kInt32, DType::kBool, {9}),
-          sample(f, f, {0, 4})};
-}
-
 void grad(GradBuilder& b) {
   const DType from = b.desc(b.input(0)).dtype;
   const DType to = b.desc(b.grad_output(0)).dtype;
@@ -165,28 +136,14 @@ Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[1].dtype, c.inputs[0].shape}};
 }
 
-SampleCase like_sample(const char* name, DType from, DType to, Shape shape) {
-  return make_sample(name, {{from, std::move(shape)}, {to, {1}}}, {}, {},
-                     {.constant_inputs = {1}, .check_grad = to == DType::kFloat64});
-}
-
-std::vector<SampleCase> like_samples() {
-  const DType f = DType::kFloat32;
-  return {like_sample("float_to_double", f, DType::kFloat64, {3, 5}),
-          like_sample("double_to_int", DType::kFloat64, DType::kInt32, {7}),
-          like_sample("bool_to_float", DType::kBool, f, {7}),
-          like_sample("int_to_bool", DType::kInt64, DType::kBool, {7}),
-          like_sample("empty", f, DType::kFloat64, {0, 2})};
-}
-
 }  // namespace cast
 
 void add_cast(Registry& registry) {
   using namespace cast;
-  registry.add(make_op("Cast", {infer, grad, reference, samples}, {{"loops", accepts, create}},
+  registry.add(make_op("Cast", {infer, grad, reference}, {{"loops", accepts, create}},
                        {.first_opset = 9, .layout = LayoutRule::kElementwise}));
-  registry.add(make_op("CastLike", {infer_like, grad, reference, like_samples},
-                       {{"loops", accepts, create}}, {.min_inputs = 2, .first_opset = 15}));
+  registry.add(make_op("CastLike", {infer_like, grad, reference}, {{"loops", accepts, create}},
+                       {.min_inputs = 2, .first_opset = 15}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -306,61 +306,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return std::make_unique<ChainKernel>(*Chain::parse(p.attributes, p.inputs.size()), p);
 }
 
-SampleCase sample(std::string name, std::vector<std::string> steps, std::vector<Shape> shapes,
-                  std::vector<int64_t> results = {}, size_t outputs = 0) {
-  if (results.empty()) results = {static_cast<int64_t>(shapes.size() + steps.size()) - 1};
-  SampleCase made{.name = std::move(name),
-                  .attributes = {{"steps", std::move(steps)}, {"results", results}},
-                  .fill =
-                      [](size_t i, std::vector<double>& values) {
-                        // The last operands are divisors and under roots.
-                        for (double& v : values) v = i < 2 ? v : std::abs(v) + 0.5;
-                      },
-                  .num_outputs = outputs == 0 ? results.size() : outputs};
-  for (Shape& shape : shapes) made.inputs.push_back({DType::kFloat32, std::move(shape)});
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = {
-      sample("silu_gate", {"Sigmoid 0", "Mul 0 2", "Mul 3 1"}, {{3, 700}, {3, 700}}, {4, 2}, 1),
-      sample("kept", {"Exp 0", "Tanh 1", "Mul 2 3", "Neg 4"}, {{3, 50}, {3, 50}}, {5, 2, 3}),
-      sample("last_kept", {"Exp 0", "Mul 2 1", "Tanh 2"}, {{3, 50}, {3, 50}}, {3, 4}),
-      sample("mish", {"Softplus 0", "Tanh 1", "Mul 0 2"}, {{2, 3, 4, 5}}),
-      sample("row_and_single", {"Add 0 1", "Relu 3", "Number 0.25", "Mul 4 5", "Div 6 2"},
-             {{4, 3, 37}, {37}, {1}}),
-      sample("two_trailing_axes", {"Sub 0 1", "Tanh 2", "Number -1.5", "Div 4 3"},
-             {{5, 2, 600}, {1, 2, 600}}),
-      sample("all_of_one", {"Neg 0", "Erf 2", "Gelu 3", "GeluTanh 4", "Exp 5", "Sub 6 1"},
-             {{50}, {50}}),
-      sample("roots", {"Sqrt 2", "Log 3", "Reciprocal 2", "Mul 4 5", "Add 6 0", "Mul 7 1"},
-             {{7, 11}, {1}, {7, 11}}),
-      sample("used_twice", {"Mul 0 0", "Add 1 0", "Mul 2 2"}, {{1, 33}}),
-      sample("sums", {"Add 0 1", "Add 3 2"}, {{2, 3}, {2, 3}, {3}}),
-      sample("nothing", {"Sigmoid 0", "Mul 1 2"}, {{0, 5}, {5}}),
-      sample("single", {"Add 0 1", "Exp 2"}, {{}, {}}),
-      sample("many_blocks", {"Add 0 1", "Tanh 2"}, {{70001}, {70001}})};
-  list.back().check_grad = false;  // too many elements for finite differences
-  for (SampleCase& made : list) {
-    if (made.num_outputs > 1) made.check_grad = false;  // no gradient comes to the others
-  }
-  list.push_back(sample("float16", {"Sigmoid 0", "Mul 1 2"}, {{40}, {40}}));
-  for (TensorDesc& desc : list.back().inputs) desc.dtype = DType::kFloat16;
-  list.back().check_grad = false;  // as float32
-  list.back().tolerance = 2e-3;
-  return list;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> list = {
-      sample("several", {"Mul 0 1", "ReluGrad 3 2", "SigmoidGrad 0 1", "TanhGrad 5 2"},
-             {{3, 1500}, {3, 1500}, {3, 1500}}, {3, 6, 4}),
-      sample("slopes", {"ErfGrad 0 1", "SoftplusGrad 2 1", "GeluGrad 3 1", "GeluTanhGrad 4 1"},
-             {{3, 40}, {40}}, {3, 5}),
-      sample("channels", {"Neg 0", "Mul 2 1"}, {{2, 3, 4, 5}, {2, 3, 4, 5}}, {2, 3})};
-  return list;
-}
-
 OpDef definition(const char* name) {
   return {.domain = kOwnDomain,
           .name = name,
@@ -377,8 +322,6 @@ void add_chain(Registry& registry) {
   using namespace chain;
   OpDef chain = definition("Chain"), gradient = definition("ChainGrad");
   chain.grad = grad;
-  chain.samples = samples;
-  gradient.samples = grad_samples;
   registry.add(std::move(chain));
   registry.add(std::move(gradient));
 }

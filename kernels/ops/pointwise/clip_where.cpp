@@ -122,40 +122,6 @@ Implementation clip_loops() {
   return {"loops", accepts, create};
 }
 
-Fill bounds_at(size_t first) {
-  return [first](size_t input, std::vector<double>& values) {
-    if (input == first) values[0] = values[0] == std::floor(values[0]) ? 1 : -0.5;
-    if (input == first + 1) values[0] = values[0] == std::floor(values[0]) ? 2 : 0.75;
-  };
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const TensorDesc x{f, {2, 3, 4, 5}};
-  const Fill fill = bounds_at(1);
-  std::vector<SampleCase> list = {
-      {.name = "none", .inputs = {x}},
-      {.name = "both", .inputs = {x, {f, {}}, {f, {}}}, .fill = fill, .constant_inputs = {1, 2}},
-      {.name = "low", .inputs = {x, {f, {}}}, .fill = fill, .constant_inputs = {1}},
-      {.name = "high", .inputs = {x, {}, {f, {}}}, .fill = fill, .constant_inputs = {1, 2}},
-      {.name = "empty", .inputs = {{f, {0, 3}}, {f, {}}}, .fill = fill, .constant_inputs = {1}}};
-  for (DType dtype : types_in(kNumberTypes)) {
-    list.push_back(sample_of(dtype, "both", {{19}, {}, {}}, fill));
-    list.back().constant_inputs = {1, 2};
-  }
-  return list;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> list = float_pair_samples(bounds_at(2));
-  for (SampleCase& s : list) {
-    s.inputs.push_back({s.inputs[0].dtype, {}});
-    s.inputs.push_back({s.inputs[0].dtype, {}});
-  }
-  list.push_back({.name = "none", .inputs = {{DType::kFloat32, {9}}, {DType::kFloat32, {9}}}});
-  return list;
-}
-
 void clip_grad_body(BodyBuilder& b) {
   const Ref dy = b.input(0), x = b.input(1), zero = b.like(dy, 0);
   Ref made = dy;
@@ -232,28 +198,17 @@ std::unique_ptr<Kernel> create(const Problem& p) {
                    [&p](auto bits) { return create_as<decltype(bits)>(p); });
 }
 
-std::vector<SampleCase> where_samples() {
-  const DType f = DType::kFloat32;
-  const DType b = DType::kBool;
-  return {{.name = "same", .inputs = {{b, {3, 7}}, {f, {3, 7}}, {f, {3, 7}}}},
-          {.name = "mask", .inputs = {{b, {1, 1, 4, 4}}, {f, {2, 3, 4, 4}}, {f, {}}}},
-          {.name = "scalars", .inputs = {{b, {5}}, {f, {}}, {f, {1}}}},
-          {.name = "outer", .inputs = {{b, {3, 1}}, {f, {1, 4}}, {f, {2, 1, 1}}}},
-          {.name = "longs", .inputs = {{b, {4}}, {DType::kInt64, {4}}, {DType::kInt64, {1}}}},
-          {.name = "empty", .inputs = {{b, {0, 3}}, {f, {3}}, {f, {}}}}};
-}
-
 }  // namespace clip_where
 
 void add_clip_where(Registry& registry) {
   using namespace clip_where;
-  registry.add(pointwise(make_op("Clip", {infer, grad, reference, samples},
+  registry.add(pointwise(make_op("Clip", {infer, grad, reference},
                                  {clip_loops<false>(), in_float32(clip_loops<false>())},
                                  {.first_opset = 11})));
-  registry.add(pointwise_grad(
-      make_op("ClipGrad", {infer_grad, nullptr, grad_reference, grad_samples},
-              {clip_loops<true>(), in_float32(clip_loops<true>())}, {.body = clip_grad_body})));
-  registry.add(make_op("Where", {where_infer, where_grad, where_reference, where_samples},
+  registry.add(pointwise_grad(make_op("ClipGrad", {infer_grad, nullptr, grad_reference},
+                                      {clip_loops<true>(), in_float32(clip_loops<true>())},
+                                      {.body = clip_grad_body})));
+  registry.add(make_op("Where", {where_infer, where_grad, where_reference},
                        {{"loops", accepts_plain, create}},
                        {.min_inputs = 3, .first_opset = 9, .inplace_inputs = {1, 2}}));
 }

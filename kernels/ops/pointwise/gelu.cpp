@@ -71,16 +71,6 @@ std::vector<Implementation> kernels_of(ChainOp erf, ChainOp tanh) {
   return made;
 }
 
-std::vector<SampleCase> both_forms(std::vector<SampleCase> list) {
-  std::vector<SampleCase> tanh = list;
-  for (SampleCase& s : tanh) {
-    s.name += "_tanh";
-    s.attributes.set("approximate", std::string("tanh"));
-  }
-  append(list, std::move(tanh));
-  return list;
-}
-
 void gelu_grad_body(BodyBuilder& b) {
   const Ref x = b.input(1), one = b.like(x, 1), square = b.mul(x, x);
   Ref slope;
@@ -142,21 +132,6 @@ std::vector<Implementation> fast_gelu_kernels() {
       },
       [=](const Problem& p) { return create_pointwise(p.has_in(1) ? two : one, {}, p); }};
   return {loops, in_float32(loops)};
-}
-
-std::vector<SampleCase> biased_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "bias", .inputs = {{f, {2, 3, 37}}, {f, {37}}}},
-          {.name = "one", .inputs = {{f, {5, 1}}, {f, {1}}}},
-          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}},
-          sample_of(DType::kFloat64, "same", {{9}, {9}}),
-          sample_of(DType::kFloat16, "same", {{9}, {9}})};
-}
-
-std::vector<SampleCase> fast_samples() {
-  std::vector<SampleCase> list = float_samples();
-  append(list, biased_samples());
-  return list;
 }
 
 // --- BiasSplitGelu ---
@@ -228,41 +203,29 @@ std::unique_ptr<Kernel> create_gated(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> gated_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "rows", .inputs = {{f, {2, 3, 74}}, {f, {74}}}},
-          {.name = "packs", .inputs = {{f, {3, 64}}, {f, {64}}}},
-          {.name = "one", .inputs = {{f, {2}}, {f, {2}}}},
-          {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}},
-          sample_of(DType::kFloat16, "halves", {{2, 16}, {16}}),
-          sample_of(DType::kFloat64, "doubles", {{2, 6}, {6}})};
-}
-
 }  // namespace gelu
 
 void add_gelu(Registry& registry) {
   using namespace gelu;
   for (const char* domain : {"", "com.microsoft"}) {
-    registry.add(pointwise(make_op(
-        "Gelu", {nullptr, grad, reference, [] { return both_forms(float_samples(scaled(3))); }},
-        kernels_of(ChainOp::kGelu, ChainOp::kGeluTanh), {.domain = domain})));
+    registry.add(
+        pointwise(make_op("Gelu", {nullptr, grad, reference},
+                          kernels_of(ChainOp::kGelu, ChainOp::kGeluTanh), {.domain = domain})));
   }
-  registry.add(pointwise_grad(make_op(
-      "GeluGrad",
-      {nullptr, nullptr, grad_reference, [] { return both_forms(float_pair_samples(scaled(3))); }},
-      kernels_of(ChainOp::kGeluGrad, ChainOp::kGeluTanhGrad), {.body = gelu_grad_body})));
-  registry.add(pointwise(make_op(
-      "BiasGelu",
-      {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "none"); },
-       [](const ReferenceContext& c) { return reference_of_biased(c, false); }, biased_samples},
-      bias_gelu_kernels(), {.domain = "com.microsoft", .min_inputs = 2})));
-  registry.add(pointwise(make_op(
-      "FastGelu",
-      {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "tanh"); },
-       [](const ReferenceContext& c) { return reference_of_biased(c, true); }, fast_samples},
-      fast_gelu_kernels(), {.domain = "com.microsoft"})));
-  registry.add(make_op("BiasSplitGelu",
-                       {infer_gated, grad_of_gated, reference_of_gated, gated_samples},
+  registry.add(pointwise_grad(make_op("GeluGrad", {nullptr, nullptr, grad_reference},
+                                      kernels_of(ChainOp::kGeluGrad, ChainOp::kGeluTanhGrad),
+                                      {.body = gelu_grad_body})));
+  registry.add(
+      pointwise(make_op("BiasGelu",
+                        {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "none"); },
+                         [](const ReferenceContext& c) { return reference_of_biased(c, false); }},
+                        bias_gelu_kernels(), {.domain = "com.microsoft", .min_inputs = 2})));
+  registry.add(
+      pointwise(make_op("FastGelu",
+                        {infer_biased, [](GradBuilder& b) { grad_of_biased(b, "tanh"); },
+                         [](const ReferenceContext& c) { return reference_of_biased(c, true); }},
+                        fast_gelu_kernels(), {.domain = "com.microsoft"})));
+  registry.add(make_op("BiasSplitGelu", {infer_gated, grad_of_gated, reference_of_gated},
                        plain_float_kernels<create_gated<float>, create_gated<double>>("rows"),
                        {.domain = "com.microsoft", .min_inputs = 2, .body = gated_body}));
 }

@@ -1,5 +1,5 @@
 // The common parts of pointwise operators: their OpDefs from rows of tables, gradients of steps,
-// references in double and sample cases. Their loops are in kernels/cpu/pointwise.h.
+// references in double. Their loops are in kernels/cpu/pointwise.h.
 //
 // Threads: any. Errors: kInput, with what the node got.
 #pragma once
@@ -15,15 +15,6 @@ namespace ofsdp::kernels::ops {
 
 // --- rows of tables ---
 
-// Sample cases of an operator of one float input: unary_samples and some of the other float types.
-struct UnarySamples {
-  Fill fill = {};
-  Attributes attributes = {};  // not empty: one more case has the defaults
-  TypeSet vectors_of = 0;      // one vector for each type of the set
-  bool extremes = true;        // zeros, infinities, NaN, tiny and huge numbers
-  std::vector<SampleCase> more = {};
-};
-
 // ofsdp.NAMEGrad(dy, x), or of dy and y.
 struct SlopeOp {
   ReferenceFn reference = nullptr;
@@ -38,7 +29,6 @@ struct UnaryOp {
   int first_opset = 1;
   ReferenceFn reference = nullptr;
   PointwiseLoops loops = {};
-  UnarySamples samples = {};
   GradFn grad = nullptr;
   std::optional<SlopeOp> slope = std::nullopt;
 };
@@ -47,14 +37,13 @@ void add_unary(Registry& registry, const UnaryOp& op);
 UnaryOp unary_op(const char* name, int first_opset, ReferenceFn reference,
                  const PointwiseLoops& loops, UnaryOp rest = {});
 
-// An operator of two inputs that broadcast; its samples have every type that it has a loop for.
+// An operator of two inputs that broadcast.
 struct BinaryOp {
   const char* name = "";
   int first_opset = 1;
   ReferenceFn reference = nullptr;
   PointwiseLoops loops = {};
   GradFn grad = nullptr;
-  Fill fill = {};
 };
 void add_binary(Registry& registry, const BinaryOp& op);
 BinaryOp binary_op(const char* name, int first_opset, ReferenceFn reference,
@@ -104,23 +93,5 @@ std::vector<RefTensor> of_ab(const ReferenceContext& c) {
     return map_ab(c, f);
   }
 }
-
-// --- samples ---
-SampleCase sample_of(DType dtype, std::string name, std::vector<Shape> shapes,
-                     const Fill& fill = {});
-// unary_samples and some of the other float types; `attributes` for all of them.
-std::vector<SampleCase> float_samples(const Fill& fill = {}, const Attributes& attributes = {});
-// The same for two inputs of one shape, as gradients take them.
-std::vector<SampleCase> float_pair_samples(const Fill& fill = {},
-                                           const Attributes& attributes = {});
-// binary_samples and, for every type of the set (16-bit floats with float32), a pair and a row.
-std::vector<SampleCase> samples_of_types(TypeSet types, const Fill& fill = {});
-std::vector<SampleCase> vectors_of_types(TypeSet types, const Fill& fill = {});
-SampleCase extreme_sample(const Attributes& attributes = {});  // without a gradient
-
-Fill squashed(double limit);       // input 0 into -limit .. limit
-Fill positive_fill(double least);  // every input |x| + least
-Fill scaled(double factor);        // every input
-std::vector<DType> types_in(TypeSet types);
 
 }  // namespace ofsdp::kernels::ops

@@ -146,38 +146,6 @@ std::unique_ptr<Kernel> create_mixed(const Problem& p) {
   });
 }
 
-void positive(size_t input, std::vector<double>& values) {
-  if (input != 0) return;
-  for (double& v : values) v = std::abs(v) + (v == std::floor(v) ? 1 : 0.5);
-}
-
-void whole_and_positive(size_t, std::vector<double>& values) {
-  for (double& v : values) v = 1 + std::floor(std::abs(v));
-}
-
-std::vector<SampleCase> samples() {
-  std::vector<SampleCase> list = binary_samples(positive);
-  const TensorDesc x{DType::kFloat32, {3, 7}};
-  for (double e : {2.0, 0.5, 3.0, -1.0, 0.0}) {
-    list.push_back(make_sample(format_text("exponent_{}", e), {x, {DType::kFloat32, {}}}, {},
-                               [e](size_t input, std::vector<double>& values) {
-                                 positive(input, values);
-                                 if (input == 1) values[0] = e;
-                               },
-                               {.constant_inputs = {1}}));
-  }
-  list.push_back(make_sample("zero_exponents", {x, {DType::kFloat32, {7}}}, {},
-                             fill_with(1, {0, 2, 3, 0, 1, 2, 4}), {.check_grad = false}));
-  for (DType base : types_in(kBases)) {
-    for (DType e : {base, DType::kInt64, DType::kUInt8, DType::kFloat32}) {
-      list.push_back(sample_of(base, std::string(dtype_name(e)), {{9}, {9}}, whole_and_positive));
-      list.back().inputs[1].dtype = e;
-      if (base != e) list.back().check_grad = false;
-    }
-  }
-  return list;
-}
-
 }  // namespace pow
 
 void add_pow(Registry& registry) {
@@ -188,8 +156,7 @@ void add_pow(Registry& registry) {
                         .infer = infer,
                         .grad = grad,
                         .reference = reference,
-                        .cpu = with_half_floats<accepts_mixed, create_mixed>("loops"),
-                        .samples = samples});
+                        .cpu = with_half_floats<accepts_mixed, create_mixed>("loops")});
   PointwiseLoops rows{.operands = 2};
   rows[DType::kFloat32] = pow_row;
   Implementation best = pointwise_kernels("Pow", rows)[0];

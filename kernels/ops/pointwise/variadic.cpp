@@ -45,20 +45,6 @@ void grad_of_chosen(GradBuilder& b) {
   }
 }
 
-std::vector<SampleCase> samples_of(TypeSet types) {
-  const DType f = DType::kFloat32;
-  const TensorDesc image{f, {2, 3, 4, 5}};
-  std::vector<SampleCase> list = {
-      {.name = "one", .inputs = {{f, {3, 7}}}},
-      {.name = "two", .inputs = {{f, {3, 37}}, {f, {3, 37}}}},
-      {.name = "three", .inputs = {{f, {4, 1}}, {f, {3, 1, 5}}, {f, {}}}},
-      {.name = "grows", .inputs = {{f, {5}}, {f, {1}}, {f, {2, 5}}, {f, {5}}}},
-      {.name = "images", .inputs = {image, image, image}},
-      {.name = "empty", .inputs = {{f, {0, 4}}, {f, {4}}}}};
-  for (DType dtype : types_in(types)) list.push_back(sample_of(dtype, "three", {{9}, {9}, {9}}));
-  return list;
-}
-
 // --- kernels: y = f(f(x0, x1), x2) ..., one pass over y an input; y may be input 0 or 1 ---
 
 class FoldKernel final : public Kernel {
@@ -119,7 +105,6 @@ OpDef fold(OpDef op, const PointwiseLoops& join, const PointwiseLoops& finish = 
   op.first_opset = 13;
   op.infer = infer;
   op.cpu = {loops, in_float32(loops)};
-  op.samples = [types] { return samples_of(types); };
   op.inplace_inputs = {0, 1};
   op.layout = LayoutRule::kElementwise;
   return op;

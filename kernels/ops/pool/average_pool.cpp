@@ -205,56 +205,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-using Ints = std::vector<int64_t>;
-
-std::vector<SampleCase> samples() {
-  const auto sample = [](const char* name, Shape x, Attributes attributes,
-                         DType dtype = DType::kFloat32) {
-    return make_sample(name, {{dtype, std::move(x)}}, std::move(attributes));
-  };
-  const Attributes padded{{"kernel_shape", Ints{3, 3}},
-                          {"strides", Ints{2, 2}},
-                          {"pads", Ints{1, 1, 0, 2}},
-                          {"ceil_mode", int64_t{1}}};
-  Attributes included = padded;
-  included.set("count_include_pad", int64_t{1});
-  std::vector<SampleCase> cases = {
-      sample("halves", {2, 5, 6, 8}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}),
-      sample("overlapping", {2, 3, 7, 40}, {{"kernel_shape", Ints{3, 2}}}),
-      sample("padded_ceil", {2, 3, 7, 10}, padded),
-      sample("include_pad", {2, 3, 7, 10}, included),
-      sample("dilated", {1, 2, 9, 8}, {{"kernel_shape", Ints{3, 3}}, {"dilations", Ints{2, 3}}}),
-      sample("same", {1, 20, 7, 6},
-             {{"kernel_shape", Ints{3, 2}},
-              {"strides", Ints{2, 2}},
-              {"auto_pad", std::string("SAME_LOWER")}}),
-      sample("larger_than_input", {2, 3, 4, 5},
-             {{"kernel_shape", Ints{6, 8}}, {"strides", Ints{6, 8}}, {"ceil_mode", int64_t{1}}}),
-      sample("line", {2, 3, 140}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
-      sample("volume", {1, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}}),
-      sample("double", {2, 3, 7, 10}, padded, DType::kFloat64),
-      sample("half", {2, 3, 7, 10}, padded, DType::kFloat16),
-      sample("empty_batch", {0, 3, 4, 4}, {{"kernel_shape", Ints{2, 2}}})};
-  for (SampleCase& s : cases) {
-    if (s.name == "half") s.tolerance = 1e-3;
-    if (s.name == "half") s.check_grad = false;
-  }
-  return cases;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> cases = samples();
-  for (SampleCase& s : cases) {
-    const Shape x = s.inputs[0].shape;
-    const Window w = known_pool(s.attributes, x);
-    const Attributes given = s.attributes;
-    s.attributes = pool_attributes(given, w, x);
-    s.attributes.set("count_include_pad", given.i("count_include_pad", 0));
-    s.inputs[0].shape = pool_output(w, x);
-  }
-  return cases;
-}
-
 // dy / count spread over the windows by a transposed convolution with ones, padding cut off.
 void average_pool_grad_body(BodyBuilder& b) {
   const Shape& x = b.output_desc(0).shape;
@@ -331,34 +281,23 @@ std::unique_ptr<Kernel> global_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> global_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
-          {.name = "wide", .inputs = {{f, {2, 130, 7, 7}}}},
-          {.name = "line", .inputs = {{f, {2, 3, 11}}}},
-          make_sample("float16", {{DType::kFloat16, {2, 3, 5, 7}}}, {}, {},
-                      {.check_grad = false, .tolerance = 2e-3}),
-          {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
-}
-
 }  // namespace average_pool
 
 void add_average_pool(Registry& registry) {
   using namespace average_pool;
-  registry.add(make_op("AveragePool", {infer, grad, reference, samples},
+  registry.add(make_op("AveragePool", {infer, grad, reference},
                        {{"loops", accepts<float>, create<float>},
                         {"float64", accepts<double>, create<double>},
                         in_float32<accepts<float>, create<float>>()},
                        channels_last({0}, {0})));
-  registry.add_own(make_op("AveragePoolGrad",
-                           {infer_shape_of("x_shape"), nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("AveragePoolGrad", {infer_shape_of("x_shape"), nullptr, grad_reference},
                            {{"loops", accepts<float>, create_grad<float>},
                             {"float64", accepts<double>, create_grad<double>},
                             in_float32<accepts<float>, create_grad<float>>()},
                            channels_last({0}, {0}, {.body = average_pool_grad_body})));
-  registry.add(
-      make_op("GlobalAveragePool", {global_infer, global_grad, global_reference, global_samples},
-              with_half_floats<global_accepts, global_create>("blocks"), channels_last({0}, {})));
+  registry.add(make_op("GlobalAveragePool", {global_infer, global_grad, global_reference},
+                       with_half_floats<global_accepts, global_create>("blocks"),
+                       channels_last({0}, {})));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -146,44 +146,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return p.in(0).dtype == DType::kFloat64 ? create_grad_of<double>(p) : create_grad_of<float>(p);
 }
 
-using Ints = std::vector<int64_t>;
-
-std::vector<SampleCase> samples() {
-  const auto sample = [](const char* name, Shape x, Attributes attributes) {
-    return make_sample(name, {{DType::kFloat32, std::move(x)}}, std::move(attributes));
-  };
-  std::vector<SampleCase> cases = {
-      sample("halves", {2, 5, 6, 8}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}),
-      sample("cubes", {1, 2, 5, 6},
-             {{"kernel_shape", Ints{3, 3}}, {"pads", Ints{1, 0, 1, 2}}, {"p", int64_t{3}}}),
-      sample("sizes", {1, 2, 9, 8},
-             {{"kernel_shape", Ints{3, 3}}, {"dilations", Ints{2, 3}}, {"p", int64_t{1}}}),
-      sample("line", {2, 3, 14}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
-      sample("volume", {1, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}}),
-      sample("empty_batch", {0, 3, 4, 4}, {{"kernel_shape", Ints{2, 2}}})};
-  for (DType dtype : {DType::kFloat64, DType::kFloat16}) {
-    cases.push_back(cases[1]);
-    cases.back().name = dtype_name(dtype);
-    cases.back().inputs[0].dtype = dtype;
-    cases.back().check_grad = dtype == DType::kFloat64;
-    if (dtype == DType::kFloat16) cases.back().tolerance = 1e-3;
-  }
-  return cases;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> cases = samples();
-  for (SampleCase& s : cases) {
-    const TensorDesc x = s.inputs[0];
-    const TensorDesc y{x.dtype, pool_output(known_pool(s.attributes, x.shape), x.shape)};
-    s.inputs = {y, x, y};
-    s.fill = [](size_t input, std::vector<double>& values) {
-      for (double& v : values) v = input == 2 ? std::abs(v) + 0.5 : v;
-    };
-  }
-  return cases;
-}
-
 // Plain, in float32 or float64.
 Acceptance accepts(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
@@ -198,27 +160,17 @@ Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, std::move(y)}};
 }
 
-std::vector<SampleCase> global_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "image", .inputs = {{f, {2, 3, 5, 7}}}},
-          {.name = "cubes", .attributes = {{"p", int64_t{3}}}, .inputs = {{f, {2, 3, 11}}}},
-          {.name = "double", .inputs = {{DType::kFloat64, {2, 3, 4, 3, 2}}}},
-          {.name = "empty", .inputs = {{f, {0, 3, 5, 7}}}}};
-}
-
 }  // namespace lp_pool
 
 void add_lp_pool(Registry& registry) {
   using namespace lp_pool;
-  registry.add(make_op("LpPool", {infer, grad<given_window>, reference<given_window>, samples},
+  registry.add(make_op("LpPool", {infer, grad<given_window>, reference<given_window>},
                        with_half_floats<accepts, create<given_window>>("loops")));
-  registry.add_own(make_op("LpPoolGrad",
-                           {infer_like_inputs({1}), nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("LpPoolGrad", {infer_like_inputs({1}), nullptr, grad_reference},
                            with_half_floats<accepts, create_grad>("loops"), {.min_inputs = 3}));
-  registry.add(
-      make_op("GlobalLpPool",
-              {global_infer, grad<covering_window>, reference<covering_window>, global_samples},
-              with_half_floats<accepts, create<covering_window>>("loops")));
+  registry.add(make_op("GlobalLpPool",
+                       {global_infer, grad<covering_window>, reference<covering_window>},
+                       with_half_floats<accepts, create<covering_window>>("loops")));
 }
 
 }  // namespace ofsdp::kernels::ops

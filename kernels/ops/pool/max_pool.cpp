@@ -81,49 +81,6 @@ Acceptance accepts(const Problem& p) {
   return accept_if(!p.has_out(1) || !has_relu(p.attributes), "Indices with a fused activation");
 }
 
-using Ints = std::vector<int64_t>;
-
-SampleCase sample(std::string name, Shape x, Attributes attributes, size_t outputs = 3) {
-  return make_sample(std::move(name), {{DType::kFloat32, std::move(x)}}, std::move(attributes), {},
-                     {.num_outputs = outputs});
-}
-
-std::vector<SampleCase> samples() {
-  const auto square = [](int64_t size, int64_t stride) {
-    return Attributes{{"kernel_shape", Ints{size, size}}, {"strides", Ints{stride, stride}}};
-  };
-  const auto with = [](Attributes attributes, const char* name, Attribute value) {
-    attributes.set(name, std::move(value));
-    return attributes;
-  };
-  std::vector<SampleCase> cases = {
-      sample("halves", {2, 5, 6, 8}, square(2, 2)),
-      sample("y_only", {2, 5, 6, 8}, square(2, 2), 1),
-      sample("odd_rest", {2, 3, 7, 9}, square(2, 2)),
-      sample("overlapping", {2, 3, 7, 9}, square(3, 1)),
-      sample("padded", {2, 3, 7, 9}, with(square(3, 2), "pads", Ints{1, 0, 1, 2})),
-      sample("ceil_mode", {1, 2, 6, 7}, with(square(3, 2), "ceil_mode", int64_t{1})),
-      sample("dilated", {1, 2, 9, 8}, with(square(3, 1), "dilations", Ints{2, 3})),
-      sample("same", {1, 2, 7, 6}, with(square(3, 2), "auto_pad", std::string("SAME_LOWER"))),
-      sample("column_major", {1, 2, 5, 6}, with(square(2, 2), "storage_order", int64_t{1})),
-      sample("many_channels", {2, 70, 4, 4}, square(2, 2)),
-      sample("large_window", {1, 2, 19, 18}, square(17, 1)),
-      sample("many_taps", {2, 3, 12, 12}, square(6, 3)),
-      sample("line", {2, 3, 140}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
-      sample("volume", {1, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}}),
-      sample("empty_batch", {0, 3, 4, 4}, square(2, 2))};
-  Attributes relu = with(square(2, 2), kActivationAttribute, std::string("relu"));
-  cases.push_back(sample("relu", {2, 5, 6, 8}, std::move(relu), 1));
-  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kInt8, DType::kUInt8}) {
-    SampleCase made = sample(std::string(dtype_name(dtype)), {2, 3, 7, 9},
-                             with(square(3, 2), "pads", Ints{1, 0, 1, 2}));
-    made.inputs[0].dtype = dtype;
-    made.check_grad = dtype == DType::kFloat64;
-    cases.push_back(std::move(made));
-  }
-  return cases;
-}
-
 // --- GlobalMaxPool ---
 
 Result<std::vector<TensorDesc>> global_infer(const InferContext& c) {
@@ -184,33 +141,18 @@ std::unique_ptr<Kernel> global_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> global_samples() {
-  const auto sample = [](const char* name, DType dtype, Shape x) {
-    return SampleCase{.name = name, .inputs = {{dtype, std::move(x)}}, .num_outputs = 2};
-  };
-  const DType f = DType::kFloat32;
-  std::vector<SampleCase> cases = {
-      sample("image", f, {2, 3, 5, 7}),           sample("wide", f, {2, 130, 7, 7}),
-      sample("many_taps", f, {2, 3, 19, 17}),     sample("line", f, {2, 3, 11}),
-      sample("volume", f, {2, 3, 4, 3, 5}),       sample("double", DType::kFloat64, {2, 3, 4, 3}),
-      sample("half", DType::kFloat16, {2, 3, 4}), sample("empty", f, {0, 3, 5, 7})};
-  cases.push_back(sample("y_only", f, {2, 3, 5, 7}));
-  cases.back().num_outputs = 1;
-  return cases;
-}
-
 }  // namespace max_pool
 
 void add_max_pool(Registry& registry) {
   using namespace max_pool;
-  registry.add(make_op("MaxPool", {infer, grad, reference, samples},
+  registry.add(make_op("MaxPool", {infer, grad, reference},
                        {{"loops", accepts, make_max_pool},
                         {"plain_loops", accepts_max_pool_loops, make_max_pool_loops},
                         in_float32<accepts, make_max_pool>()},
                        channels_last({0}, {0, 2})));
-  registry.add(
-      make_op("GlobalMaxPool", {global_infer, global_grad, global_reference, global_samples},
-              with_half_floats<global_accepts, global_create>("loops"), channels_last({0}, {})));
+  registry.add(make_op("GlobalMaxPool", {global_infer, global_grad, global_reference},
+                       with_half_floats<global_accepts, global_create>("loops"),
+                       channels_last({0}, {})));
 }
 
 }  // namespace ofsdp::kernels::ops

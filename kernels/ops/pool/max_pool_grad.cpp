@@ -153,52 +153,6 @@ std::unique_ptr<Kernel> create_scatter(const Problem& p) {
   return make_kernel(ScatterGrad<T, int32_t>(p));
 }
 
-std::vector<SampleCase> samples() {
-  using Ints = std::vector<int64_t>;
-  struct Given {
-    const char* name;
-    Shape x;
-    Ints kernel, strides, pads, dilations;
-  };
-  const Given given[] = {{"halves", {2, 5, 6, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
-                         {"overlapping", {2, 3, 7, 9}, {3, 3}, {1, 2}, {0, 0, 0, 0}, {1, 1}},
-                         {"padded_dilated", {1, 70, 8, 9}, {3, 2}, {2, 1}, {1, 0, 2, 1}, {1, 3}},
-                         {"large_window", {1, 2, 19, 18}, {17, 17}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
-                         {"line", {2, 3, 11}, {3}, {2}, {0, 1}, {1}},
-                         {"empty_batch", {0, 3, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}}};
-  std::vector<SampleCase> cases;
-  for (const Given& g : given) {
-    const Attributes attributes{{"kernel_shape", g.kernel},
-                                {"strides", g.strides},
-                                {"pads", g.pads},
-                                {"dilations", g.dilations},
-                                {"x_shape", g.x.axes()}};
-    const Window w = window_of(attributes);
-    const Shape y = pool_output(w, g.x);
-    // A winner must be inside x: of the taps that are, one by the output's number.
-    auto fill = [w](size_t input, std::vector<double>& values) {
-      if (input != 1) return;
-      std::vector<std::vector<int64_t>> inside(static_cast<size_t>(w.out_size()));
-      for_each_tap(w, [&](int64_t out, int64_t tap, int64_t) {
-        inside[static_cast<size_t>(out)].push_back(tap);
-      });
-      for (size_t i = 0; i < values.size(); ++i) {
-        const std::vector<int64_t>& taps = inside[i % inside.size()];
-        values[i] = static_cast<double>(taps[i * 7 % taps.size()]);
-      }
-    };
-    cases.push_back(
-        make_sample(g.name, {{DType::kFloat32, y}, {winner_dtype(w.taps()), y}}, attributes, fill));
-  }
-  for (DType dtype : {DType::kFloat64, DType::kBFloat16}) {
-    cases.push_back(cases[1]);
-    cases.back().name = dtype_name(dtype);
-    cases.back().inputs[0].dtype = dtype;
-    if (dtype == DType::kBFloat16) cases.back().tolerance = 1e-2;
-  }
-  return cases;
-}
-
 // For the MaxPool of the standard: the winners are its Indices, places in the whole of x.
 void max_pool_grad_body(BodyBuilder& b) {
   const Shape& shape = b.output_desc(0).shape;
@@ -308,50 +262,18 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) { return create_for<T>(p); });
 }
 
-std::vector<SampleCase> unpool_samples() {
-  const auto sample = [](const char* name, Shape x, Attributes attributes,
-                         DType dtype = DType::kFloat32) {
-    const int64_t step = counted(attributes, x)->numel() / std::max<int64_t>(x.numel(), 1);
-    return make_sample(name, {{dtype, x}, {DType::kInt64, x}}, std::move(attributes),
-                       [step](size_t input, std::vector<double>& values) {
-                         for (size_t i = 0; input == 1 && i < values.size(); ++i) {
-                           values[i] = static_cast<double>(static_cast<int64_t>(i) * step + i % 2);
-                         }
-                       });
-  };
-  const Attributes halves{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
-  std::vector<SampleCase> cases = {
-      sample("halves", {2, 3, 3, 2}, halves),
-      sample("padded", {1, 2, 4, 4},
-             {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}),
-      sample("line", {2, 3, 5}, {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}),
-      sample("half", {2, 3, 3, 2}, halves, DType::kFloat16),
-      sample("double", {2, 3, 3, 2}, halves, DType::kFloat64),
-      sample("empty", {0, 3, 3, 2}, halves),
-      sample("corner", {2, 3, 3, 2}, halves)};
-  for (SampleCase& s : cases) s.check_grad = s.inputs[0].dtype == DType::kFloat32;
-  SampleCase& corner = cases.back();
-  corner.inputs.push_back({DType::kInt64, {4}});
-  corner.constant_inputs = {2};
-  corner.fill = [fill = corner.fill](size_t input, std::vector<double>& values) {
-    fill(input, values);
-    if (input == 2) values = {2, 4, 7, 6};
-  };
-  return cases;
-}
-
 }  // namespace max_pool_grad
 
 void add_max_pool_grad(Registry& registry) {
   using namespace max_pool_grad;
   registry.add_own(
-      make_op("MaxPoolGrad", {infer_shape_of("x_shape"), nullptr, reference, samples},
+      make_op("MaxPoolGrad", {infer_shape_of("x_shape"), nullptr, reference},
               {{"channels_last", accepts_channels_last, create_channels_last},
                {"scatter", accepts<float>, create_scatter<float>},
                {"float64", accepts<double>, create_scatter<double>},
                in_float32<accepts<float>, create_scatter<float>>()},
               channels_last({0, 1}, {0}, {.min_inputs = 2, .body = max_pool_grad_body})));
-  registry.add(make_op("MaxUnpool", {unpool_infer, grad, unpool_reference, unpool_samples},
+  registry.add(make_op("MaxUnpool", {unpool_infer, grad, unpool_reference},
                        {{"scatter", unpool_accepts, create}},
                        {.min_inputs = 2, .constant_inputs = {2}}));
 }

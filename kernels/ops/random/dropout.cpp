@@ -173,28 +173,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       });
 }
 
-SampleCase sample(const char* name, Shape shape, double ratio, bool training, size_t outputs) {
-  return make_sample(
-      name, {{DType::kFloat32, std::move(shape)}, {DType::kFloat32, {}}, {DType::kBool, {}}}, {},
-      [=](size_t input, std::vector<double>& values) {
-        if (input == 1) values[0] = ratio;
-        if (input == 2) values[0] = training ? 1 : 0;
-      },
-      {.constant_inputs = {1, 2}, .num_outputs = outputs});
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("half", {4, 37}, 0.5, true, 2),
-          sample("groups", {4, 200}, 0.1, true, 1),
-          sample("large", {2, 5000}, 0.25, true, 2),
-          sample("nothing", {4, 3}, 0.0, true, 2),
-          sample("everything", {4, 3}, 1.0, true, 2),
-          sample("evaluation", {4, 3}, 0.5, false, 2),
-          sample("odd_samples", {3, 5}, 0.5, true, 1),
-          sample("empty", {0, 5}, 0.5, true, 2),
-          {.name = "default", .inputs = {{DType::kFloat32, {4, 3}}}}};
-}
-
 // --- ofsdp.DropoutGrad(dy, mask) ---
 
 Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
@@ -236,13 +214,6 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> grad_samples() {
-  const TensorDesc dy{DType::kFloat32, {2, 3, 4, 5}};
-  return {
-      {.name = "image", .attributes = {{"ratio", 0.25f}}, .inputs = {dy, {DType::kBool, dy.shape}}},
-      {.name = "empty", .inputs = {{DType::kFloat32, {0, 3}}, {DType::kBool, {0, 3}}}}};
-}
-
 void dropout_grad_body(BodyBuilder& b) {
   const double ratio = static_cast<double>(b.attributes().f("ratio", 0.5f));
   const Ref dy = b.input(0);
@@ -255,9 +226,9 @@ void dropout_grad_body(BodyBuilder& b) {
 void add_dropout(Registry& registry) {
   using namespace dropout;
   registry.add(make_op(
-      "Dropout", {infer, grad, reference, samples}, {{"philox", accepts, create}},
+      "Dropout", {infer, grad, reference}, {{"philox", accepts, create}},
       {.first_opset = 12, .random = true, .inplace_inputs = {0}, .constant_inputs = {1, 2}}));
-  registry.add_own(make_op("DropoutGrad", {grad_infer, nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("DropoutGrad", {grad_infer, nullptr, grad_reference},
                            {{"loops", grad_accepts, grad_create}},
                            {.min_inputs = 2,
                             .body = dropout_grad_body,

@@ -215,82 +215,25 @@ std::vector<Implementation> philox() {
            [](const Problem& p) { return make_random(p, element); }}};
 }
 
-// --- samples ---
-
-using Ints = std::vector<int64_t>;
-
-std::vector<SampleCase> shape_samples(const Attributes& given) {
-  std::vector<SampleCase> cases = {{.name = "plain", .attributes = {{"shape", Ints{4, 37}}}},
-                                   {.name = "odd", .attributes = given},
-                                   {.name = "seed", .attributes = given},
-                                   {.name = "half", .attributes = given},
-                                   {.name = "empty", .attributes = {{"shape", Ints{0, 3}}}}};
-  cases[1].attributes.set("shape", Ints{3, 5, 7});
-  cases[2].attributes.set("shape", Ints{8, 100});
-  cases[2].attributes.set("seed", 3.25f);
-  cases[3].attributes.set("shape", Ints{});
-  cases[3].attributes.set("dtype", number_of_dtype(DType::kFloat16));
-  cases[3].tolerance = 1e-3;
-  return cases;
-}
-
-std::vector<SampleCase> like_samples(const Attributes& given) {
-  std::vector<SampleCase> cases = {
-      {.name = "image", .inputs = {{DType::kFloat32, {4, 3, 5, 6}}}, .check_grad = false},
-      make_sample("double", {{DType::kFloat64, {4, 3}}}, given, {}, {.check_grad = false}),
-      make_sample("of_integers", {{DType::kInt64, {4, 3}}},
-                  {{"dtype", number_of_dtype(DType::kFloat32)}}, {}, {.check_grad = false})};
-  return cases;
-}
-
-std::vector<SampleCase> bernoulli_samples() {
-  const auto probabilities = [](size_t, std::vector<double>& values) {
-    for (double& v : values) v = v < 0 ? 0.25 : (v > 1 ? 1 : 0.75);
-  };
-  const auto sample = [&](const char* name, DType from, Shape shape, Attributes attributes = {}) {
-    return make_sample(name, {{from, std::move(shape)}}, std::move(attributes), probabilities,
-                       {.check_grad = false});
-  };
-  return {sample("image", DType::kFloat32, {4, 3, 5, 6}),
-          sample("seed", DType::kFloat64, {8, 300}, {{"seed", 2.0f}}),
-          sample("mask", DType::kFloat32, {4, 9}, {{"dtype", number_of_dtype(DType::kBool)}}),
-          sample("half", DType::kFloat16, {3, 5}), sample("empty", DType::kFloat32, {0, 5})};
-}
-
-std::vector<SampleCase> multinomial_samples() {
-  return {make_sample("classes", {{DType::kFloat32, {4, 7}}}, {{"sample_size", int64_t{9}}}, {},
-                      {.check_grad = false}),
-          make_sample("wide", {{DType::kFloat64, {3, 40}}},
-                      {{"sample_size", int64_t{50}}, {"dtype", number_of_dtype(DType::kInt64)}}, {},
-                      {.check_grad = false}),
-          {.name = "one", .inputs = {{DType::kFloat16, {5, 1}}}, .check_grad = false}};
-}
-
 // NAME, of a shape, and NAMELike, of an input.
 template <RandomElement element>
-void add_pair(Registry& registry, const std::string& name, const Attributes& given) {
-  registry.add(make_op(
-      name, {infer_shape, nullptr, reference<element>, [given] { return shape_samples(given); }},
-      philox<element, false>(), {.min_inputs = 0, .random = true}));
-  registry.add(
-      make_op(name + "Like",
-              {infer_like, no_grad, reference<element>, [given] { return like_samples(given); }},
-              philox<element, false>(), {.random = true}));
+void add_pair(Registry& registry, const std::string& name) {
+  registry.add(make_op(name, {infer_shape, nullptr, reference<element>}, philox<element, false>(),
+                       {.min_inputs = 0, .random = true}));
+  registry.add(make_op(name + "Like", {infer_like, no_grad, reference<element>},
+                       philox<element, false>(), {.random = true}));
 }
 
 }  // namespace random_draws
 
 void add_random_draws(Registry& registry) {
   using namespace random_draws;
-  add_pair<normal_element>(registry, "RandomNormal", {{"mean", 1.5f}, {"scale", 0.5f}});
-  add_pair<uniform_element>(registry, "RandomUniform", {{"low", -1.5f}, {"high", 0.5f}});
-  registry.add(make_op("Bernoulli",
-                       {infer_like, no_grad, reference<bernoulli_element>, bernoulli_samples},
+  add_pair<normal_element>(registry, "RandomNormal");
+  add_pair<uniform_element>(registry, "RandomUniform");
+  registry.add(make_op("Bernoulli", {infer_like, no_grad, reference<bernoulli_element>},
                        philox<bernoulli_element, true>(), {.random = true}));
-  registry.add(
-      make_op("Multinomial",
-              {multinomial_infer, no_grad, reference<multinomial_element>, multinomial_samples},
-              philox<multinomial_element, true>(), {.random = true}));
+  registry.add(make_op("Multinomial", {multinomial_infer, no_grad, reference<multinomial_element>},
+                       philox<multinomial_element, true>(), {.random = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -109,168 +109,18 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
 }
 
-// --- samples ---
-
-// The optional inputs of a sample.
-enum Given : unsigned { kNothing = 0, kBias = 1, kLengths = 2, kInitial = 4, kPeepholes = 8 };
-
-struct RecurrentSample {
-  std::string name;
-  int64_t steps, batch, in, hidden;
-  Attributes attributes = {};
-  unsigned given = kNothing;
-};
-
-// The samples that every kind has.
-std::vector<RecurrentSample> common_recurrent_samples() {
-  const auto direction = [](const char* name) {
-    return Attributes{{"direction", std::string(name)}};
-  };
-  Attributes batch_first = direction("bidirectional");
-  batch_first.set("layout", int64_t{1});
-  return {{"plain", 4, 3, 5, 6},
-          {"wide", 3, 20, 33, 70, {}, kBias},
-          {"reverse", 3, 2, 4, 5, direction("reverse"), kBias | kInitial},
-          {"two_ways", 4, 3, 2, 3, direction("bidirectional"), kBias | kLengths | kInitial},
-          {"batch_first", 4, 3, 2, 3, batch_first, kBias | kLengths | kInitial},
-          {"clipped", 3, 2, 4, 5, {{"clip", 0.9f}}, kBias},
-          {"one", 1, 1, 1, 1, {}, kBias},
-          {"empty_batch", 2, 0, 3, 2}};
-}
-
-std::vector<SampleCase> recurrent_samples(RecurrentKind kind,
-                                          const std::vector<RecurrentSample>& list) {
-  const DType f = DType::kFloat32;
-  std::vector<SampleCase> cases;
-  for (const RecurrentSample& r : list) {
-    const int64_t d = r.attributes.s("direction", "") == "bidirectional" ? 2 : 1;
-    const bool lstm = kind == RecurrentKind::kLstm;
-    const int64_t rows = (lstm ? 4 : kind == RecurrentKind::kGru ? 3 : 1) * r.hidden;
-    const bool swapped = r.attributes.i("layout", 0) != 0;
-    const Shape states = swapped ? Shape{r.batch, d, r.hidden} : Shape{d, r.batch, r.hidden};
-    SampleCase made{.name = r.name, .attributes = r.attributes};
-    made.attributes.set("hidden_size", r.hidden);
-    made.inputs.resize(lstm ? 8 : 6);
-    made.inputs[kX] = {f, swapped ? Shape{r.batch, r.steps, r.in} : Shape{r.steps, r.batch, r.in}};
-    made.inputs[kW] = {f, {d, rows, r.in}};
-    made.inputs[kR] = {f, {d, rows, r.hidden}};
-    if (r.given & kBias) made.inputs[kB] = {f, {d, 2 * rows}};
-    if (r.given & kLengths) made.inputs[kLens] = {DType::kInt32, {r.batch}};
-    if (r.given & kInitial) made.inputs[kInitialH] = {f, states};
-    if ((r.given & kInitial) && lstm) made.inputs[kInitialC] = {f, states};
-    if (r.given & kPeepholes) made.inputs[kP] = {f, {d, 3 * r.hidden}};
-    made.fill = [steps = r.steps](size_t input, std::vector<double>& values) {
-      for (size_t i = 0; input == kLens && i < values.size(); ++i) {
-        values[i] = static_cast<double>((i * 2 + 1) % static_cast<size_t>(steps + 1));
-      }
-    };
-    made.num_outputs = lstm ? 3 : 2;
-    cases.push_back(made);
-    made.name += "_saved";
-    ++made.num_outputs;
-    made.check_grad = false;
-    if ((r.given & kLengths) || r.in == 33) cases.push_back(made);
-  }
-  for (DType dtype : {DType::kFloat64, DType::kFloat16}) {
-    cases.push_back(cases[0]);
-    cases.back().name = dtype_name(dtype);
-    for (TensorDesc& desc : cases.back().inputs) {
-      if (desc.present()) desc.dtype = dtype;
-    }
-    if (dtype == DType::kFloat16) cases.back().tolerance = 4e-3;
-    if (dtype == DType::kFloat16) cases.back().check_grad = false;
-  }
-  return cases;
-}
-
-// The samples of the gradient: those of the operator, with everything given and everything wanted.
-std::vector<SampleCase> recurrent_grad_samples(RecurrentKind kind,
-                                               const std::vector<SampleCase>& forward) {
-  std::vector<SampleCase> cases;
-  for (const SampleCase& sample : forward) {
-    if (sample.inputs[0].numel() == 0) continue;
-    SampleCase made = sample;
-    const RecurrentShape s = known_recurrent(kind, sample.attributes, sample.inputs);
-    const DType dtype = sample.inputs[0].dtype;
-    made.inputs.resize(kRecurrentInputs);
-    made.inputs[kY] = {dtype, s.y_shape()};
-    made.inputs[kSaved] = {dtype, s.saved_shape()};
-    made.inputs[kDiffY] = {dtype, s.y_shape()};
-    made.inputs[kDiffYh] = {dtype, s.state_shape()};
-    if (s.is_lstm()) made.inputs[kDiffYc] = {dtype, s.state_shape()};
-    made.attributes.set(kNeeds, std::vector<int64_t>(std::size(kDifferentiable), 1));
-    made.num_outputs = std::size(kDifferentiable);
-    made.fill = [given = sample.fill](size_t input, std::vector<double>& values) {
-      if (given) given(input, values);
-      // Small steps of gradients: random gates are no gates, and grow from step to step.
-      for (double& v : values) v *= input == kSaved ? 0.3 : input == kR ? 0.5 : 1;
-    };
-    cases.push_back(std::move(made));
-  }
-  return cases;
-}
-
-std::vector<SampleCase> rnn_samples() {
-  std::vector<RecurrentSample> list = common_recurrent_samples();
-  const auto with = [&list](const char* name, const char* activation, Attributes attributes = {}) {
-    attributes.set("activations", std::vector<std::string>{activation});
-    list.push_back({name, 3, 2, 4, 5, attributes, kBias});
-  };
-  with("relu", "Relu");
-  with("affine", "Affine",
-       {{"activation_alpha", std::vector<float>{0.4f}},
-        {"activation_beta", std::vector<float>{0.1f}}});
-  with("leaky_relu", "LeakyRelu", {{"activation_alpha", std::vector<float>{0.2f}}});
-  with("thresholded_relu", "ThresholdedRelu", {{"activation_alpha", std::vector<float>{0.3f}}});
-  with("scaled_tanh", "ScaledTanh",
-       {{"activation_alpha", std::vector<float>{1.5f}},
-        {"activation_beta", std::vector<float>{0.7f}}});
-  with("hard_sigmoid", "HardSigmoid");
-  with("elu", "Elu", {{"activation_alpha", std::vector<float>{0.8f}}});
-  with("softsign", "Softsign");
-  with("softplus", "Softplus");
-  with("sigmoid", "sigmoid");
-  return recurrent_samples(RecurrentKind::kRnn, list);
-}
-
-std::vector<SampleCase> gru_samples() {
-  std::vector<RecurrentSample> list = common_recurrent_samples();
-  for (RecurrentSample r : common_recurrent_samples()) {
-    r.attributes.set("linear_before_reset", int64_t{1});
-    r.name = "linear_" + r.name;
-    list.push_back(r);
-  }
-  const Attributes named{{"activations", std::vector<std::string>{"HardSigmoid", "Softsign"}}};
-  list.push_back({"activations", 3, 2, 4, 5, named, kBias});
-  return recurrent_samples(RecurrentKind::kGru, list);
-}
-
-std::vector<SampleCase> lstm_samples() {
-  std::vector<RecurrentSample> list = common_recurrent_samples();
-  const Attributes both{{"direction", std::string("bidirectional")}};
-  const Attributes coupled{{"input_forget", int64_t{1}}};
-  const Attributes named{
-      {"activations", std::vector<std::string>{"HardSigmoid", "Softsign", "Elu"}}};
-  list.push_back({"peepholes", 4, 3, 4, 5, both, kBias | kLengths | kInitial | kPeepholes});
-  list.push_back({"coupled", 3, 2, 4, 5, coupled, kBias | kInitial | kPeepholes});
-  list.push_back({"activations", 3, 2, 4, 5, named, kBias});
-  return recurrent_samples(RecurrentKind::kLstm, list);
-}
-
 // The operator, and its gradient in our own domain under the name of the operator and "Grad".
 template <RecurrentKind kind>
-void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*samples)()) {
-  registry.add(
-      make_op(name,
-              {infer<kind>, grad<kind>,
-               [](const ReferenceContext& c) { return reference_recurrent(kind, c); }, samples},
-              with_half_floats<accepts, create<kind>>("products"),
-              {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7}));
+void add(Registry& registry, const std::string& name) {
+  registry.add(make_op(name,
+                       {infer<kind>, grad<kind>,
+                        [](const ReferenceContext& c) { return reference_recurrent(kind, c); }},
+                       with_half_floats<accepts, create<kind>>("products"),
+                       {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7}));
   registry.add_own(
       make_op(name + "Grad",
               {infer_grad, nullptr,
-               [](const ReferenceContext& c) { return reference_recurrent_grad(kind, c); },
-               [samples] { return recurrent_grad_samples(kind, samples()); }},
+               [](const ReferenceContext& c) { return reference_recurrent_grad(kind, c); }},
               with_half_floats<accepts, create_grad<kind>>("products"), {.min_inputs = 3}));
 }
 
@@ -278,9 +128,9 @@ void add(Registry& registry, const std::string& name, std::vector<SampleCase> (*
 
 void add_recurrent(Registry& registry) {
   using namespace recurrent;
-  add<RecurrentKind::kRnn>(registry, "RNN", rnn_samples);
-  add<RecurrentKind::kGru>(registry, "GRU", gru_samples);
-  add<RecurrentKind::kLstm>(registry, "LSTM", lstm_samples);
+  add<RecurrentKind::kRnn>(registry, "RNN");
+  add<RecurrentKind::kGru>(registry, "GRU");
+  add<RecurrentKind::kLstm>(registry, "LSTM");
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -101,35 +101,12 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, TensorDesc x, Attributes attributes, const Fill& fill = {}) {
-  return make_sample(name, {std::move(x)}, std::move(attributes), fill, {.check_grad = false});
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const Fill ties = fill_with(0, {1, 4, 4, -2, -2, 0, 3});
-  const Attributes last{{"axis", int64_t{-1}}, {"select_last_index", int64_t{1}}};
-  const Attributes drop{{"axis", int64_t{1}}, {"keepdims", int64_t{0}}};
-  return {sample("default_axis", {f, {4, 3}}, {}),
-          sample("rows", {f, {5, 37}}, {{"axis", int64_t{-1}}}),
-          sample("middle", {f, {2, 5, 300}}, drop),
-          sample("ties", {f, {3, 7}}, {{"axis", int64_t{1}}}, ties),
-          sample("last", {f, {3, 7}}, last, ties),
-          sample("doubles", {DType::kFloat64, {3, 4}}, drop),
-          sample("halves", {DType::kFloat16, {3, 4}}, drop),
-          sample("longs", {DType::kInt64, {3, 4}}, last),
-          sample("bytes", {DType::kUInt8, {3, 4}}, {}),
-          sample("one", {f, {1}}, {}),
-          sample("empty", {f, {0, 4}}, drop)};
-}
-
 template <bool largest>
 OpDef arg_extreme(const char* name) {
   return {.name = name,
           .infer = infer,
           .reference = reference<largest>,
-          .cpu = with_half_floats<accepts_plain_numbers, create<largest>>("lines"),
-          .samples = samples};
+          .cpu = with_half_floats<accepts_plain_numbers, create<largest>>("lines")};
 }
 
 }  // namespace

@@ -118,25 +118,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       });
 }
 
-std::vector<SampleCase> samples() {
-  auto made = [](const char* name, TensorDesc x, double axis, int64_t exclusive, int64_t reverse) {
-    return make_sample(name, {std::move(x), {DType::kInt64, {}}},
-                       {{"exclusive", exclusive}, {"reverse", reverse}}, fill_with(1, {axis}),
-                       {.constant_inputs = {1}});
-  };
-  const DType f = DType::kFloat32;
-  return {made("vector", {f, {7}}, 0, 0, 0),
-          made("exclusive", {f, {3, 7}}, -1, 1, 0),
-          made("reverse", {f, {5, 3}}, 0, 0, 1),
-          made("both", {f, {2, 5, 3}}, 1, 1, 1),
-          made("wide", {f, {2, 3, 300}}, 1, 0, 0),
-          made("doubles", {DType::kFloat64, {2, 3}}, 1, 0, 0),
-          made("ints", {DType::kInt32, {2, 3}}, 0, 0, 1),
-          made("longs", {DType::kInt64, {2, 3}}, 1, 1, 0),
-          made("one", {f, {3, 1}}, 1, 1, 0),
-          made("empty", {f, {0, 3}}, 0, 0, 0)};
-}
-
 void sum_grad(GradBuilder& b) {
   const int64_t reverse = b.attributes().i("reverse", 0) != 0 ? 0 : 1;
   b.set_grad(0, b.emit1("CumSum", {b.grad_output(0), b.input(1)},
@@ -158,7 +139,6 @@ OpDef cumulative(const char* name, int first_opset, const GradFn& grad) {
           .grad = grad,
           .reference = reference<Combine, neutral>,
           .cpu = with_half_floats<accepts, make>("lines"),
-          .samples = samples,
           .inplace_inputs = {0},
           .constant_inputs = {1}};
 }

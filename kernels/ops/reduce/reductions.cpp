@@ -307,74 +307,6 @@ std::vector<Implementation> kernels_of(Create create, FoldOne (*fold)(DType), bo
   return {blocks, in_float32(blocks), {"loops", accepts, create_loops}};
 }
 
-// --- samples ---
-
-SampleCase sample(const char* name, Shape shape, std::vector<double> axes, int64_t keepdims) {
-  const auto count = static_cast<int64_t>(axes.size());
-  return make_sample(name, {{DType::kFloat32, std::move(shape)}, {DType::kInt64, {count}}},
-                     {{"keepdims", keepdims}}, fill_with(1, std::move(axes)),
-                     {.constant_inputs = {1}});
-}
-
-std::vector<SampleCase> reduce_samples(bool empty_sums) {
-  const TensorDesc x{DType::kFloat32, {3, 5, 7}};
-  std::vector<SampleCase> list = {
-      {.name = "all", .inputs = {x}},
-      {.name = "noop", .attributes = {{"noop_with_empty_axes", int64_t{1}}}, .inputs = {x}},
-      sample("last", {6, 40}, {-1}, 1),
-      sample("first", {6, 140}, {0}, 0),
-      sample("spatial", {2, 3, 4, 5}, {2, 3}, 1),
-      sample("ends", {2, 3, 4}, {0, -1}, 0),
-      sample("middle", {2, 5, 3}, {1}, 1),
-      sample("empty_batch", {0, 5}, {1}, 1)};
-  if (empty_sums) list.push_back(sample("empty_sum", {0, 5}, {0}, 0));
-  return list;
-}
-
-std::vector<SampleCase> reduce_samples_of(const std::vector<DType>& dtypes) {
-  std::vector<SampleCase> list;
-  for (DType dtype : dtypes) {
-    SampleCase made = sample(std::string(dtype_name(dtype)).c_str(), {3, 4, 5}, {1}, 0);
-    made.inputs[0].dtype = dtype;
-    if (dtype_size(dtype) == 2) made.tolerance = dtype == DType::kFloat16 ? 1e-3 : 8e-3;
-    if (dtype == DType::kFloat64) made.tolerance = 1e-13;
-    made.check_grad = false;
-    list.push_back(std::move(made));
-  }
-  return list;
-}
-
-void make_positive(std::vector<SampleCase>& list) {
-  for (SampleCase& s : list) {
-    s.fill = [first = s.fill](size_t input, std::vector<double>& values) {
-      if (first) first(input, values);
-      for (double& v : values) v = input == 0 ? std::abs(v) + 0.5 : v;
-    };
-  }
-}
-
-SampleCase large_numbers() {
-  SampleCase made{.name = "large", .inputs = {{DType::kFloat32, {3, 40}}}, .check_grad = false};
-  made.fill = [](size_t, std::vector<double>& values) {
-    for (double& v : values) v *= 200;
-  };
-  return made;
-}
-
-SampleCase zero_factors() {
-  return {.name = "zeros",
-          .inputs = {{DType::kFloat32, {3, 4}}, {DType::kInt64, {1}}},
-          .fill =
-              [](size_t input, std::vector<double>& values) {
-                if (input == 1) values = {1};
-                if (input == 1) return;
-                for (const size_t at : {1, 5, 6}) {  // a test resizes the axes
-                  if (at < values.size()) values[at] = 0;
-                }
-              },
-          .constant_inputs = {1}};
-}
-
 // --- the table ---
 
 struct ReduceOp {
@@ -387,86 +319,55 @@ struct ReduceOp {
   const char* name;
   int first_opset = 18;
   Functions functions;
-  std::vector<DType> types;  // of samples, after float32 and the 16-bit floats
-  bool empty_sums = true;    // samples have one
-  bool positive = false;     // samples of x are
-  std::vector<SampleCase> more = {};
+  bool of_bool = false;  // has a loop for it
 };
 
 std::vector<ReduceOp> reductions() {
-  using enum DType;
-  const std::vector<DType> floats = {kFloat64, kFloat16, kBFloat16};
-  const std::vector<DType> numbers = {kFloat64, kFloat16, kBFloat16, kInt64, kInt32};
-  const std::vector<DType> any = {kFloat64, kFloat16, kBFloat16, kInt64,
-                                  kInt32,   kInt8,    kUInt8,    kBool};
   return {
       {.name = "ReduceSum",
        .first_opset = 13,
        .functions = {sum_grad, folded<0, add>, create_reduction<ReduceKind::kSum>,
-                     wrapping_fold_of<SumFold>},
-       .types = {kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt32, kUInt64}},
+                     wrapping_fold_of<SumFold>}},
       {.name = "ReduceMean",
-       .functions = {mean_grad, mean_reference, create_mean, fold_of<MeanFold>},
-       .types = floats,
-       .empty_sums = false},
+       .functions = {mean_grad, mean_reference, create_mean, fold_of<MeanFold>}},
       {.name = "ReduceSumSquare",
        .functions = {sum_square_grad, folded<0, add_square>,
-                     create_reduction<ReduceKind::kSumSquares>, wrapping_fold_of<SumSquaresFold>},
-       .types = numbers},
+                     create_reduction<ReduceKind::kSumSquares>, wrapping_fold_of<SumSquaresFold>}},
       {.name = "ReduceL1",
        .functions = {l1_grad, folded<0, add_size>, create_reduction<ReduceKind::kSumAbs>,
-                     fold_of<SumAbsFold>},
-       .types = numbers},
+                     fold_of<SumAbsFold>}},
       {.name = "ReduceL2",
        .functions = {l2_grad, l2_reference, create_reduction<ReduceKind::kSumSquares, root>,
-                     fold_of<NormFold>},
-       .types = numbers},
+                     fold_of<NormFold>}},
       {.name = "ReduceLogSum",
        .functions = {log_sum_grad, log_sum_reference, create_reduction<ReduceKind::kSum, logarithm>,
-                     fold_of<LogSumFold>},
-       .types = floats,
-       .positive = true},
+                     fold_of<LogSumFold>}},
       {.name = "ReduceLogSumExp",
        .functions = {log_sum_exp_grad, log_sum_exp_reference, create_log_sum_exp,
-                     fold_of<LogSumExpFold>},
-       .types = floats,
-       .more = {large_numbers()}},
+                     fold_of<LogSumExpFold>}},
       {.name = "ReduceProd",
        .functions = {prod_grad, folded<1, multiply>, create_reduction<ReduceKind::kProduct>,
-                     wrapping_fold_of<ProductFold>},
-       .types = numbers,
-       .more = {zero_factors()}},
+                     wrapping_fold_of<ProductFold>}},
       {.name = "ReduceMax",
        .first_opset = 20,
        .functions = {extreme_grad, extreme_reference<true>, create_reduction<ReduceKind::kMax>,
                      fold_of<MaxFold>},
-       .types = any},
+       .of_bool = true},
       {.name = "ReduceMin",
        .first_opset = 20,
        .functions = {extreme_grad, extreme_reference<false>, create_reduction<ReduceKind::kMin>,
                      fold_of<MinFold>},
-       .types = any},
+       .of_bool = true},
   };
-}
-
-std::vector<SampleCase> samples_of(const ReduceOp& op) {
-  std::vector<SampleCase> list = reduce_samples(op.empty_sums);
-  append(list, reduce_samples_of(op.types));
-  append(list, op.more);
-  if (op.positive) make_positive(list);
-  return list;
 }
 
 }  // namespace
 
 void add_reductions(Registry& registry) {
   for (const ReduceOp& op : reductions()) {
-    const bool of_bool = op.types.back() == DType::kBool;
-    registry.add(
-        make_op(op.name,
-                {infer, op.functions.grad, op.functions.reference, [op] { return samples_of(op); }},
-                kernels_of(op.functions.create, op.functions.fold, of_bool),
-                {.first_opset = op.first_opset, .constant_inputs = {1}}));
+    registry.add(make_op(op.name, {infer, op.functions.grad, op.functions.reference},
+                         kernels_of(op.functions.create, op.functions.fold, op.of_bool),
+                         {.first_opset = op.first_opset, .constant_inputs = {1}}));
   }
 }
 

@@ -76,28 +76,6 @@ std::unique_ptr<Kernel> create_numbers(const Problem& p) {
                      summed(p));
 }
 
-SampleCase sample(const char* name, Shape from, std::vector<int64_t> to,
-                  DType dtype = DType::kFloat32, double tolerance = 2e-5) {
-  return make_sample(name, {{dtype, std::move(from)}}, {{"shape", std::move(to)}}, {},
-                     {.check_grad = dtype == DType::kFloat32, .tolerance = tolerance});
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("bias", {64, 128}, {128}),
-          sample("bias_tail", {70, 75}, {75}),
-          sample("column", {9, 33}, {9, 1}),
-          sample("scalar", {5, 7, 3}, {}),
-          sample("channels", {2, 3, 4, 5}, {3, 1, 1}),
-          sample("alternating", {2, 3, 4, 5}, {1, 3, 1, 5}),
-          sample("empty_batch", {0, 6}, {6}),
-          sample("float64", {2, 3, 4}, {3, 1}, DType::kFloat64, 1e-13),
-          sample("float16", {2, 3, 4}, {3, 1}, DType::kFloat16, 1e-3),
-          sample("bfloat16_bias", {70, 75}, {75}, DType::kBFloat16, 8e-3),
-          sample("bfloat16_rows", {3, 1100}, {3, 1}, DType::kBFloat16, 8e-3),
-          sample("int64", {2, 3, 4}, {3, 1}, DType::kInt64),
-          sample("same", {2, 3}, {2, 3})};
-}
-
 void sum_to_body(BodyBuilder& b) {
   const Shape& from = b.desc(b.input(0)).shape;
   const Shape& to = b.output_desc(0).shape;
@@ -168,26 +146,14 @@ std::unique_ptr<Kernel> product_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> product_samples() {
-  const DType f = DType::kFloat32;
-  return {{.name = "rows", .inputs = {{f, {3, 1}}, {f, {3, 7}}}},
-          {.name = "ends", .inputs = {{f, {1, 3, 1}}, {f, {2, 3, 4}}}},
-          {.name = "all", .inputs = {{f, {1, 1}}, {f, {3, 4}}}},
-          {.name = "zeros", .inputs = {{f, {1, 2}}, {f, {3, 2}}}, .fill = fill_with(1, {0, 3, 2})},
-          {.name = "empty", .inputs = {{f, {0, 1}}, {f, {0, 4}}}},
-          make_sample("float64", {{DType::kFloat64, {3, 1}}, {DType::kFloat64, {3, 4}}}, {}, {},
-                      {.tolerance = 1e-13})};
-}
-
 }  // namespace
 
 void add_sum_to(Registry& registry) {
   registry.add_own(
-      make_op("SumTo", {infer, grad, reference, samples},
+      make_op("SumTo", {infer, grad, reference},
               {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
               {.body = sum_to_body}));
-  registry.add_own(make_op("ReduceProdGrad",
-                           {infer_like_inputs({1}), nullptr, product_reference, product_samples},
+  registry.add_own(make_op("ReduceProdGrad", {infer_like_inputs({1}), nullptr, product_reference},
                            {{"loops", product_accepts<float>, product_create<float>},
                             in_float32<product_accepts<float>, product_create<float>>(),
                             {"float64", product_accepts<double>, product_create<double>}},

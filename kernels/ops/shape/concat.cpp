@@ -86,22 +86,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, int64_t axis, std::vector<TensorDesc> inputs) {
-  return {.name = name, .attributes = {{"axis", axis}}, .inputs = std::move(inputs)};
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  const DType i = DType::kInt64;
-  return {sample("rows", 0, {{f, {2, 5}}, {f, {3, 5}}}),
-          sample("columns", -1, {{f, {2, 5}}, {f, {2, 1}}, {f, {2, 3}}}),
-          sample("channels", 1, {{f, {2, 3, 4}}, {f, {2, 2, 4}}}),
-          sample("shapes", 0, {{i, {1}}, {i, {2}}}),
-          sample("one", 0, {{f, {3}}}),
-          sample("empty_part", 0, {{f, {0, 5}}, {f, {3, 5}}}),
-          sample("empty", 1, {{f, {0, 5}}, {f, {0, 2}}})};
-}
-
 constexpr int64_t kMostParts = 65536;  // of a file that means it
 
 Result<std::vector<int64_t>> part_sizes(const InferContext& c, int64_t n) {
@@ -199,39 +183,13 @@ std::unique_ptr<Kernel> split_create(const Problem& p) {
   });
 }
 
-SampleCase equal(const char* name, TensorDesc x, int64_t axis, size_t count) {
-  return make_sample(name, {std::move(x)},
-                     {{"axis", axis}, {"num_outputs", static_cast<int64_t>(count)}}, {},
-                     {.num_outputs = count});
-}
-
-SampleCase sizes(const char* name, TensorDesc x, int64_t axis, std::vector<double> split) {
-  const size_t count = split.size();
-  SampleCase made = known_sample(name, std::move(x), std::move(split), {{"axis", axis}});
-  made.num_outputs = count;
-  return made;
-}
-
-std::vector<SampleCase> split_samples() {
-  const DType f = DType::kFloat32;
-  return {equal("rows", {f, {6, 5}}, 0, 3),
-          equal("columns", {f, {2, 3, 8}}, -1, 2),
-          equal("uneven", {f, {7}}, 0, 4),
-          sizes("sizes", {f, {2, 6}}, 1, {1, 3, 2}),
-          sizes("with_nothing", {f, {2, 3}}, 1, {0, 3}),
-          sizes("longs", {DType::kInt64, {4}}, 0, {3, 1}),
-          sizes("halves", {DType::kFloat16, {4}}, 0, {3, 1}),
-          equal("one", {f, {4}}, 0, 1),
-          equal("empty", {f, {0, 4}}, 1, 2)};
-}
-
 }  // namespace concat
 
 void add_concat(Registry& registry) {
   using namespace concat;
-  registry.add(make_op("Concat", {infer, grad, reference, samples},
-                       {{"copies", accepts_plain, create}}, {.first_opset = 4}));
-  registry.add(make_op("Split", {split_infer, split_grad, split_reference, split_samples},
+  registry.add(make_op("Concat", {infer, grad, reference}, {{"copies", accepts_plain, create}},
+                       {.first_opset = 4}));
+  registry.add(make_op("Split", {split_infer, split_grad, split_reference},
                        {{"copies", accepts_plain, split_create}},
                        {.first_opset = 13, .constant_inputs = {1}}));
 }

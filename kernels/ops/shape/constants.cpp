@@ -74,18 +74,6 @@ std::unique_ptr<Kernel> constant_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> constant_samples() {
-  const std::vector<float> numbers = {1.5f, -2, 3, 4, 5, 6};
-  const ConstantPtr tensor = make_constant<float>(DType::kFloat32, {2, 3}, numbers);
-  const ConstantPtr none = make_constant<float>(DType::kFloat32, {0, 3}, {});
-  return {{.name = "tensor", .attributes = {{"value", tensor}}},
-          {.name = "empty", .attributes = {{"value", none}}},
-          {.name = "int", .attributes = {{"value_int", int64_t{-7}}}},
-          {.name = "float", .attributes = {{"value_float", 0.25f}}},
-          {.name = "ints", .attributes = {{"value_ints", std::vector<int64_t>{3, -1}}}},
-          {.name = "floats", .attributes = {{"value_floats", numbers}}}};
-}
-
 // --- constant_of_shape ---
 
 ConstantPtr constant_of_shape_value_of(const Attributes& attributes) {
@@ -119,18 +107,6 @@ std::unique_ptr<Kernel> constant_of_shape_create(const Problem& p) {
   return make_kernel([copy, value = constant_of_shape_value_of(p.attributes)](const KernelArgs& a) {
     copy.run(value->bytes.data(), a.outputs[0].data);
   });
-}
-
-std::vector<SampleCase> constant_of_shape_samples() {
-  const int64_t seven = 7;
-  const ConstantPtr longs = make_constant<int64_t>(DType::kInt64, {1}, {&seven, 1});
-  const TensorDesc shape{DType::kInt64, {2}};
-  return {
-      {.name = "zeros", .inputs = {shape}, .fill = fill_with(0, {2, 3}), .constant_inputs = {0}},
-      make_sample("sevens", {shape}, {{"value", longs}}, fill_with(0, {3, 1}),
-                  {.constant_inputs = {0}}),
-      {.name = "scalar", .inputs = {{DType::kInt64, {0}}}, .constant_inputs = {0}},
-      {.name = "empty", .inputs = {shape}, .fill = fill_with(0, {0, 3}), .constant_inputs = {0}}};
 }
 
 // --- range ---
@@ -179,19 +155,6 @@ std::unique_ptr<Kernel> range_create(const Problem& p) {
   return constant_kernel(p.out(0), range_values_of(made.start, made.delta, made.count));
 }
 
-SampleCase range_sample(const char* name, DType dtype, std::vector<double> numbers) {
-  return make_sample(name, {{dtype, {}}, {dtype, {}}, {dtype, {}}}, {},
-                     [numbers](size_t i, std::vector<double>& values) { values[0] = numbers[i]; },
-                     {.constant_inputs = {0, 1, 2}});
-}
-
-std::vector<SampleCase> range_samples() {
-  return {range_sample("rising", DType::kInt64, {2, 9, 3}),
-          range_sample("falling", DType::kInt64, {5, -1, -2}),
-          range_sample("floats", DType::kFloat32, {0, 1, 0.25}),
-          range_sample("nothing", DType::kInt32, {3, 3, 1})};
-}
-
 // --- eye_like ---
 
 Result<std::vector<TensorDesc>> eye_like_infer(const InferContext& c) {
@@ -220,17 +183,6 @@ std::vector<RefTensor> eye_like_reference(const ReferenceContext& c) {
 
 std::unique_ptr<Kernel> eye_like_create(const Problem& p) {
   return constant_kernel(p.out(0), eye_like_values_of(p.out(0).shape, p.attributes.i("k", 0)));
-}
-
-std::vector<SampleCase> eye_like_samples() {
-  const TensorDesc x{DType::kFloat32, {3, 4}};
-  const int64_t half = number_of_dtype(DType::kFloat16);
-  return {{.name = "diagonal", .inputs = {x}},
-          {.name = "above", .attributes = {{"k", int64_t{1}}}, .inputs = {x}},
-          {.name = "below", .attributes = {{"k", int64_t{-2}}, {"dtype", half}}, .inputs = {x}},
-          {.name = "outside", .attributes = {{"k", int64_t{9}}}, .inputs = {x}},
-          {.name = "longs", .inputs = {{DType::kInt64, {4, 2}}}},
-          {.name = "empty", .inputs = {{DType::kFloat32, {0, 4}}}}};
 }
 
 // --- shape ---
@@ -262,15 +214,6 @@ std::unique_ptr<Kernel> shape_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> shape_samples() {
-  const TensorDesc x{DType::kFloat32, {2, 0, 4, 5}};
-  return {
-      {.name = "all", .inputs = {x}},
-      make_sample("middle", {x}, {{"start", int64_t{1}}, {"end", int64_t{-1}}}),
-      {.name = "none", .attributes = {{"start", int64_t{3}}, {"end", int64_t{1}}}, .inputs = {x}},
-      {.name = "clamped", .attributes = {{"end", int64_t{9}}}, .inputs = {x}}};
-}
-
 // --- size ---
 
 Result<std::vector<TensorDesc>> size_infer(const InferContext&) {
@@ -285,28 +228,25 @@ std::unique_ptr<Kernel> size_create(const Problem& p) {
   return make_kernel([n = p.in(0).numel()](const KernelArgs& a) { *a.out<int64_t>(0) = n; });
 }
 
-std::vector<SampleCase> size_samples() { return unary_samples(); }
-
 }  // namespace constants
 
 void add_constants(Registry& registry) {
   using namespace constants;
-  registry.add(make_op("Constant", {constant_infer, nullptr, constant_reference, constant_samples},
+  registry.add(make_op("Constant", {constant_infer, nullptr, constant_reference},
                        {{"copy", constant_accepts, constant_create}}, {.min_inputs = 0}));
-  registry.add(make_op(
-      "ConstantOfShape",
-      {constant_of_shape_infer, nullptr, constant_of_shape_reference, constant_of_shape_samples},
-      {{"fill", accepts_always, constant_of_shape_create}},
-      {.first_opset = 9, .constant_inputs = {0}}));
-  registry.add(make_op("Range", {range_infer, nullptr, range_reference, range_samples},
+  registry.add(make_op("ConstantOfShape",
+                       {constant_of_shape_infer, nullptr, constant_of_shape_reference},
+                       {{"fill", accepts_always, constant_of_shape_create}},
+                       {.first_opset = 9, .constant_inputs = {0}}));
+  registry.add(make_op("Range", {range_infer, nullptr, range_reference},
                        {{"copy", accepts_always, range_create}},
                        {.min_inputs = 3, .first_opset = 11, .constant_inputs = {0, 1, 2}}));
-  registry.add(make_op("EyeLike", {eye_like_infer, nullptr, eye_like_reference, eye_like_samples},
+  registry.add(make_op("EyeLike", {eye_like_infer, nullptr, eye_like_reference},
                        {{"copy", accepts_always, eye_like_create}},
                        {.first_opset = 9, .shape_only = true}));
-  registry.add(make_op("Shape", {shape_infer, nullptr, shape_reference, shape_samples},
+  registry.add(make_op("Shape", {shape_infer, nullptr, shape_reference},
                        {{"copy", accepts_always, shape_create}}, {.shape_only = true}));
-  registry.add(make_op("Size", {size_infer, nullptr, size_reference, size_samples},
+  registry.add(make_op("Size", {size_infer, nullptr, size_reference},
                        {{"count", accepts_always, size_create}}, {.shape_only = true}));
 }
 

@@ -38,12 +38,6 @@ std::unique_ptr<Kernel> copy_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> copy_samples() {
-  std::vector<SampleCase> list = unary_samples();
-  list.push_back({.name = "bools", .inputs = {{DType::kBool, {2, 3}}}});
-  return list;
-}
-
 void copy_body(BodyBuilder& b) { b.set_output(0, b.emit1("Identity", {b.input(0)})); }
 
 // --- expand ---
@@ -72,16 +66,6 @@ std::unique_ptr<Kernel> expand_create(const Problem& p) {
                                       dtype_size(y.dtype)));
 }
 
-SampleCase expand_sample(const char* name, Shape from, std::vector<double> to) {
-  return known_sample(name, {DType::kFloat32, std::move(from)}, std::move(to));
-}
-
-std::vector<SampleCase> expand_samples() {
-  return {expand_sample("rows", {1, 5}, {4, 5}),    expand_sample("columns", {4, 1}, {4, 5}),
-          expand_sample("scalar", {}, {2, 3}),      expand_sample("keeps_own", {4, 5}, {1, 1}),
-          expand_sample("both", {3, 1}, {2, 1, 4}), expand_sample("empty", {1, 3}, {0, 3})};
-}
-
 // --- reorder ---
 
 Result<std::vector<TensorDesc>> reorder_infer(const InferContext& c) {
@@ -102,19 +86,6 @@ Acceptance reorder_accepts(const Problem& p) {
 std::unique_ptr<Kernel> reorder_create(const Problem& p) {
   return make_copy_kernel(StridedCopy(p.out(0).shape, strides_of(p.in(0)), strides_of(p.out(0)),
                                       dtype_size(p.out(0).dtype)));
-}
-
-SampleCase reorder_sample(const char* name, Shape shape, Layout from, const char* to) {
-  return make_sample(name, {{DType::kFloat32, std::move(shape), from}}, {{"to", std::string(to)}});
-}
-
-std::vector<SampleCase> reorder_samples() {
-  return {reorder_sample("to_last", {2, 3, 5, 7}, Layout::kPlain, "channels_last"),
-          reorder_sample("to_plain", {2, 3, 5, 7}, Layout::kChannelsLast, "plain"),
-          reorder_sample("tiles", {2, 70, 9, 9}, Layout::kPlain, "channels_last"),
-          reorder_sample("tiles_back", {2, 70, 9, 9}, Layout::kChannelsLast, "plain"),
-          reorder_sample("one_channel", {2, 1, 4, 4}, Layout::kPlain, "channels_last"),
-          reorder_sample("empty", {0, 3, 4, 4}, Layout::kPlain, "channels_last")};
 }
 
 // --- tile ---
@@ -192,19 +163,6 @@ std::unique_ptr<Kernel> tile_create(const Problem& p) {
                                       dtype_size(p.out(0).dtype)));
 }
 
-std::vector<SampleCase> tile_samples() {
-  const DType f = DType::kFloat32;
-  return {known_sample("both", {f, {3, 5}}, {2, 3}),
-          known_sample("middle", {f, {2, 3, 4}}, {1, 2, 1}),
-          known_sample("one_element", {f, {1}}, {4}),
-          known_sample("once", {f, {2, 3}}, {1, 1}),
-          known_sample("longs", {DType::kInt64, {2, 2}}, {2, 1}),
-          known_sample("bools", {DType::kBool, {3}}, {2}),
-          known_sample("scalar", {f, {}}, {}),
-          known_sample("never", {f, {2, 3}}, {0, 2}),
-          known_sample("empty", {f, {0, 3}}, {2, 2})};
-}
-
 // --- transpose ---
 
 // PyTorch's older exporter leaves negative axes in it, which ONNX does not speak of.
@@ -267,41 +225,22 @@ std::unique_ptr<Kernel> transpose_create(const Problem& p) {
   return make_copy_kernel(StridedCopy(y.shape, from, strides_of(y), dtype_size(y.dtype)));
 }
 
-SampleCase transpose_sample(const char* name, Shape shape, std::vector<int64_t> perm,
-                            DType dtype = DType::kFloat32) {
-  return make_sample(name, {{dtype, std::move(shape)}}, {{"perm", std::move(perm)}});
-}
-
-std::vector<SampleCase> transpose_samples() {
-  return {{.name = "reversed", .inputs = {{DType::kFloat32, {2, 3, 4}}}},
-          transpose_sample("matrix", {37, 70}, {1, 0}),
-          transpose_sample("large", {150, 131}, {1, 0}),
-          transpose_sample("heads", {2, 5, 3, 8}, {0, 2, 1, 3}),
-          transpose_sample("keys", {2, 5, 3, 8}, {0, 2, 3, 1}),
-          transpose_sample("negative", {2, 5, 3, 8}, {0, -2, -1, 1}),
-          transpose_sample("same", {2, 3}, {0, 1}),
-          transpose_sample("longs", {3, 20}, {1, 0}, DType::kInt64),
-          transpose_sample("bools", {3, 20}, {1, 0}, DType::kBool),
-          transpose_sample("empty", {0, 4}, {1, 0})};
-}
-
 }  // namespace copies
 
 void add_copies(Registry& registry) {
   using namespace copies;
-  registry.add_own(make_op("Copy", {infer_same, grad_of_copy, reference_of_view, copy_samples},
+  registry.add_own(make_op("Copy", {infer_same, grad_of_copy, reference_of_view},
                            {{"memcpy", copy_accepts, copy_create}},
                            {.body = copy_body, .layout = LayoutRule::kElementwise}));
-  registry.add(make_op("Expand", {expand_infer, expand_grad, expand_reference, expand_samples},
+  registry.add(make_op("Expand", {expand_infer, expand_grad, expand_reference},
                        {{"copy", accepts_plain, expand_create}},
                        {.min_inputs = 2, .first_opset = 8, .constant_inputs = {1}}));
-  registry.add_own(make_op("Reorder", {reorder_infer, nullptr, reference_of_view, reorder_samples},
+  registry.add_own(make_op("Reorder", {reorder_infer, nullptr, reference_of_view},
                            {{"tiles", reorder_accepts, reorder_create}}));
-  registry.add(make_op("Tile", {tile_infer, tile_grad, tile_reference, tile_samples},
+  registry.add(make_op("Tile", {tile_infer, tile_grad, tile_reference},
                        {{"copy", tile_accepts, tile_create}},
                        {.min_inputs = 2, .first_opset = 6, .constant_inputs = {1}}));
-  registry.add(make_op("Transpose",
-                       {transpose_infer, transpose_grad, transpose_reference, transpose_samples},
+  registry.add(make_op("Transpose", {transpose_infer, transpose_grad, transpose_reference},
                        {{"copy", accepts_plain, transpose_create}}));
 }
 

@@ -65,19 +65,6 @@ std::vector<RefTensor> block_reference(const BlockView& v, const ReferenceContex
   return {y};
 }
 
-std::vector<SampleCase> block_samples(const std::vector<Shape>& shapes) {
-  std::vector<SampleCase> list;
-  for (const char* mode : {"DCR", "CRD"}) {
-    for (const Shape& shape : shapes) {
-      list.push_back(make_sample(std::string(mode) + (shape.numel() == 0 ? "_empty" : ""),
-                                 {{DType::kFloat32, shape}},
-                                 {{"blocksize", int64_t{2}}, {"mode", std::string(mode)}}));
-    }
-  }
-  list.push_back(make_sample("bytes", {{DType::kUInt8, shapes[0]}}, {{"blocksize", int64_t{2}}}));
-  return list;
-}
-
 Result<std::vector<TensorDesc>> to_space_infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_block(c));
   const Shape& x = c.inputs[0].shape;
@@ -99,8 +86,6 @@ std::unique_ptr<Kernel> to_space_create(const Problem& p) {
   const BlockView v = block_view(p.out(0).shape, p.attributes);
   return make_copy_kernel(StridedCopy(v.shape, v.depth, v.space, dtype_size(p.out(0).dtype)));
 }
-
-std::vector<SampleCase> to_space_samples() { return block_samples({{2, 12, 3, 5}, {0, 4, 2, 2}}); }
 
 Result<std::vector<TensorDesc>> to_depth_infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_block(c));
@@ -124,17 +109,13 @@ std::unique_ptr<Kernel> to_depth_create(const Problem& p) {
   return make_copy_kernel(StridedCopy(v.shape, v.space, v.depth, dtype_size(p.out(0).dtype)));
 }
 
-std::vector<SampleCase> to_depth_samples() { return block_samples({{2, 3, 6, 10}, {0, 1, 4, 4}}); }
-
 }  // namespace depth_space
 
 void add_depth_space(Registry& registry) {
   using namespace depth_space;
-  registry.add(make_op("DepthToSpace",
-                       {to_space_infer, to_space_grad, to_space_reference, to_space_samples},
+  registry.add(make_op("DepthToSpace", {to_space_infer, to_space_grad, to_space_reference},
                        {{"copy", accepts_plain, to_space_create}}));
-  registry.add(make_op("SpaceToDepth",
-                       {to_depth_infer, to_depth_grad, to_depth_reference, to_depth_samples},
+  registry.add(make_op("SpaceToDepth", {to_depth_infer, to_depth_grad, to_depth_reference},
                        {{"copy", accepts_plain, to_depth_create}}));
 }
 

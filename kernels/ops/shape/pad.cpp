@@ -161,42 +161,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, const char* mode, TensorDesc x, std::vector<double> pads,
-                  bool value = false, std::vector<double> axes = {}) {
-  const DType i = DType::kInt64;
-  SampleCase made = make_sample(name, {x, {i, {static_cast<int64_t>(pads.size())}}},
-                                {{"mode", std::string(mode)}}, {}, {.constant_inputs = {1}});
-  if (value || !axes.empty()) made.inputs.push_back(value ? TensorDesc{x.dtype, {}} : TensorDesc{});
-  if (!axes.empty()) {
-    made.inputs.push_back({i, {static_cast<int64_t>(axes.size())}});
-    made.constant_inputs.push_back(3);
-  }
-  made.fill = [pads, axes](size_t in, std::vector<double>& v) {
-    if (in == 1) v = pads;
-    if (in == 3) v = axes;
-  };
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  const DType f = DType::kFloat32;
-  return {sample("constant", "constant", {f, {2, 3, 4}}, {1, 0, 2, 0, 1, 3}),
-          sample("value", "constant", {f, {3, 4}}, {1, 1, 1, 1}, true),
-          sample("crop", "constant", {f, {4, 5}}, {-1, 2, 1, -2}, true),
-          sample("axes", "constant", {f, {3, 4}}, {2, 1}, false, {-1}),
-          sample("reflect", "reflect", {f, {3, 4, 5}}, {1, 2, 2, 0, 3, 4}),
-          sample("edge", "edge", {f, {3, 4}}, {2, 1, 0, 5}),
-          sample("wrap", "wrap", {f, {3, 4}}, {2, 6, 1, 5}),
-          sample("reflect_often", "reflect", {f, {2, 3}}, {3, 7, 2, 5}),
-          sample("edge_crop", "edge", {f, {4, 5}}, {-1, 2, 2, -1}),
-          sample("longs", "wrap", {DType::kInt64, {3}}, {1, 2}),
-          sample("bools", "constant", {DType::kBool, {3}}, {1, 2}, true),
-          sample("halves", "edge", {DType::kFloat16, {3}}, {1, 2}),
-          sample("scalar", "constant", {f, {}}, {}),
-          sample("from_nothing", "constant", {f, {0, 2}}, {1, 1, 1, 0}),
-          sample("empty", "reflect", {f, {0, 3}}, {0, 1, 0, 1})};
-}
-
 // --- ofsdp.PadGrad(dy), attributes shape (of data), pads (two for each axis), mode ---
 
 Pads attribute_pads(const Attributes& attributes) {
@@ -225,18 +189,6 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
     if (single) map.pad_grad(a.in<float>(0), a.out<float>(0));
     if (!single) map.pad_grad(a.in<double>(0), a.out<double>(0));
   });
-}
-
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, TensorDesc dy, std::vector<int64_t> shape,
-                 std::vector<int64_t> pads) {
-    return make_sample(name, {std::move(dy)},
-                       {{"shape", shape}, {"pads", pads}, {"mode", std::string(name)}});
-  };
-  const DType f = DType::kFloat32;
-  return {made("reflect", {f, {4, 9}}, {3, 4}, {1, 3, 0, 2}),
-          made("edge", {f, {2, 5, 4}}, {2, 3, 5}, {0, 1, -1, 0, 1, 0}),
-          made("wrap", {DType::kFloat64, {12}}, {4}, {3, 5})};
 }
 
 Result<std::vector<TensorDesc>> center_infer(const InferContext& c) {
@@ -300,31 +252,15 @@ std::unique_ptr<Kernel> center_create(const Problem& p) {
   });
 }
 
-std::vector<SampleCase> center_samples() {
-  using Ints = std::vector<int64_t>;
-  const DType f = DType::kFloat32;
-  return {known_sample("crop", {f, {7, 8, 3}}, {4, 3, 3}),
-          known_sample("pad", {f, {3, 4}}, {6, 9}),
-          known_sample("both", {f, {7, 3, 5}}, {4, 6, 5}),
-          known_sample("axes", {f, {2, 7, 8}}, {9, 3}, {{"axes", Ints{-1, 1}}}),
-          known_sample("bytes", {DType::kUInt8, {5, 4}}, {3, 7}),
-          known_sample("half", {DType::kFloat16, {5, 4}}, {3, 7}),
-          known_sample("double", {DType::kFloat64, {5, 4}}, {3, 7}),
-          known_sample("to_nothing", {f, {5, 4}}, {0, 7}),
-          known_sample("from_nothing", {f, {0, 4}}, {2, 3})};
-}
-
 }  // namespace pad
 
 void add_pad(Registry& registry) {
   using namespace pad;
-  registry.add(make_op("Pad", {infer, grad, reference, samples}, {{"rows", accepts, create}},
+  registry.add(make_op("Pad", {infer, grad, reference}, {{"rows", accepts, create}},
                        {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1, 3}}));
-  registry.add_own(make_op("PadGrad",
-                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("PadGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            with_half_floats<grad_accepts, grad_create>("rows")));
-  registry.add(make_op("CenterCropPad",
-                       {center_infer, center_grad, center_reference, center_samples},
+  registry.add(make_op("CenterCropPad", {center_infer, center_grad, center_reference},
                        {{"copy", accepts_plain, center_create}},
                        {.min_inputs = 2, .first_opset = 18, .constant_inputs = {1}}));
 }

@@ -117,113 +117,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_resize_grad(p, known_maps(p, p.out(0).shape));
 }
 
-struct Given {
-  const char* name;
-  Shape x;
-  std::vector<double> scales, sizes;
-  Attributes attributes = {};
-  std::vector<double> roi = {};
-};
-
-SampleCase sample(const Given& g, DType dtype = DType::kFloat32) {
-  const auto vector = [](const std::vector<double>& v, DType type) {
-    return v.empty() ? TensorDesc{} : TensorDesc{type, {static_cast<int64_t>(v.size())}};
-  };
-  SampleCase made{.name = g.name, .attributes = g.attributes};
-  made.inputs = {{dtype, g.x},
-                 vector(g.roi, DType::kFloat32),
-                 vector(g.scales, DType::kFloat32),
-                 vector(g.sizes, DType::kInt64)};
-  made.fill = [g](size_t input, std::vector<double>& values) {
-    if (input > 0) values = input == 1 ? g.roi : input == 2 ? g.scales : g.sizes;
-  };
-  made.constant_inputs = {1, 2, 3};
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  const auto mode = [](const char* name, const char* place, int64_t antialias = 0) {
-    return Attributes{{"mode", std::string(name)},
-                      {"coordinate_transformation_mode", std::string(place)},
-                      {"antialias", antialias}};
-  };
-  const auto with = [](Attributes attributes, const char* name, Attribute value) {
-    attributes.set(name, std::move(value));
-    return attributes;
-  };
-  const auto text = [](const char* value) { return Attribute(std::string(value)); };
-  const Shape x{2, 3, 5, 6};
-  std::vector<SampleCase> cases;
-  const std::vector<Given> list = {
-      {"twice", x, {1, 1, 2, 2}, {}, mode("nearest", "asymmetric")},
-      {"nearest_floor", x, {}, {2, 3, 7, 4}, with({}, "nearest_mode", text("floor"))},
-      {"nearest_ceil", x, {}, {2, 3, 7, 4}, with({}, "nearest_mode", text("ceil"))},
-      {"prefer_ceil", x, {}, {2, 3, 10, 3}, with({}, "nearest_mode", text("round_prefer_ceil"))},
-      {"linear", x, {1, 1, 2, 2}, {}, mode("linear", "half_pixel")},
-      {"linear_corners", x, {}, {2, 3, 8, 11}, mode("linear", "align_corners")},
-      {"linear_down", x, {1, 1, 0.6, 0.5}, {}, mode("linear", "pytorch_half_pixel")},
-      {"symmetric", x, {1, 1, 0.7, 1.4}, {}, mode("linear", "half_pixel_symmetric")},
-      {"antialiased", x, {}, {2, 3, 2, 9}, mode("linear", "half_pixel", 1)},
-      {"cubic", x, {1, 1, 1.7, 0.8}, {}, mode("cubic", "half_pixel")},
-      {"cubic_excluding",
-       x,
-       {},
-       {2, 3, 8, 4},
-       with(mode("cubic", "half_pixel"), "exclude_outside", int64_t{1})},
-      {"cubic_antialiased", {1, 2, 9, 8}, {}, {1, 2, 4, 3}, mode("cubic", "half_pixel", 1)},
-      {"cropped",
-       {1, 2, 6, 5},
-       {},
-       {1, 2, 4, 4},
-       with(mode("linear", "tf_crop_and_resize"), "extrapolation_value", 10.0f),
-       {0, 0, 0.4, 0.6, 1, 1, 1.2, 1.7}},
-      {"all_axes", {2, 3, 4}, {}, {3, 2, 7}, mode("linear", "half_pixel")},
-      {"some_axes",
-       x,
-       {},
-       {9, 8},
-       with(mode("linear", "half_pixel"), "axes", std::vector<int64_t>{3, -2})},
-      {"not_larger",
-       x,
-       {},
-       {7, 20},
-       with(with(mode("linear", "half_pixel"), "axes", std::vector<int64_t>{2, 3}),
-            "keep_aspect_ratio_policy", text("not_larger"))},
-      {"wide", {1, 40, 7, 7}, {}, {1, 40, 14, 13}, mode("linear", "align_corners")},
-      {"same", x, {1, 1, 1, 1}, {}, mode("linear", "half_pixel")},
-      {"empty", {0, 3, 5, 6}, {1, 1, 2, 2}, {}, mode("linear", "half_pixel")}};
-  for (const Given& g : list) cases.push_back(sample(g));
-  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kUInt8, DType::kInt32}) {
-    cases.push_back(sample(list[is_floating(dtype) ? 4 : 0], dtype));
-    cases.back().name = dtype_name(dtype);
-    cases.back().check_grad = dtype == DType::kFloat64;
-    if (dtype == DType::kFloat16) cases.back().tolerance = 2e-3;
-  }
-  return cases;
-}
-
-std::vector<SampleCase> grad_samples() {
-  std::vector<SampleCase> cases;
-  for (SampleCase made : samples()) {
-    if (!is_floating(made.inputs[0].dtype)) continue;
-    std::vector<std::vector<double>> values(4);
-    for (size_t i = 1; i < 4; ++i) made.fill(i, values[i]);
-    const Shape x = made.inputs[0].shape;
-    made.inputs[0].shape = resolve_resize(made.attributes, x, {values[1], values[2], values[3]})->y;
-    made.attributes.set("x_shape", x.axes());
-    cases.push_back(std::move(made));
-  }
-  return cases;
-}
-
 }  // namespace resize
 
 void add_resize(Registry& registry) {
   using namespace resize;
-  registry.add(make_op("Resize", {infer, grad, reference, samples},
+  registry.add(make_op("Resize", {infer, grad, reference},
                        with_half_floats<accepts, create>("axes"),
                        channels_last({0}, {0}, {.first_opset = 11, .constant_inputs = {1, 2, 3}})));
-  registry.add_own(make_op("ResizeGrad", {infer_grad, nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("ResizeGrad", {infer_grad, nullptr, grad_reference},
                            with_half_floats<accepts_grad, create_grad>("axes"),
                            channels_last({0}, {0}, {.constant_inputs = {1, 2, 3}})));
 }

@@ -142,40 +142,6 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-SampleCase sample(const char* name, Shape shape, std::vector<std::vector<double>> ints,
-                  DType dtype = DType::kFloat32) {
-  SampleCase made{.name = name, .inputs = {{dtype, std::move(shape)}}};
-  for (size_t i = 0; i < ints.size(); ++i) {
-    made.inputs.push_back({DType::kInt64, {static_cast<int64_t>(ints[i].size())}});
-    made.constant_inputs.push_back(i + 1);
-  }
-  made.fill = [ints](size_t input, std::vector<double>& values) {
-    if (input > 0) values = ints[input - 1];
-  };
-  return made;
-}
-
-std::vector<SampleCase> samples() {
-  return {sample("rows", {5, 7}, {{1}, {4}}),
-          sample("both", {5, 7}, {{1, -3}, {100, -1}, {0, 1}}),
-          sample("steps", {9, 8}, {{0, 7}, {9, -100}, {0, -1}, {2, -3}}),
-          sample("backwards", {6}, {{-1}, {-1e15}, {0}, {-1}}),
-          sample("nothing", {6, 2}, {{4}, {2}, {0}}),
-          sample("shapes", {4}, {{-1}, {1e15}, {0}}, DType::kInt64),
-          sample("empty", {0, 4}, {{0}, {2}, {1}})};
-}
-
-std::vector<SampleCase> grad_samples() {
-  auto made = [](const char* name, Shape dy, std::vector<int64_t> shape,
-                 std::vector<int64_t> starts, std::vector<int64_t> steps) {
-    return make_sample(name, {{DType::kFloat32, std::move(dy)}},
-                       {{"shape", shape}, {"starts", starts}, {"steps", steps}});
-  };
-  return {made("middle", {2, 3}, {5, 7}, {1, 2}, {1, 1}),
-          made("backwards", {2, 3}, {5, 7}, {4, 6}, {-2, -3}),
-          made("nothing", {0, 3}, {5, 3}, {0, 0}, {1, 1})};
-}
-
 void slice_grad_body(BodyBuilder& b) {
   const Shape shape(b.attributes().ints("shape"));
   const auto starts = b.attributes().ints("starts"), steps = b.attributes().ints("steps");
@@ -200,11 +166,9 @@ void slice_grad_body(BodyBuilder& b) {
 
 void add_slice(Registry& registry) {
   using namespace slice;
-  registry.add(make_op("Slice", {infer, grad, reference, samples},
-                       {{"copy", accepts_plain, create}},
+  registry.add(make_op("Slice", {infer, grad, reference}, {{"copy", accepts_plain, create}},
                        {.min_inputs = 3, .first_opset = 10, .constant_inputs = {1, 2, 3, 4}}));
-  registry.add_own(make_op("SliceGrad",
-                           {infer_shape_of("shape"), nullptr, grad_reference, grad_samples},
+  registry.add_own(make_op("SliceGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            {{"copy", accepts_plain, create_grad}}, {.body = slice_grad_body}));
 }
 

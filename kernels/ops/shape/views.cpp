@@ -60,18 +60,6 @@ Result<std::vector<TensorDesc>> reshape_infer(const InferContext& c) {
   return std::vector{TensorDesc{data.dtype, Shape(axes)}};
 }
 
-SampleCase reshape_sample(const char* name, Shape from, std::vector<double> to,
-                          int64_t allowzero = 0) {
-  return known_sample(name, {DType::kFloat32, std::move(from)}, std::move(to),
-                      {{"allowzero", allowzero}});
-}
-
-std::vector<SampleCase> reshape_samples() {
-  return {reshape_sample("flat", {2, 3, 4}, {2, 12}), reshape_sample("rest", {2, 3, 4}, {4, -1}),
-          reshape_sample("copy", {2, 3, 4}, {0, 2, -1}), reshape_sample("empty", {0, 3}, {0, -1}),
-          reshape_sample("allowzero", {0, 3}, {3, 0}, 1)};
-}
-
 // --- flatten ---
 
 Result<std::vector<TensorDesc>> flatten_infer(const InferContext& c) {
@@ -83,16 +71,6 @@ Result<std::vector<TensorDesc>> flatten_infer(const InferContext& c) {
   }
   const int cut = static_cast<int>(axis < 0 ? axis + rank : axis);
   return std::vector{TensorDesc{x.dtype, {x.shape.numel(0, cut), x.shape.numel(cut, rank)}}};
-}
-
-std::vector<SampleCase> flatten_samples() {
-  const TensorDesc x{DType::kFloat32, {2, 3, 4}};
-  const TensorDesc empty{DType::kFloat32, {0, 3, 4}};
-  return {{.name = "batch", .inputs = {x}},
-          {.name = "all", .attributes = {{"axis", int64_t{0}}}, .inputs = {x}},
-          {.name = "last", .attributes = {{"axis", int64_t{-1}}}, .inputs = {x}},
-          {.name = "rank", .attributes = {{"axis", int64_t{3}}}, .inputs = {x}},
-          {.name = "empty", .inputs = {empty}}};
 }
 
 // --- squeeze ---
@@ -117,13 +95,6 @@ Result<std::vector<TensorDesc>> squeeze_infer(const InferContext& c) {
   return std::vector{TensorDesc{x.dtype, Shape(left)}};
 }
 
-std::vector<SampleCase> squeeze_samples() {
-  const TensorDesc x{DType::kFloat32, {3, 1, 4, 1}};
-  return {{.name = "all", .inputs = {x}},
-          known_sample("last", x, {-1}),
-          known_sample("empty", {DType::kFloat32, {0, 1}}, {1})};
-}
-
 // --- unsqueeze ---
 
 Result<std::vector<TensorDesc>> unsqueeze_infer(const InferContext& c) {
@@ -138,11 +109,6 @@ Result<std::vector<TensorDesc>> unsqueeze_infer(const InferContext& c) {
     all.push_back(fresh ? 1 : x.shape[from++]);
   }
   return std::vector{TensorDesc{x.dtype, Shape(all)}};
-}
-
-std::vector<SampleCase> unsqueeze_samples() {
-  return {known_sample("two", {DType::kFloat32, {3, 4}}, {0, -1}),
-          known_sample("empty", {DType::kFloat32, {0, 4}}, {1})};
 }
 
 // --- identity ---
@@ -160,13 +126,6 @@ Result<std::vector<TensorDesc>> infer_all(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, {c.inputs[0].numel()}}};
 }
 
-std::vector<SampleCase> collapse_samples() {
-  return {{.name = "cube", .inputs = {{DType::kFloat32, {2, 3, 4}}}},
-          {.name = "vector", .inputs = {{DType::kFloat32, {5}}}},
-          {.name = "labels", .inputs = {{DType::kInt64, {2, 3}}}},
-          {.name = "empty", .inputs = {{DType::kFloat32, {0, 3, 4}}}}};
-}
-
 void collapse_body(BodyBuilder& b) {
   b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
 }
@@ -180,11 +139,8 @@ OpDef view(OpDef op) {
 }
 
 OpDef collapse(const char* name, InferFn infer) {
-  return view({.domain = kOwnDomain,
-               .name = name,
-               .infer = std::move(infer),
-               .body = collapse_body,
-               .samples = collapse_samples});
+  return view(
+      {.domain = kOwnDomain, .name = name, .infer = std::move(infer), .body = collapse_body});
 }
 
 }  // namespace views
@@ -195,24 +151,18 @@ void add_views(Registry& registry) {
                      .min_inputs = 2,
                      .first_opset = 5,
                      .infer = reshape_infer,
-                     .samples = reshape_samples,
                      .constant_inputs = {1}}));
-  registry.add(view({.name = "Flatten", .infer = flatten_infer, .samples = flatten_samples}));
-  registry.add(view({.name = "Squeeze",
-                     .first_opset = 13,
-                     .infer = squeeze_infer,
-                     .samples = squeeze_samples,
-                     .constant_inputs = {1}}));
+  registry.add(view({.name = "Flatten", .infer = flatten_infer}));
+  registry.add(
+      view({.name = "Squeeze", .first_opset = 13, .infer = squeeze_infer, .constant_inputs = {1}}));
   registry.add(view({.name = "Unsqueeze",
                      .min_inputs = 2,
                      .first_opset = 13,
                      .infer = unsqueeze_infer,
-                     .samples = unsqueeze_samples,
                      .constant_inputs = {1}}));
   registry.add(view({.name = "Identity",
                      .infer = infer_same,
                      .grad = grad_of_copy,
-                     .samples = [] { return unary_samples(); },
                      .layout = LayoutRule::kElementwise}));
   registry.add(collapse("CollapseLeading", infer_leading));
   registry.add(collapse("CollapseAll", infer_all));

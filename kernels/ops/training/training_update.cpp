@@ -48,7 +48,6 @@ struct TrainingUpdate {
   int states;
   void (*update)(const TrainingAttributes&, const TrainingSpan<float>&);
   ReferenceFn reference;
-  std::vector<Attributes> attributes;  // of the sample cases
 };
 
 constexpr size_t kMostOperands = 4;  // of one tensor: value, gradient, two states
@@ -116,38 +115,6 @@ std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
   });
 }
 
-// T is `updates`; what Adam takes the root of is positive.
-SampleCase sample(std::string name, const TrainingUpdate& update, const Attributes& attributes,
-                  const std::vector<Shape>& shapes, double updates) {
-  SampleCase made{.name = std::move(name), .attributes = attributes};
-  made.inputs = {{DType::kFloat32, {}}, {DType::kInt64, {}}};
-  const auto operands = static_cast<size_t>(update.states) + 2;
-  for (size_t i = 0; i < operands; ++i) {
-    for (const Shape& shape : shapes) made.inputs.push_back({DType::kFloat32, shape});
-  }
-  const size_t last = made.inputs.size() - shapes.size();  // the last kind: squares
-  made.fill = [updates, last](size_t i, std::vector<double>& values) {
-    if (i == 0) values[0] = 0.1;
-    if (i == 1) values[0] = updates;
-    if (i < last) return;
-    for (double& v : values) v = v * v + 0.01;
-  };
-  made.num_outputs = shapes.size() * (operands - 1);
-  made.check_grad = false;
-  return made;
-}
-
-std::vector<SampleCase> samples_of(const TrainingUpdate& update) {
-  std::vector<SampleCase> list;
-  for (const Attributes& attributes : update.attributes) {
-    list.push_back(sample("first", update, attributes, {{19}}, 0));
-    list.push_back(sample("later", update, attributes, {{3, 5}}, 7));
-  }
-  list.push_back(sample("several", update, update.attributes[0], {{2, 9}, {33}}, 1));
-  list.push_back(sample("empty", update, update.attributes[0], {{0}}, 1));
-  return list;
-}
-
 template <void formula(const TrainingAttributes&, const TrainingSpan<double>&), size_t states>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const size_t operands = states + 2;
@@ -173,7 +140,6 @@ void add(Registry& registry, const TrainingUpdate& update) {
   op.infer = [states](const InferContext& c) { return infer(c, states); };
   op.reference = update.reference;
   op.cpu = {{"loops", accepts, [update](const Problem& p) { return create(p, update); }}};
-  op.samples = [update] { return samples_of(update); };
   registry.add(std::move(op));
 }
 
@@ -293,32 +259,13 @@ void momentum_reference(const TrainingAttributes& a, const TrainingSpan<double>&
   }
 }
 
-Attributes momentum_attributes(const char* mode) {
-  return {
-      {"norm_coefficient", 0.01f}, {"alpha", 0.95f}, {"beta", 0.85f}, {"mode", std::string(mode)}};
-}
-
 }  // namespace training_update
 
 void add_training_update(Registry& registry) {
   using namespace training_update;
-  add(registry, {"Adagrad",
-                 1,
-                 adagrad_update,
-                 reference<adagrad_reference, 1>,
-                 {{{"norm_coefficient", 0.01f}, {"epsilon", 1e-5f}, {"decay_factor", 0.1f}}, {}}});
-  add(registry,
-      {"Adam",
-       2,
-       adam_update,
-       reference<adam_reference, 2>,
-       {{{"norm_coefficient", 0.01f}, {"alpha", 0.9f}, {"beta", 0.99f}, {"epsilon", 1e-4f}},
-        {{"norm_coefficient_post", 0.05f}}}});
-  add(registry, {"Momentum",
-                 1,
-                 momentum_update,
-                 reference<momentum_reference, 1>,
-                 {momentum_attributes("standard"), momentum_attributes("nesterov")}});
+  add(registry, {"Adagrad", 1, adagrad_update, reference<adagrad_reference, 1>});
+  add(registry, {"Adam", 2, adam_update, reference<adam_reference, 2>});
+  add(registry, {"Momentum", 1, momentum_update, reference<momentum_reference, 1>});
 }
 
 }  // namespace ofsdp::kernels::ops

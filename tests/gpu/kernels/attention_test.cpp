@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -34,7 +35,9 @@ std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
     if (!lengths.empty()) {
       made.inputs.resize(gradient ? 5 : 6);
       made.inputs.push_back({DType::kInt64, {2}});
-      made.fill = ops::fill_with(gradient ? 5 : 6, lengths);
+      made.fill = [at = made.inputs.size() - 1, lengths](size_t i, std::vector<double>& values) {
+        if (i == at) values = lengths;
+      };
     }
     list.push_back(made);
   };
@@ -101,7 +104,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("Attention");
   int narrow = 0;
-  for (const SampleCase& sample : with_wide(op.samples(), false)) {
+  for (const SampleCase& sample : with_wide(testing::samples_of(op), false)) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.num_outputs > 1) continue;
     for (DType dtype : kFloats) {
       const Filled in(sample, dtype);
@@ -171,7 +174,7 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("ofsdp.AttentionGrad");
   int narrow = 0;
-  for (const SampleCase& sample : with_wide(op.samples(), true)) {
+  for (const SampleCase& sample : with_wide(testing::samples_of(op), true)) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.inputs.size() > 6) continue;
     for (DType dtype : kFloats) {
       const Filled in(sample, dtype);

@@ -5,6 +5,7 @@
 #include "kernels/core/registry.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::kernels::cuda {
 

@@ -3,6 +3,7 @@
 #include "kernels/ops/pool/pool_shape.h"
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/samples.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -26,7 +27,7 @@ Doubles turned(const Doubles& values, int64_t images, int64_t from, int64_t to) 
 TEST_F(CudaWindow, MaxPoolAndItsGradient) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("MaxPool");
-  for (const SampleCase& sample : op.samples()) {
+  for (const SampleCase& sample : testing::samples_of(op)) {
     if (sample.inputs[0].dtype != DType::kFloat32) continue;
     for (bool last : {false, true}) {
       SCOPED_TRACE(sample.name + (last ? " channels last" : ""));
@@ -80,7 +81,7 @@ TEST_F(CudaWindow, MaxPoolAndItsGradient) {
 TEST_F(CudaWindow, AveragePoolAndItsGradient) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("AveragePool");
-  for (const SampleCase& sample : op.samples()) {
+  for (const SampleCase& sample : testing::samples_of(op)) {
     if (!is_16_or_32(sample.inputs[0].dtype)) continue;
     for (bool last : {false, true}) {
       SCOPED_TRACE(sample.name + (last ? " channels last" : ""));
