@@ -1,6 +1,7 @@
 #include "runtime/program/lower.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/core/device_values.h"
 
@@ -40,7 +41,8 @@ class Lowering {
         parameter_(parameter_behind(graph_)),
         unit_of_(unit_of_parameter(graph_, plan_)),
         element_(graph_.parameters.size(), 0),
-        gradient_of_(graph_.values.size(), -1) {
+        gradient_of_(graph_.values.size(), -1),
+        awaited_(plan_.units.size()) {
     for (const Unit& unit : plan_.units) {
       places_.push_back(unit_places(plan_, unit, context.rank, context.memory.units[at(unit.id)]));
       whole_.push_back(places_.back().whole);
@@ -59,6 +61,7 @@ class Lowering {
   }
 
   LoweredProgram run() {
+    made_.operations.reserve(program_.schedule.steps.size() * 5 / 4);  // few steps take several
     for (size_t s = 0; s < program_.schedule.steps.size(); ++s) {
       const size_t begin = made_.operations.size();
       add_step(s);
@@ -292,8 +295,11 @@ class Lowering {
     return {unique(u).begin - places_[at(u)].span.begin, unique(u).numel};
   }
 
+  // A unit that was awaited and has posted nothing since needs no second wait: with many units in
+  // few slots, waits would grow with the square of the units.
   void acquire(int u) {
     for (const int other : context_.slots.shares_bytes[at(u)]) {
+      if (std::exchange(awaited_[at(other)], 1) != 0) continue;
       Operation& made = add(OpKind::kAwait, Lane::kCompute, u);
       made.channel = other;
       made.group = sums(other);
@@ -331,6 +337,7 @@ class Lowering {
     const Unit& unit = plan_.units[at(u)];
     Operation& made = add(OpKind::kPost, Lane::kCompute, u);
     made.channel = channel;
+    awaited_[at(u)] = 0;
     const bool again = channel != u;
     const bool scatters = unit.plan.shards > 1 || unit.plan.shards_gradients;
     made.group = again ? plan_.replica_group(unit, context_.rank) : sums(u);
@@ -496,6 +503,7 @@ class Lowering {
   std::vector<int> unit_of_;        // per parameter
   std::vector<int64_t> element_;    // per parameter: its first, of an unsharded unit
   std::vector<int> gradient_of_;    // per value: the parameter whose gradient it is, or -1
+  std::vector<char> awaited_;       // per unit: its latest post, in this program
   std::vector<UnitPlaces> places_;  // per unit
   std::vector<Operand> whole_;      // per unit: where the latest Gather put it
   std::vector<Operand> own_;        // per unit: this micro-batch's gradients, or none

@@ -24,9 +24,10 @@ struct Lowered {
 };
 
 std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOptions& compile,
-                                 int rank, bool on_device = false) {
+                                 int rank, bool on_device = false,
+                                 const std::vector<int64_t>& widths = {8, 8, 2}) {
   auto l = std::make_unique<Lowered>();
-  Graph graph = testing::mlp_training_graph(l->registry, 4, {8, 8, 2});
+  Graph graph = testing::mlp_training_graph(l->registry, 4, widths);
   l->plan = *make_plan(graph, options);
   l->program = *plan_program(std::move(graph), l->plan, compile, l->kernels);
   l->slots = plan_gradient_slots(l->plan, l->program.schedule);
@@ -70,6 +71,30 @@ TEST(Lower, FullShardReducesAndUpdatesInOnePass) {
   EXPECT_EQ(counts.of[OpKind::kUpdate], 0u);
   EXPECT_EQ(counts.of[OpKind::kCopyUp], 0u);
   EXPECT_NE(text(l->made).find("Unshard u0 communication ranks 0:2:1"), std::string::npos);
+}
+
+// Each unit's bytes are free when it clears them, and a wait is not repeated.
+TEST(Lower, WaitsForTheUnitsThatHadTheBytesOnce) {
+  const auto l = lowered(options(Strategy::kFullShard, 2), {}, 1, false,
+                         {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 2});
+  Counts counts(*l);
+  ASSERT_GT(counts.units, 8u);
+  EXPECT_LE(counts.of[OpKind::kAwait], counts.units + counts.of[OpKind::kPost]);
+  std::vector<bool> awaited(counts.units, false);
+  size_t shared = 0;
+  for (const Operation& op : l->made.operations) {
+    if (op.kind == OpKind::kAwait) {
+      EXPECT_FALSE(awaited[static_cast<size_t>(op.channel)]) << text(op);
+      awaited[static_cast<size_t>(op.channel)] = true;
+    }
+    if (op.kind == OpKind::kPost) awaited[static_cast<size_t>(op.unit)] = false;
+    if (op.kind != OpKind::kClear) continue;
+    for (const int other : l->slots.shares_bytes[static_cast<size_t>(op.unit)]) {
+      EXPECT_TRUE(awaited[static_cast<size_t>(other)]) << text(op);
+      shared += other != op.unit ? 1 : 0;
+    }
+  }
+  EXPECT_GT(shared, 0u);
 }
 
 TEST(Lower, NoShardWithClippingAddsUpUnitsAndThenUpdates) {
