@@ -107,6 +107,13 @@ function(ofsdp_library name)
   endif()
 endfunction()
 
+# Code that runs once, before training, takes two thirds of the time to compile with -O1.
+function(ofsdp_optimize_less)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
 # ofsdp_executable(NAME SOURCES file... [LIBS target...])
 function(ofsdp_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
