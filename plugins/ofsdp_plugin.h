@@ -12,11 +12,12 @@
  *            refused.
  * Ownership  what the library describes is the library's. What the host hands to a function (nodes,
  *            tensors, strings) is the host's and valid during that call only.
- * Threads    every function is called from the one thread of a rank that runs the schedule. A kernel
- *            fans out through host->parallel_for; set_error and log may be called from its bodies.
+ * Threads    every function is called from the one thread of a rank that runs the schedule. A
+ *            kernel fans out through host->parallel_for; set_error and log may be called from its
+ *            bodies.
  * Errors     a function that returns int32_t returns OFSDP_OK, or OFSDP_ERROR after set_error. No
  *            exception may leave a library (the host catches one, but promises nothing then).
- * Memory     kernels allocate nothing: what they need beside their tensors is asked for by
+ * Memory     kernels allocate nothing: what they need besides their tensors is asked for by
  *            `scratch`, while planning.
  */
 #ifndef OFSDP_PLUGIN_H
@@ -59,8 +60,8 @@ enum {
 #define OFSDP_TYPE(dtype) (UINT32_C(1) << (dtype))
 #define OFSDP_ANY_TYPE UINT32_C(0xffffffff)
 
-/* A tensor: dense and row-major so far, but read the strides. dtype OFSDP_ABSENT: an optional operand
- * that the node does not have. */
+/* A tensor: dense and row-major so far, but read the strides. dtype OFSDP_ABSENT: an optional
+ * operand that the node does not have. */
 typedef struct ofsdp_tensor {
   size_t struct_size;
   int32_t dtype;
@@ -88,13 +89,13 @@ typedef struct ofsdp_attribute {
 
 struct ofsdp_host;
 
-/* What a function of an operator is called with. Of `inputs` and `outputs` those have data that the
- * call may use:
+/* A node, with which each function of an operator is called. The inputs and outputs that the call
+ * may use have data:
  *   infer     inputs whose values are known while planning
  *   scratch   none
  *   forward   all; outputs are to be written
- *   backward  those that are declared OFSDP_SAVED; also grad_outputs (absent: no gradient comes that
- *             way) and grad_inputs, to be written (absent: nobody asks for it) */
+ *   backward  those that are declared OFSDP_SAVED; also grad_outputs (absent: no gradient comes
+ *             that way) and grad_inputs, to be written (absent: nobody asks for it) */
 typedef struct ofsdp_node {
   size_t struct_size;
   const struct ofsdp_host* host;
@@ -134,7 +135,7 @@ typedef struct ofsdp_graph {
   void (*set_grad)(const struct ofsdp_graph*, size_t input, int32_t grad);
 } ofsdp_graph;
 
-/* What the program offers to a library. */
+/* Offered by the program to a library. */
 enum { OFSDP_LOG_INFO = 0, OFSDP_LOG_WARNING = 1 };
 typedef struct ofsdp_host {
   size_t struct_size;
@@ -205,18 +206,18 @@ typedef struct ofsdp_operator {
   const ofsdp_sample* const* samples;
   size_t num_samples;
   /* As forward and backward for --device cuda: every address is of device memory, those of known
-   * inputs and of scratch too. They put their work onto `stream`, a cudaStream_t, from the thread whose
-   * current device it is of, and neither wait, nor allocate, nor use another stream without joining it
-   * again: the call may be captured into a graph, which is replayed without another call, with the
-   * same addresses. So what they read of the node on the host goes into kernels by value, and `step` is
-   * -1. An error of theirs ends the run. */
+   * inputs and of scratch too. They put their work onto `stream`, a cudaStream_t, from the thread
+   * whose current device it is of, and neither wait, nor allocate, nor use another stream without
+   * joining it again: the call may be captured into a graph, which is replayed without another
+   * call, with the same addresses. So what they read of the node on the host goes into kernels by
+   * value, and `step` is -1. An error of theirs ends the run. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;
 
 /* An optimizer, fsdp-run --optimizer plugin:NAME: the update of a span of a parameter shard in
- * float32. A span is any part of any parameter, so the update must be elementwise. What depends on a
- * whole parameter is said by `direction` and `step_length`. */
+ * float32. A span is any part of any parameter, so the update must be elementwise. `direction` and
+ * `step_length` say what depends on a whole parameter. */
 typedef struct ofsdp_update {
   size_t struct_size;
   float* param; /* updated in place */

@@ -10,8 +10,7 @@
 // parse_manifest trusts nothing: after it every slice is in its file, names no folder, has the
 // right number of checksums and stays inside of its tensor. FORMAT.md has the keys.
 //
-// Ownership: values. Threads: any. Errors: kInput, saying what was expected and found, without the
-// path.
+// Errors: kInput, saying what was expected and found, without the path.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Which checkpoints stay: the newest `keep`, and the one of the best evaluation when that is asked
-// for. Ownership: values.
+// Retention: the checkpoints that stay. These are the newest `keep`, and the one of the best
+// evaluation when `best` asks for it.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ inline constexpr int kExchangeMost = 16;       // doubles
 inline constexpr int kMostChannels = 4096;
 inline constexpr int kMostRanks = 1024;
 
-// What the caller is doing, for messages.
+// Names the collective that the caller is in, for messages.
 struct CollectiveSite {
   const char* collective = "";
   int unit = -1;  // -1: none
@@ -103,7 +103,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "self", "local", "tcp", "Open MPI", ...
-  // Of each host, when all have as many, one after the other; else 0.
+  // How many ranks each host has, when all have as many and a host's ranks are consecutive; else 0.
   virtual int ranks_of_each_host() const { return size(); }
   // The one rank of its host that fills what share_from_rank0 shares.
   virtual bool is_first_of_host() const { return rank() == 0; }
@@ -116,7 +116,7 @@ class Communicator {
   virtual int ranks_in_common() const { return 1; }
   // Collective, once: as many times the whole pages of `bytes`, the same number on all ranks, which
   // the host's ranks read and write; the caller sees to it that nobody reads what another writes.
-  // Of it `bytes` are counted in the ledger of each.
+  // The ledger of each rank counts `bytes` of it.
   virtual Result<std::byte*> allocate_common(MemoryLedger&, size_t bytes) {
     OFSDP_CHECK(bytes == 0, "'{}' has no memory in common", name());
     return nullptr;

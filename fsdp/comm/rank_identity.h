@@ -1,12 +1,12 @@
-// Which rank this process is, as told by whoever started it: fsdp-run itself or a torchrun-like
-// launcher (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI's or MPICH's mpirun,
-// Slurm's srun.
+// RankIdentity: this process's rank, as told by whoever started it: fsdp-run itself or a
+// torchrun-like launcher (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI's or
+// MPICH's mpirun, Slurm's srun.
 //
 // Ranks on several hosts: told by LOCAL_WORLD_SIZE below WORLD_SIZE or by GROUP_WORLD_SIZE
 // (torchrun), by the launcher's count of ranks on this host, or by Slurm's number of nodes.
 //
-// Ownership: values. Threads: any, as long as nobody changes the environment. Errors: kInput naming
-// the variable, what was expected and what was found.
+// Threads: any, as long as nobody changes the environment. Errors: kInput naming the variable, what
+// was expected and what was found.
 #pragma once
 
 #include <functional>
@@ -31,10 +31,10 @@ struct RankIdentity {
   std::string master_address = {};  // where rank 0 can be reached from every host; empty: not said
   int master_port = 0;
   std::string run_id =
-      {};  // what hosts that are of one run have in common, beside that meeting point
+      {};  // the same on all hosts that belong to one run, besides that meeting point
 
-  // What carries bytes between hosts: "tcp", or the MPI library of the launcher, "openmpi" or
-  // "mpich". OFSDP_ENGINE says otherwise.
+  // Carries bytes between hosts: "tcp", or the MPI library of the launcher, "openmpi" or "mpich".
+  // OFSDP_ENGINE says otherwise.
   std::string engine = "tcp";
 
   bool several_hosts() const { return nodes > 1 || (local_world > 0 && local_world < world); }

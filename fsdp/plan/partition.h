@@ -6,13 +6,13 @@
 //   size         parameters in the order of their first use; a group is closed when it has at least
 //                min_params of them, never between parameters of one node
 //   none         the root alone
-// What `ignore` names is a group of its own, `replicated`: whole on every rank, its gradients
-// averaged. All other parameters are the root: those outside of blocks, the remainder of `size`.
+// Parameters that `ignore` names are a group of their own, `replicated`: whole on every rank, its
+// gradients averaged. All other parameters are the root: those outside of blocks, the remainder of
+// `size`.
 //
 // Groups stand in the order of their first use in forward, then the replicated one, then the root;
 // so do the parameters in them. Pure; the same on every rank.
-// Ownership: values. Threads: any. Errors: kInput: a name in wrap_layers or ignore that nothing
-// has.
+// Errors: kInput: a name in wrap_layers or ignore that nothing has.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ OFSDP_ENUM_NAMES(WrapPolicy, {kTransformer, "transformer"}, {kSize, "size"}, {kN
 struct PartitionOptions {
   WrapPolicy wrap = WrapPolicy::kTransformer;
   int64_t min_params = 100000;
-  // Of transformer: classes, modules or globs; empty: found from the graph.
+  // For kTransformer: classes, modules or globs; empty: found from the graph.
   std::vector<std::string> wrap_layers;
   std::vector<std::string> ignore;  // names of initializers or globs
 };

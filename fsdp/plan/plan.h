@@ -60,7 +60,7 @@ OFSDP_ENUM_NAMES(Strategy, {kFullShard, "full_shard"}, {kShardGradOp, "shard_gra
                  {kHybridShardZero2, "hybrid_shard_zero2"}, {kZero1, "zero1"}, {kAuto, "auto"})
 constexpr std::string_view strategy_name(Strategy strategy) { return name_of(strategy); }
 
-// What rests in host memory while a device computes: nothing; masters and optimizer state; the
+// Rests in host memory while a device computes: nothing; masters and optimizer state; the
 // parameters that nodes gather from as well.
 enum class CpuOffload { kNone, kOptimizer, kParams };
 OFSDP_ENUM_NAMES(CpuOffload, {kNone, "none"}, {kParams, "params"}, {kOptimizer, "optimizer"})
@@ -98,7 +98,7 @@ struct Plan {
   int shard_size = 1;                    // ranks that share one copy: the world, unless hybrid
   DType param_dtype = DType::kFloat32;   // what nodes compute with; masters are float32
   DType reduce_dtype = DType::kFloat32;  // what sums over ranks are rounded to
-  // Of what the rank owns, where unsharding takes it from.
+  // The dtype of the rank's shards, as unsharding reads them.
   DType rest_dtype = DType::kFloat32;
   bool across_ranks = false;  // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
@@ -115,7 +115,7 @@ struct Plan {
   // Ranks whose gradient slots are added to what the rank owns of the unit's gradient.
   RankGroup summing_group(const Unit& unit, int rank) const;
 
-  // What the rank owns, and updates: parameters and optimizer state.
+  // The span that the rank owns, and updates: parameters and optimizer state.
   Span owned(const Unit& unit, int rank) const;
   int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / unit.plan.shards; }
   Span owned_frozen(const Unit& unit, int rank) const;

@@ -8,7 +8,7 @@
 // products, convolutions, attention and recurrences): these run again from products that are kept.
 //
 // A clone has its node's name, attributes and operands, and so its seed and its kernel: the bits
-// are those without. Pure. Ownership: values. Threads: any. Errors: none.
+// are those without. Pure. Errors: none.
 // Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; Korthikanti et al., "Reducing
 // Activation Recomputation in Large Transformer Models", 2022 (the cheap ones).
 #pragma once

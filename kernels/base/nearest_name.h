@@ -5,7 +5,7 @@
 // name that was cut short ("batch" for "batch-size"). Case does not count, nor does '_' for '-'.
 //
 // Takes any bytes; gives the known name as it is spelled in `known`, the first of equals, or an
-// empty string when nothing is near. Ownership: values. Threads: any. Errors: none.
+// empty string when nothing is near. Errors: none.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 //   kPeer   another rank failed and has said so        exit with its status, nothing printed
 // The message is one line that names its subject (file, node, flag, unit, rank) and both numbers.
 //
-// Ownership: values. Threads: any. A success holds no memory, so returning one never allocates.
+// A success holds no memory, so returning one never allocates.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@
 // The gradient of a chain of one result is again a chain: it computes what it needs of the forward
 // again, inside the block, so nothing but the inputs and the result is kept.
 //
-// Ownership: values. Threads: any. Errors: kInput for steps that no chain can have.
+// Errors: kInput for steps that no chain can have.
 #pragma once
 
 #include <climits>
@@ -20,7 +20,7 @@
 
 namespace ofsdp::kernels {
 
-// "GeluTanh"; nullptr behind the last.
+// "GeluTanh"; nullptr after the last.
 const char* chain_op_name(ChainOp op);
 int chain_op_arity(ChainOp op);
 
@@ -40,7 +40,7 @@ struct Chain {
   const ChainStep& step(int value) const { return steps[static_cast<size_t>(value - inputs)]; }
   bool is_step(int value) const { return value >= inputs; }
   int add(ChainStep step);  // the value it makes
-  void keep_costly();       // makes exponentials and the like results behind the first
+  void keep_costly();       // makes exponentials and the like results after the first
 
   Attributes attributes() const;
   static Result<Chain> parse(const Attributes& attributes, size_t inputs);
@@ -55,7 +55,7 @@ Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted);
 struct CompactedChain {
   Chain chain;
   std::vector<int> used_inputs;  // of the old chain, in the order of the new one
-  // Of each old result: the output that has it, or -1 - the input that it is; kNone where it was
+  // For each old result: the output that has it, or -1 - the input that it is; kNone where it was
   // -1.
   std::vector<int> outputs;
   static constexpr int kNone = INT_MIN;

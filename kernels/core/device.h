@@ -1,11 +1,11 @@
-// Device: a GPU, or a stand-in for one, behind one interface. libofsdp_cuda.so implements it for
+// Device: one interface of a GPU, or of a stand-in for one. libofsdp_cuda.so implements it for
 // NVIDIA GPUs (kernels/cuda/device), tests/device in host memory, runtime/plan for planning only.
 //
 //   Device        memory, streams and their order, kernels, the step's arithmetic, ranks, the trace
 //   DeviceMemory  an allocation on the device, or pinned on the host; counted in a ledger
 //   DeviceEvent   an event; DeviceGraph, a captured graph: both release themselves
-//   find_device   opens the library beside the program, in ../lib or where OFSDP_CUDA_LIBRARY says,
-//                 with dlopen; the program neither contains nor needs it
+//   find_device   opens the library next to the program, in ../lib or where OFSDP_CUDA_LIBRARY
+//                 says, with dlopen; the program neither contains nor needs it
 //
 // A device runs in order the work that is put on one stream. An event recorded on one stream and
 // waited for on another orders the two. Nothing that takes a stream waits, allocates or reads
@@ -92,7 +92,7 @@ class Device {
   virtual void drop_graph(ofsdp_device_graph*) {}
 
   // --- Kernels ---
-  // What operators made from now on may do to be faster, of OFSDP_MAY_*.
+  // Lets operators that are made from now on do `what`, of OFSDP_MAY_*, to be faster.
   virtual Status allow(uint32_t /*what*/) { return refused(); }
   // Null: no implementation accepts the problem. `run` of the kernel only puts it on a stream.
   virtual std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
@@ -259,7 +259,7 @@ struct DeviceGraphDrop {
 };
 using DeviceGraph = std::unique_ptr<ofsdp_device_graph, DeviceGraphDrop>;
 
-// What a device library exports as `ofsdp_device_library`. `build` comes first, since nothing else
+// Exported by a device library as `ofsdp_device_library`. `build` comes first, since nothing else
 // may be read before it has been compared.
 struct DeviceLibrary {
   const char* build;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
 
-// OFSDP_CUDA_LIBRARY alone where it is set; else beside the program and in ../lib.
+// OFSDP_CUDA_LIBRARY alone where it is set; else next to the program and in ../lib.
 std::vector<std::filesystem::path> candidates() {
   if (const char* named = std::getenv("OFSDP_CUDA_LIBRARY"); named != nullptr && *named != 0) {
     return {named};

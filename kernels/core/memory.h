@@ -26,7 +26,7 @@ constexpr size_t align_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// What a Region of `bytes` costs: whole pages.
+// The memory that a Region of `bytes` takes: whole pages.
 constexpr size_t region_bytes(size_t bytes) { return align_up(bytes, kPageBytes); }
 
 class MemoryLedger {

@@ -1,7 +1,7 @@
 // OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone
 // or with its family, in this order: formula and derivative as a comment; infer; grad; a reference
-// in double; the implementations, best first. kernels/ops/operators.inc has a row for each. The cases
-// it is tested on are rows of tests/ops/samples/ROOM.txt.
+// in double; the implementations, best first. kernels/ops/operators.inc has a row for each. The
+// cases it is tested on are rows of tests/ops/samples/ROOM.txt.
 //
 //   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
 //              included); its errors say what the node got, the importer adds file and node
@@ -122,7 +122,7 @@ using ReferenceFn = std::vector<RefTensor> (*)(const ReferenceContext&);
 // How an operator takes channels-last operands.
 enum class LayoutRule {
   kPlain,         // every operand plain
-  kElementwise,   // any layout, the same for all operands of the output's shape (scalars beside)
+  kElementwise,   // any layout, the same for all operands of the output's shape, but scalars
   kChannelsLast,  // the operands named in channels_last_inputs/outputs, when they have 4 axes
 };
 

@@ -7,8 +7,6 @@
 // word (e / 16) % 4 of the block with counter {block low, block high, sample low, sample high},
 // where block = e / 64 * 16 + e % 16: sixteen neighbouring blocks give 64 neighbouring elements,
 // which lets a kernel compute sixteen blocks in vector lanes and store their words as they come.
-//
-// Ownership: values. Threads: any.
 #pragma once
 
 #include <array>

@@ -1,8 +1,6 @@
 // Shape: the axes of a tensor, outermost first, all known (symbolic axes are bound before a Shape
 // is made; see importer/graph/graph.h). Rank 0 is a scalar with one element; an axis of 0 is
 // allowed.
-//
-// Ownership: values. Threads: any.
 #pragma once
 
 #include <cstdint>

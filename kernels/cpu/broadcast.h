@@ -1,10 +1,10 @@
 // Loops over dense tensors of different strides: broadcasting, slices, transposes, layouts.
 //
 // A StridedLoop walks the elements of one shape in several operands at once. Axes of size 1 are
-// dropped, axes that lie behind each other in every operand are merged, and the axes are ordered so
-// that the last operand (the one written) is walked forwards in memory; what remains is `rows` rows
-// of `inner` elements, each with a constant step per operand. Strides are counted in elements; 0 is
-// a broadcast axis, a negative one walks backwards.
+// dropped, axes that follow each other in memory in every operand are merged, and the axes are
+// ordered so that the last operand (the one written) is walked forwards in memory; what remains is
+// `rows` rows of `inner` elements, each with a constant step per operand. Strides are counted in
+// elements; 0 is a broadcast axis, a negative one walks backwards.
 //
 // Ownership: a value, made while planning; walking allocates nothing. Threads: any, once made.
 // Errors: none; shapes have been checked by infer. More than kMaxLoopAxes axes are refused there.

@@ -152,7 +152,7 @@ template <typename Fold>
 FoldOne fold_of(DType dtype) {
   return with_number(dtype, [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
 }
-// Of a fold whose integers wrap.
+// The same, for a fold whose integers wrap.
 template <typename Fold>
 FoldOne wrapping_fold_of(DType dtype) {
   return with_wrapping_number(dtype,

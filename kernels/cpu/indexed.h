@@ -26,7 +26,7 @@ auto with_index(DType dtype, const auto& f) {
 
 inline int64_t wrapped(int64_t index, int64_t n) { return index < 0 ? index + n : index; }
 
-// Which width they have is asked at each index, so loops over them are compiled once.
+// Asks at each index how wide indices are, so loops over them are compiled once.
 class Indices {
  public:
   explicit Indices(const TensorView& view)

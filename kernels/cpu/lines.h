@@ -33,7 +33,7 @@ inline Lines lines_of(const Shape& shape, int axis) {
   return {shape.numel(0, axis), shape[axis], shape.numel(axis + 1, shape.rank())};
 }
 
-// Of ONNX's axis, which may be negative; infer has checked it.
+// Takes ONNX's axis, which may be negative; infer has checked it.
 inline Lines lines_along(const Shape& shape, int64_t axis) {
   return lines_of(shape, static_cast<int>(axis < 0 ? axis + shape.rank() : axis));
 }

@@ -8,7 +8,7 @@
 namespace ofsdp::kernels {
 namespace {
 
-// Where position i of an endless axis lies in its n elements.
+// The place of position i of an endless axis in its n elements.
 int64_t folded(int64_t i, int64_t n, PadMode mode) {
   if (i >= 0 && i < n) return i;
   if (mode == PadMode::kConstant) return -1;

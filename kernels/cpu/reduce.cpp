@@ -15,7 +15,8 @@ constexpr int64_t kGrain = 16384;
 constexpr int64_t kSumBlock = 64;  // additions before the running total takes them over
 constexpr int64_t kColumns = 128;  // columns summed together: 512 bytes of accumulators
 
-// What a kind does with an element before it is joined, how two are joined, and the empty result.
+// The rule of a kind: its work on an element before that is joined, the joining of two, and the
+// empty result.
 template <ReduceKind kind>
 struct Rule {
   static constexpr bool kExtreme = kind == ReduceKind::kMax || kind == ReduceKind::kMin;

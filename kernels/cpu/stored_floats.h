@@ -6,12 +6,13 @@
 //   as_real(x)      the same, and a double as it is
 //   stored<T>(v)    a RealOf<T> rounded to T: to nearest, ties to even; NaN stays NaN
 //
-// Of float and double they do nothing, so a loop over a type T has for those the bits of one
+// They do nothing to float and double, so a loop over a type T has for those the bits of one
 // without them.
+//
 // dtype_of<T>() is the dtype of a type of any kind,
 // with_stored_float(dtype, f) calls f(T{}) with the type of float32, bfloat16 or float16.
 //
-// Ownership: values. Threads: any. Errors: none. Call from an OFSDP_MULTIARCH function.
+// REQUIRES: called from an OFSDP_MULTIARCH function.
 #pragma once
 
 #include <bit>

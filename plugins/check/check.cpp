@@ -204,8 +204,8 @@ std::string take_direction(const OptimizerDef& def,
   return "";
 }
 
-// Makes the same updates of 1000 elements whole and in two parts, and looks for writes outside of the
-// buffers. Lines that open with "! " are faults.
+// Makes the same updates of 1000 elements whole and in two parts, and looks for writes outside of
+// the buffers. Lines that open with "! " are faults.
 std::vector<std::string> check_optimizer(const OptimizerDef& def) {
   constexpr int64_t kCount = 1000, kCut = 377;
   std::mt19937 random(5);

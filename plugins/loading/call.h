@@ -102,7 +102,7 @@ class PluginNode {
 
   const std::vector<TensorDesc>& outputs_set() const { return outputs_set_; }
 
-  // Behind the host's functions.
+  // Called by the host's functions.
   void set_error(const char* message);
   int32_t set_output(size_t index, int32_t dtype, int32_t rank, const int64_t* shape);
   const ofsdp_attribute* attribute(const char* name) const;

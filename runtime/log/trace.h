@@ -6,8 +6,8 @@
 // rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions. On
 // a device (runtime/engine/device/device_trace.h) rows are streams, and those of copies come after
 // these two. Times are microseconds since the first event of any rank (one host: one clock). The
-// file appears by rename, whole or not at all; until then each rank writes a part of its own beside
-// it.
+// file appears by rename, whole or not at all; until then each rank writes a part of its own next
+// to it.
 //
 // Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X").
 // Ownership: the recorder views the rank's memory; programs outlive both. Threads: the executor's.

@@ -54,7 +54,7 @@ struct RunPlan {
                                                std::shared_ptr<KernelCache> kernels = nullptr);
 };
 
-// What the programs of rank `rank` are lowered with; views of the plan.
+// The context with which the programs of rank `rank` are lowered; views of the plan.
 LoweringContext lowering(const RunPlan& plan, int rank);
 
 // Whether a parameter is carried from micro-batch to micro-batch: running statistics.

@@ -1,6 +1,5 @@
 // The chains that are written out: every sample case of ofsdp.Chain and ofsdp.ChainGrad in float32,
 // float16 and bfloat16, and those of several results once more without their second.
-// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <string>
@@ -20,7 +19,7 @@ struct ChainCase {
 
 std::vector<ChainCase> chain_cases();
 
-// What the written sources offer of each: one of its two kernels, launched on the emulator.
+// A written source of a chain: `run` launches one of its two kernels on the emulator.
 struct WrittenChain {
   const char* name;
   int (*run)(const cuda::ChainArguments& arguments, bool wide);

@@ -1,5 +1,6 @@
-// What library/chain_source.h writes: on the emulator it gives the bits of the interpreter (chain.cu),
-// by single elements and by 16 bytes; and NVRTC, where it is installed, accepts it.
+// The text that kernels/cuda/pointwise/chain_source.h writes: on the emulator it gives the bits of
+// the interpreter (chain.cu), by single elements and by 16 bytes; and NVRTC, where it is installed,
+// accepts it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ struct Buffer {
   }
   std::byte* data() { return memory[0].bytes + kGuard + offset; }
   const std::byte* data() const { return memory[0].bytes + kGuard + offset; }
-  // Moves everything by `bytes` from now on; what runs over is from the guard behind.
+  // Moves everything by `bytes` from now on; what runs over is from the guard at the end.
   void shift(size_t by) {
     std::byte* first = memory[0].bytes;
     std::rotate(first, first + memory.size() * 64 - by, first + memory.size() * 64);

@@ -1,6 +1,6 @@
 // cuDNN plans attention and convolutions for an H200 that is only described: its own heuristics and
-// engines accept our graphs, and what is compiled for them compiles. Nothing is run; driver.cpp stands
-// where the driver would.
+// engines accept our graphs, and what is compiled for them compiles. Nothing is run; driver.cpp
+// stands where the driver would.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -94,7 +94,8 @@ TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr);
 }
 
-// Sums in a fixed order need more room, and an engine that needs more than there may be is declined.
+// Sums in a fixed order need more room, and an engine that needs more than there may be is
+// declined.
 TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   const AttentionExtent e = extent_of(kAttentionCases[0], DType::kBFloat16);
   CudnnTarget target = h200();

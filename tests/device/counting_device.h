@@ -1,7 +1,8 @@
-// A device in host memory, behind the same interface (kernels/core/device.h) as the CUDA library, that counts and checks its
-// calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY naming it, the real program runs
-// its whole device path, and must give the CPU path's bits. emulated/ makes a second one of it, whose
-// operators are those of kernels/cuda on the CUDA of tests/emulator.
+// A device in host memory, with the same interface (kernels/core/device.h) as the CUDA library,
+// that counts and checks its calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY
+// naming it, the real program runs its whole device path, and must give the CPU path's bits.
+// emulated/ makes a second one of it, whose operators are those of kernels/cuda on the CUDA of
+// tests/emulator.
 //
 // It is as lazy as a device may be: what is put on a stream waits until the host awaits something,
 // and then runs in an order that is drawn from a seed among all that streams and events allow. A
@@ -14,11 +15,12 @@
 // capture nothing is allocated, awaited or launched, no event from outside is waited for, and every
 // stream that joined is joined again; kernels are not made after the first step.
 //
-// Several ranks meet in shared memory (counting_groups.h). A device is driven by its own host, and by
-// a thread where another rank waits for it, as far as that rank needs: later than that it may not be.
+// Several ranks meet in shared memory (counting_groups.h). A device is driven by its own host, and
+// by a thread where another rank waits for it, as far as that rank needs: later than that it may
+// not be.
 //
 // Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed; of
-// one of several ranks, with its place behind the name); COUNTING_DEVICE_SEED;
+// one of several ranks, with its place after the name); COUNTING_DEVICE_SEED;
 // COUNTING_DEVICE_WITHOUT, an operator it has no kernel for; COUNTING_DEVICE_PROBE, why there is no
 // device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_SHARED, why they
 // cannot, since all share one device; COUNTING_DEVICE_STUCK=p:n, the place
@@ -60,8 +62,8 @@ struct Operation {
   std::shared_ptr<GraphRun> graph;
 };
 
-// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own, but
-// for signals.
+// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own,
+// but for signals.
 class GraphRun {
  public:
   explicit GraphRun(const ofsdp_device_graph& graph);
@@ -82,7 +84,7 @@ class GraphRun {
   std::map<const Operation*, uint64_t> signals_;  // generations
 };
 
-// What plug-ins get of a stream.
+// A stream as plug-ins get it.
 struct NativeStream : ofsdp_native_stream {
   NativeStream();
   static void enqueue(ofsdp_native_stream* native, void (*function)(void*), const void* arguments,
@@ -257,7 +259,7 @@ class CountingDevice final : public Device {
                    const ofsdp_parameter_parts* p, void (*work)(const GivenParts&));
 };
 
-// [Note: the norm's blocks] of runtime/engine/optimizer_step.h: sixteen sums in turn, added in order.
+// [Note: the norm's blocks] of runtime/engine/optimizer_step.h: sixteen sums, added in order.
 double squares(const float* values, int64_t count);
 
 // Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).

@@ -1,4 +1,5 @@
-// Sums of squares of the device that counts: runtime/engine/exact_squares.h over pieces, added as whole numbers.
+// Sums of squares of the device that counts: runtime/engine/exact_squares.h over pieces, added as
+// whole numbers.
 #include <cmath>
 #include <limits>
 

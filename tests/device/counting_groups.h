@@ -1,16 +1,17 @@
-// A group of ranks of the device that counts: a piece of shared memory, named by the group's key, in
-// which every rank puts what it gives, and from which it takes what the others gave. Sums are in the
-// order of places, in float32 (rank_sum.h), so their bits are those of the CPU's communicator.
+// A group of ranks of the device that counts: a piece of shared memory, named by the group's key,
+// in which every rank puts what it gives, and from which it takes what the others gave. Sums are in
+// the order of places, in float32 (rank_sum.h), so their bits are those of the CPU's communicator.
 //
 // A collective is two operations of its stream: `begin` puts what this rank gives, as soon as the
 // place of the collective before last is free in all ranks; `end`, ready when all have begun, takes
 // and computes. In between the stream stands, and the rest of the device goes on.
 //
-// Checked: all ranks of the group begin the same collective, captured or not, of the same size; what
-// is made known lies in shared allocations and has the same size on every rank.
+// Checked: all ranks of the group begin the same collective, captured or not, of the same size;
+// what is made known lies in shared allocations and has the same size on every rank.
 //
-// Ownership: the file has no name any more once all ranks have mapped it. Threads: under the device's
-// lock; what is shared is atomic. Errors: violations; a fault of the stream once it is aborted.
+// Ownership: the file has no name any more once all ranks have mapped it. Threads: under the
+// device's lock; what is shared is atomic. Errors: violations; a fault of the stream once it is
+// aborted.
 #pragma once
 
 #include <atomic>

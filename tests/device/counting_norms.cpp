@@ -1,5 +1,5 @@
-// Norms of whole parameters, and the steps that depend on them, as StepLengths and OptimizerStep have
-// them on the CPU: block by block, sixteen sums in turn.
+// Norms of whole parameters, and the steps that depend on them, as StepLengths and OptimizerStep
+// have them on the CPU: block by block, sixteen sums in turn.
 #include <array>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::counting {
-// What the call was given; `parts` may be gone when the work is done.
+// Keeps the call's arguments, since `parts` may be gone when the work is done.
 struct GivenParts {
   ofsdp_parameter_parts p;
   std::vector<ofsdp_parameter_part> parts;

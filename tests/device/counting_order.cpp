@@ -221,7 +221,7 @@ Status CountingDevice::await(ofsdp_event* event) {
   if (event->capture != nullptr) return violation("the host waits for an event of a graph");
   const uint64_t generation = event->recorded;
   ++counts["awaits"];
-  // Nothing behind it: the stream runs dry while the host waits.
+  // Nothing after it: the stream runs dry while the host waits.
   const auto& queue = event->stream->queue;
   const bool last =
       queue.empty() || (queue.back().kind == Kind::kRecord && queue.back().event == event);

@@ -1,4 +1,4 @@
-// What is computed: operators by the CPU's kernels, the rest in the order of operations of
+// Computes: operators by the CPU's kernels, the rest in the order of operations of
 // runtime/engine/cpu_engine.cpp, so that the bits must be the CPU path's.
 #include <algorithm>
 #include <array>
@@ -83,7 +83,7 @@ class CountedKernel final : public Kernel {
            device_.holds(step.fault, record, false, "the fault");
   }
 
-  // What the CPU's kernel says in words about its data is noted as a kernel of a GPU would.
+  // Notes what the CPU's kernel says in words about its data, as a kernel of a GPU would note it.
   static Status note_fault(const DeviceStepContext& launch, const Status& status) {
     if (launch.fault == nullptr) return fault("{}", status.message());
     if (launch.fault->node != 0) return {};

@@ -1,4 +1,4 @@
-/* What `native_stream` of the device that counts gives, in the place of a cudaStream_t: a plug-in of
+/* Given by `native_stream` of the device that counts, in the place of a cudaStream_t: a plug-in of
  * the tests puts functions of the host onto it as one for CUDA launches kernels. They run when the
  * device gets there, late, in a drawn order, and again in each replay of a graph. C99. */
 #ifndef OFSDP_TESTS_NATIVE_STREAM_H

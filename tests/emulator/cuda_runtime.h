@@ -1,12 +1,15 @@
-// The part of CUDA that kernels/cuda/*.cu use, on the CPU: the same sources compile with g++ against this folder and run
-// without a GPU, one block after the other, the threads of a block as fibers that meet in __syncthreads and shuffles.
+// The part of CUDA that kernels/cuda/*.cu use, on the CPU: the same sources compile with g++
+// against this folder and run without a GPU, one block after the other, the threads of a block as
+// fibers that meet in __syncthreads and shuffles.
 //
-// What it proves: indices, masks, reductions, barriers (a warp runs ahead of the others as far as it gets, the first one or,
-// with set_backwards, the last, so what lacks a barrier gives other results) and, with AddressSanitizer, bounds. What it
-// cannot: speed, memory ordering inside a warp, and that a barrier is not divergent where all threads come by another way.
-// Dynamic shared memory is not there.
+// Proves indices, masks, reductions, barriers (a warp runs ahead of the others as far as it gets,
+// the first one or, with set_backwards, the last, so what lacks a barrier gives other results) and,
+// with AddressSanitizer, bounds. Cannot prove speed, memory ordering inside a warp, and that a
+// barrier is not divergent where all threads come by another way. Dynamic shared memory is not
+// there.
 //
-// Ownership: memory of cudaMalloc is the caller's. Threads: one launches. Errors: a block that cannot go on aborts.
+// Ownership: memory of cudaMalloc is the caller's. Threads: one launches. Errors: a block that
+// cannot go on aborts.
 #pragma once
 
 #include <cmath>
@@ -55,14 +58,15 @@ namespace emulator {
 void set_backwards(bool backwards);  // the order in which warps, and lanes of a warp, take turns
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
 void sync_threads();
-// Every lane of the warp gives up to 48 bytes and gets those of all lanes, to be read before it meets them again.
+// Every lane of the warp gives up to 48 bytes and gets those of all lanes, to be read before it
+// meets them again.
 struct alignas(16) Slot {
   unsigned char bytes[48];
 };
 const Slot* meet(const void* mine, size_t bytes);
 int lane();
-// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread finishes its copies, or with
-// threads that run backwards at once.
+// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread
+// finishes its copies, or with threads that run backwards at once.
 void copy_later(void* to, const void* from, size_t bytes);
 void finish_copies();
 

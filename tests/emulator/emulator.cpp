@@ -16,8 +16,8 @@ constexpr int kWarp = 32;
 
 enum class State { kReady, kBarrier, kShuffle, kDone };
 
-// Saves what a call keeps on this stack, goes on where the other one was left (System V, x86-64). ucontext would ask the
-// kernel for the signal mask at every turn.
+// Saves what a call keeps on this stack, goes on where the other one was left (System V, x86-64).
+// ucontext would ask the kernel for the signal mask at every turn.
 extern "C" void emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -134,7 +134,8 @@ void start_warp(Block& b, size_t i) {
   w.left = static_cast<int>(std::min(b.threads - i * kWarp, size_t{kWarp}));
 }
 
-// Each warp as far as it gets alone, so that it is ahead of the others where nothing makes it wait for them.
+// Each warp as far as it gets alone, so that it is ahead of the others where nothing makes it wait
+// for them.
 bool run_warp(Block& b, size_t i) {
   const size_t first = i * kWarp, count = std::min(b.threads - first, size_t{kWarp});
   bool any = false;

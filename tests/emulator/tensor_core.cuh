@@ -1,7 +1,8 @@
-// kernels/cuda/attention/ptx/tensor_core.cuh, whose comment says what each function does, on the emulator's warps. Fragments have the
-// layout of the PTX ISA. Copies arrive as late as they may or, when threads run backwards, at once: a kernel that reads too
-// early, or writes over what is still read, gives other bits in one of two runs. A product adds its 16 terms to c one by
-// one in rising order; the hardware's order is its own.
+// kernels/cuda/attention/ptx/tensor_core.cuh, whose comment says what each function does, on the
+// emulator's warps. Fragments have the layout of the PTX ISA. Copies arrive as late as they may or,
+// when threads run backwards, at once: a kernel that reads too early, or writes over what is still
+// read, gives other bits in one of two runs. A product adds its 16 terms to c one by one in rising
+// order; the hardware's order is its own.
 #pragma once
 
 #include "kernels/cuda/device/device.cuh"

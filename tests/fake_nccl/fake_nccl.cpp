@@ -1,6 +1,6 @@
-// A library with NCCL's names that does nothing but note its calls, for tests/fake_nccl/nccl_test.cpp:
-// what kernels/cuda/device/groups.cpp asks of NCCL, and what it makes of the answers. Handles are
-// small numbers. It is no NCCL: nothing is gathered or summed.
+// A library with NCCL's names that does nothing but note its calls, for
+// tests/fake_nccl/nccl_test.cpp: what kernels/cuda/device/groups.cpp asks of NCCL, and what it
+// makes of the answers. Handles are small numbers. It is no NCCL: nothing is gathered or summed.
 //
 //   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809
 //   FAKE_NCCL_ASYNC    what ncclCommGetAsyncError finds; 0
@@ -62,7 +62,7 @@ bool good(const Config& c) { return c.magic == 0xcafebeef && c.version == 21800 
 
 extern "C" {
 
-// Of the test, not of NCCL.
+// For the test; not in NCCL.
 const char* fake_nccl_calls() { return calls.c_str(); }
 void fake_nccl_reset() {
   calls.clear();

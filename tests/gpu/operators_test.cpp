@@ -1,7 +1,7 @@
-// Every operator that a device library has a kernel for, against its own reference and sample cases:
-// the conformance test of the CPU (tests/ops/conformance_test.cpp) through the library's table. Run as
-// gpu.operators on a GPU, and as unit.cuda_operators on the emulated device (tests/device/emulated),
-// which OFSDP_CUDA_LIBRARY names then.
+// Every operator that a device library has a kernel for, against its own reference and sample
+// cases: the conformance test of the CPU (tests/ops/conformance_test.cpp) through the library's
+// table. Run as gpu.operators on a GPU, and as unit.cuda_operators on the emulated device
+// (tests/device/emulated), which OFSDP_CUDA_LIBRARY names then.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -217,8 +217,8 @@ constexpr std::string_view kOperators =
     " ofsdp.ThresholdedReluGrad"
     " ";
 
-// Problems that the library has no kernel for are no failure here: tests/procs/emulated_device_test.cpp
-// says what models need.
+// Problems that the library has no kernel for are no failure here:
+// tests/procs/emulated_device_test.cpp says what models need.
 TEST_P(DeviceOperators, AgreeWithTheReference) {
   const Registry registry = make_registry();
   OpDef op = registry.get(GetParam());

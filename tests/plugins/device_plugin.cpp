@@ -1,10 +1,10 @@
-// The operators of plugins/examples/{rms_norm,fused_swiglu,scaled_tanh} once more, for the CPU and, as
-// functions for CUDA, for the device of the tests (tests/device/native_stream.h): there they are put
-// onto the stream with what they were handed and run when the device gets there. RmsNorm asks for
-// scratch in both directions and leaves its factors in an output that no model names.
+// The operators of plugins/examples/{rms_norm,fused_swiglu,scaled_tanh} once more, for the CPU and,
+// as functions for CUDA, for the device of the tests (tests/device/native_stream.h): there they are
+// put onto the stream with what they were handed and run when the device gets there. RmsNorm asks
+// for scratch in both directions and leaves its factors in an output that no model names.
 //
-// OFSDP_DEVICE_PLUGIN: `no_backward`, ScaledTanh has no cuda_backward; `fails`, its cuda_forward does
-// at the fourth call, which is in the second update.
+// OFSDP_DEVICE_PLUGIN: `no_backward`, ScaledTanh has no cuda_backward; `fails`, its cuda_forward
+// does at the fourth call, which is in the second update.
 #include <ofsdp_plugin.h>
 
 #include <cmath>

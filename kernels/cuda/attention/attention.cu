@@ -63,7 +63,7 @@ __device__ inline void store_row(T* to, const float* acc, int64_t width, float s
   }
 }
 
-// Which query a warp of a block has, and the keys that any query of the block sees.
+// The query of a warp of a block, and the keys that any query of the block sees.
 struct Place {
   Head head;
   int64_t item, query, low, high;

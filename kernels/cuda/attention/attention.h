@@ -48,7 +48,7 @@ struct AttentionGradient {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void* dmask = nullptr;  // [batch, heads, queries, mask_keys] of dtype; null: not wanted
   void* scratch = nullptr;
-  // What the forward pass kept: both, or null.
+  // Kept by the forward pass: both, or null.
   const void* y = nullptr;
   HeadStrides y_strides = {};
   const float* statistics = nullptr;
@@ -58,7 +58,7 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
                            cudaStream_t stream);
 
 // The sum of dy y of each query, which is that of p dp: what the gradients of
-// kernels/cuda/attention/attention.h and of kernels/cuda/attention/tensor_attention.h need beside
+// kernels/cuda/attention/attention.h and of kernels/cuda/attention/tensor_attention.h need besides
 // the statistics that a forward pass kept (Dao, "FlashAttention-2", 2023).
 //
 // delta: float [batch, heads, queries]. Sums in float32, by the columns of eight lanes, then over

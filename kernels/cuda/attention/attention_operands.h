@@ -6,7 +6,6 @@
 //   ofsdp.AttentionGrad             dy, q, k, v, mask, lengths, y, statistics -> dq, dk, dv, dmask
 //
 // Cached keys and the outputs of scores are not here; keys of a gradient hold the past already.
-// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,6 @@ namespace ofsdp::kernels::cuda {
 
 // An AttentionShape of kernels/cpu as the kernels of kernels/cuda/attention/attention.h take it,
 // without mask and lengths, which are memory of a call.
-// Ownership: values. Threads: any. Errors: none.
 inline HeadStrides in_elements(const kernels::HeadStrides& s) { return {s.batch, s.head, s.row}; }
 
 inline AttentionExtent extent_of(const AttentionShape& s, DType dtype) {
@@ -53,7 +51,7 @@ inline AttentionExtent extent_of(const AttentionShape& s, DType dtype) {
 inline constexpr int64_t kWidestHead = 256;
 inline constexpr size_t kAttentionLengths = 6, kKeepingLengths = 4;  // which input
 
-// Where the operands of a call begin; `first` is the place of Q.
+// Addresses of the operands of a call; `first` is the place of Q.
 inline ops::AttentionInputs attention_inputs(const Problem& p, size_t first, size_t lengths,
                                              int64_t past) {
   const auto at = [&](size_t i) { return p.has_in(i) ? p.in(i) : TensorDesc{}; };
@@ -76,7 +74,7 @@ inline AttentionExtent gradient_extent(const Problem& p) {
   return operands_extent(p, gradient_inputs(p));
 }
 
-// Of the y that a gradient reads.
+// The strides of the y that a gradient reads.
 inline HeadStrides kept_strides(const Problem& p) {
   const AttentionShape s = ops::attention_shape(gradient_inputs(p), p.attributes);
   return in_elements(ops::kept_strides(s, p.attributes));

@@ -9,7 +9,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// What `accepts` takes, if its extent goes to tensor cores.
+// The problems of `accepts` whose extent goes to tensor cores.
 template <auto kAccepts, auto kExtent>
 Acceptance accepts_narrow(const Problem& p) {
   const Acceptance accepted = kAccepts(p);

@@ -1,4 +1,4 @@
-// Which keys a query of an attention sees, and what its mask adds to a score;
+// The keys that a query of an attention sees, and what its mask adds to a score;
 // kernels/cuda/attention/attention.h has the members.
 #pragma once
 

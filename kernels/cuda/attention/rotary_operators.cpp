@@ -8,7 +8,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Where the operands are among the inputs.
+// Places of the operands among the inputs.
 struct RotaryInputs {
   size_t cos, sin, positions;
 };

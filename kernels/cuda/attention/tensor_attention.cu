@@ -14,7 +14,7 @@ struct Rows {
   float values[M][W / 8][4] = {};
   float max[M][2], sum[M][2] = {};
 
-  // Turns scores into exponentials behind the maximum so far (Milakov and Gimelshein, 2018).
+  // Turns scores into exponentials relative to the maximum so far (Milakov and Gimelshein, 2018).
   __device__ void add(float (&s)[M][kKeys / 8][4]) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {

@@ -1,4 +1,4 @@
-// What tensor_attention.cu and tensor_attention_grad.cu share: which kernel takes what, operands,
+// Shared by tensor_attention.cu and tensor_attention_grad.cu: which kernel takes what, operands,
 // and scores as they lie in the registers of a warp. Scores are in base 2 here: times log2(e), for
 // exp2f.
 #pragma once
@@ -62,7 +62,7 @@ struct Place {
   int g = static_cast<int>(threadIdx.x % kWarp) / 4, t = static_cast<int>(threadIdx.x) % 4;
 };
 
-// Of what there is one number a query of.
+// The tensors with one number a query.
 __device__ inline int64_t stats_row(const AttentionExtent& e, const Head& head, int query) {
   return (head.b * e.heads + head.h) * e.queries + query;
 }
@@ -96,7 +96,7 @@ __device__ inline float mask_value(const AttentionExtent& e, const Head& head, i
   return to_float(static_cast<const T*>(e.mask)[at]) * kLog2E;
 }
 
-// What the mask adds to a key whatever the query; 0 where it asks for the query.
+// The mask's addend of a key whatever the query; 0 where it asks for the query.
 template <typename T>
 __device__ inline float key_bias(const AttentionExtent& e, const Head& head, int key) {
   const bool has = e.mask_kind != MaskKind::kNone && e.mask_strides[2] == 0 && key < e.mask_keys;

@@ -1,4 +1,4 @@
-// What tensor_attention_queries.cu and tensor_attention_keys.cu share: the gradient, in three
+// Shared by tensor_attention_queries.cu and tensor_attention_keys.cu: the gradient, in three
 // kernels: delta of each query (where the forward pass kept nothing, its statistics too), then dq
 // by queries, then dk and dv by keys. A block has 64 rows of one side, 16 a warp, and walks tiles
 // of the other side; what follows of a tile is loaded as soon as no warp reads it. The four tiles
@@ -17,7 +17,7 @@ inline constexpr int kGradStep = W <= 64 ? 64 : 32;  // rows of a tile that is w
 template <int W>
 using Sums = float[1][W / 8][4];
 
-// What is not there of the two numbers of each query into the scratch, and dq.
+// Writes dq and, unless they were kept, the two numbers of each query into the scratch.
 cudaError_t tensor_query_gradient(const AttentionExtent& e, const AttentionGradient& g,
                                   cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Of the gradient: dk and dv. A block's warps have 16 keys each, scores lie transposed, so that
+// The gradient's dk and dv. A block's warps have 16 keys each, scores lie transposed, so that
 // they are left factors as they are.
 #include "kernels/cuda/attention/tensor_attention_grad.cuh"
 

@@ -1,4 +1,4 @@
-// Of the gradient: the two numbers of each query where none were kept, and dq. Both walk the keys
+// The gradient's dq, and the two numbers of each query where none were kept. Both walk the keys
 // of a block of queries.
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/tensor_attention_grad.cuh"

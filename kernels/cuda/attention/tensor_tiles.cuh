@@ -3,7 +3,7 @@
 // float32 sums are `float c[columns / 8][4]`.
 //
 // The 16-byte chunks of a row are mixed by row, so that eight rows of one column of chunks lie in
-// different banks. Columns behind a row's width and rows behind the last are zeros.
+// different banks. Columns past a row's width and rows past the last are zeros.
 // Order of sums: columns (or rows) 16 by 16, rising; the order of 16 is the instruction's.
 #pragma once
 
@@ -33,7 +33,7 @@ struct RowsOf {
   bool packs;
 };
 
-// Up to eight elements, zeros behind them.
+// Up to eight elements, then zeros.
 template <typename T>
 __device__ inline Chunk gathered(const T* from, int count) {
   const auto* bits = reinterpret_cast<const uint16_t*>(from);
@@ -121,7 +121,7 @@ __device__ inline void multiply_sums(float (&c)[M][W / 8][4], const float (&a)[M
   }
 }
 
-// Rows g and g + 8 behind `to`, as far as `count` says, each times its factor.
+// Rows g and g + 8 from `to` on, as far as `count` says, each times its factor.
 template <typename T, int N>
 __device__ inline void store_sums(T* to, int64_t stride, int count, int width, bool packs,
                                   const float (&c)[N][4], const float (&factor)[2]) {

@@ -17,7 +17,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// What the three kernels share: the numbers of a group, a product, rows and weights in the
+// Shared by the three kernels: the numbers of a group, a product, rows and weights in the
 // workspace.
 class ConvProduct : public CudaKernel {
  public:

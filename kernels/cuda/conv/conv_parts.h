@@ -1,4 +1,4 @@
-// What Conv and its gradients are made of on a device (conv_operators.cpp): the numbers of one
+// The parts of Conv and its gradients on a device (conv_operators.cpp): the numbers of one
 // group, places in the workspace, and activations whose channels of one group are wanted dense and
 // channels last.
 //
@@ -46,12 +46,12 @@ struct ConvExtent {
   int64_t weights() const { return outputs * columns(); }
 };
 
-// What any implementation asks of Conv (x, w, b) and of its gradients, with (dy, w) and (x, dy):
-// one floating type, at most three spatial axes, something to add up.
+// Required by every implementation of Conv (x, w, b) and of its gradients, with (dy, w) and (x,
+// dy): one floating type, at most three spatial axes, something to add up.
 Acceptance accepts_conv(const Problem& p);
 Acceptance accepts_conv_grad(const Problem& p);
 bool has_relu(const Problem& p);  // after a Conv or a pool
-// Of a gradient, from its attributes.
+// For a gradient, from its attributes.
 Shape conv_x_shape(const Problem& p);
 Shape conv_w_shape(const Problem& p);
 
@@ -64,7 +64,7 @@ class GroupPart {
 
   // The part of group `g`, copied if need be.
   cudaError_t read(void* whole, int64_t g, void* workspace, void*& part, cudaStream_t stream) const;
-  // Where a part is to be written, and its way from there to where it belongs.
+  // The buffer that a part is written to, and its way from there to its own place.
   void* place(void* whole, void* workspace) const {
     return copied_ ? at(workspace, offset_) : whole;
   }

@@ -1,4 +1,4 @@
-// Where windows lie: the numbers of a WindowExtent as kernels count with them, places and taps. In
+// Places of windows: the numbers of a WindowExtent as kernels count with them, places and taps. In
 // 32 bits wherever all counts of elements fit, since a division of 64 bits costs a thread more than
 // its loads; taps are walked without any.
 #pragma once
@@ -61,7 +61,7 @@ __device__ inline I thread_index() {
   return static_cast<I>(int64_t{blockIdx.x} * kThreads + threadIdx.x);
 }
 
-// Of spatial position `at` (row-major) the place on each axis.
+// The place on each axis of spatial position `at` (row-major).
 template <typename I>
 __device__ inline void unravel(const I* size, I at, I* index) {
   const I rows = at / size[2];

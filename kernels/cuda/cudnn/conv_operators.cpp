@@ -28,7 +28,7 @@ Acceptance accepts_grad_weights(const Problem& p) {
                                                    p.out(0).layout == Layout::kPlain)});
 }
 
-// Of WindowExtent's three axes those that there are, but at least two, which is the least for
+// The axes of WindowExtent that there are, but at least two, which is the least for
 // cuDNN.
 std::vector<int64_t> spatial(const int64_t (&of_three)[3], size_t axes) {
   return {of_three + 3 - axes, of_three + 3};

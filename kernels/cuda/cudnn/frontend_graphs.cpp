@@ -174,7 +174,7 @@ Extents plain_strides(const Extents& shape) {
   return strides;
 }
 
-// Of [images, channels, positions...] that lies as [images, positions..., channels].
+// Describes [images, channels, positions...] that lies as [images, positions..., channels].
 Extents channels_last_strides(const Extents& shape) {
   Extents strides(shape.size(), 1);
   int64_t step = shape[1];

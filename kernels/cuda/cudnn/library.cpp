@@ -1,4 +1,4 @@
-// What cudnn-frontend calls of cuDNN and NVRTC, passed on to the libraries that libraries.cpp
+// Passes the calls of cudnn-frontend on to the libraries that libraries.cpp
 // opened: nothing here is linked to either. A function that the library lacks says that it is not
 // supported.
 #include <cudnn.h>

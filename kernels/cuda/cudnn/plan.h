@@ -36,7 +36,7 @@ struct CudnnTarget {
   int64_t most_workspace = int64_t{1} << 30;
 };
 
-// Of a device that is there; handle null: cuDNN is absent.
+// For a device that is there; handle null: cuDNN is absent.
 CudnnTarget cudnn_target(DeviceState& device);
 
 class CudnnPlan {

@@ -1,4 +1,4 @@
-// What kernels are made of: 16-byte packs, conversions, sums over a warp or a block, launches, and
+// Parts of kernels: 16-byte packs, conversions, sums over a warp or a block, launches, and
 // dtype to C++ type. [Note: kernels without a GPU] tests/emulator compiles these sources for the
 // CPU: launches go through `launch`, shared memory is static, and every lane of a warp takes part
 // in every shuffle.

@@ -199,7 +199,7 @@ void NcclRanks::abort_group(ofsdp_group* group) {
   group->comm = nullptr;
 }
 
-// What was made known goes before the communicator does.
+// Deregisters buffers and windows before the communicator is destroyed.
 void NcclRanks::leave_group(ofsdp_group* group) {
   ncclComm* const comm = group->comm;
   bool gave_up = false;

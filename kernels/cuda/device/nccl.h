@@ -1,6 +1,6 @@
-// What this library uses of NCCL, as its public API has it, so that neither nccl.h is needed to
-// build nor NCCL to load (libraries.h finds it, 2.18 or newer). Functions that came later may be
-// absent.
+// The part of NCCL that this library uses, as its public API has it, so that neither nccl.h is
+// needed to build nor NCCL to load (libraries.h finds it, 2.18 or newer). Functions that came later
+// may be absent.
 //
 // Ownership: a view of the opened library. Threads: any. Errors: `has_all` is false where a
 // function that every accepted version has is not there.

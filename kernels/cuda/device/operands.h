@@ -99,7 +99,7 @@ std::vector<int64_t> known_ints(const Problem& p, size_t input);
 // The value of a scalar that is known while planning, or `otherwise` where it is absent.
 double known_scalar(const Problem& p, size_t input, double otherwise);
 
-// What Pad puts before and after each axis, negative where it cuts off.
+// The elements that Pad puts before and after each axis, negative where it cuts off.
 struct Pads {
   std::vector<int64_t> before, after;
 };

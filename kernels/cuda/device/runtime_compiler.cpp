@@ -9,7 +9,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// What is used of NVRTC, as its public API has it: nvrtc.h is not needed to build.
+// The part of NVRTC that is used, as its public API has it: nvrtc.h is not needed to build.
 struct Nvrtc {
   using Program = struct OpaqueProgram*;
 #define OFSDP_NVRTC(name, symbol, ...) \

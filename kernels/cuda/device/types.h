@@ -1,9 +1,9 @@
-// What all launchers of kernels/cuda share.
+// Types that all launchers of kernels/cuda share.
 //
 //   Every launcher takes device pointers and a stream, starts kernels there and returns what the
 //   launch said. It allocates nothing, waits for nothing and reads nothing back, so a stream that
 //   is being captured takes it; numbers that change from step to step are read from device memory.
-//   Scratch comes from the caller, by the size function beside the launcher. Sums run in an order
+//   Scratch comes from the caller, by the size function next to the launcher. Sums run in an order
 //   that the shape alone gives: the same bits on every run and on every card. 16-bit floats are
 //   storage: arithmetic is in float32, rounded once. cudaErrorNotSupported: this dtype or size has
 //   no kernel here; nothing was started.
@@ -25,7 +25,7 @@ inline constexpr int kMostAxes = 8;
 
 struct DeviceState;  // device_state.h; operators see the name alone
 
-// Where a launcher's data may be wrong: the first value out of range is noted in `record`, which
+// For launchers whose data may be wrong: the first value out of range is noted in `record`, which
 // may be null, under the name of `node`, if nothing has been noted there yet; the kernel goes on
 // with 0 instead.
 struct Fault {

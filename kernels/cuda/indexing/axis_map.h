@@ -52,10 +52,10 @@ std::vector<AxisPass> plan_axes_back(const std::vector<int64_t>& shape,
                                      const std::vector<AxisNumbers>& maps);
 
 size_t axes_scratch(const std::vector<AxisPass>& passes, bool back);
-// Of float32, float16, bfloat16.
+// dtype: float32, float16 or bfloat16.
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream);
-// Of elements of `size` bytes; rows outside of x are not there.
+// Takes elements of `size` bytes; rows outside of x are not there.
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream);
 size_t move_scratch(const std::vector<AxisPass>& passes, size_t size);

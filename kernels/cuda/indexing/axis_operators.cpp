@@ -82,7 +82,7 @@ std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> pa
       scratch);
 }
 
-// Of other types than floats only what moves, and nothing to fill.
+// Takes types other than floats only where elements move and nothing is filled.
 Acceptance accepts_resize(const Problem& p) {
   const std::string mode = p.attributes.s("coordinate_transformation_mode", "half_pixel");
   const bool moves = ops::is_nearest(p.attributes) && mode != "tf_crop_and_resize";

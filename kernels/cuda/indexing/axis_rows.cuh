@@ -12,7 +12,7 @@ namespace ofsdp::kernels::cuda {
 
 __host__ __device__ inline bool is_pad(AxisMapKind kind) { return kind >= AxisMapKind::kReflect; }
 
-// Where output position o lies in x.
+// The coordinate in x of output position o.
 __device__ inline double coordinate(const AxisNumbers& m, int64_t o) {
   const double x = static_cast<double>(o), in = static_cast<double>(m.in), width = m.scale * in;
   switch (m.coordinates) {

@@ -108,7 +108,7 @@ OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint3
   }
 }
 
-// The block of the chunk in which a run begins that goes on adds the parts of the chunks behind it.
+// The block of the chunk in which a run begins that goes on adds the parts of the chunks after it.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL join_kernel(GatherExtent v, const uint32_t* keys, T* dx, const float* partial,
                               bool accumulate) {

@@ -27,7 +27,7 @@ size_t gather_grad_scratch(const GatherExtent& e);
 cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void* dx,
                         bool accumulate, void* scratch, cudaStream_t stream);
 
-// Tuples of `depth` int64 indices name slices behind the leading axes that data and tuples have in
+// Tuples of `depth` int64 indices name slices after the leading axes that data and tuples have in
 // common: rows[i] is the row of data, all axes in front of the slice joined, that tuple i names. So
 // GatherND is a Gather of rows. `sizes` are those of the axes that a tuple indexes; `per_batch`
 // tuples belong to each of the leading places.

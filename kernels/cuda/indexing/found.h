@@ -1,6 +1,6 @@
-// What depends on which elements of a tensor are not 0, in buffers that are large enough for all of
-// them: kernels/ops/ found_indices.cpp, scatter_indices.cpp and require_count.cpp; and Compress,
-// whose condition is known while planning.
+// Kernels that depend on which elements of a tensor are not 0, in buffers that are large enough for
+// all of them: kernels/ops/indexing/ non_zero.cpp and counted.cpp; and Compress, whose condition is
+// known while planning.
 //
 // Positions in their order: counts of chunks of 2048 elements, their sums in front of each chunk by
 // one block, then the positions. Memory: x twice, each position written once, and once more for

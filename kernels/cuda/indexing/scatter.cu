@@ -1,4 +1,4 @@
-// Where the elements lie that indices name: GatherElements, and the rows of scatters (scatter.cu).
+// GatherElements; the rows that indices of scatters name, and scatters onto them.
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
@@ -72,7 +72,7 @@ OFSDP_CUDA_KERNEL add_kernel(int64_t count, int64_t inner, const uint32_t* keys,
   }
 }
 
-// The chunk in which a run begins that goes on adds what the chunks behind it have.
+// The chunk in which a run begins that goes on adds the parts of the chunks after it.
 template <typename T>
 OFSDP_CUDA_KERNEL join_kernel(int64_t count, int64_t inner, const uint32_t* keys, T* y,
                               const Compute<T>* partial) {

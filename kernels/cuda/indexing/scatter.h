@@ -5,8 +5,9 @@
 // sorted places: chunks are summed first. Of other reductions an index that comes thousands of
 // times is a long walk.
 //
-// Of every type; combined (add, mul, max, min) are float32, float16, bfloat16 (in float32, rounded
-// once a row), float64, int32 and int64 (which wrap). NaN on either side of max and min stays.
+// Takes every type; combined (add, mul, max, min) are float32, float16, bfloat16 (in float32,
+// rounded once a row), float64, int32 and int64 (which wrap). NaN on either side of max and min
+// stays.
 // Memory: gather reads an index and an element and writes one; scatter 40 bytes an index for the
 // sort, and each update and each row that is named once.
 #pragma once

@@ -79,7 +79,7 @@ CudaImplementation backward(const char* op, Backward b) {
                   c.labels = l.in(b.labels());
                   c.fault = l.fault();
                   c.weights = l.in(b.labels() + 1);
-                  // Of log-probabilities the gradient needs none: any address with room will do.
+                  // The gradient needs no log-probabilities: any address with room will do.
                   const CrossEntropyBackward back{.scores = b.through_softmax ? l.in(1) : l.out(0),
                                                   .lse = b.has_lse ? l.in<float>(4) : nullptr,
                                                   .diff_loss = l.in(0),

@@ -109,7 +109,7 @@ std::unique_ptr<CudaKernel> create_product(DeviceState& device, const Problem& p
   return made->made() ? std::move(made) : nullptr;
 }
 
-// Of labels `list`: their sizes, and their strides in each operand.
+// For labels `list`: their sizes, and their strides in each operand.
 Walk walk_of(const EinsumTerms& terms, const std::vector<int>& list,
              const std::vector<std::vector<int64_t>>& strides) {
   std::vector<int64_t> sizes;
@@ -141,7 +141,7 @@ std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& term
   e.summed = walk_of(terms, summed, strides);
   if (e.outer.rank < 0 || e.summed.rank < 0) return nullptr;
   return make_cuda_kernel([=, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
-    // Of a diagonal the rest stays 0.
+    // The rest of a diagonal stays 0.
     OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
     EinsumExtent call = e;
     for (size_t k = 0; k < inputs.size(); ++k) call.operands[k] = l.in(inputs[k]);

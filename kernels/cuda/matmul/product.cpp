@@ -17,7 +17,8 @@ constexpr size_t kMostWorkspace = size_t{32} << 20;
 constexpr uint32_t kLeastOfVectors = 16;  // below it a bias is at fault on some cards
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
-// Where a vector or an aux could lie: the heuristic never reads it but asks for its alignment.
+// An address that a vector or an aux could have: the heuristic never reads it but asks for its
+// alignment.
 constexpr uintptr_t kSomewhere = uintptr_t{1} << 20;
 
 cudaDataType_t type_of(DType dtype) {

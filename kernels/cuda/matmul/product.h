@@ -6,7 +6,7 @@
 // cuBLASLt is column-major: a row-major matrix is its transpose there, so B goes first and A
 // second. The bias of an epilogue runs along columns of D, of which each row here is one.
 //
-// [Note: which epilogues] BIAS and beta = 1 give what a pass behind the product gives, rounded
+// [Note: which epilogues] BIAS and beta = 1 give what a pass after the product gives, rounded
 // once. GELU is the form with tanh, whose tanh the library does not specify: for 16 bits alone.
 // RELU gives 0 for NaN, and a run that has become NaN would go on unnoticed: it is never asked for,
 // nor is DRELU, which needs its bit mask. BGRADA, BGRADB and DGELU_BGRAD sum a bias gradient in an
@@ -24,14 +24,14 @@
 
 namespace ofsdp::kernels::cuda {
 
-// What happens to the product z = alpha op(A) op(B) + beta C + bias on its way to D.
+// Done to the product z = alpha op(A) op(B) + beta C + bias on its way to D.
 enum class Activation : uint8_t {
   kNone,
   kGelu,      // D = gelu(z); z itself becomes aux where that is wanted
   kGeluGrad,  // D = z gelu'(aux)
 };
 
-// A bias gradient beside D: op(A) summed over its columns, op(B) or D over their rows.
+// A bias gradient besides D: op(A) summed over its columns, op(B) or D over their rows.
 enum class BiasGrad : uint8_t { kNone, kOfA, kOfB, kOfD };
 
 // Bytes: of tensors, and of parameters of a unit, which begin at multiples of 16 elements of at
@@ -76,7 +76,7 @@ class MatrixProduct {
   }
 };
 
-// Where there can be one, of these alone: leading dimensions, and what stands together.
+// Whether there can be one, by the shape alone: leading dimensions, and the parts that go together.
 bool product_has_epilogue(const ProductShape& shape);
 
 std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape);

@@ -31,7 +31,7 @@ Scratch scratch_of(const ChannelExtent& e, void* scratch) {
           reinterpret_cast<double*>(static_cast<char*>(scratch) + floats_of(e))};
 }
 
-// Where element j of a channel's samples * inner lies.
+// The place of element j of a channel's samples * inner.
 __device__ inline int64_t place(const ChannelExtent& e, int64_t channel, int64_t j) {
   if (e.last) return j * e.channels + channel;
   const int64_t sample = j / e.inner;
@@ -63,7 +63,7 @@ class Places {
   int64_t inner_, samples_ahead_, ahead_, between_, in_sample_, at_;
 };
 
-// What is summed over a channel's elements: two terms an element.
+// The sums over a channel's elements: two terms an element.
 //
 // Values and squares go by their distance from the channel's first element, so that a mean far from
 // 0 costs the variance nothing.
@@ -171,7 +171,7 @@ OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Sc
 
 // Means and variances that y is made from, and what is kept of them.
 template <typename S>
-OFSDP_CUDA_KERNEL settle_kernel(ChannelNorm n, Scratch s) {
+OFSDP_CUDA_KERNEL resolve_kernel(ChannelNorm n, Scratch s) {
   OFSDP_CUDA_ITEM(c, n.extent.channels);
   const float mean = to_float(static_cast<const S*>(n.mean)[c]);
   const float variance = to_float(static_cast<const S*>(n.variance)[c]);
@@ -239,7 +239,7 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
   store<V>(static_cast<T*>(n.dx) + i, d);
 }
 
-// Over all elements, in packs where channels or what lies behind one have whole ones.
+// Over all elements, in packs where the last axis, channels or positions, has whole ones.
 template <typename T, typename N, typename... P>
 cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch), const N& n,
                           const Scratch& s, cudaStream_t stream, const P*... pointers) {
@@ -258,7 +258,7 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
     OFSDP_CUDA_TRY(sum_terms(e, Moments<T>{x, e}, s.sums, stream));
     OFSDP_CUDA_TRY(over(e.channels, stream, finish_moments<T>, e, chunks_of(e), x, s));
   }
-  OFSDP_CUDA_TRY(over(e.channels, stream, settle_kernel<S>, n, s));
+  OFSDP_CUDA_TRY(over(e.channels, stream, resolve_kernel<S>, n, s));
   return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
 }
 

@@ -113,7 +113,7 @@ OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
 
 // --- backward ---
 
-// Of dscale and dbias: [blocks, 2, width].
+// Parts of dscale and dbias: [blocks, 2, width].
 __device__ inline float* partial_of(const NormBackward& n, int64_t block) {
   return static_cast<float*>(n.scratch) + block * 2 * n.width;
 }
@@ -223,7 +223,8 @@ OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
   }
 }
 
-// Of a block of rows and kThreads columns; before backward_walked, which may write dx over dy or x.
+// For a block of rows and kThreads columns; before backward_walked, which may write dx over dy or
+// x.
 template <typename T>
 OFSDP_CUDA_KERNEL column_sums(NormBackward n, int64_t rows_a_block) {
   OFSDP_CUDA_ITEM(column, n.width);

@@ -24,7 +24,7 @@ struct OnlineSoftmax {
   }
 };
 
-// Of a group of G threads; all of them get it.
+// Over a group of G threads; all of them get it.
 template <int G>
 __device__ inline OnlineSoftmax joined(const OnlineSoftmax& mine, float* spare) {
   OnlineSoftmax all;

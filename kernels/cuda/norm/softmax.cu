@@ -71,7 +71,7 @@ OFSDP_CUDA_KERNEL forward_columns(const T* x, T* y, SoftmaxExtent e) {
   }
 }
 
-// What is summed over the classes, and the gradient from the sum.
+// The sum over the classes, and the gradient from the sum.
 __device__ inline float term(float dy, float y, bool log) { return log ? dy : dy * y; }
 __device__ inline float slope(float dy, float y, float sum, bool log) {
   return log ? dy - expf(y) * sum : y * (dy - sum);

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(Chain::kMostInputs <= kMostChainInputs && Chain::kMostSteps <= kMostChainSteps);
 
-// Of the output's shape and layout, one element, or (plain) its trailing axes.
+// True for the output's shape and layout, one element, or (plain) its trailing axes.
 bool fits(const TensorDesc& in, const TensorDesc& out) {
   if (in.numel() == 1 || (in.shape == out.shape && in.layout == out.layout)) return true;
   return in.layout == Layout::kPlain && out.layout == Layout::kPlain &&

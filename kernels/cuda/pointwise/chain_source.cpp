@@ -10,7 +10,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// What the host compiler's headers have, for NVRTC, which is given none.
+// Stands in for the host compiler's headers, since NVRTC is given none.
 constexpr char kPrelude[] = R"cuda(
 #define OFSDP_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define OFSDP_HD __device__ inline

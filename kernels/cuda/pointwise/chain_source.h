@@ -11,7 +11,7 @@
 // whole, repeated or single, not on sizes: so it is the key under which what it compiles to is
 // kept.
 //
-// Ownership: values. Threads: any. Errors: none.
+// Errors: none.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Of the driver, which the runtime has opened already.
+// Functions of the driver, which the runtime has opened already.
 struct Driver {
   decltype(&cuModuleLoadData) load = nullptr;
   decltype(&cuModuleGetFunction) function = nullptr;

@@ -2,7 +2,7 @@
 // the operators of the same name (kernels/ops); gradients are those of ofsdp.NAMEGrad and take dy
 // and x (or y: Relu, Sigmoid, Tanh).
 //
-// Of float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign,
+// For float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign,
 // Mod, Clip, the comparisons, Bitwise* and BitShift also of int32 and int64; Equal, And, Or, Xor
 // and Not of bool. Comparisons give bool. y is dense and may be a or b where shapes agree. Memory:
 // each operand once; a broadcast one comes from the cache.

@@ -49,7 +49,7 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Of integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.
+// For integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.
 template <typename T>
 __host__ __device__ inline T integer_rest(T x, T y, bool truncated) {
   if (y == 0 || y == -1) return 0;

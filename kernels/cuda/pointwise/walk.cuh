@@ -5,7 +5,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-// Where element i lies in operands 0 .. N - 1. 64-bit divisions are slow: they are left for what
+// The place of element i in operands 0 .. N - 1. 64-bit divisions are slow: they are left for what
 // needs them.
 template <int N, typename Index>
 __host__ __device__ inline void places_as(const Walk& w, Index i, int64_t* at) {

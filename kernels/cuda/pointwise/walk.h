@@ -2,12 +2,11 @@
 // run.
 //
 // A Walk is a shape and, per operand, the stride of each axis in elements (0: broadcast; it may be
-// negative). `collapsed` drops axes of size 1 and joins axes that lie behind each other in every
-// operand, so that a loop over dense tensors has one axis. Element i of the walk is row-major over
-// its axes.
+// negative). `collapsed` drops axes of size 1 and joins axes that follow each other in memory in
+// every operand, so that a loop over dense tensors has one axis. Element i of the walk is row-major
+// over its axes.
 //
-// Ownership: values. Threads: any. Errors: more than kMostAxes axes after collapsing: rank is -1,
-// and launchers refuse.
+// Errors: more than kMostAxes axes after collapsing: rank is -1, and launchers refuse.
 #pragma once
 
 #include <vector>
@@ -29,7 +28,7 @@ struct Walk {
 Walk collapsed(const std::vector<int64_t>& shape, const std::vector<std::vector<int64_t>>& strides);
 
 std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape);
-// Of an operand of shape `part` broadcast to `shape`.
+// For an operand of shape `part` broadcast to `shape`.
 std::vector<int64_t> broadcast_strides(const std::vector<int64_t>& part,
                                        const std::vector<int64_t>& shape);
 

@@ -26,7 +26,7 @@ __device__ inline float average_scale(const Windows<I>& w, const I* o, bool coun
   return count == 0 ? 0.0f : 1.0f / static_cast<float>(count);
 }
 
-// What a thread writes: element i of a side, at `place` of a plane (image and channel), and where
+// A thread writes element i of a side, at `place` of a plane (image and channel), and where
 // that plane's positions are on the other side.
 template <typename I>
 struct Item {

@@ -62,7 +62,7 @@ std::unique_ptr<CudaKernel> create_dropout_grad(DeviceState&, const Problem& p) 
   });
 }
 
-// Of the operators with an input, x and its dtype.
+// The operators with an input: x and its dtype.
 CudaImplementation drawn(const char* op, RandomKind kind) {
   const bool from = kind == RandomKind::kBernoulli || kind == RandomKind::kMultinomial;
   return {op, "own",

@@ -34,7 +34,7 @@ struct RecurrentExtent {
   __host__ __device__ int64_t saved() const {
     return kind == CellKind::kLstm ? 5 : kind == CellKind::kGru ? 4 : gates();
   }
-  // Where rows begin, counted in rows.
+  // Beginnings of rows, counted in rows.
   __host__ __device__ int64_t row(int64_t t, int64_t b) const {
     return by_sample ? b * steps + t : t * batch + b;
   }

@@ -7,7 +7,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// What a step left at element k of a sample: value `which`.
+// Value `which` that a step left at element k of a sample.
 __device__ inline float saved(const RecurrentBackward& r, int64_t t, int64_t b, int64_t k,
                               int which) {
   const RecurrentExtent& e = r.extent;
@@ -37,7 +37,7 @@ OFSDP_CUDA_KERNEL before_kernel(RecurrentBackward r) {
   r.before[e.row(t, b) * e.hidden + k] = h;
 }
 
-// Of element k of sample b at step t, with dh the gradient of its state.
+// For element k of sample b at step t, with dh the gradient of its state.
 struct Place {
   int64_t t, b, k, s, row;  // s: in [batch, H]
 };

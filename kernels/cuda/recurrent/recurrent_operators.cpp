@@ -157,9 +157,9 @@ class RecurrentProducts : public CudaKernel {
   void* scratch(const Launch& l) const { return at(l.workspace, scratch_); }
   // Takes room for the products made so far.
   void take_scratch() { scratch_ = places_.take(scratch_bytes_); }
-  // Of float32; `made()` stays true while all were.
+  // For float32; `made()` stays true while all were.
   Product product(ProductShape s) {
-    // Of a direction, a step, a gate: whole rows from the start of a tensor.
+    // For a direction, a step, a gate: whole rows from the start of a tensor.
     const bool packs = s.rows % 8 == 0 && s.inner % 8 == 0 && s.columns % 8 == 0;
     if (!packs) s.alignment = sizeof(float);
     Product made = make_product(device_, s);

@@ -1,5 +1,5 @@
 // One kernel for all rare folds, chosen by a switch that all threads take alike: sums are in
-// double, so compute hides behind memory only for short folds. Plain reductions of floats have
+// double, so memory hides compute only for short folds. Plain reductions of floats have
 // reduce.cu.
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kOfAWarp = 2048;  // folded elements; more of them have a block
 
-// What is folded in: whole numbers wrap.
+// The type that elements are folded in: whole numbers wrap.
 template <typename T>
 using Folded = std::conditional_t<std::is_integral_v<T>, T, double>;
 
@@ -170,7 +170,7 @@ template <typename F>
 cudaError_t with_folded(FoldKind kind, DType dtype, const F& f) {
   if (dtype == DType::kFloat64) return f(double{});
   const bool function = kind == FoldKind::kNorm || kind == FoldKind::kLogSum ||
-                        kind == FoldKind::kLogSumExp;  // rounded once, behind it
+                        kind == FoldKind::kLogSumExp;  // rounded once, after it
   const bool whole = !function && kind != FoldKind::kMean;
   if (dtype == DType::kInt32 && whole) return f(int32_t{});
   if (dtype == DType::kInt64 && whole) return f(int64_t{});

@@ -1,4 +1,4 @@
-// What runs over any axes and is not a plain reduction of floats (reduce.h): reductions of float64,
+// Folds over any axes that are no plain reductions of floats (reduce.h): reductions of float64,
 // int32 and int64, the logarithm of a sum of exponentials, normalization by a norm or by mean and
 // variance, the gradient of a product.
 //

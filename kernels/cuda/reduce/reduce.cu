@@ -35,7 +35,7 @@ __host__ __device__ inline float prepared(ReduceKind kind, float v) {
   return kind == ReduceKind::kSumSquares ? v * v : v;
 }
 
-// What later passes do with the results of the first.
+// The kind by which later passes join the results of the first.
 ReduceKind later(ReduceKind kind) {
   return kind == ReduceKind::kSumAbs || kind == ReduceKind::kSumSquares ? ReduceKind::kSum : kind;
 }

@@ -21,7 +21,7 @@ cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
 // dst[0 .. numel) = the `size` bytes at `value`, which is host memory.
 cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream);
 
-// What strided_copy has settled for these operands: for tests.
+// The choice of strided_copy for these operands: for tests.
 struct CopyPlan {
   size_t size = 0;     // of an element after widening
   Walk walk;           // operands src and dst, axes by falling stride of dst

@@ -175,7 +175,7 @@ Copy sliced(const Cut& cut, const std::vector<int64_t>& slice, const std::vector
   const std::vector<int64_t> strides = dense_strides(data);
   Copy copy{slice, {}, dense_strides(slice)};
   for (size_t axis = 0; axis < slice.size(); ++axis) {
-    // Of an axis with one element the step, which may be huge, is never taken.
+    // The step of an axis with one element may be huge, and is never taken.
     copy.from.push_back(slice[axis] > 1 ? strides[axis] * cut.steps[axis] : 0);
     copy.from_offset += cut.starts[axis] * strides[axis] * static_cast<int64_t>(size);
   }
@@ -244,7 +244,7 @@ std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
   });
 }
 
-// What x and y have in common lies in the middle of both, zeros around it.
+// The common part of x and y lies in the middle of both, zeros around it.
 std::unique_ptr<CudaKernel> create_centre(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
   const size_t size = dtype_size(p.in(0).dtype);

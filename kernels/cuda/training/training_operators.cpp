@@ -18,8 +18,8 @@ Acceptance accepts(const Problem& p) {
       "an operand is not float32 in the plain layout");
 }
 
-// Tensors, their gradients, then each kind of state, tensor after tensor; outputs likewise without
-// the gradients.
+// Inputs: tensors, their gradients, then each kind of state, tensor after tensor. Outputs: the same
+// without the gradients.
 template <Training kind>
 std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
   constexpr size_t kStates = kind == Training::kAdam ? 2 : 1;

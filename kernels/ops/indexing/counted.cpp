@@ -7,8 +7,8 @@
 //   ofsdp.RequireCount(x, count)     x, when exactly `expected` (an attribute) of its slices exist,
 //                                    for a graph into which its exporter has written that number;
 //                                    another number ends the run. dx = dy
-//   ofsdp.ScatterIndices(indices, count)   attribute dims: the indices of a scatter into data with
-//                                          one
+//   ofsdp.ScatterIndices(indices, count)
+//                                    attribute dims: the indices of a scatter into data with one
 //                                    more slice at the end of its first addressed axis. Tuples of
 //                                    dims.size() components are in the last axis of indices (one
 //                                    component: any shape, each element is a tuple). Existing

@@ -1,4 +1,4 @@
-// What the gather and scatter operators share: checks of their operands, places for their
+// Shared by the gather and scatter operators: checks of their operands, places for their
 // references, and the gradient of a scatter, which is the same for elements and for slices.
 //
 // Owns: nothing. Threads: any. Errors: kInput.
@@ -85,15 +85,15 @@ auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
 // A tensor of zeros made at run time.
 Ref zeros(GradBuilder& b, const TensorDesc& desc);
 
-// Of GatherElements and ScatterElements: int64 or int32 indices of the rank of data, nowhere larger
-// but along the attribute axis.
+// For GatherElements and ScatterElements: int64 or int32 indices of the rank of data, nowhere
+// larger but along the attribute axis.
 Status check_element_indices(const InferContext& c);
 // The element of data that element `i` of the indices names.
 size_t element_place(const Shape& data, const RefTensor& indices, int64_t i, int64_t axis);
 
 Acceptance accepts_index_type(const Problem& p);  // plain operands and such indices as input 1
 
-// Of GatherND and ScatterND: the shape that gathering gives, which is that of the updates.
+// For GatherND and ScatterND: the shape that gathering gives, which is that of the updates.
 Result<Shape> tuple_slices(const InferContext& c, int64_t batch_axes);
 // f(element of data, element of the slices), in the order of the slices.
 void for_tuple_elements(const Shape& data, const RefTensor& indices, int batch_axes,

@@ -1,5 +1,5 @@
 // GatherND(data, indices), attribute batch_dims b: the last axis of indices holds tuples that each
-// name a slice of data behind the b leading axes both have in common; negative indices count from
+// name a slice of data after the b leading axes both have in common; negative indices count from
 // the end. Any dtype. d data sums dy over the tuples that took a slice, in their order:
 // ofsdp.GatherNDGrad(dy, indices), attributes shape (of data) and batch_dims.
 // https://onnx.ai/onnx/operators/onnx__GatherND.html

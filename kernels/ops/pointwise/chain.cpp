@@ -130,7 +130,7 @@ constexpr int64_t kBufferFloats = 8192;  // 32 KiB
 constexpr int64_t kLongestBlock = 1024;
 constexpr size_t kMostValues = Chain::kMostInputs + Chain::kMostSteps;
 
-// Where a value of a block is found.
+// The place of a value of a block.
 struct Place {
   enum Kind : uint8_t {
     kWhole,     // an input of the outputs' shape
@@ -271,7 +271,7 @@ class ChainKernel final : public Kernel {
     return buffer + place.index * block_;
   }
 
-  // Elements at .. at + n - 1 of `row` put one behind the other without end.
+  // Elements at .. at + n - 1 of `row` repeated without end.
   static void repeat(const float* row, int64_t period, int64_t at, int64_t n, float* to) {
     for (int64_t i = 0; i < n;) {
       const int64_t from = (at + i) % period, count = std::min(n - i, period - from);

@@ -2,7 +2,7 @@
 // bind. NaN stays NaN. dx = dy where min <= x <= max, else 0 (ofsdp.ClipGrad(dy, x, min, max)).
 // https://onnx.ai/onnx/operators/onnx__Clip.html
 //
-// Where(condition, x, y): x where the condition is true, else y, broadcast; any dtype of x and y.
+// `Where(condition, x, y)`: x where the condition is true, else y, broadcast; any dtype of x and y.
 // dx is dy_out where it is true, else 0, and the other way round, each summed over what was
 // broadcast. https://onnx.ai/onnx/operators/onnx__Where.html
 #include <cmath>

@@ -184,7 +184,7 @@ std::vector<UnaryOp> steps() {
   };
 }
 
-// Of numbers; the smallest integer wraps. The gradient of Abs is 0 at 0.
+// Take every type of numbers; the smallest integer wraps. The gradient of Abs is 0 at 0.
 std::vector<UnaryOp> signs() {
   return {
       unary_op("Neg", 13, of_x<[](double x) { return -x; }>,

@@ -1,5 +1,6 @@
 // Operators that fold any number of inputs that broadcast to each other, from the first to the
-// last: Sum, Mean, Max and Min (NaN if one input is). https://onnx.ai/onnx/operators/onnx__NAME.html
+// last: Sum, Mean, Max and Min (NaN if one input is).
+// https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 // Gradients, each summed over what was broadcast: of Sum dy, of Mean dy / n, of Max and Min dy
 // where x is y. 16-bit floats are folded in float32 and rounded once.

@@ -19,7 +19,7 @@ Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
 Window known_pool(const Attributes& attributes, const Shape& x);
 Shape pool_output(const Window& window, const Shape& x);
 
-// Of the global poolings: the attributes of one window that covers x, and the shape of their
+// For the global poolings: the attributes of one window that covers x, and the shape of their
 // result.
 Attributes global_window(const Shape& x);
 Result<Shape> infer_global_pool(const InferContext& c);

@@ -29,7 +29,7 @@ struct Cumulation {
   Lines lines;
   bool exclusive, reverse;
 
-  // Where the result of step k is written, and the element it takes in.
+  // The element that step k takes in, and the place of its result.
   int64_t place(int64_t k) const { return reverse ? lines.n - 1 - k : k; }
 };
 Cumulation cumulation(const Attributes& attributes, const Shape& shape, int64_t axis) {

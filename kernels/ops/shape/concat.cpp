@@ -1,4 +1,4 @@
-// Concat(x0, x1, ...), attribute axis: the inputs behind each other along `axis`. Any dtype.
+// Concat(x0, x1, ...), attribute axis: the inputs one after the other along `axis`. Any dtype.
 // dx_k is the slice of dy that x_k filled.
 // https://onnx.ai/onnx/operators/onnx__Concat.html
 //

@@ -2,7 +2,8 @@
 // + i] after it: a constant, or by reflect, edge and wrap those of the data (kernels/cpu/pad.h). A
 // negative pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d
 // constant_value is the sum of the rest of dy. For the other modes d data is the sum of dy over the
-// places that show an element, in the order of y: ofsdp.PadGrad. https://onnx.ai/onnx/operators/onnx__Pad.html
+// places that show an element, in the order of y: ofsdp.PadGrad.
+// https://onnx.ai/onnx/operators/onnx__Pad.html
 //
 // CenterCropPad(x, shape): each axis of attribute axes (all) gets the size that input shape says:
 // cut on both sides or zeros added there, floor(difference / 2) of it in front. So the gradient is
@@ -212,7 +213,7 @@ void center_grad(GradBuilder& b) {
              b.emit1("CenterCropPad", {b.grad_output(0), b.ints(b.desc(b.input(0)).shape.axes())}));
 }
 
-// Of one axis, where x begins in y: negative when cut.
+// The place on one axis of y at which x begins: negative when cut.
 int64_t shift(int64_t in, int64_t out) { return out >= in ? (out - in) / 2 : -((in - out) / 2); }
 
 std::vector<RefTensor> center_reference(const ReferenceContext& c) {

@@ -13,7 +13,7 @@ struct Axis {
   double scale = 1, roi_begin = 0, roi_end = 1;
 };
 
-// Where output position o lies in x.
+// The coordinate in x of output position o.
 double coordinate(const std::string& mode, const Axis& a, int64_t o) {
   const auto x = static_cast<double>(o), in = static_cast<double>(a.in);
   const double width = a.scale * in;

@@ -19,7 +19,7 @@ struct AxisMap {
   std::vector<int64_t> first = {}, index = {};
   std::vector<double> weight = {};
   std::vector<bool> outside = {};  // rows of tf_crop_and_resize outside of x: no entries
-  // What the rows were made from, for who makes them again (kernels/cuda/indexing/axis_map.h).
+  // The numbers that rows are made from, to make them again (kernels/cuda/indexing/axis_map.h).
   double scale = 1, roi_begin = 0, roi_end = 1;
 
   bool is_identity() const;

@@ -1,6 +1,7 @@
 // --optimizer plugin:adafactor: Adafactor (Shazeer and Stern 2018, algorithms 4 to 6) as far as a
-// shard lets it: the second moment is one state per element, not factored into rows and columns. It is
-// sharded, so memory is no reason to, and sums over rows would need all ranks. With d = 1, eps2 = 1e-3:
+// shard lets it: the second moment is one state per element, not factored into rows and columns. It
+// is sharded, so memory is no reason to, and sums over rows would need all ranks.
+// With d = 1, eps2 = 1e-3:
 //
 //   beta2(t) = 1 - t^-0.8;   v = beta2(t) v + (1 - beta2(t)) (g^2 + eps);   u = g / sqrt(v)
 //   p -= lr max(eps2, rms(p)) / max(1, rms(u) / d) u        both rms over the whole parameter

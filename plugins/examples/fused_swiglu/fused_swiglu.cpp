@@ -10,8 +10,8 @@
 
 #include <cstring>
 
-// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits are
-// the same).
+// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits
+// are the same).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define EXAMPLE_MULTIARCH __attribute__((target_clones("avx2", "default")))
 #else

@@ -1,6 +1,6 @@
-// --loss plugin:com.example.HuberLoss: (prediction, labels) -> a scalar, the mean over all elements of
-// d^2 / 2 where |d| <= 1 and |d| - 1/2 elsewhere, with d = prediction - labels. Labels are a float32
-// column without a gradient. dprediction = dy clamp(d, -1, 1) / elements.
+// --loss plugin:com.example.HuberLoss: (prediction, labels) -> a scalar, the mean over all elements
+// of d^2 / 2 where |d| <= 1 and |d| - 1/2 elsewhere, with d = prediction - labels. Labels are a
+// float32 column without a gradient. dprediction = dy clamp(d, -1, 1) / elements.
 #include <ofsdp_plugin.h>
 
 #include <cmath>

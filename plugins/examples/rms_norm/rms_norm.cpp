@@ -1,17 +1,17 @@
-// com.example.RmsNorm(x, scale), attribute epsilon: y = x r scale with r = 1/sqrt(mean(x^2) + epsilon)
-// over the last axis. In C++, with a kernel for the gradient:
+// com.example.RmsNorm(x, scale), attribute epsilon: y = x r scale over the last axis, with
+// r = 1/sqrt(mean(x^2) + epsilon). In C++, with a kernel for the gradient:
 //
 //   dx     = r (g - x r^2 mean(g x))   with g = dy scale
 //   dscale = sum over rows of dy x r
 //
-// r is a second output that no model names: declared optional and saved, so that forward leaves it to
-// backward. https://arxiv.org/abs/1910.07467
+// r is a second output that no model names: declared optional and saved, so that forward leaves it
+// to backward. https://arxiv.org/abs/1910.07467
 #include <ofsdp_plugin.h>
 
 #include <cmath>
 
-// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits are
-// the same).
+// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits
+// are the same).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define EXAMPLE_MULTIARCH __attribute__((target_clones("avx2", "default")))
 #else
@@ -50,7 +50,8 @@ int32_t infer(const ofsdp_node* node) {
   return node->host->set_output(node, 1, OFSDP_FLOAT32, x->rank - 1, x->shape);
 }
 
-// The sum of a b c, in double and in lanes, so that the compiler may use vectors; the order is fixed.
+// The sum of a b c, in double and in lanes, so that the compiler may use vectors; their order
+// is fixed.
 EXAMPLE_MULTIARCH double sum_of_products(const float* a, const float* b, const float* c,
                                          int64_t count) {
   constexpr int64_t kLanes = 8;

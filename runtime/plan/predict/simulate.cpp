@@ -96,7 +96,7 @@ class Simulator {
     compute_end_ = time;
   }
 
-  // Work beside communication goes on slower until that ends.
+  // Work during communication goes on slower until that ends.
   void compute(int s) {
     double work = costs_[static_cast<size_t>(s)].compute;
     if (work <= 0) return;

@@ -1,7 +1,7 @@
 // simulate: when each step of a schedule begins and ends, given what each takes, on two streams:
 // computation and communication.
 //
-// With overlap (devices whose network moves data beside the kernels) communication begins when it
+// With overlap (devices whose network moves data while kernels run) communication begins when it
 // stands next in the schedule and the stream is free; a node waits for the gathers of the units it
 // reads, an Acquire for the reductions that read its slot, an update for its reduction. Updates
 // fused with a reduction run after the last node. Without overlap (ranks of one host, whose one
@@ -22,7 +22,7 @@ struct StepCost {
 
 struct SimulationOptions {
   bool overlap = false;
-  double contention = 1;  // computation beside communication takes so many times longer
+  double contention = 1;  // computation during communication takes so many times longer
 };
 
 enum class Stream : uint8_t { kCompute, kCommunication };

@@ -34,7 +34,7 @@ class EmulatedKernel final : public Kernel {
   }
 
  private:
-  // ofsdp_step_numbers and the sample numbers behind them.
+  // ofsdp_step_numbers and the sample numbers after them.
   static std::vector<std::byte> numbers_of(const StepContext& step) {
     const ofsdp_step_numbers head{
         step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0};

@@ -1,6 +1,6 @@
-// In place of cuBLASLt: kernels/cuda/matmul/product.h by plain loops, in float32, rounded once. What
-// it asks for as workspace it fills with garbage. It refuses addresses that are less aligned than
-// product.cpp promises cuBLASLt, and a bias that is not at a multiple of 16 bytes.
+// In place of cuBLASLt: kernels/cuda/matmul/product.h by plain loops, in float32, rounded once.
+// It fills with garbage what it asks for as workspace. It refuses addresses that are less aligned
+// than product.cpp promises cuBLASLt, and a bias that is not at a multiple of 16 bytes.
 #include "kernels/cuda/matmul/product.h"
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Attention on CUDA cores and on tensor cores against the references of the operators, over the operators' own sample cases
-// and wider ones: the statistics that the forward pass keeps, and the gradient with them and without.
+// Attention on CUDA cores and on tensor cores against the references of the operators, over the
+// operators' own sample cases and wider ones: the statistics that the forward pass keeps, and the
+// gradient with them and without.
 #include "kernels/cuda/attention/attention_operands.h"
 #include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
@@ -17,8 +18,9 @@ AttentionExtent with_memory(AttentionExtent e, const void* mask, const void* len
   return e;
 }
 
-// Wider than the samples of the operator, and with more keys than a tile: each width of the tensor cores' kernels, 8 that
-// are none of them, causal with fewer and with more queries than keys, masks of keys and of queries, windows.
+// Wider than the samples of the operator, and with more keys than a tile: each width of the tensor
+// cores' kernels, 8 that are none of them, causal with fewer and with more queries than keys, masks
+// of keys and of queries, windows.
 std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
   const DType f = DType::kFloat32, b = DType::kBool;
   const Attributes causal{{"is_causal", int64_t{1}}},
@@ -60,7 +62,7 @@ std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
 // Enough for the kernels on CUDA cores, whose tiles are smaller; all of them would take minutes.
 bool small(const SampleCase& sample) { return !sample.name.starts_with("tensor_"); }
 
-// Elements that results lie behind an aligned address.
+// Distances of results from an aligned address, in elements.
 std::vector<int> shifts(const SampleCase& sample) {
   return small(sample) || sample.name == "tensor_bias" ? std::vector{0, 1} : std::vector{0};
 }
@@ -93,7 +95,7 @@ constexpr Backward kBackward[] = {
 std::vector<RefTensor> kept_by(const Registry& registry, const Attributes& attributes,
                                const Filled& in, const TensorDesc& y, const AttentionShape& s) {
   std::vector<RefTensor> operands = in.refs;
-  if (operands.size() > 6) operands[4] = operands[6];  // lengths, behind the cached keys
+  if (operands.size() > 6) operands[4] = operands[6];  // lengths, after the cached keys
   operands.resize(std::min<size_t>(operands.size(), 5));
   const TensorDesc statistics{DType::kFloat32, {s.batch, s.heads, s.queries}};
   const OpDef& op = registry.get("ofsdp.AttentionWithStatistics");
@@ -153,7 +155,7 @@ struct Slopes {
         scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(bytes))) {}
 };
 
-// What the gradient of a sample reads of its forward pass: kept by `launch`.
+// Results of a sample's forward pass that its gradient reads: kept by `launch`.
 struct Saved {
   Tensor y, statistics;
   Saved(const AttentionExtent& e, const Filled& in, int64_t elements, decltype(&attention) launch)
@@ -215,8 +217,8 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   EXPECT_GE(narrow, 48);
 }
 
-// With statistics that are log 2 too large every probability is half of what it was, so is dv; and dy times a Y of zeros takes
-// nothing off dp. So both are read, and nothing is found again.
+// With statistics that are log 2 too large every probability is half of what it was, so is dv; and
+// dy times a Y of zeros takes nothing off dp. So both are read, and nothing is found again.
 TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
   const Registry registry = make_registry();
   for (const SampleCase& sample : with_wide({}, true)) {

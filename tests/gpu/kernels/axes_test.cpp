@@ -1,5 +1,5 @@
-// Group normalization, folds over axes, and axis maps at sizes that need more than one chunk or block, against loops in double;
-// gradients of axis maps as the transposes that they are.
+// Group normalization, folds over axes, and axis maps at sizes that need more than one chunk or
+// block, against loops in double; gradients of axis maps as the transposes that they are.
 #include "kernels/cuda/indexing/axis_map.h"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/reduce/fold.h"

@@ -1,6 +1,6 @@
-// Batch normalization and its gradient in 16-byte packs against single elements, which operands that
-// are less aligned take: the same bits. The operators' samples compare them with their reference
-// (tests/gpu/operators_test.cpp).
+// Batch normalization and its gradient in 16-byte packs against single elements, which operands
+// that are less aligned take: the same bits. The operators' samples compare them with their
+// reference (tests/gpu/operators_test.cpp).
 #include "kernels/cuda/norm/norm.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
@@ -10,7 +10,7 @@ namespace {
 
 class ChannelNormTest : public DeviceTest {};
 
-// x, y and the gradient's operands, `shift` elements behind an aligned address.
+// x, y and the gradient's operands, `shift` elements past an aligned address.
 struct Operands {
   Operands(const ChannelExtent& e, int shift)
       : Operands(e, shift, numbers(e.samples * e.channels * e.inner, 1)) {}

@@ -1,6 +1,7 @@
-// For tests of kernels/cuda: tensors in device memory between guard bytes, filled from doubles and read back as such, and
-// `same_twice`, which runs a launcher two times (under the emulator with the threads in the other order) and expects the
-// same bits. Owns its memory. Threads: one. Errors: a failed call of CUDA fails the test.
+// For tests of kernels/cuda: tensors in device memory between guard bytes, filled from doubles and
+// read back as such, and `same_twice`, which runs a launcher two times (under the emulator with the
+// threads in the other order) and expects the same bits. Owns its memory. Threads: one. Errors: a
+// failed call of CUDA fails the test.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,7 +35,7 @@ class DeviceTest : public testing::Test {
 
 class Tensor {
  public:
-  // `shift`: elements that the data lie behind an address aligned to 256.
+  // `shift`: elements from an address aligned to 256 to the data.
   Tensor(DType dtype, const std::vector<double>& values, int shift = 0)
       : desc_{dtype, {static_cast<int64_t>(values.size())}},
         offset_(kGuard + static_cast<size_t>(shift) * dtype_size(dtype)) {

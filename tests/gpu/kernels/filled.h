@@ -1,5 +1,5 @@
-// A sample case of an operator as a test of kernels/cuda takes it: inputs of one float type on the device, and the same
-// numbers for the reference. Owns its memory. Threads: one.
+// A sample case of an operator as a test of kernels/cuda takes it: inputs of one float type on the
+// device, and the same numbers for the reference. Owns its memory. Threads: one.
 #pragma once
 
 #include "kernels/core/registry.h"

@@ -33,7 +33,7 @@ Doubles squared(Doubles values) {
   return values;
 }
 
-// A shard of parts one behind the other, with gaps; parameters in another order than parts.
+// A shard of parts one after the other, with gaps; parameters in another order than parts.
 struct Shard {
   explicit Shard(const std::vector<int64_t>& counts) {
     int64_t at = 3;

@@ -1,4 +1,5 @@
-// Strided copies against a loop over all indices; reductions, gather and dropout against loops in double.
+// Strided copies against a loop over all indices; reductions, gather and dropout against loops in
+// double.
 #include "kernels/cuda/shape/movement.h"
 
 #include <cstring>

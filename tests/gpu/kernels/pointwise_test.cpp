@@ -1,4 +1,5 @@
-// Every pointwise operator against the operator's own reference in double, with broadcasting, in every dtype; Where, Cast.
+// Every pointwise operator against the operator's own reference in double, with broadcasting, in
+// every dtype; Where, Cast.
 #include "kernels/cuda/pointwise/pointwise.h"
 
 #include <limits>

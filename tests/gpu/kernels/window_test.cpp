@@ -1,5 +1,5 @@
-// Rows of windows and the way back: 16-byte packs of channels against single elements, which operands
-// that are less aligned take. Convolutions compare both with their reference
+// Rows of windows and the way back: 16-byte packs of channels against single elements, which
+// operands that are less aligned take. Convolutions compare both with their reference
 // (tests/gpu/operators_test.cpp).
 #include "kernels/cuda/conv/window.h"
 

@@ -1,4 +1,4 @@
-// What kernels ask of tensor cores and of copies into shared memory, as instructions (PTX ISA,
+// Tensor cores and copies into shared memory as instructions (PTX ISA,
 // "Warp Level Matrix Instructions" and "Asynchronous copy"; compute capability 8.0). tests/emulator
 // has a file of this name with the same functions in C++; the include path chooses.
 //
