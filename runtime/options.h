@@ -191,7 +191,8 @@ struct CheckpointOptions {
   CheckpointType type = CheckpointType::kSharded;
   bool sync = false;
   bool save_on_signal = true;
-  std::string resume;  // empty: none; "latest", a folder or a model file
+  bool overwrite = false;  // checkpoints of another run in `dir`
+  std::string resume;      // empty: none; "latest", a folder or a model file
 };
 
 struct OutputOptions {

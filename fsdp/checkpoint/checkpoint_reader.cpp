@@ -11,9 +11,16 @@
 namespace ofsdp::fsdp {
 namespace {
 
-// Wrong bytes of a checkpoint are the input's fault, also when reading says "fault".
-Status as_input(Status status) {
-  return status.ok() ? std::move(status) : Status(ErrorKind::kInput, status.message());
+// [Note: harmed or unreadable] Bytes prove harm: a length, a checksum, a manifest, a file that is
+// listed and absent. That is kInput. Whatever else the system says (EIO, ESTALE, EMFILE, EACCES) is
+// a fault, since the checkpoint may be good: nobody may pass over it for that.
+Result<OpenFile> open_listed(const std::string& folder, const std::string& name) {
+  const std::string path = join_path(folder, name);
+  Result<OpenFile> opened = open_for_reading(path);
+  if (opened.ok()) return opened;
+  const std::string& why = opened.error().message();
+  OFSDP_REJECT_IF(is_absent(path), "{} is missing: {}", name, why);
+  return Status(ErrorKind::kFault, why);
 }
 
 // Extents by their first element; what an earlier one has already is cut off.
@@ -40,7 +47,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
   CheckpointReader reader;
   reader.folder_ = folder;
   Result<Manifest> manifest = read_manifest(folder);
-  if (!manifest.ok()) return as_input(std::move(manifest).status());
+  if (!manifest.ok()) return std::move(manifest).status();
   reader.manifest_ = *std::move(manifest);
   OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
   for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
@@ -53,10 +60,9 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
 
 Status CheckpointReader::check_sizes() const {
   for (const CheckpointFile& file : manifest_.files) {
-    const Result<OpenFile> opened = open_for_reading(join_path(folder_, file.name));
-    OFSDP_REJECT_IF(!opened.ok(), "{} is missing: {}", file.name, opened.error().message());
-    if (opened->bytes == file.bytes) continue;
-    return input_error("{}: expected {} bytes, found {}", file.name, file.bytes, opened->bytes);
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile opened, open_listed(folder_, file.name));
+    if (opened.bytes == file.bytes) continue;
+    return input_error("{}: expected {} bytes, found {}", file.name, file.bytes, opened.bytes);
   }
   return ok_status();
 }
@@ -109,9 +115,7 @@ Status CheckpointReader::check_coverage() {
 Status CheckpointReader::use_file(size_t file) {
   if (current_ == file + 1) return ok_status();
   current_ = 0;
-  Result<OpenFile> opened = open_for_reading(join_path(folder_, manifest_.files[file].name));
-  if (!opened.ok()) return as_input(std::move(opened).status());
-  file_ = *std::move(opened);
+  OFSDP_ASSIGN_OR_RETURN(file_, open_listed(folder_, manifest_.files[file].name));
   current_ = file + 1;
   return ok_status();
 }
@@ -120,7 +124,7 @@ Status CheckpointReader::read_block(size_t file, const Slice& slice, int64_t blo
                                     std::span<std::byte> dst) {
   const int64_t at = slice.offset + block * kChecksumBlock;
   OFSDP_RETURN_IF_ERROR(use_file(file));
-  OFSDP_RETURN_IF_ERROR(as_input(read_exactly(file_, at, dst)));
+  OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, dst));
   const uint32_t expected = slice.checksums[static_cast<size_t>(block)];
   const uint32_t found = crc32c(dst);
   if (expected == found) return ok_status();
@@ -140,7 +144,7 @@ Status CheckpointReader::check_header(size_t file) {
     while (at < end) {
       const auto part = std::span(block_).first(
           static_cast<size_t>(std::min(end - at, static_cast<int64_t>(block_.size()))));
-      OFSDP_RETURN_IF_ERROR(as_input(read_exactly(file_, at, part)));
+      OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, part));
       found = crc32c(part, found);
       at += static_cast<int64_t>(part.size());
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <regex>
 
 #include "kernels/base/reject.h"
 
@@ -14,6 +15,26 @@ namespace {
 constexpr const char* kBestLink = "best";
 
 bool is_checkpoint_name(const std::string& name) { return name.starts_with("step-"); }
+
+// ".step-00000120.0123456789abc.tmp", ".step-00000120.old.tmp", ".best.tmp".
+bool is_our_temporary(const std::string& name) {
+  static const std::regex kForm(R"(\.(step-\d{8,}\.([0-9a-f]{13}|old)|best)\.tmp)");
+  return std::regex_match(name, kForm);
+}
+
+// For a checkpoint that makes room for another save of its step.
+std::string aside_path(const std::string& dir, const std::string& name) {
+  return join_path(dir, "." + name + ".aside");
+}
+
+// A kill came while a checkpoint made room: it gets its name back.
+Status take_back(const std::string& dir, const std::string& entry) {
+  static const std::regex kForm(R"(\.(step-\d{8,})\.aside)");
+  std::smatch found;
+  if (!std::regex_match(entry, found, kForm)) return ok_status();
+  const std::string path = join_path(dir, entry), name = join_path(dir, found[1]);
+  return is_absent(name) ? take_name(path, name) : remove_all(path);
+}
 
 std::string part_path(const std::string& folder, int rank) {
   return join_path(folder, format_text(".part-{}.json", rank));
@@ -27,11 +48,12 @@ std::string save_folder(const std::string& dir, int64_t step, const std::string&
   return join_path(dir, format_text(".{}.{}.tmp", checkpoint_name(step), token));
 }
 
-std::vector<std::string> complete_checkpoints(const std::string& dir) {
+Result<std::vector<std::string>> complete_checkpoints(const std::string& dir) {
   std::vector<std::pair<int64_t, std::string>> found;
-  for (const std::string& name : names_in(dir)) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, names_in(dir));
+  for (const std::string& name : all) {
     const std::string folder = join_path(dir, name);
-    if (!is_checkpoint_name(name) || !is_file(join_path(folder, kManifestName))) continue;
+    if (!is_checkpoint_name(name) || is_absent(join_path(folder, kManifestName))) continue;
     const auto manifest = read_manifest(folder);
     // One whose manifest is harmed is looked at all the same, so that the run can say so.
     found.emplace_back(manifest.ok() ? manifest->sequence : INT64_MAX, name);
@@ -56,9 +78,14 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
   Result<LockedFile> lock = LockedFile::lock(join_path(dir, ".lock"));
   if (!lock.ok()) return Status(ErrorKind::kInput, "--checkpoint-dir: " + lock.error().message());
   store.lock_ = *std::move(lock);
-  for (const std::string& name : names_in(dir)) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> found, names_in(dir));
+  for (const std::string& name : found) {
+    OFSDP_RETURN_IF_ERROR(take_back(dir, name));
+  }
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(dir));
+  for (const std::string& name : names) {
     const std::string path = join_path(dir, name);
-    if (name.starts_with(".") && name.ends_with(".tmp")) {
+    if (is_our_temporary(name)) {
       OFSDP_RETURN_IF_ERROR(remove_all(path));
       continue;
     }
@@ -106,7 +133,7 @@ Status CheckpointStore::commit(const std::string& folder, Manifest manifest) {
   OFSDP_RETURN_IF_ERROR(take_name(path + ".tmp", path));
   OFSDP_RETURN_IF_ERROR(sync_folder(folder));
   const std::string name = checkpoint_name(manifest.step);
-  OFSDP_RETURN_IF_ERROR(take_name(folder, join_path(dir_, name)));
+  OFSDP_RETURN_IF_ERROR(take_name(folder, join_path(dir_, name), aside_path(dir_, name)));
   OFSDP_RETURN_IF_ERROR(sync_folder(dir_));
   OFSDP_RETURN_IF_ERROR(remove_all(folder));  // one of this step that was there before
   std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
@@ -118,8 +145,9 @@ Status CheckpointStore::commit(const std::string& folder, Manifest manifest) {
 void CheckpointStore::set_aside(const std::string& name) {
   std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
   const std::string bad = join_path(dir_, "bad-" + name);
-  (void)remove_all(bad);  // where this fails the checkpoint stays under its name
-  (void)take_name(join_path(dir_, name), bad);
+  std::string free = bad;
+  for (int i = 2; !is_absent(free) && i < 1000; ++i) free = format_text("{}.{}", bad, i);
+  (void)take_name(join_path(dir_, name), free);  // where this fails it stays under its name
 }
 
 bool CheckpointStore::better(const SavedEvaluation& a, const SavedEvaluation& b) const {

@@ -23,8 +23,9 @@ namespace ofsdp::fsdp {
 
 std::string checkpoint_name(int64_t step);  // "step-00000120"
 
-// Complete checkpoints of a folder, the latest first. Names, no paths.
-std::vector<std::string> complete_checkpoints(const std::string& dir);
+// Complete checkpoints of a folder, the latest first. Names, no paths. Errors: kFault when the
+// folder cannot be listed.
+Result<std::vector<std::string>> complete_checkpoints(const std::string& dir);
 
 // A rank's part in a save of several ranks.
 std::string save_folder(const std::string& dir, int64_t step, const std::string& token);
@@ -32,12 +33,15 @@ Status write_part(const std::string& folder, int rank, const std::vector<Checkpo
 
 class CheckpointStore {
  public:
-  // Makes the folder when it is not there, takes its lock, removes what killed runs left.
+  // Makes the folder when it is not there, takes its lock, removes the temporaries that killed runs
+  // of this program left there; names of another form are somebody else's.
   static Result<CheckpointStore> open(const std::string& dir, const Retention& retention);
 
   // Puts the parts of all ranks together. `manifest` has everything but files and sequence.
   Status commit(const std::string& folder, Manifest manifest);
-  // A checkpoint that cannot be read keeps its bytes under another name.
+  // The newest checkpoint there, or "".
+  std::string newest() const { return entries_.empty() ? "" : entries_.back().name; }
+  // A harmed checkpoint keeps its bytes under another name.
   void set_aside(const std::string& name);
   // Whether the evaluation is better than that of every checkpoint so far.
   bool is_best(const SavedEvaluation& evaluation) const;

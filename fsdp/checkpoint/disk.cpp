@@ -63,9 +63,14 @@ Status make_folders(const std::string& path) {
   return make_folder(path);
 }
 
-Status take_name(const std::string& from, const std::string& to) {
+Status take_name(const std::string& from, const std::string& to, const std::string& aside) {
   if (is_folder(to)) {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      return ok_status();
+    }
+    const bool refused = errno == EINVAL || errno == ENOSYS;  // the flag, by the file system
+    if (refused && !aside.empty() && rename(to.c_str(), aside.c_str()) == 0 &&
+        rename(from.c_str(), to.c_str()) == 0 && rename(aside.c_str(), from.c_str()) == 0) {
       return ok_status();
     }
   } else if (rename(from.c_str(), to.c_str()) == 0) {
@@ -97,19 +102,26 @@ Status remove_all(const std::string& path) {
   return fault("{}: cannot be removed: {}", path, error.message());
 }
 
-std::vector<std::string> names_in(const std::string& folder) {
+Result<std::vector<std::string>> names_in(const std::string& folder) {
   std::vector<std::string> names;
+  if (is_absent(folder)) return names;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     names.push_back(entry->path().filename().string());
   }
+  OFSDP_FAULT_IF(error, "{}: cannot be listed: {}", folder, error.message());
   std::ranges::sort(names);
   return names;
 }
 
 bool is_folder(const std::string& path) { return S_ISDIR(mode_of(path)); }
 bool is_file(const std::string& path) { return S_ISREG(mode_of(path)); }
+
+bool is_absent(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
 
 std::string absolute_path(const std::string& path) {
   std::error_code error;

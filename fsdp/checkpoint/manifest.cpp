@@ -328,7 +328,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
 
 Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = join_path(folder, kManifestName);
-  OFSDP_REJECT_IF(!is_file(path), "{}: expected a checkpoint, found no {} in it", folder,
+  OFSDP_REJECT_IF(is_absent(path), "{}: expected a checkpoint, found no {} in it", folder,
                   kManifestName);
   OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
   return prefixed(path, parse_manifest(text));

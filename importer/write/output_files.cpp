@@ -200,8 +200,14 @@ Result<std::string> create_temporary_folder(const std::string& target) {
 
 Status replace_folder(const std::string& temporary, const std::string& path) {
   const bool replaces = kind_of(path) == Kind::kFolder;
-  const int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
-                             replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+  int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
+                       replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+  if (done != 0 && (errno == EINVAL || errno == ENOSYS)) {  // NFS and CIFS know no flags
+    const std::string aside = temporary + ".aside";
+    done = replaces ? rename(path.c_str(), aside.c_str()) : 0;
+    if (done == 0) done = rename(temporary.c_str(), path.c_str());
+    if (done == 0 && replaces) done = rename(aside.c_str(), temporary.c_str());
+  }
   OFSDP_FAULT_IF(done != 0, "{}: cannot be renamed from {}: {}", path, temporary,
                  std::strerror(errno));
   OFSDP_RETURN_IF_ERROR(sync_folder(folder_of(path)));

@@ -18,7 +18,10 @@ const char* error_text() { return std::strerror(errno); }
 
 Status cannot_open(const std::string& path) {
   if (errno == ENOENT) return input_error("{}: no such file", path);
-  return input_error("{}: cannot be read: {}", path, error_text());
+  const bool users = errno == EACCES || errno == EPERM || errno == ENOTDIR || errno == ELOOP ||
+                     errno == ENAMETOOLONG || errno == ENXIO;
+  return Status(users ? ErrorKind::kInput : ErrorKind::kFault,
+                format_text("{}: cannot be read: {}", path, error_text()));
 }
 
 Status copy_through_memory(const OpenFile& src, int64_t src_offset, const OpenFile& dst,

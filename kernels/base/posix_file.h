@@ -4,7 +4,8 @@
 // position that threads could disturb.
 //
 // Ownership: a UniqueFd closes its descriptor. Threads: any.
-// Errors: opening for reading is kInput (the user named the file); everything later is kFault.
+// Errors: opening for reading is kInput where the name or its rights are to blame (the user gave
+// it) and kFault where the system is (EIO, ESTALE, EMFILE, ...); everything later is kFault.
 #pragma once
 
 #include <sys/types.h>

@@ -22,7 +22,8 @@ constexpr double kVerified = 1e-5;            // of the largest output
 Result<CheckpointReader> open_checkpoint(const std::string& path) {
   if (is_file(join_path(path, kManifestName))) return CheckpointReader::open(path);
   Status first;
-  for (const std::string& name : complete_checkpoints(path)) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, complete_checkpoints(path));
+  for (const std::string& name : names) {
     Result<CheckpointReader> reader = CheckpointReader::open(join_path(path, name));
     if (reader.ok()) return reader;
     if (first.ok()) first = std::move(reader).status();

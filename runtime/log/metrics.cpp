@@ -30,7 +30,7 @@ std::string number_or_null(double value) {
 Result<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) {
   MetricsWriter writer;
   if (path.empty()) return writer;
-  const int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  const int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   writer.fd_ = UniqueFd(::open(path.c_str(), how | (mode == Mode::kTruncate ? O_TRUNC : 0), 0666));
   if (!writer.fd_.valid()) {
     return input_error("--metrics {}: cannot write the file: {}", path, std::strerror(errno));

@@ -7,10 +7,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+
+#include "runtime/log/log_target.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -168,12 +169,7 @@ Result<TraceFile> TraceFile::open(const std::string& path, int rank) {
   TraceFile trace;
   if (path.empty()) return trace;
   const std::string part = part_name(path, rank);
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored) || !std::ofstream(part, std::ios::trunc)) {
-    return input_error(
-        "--trace {}: cannot be created: {}", path,
-        std::filesystem::is_directory(path, ignored) ? "it is a folder" : std::strerror(errno));
-  }
+  OFSDP_RETURN_IF_ERROR(make_log_part("--trace", path, part));
   trace.path_ = path;
   trace.part_ = part;
   return trace;
@@ -194,6 +190,7 @@ Status TraceFile::write(const TraceRecorder& recorder, const Plan& plan,
 
 Status TraceFile::join_parts(int ranks) const {
   const std::string whole = path_ + ".part";
+  OFSDP_RETURN_IF_ERROR(make_log_part("--trace", path_, whole));
   std::ofstream file(whole, std::ios::trunc);
   file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (int r = 0; r < ranks; ++r) {

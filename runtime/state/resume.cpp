@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "importer/proto/graph_hash.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -34,31 +35,43 @@ class Finder {
     return std::make_unique<CheckpointReader>(std::move(reader));
   }
 
-  // The first rank that says no, or -1.
-  Result<int> first_refusal(bool mine_is_good) {
-    const double mine = mine_is_good ? 0 : 1;
+  // The ranks' worst answer and the first rank that gave it.
+  struct Answer {
+    double worst = kGood;
+    int rank = 0;
+  };
+  static constexpr double kGood = 0, kHarmed = 1, kUnreadable = 2;
+
+  Result<Answer> answer_of_all(const Status& mine) {
+    const double said = mine.ok()                          ? kGood
+                        : mine.kind() == ErrorKind::kInput ? kHarmed
+                                                           : kUnreadable;
     std::vector<double> all(static_cast<size_t>(communicator_.size()));
-    OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, all, kSite));
-    const auto refusal = std::ranges::find(all, 1.0);
-    return refusal == all.end() ? -1 : static_cast<int>(refusal - all.begin());
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange({&said, 1}, all, kSite));
+    const auto worst = std::ranges::max_element(all);
+    return Answer{*worst, static_cast<int>(worst - all.begin())};
+  }
+
+  // Ends the run with the status of rank `rank`.
+  Status end_with(int rank, Status mine) {
+    if (rank == communicator_.rank()) return std::move(mine).with_prefix("--resume");
+    return communicator_.barrier(kSite);  // ends when that rank has said so
   }
 
   static Status check_named(const std::string& folder) {
     if (is_file(join_path(folder, kManifestName))) return ok_status();
     const char* found = is_folder(folder) ? "a folder without manifest.json" : "nothing";
-    const bool above = is_folder(folder) && !complete_checkpoints(folder).empty();
+    OFSDP_ASSIGN_OR_RETURN(const auto below, complete_checkpoints(folder));
+    const bool above = is_folder(folder) && !below.empty();
     return input_error("--resume {}: expected a complete checkpoint, found {}{}", folder, found,
                        above ? "; its checkpoints are in folders below it" : "");
   }
 
   Opened open_named(const std::string& folder) {
     Opened opened = open_verified(folder);
-    OFSDP_ASSIGN_OR_RETURN(const int refusal, first_refusal(opened.ok()));
-    if (refusal < 0) return use(*std::move(opened));
-    if (refusal == communicator_.rank()) {
-      return std::move(opened).status().with_prefix("--resume");
-    }
-    return communicator_.barrier(kSite);  // ends when that rank has said so
+    OFSDP_ASSIGN_OR_RETURN(const Answer answer, answer_of_all(status_of(opened)));
+    if (answer.worst == kGood) return use(*std::move(opened));
+    return end_with(answer.rank, std::move(opened).status());
   }
 
   Opened latest() {
@@ -67,16 +80,40 @@ class Finder {
       return input_error("--resume latest looks in --checkpoint-dir: expected one, found none");
     }
     std::vector<std::string> names;
-    if (communicator_.rank() == 0) names = complete_checkpoints(dir);
+    if (communicator_.rank() == 0) {
+      OFSDP_ASSIGN_OR_RETURN(names, complete_checkpoints(dir));
+    }
     for (size_t i = 0;; ++i) {
       OFSDP_ASSIGN_OR_RETURN(const std::string name, next_name(names, i));
-      if (name.empty()) return from_the_beginning();
-      Opened opened = open_verified(join_path(dir, name));
-      OFSDP_ASSIGN_OR_RETURN(const int refusal, first_refusal(opened.ok()));
-      if (refusal < 0) return use(*std::move(opened));
-      if (refusal == communicator_.rank()) say_passed_over(opened.error());
+      if (name.empty() && i == 0) return from_the_beginning();
+      if (name.empty()) return end_with(0, all_harmed(i));
+      Opened opened = open_seen(join_path(dir, name));
+      OFSDP_ASSIGN_OR_RETURN(const Answer answer, answer_of_all(status_of(opened)));
+      if (answer.worst == kGood) return use(*std::move(opened));
+      if (answer.worst == kUnreadable) return end_with(answer.rank, std::move(opened).status());
+      if (answer.rank == communicator_.rank()) say_passed_over(opened.error());
       if (store_ != nullptr) store_->set_aside(name);
     }
+  }
+
+  // A checkpoint that rank 0 has listed.
+  Opened open_seen(const std::string& folder) const {
+    OFSDP_FAULT_IF(is_absent(join_path(folder, kManifestName)),
+                   "{}: rank 0 sees a checkpoint there, rank {} none: expected a folder that all "
+                   "ranks share",
+                   folder, communicator_.rank());
+    return open_verified(folder);
+  }
+
+  Status all_harmed(size_t count) const {
+    return fault(
+        "latest: all {} checkpoints in {} are harmed and are kept there as bad-step-N; "
+        "without --resume the run starts from the beginning",
+        count, options_.checkpoint.dir);
+  }
+
+  static Status status_of(const Opened& opened) {
+    return opened.ok() ? Status() : Status(opened.error().kind(), opened.error().message());
   }
 
   // As rank 0 has seen the folder; names are told as numbers.

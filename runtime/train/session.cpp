@@ -3,7 +3,9 @@
 #include <array>
 #include <cstdio>
 
+#include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
+#include "runtime/log/log_target.h"
 #include "runtime/plan/agreement.h"
 #include "runtime/plan/device_choice.h"
 #include "runtime/plan/predict/plan_choice.h"
@@ -93,6 +95,10 @@ class Session {
     if (options_.command == Command::kTrain && !c.dir.empty() && communicator_.rank() == 0) {
       OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
                              CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
+      OFSDP_REJECT_IF(c.resume.empty() && !c.overwrite && !store.newest().empty(),
+                      "--checkpoint-dir {}: has checkpoints of another run ({}): expected --resume "
+                      "latest, --overwrite-checkpoints on or another folder",
+                      c.dir, store.newest());
       store_ = std::make_unique<CheckpointStore>(std::move(store));
     }
     if (!origin.weights.empty()) return {};
@@ -179,8 +185,15 @@ class Session {
     return {};
   }
 
+  Status check_log_targets() const {
+    const OutputOptions& files = options_.files;
+    OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics, options_.model));
+    return check_log_target("--trace", files.trace, options_.model);
+  }
+
   Status execute(const ModelSetup& setup, const RunPlan& plan) {
     const bool done = options_.command == Command::kTrain && finished(plan);
+    if (!done) OFSDP_RETURN_IF_ERROR(check_log_targets());
     OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
                            TraceFile::open(done ? "" : options_.files.trace, communicator_.rank()));
     MetricsWriter metrics;

@@ -8,6 +8,9 @@
 //                on     that call and all after it, as on a full disk: what writes or makes
 //                       something says ENOSPC, the rest EROFS
 //                short  a write writes half of what it was given
+//   FAIL_READS   an errno: reads of files whose path has FAIL_READS_OF fail with it
+//   FAIL_ABSENT  1: lstat sees nothing there
+//   FAIL_FLAGS   1: renameat2 knows no flags, as on NFS
 //   FAIL_COUNT   a file that gets the number of calls when the process ends
 #include <dlfcn.h>
 #include <errno.h>
@@ -72,6 +75,27 @@ __attribute__((destructor)) void report() {
   close(fd);
 }
 
+bool is_of_this_rank() {
+  const char* rank = getenv("RANK");
+  const char* wanted = getenv("FAIL_RANK");
+  return wanted == nullptr || (rank != nullptr && strcmp(rank, wanted) == 0);
+}
+
+// Sets errno: reading this fails.
+bool is_unreadable(int fd) {
+  const char* number = getenv("FAIL_READS");
+  const char* part = getenv("FAIL_READS_OF");
+  if (number == nullptr || !is_of_this_rank()) return false;
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0) return false;
+  path[length] = 0;
+  if (!is_ours(path) || (part != nullptr && strstr(path, part) == nullptr)) return false;
+  errno = atoi(number);
+  return true;
+}
+
 bool refused(const char* path) { return is_ours(path) && judge(Kind::kOther) == Verdict::kFail; }
 bool refused(int fd) { return is_ours(fd) && judge(Kind::kOther) == Verdict::kFail; }
 
@@ -125,6 +149,23 @@ ssize_t copy_file_range(int from, off64_t* at, int to, off64_t* target, size_t c
   return real<Call>("copy_file_range")(from, at, to, target, count, flags);
 }
 
+ssize_t pread(int fd, void* bytes, size_t count, off_t offset) {
+  if (is_unreadable(fd)) return -1;
+  return real<ssize_t (*)(int, void*, size_t, off_t)>("pread")(fd, bytes, count, offset);
+}
+
+ssize_t pread64(int fd, void* bytes, size_t count, off64_t offset) {
+  return pread(fd, bytes, count, offset);
+}
+
+int lstat(const char* path, struct stat* info) {
+  if (getenv("FAIL_ABSENT") != nullptr && is_of_this_rank() && is_ours(path)) {
+    errno = ENOENT;
+    return -1;
+  }
+  return real<int (*)(const char*, struct stat*)>("lstat")(path, info);
+}
+
 int fsync(int fd) { return refused(fd) ? -1 : real<int (*)(int)>("fsync")(fd); }
 
 int ftruncate(int fd, off_t bytes) {
@@ -141,6 +182,10 @@ int rename(const char* from, const char* to) {
 
 int renameat2(int a, const char* from, int b, const char* to, unsigned flags) {
   using Call = int (*)(int, const char*, int, const char*, unsigned);
+  if (flags != 0 && getenv("FAIL_FLAGS") != nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
   return refused(to) ? -1 : real<Call>("renameat2")(a, from, b, to, flags);
 }
 

@@ -185,7 +185,8 @@ TEST(ForeignCheckpointTest, AFolderHasOneWriter) {
   expect_one_line(second.err, {runs.dir(), "another run"});
   first.signal(SIGTERM);
   EXPECT_EQ(first.wait(20).status, 0) << first.err();
-  EXPECT_EQ(Program::run(run_of(9) + runs.saving()).status, 0) << "the lock is gone with it";
+  const Words taken = runs.saving() + Words{"--overwrite-checkpoints", "on"};
+  EXPECT_EQ(Program::run(run_of(9) + taken).status, 0) << "the lock is gone with it";
 }
 
 }  // namespace bad_checkpoint_test

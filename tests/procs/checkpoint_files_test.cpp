@@ -61,7 +61,7 @@ TEST(CheckpointFilesTest, TheConfigurationIsSavedAndRunsAgain) {
   EXPECT_TRUE(runs.trained(model + Words{"--config", saved}) == trained);
   EXPECT_EQ(onnx_bytes::content(runs.dir() + "/step-00000005/config.yaml").size(),
             onnx_bytes::content(saved).size());
-  runs.trained(model + Words{"--config", saved} + ranks(1));
+  runs.trained(model + Words{"--config", saved, "--overwrite-checkpoints", "on"} + ranks(1));
   EXPECT_THAT(runs.last().out, HasSubstr("global_batch_size: 14  # batch_size: 14\n"));
 }
 

@@ -18,7 +18,7 @@ Words run_of(const Words& more) {
 Finished killed_once(const CheckpointRuns& runs, const Words& words) {
   Program program(words + Words{"--output", runs / "trained.onnx"});
   EXPECT_TRUE(program.until_output("step 20/", 30)) << program.err();
-  kill(pid_of_rank(program.pid(), 1), SIGKILL);
+  signal_rank(program.pid(), 1, SIGKILL);
   return program.wait(30);
 }
 
@@ -59,7 +59,8 @@ TEST(RestartTest, DoesNotGoOnFromCheckpointsThatWereThereBefore) {
   runs.trained(run_of({"--checkpoint-interval", "50step"}) + runs.saving());
   const Words other = run_of({"--seed", "5", "--checkpoint-interval", "1000step"});
   const std::string expected = runs.trained(other);
-  const Finished run = killed_once(runs, other + runs.saving());
+  const Words overwriting{"--overwrite-checkpoints", "on"};
+  const Finished run = killed_once(runs, other + runs.saving() + overwriting);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("for it has saved no checkpoint in " + runs.dir() + " yet"));
   EXPECT_TRUE(output_of(runs) == expected);
@@ -80,7 +81,7 @@ TEST(RestartTest, OneRankIsStartedAgainToo) {
   const std::string expected = runs.trained(words);
   Program program(words + Words{"--output", runs / "trained.onnx"});
   EXPECT_TRUE(program.until_output("step 20/", 30)) << program.err();
-  kill(pid_of_rank(program.pid(), 0), SIGKILL);
+  signal_rank(program.pid(), 0, SIGKILL);
   const Finished run = program.wait(30);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("rank 0 (pid "));
@@ -112,6 +113,7 @@ TEST(RestartTest, ARankThatStaysStoppedIsKilled) {
                                                "--timeout", "1", "--max-restarts", "1"});
   EXPECT_TRUE(program.until_output("step 20/", 30)) << program.err();
   const pid_t first = pid_of_rank(program.pid(), 0);
+  ASSERT_GT(first, 0);
   kill(first, SIGSTOP);
   EXPECT_TRUE(holds_within(20, [&] {
     const pid_t now = pid_of_rank(program.pid(), 0);

@@ -86,6 +86,13 @@ inline pid_t pid_of_rank(pid_t launcher, int rank) {
   return 0;
 }
 
+// Signals a rank that runs; process 0 would be everybody of this group.
+inline void signal_rank(pid_t launcher, int rank, int signal) {
+  const pid_t pid = pid_of_rank(launcher, rank);
+  ASSERT_GT(pid, 0) << "no rank " << rank;
+  kill(pid, signal);
+}
+
 // The launchers of a run, one a host.
 class Launchers {
  public:

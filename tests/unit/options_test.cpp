@@ -115,6 +115,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "checkpoint-type",
                            "checkpoint-sync",
                            "save-on-signal",
+                           "overwrite-checkpoints",
                            "resume",
                            "output",
                            "plugin",

@@ -40,8 +40,9 @@ RestartPoint::RestartPoint(const std::string& dir, int most)
 
 RestartPoint::Latest RestartPoint::latest() const {
   if (dir_.empty()) return {};
-  const std::vector<std::string> names = complete_checkpoints(dir_);
-  if (names.empty()) return {};
+  const Result<std::vector<std::string>> listed = complete_checkpoints(dir_);
+  if (!listed.ok() || listed->empty()) return {};
+  const std::vector<std::string>& names = *listed;
   struct stat found {};
   const std::string manifest = join_path(join_path(dir_, names.front()), kManifestName);
   if (stat(manifest.c_str(), &found) != 0) return {};

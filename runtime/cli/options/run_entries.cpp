@@ -99,6 +99,8 @@ std::vector<OptionEntry> run_entries() {
              OFSDP_FIELD(checkpoint.sync)),
       toggle({"save-on-signal", "on, off", "SIGTERM and Ctrl-C save and end in order"},
              OFSDP_FIELD(checkpoint.save_on_signal)),
+      toggle({"overwrite-checkpoints", "off, on", "take a folder with another run's checkpoints"},
+             OFSDP_FIELD(checkpoint.overwrite)),
       path({"resume", "none, latest, FOLDER, FILE.onnx",
             "go on from a checkpoint, or start from a trained file's weights"},
            OFSDP_FIELD(checkpoint.resume)),

@@ -1,0 +1,36 @@
+#include "runtime/log/log_target.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/base/reject.h"
+
+namespace ofsdp::runtime {
+
+Status check_log_target(const char* flag, const std::string& path, const std::string& model) {
+  struct stat found {};
+  if (lstat(path.c_str(), &found) != 0) return ok_status();  // opening says what is wrong
+  const mode_t mode = found.st_mode;
+  const char* kind = S_ISLNK(mode) ? "a link" : S_ISDIR(mode) ? "a folder" : "a device or pipe";
+  OFSDP_REJECT_IF(!S_ISREG(mode), "{} {}: expected a new or a regular file, found {}", flag, path,
+                  kind);
+  struct stat input {};
+  const bool same = !model.empty() && stat(model.c_str(), &input) == 0 &&
+                    input.st_dev == found.st_dev && input.st_ino == found.st_ino;
+  OFSDP_REJECT_IF(same, "{} {}: expected another file than the model, found the model", flag, path);
+  return ok_status();
+}
+
+Status make_log_part(const char* flag, const std::string& path, const std::string& part) {
+  unlink(part.c_str());
+  const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const UniqueFd fd(::open(part.c_str(), how, 0666));
+  if (fd.valid()) return ok_status();
+  return input_error("{} {}: cannot be created: {}", flag, path, std::strerror(errno));
+}
+
+}  // namespace ofsdp::runtime
