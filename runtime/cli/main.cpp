@@ -1,4 +1,5 @@
 // fsdp-run. Reads from top to bottom: command line, ranks, run, exit status.
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -6,8 +7,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <string>
 
 #include "fsdp/comm/rank_identity.h"
@@ -213,6 +216,16 @@ int launch(const Options& options, char** argv) {
   return status.ok() ? *status : report(status.error());
 }
 
+// For commands whose result is what they print: a disk that is full is an error, a reader that has
+// gone is none.
+int printed(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return status;
+  const int failed = report(fault("standard output: expected room for all of it, found none"));
+  return status == 0 ? failed : status;
+}
+
 int run(int argc, char** argv) {
   const auto identity = rank_identity_from_environment();
   auto parsed = parse_command_line(argc, argv);
@@ -221,18 +234,29 @@ int run(int argc, char** argv) {
   if (!identity.ok()) return report(identity.error());
   if (parsed->options.help) {
     if (first) std::fputs(help_text().c_str(), stdout);
-    return 0;
+    return printed(0);
   }
   const Options& options = parsed->options;
   const bool starts = starts_ranks(options, *identity);
   if (first && !starts) warn(parsed->warnings);
-  if (runs_alone(options)) return run_alone(*parsed);
-  if (options.command == Command::kPlan && first) return run_plan(*parsed, *identity);
+  if (runs_alone(options)) return printed(run_alone(*parsed));
+  if (options.command == Command::kPlan && first) return printed(run_plan(*parsed, *identity));
   if (options.command == Command::kPlan) return 0;
   if (starts) return launch(options, argv);
   if (!*identity) return run_rank(*parsed, RankIdentity{});
   warn_of_no_launcher(options.launch, **identity);
   return run_rank(*parsed, **identity);
+}
+
+// An exception, which no file, flag or peer should be able to cause, still ends in one line.
+int run_caught(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return report(fault("out of memory: expected less than the machine has or its limits allow"));
+  } catch (const std::exception& error) {
+    return report(fault("unexpected: {}", error.what()));
+  }
 }
 
 }  // namespace
@@ -241,5 +265,5 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   ofsdp::cli::wait_passively(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
-  return ofsdp::cli::run(argc, argv);
+  return ofsdp::cli::run_caught(argc, argv);
 }

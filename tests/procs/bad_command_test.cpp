@@ -1,5 +1,6 @@
 // Commands that are wrong: batches that do not divide, options that do not exist or are not built,
 // places where nothing can be written. All are found before the first step.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/namespaces.h"
@@ -76,6 +77,47 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
   const RunFolder folder;
   folder.write("model.yaml", "batch_sise: 3\n");
   expect_refused(folder, {folder / "model.yaml", "batch_sise", "batch_size"});
+}
+
+// The file may have come with the model.
+TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
+  const RunFolder folder;
+  for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "metrics", "trace",
+                          "checkpoint_dir", "rdzv_endpoint", "nnodes"}) {
+    folder.write("model.yaml", format_text("seed: 1\n{}: on\n", key));
+    expect_refused(folder, {folder / "model.yaml", "line 2", key, "--config"});
+  }
+  folder.write("model.yaml", "seed: 1\n");
+  folder.write("named.yaml", "metrics: rows.jsonl\n");
+  const Finished run = Program::run(folder.train() + Words{"--config", folder / "named.yaml"});
+  EXPECT_EQ(run.status, 0) << run.err;
+}
+
+TEST(BadCommandTest, FilesThatRowsAreNotWrittenInto) {
+  const RunFolder folder;
+  folder.write("victim", "precious");
+  std::filesystem::create_symlink(folder / "victim", folder / "link");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const char* flag : {"--metrics", "--trace"}) {
+    for (const std::string& path : {std::string("/dev/null"), folder / "link", folder / "pipe",
+                                    folder / "data", folder.model()}) {
+      expect_refused(folder, folder.train() + Words{flag, path}, {flag, path, "found"});
+    }
+  }
+  EXPECT_EQ(content(folder / "victim"), "precious");
+}
+
+TEST(BadCommandTest, OutputThatHasNoRoom) {
+  const RunFolder folder;
+  for (const char* command :
+       {"ops", "--help", "plan model.onnx --loss cross_entropy --data synthetic"}) {
+    const std::string said = folder / "said";
+    const std::string line = format_text("cd {} && {} {} > /dev/full 2> {}", folder.path(),
+                                         OFSDP_FSDP_RUN, command, said);
+    const int status = std::system(line.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+    expect_one_line(onnx_bytes::content(said), {"standard output"});
+  }
 }
 
 // Each is refused by name, until it is built.

@@ -97,8 +97,8 @@ TEST_F(OptionFiles, AStrongerSourceReplacesRepeatedOptions) {
 }
 
 TEST_F(OptionFiles, PathsAreRelativeToTheirFile) {
-  const Options options =
-      beside("data: ./digits\noutput: /tmp/x.onnx\nmetrics: none\n", {"--eval-data", "here"});
+  const std::string file = write("c.yaml", "data: ./digits\noutput: /tmp/x.onnx\nmetrics: none\n");
+  const Options options = parse({"m.onnx", "--config", file, "--eval-data", "here"})->options;
   EXPECT_EQ(options.run.data.path, at("digits"));
   EXPECT_EQ(options.files.output, "/tmp/x.onnx");
   EXPECT_EQ(options.files.metrics, "");

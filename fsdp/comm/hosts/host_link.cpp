@@ -27,6 +27,12 @@ bool is_float(uint16_t dtype) {
   return type == DType::kFloat32 || type == DType::kBFloat16 || type == DType::kFloat16;
 }
 
+// (rank + 1) << 8 | exit status, of a peer: nothing else indexes what this host knows of ranks.
+bool is_failure(uint64_t value, int world) {
+  const uint64_t rank = value >> 8, exit = value & 0xff;
+  return rank >= 1 && rank <= static_cast<uint64_t>(world) && (exit == 1 || exit == 2);
+}
+
 }  // namespace
 
 HostLink::HostLink(const HostMap* map, const ControlPage* page, HostsRendezvous& meeting,
@@ -203,9 +209,11 @@ bool HostLink::take_header(LinkLine& line, const LinkHeader& header, std::byte*&
       page_->note_gone(header.rank);
       return true;
     case LinkKind::kFailed:
+      if (!is_failure(header.value, map_->world())) return false;
       take_failed(line, header);
       return true;
     case LinkKind::kClaim:
+      if (!is_failure(header.value, map_->world())) return false;
       take_claim(line, header);
       return true;
     case LinkKind::kWho:
