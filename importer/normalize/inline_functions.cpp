@@ -74,9 +74,7 @@ void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::Functio
 NameMap bindings(GraphRewriter& rewriter, const onnx::NodeProto& call,
                  const onnx::FunctionProto& function) {
   NameMap bound;
-  for (int i = 0; i < function.input_size(); ++i) {
-    bound[function.input(i)] = input_or_none(call, i);
-  }
+  for (int i = 0; i < function.input_size(); ++i) bound[function.input(i)] = input_or_none(call, i);
   for (int i = 0; i < function.output_size(); ++i) {
     const std::string& name = function.output(i);
     const bool wanted = i < call.output_size() && !call.output(i).empty();

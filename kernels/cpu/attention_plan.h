@@ -70,9 +70,7 @@ struct AttentionPlan {
       const int64_t count = std::min(rows, s.queries - first);
       const int64_t keys = all_keys ? s.keys : keys_of(first + count - 1);
       auto& products = made[{count, keys}];
-      if (!products) {
-        products = std::make_shared<const Products>(s, count, keys, backward, slots);
-      }
+      if (!products) products = std::make_shared<const Products>(s, count, keys, backward, slots);
       scratch = std::max(scratch, products->scratch_bytes());
       blocks.push_back({first, count, keys, products});
     }

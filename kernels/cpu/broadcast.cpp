@@ -88,9 +88,7 @@ void StridedLoop::seek(int64_t row, std::array<int64_t, kMaxLoopAxes>& index,
   for (size_t axis = outer_.size(); axis-- > 0;) {
     index[axis] = row % outer_[axis].size;
     row /= outer_[axis].size;
-    for (size_t k = 0; k < kMostOperands; ++k) {
-      offsets[k] += index[axis] * outer_[axis].strides[k];
-    }
+    for (size_t k = 0; k < kMostOperands; ++k) offsets[k] += index[axis] * outer_[axis].strides[k];
   }
 }
 

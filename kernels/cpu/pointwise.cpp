@@ -88,9 +88,7 @@ class PointwiseKernel final : public Kernel {
 };
 
 Acceptance accepts_operands(const PointwiseLoops& loops, const Problem& p) {
-  if (loops.operands == 2) {
-    return accept_if(p.in(0).dtype == p.in(1).dtype, "inputs of two dtypes");
-  }
+  if (loops.operands == 2) return accept_if(p.in(0).dtype == p.in(1).dtype, "inputs of two dtypes");
   return accept_if(p.in(0).layout == p.out(0).layout, "input and output of two layouts");
 }
 

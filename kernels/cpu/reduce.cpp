@@ -76,9 +76,7 @@ OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, i
 OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const auto* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
-        for (int64_t i = 0; i < n; ++i) {
-          total[i] = rule.join(total[i], rule.load(as_float(row[i])));
-        }
+        for (int64_t i = 0; i < n; ++i) total[i] = rule.join(total[i], rule.load(as_float(row[i])));
       });
 }
 

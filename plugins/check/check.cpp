@@ -92,9 +92,7 @@ class SampleCheck {
   }
 
   void check_backward() {
-    for (const Ref ref : graph_.outputs()) {
-      lines_.push_back("forward " + graph_.desc(ref).text());
-    }
+    for (const Ref ref : graph_.outputs()) lines_.push_back("forward " + graph_.desc(ref).text());
     if (def_.grad == nullptr) return lines_.push_back("no backward: nothing trains through it");
     std::vector<bool> needed;
     for (size_t i = 0; i < sample_.inputs.size(); ++i) needed.push_back(differentiable(i));

@@ -122,9 +122,7 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
 Status make_plugin(const Options& options, const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(options.model));
   OFSDP_ASSIGN_OR_RETURN(const auto missing, missing_operators(file, {registry, &ort_operators()}));
-  if (missing.empty()) {
-    return input_error("--make-plugin: {} lacks no operator", options.model);
-  }
+  if (missing.empty()) return input_error("--make-plugin: {} lacks no operator", options.model);
   std::vector<SkeletonOperator> operators;
   for (const MissingOperator& op : missing) {
     operators.push_back({op.domain, op.name, op.inputs, op.outputs, op.attributes});

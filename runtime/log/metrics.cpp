@@ -43,9 +43,7 @@ Status MetricsWriter::write_line(std::string_view line) {
   while (fd_.valid() && !line.empty()) {
     const ssize_t written = ::write(fd_.get(), line.data(), line.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      return fault("--metrics {}: writing failed: {}", path_, std::strerror(errno));
-    }
+    if (written < 0) return fault("--metrics {}: writing failed: {}", path_, std::strerror(errno));
     line.remove_prefix(static_cast<size_t>(written));
   }
   return ok_status();

@@ -63,9 +63,7 @@ class SetupMaker {
  private:
   Result<std::unique_ptr<TrainingSource>> open_source() {
     const Operators operators(registry_, &ort_operators());
-    if (!origin_.artifacts.empty()) {
-      return open_ort_source(origin_.artifacts, operators);
-    }
+    if (!origin_.artifacts.empty()) return open_ort_source(origin_.artifacts, operators);
     const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
     std::optional<TrainingInfo> info;

@@ -47,9 +47,7 @@ Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
   for (const OptimizerDef& def : optimizers) {
     if (def.name == name) run.optimizer = &def;
   }
-  if (run.optimizer == nullptr) {
-    return input_error("--optimizer {}: no --plugin offers it", name);
-  }
+  if (run.optimizer == nullptr) return input_error("--optimizer {}: no --plugin offers it", name);
   const bool norms = options.kind == OptimizerKind::kPlugin && run.optimizer->direction != nullptr;
   if (run.device != nullptr && norms) {
     return input_error("--optimizer {} needs norms of parameters: the CPU alone has them for it",

@@ -281,9 +281,7 @@ class RunPlanner {
       most = std::max(most, inputs);
     }
     int64_t owned = 0;
-    for (const Unit& unit : run_->plan.units) {
-      owned = std::max(owned, run_->plan.owned_numel(unit));
-    }
+    for (const Unit& unit : run_->plan.units) owned = std::max(owned, run_->plan.owned_numel(unit));
     const bool norms =
         run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
     DeviceIoPlan io = plan_device_io(most, settings_.batch.batch_size, owned,

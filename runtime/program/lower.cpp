@@ -531,9 +531,7 @@ OffloadTraffic offload_traffic(const LoweredProgram& program) {
 
 std::string text(const LoweredProgram& program) {
   std::string out;
-  for (const Operation& op : program.operations) {
-    out += format_text("{:4} {}\n", op.step, text(op));
-  }
+  for (const Operation& op : program.operations) out += format_text("{:4} {}\n", op.step, text(op));
   for (const Operation& op : program.host) out += format_text("host {}\n", text(op));
   return out;
 }

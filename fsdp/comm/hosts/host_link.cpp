@@ -348,9 +348,7 @@ bool HostLink::valid_group(const LinkHeader& header) const {
 }
 
 bool HostLink::valid(const LinkHeader& header) const {
-  if (header.kind == LinkKind::kExchange) {
-    return header.numel >= 0 && header.numel <= kExchangeMost;
-  }
+  if (header.kind == LinkKind::kExchange) return header.numel >= 0 && header.numel <= kExchangeMost;
   if (header.bytes > kPieceBytes || header.offset > memory_.bytes ||
       header.bytes > memory_.bytes - header.offset) {
     return false;

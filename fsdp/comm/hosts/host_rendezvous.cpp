@@ -86,9 +86,7 @@ class RendezvousWatch {
     const auto said = from.store.take("verdict");
     if (!said && !from.store.closed()) return {};
     const auto verdict = said ? from_value<RendezvousVerdict>(*said) : std::nullopt;
-    if (!verdict) {
-      return of_host(fault("{} ended before all ranks had met at {}", who(0), point_));
-    }
+    if (!verdict) return of_host(fault("{} ended before all ranks had met at {}", who(0), point_));
     if (!verdict->all_met) return {ErrorKind::kPeer, "rank 0 called the meeting off"};
     over_ = true;
     return {};

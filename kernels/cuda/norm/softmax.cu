@@ -137,9 +137,7 @@ OFSDP_CUDA_KERNEL backward_columns(const T* dy, const T* y, T* dx, SoftmaxExtent
 
 template <typename T>
 cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t stream) {
-  if (e.inner > 1) {
-    return over(e.outer * e.inner, stream, forward_columns<T>, x, y, e);
-  }
+  if (e.inner > 1) return over(e.outer * e.inner, stream, forward_columns<T>, x, y, e);
   if (e.classes > kLongestHeld) {
     return launch_blocks(stream, e.outer, kThreads, forward_walked<T>, x, y, e.classes,
                          same_alignment(x, y), e.log);
@@ -153,9 +151,7 @@ cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t st
 template <typename T>
 cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
                         cudaStream_t stream) {
-  if (e.inner > 1) {
-    return over(e.outer * e.inner, stream, backward_columns<T>, dy, y, dx, e);
-  }
+  if (e.inner > 1) return over(e.outer * e.inner, stream, backward_columns<T>, dy, y, dx, e);
   if (e.classes > kLongestHeld) {
     return launch_blocks(stream, e.outer, kThreads, backward_walked<T>, dy, y, dx, e.classes,
                          same_alignment(dy, y, dx), e.log);

@@ -250,9 +250,7 @@ class Forward final : public RecurrentProducts {
       OFSDP_CUDA_TRY(recurrent_bias(a.in[ops::kB] + d * 2 * width_, width_, both, bias, stream));
     }
     OFSDP_CUDA_TRY(copy_states(r.extent, a.in[ops::kInitialH], r.state, stream));
-    if (s_.is_lstm()) {
-      OFSDP_CUDA_TRY(copy_states(r.extent, a.in[ops::kInitialC], r.cell, stream));
-    }
+    if (s_.is_lstm()) OFSDP_CUDA_TRY(copy_states(r.extent, a.in[ops::kInitialC], r.cell, stream));
     OFSDP_CUDA_TRY(input_->run(stream, a.in[ops::kX], a.in[ops::kW] + d * width_ * s_.in, bias,
                                r.gates, scratch));
     for (int64_t step = 0; step < s_.steps; ++step) {

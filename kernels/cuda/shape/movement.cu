@@ -75,9 +75,7 @@ Tiles tiles_of(const CopyPlan& p) {
 
 template <typename T>
 cudaError_t copy_as(const CopyPlan& p, const void* src, void* dst, cudaStream_t stream) {
-  if (p.tile_axis < 0) {
-    return over(p.walk.numel, stream, copy_kernel<T>, p.walk, src, dst);
-  }
+  if (p.tile_axis < 0) return over(p.walk.numel, stream, copy_kernel<T>, p.walk, src, dst);
   const Tiles t = tiles_of(p);
   const int64_t blocks = t.batch.numel * t.tiles_x * t.tiles_y;
   if (blocks > kMostBlocks) return cudaErrorNotSupported;

@@ -39,9 +39,7 @@ void grad(GradBuilder& b) {
       known_conv(b.attributes(), b.desc(b.input(0)).shape, b.desc(b.input(1)).shape);
   const Attributes attributes = conv_attributes(s);
   const Ref dy = activation_grad(b);
-  if (b.needs_grad(0)) {
-    b.set_grad(0, b.emit1("ofsdp.ConvGradInput", {dy, b.input(1)}, attributes));
-  }
+  if (b.needs_grad(0)) b.set_grad(0, b.emit1("ofsdp.ConvGradInput", {dy, b.input(1)}, attributes));
   const bool bias = b.num_inputs() > 2 && b.input(2) && b.needs_grad(2);
   if (!bias && !b.needs_grad(1)) return;
   const std::vector<Ref> grads =
@@ -128,9 +126,7 @@ void transposed_grad(GradBuilder& b) {
       known_transposed(b.attributes(), b.desc(b.input(0)).shape, b.desc(b.input(1)).shape));
   const Ref dy = b.grad_output(0);
   if (b.needs_grad(0)) b.set_grad(0, b.emit1("Conv", {dy, b.input(1)}, made));
-  if (b.needs_grad(1)) {
-    b.set_grad(1, b.emit1("ofsdp.ConvGradWeights", {dy, b.input(0)}, made));
-  }
+  if (b.needs_grad(1)) b.set_grad(1, b.emit1("ofsdp.ConvGradWeights", {dy, b.input(0)}, made));
   if (b.num_inputs() < 3 || !b.input(2) || !b.needs_grad(2)) return;
   std::vector<int64_t> axes(static_cast<size_t>(b.desc(dy).shape.rank()) - 1);
   std::iota(axes.begin(), axes.end(), 1);

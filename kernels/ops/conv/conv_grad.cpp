@@ -164,9 +164,7 @@ std::unique_ptr<Kernel> weights_create(const Problem& p) {
       {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
       {DNNL_ARG_DIFF_DST, false, 1, onednn::desc_of(p.in(1))},
       {DNNL_ARG_DIFF_WEIGHTS, true, 0, onednn::row_major(p.out(0).dtype, weights_dims(s))}};
-  if (p.has_out(1)) {
-    bindings.push_back({DNNL_ARG_DIFF_BIAS, true, 1, onednn::desc_of(p.out(1))});
-  }
+  if (p.has_out(1)) bindings.push_back({DNNL_ARG_DIFF_BIAS, true, 1, onednn::desc_of(p.out(1))});
   return onednn::make_kernel(weights_describe(p, s), bindings);
 }
 

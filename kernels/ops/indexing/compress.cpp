@@ -65,9 +65,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   for (int64_t i = 0; i < c.inputs[0].desc.numel(); ++i) {
     const auto k = static_cast<size_t>(i / lines.inner % lines.n);
     const auto& condition = c.inputs[1].values;
-    if (k < condition.size() && condition[k] != 0) {
-      y.values.push_back(c.inputs[0][i]);
-    }
+    if (k < condition.size() && condition[k] != 0) y.values.push_back(c.inputs[0][i]);
   }
   return {y};
 }

@@ -16,9 +16,7 @@ class ScatterGrad {
       : b_(b), scatter_(scatter), gather_(gather), carried_(carried), dy_(b.grad_output(0)) {}
 
   void none() {
-    if (b_.needs_grad(0)) {
-      b_.set_grad(0, scatter(dy_, zeros(b_, b_.desc(b_.input(2))), "none"));
-    }
+    if (b_.needs_grad(0)) b_.set_grad(0, scatter(dy_, zeros(b_, b_.desc(b_.input(2))), "none"));
     if (b_.needs_grad(2)) b_.set_grad(2, gather(dy_));
   }
 

@@ -36,9 +36,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   for (size_t i = 0; i < c.inputs[1].values.size(); ++i) {
     auto index = unravel(c.inputs[1].desc.shape, static_cast<int64_t>(i));
     int64_t& at = index[static_cast<size_t>(axis)];
-    if (c.inputs.size() > 2) {
-      at += static_cast<int64_t>(c.inputs[2][index[0]]);
-    }
+    if (c.inputs.size() > 2) at += static_cast<int64_t>(c.inputs[2][index[0]]);
     if (circular(c.attributes)) at %= y.desc.shape[axis];
     y.values[ravel(y.desc.shape, index)] = c.inputs[1].values[i];
   }

@@ -49,9 +49,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Lines lines = lines_along(c.inputs[0].desc.shape, c.attributes.i("axis", -1));
   const bool largest = c.attributes.i("largest", 1) != 0;
   std::vector<RefTensor> out;
-  for (const TensorDesc& d : c.output_descs) {
-    out.push_back(zeros(d));
-  }
+  for (const TensorDesc& d : c.output_descs) out.push_back(zeros(d));
   const auto k = static_cast<int64_t>(c.inputs[1].values[0]);
   for (int64_t line = 0; line < lines.count(); ++line) {
     const int64_t o = line / lines.inner, j = line % lines.inner;

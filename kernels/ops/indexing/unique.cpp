@@ -158,9 +158,7 @@ ReferenceGroups reference_groups(const RefTensor& x, const Lines& lines, bool so
   for (int64_t i = 0; i < lines.n; ++i) {
     auto& slice = slices.emplace_back();
     for (int64_t o = 0; o < lines.outer; ++o) {
-      for (int64_t k = 0; k < lines.inner; ++k) {
-        slice.push_back(x[lines.at(o, i, k)]);
-      }
+      for (int64_t k = 0; k < lines.inner; ++k) slice.push_back(x[lines.at(o, i, k)]);
     }
     if (std::ranges::find(g.different, slice) == g.different.end()) g.different.push_back(slice);
   }

@@ -117,9 +117,7 @@ std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale
   }
   for (size_t i = 0; i < y.values.size(); ++i) {
     const auto index = unravel(x.desc.shape, static_cast<int64_t>(i));
-    if (scale != nullptr) {
-      y.values[i] *= scale->values[ravel_broadcast(scale->desc.shape, index)];
-    }
+    if (scale != nullptr) y.values[i] *= scale->values[ravel_broadcast(scale->desc.shape, index)];
     if (bias != nullptr) y.values[i] += bias->values[ravel_broadcast(bias->desc.shape, index)];
   }
   return {y, means, invs};

@@ -95,9 +95,7 @@ double reference_step(ChainOp op, double a, double b) {
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const Chain chain = *Chain::parse(c.attributes, c.inputs.size());
   std::vector<RefTensor> outputs;
-  for (const TensorDesc& desc : c.output_descs) {
-    outputs.push_back(zeros(desc));
-  }
+  for (const TensorDesc& desc : c.output_descs) outputs.push_back(zeros(desc));
   for (int64_t i = 0; i < c.output_descs[0].numel(); ++i) {
     const auto index = unravel(c.output_descs[0].shape, i);
     std::vector<double> values;

@@ -251,9 +251,7 @@ class Forward final : public Kernel {
       T* to = saved + s_.saved_at(t, d, b);
       put(runs, at(a, gates_) + (t * s_.batch + b) * width, width, to);
       if (s_.is_lstm()) put(runs, at(a, cell_) + b * h, h, to + width);
-      if (s_.linear_before_reset) {
-        put(runs, at(a, recurrent_) + b * width + 2 * h, h, to + width);
-      }
+      if (s_.linear_before_reset) put(runs, at(a, recurrent_) + b * width + 2 * h, h, to + width);
     }
   }
   static void put(bool runs, const T* from, int64_t n, T* to) {

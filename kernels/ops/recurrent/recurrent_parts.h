@@ -24,9 +24,7 @@ template <typename T>
 const T* cell_before(const RecurrentShape& s, const KernelArgs& a, int64_t d, int64_t t, int64_t b,
                      const T* zeros) {
   const int64_t before = s.time_before(d, t);
-  if (is_active(s, a, before, b)) {
-    return a.in<T>(kSaved) + s.saved_at(before, d, b) + 4 * s.hidden;
-  }
+  if (is_active(s, a, before, b)) return a.in<T>(kSaved) + s.saved_at(before, d, b) + 4 * s.hidden;
   return given(a, kInitialC) ? a.in<T>(kInitialC) + s.state_at(d, b) : zeros;
 }
 

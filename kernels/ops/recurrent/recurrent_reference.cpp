@@ -149,9 +149,7 @@ std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceCo
   shapes[0] = s.y_shape();
   shapes.push_back(s.saved_shape());
   std::vector<RefTensor> outputs;
-  for (const Shape& shape : shapes) {
-    outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
-  }
+  for (const Shape& shape : shapes) outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
   for (int64_t d = 0; d < s.directions; ++d) {
     for (int64_t b = 0; b < s.batch; ++b) Walk(s, c.inputs, d, b).run(outputs);
   }

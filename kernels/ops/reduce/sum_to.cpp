@@ -95,9 +95,7 @@ std::vector<RefTensor> product_reference(const ReferenceContext& c) {
     const size_t at = ravel_broadcast(kept, unravel(shape, i));
     double product = c.inputs[0].values[at];
     for (int64_t k = 0; k < shape.numel(); ++k) {
-      if (k != i && ravel_broadcast(kept, unravel(shape, k)) == at) {
-        product *= c.inputs[1][k];
-      }
+      if (k != i && ravel_broadcast(kept, unravel(shape, k)) == at) product *= c.inputs[1][k];
     }
     dx.values.push_back(product);
   }

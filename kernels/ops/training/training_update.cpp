@@ -120,9 +120,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const size_t operands = states + 2;
   const size_t tensors = (c.inputs.size() - 2) / operands;
   std::vector<RefTensor> outputs;
-  for (const TensorDesc& desc : c.output_descs) {
-    outputs.push_back(zeros(desc));
-  }
+  for (const TensorDesc& desc : c.output_descs) outputs.push_back(zeros(desc));
   for (size_t k = 0; k < tensors; ++k) {
     std::array<const double*, kMostOperands> in;
     std::array<double*, kMostOperands> out;

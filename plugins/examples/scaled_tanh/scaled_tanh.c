@@ -69,16 +69,15 @@ static const ofsdp_attribute beta = {
 static const ofsdp_attribute* const attributes[] = {&alpha, &beta};
 
 static const int64_t sample_shape[] = {3, 4099};
-static const ofsdp_tensor sample_x = {
-    sizeof(ofsdp_tensor), OFSDP_FLOAT32, 2, sample_shape, NULL, NULL};
+static const ofsdp_tensor sample_x = {sizeof(ofsdp_tensor), OFSDP_FLOAT32, 2,
+                                      sample_shape,         NULL,          NULL};
 static const ofsdp_tensor* const sample_inputs[] = {&sample_x};
 static const ofsdp_attribute sample_alpha = {
     sizeof(ofsdp_attribute), "alpha", OFSDP_FLOAT, 0, 0, 1.7159f, NULL, NULL, NULL, 0};
 static const ofsdp_attribute sample_beta = {
     sizeof(ofsdp_attribute), "beta", OFSDP_FLOAT, 0, 0, 0.6667f, NULL, NULL, NULL, 0};
 static const ofsdp_attribute* const sample_attributes[] = {&sample_alpha, &sample_beta};
-static const ofsdp_sample plain = {
-    sizeof(ofsdp_sample), "plain", NULL, 0, sample_inputs, 1, 1, 0};
+static const ofsdp_sample plain = {sizeof(ofsdp_sample), "plain", NULL, 0, sample_inputs, 1, 1, 0};
 static const ofsdp_sample scaled = {
     sizeof(ofsdp_sample), "scaled", sample_attributes, 2, sample_inputs, 1, 1, 0};
 static const ofsdp_sample* const samples[] = {&plain, &scaled};

@@ -88,9 +88,7 @@ class ConfigFile {
       if (!item.IsScalar()) return input_error("{}: expected a list of plain values", subject);
       texts.push_back(item.Scalar());
     }
-    if (list && entry.kind != OptionEntry::Kind::kRepeated) {
-      texts = {joined(texts, ",")};
-    }
+    if (list && entry.kind != OptionEntry::Kind::kRepeated) texts = {joined(texts, ",")};
     if (texts.empty()) reader_.read_empty(entry, source_, subject);
     for (const std::string& text : texts) {
       OFSDP_RETURN_IF_ERROR(reader_.read(entry.name, located(entry, text), source_, subject));

@@ -146,9 +146,7 @@ Status DeviceEngine::capture(BoundProgram& program, Prepared& prepared, size_t s
 
 Status DeviceEngine::order(int event, ofsdp_stream* first, ofsdp_stream* then) {
   ofsdp_event* const at = events_[static_cast<size_t>(event)].get();
-  if (first != nullptr) {
-    OFSDP_RETURN_IF_ERROR(device_.record(at, first).with_prefix("an event"));
-  }
+  if (first != nullptr) OFSDP_RETURN_IF_ERROR(device_.record(at, first).with_prefix("an event"));
   return then == nullptr ? Status{} : device_.wait(then, at).with_prefix("an event");
 }
 
@@ -175,9 +173,7 @@ Status DeviceEngine::begin_step(const Operation& op) {
   ofsdp_stream* const on = computes ? device_.compute() : device_.communication();
   if (streams.forks >= 0) {
     OFSDP_RETURN_IF_ERROR(order(streams.forks, device_.compute(), device_.communication()));
-    if (offload_ != nullptr) {
-      offload_->forked(events_[static_cast<size_t>(streams.forks)].get());
-    }
+    if (offload_ != nullptr) offload_->forked(events_[static_cast<size_t>(streams.forks)].get());
   }
   for (const int e : streams.waits) OFSDP_RETURN_IF_ERROR(order(e, nullptr, on));
   for (const int e : streams.copies_wait) {

@@ -122,9 +122,7 @@ Status DeviceTrace::collect(size_t slot) {
 // A stretch after the micro-batch waits for nothing but the copies before it.
 Status DeviceTrace::add_stretch(const Slot& slot, const Stretch& stretch, int64_t base) {
   const DeviceEvent &begin = slot.events[stretch.begin], &end = slot.events[stretch.end];
-  if (stretch.after) {
-    OFSDP_RETURN_IF_ERROR(device_.await(end.get()).with_prefix("the trace"));
-  }
+  if (stretch.after) OFSDP_RETURN_IF_ERROR(device_.await(end.get()).with_prefix("the trace"));
   OFSDP_ASSIGN_OR_RETURN(const int64_t from, between(slot.events[0], begin));
   OFSDP_ASSIGN_OR_RETURN(const int64_t to, between(slot.events[0], end));
   const bool of_step = stretch.row == TraceRow::kCompute || stretch.row == TraceRow::kCommunication;

@@ -95,9 +95,7 @@ Status FsdpStrategy::resolve_mesh(ForeignFile& file, std::optional<std::string> 
   if (replicas > 1) {
     by = &*replicate;
     const bool keeps = said && !same_resharding(*said, "full_shard");
-    if (shards > 1) {
-      OFSDP_RETURN_IF_ERROR(file.set("shard-size", shards, *shard));
-    }
+    if (shards > 1) OFSDP_RETURN_IF_ERROR(file.set("shard-size", shards, *shard));
     said = shards == 1 ? "no_shard" : keeps ? "hybrid_shard_zero2" : "hybrid_shard";
   }
   if (replicas * shards > 1) OFSDP_RETURN_IF_ERROR(check_world(replicas, shards));

@@ -72,9 +72,7 @@ class Training {
       names.push_back(optimizer->name);
     }
     OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(*section.type, types));
-    if (section.params) {
-      OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, parameters()));
-    }
+    if (section.params) OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, parameters()));
     std::string name = names[which];
     if (name == "adam") {
       OFSDP_ASSIGN_OR_RETURN(name, kind_of_adam());
