@@ -46,9 +46,7 @@ void put_in_order(Extents& extents) {
 Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
   CheckpointReader reader;
   reader.folder_ = folder;
-  Result<Manifest> manifest = read_manifest(folder);
-  if (!manifest.ok()) return std::move(manifest).status();
-  reader.manifest_ = *std::move(manifest);
+  OFSDP_ASSIGN_OR_RETURN(reader.manifest_, read_manifest(folder));
   OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
   for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
     for (size_t s = 0; s < reader.manifest_.files[f].slices.size(); ++s) reader.index_slice(f, s);

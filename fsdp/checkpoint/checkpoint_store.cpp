@@ -27,13 +27,15 @@ std::string aside_path(const std::string& dir, const std::string& name) {
   return join_path(dir, "." + name + ".aside");
 }
 
-// A kill came while a checkpoint made room: it gets its name back.
-Status take_back(const std::string& dir, const std::string& entry) {
+// The entry's name after a checkpoint that made room when a kill came has its own back.
+Result<std::string> name_of_entry(const std::string& dir, const std::string& entry) {
   static const std::regex kForm(R"(\.(step-\d{8,})\.aside)");
   std::smatch found;
-  if (!std::regex_match(entry, found, kForm)) return ok_status();
+  if (!std::regex_match(entry, found, kForm)) return entry;
   const std::string path = join_path(dir, entry), name = join_path(dir, found[1]);
-  return is_absent(name) ? take_name(path, name) : remove_all(path);
+  const bool replaced = !is_absent(name);
+  OFSDP_RETURN_IF_ERROR(replaced ? remove_all(path) : take_name(path, name));
+  return replaced ? entry : std::string(found[1]);
 }
 
 std::string part_path(const std::string& folder, int rank) {
@@ -78,12 +80,9 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
   Result<LockedFile> lock = LockedFile::lock(join_path(dir, ".lock"));
   if (!lock.ok()) return Status(ErrorKind::kInput, "--checkpoint-dir: " + lock.error().message());
   store.lock_ = *std::move(lock);
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> found, names_in(dir));
-  for (const std::string& name : found) {
-    OFSDP_RETURN_IF_ERROR(take_back(dir, name));
-  }
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(dir));
-  for (const std::string& name : names) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> entries, names_in(dir));
+  for (const std::string& entry : entries) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string name, name_of_entry(dir, entry));
     const std::string path = join_path(dir, name);
     if (is_our_temporary(name)) {
       OFSDP_RETURN_IF_ERROR(remove_all(path));

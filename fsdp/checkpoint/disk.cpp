@@ -64,18 +64,9 @@ Status make_folders(const std::string& path) {
 }
 
 Status take_name(const std::string& from, const std::string& to, const std::string& aside) {
-  if (is_folder(to)) {
-    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-      return ok_status();
-    }
-    const bool refused = errno == EINVAL || errno == ENOSYS;  // the flag, by the file system
-    if (refused && !aside.empty() && rename(to.c_str(), aside.c_str()) == 0 &&
-        rename(from.c_str(), to.c_str()) == 0 && rename(aside.c_str(), from.c_str()) == 0) {
-      return ok_status();
-    }
-  } else if (rename(from.c_str(), to.c_str()) == 0) {
-    return ok_status();
-  }
+  const bool done =
+      is_folder(to) ? exchange_names(from, to, aside) : rename(from.c_str(), to.c_str()) == 0;
+  if (done) return ok_status();
   return fault("{}: cannot be renamed from {}: {}", to, from, std::strerror(errno));
 }
 

@@ -63,7 +63,7 @@ void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::Functio
   }
   for (const std::string& name : function.output()) graph.add_output()->set_name(name);
   *graph.mutable_node() = function.node();
-  const onnx::ModelProto converted = convert_version(model, to);
+  const onnx::ModelProto converted = convert_version(model, from, to);
   function.clear_node();
   for (const auto& tensor : converted.graph().initializer()) {
     *function.add_node() = constant_node(tensor.name(), tensor);

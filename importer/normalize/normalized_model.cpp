@@ -114,7 +114,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     if (opset < 14) mark_training(*model.mutable_graph());
-    if (opset > 0 && opset < kOpset) model = convert_version(model, kOpset);
+    if (opset > 0 && opset < kOpset) model = convert_version(model, opset, kOpset);
   } catch (const std::exception& error) {
     return input_error("{}: {}", file.path(), first_line(error));
   }

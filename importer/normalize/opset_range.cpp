@@ -32,15 +32,18 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
   }
 };
 
+// Made once: that copies the schemas of all operators of all versions.
+const Tables& tables() {
+  static const Tables kTables;
+  return kTables;
+}
+
 }  // namespace
 
-onnx::ModelProto convert_version(const onnx::ModelProto& model, int opset) {
-  return onnx::version_conversion::ConvertVersion(model, opset);
+onnx::ModelProto convert_version(const onnx::ModelProto& model, int from, int to) {
+  return tables().convert_version(model, onnx::OpSetID(from), onnx::OpSetID(to));
 }
 
-int oldest_opset(const std::string& op) {
-  static const Tables kTables;
-  return kTables.oldest(op);
-}
+int oldest_opset(const std::string& op) { return tables().oldest(op); }
 
 }  // namespace ofsdp::importer

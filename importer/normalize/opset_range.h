@@ -13,7 +13,8 @@ class ModelProto;
 
 namespace ofsdp::importer {
 
-onnx::ModelProto convert_version(const onnx::ModelProto& model, int opset);
+// A copy of `model`, which is in opset `from` of ai.onnx.
+onnx::ModelProto convert_version(const onnx::ModelProto& model, int from, int to);
 
 // 1 for a name that ONNX does not have.
 int oldest_opset(const std::string& op);

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 
+#include "importer/graph/graph_uses.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -44,27 +44,21 @@ std::string why_not_by_rule(const Graph& graph, const Parameter& p) {
   return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
 }
 
-// Why its readers keep a value from being trained; absent: they do not.
-using FixedUses = std::unordered_map<ValueId, std::string>;
-
-FixedUses fixed_uses(const Graph& graph) {
-  FixedUses uses;
-  for (const Node& node : graph.nodes) {
-    for (const int i : node.op->constant_inputs) {
-      const auto at = static_cast<size_t>(i);
-      if (at < node.inputs.size()) uses.try_emplace(node.inputs[at], "read while planning");
-    }
-    if (node.op->full_name() != "BatchNormalization") continue;
-    for (size_t i = 3; i < node.inputs.size(); ++i) {
-      uses.try_emplace(node.inputs[i], kRunningStatistics);
+// Returns why its readers keep it from being trained, or "".
+std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  for (const size_t reader : uses.readers(p.value)) {
+    const Node& node = graph.nodes[reader];
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != p.value) continue;
+      const auto& fixed = node.op->constant_inputs;
+      if (std::ranges::find(fixed, static_cast<int>(i)) != fixed.end())
+        return "read while planning";
+      if (node.op->full_name() == "BatchNormalization" && (i == 3 || i == 4)) {
+        return kRunningStatistics;
+      }
     }
   }
-  return uses;
-}
-
-std::string reason_of(const FixedUses& uses, const Parameter& p) {
-  const auto found = uses.find(p.value);
-  return found == uses.end() ? "" : found->second;
+  return "";
 }
 
 void freeze(Graph& graph, Parameter& p, std::string reason) {
@@ -84,9 +78,9 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   Graph result = graph;
   OFSDP_ASSIGN_OR_RETURN(const auto frozen, all_matches(graph, "--freeze", rules.freeze));
   OFSDP_ASSIGN_OR_RETURN(const auto named, all_matches(graph, "--train", rules.train));
-  const FixedUses uses = fixed_uses(result);
+  const GraphUses uses(result);
   for (Parameter& p : result.parameters) {
-    std::string reason = reason_of(uses, p);
+    std::string reason = why_not_by_use(result, uses, p);
     if (frozen.contains(p.name)) {
       reason = "--freeze";
     } else if (reason.empty() && !rules.train.empty()) {
@@ -102,10 +96,10 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
 
 Graph choose_given(const Graph& graph, const std::set<std::string>& trained) {
   Graph result = graph;
-  const FixedUses uses = fixed_uses(result);
+  const GraphUses uses(result);
   for (Parameter& p : result.parameters) {
     p.trained = trained.contains(p.name);
-    const std::string use = reason_of(uses, p);
+    const std::string use = why_not_by_use(result, uses, p);
     if (!p.trained) freeze(result, p, use.empty() ? "frozen in the file" : use);
   }
   return result;

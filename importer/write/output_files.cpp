@@ -198,18 +198,17 @@ Result<std::string> create_temporary_folder(const std::string& target) {
   return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
 }
 
+// NFS and CIFS know no flags.
+bool take_free_name(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  return (errno == EINVAL || errno == ENOSYS) && rename(from.c_str(), to.c_str()) == 0;
+}
+
 Status replace_folder(const std::string& temporary, const std::string& path) {
   const bool replaces = kind_of(path) == Kind::kFolder;
-  int done = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(),
-                       replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
-  if (done != 0 && (errno == EINVAL || errno == ENOSYS)) {  // NFS and CIFS know no flags
-    const std::string aside = temporary + ".aside";
-    done = replaces ? rename(path.c_str(), aside.c_str()) : 0;
-    if (done == 0) done = rename(temporary.c_str(), path.c_str());
-    if (done == 0 && replaces) done = rename(aside.c_str(), temporary.c_str());
-  }
-  OFSDP_FAULT_IF(done != 0, "{}: cannot be renamed from {}: {}", path, temporary,
-                 std::strerror(errno));
+  const bool done = replaces ? exchange_names(temporary, path, temporary + ".aside")
+                             : take_free_name(temporary, path);
+  OFSDP_FAULT_IF(!done, "{}: cannot be renamed from {}: {}", path, temporary, std::strerror(errno));
   OFSDP_RETURN_IF_ERROR(sync_folder(folder_of(path)));
   std::error_code ignored;
   if (replaces) std::filesystem::remove_all(temporary, ignored);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -126,6 +127,13 @@ Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, 
     bytes -= copied;
   }
   return ok_status();
+}
+
+bool exchange_names(const std::string& a, const std::string& b, const std::string& aside) {
+  if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (aside.empty() || (errno != EINVAL && errno != ENOSYS)) return false;
+  return rename(b.c_str(), aside.c_str()) == 0 && rename(a.c_str(), b.c_str()) == 0 &&
+         rename(aside.c_str(), a.c_str()) == 0;
 }
 
 Status sync_file(const OpenFile& file) {

@@ -57,6 +57,10 @@ Status read_exactly(const OpenFile& file, int64_t offset, std::span<std::byte> d
 Status write_exactly(const OpenFile& file, int64_t offset, std::span<const std::byte> src);
 Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, int64_t dst_offset,
                   int64_t bytes);
+// Folders `a` and `b` exchange their names; where the file system knows no exchange (NFS, CIFS), in
+// three renames by way of `aside` (empty: not so). Returns whether they have; else errno says why
+// not.
+bool exchange_names(const std::string& a, const std::string& b, const std::string& aside);
 Status sync_file(const OpenFile& file);
 Status sync_folder(const std::string& folder);
 

@@ -1,6 +1,5 @@
 #include "kernels/ops/support.h"
 
-#include <algorithm>
 #include <set>
 
 #include "kernels/core/element_types.h"

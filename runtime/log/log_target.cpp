@@ -18,10 +18,9 @@ Status check_log_target(const char* flag, const std::string& path, const std::st
   const char* kind = S_ISLNK(mode) ? "a link" : S_ISDIR(mode) ? "a folder" : "a device or pipe";
   OFSDP_REJECT_IF(!S_ISREG(mode), "{} {}: expected a new or a regular file, found {}", flag, path,
                   kind);
-  struct stat input {};
-  const bool same = !model.empty() && stat(model.c_str(), &input) == 0 &&
-                    input.st_dev == found.st_dev && input.st_ino == found.st_ino;
-  OFSDP_REJECT_IF(same, "{} {}: expected another file than the model, found the model", flag, path);
+  const Result<OpenFile> input = open_for_reading(model);
+  OFSDP_REJECT_IF(input.ok() && is_same_file(path, *input),
+                  "{} {}: expected another file than the model, found the model", flag, path);
   return ok_status();
 }
 

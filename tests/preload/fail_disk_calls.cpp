@@ -37,19 +37,23 @@ bool is_ours(const char* path) {
   return folder != nullptr && path != nullptr && strncmp(path, folder, strlen(folder)) == 0;
 }
 
-bool is_ours(int fd) {
+std::string path_of(int fd) {
   char link[64], path[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t length = readlink(link, path, sizeof path - 1);
-  if (length < 0) return false;
-  path[length] = 0;
-  return is_ours(path);
+  const ssize_t length = readlink(link, path, sizeof path);
+  return std::string(path, length < 0 ? 0 : static_cast<size_t>(length));
+}
+
+bool is_ours(int fd) { return is_ours(path_of(fd).c_str()); }
+
+bool is_of_this_rank() {
+  const char* rank = getenv("RANK");
+  const char* wanted = getenv("FAIL_RANK");
+  return wanted == nullptr || rank == nullptr || strcmp(rank, wanted) == 0;
 }
 
 Verdict judge(Kind kind) {
-  const char* rank = getenv("RANK");
-  const char* wanted = getenv("FAIL_RANK");
-  if (wanted != nullptr && rank != nullptr && strcmp(rank, wanted) != 0) return Verdict::kGo;
+  if (!is_of_this_rank()) return Verdict::kGo;
   const long call = ++calls;
   const char* text = getenv("FAIL_CALL");
   const long failing = text == nullptr ? 0 : atol(text);
@@ -75,23 +79,14 @@ __attribute__((destructor)) void report() {
   close(fd);
 }
 
-bool is_of_this_rank() {
-  const char* rank = getenv("RANK");
-  const char* wanted = getenv("FAIL_RANK");
-  return wanted == nullptr || (rank != nullptr && strcmp(rank, wanted) == 0);
-}
-
 // Sets errno: reading this fails.
 bool is_unreadable(int fd) {
   const char* number = getenv("FAIL_READS");
   const char* part = getenv("FAIL_READS_OF");
   if (number == nullptr || !is_of_this_rank()) return false;
-  char link[64], path[4096];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t length = readlink(link, path, sizeof path - 1);
-  if (length < 0) return false;
-  path[length] = 0;
-  if (!is_ours(path) || (part != nullptr && strstr(path, part) == nullptr)) return false;
+  const std::string path = path_of(fd);
+  if (!is_ours(path.c_str()) || (part != nullptr && path.find(part) == std::string::npos))
+    return false;
   errno = atoi(number);
   return true;
 }

@@ -14,8 +14,8 @@
 //   tolerance:t      of float32 implementations, relative to the largest magnitude; default 2e-5
 // A line that begins with # is a comment.
 //
-// Threads: any. Errors: a row that does not parse throws std::runtime_error,
-// which names file and line, and so fails the test.
+// Threads: any. Errors: a row that does not parse throws std::runtime_error, which names operator
+// and row (`use` of no list: file and line), and so fails the test.
 #pragma once
 
 #include <functional>

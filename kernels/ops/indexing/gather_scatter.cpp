@@ -1,7 +1,6 @@
 #include "kernels/ops/indexing/gather_scatter.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/indexed.h"
 

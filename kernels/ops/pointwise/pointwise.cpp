@@ -1,8 +1,5 @@
 #include "kernels/ops/pointwise/pointwise.h"
 
-#include <cmath>
-#include <limits>
-
 namespace ofsdp::kernels::ops {
 
 OpDef pointwise(OpDef op) {

@@ -8,7 +8,6 @@
 // GlobalMaxPool: [N, C, spatial...] -> [N, C, 1...], the maximum over the spatial axes: MaxPool
 // with one window that covers x. Output 1 is our own, asked for by the gradient: the winning tap,
 // the first of equal ones. https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
-#include <cmath>
 
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"

@@ -4,7 +4,6 @@
 // gives extrapolation_value. dx is the same with every M transposed (ofsdp.ResizeGrad(dy, roi,
 // scales, sizes), attribute x_shape), rows summed in the order of the outputs.
 // https://onnx.ai/onnx/operators/onnx__Resize.html
-#include <cmath>
 
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"

@@ -49,8 +49,9 @@ struct OptionEntry {
   std::string help = {};    // empty: the lines of its commands say it
   Kind kind = Kind::kValue;
   Commands commands = kEveryCommand;
-  bool in_files = true;                                           // also a key of YAML files
-  bool is_path = false;                                           // in YAML: relative to that file
+  bool in_files = true;       // also a key of YAML files
+  bool in_model_yaml = true;  // of MODEL.yaml too, which nobody named: it came with the model
+  bool is_path = false;       // in YAML: relative to that file
   std::function<Verdict(Options&, const std::string&)> set = {};  // kRepeated: adds one
   std::function<std::string(const Options&)> show = {};           // as YAML
   std::function<void(Options&)> clear = [](Options&) {};          // kRepeated: before the first
@@ -200,6 +201,12 @@ OptionEntry repeated(std::string word, OptionEntry entry, Field field) {
   };
   entry.show = [=](const Options& o) { return yaml_list(field(o)); };
   entry.clear = [=](Options& o) { field(o).clear(); };
+  return entry;
+}
+
+// An entry that loads code, writes or connects: not a key of MODEL.yaml.
+inline OptionEntry trusted(OptionEntry entry) {
+  entry.in_model_yaml = false;
   return entry;
 }
 

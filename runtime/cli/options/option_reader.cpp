@@ -1,17 +1,9 @@
 #include "runtime/cli/options/option_reader.h"
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 namespace ofsdp::cli {
 namespace {
-
-// Options that load code, write or connect. MODEL.yaml, which nobody named, cannot have them, since
-// it may have come with the model.
-constexpr std::array<std::string_view, 11> kNamedFilesOnly = {
-    "plugin", "plugin-override", "make-plugin",   "output", "adapter", "metrics", "trace",
-    "log",    "checkpoint-dir",  "rdzv-endpoint", "nnodes"};
 
 Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
   if (verdict.fine) return ok_status();
@@ -44,7 +36,7 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   }
   const OptionEntry* entry = find_entry(table_, name);
   OFSDP_CHECK(entry != nullptr, "option {}", name);
-  if (source == Source::kModelYaml && std::ranges::count(kNamedFilesOnly, name) > 0) {
+  if (source == Source::kModelYaml && !entry->in_model_yaml) {
     return input_error(
         "{}: loads code, writes or connects, which only a file may that the command "
         "names: expected --config FILE, found it in the model's own file",
