@@ -105,7 +105,7 @@ int main_of_rank(const RankIdentity& identity, const Sizes& sizes) {
   auto connected = connect_ranks(identity, std::chrono::seconds(60));
   if (!connected.ok()) must(std::move(connected).status());
   run(**connected, ledger, sizes);
-  (*connected)->leave();
+  must((*connected)->leave());
   return 0;
 }
 
@@ -124,8 +124,7 @@ RankIdentity identity_of(int rank, int ranks, int hosts, int port) {
 
 int main_of(int ranks, int64_t megabytes, int rounds, int hosts) {
   const Sizes sizes{ranks, (megabytes << 18) / ranks, rounds};
-  int port = 0;
-  must(std::move(listen_on(port)).status());  // a free one
+  const int port = free_port();
   for (int rank = 1; rank < ranks; ++rank) {
     if (fork() == 0) _exit(main_of_rank(identity_of(rank, ranks, hosts, port), sizes));
   }

@@ -8,12 +8,15 @@
 
 namespace ofsdp::fsdp {
 
-Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
+Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& started,
                                                     std::chrono::seconds timeout) {
-  if (!identity.several_hosts()) return connect_local(identity, timeout);
+  if (!started.several_hosts()) return connect_local(started, timeout);
+  RankIdentity identity = started;
   std::unique_ptr<MpiEngine> mpi;
   if (identity.engine != "tcp") {
     OFSDP_ASSIGN_OR_RETURN(mpi, open_mpi(identity));
+    OFSDP_ASSIGN_OR_RETURN(JobSecret drawn, drawn_secret(*mpi));
+    if (identity.secret.empty()) identity.secret = std::move(drawn);
   }
   if (mpi && identity.master_address.empty()) {
     OFSDP_ASSIGN_OR_RETURN(RendezvousPoint point, rendezvous_point(*mpi));

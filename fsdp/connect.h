@@ -13,7 +13,7 @@
 
 namespace ofsdp::fsdp {
 
-Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& identity,
+Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& started,
                                                     std::chrono::seconds timeout);
 
 }  // namespace ofsdp::fsdp

@@ -59,8 +59,8 @@ inline constexpr int kMostRanks = 1024;
 // Names the collective that the caller is in, for messages.
 struct CollectiveSite {
   const char* collective = "";
-  int unit = -1;  // -1: none
-  int64_t step = 0;
+  int unit = -1;       // -1: none
+  int64_t step = 0;    // below 0: none
   bool alone = false;  // this rank calls, the others of the group do not: a gather may
 };
 
@@ -149,8 +149,9 @@ class Communicator {
   // Nanoseconds spent waiting for other ranks so far, in all calls together.
   virtual int64_t waited() const { return 0; }
   virtual int exit_status() const = 0;  // of the failed run; 0 while nothing failed
-  // This rank is done in order: its leaving is no death.
-  virtual void leave() = 0;
+  // This rank is done in order: its leaving is no death. kFault when others that must leave
+  // together with it do not come.
+  virtual Status leave() = 0;
 };
 
 std::unique_ptr<Communicator> make_self_communicator();

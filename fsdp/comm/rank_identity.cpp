@@ -265,6 +265,7 @@ Result<std::optional<RankIdentity>> rank_identity_from_environment(
   if (!identity->several_hosts()) return identity;
   OFSDP_RETURN_IF_ERROR(read_master(environment, *identity));
   OFSDP_RETURN_IF_ERROR(read_engine(environment, *identity));
+  OFSDP_ASSIGN_OR_RETURN(identity->secret, JobSecret::from_environment());
   if (identity->started_by == kSlurm.started_by) {
     OFSDP_RETURN_IF_ERROR(read_slurm_master(environment, *identity));
   }

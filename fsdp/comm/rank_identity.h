@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "fsdp/comm/store/job_secret.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
@@ -32,6 +33,7 @@ struct RankIdentity {
   int master_port = 0;
   std::string run_id =
       {};  // the same on all hosts that belong to one run, besides that meeting point
+  JobSecret secret = {};  // of a run on several hosts
 
   // Carries bytes between hosts: "tcp", or the MPI library of the launcher, "openmpi" or "mpich".
   // OFSDP_ENGINE says otherwise.

@@ -81,7 +81,7 @@ class SelfCommunicator final : public Communicator {
                                                 status.kind() == ErrorKind::kInput ? 2 : 1);
   }
   int exit_status() const override { return exit_status_; }
-  void leave() override {}
+  Status leave() override { return {}; }
 
  private:
   Region segment_;

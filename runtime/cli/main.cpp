@@ -82,9 +82,8 @@ int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
   Status status = train(command, identity, **communicator, ledger);
-  if (!status.ok()) return report_rank(status, **communicator);
-  (*communicator)->leave();
-  return 0;
+  if (status.ok()) status = (*communicator)->leave();
+  return status.ok() ? 0 : report_rank(status, **communicator);
 }
 
 // A topology file does not say whether ranks share memory (they may be GPUs), so assume they do
@@ -204,6 +203,12 @@ void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& ident
                identity.started_by.c_str());
 }
 
+// MPI draws a secret for its ranks, and our launcher says this itself.
+void warn_of_no_secret(const RankIdentity& identity) {
+  const bool open = identity.several_hosts() && identity.engine == "tcp" && identity.secret.empty();
+  if (open && identity.rank == 0 && !is_own_rank(identity)) warn({kNoSecret});
+}
+
 int launch(const Options& options, char** argv) {
   LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
   if (options.command == Command::kTrain) {
@@ -243,6 +248,7 @@ int run(int argc, char** argv) {
   if (starts) return launch(options, argv);
   if (!*identity) return run_rank(*parsed, RankIdentity{});
   warn_of_no_launcher(options.launch, **identity);
+  warn_of_no_secret(**identity);
   return run_rank(*parsed, **identity);
 }
 

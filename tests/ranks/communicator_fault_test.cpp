@@ -237,6 +237,18 @@ TEST(StoppedAcrossHosts, WhileOthersFetchForItIsNamed) {
   expect_one_reporter(ranks, 3, 1, format_text("rank 1 (pid {} on ", ranks.pid(1)), 6);
 }
 
+TEST(StoppedAcrossHosts, AfterItsLastCollectiveIsNamed) {
+  RankProcesses ranks(
+      HostCounts{1, 1},
+      [](Communicator& c, MemoryLedger&) -> Status {
+        OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
+        if (c.rank() == 1) raise(SIGSTOP);
+        return {};
+      },
+      std::chrono::seconds(1));
+  expect_one_reporter(ranks, 2, 1, format_text("rank 1 (pid {} on ", ranks.pid(1)), 6);
+}
+
 TEST_P(AcrossHosts, AFailureIsClaimedOnceAndEndsAll) {
   const int world = GetParam().world();
   RankProcesses ranks(GetParam(),

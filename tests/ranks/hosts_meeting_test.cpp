@@ -16,10 +16,8 @@ constexpr std::chrono::seconds kTimeout{1};
 
 // Says who it is, hears who the others are, and does no more.
 [[noreturn]] void stop_after_hello(const RankIdentity& identity) {
-  int port = 0;
-  const auto listener = listen_on(port);
   const auto point = rendezvous_point(identity, kTimeout);
-  const auto table = find_hosts(identity, *point, port, kTimeout);
+  const auto table = find_hosts(identity, *point, kTimeout);
   while (table.ok()) pause();
   _exit(9);
 }

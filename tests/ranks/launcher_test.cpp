@@ -31,8 +31,7 @@ int end(Communicator& c, const Status& status) {
     if (c.fail(status)) fmt::print(stderr, "error: {}\n", status.message());
     return c.exit_status();
   }
-  c.leave();
-  return 0;
+  return c.leave().ok() ? 0 : 1;
 }
 
 Status keep_meeting(Communicator& c) {

@@ -219,9 +219,9 @@ class RankProcesses {
     auto connected = connect_ranks(identity, timeout);
     if (!connected.ok()) return put(report, connected.error(), nullptr);
     Communicator& communicator = **connected;
-    const Status status = body(communicator, ledger);
+    Status status = body(communicator, ledger);
+    if (status.ok()) status = communicator.leave();
     if (!status.ok()) return put(report, status, &communicator);
-    communicator.leave();
     connected->reset();
     return 0;
   }

@@ -340,5 +340,6 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--as-rank") == 0)
     return ofsdp::rendezvous_test::be_rank(argv[2]);
   testing::InitGoogleMock(&argc, argv);
+  setenv("OFSDP_SECRET", "of the tests", 0);
   return RUN_ALL_TESTS();
 }

@@ -49,7 +49,7 @@ class LoneRank final : public Communicator {
   }
   bool fail(const Status&) override { return true; }
   int exit_status() const override { return 0; }
-  void leave() override {}
+  Status leave() override { return {}; }
 
  private:
   static Status none() { return fault("a lone rank has nobody to talk to"); }

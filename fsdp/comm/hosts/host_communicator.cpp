@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,7 +20,6 @@ namespace {
 constexpr std::chrono::microseconds kSpin{10};
 constexpr std::chrono::microseconds kSpinCrowded{1};
 constexpr std::chrono::microseconds kSpinHosts{5};
-constexpr std::chrono::milliseconds kLeaveLook{1};
 constexpr std::chrono::milliseconds kLastWords{1000};
 
 std::chrono::microseconds spin_of(const HostMap& map, const LocalRendezvous& meeting) {
@@ -169,24 +167,29 @@ class HostCommunicator final : public Communicator {
   int64_t waited() const override { return wait_.waited().count(); }
 
   // Other hosts may still read this rank's shards, so there all leave together.
-  void leave() override {
+  Status leave() override {
     if (!link_) monitor_->stop();
     page_.note_leave(rank());
-    if (!link_) return;
+    if (!link_) return {};
     link_->say_leave();
-    while (!all_left() && wait_.check({}).ok()) std::this_thread::sleep_for(kLeaveLook);
+    Status status = await_leaving();
+    if (!status.ok() && status.kind() != ErrorKind::kPeer && wait_.check({}).ok()) return status;
     link_->settle(kLastWords);
     monitor_->stop();
+    return {};
   }
 
  private:
   int hosts() const { return static_cast<int>(map_.hosts.size()); }
 
-  bool all_left() const {
+  // Whoever dies now has nothing left to do for this rank; whoever is late may have.
+  Status await_leaving() const {
     for (int r = 0; r < size(); ++r) {
-      if (page_.rank(r).left.load() == 0) return false;
+      const auto left = [&] { return page_.rank(r).left.load() != 0; };
+      OFSDP_RETURN_IF_ERROR(
+          wait_.until_ready(left, r, r, {.collective = "end of the run", .step = -1}));
     }
-    return true;
+    return {};
   }
 
   // The first rank of each host fetches the payloads of the ranks of the others.

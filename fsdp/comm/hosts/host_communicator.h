@@ -12,9 +12,9 @@
 //
 // Ownership and threads: as communicator.h says; a thread of its own that sleeps until a rank of
 // the host dies, and with several hosts the link's. A communicator that is destroyed without
-// leave() or fail() counts as dead. With several hosts leave() waits until every rank has left,
-// since others may still read this rank's shards. Errors: those of host_rendezvous.h, rendezvous.h
-// and communicator.h.
+// leave() or fail() counts as dead. With several hosts leave() waits until every rank has left, no
+// longer than the timeout, since others may still read this rank's shards. Errors: those of
+// host_rendezvous.h, rendezvous.h and communicator.h.
 #pragma once
 
 #include <chrono>

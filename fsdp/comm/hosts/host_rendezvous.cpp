@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/hosts/host_table.h"
+#include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
@@ -12,6 +14,7 @@ namespace {
 
 constexpr std::chrono::seconds kLastReports{2};  // of those that waited for nobody who came
 constexpr std::chrono::seconds kVerdict{5};      // longer than rank 0 waits for reports
+constexpr const char* kLinkPurpose = "link of ranks";
 
 }  // namespace
 
@@ -35,22 +38,29 @@ class RendezvousWatch {
   std::chrono::seconds timeout() const { return timeout_; }
   bool is_late() const { return StreamClock::now() >= deadline_; }
 
-  // Until `fd` can be read (-1: never), or the deadline. An error: the meeting is off.
-  Status readable(int fd) {
-    std::vector<Store*> stores;
-    for (HostPeer& peer : peers_) stores.push_back(&peer.store);
-    while (!over_ && !is_late()) {
-      const bool ready = wait_for_news(stores, fd, deadline_);
-      for (HostPeer& peer : peers_) {
-        Status status = map_.rank == 0 ? take_report(peer) : take_verdict(peer);
-        if (status.ok()) continue;
-        over_ = true;
-        if (map_.rank == 0) send_verdict(false);
-        return status;
-      }
-      if (ready || fd < 0) return {};
+  std::vector<Store*> stores() {
+    std::vector<Store*> all;
+    for (HostPeer& peer : peers_) all.push_back(&peer.store);
+    return all;
+  }
+
+  // Takes what those of `stores` have said. An error: the meeting is off.
+  Status take_news() {
+    if (over_) return {};
+    for (HostPeer& peer : peers_) {
+      Status status = map_.rank == 0 ? take_report(peer) : take_verdict(peer);
+      if (status.ok()) continue;
+      over_ = true;
+      if (map_.rank == 0) send_verdict(false);
+      return status;
     }
     return {};
+  }
+
+  // Until there is news, or the deadline.
+  Status wait() {
+    wait_for_news(stores(), -1, deadline_);
+    return take_news();
   }
 
   // This rank has all its connections.
@@ -116,7 +126,7 @@ class RendezvousWatch {
     }
     report(stage, mine);
     deadline_ = std::max(deadline_, StreamClock::now()) + kVerdict;
-    while (!over_ && !is_late()) OFSDP_RETURN_IF_ERROR(readable(-1));
+    while (!over_ && !is_late()) OFSDP_RETURN_IF_ERROR(wait());
     if (over_ && mine.ok()) return {};
     return of_host(fault("{} did not say within {} s whether all ranks had met at {}", who(0),
                          timeout_.count(), point_));
@@ -128,7 +138,7 @@ class RendezvousWatch {
     late_[0] = !mine.ok();
     if (!mine.ok() && late_text_.empty()) late_text_ = mine.message();
     deadline_ = std::max(deadline_, StreamClock::now()) + kLastReports;
-    while (!over_ && !is_late() && !all_have_spoken()) OFSDP_RETURN_IF_ERROR(readable(-1));
+    while (!over_ && !is_late() && !all_have_spoken()) OFSDP_RETURN_IF_ERROR(wait());
     const auto met = [](int stage) { return stage == RendezvousReport::kMet; };
     const bool all = std::ranges::all_of(stages_, met);
     send_verdict(all);
@@ -178,32 +188,44 @@ namespace {
 // The connections between hosts.
 class Connecting {
  public:
-  Connecting(HostsRendezvous& meeting, const HostTable& table) : meeting_(meeting), table_(table) {}
+  Connecting(HostsRendezvous& meeting, const HostTable& table, const JobSecret& secret)
+      : meeting_(meeting),
+        table_(table),
+        secret_(secret),
+        door_(table.listener, secret, kLinkPurpose, "handshake") {}
 
-  // Everybody knocks first and lets in afterwards, so nobody waits for one who waits.
-  Status connect_all(int listener) {
+  // Everybody knocks and lets in at the same time, so nobody waits for one who waits.
+  Status connect_all() {
     for (int host = 0; host < static_cast<int>(map_.hosts.size()); ++host) {
-      if (host != map_.host()) OFSDP_RETURN_IF_ERROR(offer_handshake(map_.server(host, map_.rank)));
+      if (host != map_.host()) OFSDP_RETURN_IF_ERROR(knock(map_.server(host, map_.rank)));
     }
     const auto expected = static_cast<size_t>(clients());
-    while (meeting_.clients.size() < expected) {
-      OFSDP_RETURN_IF_ERROR(watch_.readable(listener));
-      OFSDP_FAULT_IF(watch_.is_late(), "{} of {} ranks connected to {} within {} s",
-                     meeting_.clients.size(), expected, watch_.who(map_.rank),
-                     watch_.timeout().count());
-      OFSDP_RETURN_IF_ERROR(answer_handshake(accept_one(listener)));
+    while (meeting_.clients.size() < expected || !all_have_answered()) {
+      OFSDP_FAULT_IF(watch_.is_late() && meeting_.clients.size() < expected,
+                     "{} of {} ranks connected to {} within {} s", meeting_.clients.size(),
+                     expected, watch_.who(map_.rank), watch_.timeout().count());
+      std::vector<Store*> inside = watch_.stores();
+      for (Server& server : servers_) inside.push_back(&server.store);
+      door_.wait(std::move(inside), deadline_);
+      OFSDP_RETURN_IF_ERROR(watch_.take_news());
+      for (Server& server : servers_) OFSDP_RETURN_IF_ERROR(go_on(server));
+      for (Store& client : door_.let_in()) OFSDP_RETURN_IF_ERROR(answer(std::move(client)));
     }
-    for (HostPeer& server : servers_) {
-      OFSDP_RETURN_IF_ERROR(watch_.readable(server.store.fd()));
-      if (!server.store.wait("handshake", deadline_)) return lost(server.rank);
-      const auto answer = from_value<HostHandshake>(*server.store.get("handshake"));
-      if (!answer || answer->token != table_.token) return lost(server.rank);
-      meeting_.servers.push_back({server.rank, server.store.release()});
+    for (Server& server : servers_) {
+      meeting_.servers.push_back({server.rank, std::move(server.socket)});
     }
     return {};
   }
 
  private:
+  struct Server {
+    int rank;
+    Store store;
+    Challenge challenge;
+    bool asked = false;
+    UniqueFd socket = {};  // once it has answered
+  };
+
   bool answers(int rank) const {
     return !map_.is_here(rank) && map_.server(map_.host(), rank) == map_.rank;
   }
@@ -214,23 +236,44 @@ class Connecting {
     return count;
   }
 
-  Status offer_handshake(int server) {
-    const HostEntry& entry = table_.entries[static_cast<size_t>(server)];
+  bool all_have_answered() const {
+    return std::ranges::all_of(servers_, [](const Server& s) { return s.socket.valid(); });
+  }
+
+  Result<Store> reach(int rank) const {
+    const HostEntry& entry = table_.entries[static_cast<size_t>(rank)];
     const std::string& address = entry.address.empty() ? table_.master : entry.address;
     Connection connection = connect_to(address, entry.port, deadline_);
     OFSDP_FAULT_IF(!connection.socket.valid(), "{} cannot be reached from rank {}: {}",
-                   watch_.who(server), map_.rank, connection.problem(address, entry.port));
+                   watch_.who(rank), map_.rank, connection.problem(address, entry.port));
     tune(connection.socket.get(), line_patience(watch_.timeout()));
-    Store& store = servers_.emplace_back(server, Store(std::move(connection.socket))).store;
-    store.set("handshake", to_value(HostHandshake{table_.token, map_.rank, server}));
-    return store.closed() ? lost(server) : Status();
+    return Store(std::move(connection.socket));
   }
 
-  Status answer_handshake(UniqueFd socket) {
-    if (!socket.valid()) return {};
-    Store client(std::move(socket));
-    const auto patience = std::min(deadline_, StreamClock::now() + kStrangerPatience);
-    if (!client.wait("handshake", patience)) return {};
+  Status knock(int rank) {
+    OFSDP_ASSIGN_OR_RETURN(Store store, reach(rank));
+    servers_.push_back(
+        {rank, std::move(store), Challenge(secret_, kLinkPurpose, Challenge::Side::kConnects)});
+    return go_on(servers_.back());
+  }
+
+  Status go_on(Server& server) {
+    if (server.socket.valid()) return {};
+    const Challenge::State state = server.challenge.look(server.store);
+    if (state == Challenge::State::kPassed && !std::exchange(server.asked, true)) {
+      server.store.set("handshake", to_value(HostHandshake{table_.token, map_.rank, server.rank}));
+    }
+    if (const auto said = server.store.take("handshake")) {
+      const auto answer = from_value<HostHandshake>(*said);
+      if (!server.asked || !answer || answer->token != table_.token) return lost(server.rank);
+      server.socket = server.store.release();
+      return {};
+    }
+    const bool over = server.store.closed() || state == Challenge::State::kTurnedAway;
+    return over || watch_.is_late() ? lost(server.rank) : Status();
+  }
+
+  Status answer(Store client) {
     const auto handshake = from_value<HostHandshake>(*client.get("handshake"));
     const bool ours = handshake && handshake->token == table_.token && handshake->to == map_.rank &&
                       handshake->from < map_.world() && answers(handshake->from);
@@ -254,8 +297,10 @@ class Connecting {
   const HostTable& table_;
   const HostMap& map_ = meeting_.map;
   RendezvousWatch& watch_ = *meeting_.watch;
+  const JobSecret& secret_;
   StreamClock::time_point deadline_ = watch_.deadline();
-  std::list<HostPeer> servers_;
+  Doorkeeper door_;
+  std::list<Server> servers_;  // in host order
 };
 
 }  // namespace
@@ -279,13 +324,26 @@ std::chrono::seconds line_patience(std::chrono::seconds timeout) {
   return std::clamp(timeout / 3, std::chrono::seconds(1), std::chrono::seconds(20));
 }
 
+std::vector<std::string> listening_addresses(const RendezvousPoint& point) {
+  std::vector<std::string> all;
+  for (const std::string& host : point.addresses) {
+    for (std::string& address : addresses_here(host)) {
+      if (std::ranges::find(all, address) == all.end()) all.push_back(std::move(address));
+    }
+  }
+  if (all.empty()) all = outer_addresses();
+  if (all.empty()) all = {"127.0.0.1"};
+  return all;
+}
+
 Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
                                          std::chrono::seconds timeout) {
   RendezvousPoint point{{identity.master_address}, identity.master_port, {}};
   if (identity.rank != 0) return point;
   const auto deadline = StreamClock::now() + timeout;
+  const PortUse use = identity.started_by == "fsdp-run" ? PortUse::kHeld : PortUse::kAlone;
   while (true) {
-    auto listener = listen_on(point.port);
+    auto listener = Listener::open(listening_addresses(point), point.port, use);
     if (listener.ok()) {
       point.listener = std::move(*listener);
       return point;
@@ -300,9 +358,7 @@ Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint
                                    std::chrono::seconds timeout) {
   OFSDP_REJECT_IF(identity.world > kMostRanks, "{} ranks, expected at most {}", identity.world,
                   kMostRanks);
-  int port = 0;
-  OFSDP_ASSIGN_OR_RETURN(const UniqueFd listener, listen_on(port));
-  OFSDP_ASSIGN_OR_RETURN(HostTable table, find_hosts(identity, point, port, timeout));
+  OFSDP_ASSIGN_OR_RETURN(HostTable table, find_hosts(identity, point, timeout));
   HostsRendezvous meeting;
   std::vector<int> host_of;
   std::vector<std::string> names, who;
@@ -318,7 +374,7 @@ Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint
   meeting.watch =
       std::make_unique<RendezvousWatch>(meeting.map, std::move(table.peers), std::move(who),
                                         format_text("{}:{}", address, point.port), timeout);
-  Status connected = Connecting(meeting, table).connect_all(listener.get());
+  Status connected = Connecting(meeting, table, identity.secret).connect_all();
   if (!connected.ok()) return meeting.watch->conclude(std::move(connected));
   meeting.watch->connected();
   return meeting;

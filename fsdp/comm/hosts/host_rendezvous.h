@@ -10,9 +10,10 @@
 // and gets the verdict. So nobody waits for a rank that does not come longer than all do, and rank
 // 0 alone says which rank that is: one that has said nothing, rather than one that waits for it.
 //
+// Whoever connects proves the job's secret first (challenge.h); those outside wait together, and
+// hold up nobody (doorkeeper.h). Ranks listen where rank 0's host is reached, and nowhere else.
 // Messages are checked before they are used: a hello carries a version and what is common to the
-// run, a handshake its token. Whoever does not fit is turned away, and holds up nobody for more
-// than two seconds.
+// run, a handshake its token.
 //
 // Ownership: a HostsRendezvous owns its connections. Threads: one. Errors: kInput when ranks
 // contradict each other (two ranks 1, another world, too many or few on a host); kFault at rank 0
@@ -61,8 +62,12 @@ struct HostsRendezvous {
 struct RendezvousPoint {
   std::vector<std::string> addresses;
   int port = 0;
-  UniqueFd listener;
+  Listener listener;
 };
+
+// Returns where rank 0 and the other ranks of its host listen: at those of the addresses that are
+// here, or where other hosts reach this one, if somebody else answers at those and passes it on.
+std::vector<std::string> listening_addresses(const RendezvousPoint& point);
 
 // From MASTER_ADDR and MASTER_PORT.
 Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,

@@ -12,6 +12,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/host_name.h"
+#include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/hash.h"
 
 namespace ofsdp::fsdp {
@@ -52,10 +53,9 @@ void list_fields(StoreFields& fields, HostHandshake& knock) {
 
 namespace {
 
-constexpr const char* kMagic = "fsdp-run hosts 3";
+constexpr const char* kMagic = "fsdp-run hosts 4";
 constexpr std::chrono::seconds kGrace{5};  // rank 0 is the one to say that ranks are missing
 constexpr size_t kMostTable = size_t{1} << 20;
-constexpr size_t kMostStrangers = 256;
 
 // Ranks share a host when they can pass descriptors over an abstract socket: one kernel and one
 // network namespace.
@@ -87,7 +87,10 @@ class Gathering {
  public:
   Gathering(const RankIdentity& identity, const RendezvousPoint& point, HostHello mine,
             std::chrono::seconds timeout)
-      : world_(identity.world), point_(point), timeout_(timeout) {
+      : world_(identity.world),
+        point_(point),
+        timeout_(timeout),
+        door_(point.listener, identity.secret, kMeetingPurpose, "hello") {
     const auto ranks = static_cast<size_t>(world_);
     there_.resize(ranks);
     stores_.resize(ranks);
@@ -105,35 +108,16 @@ class Gathering {
   }
 
  private:
-  struct Stranger {
-    Store store;
-    StreamClock::time_point until;
-  };
-
-  // Clients that say nothing, or nothing of ours, are dropped.
+  // Clients that say nothing of ours are dropped.
   Status take_in() {
-    const auto now = StreamClock::now();
-    if (now >= deadline_) return missing();
-    std::vector<Store*> stores;
-    auto next = deadline_;
-    for (Stranger& stranger : strangers_) {
-      stores.push_back(&stranger.store);
-      next = std::min(next, stranger.until);
-    }
-    const int listener = strangers_.size() < kMostStrangers ? point_.listener.get() : -1;
-    if (wait_for_news(stores, listener, next)) {
-      UniqueFd socket = accept_one(listener);
-      if (socket.valid()) strangers_.push_back({Store(std::move(socket)), now + kStrangerPatience});
-    }
-    for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-      const auto said = stranger->store.take("hello");
-      const auto hello = said && said->value("magic", Json()) == kMagic
-                             ? from_value<HostHello>(*said)
-                             : std::nullopt;
-      const bool ours = hello && hello->run == hellos_[0].run;
-      if (ours) OFSDP_RETURN_IF_ERROR(admit(*hello, std::move(stranger->store)));
-      const bool over = said || stranger->store.closed() || StreamClock::now() >= stranger->until;
-      stranger = over ? strangers_.erase(stranger) : std::next(stranger);
+    if (StreamClock::now() >= deadline_) return missing();
+    door_.wait({}, deadline_);
+    for (Store& client : door_.let_in()) {
+      const auto said = client.take("hello");
+      const auto hello =
+          said->value("magic", Json()) == kMagic ? from_value<HostHello>(*said) : std::nullopt;
+      if (!hello || hello->run != hellos_[0].run) continue;
+      OFSDP_RETURN_IF_ERROR(admit(*hello, std::move(client)));
     }
     return {};
   }
@@ -168,9 +152,11 @@ class Gathering {
     for (size_t r = 1; r < stores_.size(); ++r) {
       if (!there_[r]) ranks.push_back(r);
     }
-    return fault("rank {} did not arrive at {}:{} within {} s: {} of {} ranks are there",
+    const int strangers = door_.turned_away();
+    return fault("rank {} did not arrive at {}:{} within {} s: {} of {} ranks are there{}",
                  joined(ranks, ", "), point_.addresses[0], point_.port, timeout_.count(), present_,
-                 world_);
+                 world_,
+                 strangers == 0 ? "" : format_text("; {} without the job's secret", strangers));
   }
 
   Status check_hosts() {
@@ -212,7 +198,7 @@ class Gathering {
   const RendezvousPoint& point_;
   const std::chrono::seconds timeout_;
   const StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
-  std::list<Stranger> strangers_;
+  Doorkeeper door_;
   std::vector<bool> there_;    // by rank
   std::vector<Store> stores_;  // by rank
   std::vector<HostHello> hellos_;
@@ -228,16 +214,31 @@ Status silent_unless_first(const RankIdentity& identity, Status status) {
   return {ErrorKind::kPeer, status.message()};
 }
 
+Status another_secret(const RankIdentity& identity, const RendezvousPoint& point) {
+  const char* const found = identity.secret.empty() ? "none" : "another";
+  return {identity.local_rank == 0 ? ErrorKind::kInput : ErrorKind::kPeer,
+          format_text("rank 0 at {}:{} turned rank {} away: expected the secret of its job in "
+                      "OFSDP_SECRET_FILE or OFSDP_SECRET, found {}",
+                      point.addresses[0], point.port, identity.rank, found)};
+}
+
+// A connection on which both ends have proved the secret.
 Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& point,
                            std::chrono::seconds timeout, std::string& address) {
   const auto deadline = StreamClock::now() + timeout;
   std::string why;
   while (true) {
     for (const std::string& next : point.addresses) {
-      Connection connection = connect_to(next, point.port, deadline, kStrangerPatience);
+      Connection connection = connect_to(next, point.port, deadline, kConnectPatience);
       address = next;
-      if (connection.socket.valid()) return Store(std::move(connection.socket), kMostTable);
       why = connection.problem(next, point.port);
+      if (!connection.socket.valid()) continue;
+      Store store(std::move(connection.socket), kMostTable);
+      Challenge challenge(identity.secret, kMeetingPurpose, Challenge::Side::kConnects);
+      const auto state = settle(challenge, store, deadline + kGrace);
+      if (state == Challenge::State::kPassed) return store;
+      if (state == Challenge::State::kTurnedAway) return another_secret(identity, point);
+      why = "it says nothing";
     }
     if (StreamClock::now() >= deadline) break;
     std::this_thread::sleep_for(kHostRetry);
@@ -247,6 +248,14 @@ Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& 
       fault("rank 0 did not arrive at {}:{} within {} s: rank {} of {} cannot reach it "
             "({})",
             point.addresses[0], point.port, timeout.count(), identity.rank, identity.world, why));
+}
+
+// Listens where the other hosts reach this one: at the end of the connection to rank 0, or, on rank
+// 0's own host, wherever rank 0 can be reached.
+Result<Listener> listen_for_others(const RendezvousPoint& point, int to_master, int& port) {
+  const std::string mine = own_address(to_master);
+  if (!is_loopback(mine) && mine != peer_address(to_master)) return Listener::open({mine}, port);
+  return Listener::open(listening_addresses(point), port);
 }
 
 bool read_entries(const Json& value, int world, HostTable& table) {
@@ -261,11 +270,13 @@ bool read_entries(const Json& value, int world, HostTable& table) {
 }
 
 Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& point,
-                        const HostHello& mine, std::chrono::seconds timeout) {
+                        std::chrono::seconds timeout) {
   HostTable table;
   OFSDP_ASSIGN_OR_RETURN(Store store, reach_master(identity, point, timeout, table.master));
   tune(store.fd(), line_patience(timeout));
-  Json hello = to_value(mine);
+  int port = 0;
+  OFSDP_ASSIGN_OR_RETURN(table.listener, listen_for_others(point, store.fd(), port));
+  Json hello = to_value(hello_of(identity, port));
   hello["magic"] = kMagic;
   store.set("hello", std::move(hello));
   if (!store.wait("table", StreamClock::now() + timeout + kGrace)) {
@@ -289,11 +300,15 @@ Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& poi
 
 }  // namespace
 
-Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point, int port,
+Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point,
                              std::chrono::seconds timeout) {
-  const HostHello mine = hello_of(identity, port);
-  if (identity.rank == 0) return Gathering(identity, point, mine, timeout).gather();
-  return visit(identity, point, mine, timeout);
+  if (identity.rank != 0) return visit(identity, point, timeout);
+  int port = 0;
+  OFSDP_ASSIGN_OR_RETURN(Listener listener, Listener::open(listening_addresses(point), port));
+  OFSDP_ASSIGN_OR_RETURN(HostTable table,
+                         Gathering(identity, point, hello_of(identity, port), timeout).gather());
+  table.listener = std::move(listener);
+  return table;
 }
 
 }  // namespace ofsdp::fsdp

@@ -1,6 +1,7 @@
 // HostTable: who is where, the first half of a meeting of hosts (host_rendezvous.h). Rank 0
 // gathers the hellos of all ranks and sets the table in the Store of each.
 //
+//   both         as in challenge.h, before anything else
 //   to rank 0    hello    a HostHello
 //   from rank 0  table    HostTable::entries and token, or without entries: called off
 //   to rank 0    report   a RendezvousReport, newest first
@@ -20,7 +21,8 @@
 namespace ofsdp::fsdp {
 
 inline constexpr std::chrono::milliseconds kHostRetry{50};
-inline constexpr std::chrono::seconds kStrangerPatience{2};
+inline constexpr std::chrono::seconds kConnectPatience{2};  // for each address
+inline constexpr const char* kMeetingPurpose = "meeting of ranks";
 
 struct HostHello {
   int rank = 0, world = 0, pid = 0, port = 0;
@@ -73,10 +75,11 @@ struct HostTable {
   std::vector<HostEntry> entries;  // by rank
   std::string master;              // address at which this rank reached rank 0
   std::list<HostPeer> peers;       // rank 0; there: all others
+  Listener listener;               // where this rank can be reached itself
 };
 
-// Until this rank, which can be reached at `port`, has the table.
-Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point, int port,
+// Until this rank has the table.
+Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point,
                              std::chrono::seconds timeout);
 
 }  // namespace ofsdp::fsdp

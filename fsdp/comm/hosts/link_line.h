@@ -28,6 +28,8 @@ struct LinkAnswer {
 
 class LinkLine {
  public:
+  static constexpr size_t kMostWaiting = 4096;  // a rank has far fewer requests on their way
+
   LinkLine(int peer, UniqueFd socket) : peer_(peer), socket_(std::move(socket)) {}
 
   int peer() const { return peer_; }
@@ -43,8 +45,8 @@ class LinkLine {
   // Writes what the socket takes; `sent` gets each answer that is out. False: the connection broke.
   bool flush(const std::function<void(const LinkAnswer&)>& sent);
   // Reads what there is. `header` says where the payload of a header goes (null: it has none, or it
-  // was wrong and the result false); `payload` is called when it is there. False: closed or broken;
-  // `error` then is 0 or the system's number.
+  // was wrong and the result false); `payload` is called when it is there. False: closed, broken,
+  // or a peer that asks for ever and does not read; `error` then is 0 or the system's number.
   bool receive(const std::function<bool(const LinkHeader&, std::byte*&)>& header,
                const std::function<void(const LinkHeader&)>& payload, int& error);
 

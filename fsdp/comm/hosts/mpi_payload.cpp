@@ -60,18 +60,26 @@ Result<std::unique_ptr<MpiEngine>> open_mpi(const RankIdentity& identity) {
                      mpi->rank(), mpi->size(), identity.started_by, identity.rank, identity.world);
 }
 
+Result<JobSecret> drawn_secret(MpiEngine& mpi) {
+  std::string bytes = JobSecret::drawn().bytes();
+  OFSDP_RETURN_IF_ERROR(mpi.broadcast(std::as_writable_bytes(std::span(bytes))));
+  return JobSecret(std::move(bytes));
+}
+
 Result<RendezvousPoint> rendezvous_point(MpiEngine& mpi) {
   Place place;
   RendezvousPoint point;
   Status listens;
   if (mpi.rank() == 0) {
-    auto listener = listen_on(point.port);
+    point.addresses = own_addresses();
+    point.addresses.push_back("127.0.0.1");  // a machine without a network
+    const std::vector<std::string> addresses = listening_addresses(point);
+    point.addresses.clear();
+    auto listener = Listener::open(addresses, point.port);
     if (listener.ok()) point.listener = std::move(*listener);
     place.failed = point.listener.valid() ? 0 : 1;
     listens = std::move(listener).status();
     place.port = point.port;
-    auto addresses = own_addresses();
-    addresses.push_back("127.0.0.1");  // a machine without a network
     for (size_t i = 0; i < std::min(addresses.size(), place.addresses.size()); ++i) {
       std::strncpy(place.addresses[i], addresses[i].c_str(), sizeof place.addresses[i] - 1);
     }

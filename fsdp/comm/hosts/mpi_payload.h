@@ -21,6 +21,10 @@ namespace ofsdp::fsdp {
 
 Result<std::unique_ptr<MpiEngine>> open_mpi(const RankIdentity& identity);
 
+// A secret that rank 0 draws, for a job without one of its own: MPI has told the ranks apart from
+// strangers already.
+Result<JobSecret> drawn_secret(MpiEngine& mpi);
+
 // Rank 0 listens, and MPI tells the others where.
 Result<RendezvousPoint> rendezvous_point(MpiEngine& mpi);
 

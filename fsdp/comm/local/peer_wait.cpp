@@ -82,9 +82,9 @@ Status PeerWait::late(int peer, const CollectiveSite& site) const {
   int culprit = end_of_chain(*page_, peer);
   if (hosts_.blame) culprit = hosts_.blame(culprit);
   OFSDP_RETURN_IF_ERROR(check(site));  // what was found out meanwhile
-  return fault("{} did not arrive within {} s: {}, step {}", process(culprit),
+  return fault("{} did not arrive within {} s: {}{}", process(culprit),
                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(), site_text(site),
-               site.step);
+               site.step < 0 ? "" : format_text(", step {}", site.step));
 }
 
 Status PeerWait::gone(int peer, const CollectiveSite& site) const {

@@ -20,8 +20,6 @@ size_t length_in(const std::string& bytes) {
   return length;
 }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
 }  // namespace
 
 Store::Store(UniqueFd socket, size_t most_message)

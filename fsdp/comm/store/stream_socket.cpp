@@ -7,33 +7,78 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
+
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
-
-constexpr int kNoFreePort = 29500;  // torchrun's default
 
 struct Resolved {
   std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> first{nullptr, &freeaddrinfo};
   std::string problem;
 };
 
-Resolved resolve(const std::string& host, int port, int flags) {
+// A name server that says nothing holds up getaddrinfo beyond every deadline.
+constexpr std::chrono::seconds kResolverPatience{20};
+
+struct Lookup {
+  std::string host, port;
   addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  gaicb request{};
+};
+
+Resolved outcome_of(int error, addrinfo* found) {
   Resolved all;
   if (error == 0) all.first.reset(found);
   if (error != 0) all.problem = gai_strerror(error);
   return all;
+}
+
+// Leaves the lookup to the resolver that still works on it.
+Resolved look_up(std::unique_ptr<Lookup> lookup, StreamClock::time_point deadline) {
+  gaicb* const list[] = {&lookup->request};
+  if (const int error = getaddrinfo_a(GAI_NOWAIT, const_cast<gaicb**>(list), 1, nullptr)) {
+    return outcome_of(error, nullptr);
+  }
+  while (gai_error(list[0]) == EAI_INPROGRESS && StreamClock::now() < deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - StreamClock::now());
+    const timespec patience{.tv_sec = left.count() / 1000,
+                            .tv_nsec = left.count() % 1000 * 1'000'000};
+    gai_suspend(list, 1, &patience);
+  }
+  const int error = gai_error(list[0]);
+  if (error != EAI_INPROGRESS) return outcome_of(error, list[0]->ar_result);
+  if (gai_cancel(list[0]) != EAI_CANCELED) (void)lookup.release();
+  Resolved late;
+  late.problem = "the name server does not answer";
+  return late;
+}
+
+// Addresses in numbers ask nobody.
+Resolved resolve(const std::string& host, int port, int flags,
+                 StreamClock::time_point deadline = StreamClock::time_point::max()) {
+  auto lookup = std::make_unique<Lookup>();
+  lookup->host = host;
+  lookup->port = std::to_string(port);
+  lookup->hints.ai_socktype = SOCK_STREAM;
+  lookup->hints.ai_flags = flags | AI_NUMERICSERV | AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), lookup->port.c_str(), &lookup->hints, &found);
+  if (error == 0 || (flags & AI_NUMERICHOST) != 0) return outcome_of(error, found);
+  lookup->hints.ai_flags = flags | AI_NUMERICSERV;
+  lookup->request.ar_name = lookup->host.c_str();
+  lookup->request.ar_service = lookup->port.c_str();
+  lookup->request.ar_request = &lookup->hints;
+  return look_up(std::move(lookup), std::min(deadline, StreamClock::now() + kResolverPatience));
 }
 
 void set_option(int socket, int level, int option, int value) {
@@ -44,34 +89,35 @@ UniqueFd new_socket(int family) {
   return UniqueFd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-UniqueFd bound_socket(const addrinfo& address, int& error) {
+// `options`: SO_REUSEADDR or SO_REUSEPORT.
+UniqueFd bound_socket(const addrinfo& address, int& error,
+                      std::initializer_list<int> options = {SO_REUSEADDR}) {
   UniqueFd fd = new_socket(address.ai_family);
-  if (fd.valid()) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  // "::" takes IPv4 as well.
-  if (address.ai_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  for (const int option : options) set_option(fd.get(), SOL_SOCKET, option, 1);
+  if (address.ai_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   if (fd.valid() && bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return fd;
   error = errno;
   return {};
 }
 
-UniqueFd listening_socket(const std::string& host, int port, int& error) {
-  const Resolved all = resolve(host, port, AI_PASSIVE);
-  for (const addrinfo* a = all.first.get(); a != nullptr; a = a->ai_next) {
-    UniqueFd fd = bound_socket(*a, error);
-    if (fd.valid() && listen(fd.get(), SOMAXCONN) == 0) return fd;
-    if (fd.valid()) error = errno;
-  }
-  return {};
+int port_of(int socket) {
+  sockaddr_in6 name{};  // an IPv4 address has its port at the same place
+  socklen_t bytes = sizeof name;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&name), &bytes);
+  return ntohs(name.sin6_port);
 }
 
-// An address can be bound on its own host only; any port will do to find out.
-bool is_here(const std::string& host) {
-  int error = 0;
-  const Resolved all = resolve(host, 0, 0);
-  for (const addrinfo* a = all.first.get(); a != nullptr; a = a->ai_next) {
-    if (bound_socket(*a, error).valid()) return true;
-  }
-  return false;
+// Takes an address in numbers.
+UniqueFd listening_socket(const std::string& address, int port, PortUse use, int& error) {
+  const Resolved found = resolve(address, port, AI_PASSIVE | AI_NUMERICHOST);
+  error = EADDRNOTAVAIL;
+  if (found.first == nullptr) return {};
+  UniqueFd fd = use == PortUse::kAlone
+                    ? bound_socket(*found.first, error)
+                    : bound_socket(*found.first, error, {SO_REUSEADDR, SO_REUSEPORT});
+  if (fd.valid() && listen(fd.get(), SOMAXCONN) == 0) return fd;
+  if (fd.valid()) error = errno;
+  return {};
 }
 
 std::string in_numbers(const sockaddr* address, socklen_t bytes) {
@@ -94,6 +140,8 @@ int connect_within(int fd, const addrinfo& address, StreamClock::time_point dead
 
 }  // namespace
 
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
 bool wait_ready(int fd, short events, StreamClock::time_point deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - StreamClock::now());
@@ -104,41 +152,78 @@ bool wait_ready(int fd, short events, StreamClock::time_point deadline) {
   }
 }
 
-Result<UniqueFd> listen_on(int& port) {
-  int error = 0;
-  for (const char* any : {"::", "0.0.0.0"}) {
-    UniqueFd fd = listening_socket(any, port, error);
-    if (!fd.valid() && error == EADDRINUSE) break;
-    if (!fd.valid()) continue;  // a system without IPv6
-    sockaddr_in6 name{};        // an IPv4 address has its port at the same place
-    socklen_t bytes = sizeof name;
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &bytes);
-    port = ntohs(name.sin6_port);
-    return fd;
+Result<Listener> Listener::open(const std::vector<std::string>& addresses, int& port, PortUse use) {
+  Listener listener;
+  listener.polled_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  OFSDP_FAULT_IF(!listener.valid(), "cannot listen: {}", std::strerror(errno));
+  for (const std::string& address : addresses) {
+    int error = 0;
+    UniqueFd fd = listening_socket(address, port, use, error);
+    OFSDP_FAULT_IF(!fd.valid(), "cannot listen at port {} of {}: {}", port, address,
+                   std::strerror(error));
+    port = port_of(fd.get());
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    epoll_ctl(listener.fd(), EPOLL_CTL_ADD, fd.get(), &event);
+    listener.sockets_.push_back(std::move(fd));
   }
-  return fault("cannot listen at port {}: {}", port, std::strerror(error));
+  return listener;
 }
 
-std::optional<UniqueFd> listen_at(const std::string& host, int port) {
-  if (!is_here(host)) return std::nullopt;
-  int error = 0;
-  const bool numeric = resolve(host, port, AI_NUMERICHOST).first != nullptr;
-  if (numeric || host == "localhost") {
-    UniqueFd fd = listening_socket(host, port, error);
-    return fd.valid() ? std::optional(std::move(fd)) : std::nullopt;
+UniqueFd Listener::accept() const {
+  for (const UniqueFd& socket : sockets_) {
+    UniqueFd fd(accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid() || !would_block()) return fd;
   }
-  Result<UniqueFd> fd = listen_on(port);
-  return fd.ok() ? std::optional(*std::move(fd)) : std::nullopt;
+  return {};
 }
 
-int free_port() {
-  int port = 0;
-  return listen_on(port).ok() ? port : kNoFreePort;
+std::vector<std::string> addresses_here(const std::string& host) {
+  std::vector<std::string> found;
+  const Resolved all = resolve(host, 0, 0);
+  for (const addrinfo* a = all.first.get(); a != nullptr; a = a->ai_next) {
+    int error = 0;  // an address can be bound on its own host only; any port will do to find out
+    const std::string address = in_numbers(a->ai_addr, a->ai_addrlen);
+    const bool is_new = std::ranges::find(found, address) == found.end();
+    if (is_new && bound_socket(*a, error).valid()) found.push_back(address);
+  }
+  const bool names_loopback = host == "localhost" || resolve(host, 0, AI_NUMERICHOST).first;
+  if (!found.empty() && !names_loopback && std::ranges::all_of(found, is_loopback)) {
+    std::ranges::copy(outer_addresses(), std::back_inserter(found));
+  }
+  return found;
 }
+
+std::vector<std::string> outer_addresses() {
+  // Addresses that documents use (RFC 5737, RFC 3849): connecting sends nothing.
+  for (const char* outside : {"192.0.2.1", "2001:db8::1"}) {
+    const Resolved found = resolve(outside, 9, AI_NUMERICHOST);
+    const UniqueFd fd(socket(found.first->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid() || connect(fd.get(), found.first->ai_addr, found.first->ai_addrlen) != 0) {
+      continue;
+    }
+    const std::string address = own_address(fd.get());
+    if (!address.empty() && !is_loopback(address)) return {address};
+  }
+  return own_addresses();
+}
+
+HeldPort HeldPort::any() {
+  HeldPort held;
+  for (const char* every : {"0.0.0.0", "::"}) {
+    int error = 0;
+    const Resolved all = resolve(every, 0, AI_PASSIVE | AI_NUMERICHOST);
+    held.socket_ = bound_socket(*all.first, error, {SO_REUSEPORT});
+    if (held.socket_.valid()) break;
+  }
+  if (held.socket_.valid()) held.port_ = port_of(held.socket_.get());
+  return held;
+}
+
+int free_port() { return HeldPort::any().port(); }
 
 Connection connect_to(const std::string& address, int port, StreamClock::time_point deadline,
                       std::chrono::milliseconds each) {
-  const Resolved all = resolve(address, port, 0);
+  const Resolved all = resolve(address, port, 0, deadline);
   Connection connection{.socket = {}, .unresolved = all.problem};
   for (const addrinfo* a = all.first.get(); a != nullptr; a = a->ai_next) {
     UniqueFd fd = new_socket(a->ai_family);
@@ -150,10 +235,6 @@ Connection connect_to(const std::string& address, int port, StreamClock::time_po
     break;
   }
   return connection;
-}
-
-UniqueFd accept_one(int listener) {
-  return UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 std::string Connection::problem(const std::string& address, int port) const {
@@ -178,6 +259,17 @@ std::string peer_address(int socket) {
   return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
 }
 
+std::string own_address(int socket) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return "";
+  return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 std::vector<std::string> own_addresses() {
   std::vector<std::string> found;
   ifaddrs* list = nullptr;
@@ -188,7 +280,10 @@ std::vector<std::string> own_addresses() {
     if (next->ifa_addr == nullptr || flags != IFF_UP) continue;
     const int family = next->ifa_addr->sa_family;
     if (family == AF_INET) found.push_back(in_numbers(next->ifa_addr, sizeof(sockaddr_in)));
-    if (family == AF_INET6) found.push_back(in_numbers(next->ifa_addr, sizeof(sockaddr_in6)));
+    if (family != AF_INET6) continue;
+    const auto* name = reinterpret_cast<const sockaddr_in6*>(next->ifa_addr);
+    if (IN6_IS_ADDR_LINKLOCAL(&name->sin6_addr)) continue;  // others would need to name the device
+    found.push_back(in_numbers(next->ifa_addr, sizeof(sockaddr_in6)));
   }
   return found;
 }

@@ -5,10 +5,9 @@
 namespace ofsdp::cli {
 namespace {
 
-constexpr std::chrono::seconds kFarewell{2};  // for the last words to be taken
-constexpr std::chrono::seconds kStrangerPatience{5};
-constexpr int kMostStrangers = 64;
-constexpr std::chrono::seconds kStopPatience{7};  // after the ranks' grace on each host
+constexpr std::chrono::seconds kFarewell{2};         // for the last words to be taken
+constexpr std::chrono::seconds kRefusedPatience{5};  // for a refusal to be taken
+constexpr std::chrono::seconds kStopPatience{7};     // after the ranks' grace on each host
 constexpr std::chrono::seconds kReturnPatience{
     3};  // for a host without which --min-nodes are there
 
@@ -35,7 +34,7 @@ std::vector<NodeClient*> NodeTable::in_state(NodeClient::State state) {
 
 const NodeClient* NodeTable::at(int seat) const {
   const auto found = std::ranges::find_if(clients_, [&](const NodeClient& client) {
-    return client.state != NodeClient::State::kStranger && client.seat == seat;
+    return client.state != NodeClient::State::kRefused && client.seat == seat;
   });
   return found == clients_.end() ? nullptr : &*found;
 }
@@ -63,12 +62,14 @@ std::vector<NodeClient*> NodeTable::number() {
 
 // ---- Who comes and goes ----
 
-Coordinator::Coordinator(UniqueFd listener, const Endpoint& endpoint, const LaunchPlan& plan)
+Coordinator::Coordinator(Listener listener, const JobSecret& secret, const Endpoint& endpoint,
+                         const LaunchPlan& plan)
     : plan_(plan),
       endpoint_(endpoint),
       timeout_(timeout_of(plan.options)),
       point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts)),
       listener_(std::move(listener)),
+      door_(listener_, secret, kLauncherPurpose, "hello"),
       table_(static_cast<int>(plan.options.nnodes)),
       deadline_(StreamClock::now() + timeout_) {
   assignment_.run_id = unique_run_id();
@@ -91,7 +92,7 @@ void Coordinator::serve() {
   }
   if (!over_)
     end(1, format_text("the launcher at rendezvous {} has ended", endpoint_.text()), true);
-  listener_.reset();
+  listener_.close();
   const auto unsent = [](const NodeClient& c) { return !c.store.closed(); };
   for (const auto until = StreamClock::now() + kFarewell;
        StreamClock::now() < until && std::ranges::any_of(table_.clients(), unsent);) {
@@ -102,17 +103,17 @@ void Coordinator::serve() {
 void Coordinator::look() {
   std::vector<Store*> stores;
   for (NodeClient& client : table_.clients()) stores.push_back(&client.store);
-  const bool room = table_.count(State::kStranger) < kMostStrangers;
-  if (!wait_for_news(stores, room ? listener_.get() : -1, StreamClock::now() + kSlice)) return;
-  UniqueFd socket = accept_one(listener_.get());
-  if (!socket.valid()) return;
-  NodeClient& client = table_.clients().emplace_back();
-  client.address = peer_address(socket.get());
-  client.store = Store(std::move(socket));
+  door_.wait(std::move(stores), StreamClock::now() + kSlice);
+  if (over_) return;
+  for (Store& store : door_.let_in()) {
+    NodeClient& client = table_.clients().emplace_back();
+    client.address = peer_address(store.fd());
+    client.store = std::move(store);
+    greet(client);
+  }
 }
 
 void Coordinator::take_in(NodeClient& client) {
-  if (client.state == State::kStranger) return greet(client);
   if (client.store.take("failing") && client.failing == 0) client.failing = ++failing_;
   const auto ended = client.store.take("ended");
   if (!ended || client.state != State::kRunning) return;
@@ -123,9 +124,7 @@ void Coordinator::take_in(NodeClient& client) {
 
 // The first words of a launcher are its hello.
 void Coordinator::greet(NodeClient& client) {
-  if (client.store.empty()) return;
-  const auto said = client.store.take("hello");
-  const auto hello = said ? read_hello(*said) : std::nullopt;
+  const auto hello = read_hello(*client.store.take("hello"));
   if (!hello) return client.store.close();
   if (hello->version != kRendezvousVersion) {
     return refuse(client,
@@ -149,7 +148,7 @@ void Coordinator::greet(NodeClient& client) {
     return contradiction(client, format_text("two launchers say --node-rank {}, on {} and on {}",
                                              hello->node_rank, sitting->hello.host, hello->host));
   }
-  const int here = static_cast<int>(table_.clients().size()) - table_.count(State::kStranger);
+  const int here = static_cast<int>(table_.clients().size()) - table_.count(State::kRefused);
   if (here >= places()) return refuse(client, format_text("all {} nodes are there", here), true);
   client.seat = hello->node_rank;
   client.state = State::kWaiting;
@@ -168,8 +167,8 @@ void Coordinator::contradiction(NodeClient& client, const std::string& what) {
 
 bool Coordinator::is_gone(NodeClient& client) {
   if (client.store.closed()) return true;
-  const bool stranger = client.state == State::kStranger;
-  return client.store.silence() > (stranger ? kStrangerPatience : timeout_);
+  const bool refused = client.state == State::kRefused;
+  return client.store.silence() > (refused ? kRefusedPatience : timeout_);
 }
 
 void Coordinator::drop_gone() {
@@ -186,7 +185,7 @@ void Coordinator::beat() {
   if (StreamClock::now() < next_beat_) return;
   next_beat_ = StreamClock::now() + beat_interval(timeout_);
   for (NodeClient& client : table_.clients()) {
-    if (client.state != State::kStranger) client.store.set("beat");
+    if (client.state != State::kRefused) client.store.set("beat");
   }
 }
 
@@ -307,7 +306,7 @@ void Coordinator::end_attempt() {
 void Coordinator::end(int status, const std::string& line, bool to_all) {
   over_ = true;
   for (NodeClient& client : table_.clients()) {
-    if (client.state == State::kStranger) continue;
+    if (client.state == State::kRefused) continue;
     const bool prints = to_all || client.hello.own;
     client.store.set("turn", to_value(Turn{.status = status, .line = prints ? line : ""}));
   }

@@ -6,9 +6,11 @@
 // A launcher is gone when its connection ends or says nothing for the timeout. One that comes later
 // takes a free place in the next attempt.
 //
-// Ownership: owns the listening socket and the connections. Threads: made and destroyed by one;
-// the destructor returns when all launchers have been told the end, or cannot be. Errors: what ends
-// the run goes to the launchers; nothing comes back here.
+// Launchers prove the job's secret first (fsdp/comm/store/doorkeeper.h).
+//
+// Ownership: owns the listening sockets and the connections; the secret is the caller's. Threads:
+// made and destroyed by one; the destructor returns when all launchers have been told the end, or
+// cannot be. Errors: what ends the run goes to the launchers; nothing comes back here.
 #pragma once
 
 #include <atomic>
@@ -18,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "fsdp/comm/store/doorkeeper.h"
 #include "runtime/cli/launch/endpoint.h"
 #include "runtime/cli/launch/node_link.h"
 #include "runtime/cli/launch/restart.h"
@@ -32,11 +35,11 @@ std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
 
 // A launcher, as the coordinator sees it.
 struct NodeClient {
-  enum class State { kStranger, kWaiting, kRunning, kEnded };
+  enum class State { kRefused, kWaiting, kRunning, kEnded };
 
   Store store;
   std::string address;  // as seen from here
-  State state = State::kStranger;
+  State state = State::kRefused;
   NodeHello hello;
   int seat = -1;    // of its host among all
   int node = -1;    // number in the present attempt
@@ -68,7 +71,8 @@ class NodeTable {
 
 class Coordinator {
  public:
-  Coordinator(UniqueFd listener, const Endpoint& endpoint, const LaunchPlan& plan);
+  Coordinator(Listener listener, const JobSecret& secret, const Endpoint& endpoint,
+              const LaunchPlan& plan);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
@@ -103,7 +107,8 @@ class Coordinator {
   const Endpoint endpoint_;
   const std::chrono::milliseconds timeout_;
   const RestartPoint point_;
-  UniqueFd listener_;
+  Listener listener_;
+  Doorkeeper door_;
   NodeTable table_;
   Assignment assignment_;  // what all launchers are told alike
   StreamClock::time_point deadline_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "fsdp/comm/host_name.h"
@@ -52,10 +53,12 @@ class RendezvousLink final : public NodeLink {
   Result<Turn> next(const Outcome* last) override {
     if (last == nullptr) {
       OFSDP_ASSIGN_OR_RETURN(endpoint_, parse_endpoint(plan_.options.rdzv_endpoint));
+      OFSDP_ASSIGN_OR_RETURN(secret_, JobSecret::from_environment());
       OFSDP_RETURN_IF_ERROR(join());
     } else {
       Outcome outcome = *last;
-      outcome.free_port = free_port();
+      held_ = HeldPort::any();
+      outcome.free_port = held_.port();
       store_.set("ended", to_value(outcome));
     }
     while (store_.get("turn") == nullptr && !lost()) {
@@ -102,8 +105,11 @@ class RendezvousLink final : public NodeLink {
     std::string problem;
     while (true) {
       if (coordinator_ == nullptr) {
-        if (auto listener = listen_at(endpoint_.host, endpoint_.port)) {
-          coordinator_ = std::make_unique<Coordinator>(*std::move(listener), endpoint_, plan_);
+        auto listener = listen_here();
+        if (listener.valid()) {
+          coordinator_ =
+              std::make_unique<Coordinator>(std::move(listener), secret_, endpoint_, plan_);
+          if (secret_.empty()) std::fprintf(stderr, "fsdp-run: %s\n", kNoSecret);
         }
       }
       OFSDP_ASSIGN_OR_RETURN(problem, try_to_join(deadline, problem));
@@ -117,6 +123,14 @@ class RendezvousLink final : public NodeLink {
                  plan_.options.timeout_seconds, problem);
   }
 
+  // Not valid where the endpoint is another host, or somebody listens there already.
+  Listener listen_here() const {
+    const std::vector<std::string> here = addresses_here(endpoint_.host);
+    int port = endpoint_.port;
+    auto listener = Listener::open(here, port);
+    return here.empty() || !listener.ok() ? Listener() : *std::move(listener);
+  }
+
   // Why not yet, or nothing. `before`: why not the last time.
   Result<std::string> try_to_join(StreamClock::time_point deadline, const std::string& before) {
     Connection connection = connect_to(endpoint_.host, endpoint_.port,
@@ -125,13 +139,25 @@ class RendezvousLink final : public NodeLink {
     if (connection.error == ETIMEDOUT) return std::string("no answer");
     if (connection.error != 0) return std::string(std::strerror(connection.error));
     store_ = Store(std::move(connection.socket));
-    store_.set("hello", hello_value(hello()));
-    while (store_.empty()) {
+    Challenge challenge(secret_, kLauncherPurpose, Challenge::Side::kConnects);
+    for (bool said_hello = false; !said_hello || store_.empty();) {
+      const Challenge::State state = challenge.look(store_);
+      if (state == Challenge::State::kTurnedAway) {
+        return input_error(
+            "rendezvous {}: expected the secret of its job in OFSDP_SECRET_FILE or OFSDP_SECRET, "
+            "found {}",
+            endpoint_.text(), secret_.empty() ? "none" : "another");
+      }
+      if (state == Challenge::State::kPassed && !said_hello) {
+        store_.set("hello", hello_value(hello()));
+        said_hello = true;
+        continue;
+      }
       if (lost() || StreamClock::now() >= deadline) {
         return before.empty() ? std::string(kNoAnswer) : before;
       }
       OFSDP_RETURN_IF_ERROR(wait_a_little());
-      exchange();
+      said_hello ? exchange() : store_.pump();
     }
     const Json* said = store_.get("refused");
     if (said == nullptr) return std::string();
@@ -145,7 +171,7 @@ class RendezvousLink final : public NodeLink {
             .node_rank = static_cast<int>(plan_.options.node_rank.value_or(-1)),
             .nnodes = static_cast<int>(plan_.options.nnodes),
             .nproc = static_cast<int>(plan_.options.nproc_per_node),
-            .free_port = free_port(),
+            .free_port = held_.port(),
             .host = host_name(),
             .own = coordinator_ != nullptr};
   }
@@ -161,6 +187,8 @@ class RendezvousLink final : public NodeLink {
   const SignalQueue& signals_;
   const std::chrono::milliseconds timeout_;
   Endpoint endpoint_;
+  JobSecret secret_;
+  HeldPort held_ = HeldPort::any();           // for rank 0, should it be here
   std::unique_ptr<Coordinator> coordinator_;  // where this host is the endpoint's
   Store store_;                               // closed before the coordinator waits for that
   StreamClock::time_point next_beat_{};

@@ -2,6 +2,7 @@
 // Store between the launcher of each host (G) and the coordinator (C), which runs in the launcher
 // that hosts the rendezvous.
 //
+//   both   as in fsdp/comm/store/challenge.h, before anything else
 //   G > C  hello     NodeHello: magic, version, job and what the host offers
 //   C > G  welcome   it is in, and waits
 //   C > G  refused   a Refusal: it is not
@@ -20,7 +21,8 @@
 
 namespace ofsdp::cli {
 
-inline constexpr int kRendezvousVersion = 2;
+inline constexpr int kRendezvousVersion = 3;
+inline constexpr const char* kLauncherPurpose = "meeting of launchers";
 
 // The offer of one host's launcher.
 struct NodeHello {

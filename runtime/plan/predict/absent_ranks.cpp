@@ -53,7 +53,7 @@ class AbsentRanks final : public Communicator {
 
   bool fail(const Status& status) override { return self_->fail(status); }
   int exit_status() const override { return self_->exit_status(); }
-  void leave() override {}
+  Status leave() override { return {}; }
 
  private:
   static Status refuse() { return fault("the other ranks of a plan are not there"); }
