@@ -3,6 +3,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "importer/file/wire.h"
 #include "importer/normalize/normalized_model.h"
 #include "kernels/base/reject.h"
 
@@ -61,6 +62,8 @@ class Importer {
       const auto& source = initializers[i];
       // Parameters compute in float32 whatever the file stores.
       const TensorDesc desc{DType::kFloat32, source.shape};
+      OFSDP_RETURN_IF_ERROR(check_size(desc).with_prefix(
+          format_text("{}: initializer '{}'", file_.path(), printable(source.name))));
       Value value{source.name, ValueKind::kParameter, desc};
       if (desc.numel() <= 16) {
         Constant constant{desc, std::vector<std::byte>(desc.bytes())};
@@ -126,6 +129,7 @@ class Importer {
       node.outputs.push_back(name.empty() ? 0 : define({name, ValueKind::kActivation, {}}));
     }
     if (node.op == nullptr) return {};
+    if (node.outputs.empty()) return {};  // it would compute nothing
     OFSDP_RETURN_IF_ERROR(check_opset(node));
     OFSDP_ASSIGN_OR_RETURN(node.attributes,
                            prefixed(graph_.describe(node), attributes_from_onnx(proto)));

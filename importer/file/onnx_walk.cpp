@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "importer/file/external_data.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr size_t kMostSkeleton = (size_t{1} << 31) - 1;  // what protobuf parses
 
 // Field numbers of ModelProto and GraphProto.
 enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
@@ -150,13 +150,18 @@ class Walker {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       OFSDP_RETURN_IF_ERROR(graph_field(field));
     }
+    OFSDP_RETURN_IF_ERROR(read_pending());
     graph_ += added_inputs_;
     OFSDP_RETURN_IF_ERROR(copy_fields(0, graph.begin));
     append_bytes(skeleton, kModelGraph, graph_);
     OFSDP_RETURN_IF_ERROR(copy_fields(graph.end, static_cast<int64_t>(bytes_.size())));
-    if (skeleton.size() <= kMostSkeleton) return ok_status();
+    return check_skeleton(static_cast<int64_t>(skeleton.size()));
+  }
+
+  static Status check_skeleton(int64_t bytes) {
+    if (bytes <= kMostModelBytes) return ok_status();
     return input_error("expected at most {} bytes beside the floating-point weights, found {}",
-                       kMostSkeleton, skeleton.size());
+                       kMostModelBytes, bytes);
   }
 
   // Copies the fields of the model outside of the graph.
@@ -243,18 +248,42 @@ class Walker {
       declare(tensor);
       return ok_status();
     }
-    return inline_external(field, file, tensor.external->offset, bytes);
+    pending_bytes_ += std::min(bytes, kMostModelBytes + 1);  // so that the sum cannot wrap
+    pending_.push_back(
+        {tensor.label(), graph_.size(), field, index, tensor.external->offset, bytes});
+    return ok_status();
   }
 
-  Status inline_external(const WireField& field, const OpenFile& file, int64_t offset,
-                         int64_t bytes) {
-    OFSDP_REJECT_IF(static_cast<size_t>(bytes) > kMostSkeleton,
-                    "expected at most {} bytes where the type is no float, found {}", kMostSkeleton,
-                    bytes);
-    std::string data(static_cast<size_t>(bytes), '\0');
-    OFSDP_RETURN_IF_ERROR(read_exactly(file, offset, std::as_writable_bytes(std::span(data))));
+  // Reads external tensors into the skeleton, each at its place, once all of them are known to fit:
+  // many may name one place of a file that is all hole.
+  Status read_pending() {
+    if (pending_.empty()) return ok_status();
+    OFSDP_RETURN_IF_ERROR(check_skeleton(static_cast<int64_t>(graph_.size()) + pending_bytes_));
+    const std::string before = std::exchange(graph_, {});
+    size_t copied = 0;
+    for (const Pending& one : pending_) {
+      graph_.append(before, copied, one.at - copied);
+      copied = one.at;
+      OFSDP_RETURN_IF_ERROR(inline_external(one).with_prefix(one.label));
+    }
+    graph_.append(before, copied);
+    return ok_status();
+  }
+
+  struct Pending {
+    std::string label;
+    size_t at;  // in graph_
+    WireField field;
+    int file;
+    int64_t offset, bytes;
+  };
+
+  Status inline_external(const Pending& one) {
+    std::string data(static_cast<size_t>(one.bytes), '\0');
+    const OpenFile& file = contents_.data_files[static_cast<size_t>(one.file)].file;
+    OFSDP_RETURN_IF_ERROR(read_exactly(file, one.offset, std::as_writable_bytes(std::span(data))));
     std::string body;
-    for (WireReader reader(field.bytes, field.body); !reader.done();) {
+    for (WireReader reader(one.field.bytes, one.field.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
       if (part.number == tensor_field::kExternalData || part.number == tensor_field::kDataLocation)
         continue;
@@ -295,6 +324,8 @@ class Walker {
   std::string added_inputs_;  // to follow it
   std::set<std::string> inputs_;
   std::set<std::string> names_;
+  std::vector<Pending> pending_;  // external tensors that are no weights
+  int64_t pending_bytes_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "importer/graph/fold.h"
 
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -17,6 +18,11 @@ Status fold(Graph& graph, const Node& node) {
   std::vector<std::shared_ptr<Constant>> results;
   for (ValueId id : node.outputs) {
     auto result = std::make_shared<Constant>();
+    const int64_t numel = id == 0 ? 0 : graph.value(id).desc.numel();
+    OFSDP_REJECT_IF(numel > kMostFolded,
+                    "{}: expected at most {} elements of a value that is known while planning, "
+                    "found {}",
+                    graph.describe(node), kMostFolded, numel);
     result->desc = id == 0 ? TensorDesc{} : graph.value(id).desc;
     result->bytes.resize(id == 0 ? 0 : result->desc.bytes());
     problem.outputs.push_back(result->desc);

@@ -68,6 +68,11 @@ Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& no
     return fail(input_error("expected at least {} inputs, found {}", node.op->min_inputs,
                             node.inputs.size()));
   }
+  // ONNX's checker knows ONNX's operators alone; our own passes leave inputs out where they may.
+  for (int i = 0; node.op->domain != kOwnDomain && i < node.op->min_inputs; ++i) {
+    if (node.inputs[static_cast<size_t>(i)] != 0) continue;
+    return fail(input_error("expected an input {}, found none", i));
+  }
   for (int index : node.op->constant_inputs) {
     const auto i = static_cast<size_t>(index);
     if (context.has(i) && context.constant(i) == nullptr) {
@@ -83,9 +88,7 @@ Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& no
                             descs->size()));
   }
   for (const TensorDesc& desc : *descs) {
-    if (auto numel = checked_numel(desc.shape.axes()); !numel.ok()) {
-      return fail(std::move(numel).status());
-    }
+    if (auto size = check_size(desc); !size.ok()) return fail(std::move(size));
   }
   return descs;
 }

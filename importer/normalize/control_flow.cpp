@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "importer/normalize/resolvers.h"
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -22,8 +23,6 @@ Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node) {
 namespace {
 
 using Names = std::vector<std::string>;
-
-constexpr int64_t kMostIterations = 4096;
 
 Names part(const Names& names, size_t begin, size_t count) {
   const auto first = names.begin() + static_cast<std::ptrdiff_t>(begin);

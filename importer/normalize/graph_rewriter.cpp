@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "importer/normalize/resolvers.h"
+#include "kernels/base/budgets.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 
@@ -20,6 +22,8 @@ GraphRewriter::GraphRewriter(onnx::ModelProto& model, const Registry& registry)
       known_(model, registry),
       types_(model, [this](const std::string& name) { return known_.find(name); }) {
   known_.set_types(types_);
+  file_nodes_ = model.graph().node_size();
+  file_bytes_ = static_cast<int64_t>(model.graph().ByteSizeLong());
   nodes_.Swap(model.mutable_graph()->mutable_node());
 }
 
@@ -28,7 +32,29 @@ Result<Reasons> GraphRewriter::run() {
   return std::move(reasons_);
 }
 
+Status GraphRewriter::check_budgets() const {
+  OFSDP_REJECT_IF(made_nodes_ > file_nodes_ + kMostNodes,
+                  "expected loops, branches and functions that make at most {} nodes, found more",
+                  kMostNodes);
+  OFSDP_REJECT_IF(made_bytes_ > file_bytes_ + kMostModelBytes,
+                  "expected loops, branches and functions that make at most {} bytes, found more",
+                  kMostModelBytes);
+  return ok_status();
+}
+
+Status GraphRewriter::hold(const std::string& name, std::vector<std::string> tensors) {
+  const auto count = static_cast<int64_t>(tensors.size());
+  held_tensors_ += count;
+  OFSDP_REJECT_IF(count > kMostIterations, "expected a sequence of at most {} tensors, found {}",
+                  kMostIterations, count);
+  OFSDP_REJECT_IF(held_tensors_ > kMostNodes,
+                  "expected sequences of at most {} tensors in all, found more", kMostNodes);
+  sequences[name] = std::move(tensors);
+  return ok_status();
+}
+
 Status GraphRewriter::process(onnx::NodeProto node) {
+  OFSDP_RETURN_IF_ERROR(check_budgets());
   const std::string name =
       node.name().empty() && node.output_size() > 0 ? node.output(0) : node.name();
   const std::string label = format_text("node '{}' ({})", name, operator_name(node));
@@ -106,6 +132,7 @@ std::string GraphRewriter::ints(const std::vector<int64_t>& values) {
 
 Result<std::vector<std::string>> GraphRewriter::process_body(
     onnx::GraphProto body, const std::vector<std::string>& inputs) {
+  OFSDP_RETURN_IF_ERROR(check_budgets());
   NameMap bound;
   for (int i = 0; i < body.input_size() && i < static_cast<int>(inputs.size()); ++i) {
     bound[body.input(i).name()] = inputs[static_cast<size_t>(i)];
@@ -128,6 +155,8 @@ Result<std::vector<std::string>> GraphRewriter::process_body(
 
 Result<std::vector<std::string>> GraphRewriter::unstack(const std::string& name, int64_t axis,
                                                         int64_t count) {
+  OFSDP_REJECT_IF(count > kMostIterations, "expected at most {} tensors along axis {}, found {}",
+                  kMostIterations, axis, count);
   std::vector<std::string> slices, pieces;
   for (int64_t i = 0; i < count; ++i) {
     slices.push_back(names_.fresh(name + "_slice"));

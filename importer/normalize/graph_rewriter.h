@@ -47,7 +47,11 @@ class GraphRewriter {
 
   // For those who resolve. `process` resolves the node or keeps it.
   Status process(onnx::NodeProto node);
-  void keep(onnx::NodeProto node) { *model_.mutable_graph()->add_node() = std::move(node); }
+  void keep(onnx::NodeProto node) {
+    ++made_nodes_;
+    made_bytes_ += static_cast<int64_t>(node.ByteSizeLong());
+    *model_.mutable_graph()->add_node() = std::move(node);
+  }
   Status refuse(onnx::NodeProto node, const std::string& why);
   Status add(const std::string& op, const std::vector<std::string>& inputs,
              const std::vector<std::string>& outputs, const IntAttributes& attributes = {});
@@ -72,6 +76,9 @@ class GraphRewriter {
   GraphTypes& types() { return types_; }
   KnownValues& known() { return known_; }
 
+  // Remembers a sequence of tensors under `name`.
+  Status hold(const std::string& name, std::vector<std::string> tensors);
+
   // Sequences and optionals by name; none: an optional without an element.
   std::map<std::string, std::vector<std::string>> sequences;
   std::map<std::string, OpenSplit> open_splits;
@@ -79,6 +86,7 @@ class GraphRewriter {
 
  private:
   Status resolve(onnx::NodeProto& node);
+  Status check_budgets() const;
 
   onnx::ModelProto& model_;
   const Registry& registry_;
@@ -87,6 +95,9 @@ class GraphRewriter {
   KnownValues known_;
   GraphTypes types_;
   Reasons reasons_;
+  // The graph so far, the file's own nodes included, and all sequences.
+  int64_t made_nodes_ = 0, made_bytes_ = 0, held_tensors_ = 0;
+  int64_t file_nodes_ = 0, file_bytes_ = 0;
 };
 
 }  // namespace ofsdp::importer

@@ -13,10 +13,13 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "importer/passes/specialize.h"
 #include "importer/proto/graph_types.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/budgets.h"
 #include "kernels/core/registry.h"
 
 namespace ofsdp::importer {
@@ -34,17 +37,30 @@ class KnownValues {
   }
 
   void set_types(GraphTypes& types) { types_ = &types; }
+  // Finds the operands of a value first, on a stack of its own: a file may have a chain of nodes of
+  // any length.
   ConstantPtr find(const std::string& name) {
-    if (name.empty()) return nullptr;
     index();
-    const auto found = values_.find(name);
-    const bool current =
-        found != values_.end() &&
-        (found->second.value != nullptr || found->second.generation == types_->generation());
-    if (current) return found->second.value;
-    ConstantPtr value = evaluate(name);
-    if (value != nullptr || makers_.contains(name)) values_[name] = {value, types_->generation()};
-    return value;
+    if (const auto value = at_once(name)) return *value;
+    std::vector<Waiting> stack{waiting(name)};
+    for (;;) {
+      Waiting& top = stack.back();
+      ConstantPtr value;
+      if (top.done()) {
+        value = finish(top);
+        stack.pop_back();
+        if (stack.empty()) return value;
+      } else {
+        const std::string& input = top.node->input(top.order[top.next]);
+        const auto known = at_once(input);
+        if (!known && makers_.at(input) < top.maker) {
+          stack.push_back(waiting(input));
+          continue;
+        }
+        value = known.value_or(nullptr);
+      }
+      take(stack.back(), std::move(value));
+    }
   }
 
   // Returns the one element of an integer or bool.
@@ -71,7 +87,57 @@ class KnownValues {
     }
   }
 
-  ConstantPtr evaluate(const std::string& name) {
+  // A value whose node waits for its inputs, which are looked up in `order` until one is not known.
+  struct Waiting {
+    std::string name;
+    const onnx::NodeProto* node;
+    int maker;
+    std::vector<int> order;
+    std::vector<ConstantPtr> inputs;
+    size_t next = 0;
+    bool unknown = false;
+    ConstantPtr value = {};  // found before all inputs are
+
+    bool done() const { return unknown || value != nullptr || next == order.size(); }
+  };
+
+  Waiting waiting(const std::string& name) {
+    const int maker = makers_.at(name);
+    const onnx::NodeProto& node = model_.graph().node(maker);
+    Waiting made{name, &node, maker, {}, {}};
+    for (int i = 0; i < node.input_size(); ++i) made.order.push_back(i);
+    made.inputs.resize(made.order.size());
+    // The position first: with it one axis of a shape may be known where others are not.
+    if (gathered_shape(node) != nullptr) std::swap(made.order[0], made.order[1]);
+    return made;
+  }
+
+  void take(Waiting& to, ConstantPtr value) {
+    const int input = to.order[to.next++];
+    to.unknown = value == nullptr && !to.node->input(input).empty();
+    if (value != nullptr && to.next == 1 && input == 1) to.value = one_axis(*to.node, *value);
+    to.inputs[static_cast<size_t>(input)] = std::move(value);
+  }
+
+  ConstantPtr finish(Waiting& from) {
+    ConstantPtr value = from.value;
+    if (value == nullptr && !from.unknown) value = folded(*from.node, from.name, from.inputs);
+    return remember(from.name, std::move(value));
+  }
+
+  ConstantPtr remember(const std::string& name, ConstantPtr value) {
+    values_[name] = {value, types_->generation()};
+    return value;
+  }
+
+  // The value if it can be said without other values; none: its node has to be looked at.
+  std::optional<ConstantPtr> at_once(const std::string& name) {
+    if (name.empty()) return nullptr;
+    if (const auto found = values_.find(name); found != values_.end()) {
+      const bool current =
+          found->second.value != nullptr || found->second.generation == types_->generation();
+      if (current) return found->second.value;
+    }
     if (const auto found = initializers_.find(name); found != initializers_.end()) {
       auto constant = constant_from_onnx(model_.graph().initializer(found->second));
       return constant.ok() ? *constant : nullptr;
@@ -79,12 +145,11 @@ class KnownValues {
     const auto maker = makers_.find(name);
     if (maker == makers_.end()) return nullptr;
     const onnx::NodeProto& node = model_.graph().node(maker->second);
-    if (is_op(node, "Shape") || is_op(node, "Size")) return shape_part(node);
-    if (is_op(node, "Gather")) {
-      ConstantPtr value = one_axis(node);
-      if (value != nullptr) return value;
-    }
-    return folded(node, name);
+    if (is_op(node, "Shape") || is_op(node, "Size")) return remember(name, shape_part(node));
+    const OpDef* op = registry_.find(node.domain(), node.op_type());
+    const bool foldable = op != nullptr && !op->random && known_bytes_ <= kMostFoldedBytes;
+    if (!foldable && gathered_shape(node) == nullptr) return remember(name, nullptr);
+    return {};
   }
 
   ConstantPtr shape_part(const onnx::NodeProto& node) {
@@ -104,34 +169,38 @@ class KnownValues {
     return unknown(begin, end) ? nullptr : ints({begin, end}, false);
   }
 
-  // Gather(Shape(x), k): one axis may be known where others are not.
-  ConstantPtr one_axis(const onnx::NodeProto& node) {
+  // The node of `shape` in Gather(shape, k), or null.
+  const onnx::NodeProto* gathered_shape(const onnx::NodeProto& node) const {
+    if (!is_op(node, "Gather") || node.input_size() != 2) return nullptr;
     const auto maker = makers_.find(node.input(0));
     if (maker == makers_.end()) return nullptr;
     const onnx::NodeProto& shape = model_.graph().node(maker->second);
-    if (!is_op(shape, "Shape") || shape.attribute_size() > 0) return nullptr;
-    const ConstantPtr index = find(node.input(1));
-    const auto axes = types_->axes(shape.input(0));
-    if (!axes || index == nullptr || index->desc.numel() != 1) return nullptr;
+    return is_op(shape, "Shape") && shape.attribute_size() == 0 ? &shape : nullptr;
+  }
+
+  // Gather(Shape(x), k): one axis may be known where others are not.
+  ConstantPtr one_axis(const onnx::NodeProto& node, const Constant& index) {
+    const auto axes = types_->axes(gathered_shape(node)->input(0));
+    if (!axes || index.desc.numel() != 1) return nullptr;
     const auto rank = static_cast<int64_t>(axes->size());
-    const auto at = static_cast<int64_t>(to_doubles(index->desc, index->bytes.data())[0]);
+    const auto at = static_cast<int64_t>(to_doubles(index.desc, index.bytes.data())[0]);
     if (at < -rank || at >= rank) return nullptr;
     const int64_t axis = (*axes)[static_cast<size_t>(at < 0 ? at + rank : at)];
-    return axis < 0 ? nullptr : ints({axis}, index->desc.shape.rank() == 0);
+    return axis < 0 ? nullptr : ints({axis}, index.desc.shape.rank() == 0);
   }
 
   // The node alone, on constants.
-  ConstantPtr folded(const onnx::NodeProto& node, const std::string& name) {
+  ConstantPtr folded(const onnx::NodeProto& node, const std::string& name,
+                     const std::vector<ConstantPtr>& inputs) {
     const OpDef* op = registry_.find(node.domain(), node.op_type());
-    if (op == nullptr || op->random) return nullptr;
+    if (op == nullptr || op->random || known_bytes_ > kMostFoldedBytes) return nullptr;
     Graph graph;
     graph.registry = &registry_;
     GraphEditor editor(graph);
     Node one{op, node.name(), {}, {}, {}};
-    for (const std::string& input : node.input()) {
-      const ConstantPtr value = find(input);
-      if (value == nullptr && !input.empty()) return nullptr;
-      one.inputs.push_back(value == nullptr ? 0 : editor.add_constant(input, value));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string& input = node.input(static_cast<int>(i));
+      one.inputs.push_back(inputs[i] == nullptr ? 0 : editor.add_constant(input, inputs[i]));
     }
     auto attributes = attributes_from_onnx(node);
     if (!attributes.ok()) return nullptr;
@@ -142,7 +211,10 @@ class KnownValues {
     }
     graph.nodes.push_back(std::move(one));
     const auto result = specialize(graph, {}, Mode::kTrain);
-    return result.ok() ? result->value(result->find(name)).constant : nullptr;
+    if (!result.ok()) return nullptr;
+    ConstantPtr value = result->value(result->find(name)).constant;
+    if (value != nullptr) known_bytes_ += static_cast<int64_t>(value->bytes.size());
+    return value;
   }
 
   const onnx::ModelProto& model_;
@@ -157,6 +229,7 @@ class KnownValues {
   };
   std::unordered_map<std::string, Found> values_;
   int indexed_ = 0;
+  int64_t known_bytes_ = 0;  // of values that were computed
 };
 
 }  // namespace ofsdp::importer

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
+#include "kernels/base/budgets.h"
 #include "kernels/base/format.h"
 
 namespace ofsdp::importer {
@@ -12,11 +14,16 @@ namespace {
 
 using Path = std::vector<std::string>;
 
-// Between any of `separators`, without empty pieces.
-Path pieces(const std::string& text, const char* separators) {
+// Longer paths are no names that anybody has written. What is deeper counts as part of the last
+// module that is kept, since a tree of modules holds the path of each.
+constexpr size_t kMostPathText = 4096;
+
+// Between any of `separators`, without empty pieces; at most kMostDepth.
+Path pieces(const std::string& text, const char* separators, size_t most = kMostPathText) {
   Path result;
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = 0; at < text.size() && result.size() < size_t{kMostDepth};) {
     const size_t end = std::min(text.find_first_of(separators, at), text.size());
+    if (end > most) break;
     if (end > at) result.push_back(text.substr(at, end - at));
     at = end + 1;
   }
@@ -45,6 +52,7 @@ const std::string* metadata(const onnx::NodeProto& node, const char* key) {
 class Reader {
  public:
   ModuleScopes read(const onnx::ModelProto& model, const std::vector<std::string>& initializers) {
+    wanted_.insert(initializers.begin(), initializers.end());
     visit(model.graph(), std::nullopt);
     for (const std::string& name : initializers) scopes_.initializers[name] = module_of(name);
     return std::move(scopes_);
@@ -63,7 +71,7 @@ class Reader {
       std::optional<Path> scope = scope_of(node);
       if (!scope) scope = outer;
       for (const std::string& name : node.input()) {
-        if (!name.empty()) use(name, scope);
+        if (wanted_.contains(name)) use(name, scope);
       }
       for (const auto& attribute : node.attribute()) {
         if (attribute.has_g()) visit(attribute.g(), scope);
@@ -106,7 +114,7 @@ class Reader {
 
   std::optional<Path> namespace_scope(const std::string& text) {
     Path names, classes;
-    for (const std::string& entry : pieces(text, "/")) {
+    for (const std::string& entry : pieces(text, "/", text.size())) {
       const size_t colon = entry.find(": ");
       if (colon == std::string::npos) return {};
       names.push_back(entry.substr(0, colon));
@@ -126,6 +134,7 @@ class Reader {
   }
 
   ModuleScopes scopes_;
+  std::set<std::string> wanted_;  // the initializers
   std::map<std::string, Uses> uses_;
 };
 

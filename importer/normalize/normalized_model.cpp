@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "importer/file/wire.h"
 #include "importer/normalize/compute_types.h"
+#include "importer/normalize/expansion.h"
 #include "importer/normalize/opset_range.h"
 #include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
@@ -87,6 +89,50 @@ void mark_training(onnx::GraphProto& graph) {
   }
 }
 
+// Some exporters write 0 for a batch axis of any size. No column has rows of no sample, so such an
+// axis is open, here and in the types of all values that they took from it.
+void open_batch_axis(onnx::GraphProto& graph) {
+  const auto first = [](onnx::ValueInfoProto& info) -> onnx::TensorShapeProto::Dimension* {
+    auto& type = *info.mutable_type();
+    if (!type.has_tensor_type() || type.tensor_type().shape().dim_size() == 0) return nullptr;
+    auto* dim = type.mutable_tensor_type()->mutable_shape()->mutable_dim(0);
+    return dim->has_dim_value() && dim->dim_value() == 0 ? dim : nullptr;
+  };
+  std::set<std::string> stored;
+  for (const auto& tensor : graph.initializer()) stored.insert(tensor.name());
+  const bool open = std::ranges::any_of(*graph.mutable_input(), [&](onnx::ValueInfoProto& info) {
+    return !stored.contains(info.name()) && first(info) != nullptr;
+  });
+  if (!open) return;
+  for (auto* infos : {graph.mutable_input(), graph.mutable_output(), graph.mutable_value_info()}) {
+    for (auto& info : *infos) {
+      auto* dim = stored.contains(info.name()) ? nullptr : first(info);
+      if (dim != nullptr) dim->clear_dim_value();
+    }
+  }
+}
+
+// Operators and attributes of our own are made by passes, which keep what their kernels rely on (an
+// `ofsdp.GatherGrad` writes where its attribute says); a file could say anything.
+Status refuse_own(const onnx::GraphProto& graph) {
+  const std::string own = kOwnDomain;
+  for (const auto& node : graph.node()) {
+    OFSDP_REJECT_IF(node.domain() == own,
+                    "node '{}' ({}): expected an operator of ONNX or of a plug-in, found one of "
+                    "the program's own",
+                    printable(node.name()), printable(operator_name(node)));
+    for (const auto& attribute : node.attribute()) {
+      OFSDP_REJECT_IF(attribute.name().starts_with(own + "_"),
+                      "node '{}' ({}): expected attributes of the operator, found '{}'",
+                      printable(node.name()), printable(operator_name(node)),
+                      printable(attribute.name()));
+      if (attribute.has_g()) OFSDP_RETURN_IF_ERROR(refuse_own(attribute.g()));
+      for (const auto& inner : attribute.graphs()) OFSDP_RETURN_IF_ERROR(refuse_own(inner));
+    }
+  }
+  return ok_status();
+}
+
 // The converter takes Scan from opset 8 to 9 as if it had no batch axis.
 bool has_batched_scan(const onnx::GraphProto& graph) {
   return std::ranges::any_of(graph.node(),
@@ -102,8 +148,10 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   for (const auto& tensor : model.graph().initializer()) names.push_back(tensor.name());
   for (const auto& source : file.initializers()) names.push_back(source.name);
   ModuleScopes scopes = module_scopes(model, names);
-  if (!forward.empty()) OFSDP_CHECK(model.ParseFromString(forward), "{}", file.path());
+  OFSDP_REJECT_IF(!forward.empty() && !model.ParseFromString(forward),
+                  "{}: is no ONNX model: it does not parse", file.path());
   model.clear_training_info();
+  open_batch_axis(*model.mutable_graph());
   const int opset = version_of(model.opset_import(), "");
   OFSDP_REJECT_IF(opset > kOpset, "{}: opset {} is newer than {}, the newest known", file.path(),
                   opset, kOpset);
@@ -111,8 +159,12 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
                   "{}: Scan of opset 8 has a batch axis: expected opset 9 or newer", file.path());
   move_to_microsoft(model, operators, opset);
   try {
+    if (model.functions_size() > 0) {
+      OFSDP_RETURN_IF_ERROR(check_expansion(model).with_prefix(file.path()));
+    }
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
+    OFSDP_RETURN_IF_ERROR(refuse_own(model.graph()).with_prefix(file.path()));
     if (opset < 14) mark_training(*model.mutable_graph());
     if (opset > 0 && opset < kOpset) model = convert_version(model, opset, kOpset);
   } catch (const std::exception& error) {

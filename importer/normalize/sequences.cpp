@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "importer/normalize/resolvers.h"
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -32,12 +33,15 @@ int64_t piece_size(const ConstantPtr& split) {
 }
 
 // Returns the sizes of the pieces of an axis; empty: not known.
-std::vector<int64_t> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
+Result<std::vector<int64_t>> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
   const int64_t size = piece_size(split);
   if (size == 0) {
     const auto sizes = int_values(*split);
     return sizes.ok() ? *sizes : std::vector<int64_t>{};
   }
+  OFSDP_REJECT_IF(size > 0 && axis_size / size > kMostIterations,
+                  "expected a sequence of at most {} tensors, found {} of {}", kMostIterations,
+                  axis_size, size);
   std::vector<int64_t> sizes;
   for (int64_t rest = size > 0 ? axis_size : 0; rest > 0; rest -= size) {
     sizes.push_back(std::min(size, rest));
@@ -73,11 +77,13 @@ Status split_to_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const int64_t axis_size = (*shape)[static_cast<size_t>(axis)];
   const bool squeezed = split_name.empty() && int_attribute(node, "keepdims", 1) == 0;
   if (squeezed && axis_size >= 0) {
-    OFSDP_ASSIGN_OR_RETURN(rewriter.sequences[node.output(0)],
-                           rewriter.unstack(name, axis, axis_size));
-    return {};
+    OFSDP_ASSIGN_OR_RETURN(Names pieces, rewriter.unstack(name, axis, axis_size));
+    return rewriter.hold(node.output(0), std::move(pieces));
   }
-  const auto sizes = piece_sizes(split, axis_size);
+  OFSDP_ASSIGN_OR_RETURN(const auto sizes, piece_sizes(split, axis_size));
+  OFSDP_REJECT_IF(sizes.size() > static_cast<size_t>(kMostIterations),
+                  "expected a sequence of at most {} tensors, found {}", kMostIterations,
+                  sizes.size());
   if (sizes.empty()) {
     const int64_t size = piece_size(split);
     if (axis_size >= 0 || size <= 0) return unknown_sequence(rewriter, node);
@@ -90,13 +96,11 @@ Status split_to_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   }
   OFSDP_RETURN_IF_ERROR(
       rewriter.add("Split", {name, rewriter.ints(sizes)}, pieces, {{"axis", axis}}));
-  rewriter.sequences[node.output(0)] = std::move(pieces);
-  return {};
+  return rewriter.hold(node.output(0), std::move(pieces));
 }
 
 Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
-  rewriter.sequences[node.output(0)] = {node.input().begin(), node.input().end()};
-  return {};
+  return rewriter.hold(node.output(0), {node.input().begin(), node.input().end()});
 }
 
 // The place that `position` names in a sequence of `length` places; `otherwise` when absent.
@@ -125,8 +129,7 @@ Status insert(GraphRewriter& rewriter, const onnx::NodeProto& node) {
                          place(rewriter, input_or_none(node, 2), length, length));
   if (!where.known) return unknown_position(rewriter, node);
   names.insert(names.begin() + where.at, node.input(1));
-  rewriter.sequences[node.output(0)] = std::move(names);
-  return {};
+  return rewriter.hold(node.output(0), std::move(names));
 }
 
 Status erase(GraphRewriter& rewriter, const onnx::NodeProto& node) {
@@ -140,8 +143,7 @@ Status erase(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   OFSDP_REJECT_IF(where.at < 0 || where.at == length, "position {} is outside of a sequence of {}",
                   where.at, length);
   names.erase(names.begin() + where.at);
-  rewriter.sequences[node.output(0)] = std::move(names);
-  return {};
+  return rewriter.hold(node.output(0), std::move(names));
 }
 
 Status at(GraphRewriter& rewriter, const onnx::NodeProto& node) {
@@ -194,7 +196,8 @@ Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     }
   }
   for (int i = 0; i < node.output_size(); ++i) {
-    rewriter.sequences[node.output(i)] = results[static_cast<size_t>(i)];
+    OFSDP_RETURN_IF_ERROR(
+        rewriter.hold(node.output(i), std::move(results[static_cast<size_t>(i)])));
   }
   return {};
 }
@@ -207,7 +210,7 @@ Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     rewriter.optionals[to] = found->second;
   }
   if (const Names* names = sequence(rewriter, from); names != nullptr) {
-    rewriter.sequences[to] = Names(*names);
+    OFSDP_RETURN_IF_ERROR(rewriter.hold(to, Names(*names)));
   }
   if (const auto open = rewriter.open_splits.find(from); open != rewriter.open_splits.end()) {
     rewriter.open_splits[to] = OpenSplit(open->second);

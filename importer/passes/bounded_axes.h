@@ -178,7 +178,7 @@ class BoundedAxes {
       const auto one = [&](size_t i) { return int_values(*graph_.value(node.inputs[i]).constant); };
       for (size_t i : {0, 2}) {
         const bool fits = graph_.value(node.inputs[i]).constant != nullptr && one(i).ok() &&
-                          (*one(i))[0] == (i == 0 ? 0 : 1);
+                          one(i)->size() == 1 && (*one(i))[0] == (i == 0 ? 0 : 1);
         if (!fits) return refuse(node, "counts to a number that only the run knows, not 0, 1, ...");
       }
     }
@@ -304,13 +304,15 @@ class BoundedAxes {
     Bounded x = *bounded(node.inputs[0]);
     const Shape shape = graph_.value(node.inputs[0]).desc.shape;
     Node made = node;
-    std::vector<std::vector<int64_t>> numbers(5);
+    std::vector<std::vector<int64_t>> numbers(std::max<size_t>(node.inputs.size(), 5));
     for (size_t i = 1; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == 0) continue;
       if (shapes_.has(node.inputs[i])) made.inputs[i] = shapes_.bound(node.inputs[i]);
       const ConstantPtr known = graph_.value(made.inputs[i]).constant;
       if (known == nullptr) return keep(made);  // refused by infer
       OFSDP_ASSIGN_OR_RETURN(numbers[i], int_values(*known));
+      const bool absent = i > 2 && numbers[i].empty();
+      if (!absent && numbers[i].size() != numbers[1].size()) return keep(made);  // refused by infer
     }
     for (size_t k = 0; k < numbers[1].size(); ++k) {
       const int64_t named = numbers[3].empty() ? static_cast<int64_t>(k) : numbers[3][k];

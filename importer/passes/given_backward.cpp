@@ -69,12 +69,23 @@ class Order {
     return maker >= 0 && weight_only_[static_cast<size_t>(maker)];
   }
 
-  void place_forward(size_t n) {
-    if (!placed_.insert(n).second) return;
-    for (const ValueId id : source_.nodes[n].inputs) {
-      if (made_of_weights(id)) place_forward(static_cast<size_t>(uses_.maker(id)));
+  // After what it is made of. Chains of nodes may be as long as the file.
+  void place_forward(size_t last) {
+    if (!placed_.insert(last).second) return;
+    std::vector<std::pair<size_t, size_t>> open{{last, 0}};  // nodes, and their next input
+    while (!open.empty()) {
+      const size_t n = open.back().first;
+      const std::vector<ValueId>& inputs = source_.nodes[n].inputs;
+      if (open.back().second == inputs.size()) {
+        graph_.nodes.push_back(source_.nodes[n]);
+        open.pop_back();
+        continue;
+      }
+      const ValueId id = inputs[open.back().second++];
+      if (!made_of_weights(id)) continue;
+      const auto maker = static_cast<size_t>(uses_.maker(id));
+      if (placed_.insert(maker).second) open.emplace_back(maker, 0);
     }
-    graph_.nodes.push_back(source_.nodes[n]);
   }
 
   void place_backward(size_t n) {
@@ -91,18 +102,36 @@ class Order {
   // Returns the value itself, the input of an Identity, or backward's own copy of a value made of
   // weights.
   ValueId as_backward_reads(ValueId id) {
-    if (const auto other = same_.find(id); other != same_.end()) return other->second;
-    if (!made_of_weights(id)) return id;
-    Node clone = source_.nodes[static_cast<size_t>(uses_.maker(id))];
+    std::vector<ValueId> open{id};
+    const auto waits = [&](ValueId v) { return !same_.contains(v) && made_of_weights(v); };
+    while (!open.empty()) {
+      const ValueId top = open.back();
+      if (!waits(top)) {
+        open.pop_back();
+        continue;
+      }
+      const Node& node = source_.nodes[static_cast<size_t>(uses_.maker(top))];
+      const size_t before = open.size();
+      for (size_t i = node.inputs.size(); i-- > 0;) {
+        if (waits(node.inputs[i])) open.push_back(node.inputs[i]);
+      }
+      if (open.size() == before) clone_backward(node);
+    }
+    const auto other = same_.find(id);
+    return other == same_.end() ? id : other->second;
+  }
+
+  void clone_backward(Node clone) {
     clone.backward = true;
-    for (ValueId& input : clone.inputs) input = as_backward_reads(input);
+    for (ValueId& input : clone.inputs) {
+      if (const auto other = same_.find(input); other != same_.end()) input = other->second;
+    }
     for (ValueId& output : clone.outputs) {
       if (output == 0) continue;
       same_[output] = GraphEditor(graph_).add_value(source_.value(output));
       output = same_[output];
     }
     graph_.nodes.push_back(std::move(clone));
-    return same_.at(id);
   }
 
   Status own_gradients() {

@@ -76,10 +76,13 @@ class Narrowing {
     }
   }
 
-  static bool only_losses_read(const std::vector<Node>& nodes, ValueId id) {
+  static constexpr int kMostViews = 16;  // of a view, one after another, of labels
+
+  static bool only_losses_read(const std::vector<Node>& nodes, ValueId id, int views = kMostViews) {
     return std::ranges::all_of(nodes, [&](const Node& node) {
       if (std::ranges::find(node.inputs, id) == node.inputs.end()) return true;
-      return stays_float32(node) || (node.op->view && only_losses_read(nodes, node.outputs[0]));
+      return stays_float32(node) ||
+             (node.op->view && views > 0 && only_losses_read(nodes, node.outputs[0], views - 1));
     });
   }
 

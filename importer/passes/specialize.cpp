@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "importer/file/tensor_record.h"
+#include "importer/file/wire.h"
 #include "importer/graph/fold.h"
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/bounded_axes.h"
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -44,15 +46,17 @@ Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
                       "{}: axis '{}' is {} in column '{}' and {} in column '{}'", graph.file,
                       dim.symbol, bound->second.first, bound->second.second, axes[i], input.name);
     }
-    shapes[input.name] = Shape(std::move(axes));
+    TensorDesc desc{input.desc.dtype, Shape(std::move(axes))};
+    OFSDP_RETURN_IF_ERROR(check_size(desc).with_prefix(
+        format_text("{}: input '{}'", graph.file, printable(input.name))));
+    shapes[input.name] = std::move(desc.shape);
   }
   return shapes;
 }
 
 namespace {
 
-// More than this is not worth keeping as a constant (a Constant of a step lives in the arena too).
-constexpr int64_t kMostFolded = int64_t{1} << 24;
+constexpr int64_t kAlwaysFolded = 4096;  // bytes: shapes and axes, which operators must know
 
 bool foldable(const Graph& graph, const Node& node) {
   if (node.op->random) return false;
@@ -98,6 +102,7 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     input.desc.shape = shapes.at(input.name);
   }
   BoundedAxes bounded(result);
+  int64_t folded_bytes = 0;
   for (Node node : graph.nodes) {
     if (mode == Mode::kEval) node = without_training(graph, std::move(node));
     node = without_like(result, std::move(node));
@@ -111,7 +116,11 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     bounded.watch(node);
     const bool small = std::ranges::all_of(
         descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
-    if (small && foldable(result, node)) {
+    int64_t bytes = 0;
+    for (const TensorDesc& desc : descs) bytes += static_cast<int64_t>(desc.bytes());
+    const bool fits = bytes <= kAlwaysFolded || folded_bytes + bytes <= kMostFoldedBytes;
+    if (small && fits && foldable(result, node)) {
+      folded_bytes += bytes;
       OFSDP_RETURN_IF_ERROR(fold(result, node));
     } else {
       result.nodes.push_back(std::move(node));

@@ -1,5 +1,8 @@
 #include "kernels/core/registry.h"
 
+#include <exception>
+#include <new>
+
 namespace ofsdp::kernels {
 
 void Registry::add(OpDef op) {
@@ -26,21 +29,43 @@ const OpDef& Registry::get(const std::string& full_name) const {
   return *op;
 }
 
+namespace {
+
+// The kernel of that implementation, or null and why not. Libraries throw out of constructors deep
+// inside of implementations (oneDNN for a description that it does not like); none of that passes
+// this place but a full memory.
+std::unique_ptr<Kernel> created(const Implementation& implementation, const Problem& problem,
+                                std::string& reason) {
+  try {
+    const Acceptance acceptance = implementation.accepts(problem);
+    if (acceptance) return implementation.create(problem);
+    reason = acceptance.reason();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem,
                                               KernelChoice* choice) {
+  std::string reasons;
   for (const Implementation& implementation : op.cpu) {
-    const Acceptance acceptance = implementation.accepts(problem);
-    if (acceptance) {
-      if (choice != nullptr) choice->taken = implementation.name;
-      return implementation.create(problem);
-    }
-    if (choice != nullptr) choice->refused.push_back({implementation.name, acceptance.reason()});
+    std::string reason;
+    auto kernel = created(implementation, problem, reason);
+    if (choice != nullptr && kernel != nullptr) choice->taken = implementation.name;
+    if (kernel != nullptr) return kernel;
+    reasons += format_text("{}{}: {}", reasons.empty() ? "; " : ", ", implementation.name, reason);
+    if (choice != nullptr) choice->refused.push_back({implementation.name, reason});
   }
   std::string inputs;
   for (const TensorDesc& desc : problem.inputs)
     inputs += (inputs.empty() ? "" : ", ") + desc.text();
-  return input_error("operator {} has no kernel for ({}) {}", op.full_name(), inputs,
-                     problem.attributes.text());
+  return input_error("operator {} has no kernel for ({}) {}{}", op.full_name(), inputs,
+                     problem.attributes.text(), reasons);
 }
 
 }  // namespace ofsdp::kernels

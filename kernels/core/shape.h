@@ -35,7 +35,8 @@ class Shape {
 // range.
 Result<int> normalize_axis(int64_t axis, int rank);
 
-// The product of the axes, or an error when one is negative or the product of bytes passes 2^62.
+// The product of the axes, or an error when one is negative, the product of bytes passes 2^62 or
+// there are more than kMostAxes.
 Result<int64_t> checked_numel(const std::vector<int64_t>& axes);
 
 // ONNX's multidirectional broadcasting.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/base/budgets.h"
+#include "kernels/base/reject.h"
 #include "kernels/core/attributes.h"
 #include "kernels/core/element_types.h"
 #include "kernels/core/kernel.h"
@@ -12,6 +14,14 @@ std::string TensorDesc::text() const {
   if (!present()) return "absent";
   return std::string(dtype_name(dtype)) + shape.text() +
          (layout == Layout::kChannelsLast ? "/cl" : "");
+}
+
+Status check_size(const TensorDesc& desc) {
+  OFSDP_ASSIGN_OR_RETURN(const int64_t numel, checked_numel(desc.shape.axes()));
+  const int64_t bytes = numel * static_cast<int64_t>(dtype_size(desc.dtype));
+  OFSDP_REJECT_IF(bytes > kMostTensorBytes, "expected at most {} bytes, found {} of {}",
+                  kMostTensorBytes, bytes, desc.text());
+  return ok_status();
 }
 
 Result<std::vector<int64_t>> int_values(const Constant& constant) {

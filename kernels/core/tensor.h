@@ -62,6 +62,9 @@ ConstantPtr make_constant(DType dtype, Shape shape, std::span<const T> values) {
   return std::make_shared<const Constant>(std::move(constant));
 }
 
+// An error unless the desc is of a tensor that a machine could hold: kMostAxes, kMostTensorBytes.
+Status check_size(const TensorDesc& desc);
+
 // The elements of an integer constant (int32 or int64) as int64.
 Result<std::vector<int64_t>> int_values(const Constant& constant);
 

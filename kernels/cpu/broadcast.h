@@ -14,11 +14,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/budgets.h"
 #include "kernels/core/tensor.h"
 
 namespace ofsdp::kernels {
 
-inline constexpr int kMaxLoopAxes = 16;
+inline constexpr int kMaxLoopAxes = kMostAxes;
 
 // Stride of each logical axis in memory, layout included.
 std::vector<int64_t> strides_of(const TensorDesc& desc);

@@ -1,5 +1,8 @@
 #include "runtime/program/program.h"
 
+#include <algorithm>
+
+#include "kernels/base/budgets.h"
 #include "kernels/base/hash.h"
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
@@ -7,6 +10,12 @@
 
 namespace ofsdp::runtime {
 namespace {
+
+// The sum, or kMostGraphBytes where it is more.
+size_t added(size_t a, size_t b) {
+  const auto most = static_cast<size_t>(kMostGraphBytes);
+  return std::min(std::min(a, most) + std::min(b, most), most);
+}
 
 // Two problems with the same key are the same problem.
 std::string problem_key(const OpDef& op, const Problem& problem) {
@@ -22,6 +31,23 @@ std::string problem_key(const OpDef& op, const Problem& problem) {
     key += format_text("|{}", static_cast<const void*>(constant.get()));
   }
   return key + format_text("|{}", problem.node_seed);
+}
+
+// Refuses what sums of memory could not count.
+Status check_bytes(const Graph& graph, const std::vector<size_t>& workspace) {
+  size_t sum = 0;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    size_t bytes = workspace[n];
+    for (const auto* ids : {&node.inputs, &node.outputs}) {
+      for (const ValueId id : *ids)
+        bytes = added(bytes, id == 0 ? 0 : graph.value(id).desc.bytes());
+    }
+    sum = added(sum, bytes);
+  }
+  if (sum < static_cast<size_t>(kMostGraphBytes)) return ok_status();
+  return input_error("{}: {} or more bytes of operands do not fit into any memory", graph.file,
+                     kMostGraphBytes);
 }
 
 }  // namespace
@@ -85,6 +111,7 @@ Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOpt
     workspace.push_back(kernel == nullptr ? 0 : kernel->workspace_bytes());
   }
   if (!missing.empty()) return input_error("{}: {}", program.graph.file, missing);
+  OFSDP_RETURN_IF_ERROR(check_bytes(program.graph, workspace));
   program.schedule = compile(program.graph, plan, options);
   program.memory = plan_memory(program.graph, plan, program.schedule, workspace);
   return program;

@@ -130,10 +130,27 @@ TEST(BadModelTest, OperatorsWithoutAKernelAreListedAtOnce) {
 TEST(BadModelTest, OperatorWithoutAGradientOnThePath) {
   const RunFolder folder;
   SmallModel model = linear_model();
+  model.opset = 24;
+  const std::string axis = message(5, message(1, "axis") + number(3, 1) + number(20, 2));
+  model.nodes[1] = node("TensorScatter", {"products", "products"}, {"logits"}, "one_way") + axis;
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "without a gradient", "TensorScatter", "one_way"});
+}
+
+TEST(BadModelTest, OperatorsAndAttributesOfOurOwn) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
   model.domains = {"ofsdp"};
   model.nodes[1] = node("ReluGrad", {"products", "products"}, {"logits"}, "one_way", "ofsdp");
   folder.write("model.onnx", model.bytes());
-  expect_refused(folder, {folder.model(), "without a gradient", "ofsdp.ReluGrad", "one_way"});
+  expect_refused(folder,
+                 {folder.model(), "'one_way' (ofsdp.ReluGrad)", "one of the program's own"});
+  const std::string own =
+      message(5, message(1, "ofsdp_activation") + message(4, "relu") + number(20, 3));
+  model.domains = {"com.microsoft"};
+  model.nodes[1] = node("FusedMatMul", {"x", "w"}, {"logits"}, "fused", "com.microsoft") + own;
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "'fused'", "'ofsdp_activation'"});
 }
 
 TEST(BadModelTest, ShapesThatDoNotFit) {

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,6 +101,8 @@ Program::Program(std::vector<std::string> words, const Start& start) : began_(no
     dup2(err_, STDERR_FILENO);
     if (!start.folder.empty() && chdir(start.folder.c_str()) != 0) _exit(126);
     if (start.user != 0 && setuid(start.user) != 0) _exit(126);
+    const rlimit space{start.address_space, start.address_space};
+    if (start.address_space != 0 && setrlimit(RLIMIT_AS, &space) != 0) _exit(126);
     execvpe(argv[0], argv.data(), envp.data());
     _exit(127);
   }
@@ -149,10 +152,11 @@ Finished Program::wait(double seconds) {
     ADD_FAILURE() << command_ << "\ndid not end within " << seconds << " s; stderr:\n" << err();
     kill(pid_, SIGKILL);
   }
-  if (running_) waitpid(pid_, &status_, 0);
+  rusage used{};
+  if (running_) wait4(pid_, &status_, 0, &used);
   running_ = false;
   const int status = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
-  return {status, out(), err(), now() - began_};
+  return {status, out(), err(), now() - began_, static_cast<size_t>(used.ru_maxrss) * 1024};
 }
 
 std::vector<pid_t> children_of(pid_t parent) {

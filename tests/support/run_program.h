@@ -24,6 +24,7 @@ struct Finished {
   std::string out;  // stdout
   std::string err;  // stderr
   double seconds = 0;
+  size_t peak_bytes = 0;  // most that was resident at a time, of it and of children it waited for
 };
 
 struct Start {
@@ -31,6 +32,7 @@ struct Start {
   std::string folder = {};                    // working directory; empty: ours
   uid_t user = 0;                             // to become, when not 0
   double patience = 60;                       // seconds; then it is killed and the test fails
+  size_t address_space = 0;                   // bytes that it may map; 0: as many as we
 };
 
 class Program {

@@ -115,28 +115,41 @@ class OperandPlacer {
     OFSDP_REJECT_IF(made_.grads.empty() || made_.grads[0] == 0, "has no gradient among its inputs");
     for (const size_t input : rule_.gives) {
       if (input < made_.inputs.size() && made_.inputs[input] != 0) continue;
-      if (gives_gradient(node_, rule_, input)) put(made_.inputs, input, stand_in(input));
+      if (!gives_gradient(node_, rule_, input)) continue;
+      OFSDP_ASSIGN_OR_RETURN(const ValueId made, stand_in(input));
+      put(made_.inputs, input, made);
     }
-    OFSDP_RETURN_IF_ERROR(check_gradient());
+    OFSDP_RETURN_IF_ERROR(check_outputs());
     OFSDP_RETURN_IF_ERROR(check_softmax());
     return std::move(made_);
   }
 
  private:
-  // The gradient must have the shape of the output where that is known: a kernel would read outside
-  // of it.
-  Status check_gradient() const {
-    if (made_.stand_ins > 0) return ok_status();
+  // The gradient and the outputs of the forward operator must have the shapes that it gives them:
+  // a kernel would read outside of them. The operator is asked for these; where its first input is
+  // a stand-in it may not be able to say.
+  Status check_outputs() const {
     const OpDef& op = graph_.registry->get(rule_.forward);
-    const Node forward{&op, node_.name, made_.attributes, made_.inputs, {1}, false};
-    const TensorDesc& found = graph_.value(made_.grads[0]).desc;
+    Node forward{&op, node_.name, made_.attributes, made_.inputs, made_.outputs, false};
+    if (forward.outputs.empty()) forward.outputs = {1};
     if (std::ranges::count(forward.inputs, 0) > 0) return ok_status();
     if (static_cast<int>(forward.inputs.size()) < forward.op->min_inputs) return ok_status();
-    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph_, forward));
-    if (descs[0].shape == found.shape) return ok_status();
-    return input_error("expected a gradient of shape {}, found '{}' of shape {}",
-                       descs[0].shape.text(), graph_.value(made_.grads[0]).name,
-                       found.shape.text());
+    auto descs = infer_outputs(graph_, forward);
+    if (!descs.ok() && first_stands_in_) return ok_status();
+    OFSDP_RETURN_IF_ERROR(std::move(descs).status());
+    OFSDP_RETURN_IF_ERROR(check_shape("a gradient", (*descs)[0], made_.grads[0]));
+    for (size_t i = 0; i < made_.outputs.size(); ++i) {
+      if (made_.outputs[i] == 0) continue;
+      OFSDP_RETURN_IF_ERROR(check_shape("an output", (*descs)[i], made_.outputs[i]));
+    }
+    return ok_status();
+  }
+
+  Status check_shape(const char* what, const TensorDesc& expected, ValueId id) const {
+    const TensorDesc& found = graph_.value(id).desc;
+    if (expected.shape == found.shape) return ok_status();
+    return input_error("expected {} of shape {}, found '{}' of shape {}", what,
+                       expected.shape.text(), graph_.value(id).name, found.shape.text());
   }
 
   Status assign(const OrtOperand& operand, ValueId id) {
@@ -147,7 +160,9 @@ class OperandPlacer {
     const ConstantPtr shape = graph_.value(id).constant;
     OFSDP_REJECT_IF(shape == nullptr || shape->desc.dtype != DType::kInt64,
                     "'{}' is a shape that is not known while planning", graph_.value(id).name);
-    put(made_.inputs, operand.index, of_shape(Shape(*int_values(*shape))));
+    const Shape known(*int_values(*shape));
+    OFSDP_RETURN_IF_ERROR(check_size({DType::kFloat32, known}));
+    put(made_.inputs, operand.index, of_shape(known));
     return ok_status();
   }
 
@@ -165,14 +180,22 @@ class OperandPlacer {
 
   // Returns a value for an input of which the gradient operator knows only the gradient. Its shape
   // is that of the second operand's first axis (a bias) or of the gradient that arrives.
-  ValueId stand_in(size_t input) {
+  Result<ValueId> stand_in(size_t input) {
     ++made_.stand_ins;
-    if (input == 0) return of_shape(graph_.value(made_.grads[0]).desc.shape);
-    const Shape& other = graph_.value(made_.inputs[1]).desc.shape;
-    if (rule_.forward == "ConvTranspose") {
-      return of_shape(Shape{graph_.value(made_.grads[0]).desc.shape[1]});
+    const Shape& gradient = graph_.value(made_.grads[0]).desc.shape;
+    if (input == 0) {
+      first_stands_in_ = true;
+      return of_shape(gradient);
     }
-    return rule_.forward == "Conv" ? of_shape(Shape{other[0]}) : of_shape(other);
+    OFSDP_REJECT_IF(made_.inputs.size() < 2 || made_.inputs[1] == 0,
+                    "expected input 1 of {} among its inputs", rule_.forward);
+    const Shape other = graph_.value(made_.inputs[1]).desc.shape;
+    const bool transposed = rule_.forward == "ConvTranspose";
+    if (!transposed && rule_.forward != "Conv") return of_shape(other);
+    OFSDP_REJECT_IF(gradient.rank() < 2 || other.rank() < 1,
+                    "expected a gradient and weights of 3 axes or more, found {} and {}",
+                    gradient.text(), other.text());
+    return of_shape(Shape{transposed ? gradient[1] : other[0]});
   }
 
   bool is_maker(const Node& forward) const {
@@ -213,6 +236,7 @@ class OperandPlacer {
   const Node& node_;
   const OrtGradientRule& rule_;
   OrtGradientOperands made_;
+  bool first_stands_in_ = false;
 };
 
 // The forward node as its gradient rule sees it; backward nodes go into the graph.

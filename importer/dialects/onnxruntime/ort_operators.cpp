@@ -52,12 +52,14 @@ class Replacement {
 
   // Returns whether other nodes are in its place.
   Result<bool> run() {
+    OFSDP_REJECT_IF(node_.inputs.empty(), "{}: expected at least 1 input, found 0",
+                    graph_.describe(node_));
     const std::string& name = node_.op->name;
     const auto other = renamed().find(name);
     if (node_.op == &gradient_sum()) {
       sum_gradient();
     } else if (other != renamed().end()) {
-      rename(other->second);
+      OFSDP_RETURN_IF_ERROR(rename(other->second).with_prefix(graph_.describe(node_)));
     } else if (name == "Scale") {
       OFSDP_RETURN_IF_ERROR(scale().with_prefix(graph_.describe(node_)));
     } else {
@@ -78,23 +80,25 @@ class Replacement {
     value.constant = std::move(constant);
   }
 
-  void rename(const std::string& op) {
+  Status rename(const std::string& op) {
     node_.op = &graph_.registry->get(op);
-    if (op == "Concat") set_lengths();
+    return op == "Concat" ? set_lengths() : ok_status();
   }
 
   // The second output of ConcatTraining holds the lengths of its inputs.
-  void set_lengths() {
-    if (node_.outputs.size() < 2) return;
+  Status set_lengths() {
+    if (node_.outputs.size() < 2) return ok_status();
     std::vector<int64_t> lengths;
     for (const ValueId id : node_.inputs) {
       const Shape& shape = graph_.value(id).desc.shape;
-      const int64_t axis = node_.attributes.i("axis", 0);
-      lengths.push_back(shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)]);
+      OFSDP_ASSIGN_OR_RETURN(const int axis,
+                             normalize_axis(node_.attributes.i("axis", 0), shape.rank()));
+      lengths.push_back(shape[axis]);
     }
     const auto count = static_cast<int64_t>(lengths.size());
     set_constant(1, make_constant<int64_t>(DType::kInt64, Shape{count}, lengths));
     node_.outputs.resize(1);
+    return ok_status();
   }
 
   void sum_gradient() {

@@ -182,7 +182,7 @@ class OrtOutput final : public TrainedOutput {
 
   Status write(const Parameter& p, int64_t first, std::span<const float> src) const override {
     const OrtTensor* tensor = checkpoint_.tensor(p.name);
-    OFSDP_CHECK(tensor != nullptr, "{}", p.name);
+    OFSDP_REJECT_IF(tensor == nullptr, "{}: is not in the checkpoint", p.name);
     OFSDP_RETURN_IF_ERROR(write_elements(paths_.checkpoint, *tensor, first, src));
     for (const auto& [head, place] : eval_.tensors) {
       if (place.name == p.name) return write_elements(paths_.eval, place, first, src);
@@ -194,7 +194,7 @@ class OrtOutput final : public TrainedOutput {
                      std::span<const float> src) const override {
     if (k >= states_) return {};
     const OrtParameterState* state = checkpoint_.state_of(p.name);
-    OFSDP_CHECK(state != nullptr && k < state->moments.size(), "{}", p.name);
+    OFSDP_REJECT_IF(state == nullptr || k >= state->moments.size(), "{}: has no state", p.name);
     return write_elements(paths_.checkpoint, state->moments[k], first, src);
   }
 
@@ -301,13 +301,13 @@ class OrtOutput final : public TrainedOutput {
 // Makes the imported training model a graph that brings its own backward: gradients of parameters,
 // and graph.loss_weight where backward starts, so that a micro-batch counts with its share of the
 // global batch.
-void take_backward(const OrtArtifacts& artifacts, Graph& graph) {
+Status take_backward(const OrtArtifacts& artifacts, Graph& graph) {
   std::map<std::string, ValueId> ids;
   for (size_t id = 1; id < graph.values.size(); ++id) {
     ids[graph.values[id].name] = static_cast<ValueId>(id);
   }
   const auto seed = ids.find(artifacts.seed);
-  OFSDP_CHECK(seed != ids.end(), "{}", artifacts.seed);
+  OFSDP_REJECT_IF(seed == ids.end(), "{}: has no '{}'", graph.file, printable(artifacts.seed));
   graph.loss_weight = seed->second;
   graph.value(seed->second).kind = ValueKind::kLossWeight;
   std::erase(graph.inputs, seed->second);
@@ -315,12 +315,15 @@ void take_backward(const OrtArtifacts& artifacts, Graph& graph) {
   for (const OrtGradient& gradient : artifacts.gradients) {
     const auto parameter =
         std::ranges::find(graph.parameters, gradient.parameter, &Parameter::name);
-    OFSDP_CHECK(parameter != graph.parameters.end(), "{}", gradient.parameter);
-    parameter->gradient = ids.at(gradient.value);
-    gradients.insert(parameter->gradient);
+    const auto value = ids.find(gradient.value);
+    OFSDP_REJECT_IF(parameter == graph.parameters.end() || value == ids.end(),
+                    "{}: expected '{}' and its gradient", graph.file,
+                    printable(gradient.parameter));
+    gradients.insert(parameter->gradient = value->second);
   }
   std::erase_if(graph.outputs, [&](ValueId id) { return gradients.contains(id); });
   mark_gradient_sums(graph, ids);
+  return ok_status();
 }
 
 class OrtSource final : public TrainingSource {
@@ -387,7 +390,7 @@ Result<std::unique_ptr<TrainingSource>> open_ort_source(const std::string& folde
                                                         const Operators& operators) {
   OFSDP_ASSIGN_OR_RETURN(OrtArtifacts artifacts, OrtArtifacts::open(folder));
   OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(artifacts.training, operators));
-  take_backward(artifacts, graph);
+  OFSDP_RETURN_IF_ERROR(take_backward(artifacts, graph));
   std::set<std::string> trained;
   for (const OrtTensor& tensor : artifacts.checkpoint.trained) trained.insert(tensor.name);
   return std::unique_ptr<TrainingSource>(std::make_unique<OrtSource>(

@@ -79,9 +79,13 @@ class UpdateTensors {
     }
   }
 
+  static size_t at(int id) { return static_cast<size_t>(id); }
+
   int root(ValueId id) {
-    auto& parent = joined_[static_cast<size_t>(id)];
-    return parent == id ? id : parent = root(parent);
+    for (int parent = joined_[at(id)]; parent != id; parent = joined_[at(id)]) {
+      id = joined_[at(id)] = joined_[at(parent)];
+    }
+    return id;
   }
 
   const std::string* owner_of_set(int set) const {
@@ -282,7 +286,7 @@ Status read_scalar(const onnx::ModelProto& model, DType dtype, UpdateState& scal
     scalar.initial = std::make_shared<const Constant>(std::move(made));
     return {};
   }
-  OFSDP_CHECK(false, "no initializer {}", scalar.initializer);
+  return input_error("training_info: there is no initializer '{}'", scalar.initializer);
 }
 
 Result<Graph> update_graph(const SplitTraining& split, const OnnxFile& file,

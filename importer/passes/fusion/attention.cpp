@@ -21,26 +21,33 @@ namespace {
 
 // Looks through Casts that change nothing and have no other reader.
 ValueId uncast(const Rewriter& r, ValueId id) {
-  const Node* cast = r.read_once(id) ? r.made_by(id, "Cast") : nullptr;
-  if (cast == nullptr || r.desc(cast->inputs[0]).dtype != r.desc(id).dtype) return id;
-  return uncast(r, cast->inputs[0]);
+  for (;;) {
+    const Node* cast = r.read_once(id) ? r.made_by(id, "Cast") : nullptr;
+    if (cast == nullptr || r.desc(cast->inputs[0]).dtype != r.desc(id).dtype) return id;
+    id = cast->inputs[0];
+  }
 }
 
 // Takes constant factors off a value.
 ValueId unscaled(const Rewriter& r, ValueId id, double& scale) {
-  if (const Node* mul = r.made_by(id, "Mul")) {
-    for (const auto& [value, other] : Rewriter::both_orders(*mul)) {
-      const auto factor = r.scalar(other);
-      if (!factor) continue;
-      scale *= *factor;
-      return unscaled(r, value, scale);
+  for (;;) {
+    ValueId inner = 0;
+    if (const Node* mul = r.made_by(id, "Mul")) {
+      for (const auto& [value, other] : Rewriter::both_orders(*mul)) {
+        const auto factor = r.scalar(other);
+        if (!factor || inner != 0) continue;
+        scale *= *factor;
+        inner = value;
+      }
     }
+    if (const Node* div = inner == 0 ? r.made_by(id, "Div") : nullptr;
+        div != nullptr && r.scalar(div->inputs[1])) {
+      scale /= *r.scalar(div->inputs[1]);
+      inner = div->inputs[0];
+    }
+    if (inner == 0) return id;
+    id = inner;
   }
-  if (const Node* div = r.made_by(id, "Div"); div != nullptr && r.scalar(div->inputs[1])) {
-    scale /= *r.scalar(div->inputs[1]);
-    return unscaled(r, div->inputs[0], scale);
-  }
-  return id;
 }
 
 struct Scores {

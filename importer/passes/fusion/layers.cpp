@@ -52,9 +52,17 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
 struct Factors {
   double constant = 1;
   std::vector<ValueId> values;
+  int looked_at = 0;
 };
 
+// No pattern has so many, but a file may have a product of any length.
+constexpr int kMostFactors = 64;
+
 void collect(const Rewriter& r, ValueId id, bool top, Factors& out) {
+  if (++out.looked_at > kMostFactors) {
+    out.values.push_back(id);
+    return;
+  }
   if (const auto number = r.scalar(id)) {
     out.constant *= *number;
     return;

@@ -72,7 +72,10 @@ class Rewriter {
   ValueId emit(const std::string& op, const std::string& name, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {}) {
     auto made = editor_.add1(op, name, inputs, attributes);
-    OFSDP_CHECK(made.ok(), "fusion: {}", made.error().message());
+    if (!made.ok()) {  // a file with a pattern whose shapes no exporter writes
+      failed_ = true;
+      return inputs[0];
+    }
     Node node = std::move(graph_.nodes.back());
     graph_.nodes.pop_back();
     append(std::move(node));
@@ -93,6 +96,10 @@ class Rewriter {
   // node of the pattern tells more. False (nothing done) when it does not fit.
   bool replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {}, const std::string& name = {}) {
+    if (std::exchange(failed_, false)) {
+      remembered_.clear();
+      return false;
+    }
     const OpDef& into = graph_.registry->get(op);
     Node made{&into, name.empty() ? node.name : name, attributes, inputs, {node.outputs[0]}};
     const auto descs = infer_outputs(graph_, made);
@@ -137,6 +144,7 @@ class Rewriter {
   std::vector<int> maker_;  // per value: its node, or -1
   std::vector<bool> trained_;
   std::map<std::string, ValueId> remembered_;
+  bool failed_ = false;  // a node that the rule has emitted; it does not fit
 };
 
 struct FusionRule {

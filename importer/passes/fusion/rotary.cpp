@@ -103,19 +103,23 @@ bool constant_halves_equal(const Constant& c, int64_t row) {
 bool halves_equal(const Rewriter& r, ValueId id) {
   const int64_t d = width(r, id);
   if (d == 0 || d % 2 != 0) return false;
-  const Value& value = r.graph().value(id);
-  if (value.kind == ValueKind::kConstant) return constant_halves_equal(*value.constant, d);
-  const Node* node = r.maker(id);
-  if (node == nullptr) return false;
-  if (const Node* concat = pair(r, id)) return concat->inputs[0] == concat->inputs[1];
-  if (node->op->full_name() == "Mul") {
-    const size_t side = r.scalar(node->inputs[1]) ? 0 : 1;
-    return r.scalar(node->inputs[1 - side]) && halves_equal(r, node->inputs[side]);
-  }
   constexpr std::array<const char*, 7> kThrough = {"Cos",     "Sin",    "Cast",   "Unsqueeze",
                                                    "Reshape", "Expand", "Squeeze"};
-  const bool through = std::ranges::find(kThrough, node->op->full_name()) != kThrough.end();
-  return through && width(r, node->inputs[0]) == d && halves_equal(r, node->inputs[0]);
+  while (width(r, id) == d) {
+    const Value& value = r.graph().value(id);
+    if (value.kind == ValueKind::kConstant) return constant_halves_equal(*value.constant, d);
+    const Node* node = r.maker(id);
+    if (node == nullptr) return false;
+    if (const Node* concat = pair(r, id)) return concat->inputs[0] == concat->inputs[1];
+    const bool scaled = node->op->full_name() == "Mul";
+    const size_t side = !scaled || r.scalar(node->inputs[1]) ? 0 : 1;
+    if (scaled && !r.scalar(node->inputs[1 - side])) return false;
+    if (!scaled && std::ranges::find(kThrough, node->op->full_name()) == kThrough.end()) {
+      return false;
+    }
+    id = node->inputs[side];
+  }
+  return false;
 }
 
 // The first d/2 elements of the rows of a table, in the shape `axes`; made once for all its

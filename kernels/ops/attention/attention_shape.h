@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/budgets.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/support.h"
@@ -53,6 +54,10 @@ Acceptance accepts_attention(const Problem& p, size_t count, size_t mask, size_t
     if (p.has_in(i) && !right) return Acceptance::refuse(not_of_type<T>());
   }
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  const Shape& queries = p.in(0).shape;
+  if (queries[queries.rank() - 2] > kMostQueries) {
+    return Acceptance::refuse("more queries than are cut into blocks");
+  }
   return accept_if(AttentionKernel<T>::is_available(),
                    "a type that this processor does not multiply");
 }

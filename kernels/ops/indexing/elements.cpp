@@ -7,6 +7,7 @@
 // the element at the same place but for the axis, where the index says; a negative one counts from
 // the end. reduction none takes the last update, add, mul, max and min combine in the order of the
 // indices. Gradients: gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterElements.html
+#include "kernels/base/budgets.h"
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/indexed.h"
@@ -36,6 +37,18 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     y.values.push_back(c.inputs[0].values[at]);
   }
   return {y};
+}
+
+// No plan counts the tables of places.
+Acceptance accepts_places(const Problem& p) {
+  const Lines lines = lines_along(p.in(1).shape, p.attributes.i("axis", 0));
+  return accept_if(lines.outer <= kMostTableEntries && lines.inner <= kMostTableEntries,
+                   "more lines than a table of their places may have");
+}
+
+Acceptance accepts(const Problem& p) {
+  const Acceptance index = accepts_index_type(p);
+  return index ? accepts_places(p) : index;
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
@@ -78,6 +91,7 @@ std::vector<RefTensor> scatter_reference(const ReferenceContext& c) {
 }
 
 Acceptance scatter_accepts(const Problem& p) {
+  if (const Acceptance places = accepts_places(p); !places) return places;
   return accept_if(p.all_plain() && is_index(p.in(1).dtype) && is_number(p.in(0).dtype),
                    "not plain, or a type without a loop");
 }
@@ -146,8 +160,7 @@ std::unique_ptr<Kernel> scatter_create(const Problem& p) {
 
 void add_elements(Registry& registry) {
   using namespace elements;
-  registry.add(make_op("GatherElements", {infer, grad, reference},
-                       {{"lines", accepts_index_type, create}},
+  registry.add(make_op("GatherElements", {infer, grad, reference}, {{"lines", accepts, create}},
                        {.min_inputs = 2, .first_opset = 11}));
   registry.add(make_op("ScatterElements", {scatter_infer, elements_grad, scatter_reference},
                        with_half_floats<scatter_accepts, scatter_create>("lines"),

@@ -32,6 +32,10 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   }
   const Shape y{a[trans_a], b[1 - trans_b]};
   if (c.has(2)) {
+    if (c.inputs[2].dtype != c.inputs[0].dtype) {
+      return input_error("C: expected {} as A is, found {}", dtype_name(c.inputs[0].dtype),
+                         c.inputs[2].text());
+    }
     const Result<Shape> both = broadcast(y, c.inputs[2].shape);
     if (!both.ok() || *both != y) {
       return input_error("C {} does not broadcast to {}", c.inputs[2].shape.text(), y.text());

@@ -8,6 +8,7 @@
 // GlobalAveragePool: [N, C, spatial...] -> [N, C, 1...], the mean over the spatial axes.
 // dx = dy / n stretched over the n elements of each mean.
 // https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html
+#include "kernels/base/budgets.h"
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/float_kernels.h"
@@ -35,14 +36,14 @@ void grad(GradBuilder& b) {
 std::vector<double> average_scales(const Attributes& attributes, const Window& w) {
   const bool padding = attributes.i("count_include_pad", 0) != 0;
   const auto counted = [&](size_t axis, int64_t o) {
-    int64_t count = 0;
-    for (int64_t k = 0; k < w.kernel[axis]; ++k) {
-      const int64_t at = w.position(axis, o, k);
-      const int64_t first = padding ? -w.pads_begin[axis] : 0;
-      const int64_t end = w.in[axis] + (padding ? w.pads_end[axis] : 0);
-      count += at >= first && at < end;
-    }
-    return count;
+    const int64_t start = w.position(axis, o, 0), dilation = w.dilations[axis];
+    // The first tap at `place` or after it.
+    const auto tap_at = [&](int64_t place) {
+      const int64_t way = std::max<int64_t>(place - start, 0);
+      return std::min((way + dilation - 1) / dilation, w.kernel[axis]);
+    };
+    const int64_t first = padding ? -w.pads_begin[axis] : 0;
+    return tap_at(w.in[axis] + (padding ? w.pads_end[axis] : 0)) - tap_at(first);
   };
   std::vector<double> made;
   for (int64_t o = 0; o < w.out_size(); ++o) {
@@ -81,9 +82,13 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-template <typename T>
+template <typename T, bool backward = false>
 Acceptance accepts(const Problem& p) {
   if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
+  const Shape& y = backward ? p.in(0).shape : p.out(0).shape;
+  if (y.numel(2, y.rank()) > kMostTableEntries) {
+    return Acceptance::refuse("more windows than a table of their scales may have");
+  }
   return accept_if(p.in(0).layout == p.out(0).layout, "input and output of two layouts");
 }
 
@@ -291,9 +296,9 @@ void add_average_pool(Registry& registry) {
                         in_float32<accepts<float>, create<float>>()},
                        channels_last({0}, {0})));
   registry.add_own(make_op("AveragePoolGrad", {infer_shape_of("x_shape"), nullptr, grad_reference},
-                           {{"loops", accepts<float>, create_grad<float>},
-                            {"float64", accepts<double>, create_grad<double>},
-                            in_float32<accepts<float>, create_grad<float>>()},
+                           {{"loops", accepts<float, true>, create_grad<float>},
+                            {"float64", accepts<double, true>, create_grad<double>},
+                            in_float32<accepts<float, true>, create_grad<float>>()},
                            channels_last({0}, {0}, {.body = average_pool_grad_body})));
   registry.add(make_op("GlobalAveragePool", {global_infer, global_grad, global_reference},
                        with_half_floats<global_accepts, global_create>("blocks"),

@@ -12,12 +12,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/budgets.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace constants {
+
+// The kernel holds its values.
+Acceptance accepts_listed(const Problem& p) {
+  return accept_if(p.out(0).numel() <= kMostTableEntries, "more values than a table may have");
+}
 
 std::unique_ptr<Kernel> constant_kernel(const TensorDesc& desc, const std::vector<double>& values) {
   std::vector<std::byte> bytes(desc.bytes());
@@ -239,10 +245,10 @@ void add_constants(Registry& registry) {
                        {{"fill", accepts_always, constant_of_shape_create}},
                        {.first_opset = 9, .constant_inputs = {0}}));
   registry.add(make_op("Range", {range_infer, nullptr, range_reference},
-                       {{"copy", accepts_always, range_create}},
+                       {{"copy", accepts_listed, range_create}},
                        {.min_inputs = 3, .first_opset = 11, .constant_inputs = {0, 1, 2}}));
   registry.add(make_op("EyeLike", {eye_like_infer, nullptr, eye_like_reference},
-                       {{"copy", accepts_always, eye_like_create}},
+                       {{"copy", accepts_listed, eye_like_create}},
                        {.first_opset = 9, .shape_only = true}));
   registry.add(make_op("Shape", {shape_infer, nullptr, shape_reference},
                        {{"copy", accepts_always, shape_create}}, {.shape_only = true}));

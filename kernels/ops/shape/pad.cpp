@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/base/budgets.h"
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/in_float32.h"
@@ -148,6 +149,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 Acceptance accepts(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse("not plain");
+  int64_t places = 0;
+  for (const Shape& shape : {p.in(0).shape, p.out(0).shape}) {
+    for (const int64_t axis : shape.axes()) places += axis;
+  }
+  if (places > kMostTableEntries) {
+    return Acceptance::refuse("longer axes than a table of their places may have");
+  }
   return accept_if(p.in(0).shape.rank() <= kMaxLoopAxes, "too many axes");
 }
 

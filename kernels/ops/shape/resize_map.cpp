@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/budgets.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -12,6 +13,9 @@ struct Axis {
   int64_t in = 0, out = 0;
   double scale = 1, roi_begin = 0, roi_end = 1;
 };
+
+// Sizes beyond any budget need not be exact, but must be numbers.
+int64_t whole(double size) { return static_cast<int64_t>(std::min(std::floor(size), 0x1p60)); }
 
 // The coordinate in x of output position o.
 double coordinate(const std::string& mode, const Axis& a, int64_t o) {
@@ -120,7 +124,7 @@ Status apply_scales(const std::vector<double>& scales, const std::vector<int>& a
     Axis& a = all[static_cast<size_t>(axes[i])];
     if (!(scales[i] > 0)) return input_error("scales: expected positive ones, found {}", scales[i]);
     a.scale = scales[i];
-    a.out = static_cast<int64_t>(std::floor(static_cast<double>(a.in) * scales[i]));
+    a.out = whole(static_cast<double>(a.in) * scales[i]);
   }
   return ok_status();
 }
@@ -131,8 +135,8 @@ Status apply_sizes(const Attributes& attributes, const std::vector<double>& size
   double least = INFINITY, most = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
     Axis& a = all[static_cast<size_t>(axes[i])];
-    if (sizes[i] < 0) return input_error("sizes: expected sizes from 0 on, found {}", sizes[i]);
-    a.out = static_cast<int64_t>(sizes[i]);
+    if (!(sizes[i] >= 0)) return input_error("sizes: expected sizes from 0 on, found {}", sizes[i]);
+    a.out = whole(sizes[i]);
     a.scale = a.in == 0 ? 1 : sizes[i] / static_cast<double>(a.in);
     least = std::min(least, a.scale);
     most = std::max(most, a.scale);
@@ -145,9 +149,22 @@ Status apply_sizes(const Attributes& attributes, const std::vector<double>& size
   for (int axis : axes) {
     Axis& a = all[static_cast<size_t>(axis)];
     a.scale = policy == "not_larger" ? least : most;
-    a.out = static_cast<int64_t>(std::floor(a.scale * static_cast<double>(a.in) + 0.5));
+    a.out = whole(a.scale * static_cast<double>(a.in) + 0.5);
   }
   return ok_status();
+}
+
+// Rows of the maps, and the neighbours that each is made from.
+Status check_entries(const Attributes& attributes, const std::vector<Axis>& all) {
+  double entries = 0;
+  for (const Axis& a : all) {
+    const bool shrinks = attributes.i("antialias", 0) != 0 && a.scale < 1;
+    const double neighbours = 4 * (shrinks ? 1 / a.scale : 1);
+    entries += static_cast<double>(a.in) + static_cast<double>(a.out) * neighbours;
+  }
+  if (entries <= static_cast<double>(4 * kMostTableEntries)) return ok_status();
+  return input_error("expected axes with at most {} places to resize, found {}", kMostTableEntries,
+                     static_cast<int64_t>(std::min(entries / 4, 1e18)));
 }
 
 Status check_modes(const Attributes& attributes) {
@@ -222,6 +239,7 @@ Result<ResizeMaps> resolve_resize(const Attributes& attributes, const Shape& x,
   }
   OFSDP_RETURN_IF_ERROR(inputs.scales.empty() ? apply_sizes(attributes, inputs.sizes, axes, all)
                                               : apply_scales(inputs.scales, axes, all));
+  OFSDP_RETURN_IF_ERROR(check_entries(attributes, all));
   ResizeMaps made;
   std::vector<int64_t> y;
   for (const Axis& a : all) {

@@ -149,7 +149,10 @@ Result<KernelTimes> measure_kernels(const RunPlan& plan, std::chrono::millisecon
   const auto list = subjects_of(plan);
   const size_t most = available_memory() / 8;
   size_t needed = kTensorAlignment;
-  auto fits = [&](const Subject& s) { return s.bytes + s.kernel->workspace_bytes() <= most; };
+  auto fits = [&](const Subject& s) {
+    const size_t samples = static_cast<size_t>(s.batch) * sizeof(int64_t);
+    return s.bytes + s.kernel->workspace_bytes() + samples <= most;
+  };
   for (const Subject& s : list) {
     if (fits(s)) needed = std::max(needed, s.bytes + s.kernel->workspace_bytes());
   }
