@@ -32,6 +32,7 @@
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/bounded_rules.h"
 #include "importer/passes/counted_shapes.h"
+#include "kernels/base/budgets.h"
 
 namespace ofsdp::importer {
 
@@ -373,6 +374,9 @@ class BoundedAxes {
     if (dims.empty()) return refuse(node, "scatters tuples of nothing");
     Constant zeros{data, {}};
     zeros.desc.shape[axis] = 1;
+    if (zeros.desc.numel() > kMostFolded) {
+      return refuse(node, "scatters into more elements than may be known while planning");
+    }
     zeros.bytes.resize(zeros.desc.bytes());
     const ValueId spare = editor_.add_constant(node.name + ".spare",
                                                std::make_shared<const Constant>(std::move(zeros)));
