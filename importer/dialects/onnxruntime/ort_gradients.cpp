@@ -126,16 +126,19 @@ class OperandPlacer {
 
  private:
   // The gradient and the outputs of the forward operator must have the shapes that it gives them:
-  // a kernel would read outside of them. The operator is asked for these; where its first input is
-  // a stand-in it may not be able to say.
+  // a kernel would read outside of them. The operator is asked for these, which also looks at
+  // its attributes.
   Status check_outputs() const {
     const OpDef& op = graph_.registry->get(rule_.forward);
     Node forward{&op, node_.name, made_.attributes, made_.inputs, made_.outputs, false};
     if (forward.outputs.empty()) forward.outputs = {1};
-    if (std::ranges::count(forward.inputs, 0) > 0) return ok_status();
-    if (static_cast<int>(forward.inputs.size()) < forward.op->min_inputs) return ok_status();
+    if (static_cast<int>(forward.inputs.size()) < op.min_inputs) return ok_status();
+    if (std::ranges::count(forward.inputs.begin(), forward.inputs.begin() + op.min_inputs, 0) > 0) {
+      return ok_status();
+    }
     auto descs = infer_outputs(graph_, forward);
-    if (!descs.ok() && first_stands_in_) return ok_status();
+    const bool of_scores = op.name == "SoftmaxCrossEntropyLoss";  // whose gradient is a scalar
+    if (!descs.ok() && first_stands_in_ && of_scores) return ok_status();
     OFSDP_RETURN_IF_ERROR(std::move(descs).status());
     OFSDP_RETURN_IF_ERROR(check_shape("a gradient", (*descs)[0], made_.grads[0]));
     for (size_t i = 0; i < made_.outputs.size(); ++i) {
