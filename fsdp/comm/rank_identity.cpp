@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
@@ -272,14 +273,20 @@ Result<std::optional<RankIdentity>> rank_identity_from_environment(
   return identity;
 }
 
-int cores_of_rank(int local_world) {
+int cores_of_rank(int local_world, const Cgroup& cgroup) {
+  int cores = 1;
+  cpu_set_t mine;
   // The launcher has pinned this rank to its share, and says how many the ranks have each.
   if (const char* share = std::getenv("OFSDP_RANK_CORES"); share != nullptr) {
-    return std::max(1, std::atoi(share));
+    cores = std::atoi(share);
+  } else if (sched_getaffinity(0, sizeof mine, &mine) == 0) {
+    cores = CPU_COUNT(&mine) / local_world;
   }
-  cpu_set_t mine;
-  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return 1;
-  return std::max(1, CPU_COUNT(&mine) / local_world);
+  // More threads than the quota has time for would be throttled in the middle of a step.
+  if (const auto quota = cgroup.cores()) {
+    cores = static_cast<int>(std::min<double>(cores, std::ceil(*quota / local_world)));
+  }
+  return std::max(1, cores);
 }
 
 }  // namespace ofsdp::fsdp

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "fsdp/comm/store/job_secret.h"
+#include "kernels/base/cgroup.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
@@ -52,8 +53,8 @@ using EnvironmentLookup = std::function<const char*(const char* name)>;  // as s
 Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup = {});
 
-// The cores that one of `local_world` ranks of this host may use, at least 1: the default of
-// --threads.
-int cores_of_rank(int local_world);
+// The cores that one of `local_world` ranks of this host may use, by its affinity and its share of
+// the cgroup's CPU quota, at least 1: the default of --threads.
+int cores_of_rank(int local_world, const Cgroup& cgroup = Cgroup());
 
 }  // namespace ofsdp::fsdp

@@ -1,5 +1,6 @@
 // fsdp-run. Reads from top to bottom: command line, ranks, run, exit status.
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -252,6 +253,14 @@ int run(int argc, char** argv) {
   return run_rank(*parsed, **identity);
 }
 
+// Some exporters make a data file of each weight, more than the usual 1,024 descriptors.
+void raise_open_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);  // that this fails is no reason not to run
+}
+
 // An exception, which no file, flag or peer should be able to cause, still ends in one line.
 int run_caught(int argc, char** argv) {
   try {
@@ -268,6 +277,7 @@ int run_caught(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ofsdp::cli::wait_passively(argv);
+  ofsdp::cli::raise_open_files();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
   return ofsdp::cli::run_caught(argc, argv);
 }

@@ -1,8 +1,6 @@
 #include "runtime/data/loader.h"
 
-#include <pthread.h>
-
-#include "kernels/base/signals_blocked.h"
+#include "kernels/base/start_thread.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::runtime {
@@ -30,9 +28,12 @@ Loader::Loader(RowSource& source, const Sampler& sampler, LabelRule labels,
   const size_t needed = staging_bytes(source, sampler.options().batch_size);
   OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
   lay_out(staging);
-  const AllSignalsBlocked blocked;  // signals are for the main thread
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "ofsdp-data");
+  auto started = start_thread("ofsdp-data", "the reader of data", [this] { run(); });
+  if (started.ok()) {
+    thread_ = *std::move(started);
+  } else {
+    failure_ = std::move(started).status();
+  }
 }
 
 Loader::~Loader() {
@@ -41,7 +42,7 @@ Loader::~Loader() {
     stopping_ = true;
   }
   work_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Loader::lay_out(std::span<std::byte> staging) {
@@ -59,6 +60,7 @@ void Loader::lay_out(std::span<std::byte> staging) {
 }
 
 void Loader::start(int64_t begin_update, int64_t end_update) {
+  if (!thread_.joinable()) return;  // `next` says why
   std::unique_lock lock(mutex_);
   running_ = false;
   ready_.wait(lock, [this] { return !filling_; });

@@ -11,8 +11,8 @@
 // Ownership: staging memory is the caller's (staging_bytes of it, 64-byte aligned), as are the
 // RowSource and the Sampler; all outlive the Loader. Threads: start, next and release by the thread
 // that runs the schedule; the RowSource is used by the helper alone while started. Neither
-// allocates once started; the helper sleeps when the slots are full. Errors of the helper come back
-// from `next`.
+// allocates once started; the helper sleeps when the slots are full. Errors of the helper, also of
+// its start, come back from `next`.
 #pragma once
 
 #include <condition_variable>

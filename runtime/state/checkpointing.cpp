@@ -47,6 +47,7 @@ Result<std::unique_ptr<Checkpointing>> Checkpointing::make(const RunSettings& se
                                                            Communicator& communicator,
                                                            CheckpointStore* store) {
   std::unique_ptr<Checkpointing> made(new Checkpointing(settings, state, communicator, store));
+  OFSDP_RETURN_IF_ERROR(made->saver_.failure());  // it could not start
   OFSDP_ASSIGN_OR_RETURN(made->contents_, SaveContents::make(made->options_.type, state));
   std::vector<double> all(static_cast<size_t>(communicator.size()));
   const double mine = random_token();

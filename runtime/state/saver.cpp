@@ -1,16 +1,17 @@
 #include "runtime/state/saver.h"
 
-#include <pthread.h>
-
 #include "fsdp/checkpoint/shard_file.h"
-#include "kernels/base/signals_blocked.h"
+#include "kernels/base/start_thread.h"
 
 namespace ofsdp::runtime {
 
 Saver::Saver() {
-  const AllSignalsBlocked blocked;  // signals are for the main thread
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "ofsdp-save");
+  auto started = start_thread("ofsdp-save", "the writer of checkpoints", [this] { run(); });
+  if (started.ok()) {
+    thread_ = *std::move(started);
+  } else {
+    failure_ = std::move(started).status();
+  }
 }
 
 void Saver::stop() {

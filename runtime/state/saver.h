@@ -4,7 +4,8 @@
 //   write   this rank's files of one save, and its part of the manifest
 //   commit  rank 0: all ranks have written; the save becomes a checkpoint, older ones go
 //
-// The first job that fails ends the thread's work; `failure` then has the reason.
+// The first job that fails ends the thread's work; `failure` then has the reason, as it has why the
+// thread could not start.
 // Ownership: owns its thread; borrows the store. Threads: all members from the one that made it.
 // The destructor drops what is left to do, at the next block of a file. Errors: from the waits and
 // `failure`: kFault naming file or folder.

@@ -58,4 +58,18 @@ std::string slices_line(const BatchSizes& batch) {
       pool_threads() == 1 ? "" : "s");
 }
 
+std::string memory_lack(const RunPlan& plan, const Communicator& communicator,
+                        const MachineMemory& memory) {
+  if (plan.device != nullptr) return "";
+  const RankMemoryPlan& m = plan.memory;
+  const auto ranks = static_cast<size_t>(communicator.ranks_in_common());
+  const size_t unpacked = m.data + m.data_elsewhere;  // by one rank, for all of the host
+  const size_t needed = ranks * (m.planned_bytes() - m.data) + unpacked;
+  if (needed <= static_cast<size_t>(memory.bytes)) return "";
+  return format_text("{} needs {} bytes a rank, {} for {} rank{} on this host: {} {} bytes",
+                     strategy_name(plan.plan.strategy), m.planned_bytes(), needed, ranks,
+                     ranks == 1 ? "" : "s", memory.cgroup ? "its cgroup allows" : "it has",
+                     memory.bytes);
+}
+
 }  // namespace ofsdp::runtime

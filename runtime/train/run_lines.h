@@ -1,11 +1,12 @@
 // Lines that a run prints about itself before it starts: types it computes in, --cpu-offload,
-// slices.
+// slices, memory that this host lacks.
 //
-// Pure. Threads: any. Errors: none.
+// Threads: any. Errors: none.
 #pragma once
 
 #include <string>
 
+#include "kernels/base/cgroup.h"
 #include "runtime/plan/run_plan.h"
 
 namespace ofsdp::runtime {
@@ -19,5 +20,10 @@ std::string offload_line(const RunPlan& plan, const RunSettings& settings);
 
 // With --deterministic across_ranks, else empty.
 std::string slices_line(const BatchSizes& batch);
+
+// Says in one line that the ranks of this host need more memory than it allows; empty when it is
+// enough, and for a run on a device.
+std::string memory_lack(const RunPlan& plan, const Communicator& communicator,
+                        const MachineMemory& memory);
 
 }  // namespace ofsdp::runtime

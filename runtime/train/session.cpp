@@ -48,6 +48,9 @@ class Session {
                                 .with_prefix("--resume: " + checkpoint_->folder()));
     }
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);
+    const std::string lack = memory_lack(*plan, communicator_, machine_memory());
+    OFSDP_REJECT_IF(!lack.empty(), "{}\n`fsdp-run plan` with --memory-limit says what would fit",
+                    lack);
     print_plan(setup, *plan);
     OFSDP_RETURN_IF_ERROR(agree(*plan));
     return execute(setup, *plan);
@@ -140,6 +143,11 @@ class Session {
     print(dtypes_lines(options_, plan.device != nullptr));
     print(slices_line(settings_.batch));
     print(plan.choice);
+    if (options_.command == Command::kPlan && !options_.report.world &&
+        options_.report.topology.empty()) {
+      const std::string lack = memory_lack(plan, communicator_, machine_memory());
+      if (!lack.empty()) print("a run would be refused: " + lack + "\n");
+    }
     if (options_.command != Command::kPlan) {
       print(format_text("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
                         strategy_name(plan.plan.strategy), communicator_.size(),

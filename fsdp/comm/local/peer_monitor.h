@@ -15,15 +15,13 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "fsdp/comm/local/control_page.h"
 #include "fsdp/comm/local/fd_channel.h"
 #include "fsdp/comm/local/rendezvous.h"
-#include "kernels/base/signals_blocked.h"
-#include "kernels/base/status.h"
+#include "kernels/base/start_thread.h"
 
 namespace ofsdp::fsdp {
 
@@ -41,12 +39,13 @@ class PeerMonitor {
       monitor->events_.push_back({fd, 0, 0});  // poll skips -1, and reports a hang-up unasked
     }
     monitor->events_.push_back({monitor->stop_event_.get(), POLLIN, 0});
-    AllSignalsBlocked blocked;
-    try {
-      monitor->thread_ = std::thread([raw = monitor.get()] { raw->watch(); });
-    } catch (const std::system_error& error) {
-      return fault("rank {} cannot start its monitor thread: {}", self.rank(), error.what());
+    auto started = start_thread("ofsdp-peers", "the monitor of peers",
+                                [raw = monitor.get()] { raw->watch(); });
+    if (!started.ok()) {  // the others meet, and hear it from the page
+      if (page->claim_failure(self.rank(), 1)) return std::move(started).status();
+      return Status(ErrorKind::kPeer, "another rank has failed");
     }
+    monitor->thread_ = *std::move(started);
     return monitor;
   }
 

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/start_thread.h"
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/libraries.h"
@@ -62,11 +63,13 @@ Status patiently(int ordinal, const ofsdp_patience& patience, const char* what, 
     NcclResult result = kNcclSuccess;
   };
   const auto outcome = std::make_shared<Outcome>();
-  std::thread worker([outcome, ordinal, call = std::move(call)] {
-    use_device(ordinal);
-    outcome->result = call();
-    outcome->over = true;
-  });
+  OFSDP_ASSIGN_OR_RETURN(
+      std::thread worker,
+      start_thread("ofsdp-nccl", what, [outcome, ordinal, call = std::move(call)] {
+        use_device(ordinal);
+        outcome->result = call();
+        outcome->over = true;
+      }));
   gave_up = false;
   while (!outcome->over && !gave_up) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

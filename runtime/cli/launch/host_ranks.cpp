@@ -215,9 +215,20 @@ std::string HostRanks::why() const {
     }
     if (!WIFSIGNALED(child.wait_status) || child.killed_here) continue;
     if (child.stopped_for > most_stopped_) return name_of(rank) + " was stopped, and did not go on";
-    return format_text("{} was killed by signal {}", name_of(rank), WTERMSIG(child.wait_status));
+    const std::string hint = memory_hint();
+    return format_text("{} was killed by signal {}{}{}", name_of(rank), WTERMSIG(child.wait_status),
+                       hint.empty() ? "" : ", ", hint);
   }
   return "";
+}
+
+std::string HostRanks::memory_hint() const {
+  const bool killed = std::ranges::any_of(children_, [](const Child& child) {
+    return !child.killed_here && WIFSIGNALED(child.wait_status) &&
+           WTERMSIG(child.wait_status) == SIGKILL;
+  });
+  const int64_t kills = killed ? Cgroup().oom_kills() - oom_kills_ : 0;
+  return kills > 0 ? format_text("perhaps for lack of memory (oom_kill {})", kills) : "";
 }
 
 std::string HostRanks::name_of(size_t local_rank) const {

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/cgroup.h"
 #include "kernels/base/posix_file.h"
 #include "kernels/base/status.h"
 #include "runtime/cli/launch/node_link.h"
@@ -64,6 +65,8 @@ class HostRanks {
   void kill_late();  // when it is over; those that are stopped at once
   void send_all(int number) const;
   Outcome outcome() const;
+  // Why a rank was killed, where the cgroup says that the kernel has killed for lack of memory.
+  std::string memory_hint() const;
 
  private:
   struct Child {
@@ -92,7 +95,8 @@ class HostRanks {
   const std::chrono::milliseconds most_stopped_;
   char* const* argv_;
   std::string program_;
-  std::vector<cpu_set_t> shares_;  // empty: the kernel places them
+  const int64_t oom_kills_ = Cgroup().oom_kills();  // before this attempt
+  std::vector<cpu_set_t> shares_;                   // empty: the kernel places them
   std::vector<Child> children_;
   bool failed_ = false;
   UniqueFd heard_, told_;  // the launcher's and the ranks' end of the pipe; one host has none

@@ -48,6 +48,7 @@ Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, 
   }
   Outcome outcome = ranks.outcome();
   outcome.interrupted = interrupted;
+  if (outcome.spoke) say(ranks.memory_hint());  // else it is part of the outcome's line
   return outcome;
 }
 

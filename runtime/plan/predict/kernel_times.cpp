@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "fsdp/comm/rank_sum.h"
+#include "kernels/base/cgroup.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -73,8 +74,9 @@ std::vector<Subject> subjects_of(const RunPlan& plan) {
 }
 
 size_t available_memory() {
-  return static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) *
-         static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto free =
+      static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(free, static_cast<size_t>(machine_memory().bytes));
 }
 
 // Memory for the operands of one kernel at a time: floats, integers, outputs and workspace.
