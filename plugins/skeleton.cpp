@@ -1,8 +1,11 @@
 #include "plugins/skeleton.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
+
+#include "kernels/base/reject.h"
 
 namespace ofsdp::plugins {
 namespace {
@@ -29,6 +32,39 @@ const ofsdp_tensor kSampleTensor = {
     sizeof(ofsdp_tensor), OFSDP_FLOAT32, 2, kSampleShape, nullptr, nullptr};
 )";
 
+// Names of the file become C++: in literals, and in comments.
+bool is_identifier(std::string_view name) {
+  const auto fits = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::ranges::all_of(name, fits);
+}
+
+Status check_names(const SkeletonOperator& op) {
+  const auto in_domain = [](char c) {
+    return c == '.' || c == '-' || is_identifier({&c, 1}) || (c >= '0' && c <= '9');
+  };
+  OFSDP_REJECT_IF(!is_identifier(op.name) || !std::ranges::all_of(op.domain, in_domain),
+                  "--make-plugin: operator '{}' of domain '{}': expected names of letters, digits "
+                  "and _, found others",
+                  op.name, op.domain);
+  for (const auto& [name, value] : op.attributes.all()) {
+    OFSDP_REJECT_IF(!is_identifier(name),
+                    "--make-plugin: operator '{}': expected attributes with names of letters, "
+                    "digits and _, found '{}'",
+                    op.name, name);
+  }
+  return {};
+}
+
+std::string literal(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const bool plain = c >= 0x20 && c < 0x7f && c != '"' && c != '\\' && c != '?';
+    out += plain ? std::string(1, c) : format_text("\\{:03o}", static_cast<unsigned char>(c));
+  }
+  return out + "\"";
+}
+
 std::string type_text(const Attribute& value) {
   constexpr const char* kTypes[] = {"OFSDP_INT", "OFSDP_FLOAT", "OFSDP_STRING", "OFSDP_INTS"};
   return value.index() < 4 ? kTypes[value.index()] : "OFSDP_FLOATS";
@@ -38,12 +74,7 @@ std::string default_text(const Attribute& value) {
   std::string i = "0", f = "0", s = "nullptr";
   if (const auto* given = std::get_if<int64_t>(&value)) i = std::to_string(*given);
   if (const auto* given = std::get_if<float>(&value)) f = format_text("{:#}f", *given);
-  if (const auto* given = std::get_if<std::string>(&value)) {
-    s = "\"";
-    for (const char c : *given)
-      s += c == '"' || c == '\\' ? format_text("\\{}", c) : std::string(1, c);
-    s += "\"";
-  }
+  if (const auto* given = std::get_if<std::string>(&value)) s = literal(*given);
   return format_text("{}, {}, {}, nullptr, nullptr, 0", i, f, s);
 }
 
@@ -154,6 +185,7 @@ Status write_file(const std::filesystem::path& path, const std::string& text) {
 }  // namespace
 
 Status write_skeleton(const std::string& folder, const std::vector<SkeletonOperator>& operators) {
+  for (const SkeletonOperator& op : operators) OFSDP_RETURN_IF_ERROR(check_names(op));
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
     return input_error("--make-plugin {}: expected a new or empty folder", folder);

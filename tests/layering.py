@@ -103,7 +103,7 @@ ROOMS = {
     "runtime/cli/options": "@base kernels/optimizers @graph fsdp/* runtime",
     "runtime/cli/config/foreign": "@base @graph fsdp/* runtime runtime/cli/options",
     "runtime/cli/config": "@base @graph @dialects fsdp/* runtime runtime/cli/options runtime/cli/config/foreign",
-    "runtime/cli/launch": "@base @graph fsdp/* runtime runtime/state runtime/cli/options",
+    "runtime/cli/launch": "@base @graph fsdp/* runtime runtime/log runtime/state runtime/cli/options",
     "runtime/cli": "@base kernels/cpu @graph @dialects fsdp/* plugins/* <",
 }
 ONNX_ROOMS = ("importer/proto", "importer/normalize", "importer/passes", "importer/export", "importer/dialects",

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/base/escaped.h"
+
 namespace ofsdp::fsdp {
 namespace {
 
@@ -175,7 +177,7 @@ std::string text(const Plan& plan) {
   out += "\n";
   for (const Unit& unit : plan.units) {
     out += format_text("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n",
-                       unit.id, unit.name, unit.params.size(), unit.numel,
+                       unit.id, escaped(unit.name), unit.params.size(), unit.numel,
                        unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
                        plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
     if (!unit.frozen.empty()) {

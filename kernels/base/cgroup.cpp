@@ -50,8 +50,8 @@ std::optional<Mount> mount_of(const std::string& root, const std::string& contro
   return std::nullopt;
 }
 
-// Returns the path of `group` below the mount. A container may see its own group as the mount, while
-// /proc/self/cgroup names it from the host's root.
+// Returns the path of `group` below the mount. A container may see its own group as the mount,
+// while /proc/self/cgroup names it from the host's root.
 std::string below(const Mount& mount, const std::string& group) {
   if (group.find("/..") != std::string::npos || group == "/") return "";
   if (mount.group == "/") return group;

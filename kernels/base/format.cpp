@@ -7,11 +7,12 @@
 
 namespace ofsdp::base {
 
-std::string format_values(std::string_view format, std::initializer_list<FormatArgument> values) {
+std::string format_values(std::string_view format, const FormatArgument* values, size_t count) {
   using Kind = FormatArgument::Kind;
   fmt::dynamic_format_arg_store<fmt::format_context> store;
-  store.reserve(values.size(), 0);
-  for (const FormatArgument& value : values) {
+  store.reserve(count, 0);
+  for (size_t i = 0; i < count; ++i) {
+    const FormatArgument& value = values[i];
     switch (value.kind()) {
       case Kind::kBool:
         store.push_back(value.whole() != 0);

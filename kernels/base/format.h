@@ -93,7 +93,11 @@ template <typename... Arguments>
 using FormatOf =
     typename SameType<FormatString<Arguments...>>::Type;  // no deduction from the literal
 
-std::string format_values(std::string_view format, std::initializer_list<FormatArgument> values);
+std::string format_values(std::string_view format, const FormatArgument* values, size_t count);
+inline std::string format_values(std::string_view format,
+                                 std::initializer_list<FormatArgument> values) {
+  return format_values(format, values.begin(), values.size());
+}
 
 template <typename... Arguments>
 std::string format_text(FormatOf<Arguments...> format, const Arguments&... values) {

@@ -1,17 +1,33 @@
 #include "kernels/base/status.h"
 
-#include <cstdio>
 #include <cstdlib>
+#include <vector>
+
+#include "kernels/base/escaped.h"
 
 namespace ofsdp::base {
 
+// A message is one line whatever the names in it: its values are escaped, its format's lines stay.
 Status formatted_error(ErrorKind kind, std::string_view format,
                        std::initializer_list<FormatArgument> values) {
-  return {kind, format_values(format, values)};
+  std::vector<std::string> texts;
+  texts.reserve(values.size());
+  std::vector<FormatArgument> shown(values);
+  for (FormatArgument& value : shown) {
+    if (value.kind() != FormatArgument::Kind::kText) continue;
+    value = FormatArgument(texts.emplace_back(escaped(value.text())));
+  }
+  return {kind, format_values(format, shown.data(), shown.size())};
+}
+
+Status Status::with_prefix(std::string_view prefix) && {
+  if (error_) error_->message.insert(0, escaped(prefix) + ": ");
+  return std::move(*this);
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "%s:%d: internal error: %s: %s\n", file, line, condition, message.c_str());
+  print_lines(stderr,
+              format_text("{}:{}: internal error: {}: {}\n", file, line, condition, message));
   std::abort();
 }
 

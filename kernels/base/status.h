@@ -5,7 +5,8 @@
 //   kInput  the command or its input is wrong          exit 2
 //   kFault  the run failed (disk, dead rank, NaN, ...) exit 1
 //   kPeer   another rank failed and has said so        exit with its status, nothing printed
-// The message is one line that names its subject (file, node, flag, unit, rank) and both numbers.
+// The message is one line that names its subject (file, node, flag, unit, rank) and both numbers;
+// control characters in the names are escaped (escaped.h).
 //
 // A success holds no memory, so returning one never allocates.
 #pragma once
@@ -34,10 +35,7 @@ class [[nodiscard]] Status {
   const std::string& message() const { return error_->message; }
 
   // The same error with "prefix: " in front of its message; an ok status stays ok.
-  Status with_prefix(std::string_view prefix) && {
-    if (error_) error_->message.insert(0, ": ").insert(0, prefix);
-    return std::move(*this);
-  }
+  Status with_prefix(std::string_view prefix) &&;
 
  private:
   struct Error {

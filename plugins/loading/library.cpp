@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
 
@@ -15,7 +16,8 @@ namespace {
 // --- the host's functions ---
 
 void host_log(const ofsdp_host*, int32_t level, const char* message) {
-  std::fprintf(stderr, "plug-in: %s%s\n", level == OFSDP_LOG_WARNING ? "warning: " : "", message);
+  print_lines(stderr, format_text("plug-in: {}{}\n", level == OFSDP_LOG_WARNING ? "warning: " : "",
+                                  message));
 }
 
 int32_t host_threads(const ofsdp_host*) { return pool_threads(); }

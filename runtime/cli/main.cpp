@@ -18,6 +18,7 @@
 #include "fsdp/connect.h"
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/onnx_import.h"
+#include "kernels/base/escaped.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
@@ -29,6 +30,7 @@
 #include "runtime/cli/operator_table.h"
 #include "runtime/commands/export.h"
 #include "runtime/commands/make_training.h"
+#include "runtime/log/stop_signal.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/predict/topology.h"
 #include "runtime/train/session.h"
@@ -37,6 +39,8 @@ namespace ofsdp::cli {
 namespace {
 
 int exit_status(const Status& status) { return status.kind() == ErrorKind::kInput ? 2 : 1; }
+
+void say(const std::string& line) { print_lines(stderr, "fsdp-run: " + line + "\n"); }
 
 // One of several launchers prints what the ranks of all have to say; it has given them a pipe.
 bool tell_launcher(const Status& status) {
@@ -47,7 +51,7 @@ bool tell_launcher(const Status& status) {
 }
 
 int report(const Status& status) {
-  if (!tell_launcher(status)) std::fprintf(stderr, "fsdp-run: %s\n", status.message().c_str());
+  if (!tell_launcher(status)) say(status.message());
   return exit_status(status);
 }
 
@@ -128,16 +132,19 @@ Status make_plugin(const Options& options, const Registry& registry) {
     operators.push_back({op.domain, op.name, op.inputs, op.outputs, op.attributes});
   }
   OFSDP_RETURN_IF_ERROR(write_skeleton(options.make_plugin, operators));
-  std::printf("%s: a plug-in for %zu operator%s\n", options.make_plugin.c_str(), missing.size(),
-              missing.size() == 1 ? "" : "s");
+  print_lines(stdout, format_text("{}: a plug-in for {} operator{}\n", options.make_plugin,
+                                  missing.size(), missing.size() == 1 ? "" : "s"));
   return {};
 }
 
 int check(const Options& options) {
-  auto plugins = load_plugins({options.model}, /*may_override=*/true);
+  std::error_code error;  // a name without a slash is looked for in OFSDP_PLUGIN_PATH
+  const bool bare = options.model.find('/') == std::string::npos &&
+                    std::filesystem::is_regular_file(options.model, error);
+  auto plugins = load_plugins({(bare ? "./" : "") + options.model}, /*may_override=*/true);
   if (!plugins.ok()) return report(plugins.error());
   const PluginReport found = check_plugins(*plugins);
-  std::fputs(found.text.c_str(), stdout);
+  print_lines(stdout, found.text);
   if (found.faults == 0) return 0;
   return report(
       fault("{}: {} fault{} found", options.model, found.faults, found.faults == 1 ? "" : "s"));
@@ -159,7 +166,7 @@ int run_alone(const ParsedCommand& command) {
     return exit_with(make_training(options, command.origin, registry));
   }
   if (options.command == Command::kExport) return exit_with(export_checkpoint(options, registry));
-  std::fputs(operator_table(*plugins, options.json).c_str(), stdout);
+  print_lines(stdout, operator_table(*plugins, options.json));
   return 0;
 }
 
@@ -171,7 +178,7 @@ bool runs_alone(const Options& options) {
 }
 
 void warn(const std::vector<std::string>& warnings) {
-  for (const std::string& line : warnings) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
+  for (const std::string& line : warnings) say(line);
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
@@ -200,8 +207,8 @@ bool starts_ranks(const Options& options, const std::optional<RankIdentity>& ide
 // Who has started this rank starts it again, or not at all.
 void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& identity) {
   if (options.max_restarts == 0 || is_own_rank(identity) || identity.rank != 0) return;
-  std::fprintf(stderr, "fsdp-run: warning: --max-restarts has no effect on ranks that %s starts\n",
-               identity.started_by.c_str());
+  say(format_text("warning: --max-restarts has no effect on ranks that {} starts",
+                  identity.started_by));
 }
 
 // MPI draws a secret for its ranks, and our launcher says this itself.
@@ -237,7 +244,7 @@ int run(int argc, char** argv) {
   if (!parsed.ok()) return first ? report(parsed.error()) : exit_status(parsed.error());
   if (!identity.ok()) return report(identity.error());
   if (parsed->options.help) {
-    if (first) std::fputs(help_text().c_str(), stdout);
+    if (first) print_lines(stdout, help_text());
     return printed(0);
   }
   const Options& options = parsed->options;
@@ -278,6 +285,7 @@ int run_caught(int argc, char** argv) {
 int main(int argc, char** argv) {
   ofsdp::cli::wait_passively(argv);
   ofsdp::cli::raise_open_files();
+  ofsdp::runtime::end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
   return ofsdp::cli::run_caught(argc, argv);
 }

@@ -10,6 +10,7 @@
 #include "importer/proto/graph_hash.h"
 #include "importer/write/model_output.h"
 #include "importer/write/safetensors_output.h"
+#include "kernels/base/escaped.h"
 #include "runtime/commands/verify_export.h"
 
 namespace ofsdp::runtime {
@@ -126,10 +127,10 @@ Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFi
   const bool there = input.ok() && graph_hash(*input) == checkpoint.manifest().graph;
   OFSDP_ASSIGN_OR_RETURN(const ForwardDifference d,
                          compare_forwards(there ? *input : model, path, checkpoint, registry));
-  std::printf(
-      "verify: outputs of the trained state up to %g; largest difference of %s to it %g, of the "
-      "input file %g\n",
-      d.magnitude, path.c_str(), d.exported, d.input);
+  print_lines(stdout,
+              format_text("verify: outputs of the trained state up to {:g}; largest difference of "
+                          "{} to it {:g}, of the input file {:g}\n",
+                          d.magnitude, path, d.exported, d.input));
   if (!is_float32(model) || d.exported <= kVerified * d.magnitude) return ok_status();
   return fault("{}: its outputs differ from those of the trained state by {}, expected at most {}",
                path, d.exported, kVerified * d.magnitude);
@@ -154,8 +155,8 @@ Status export_checkpoint(const Options& options, const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(CheckpointReader checkpoint, open_checkpoint(options.model));
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile model, open_model(checkpoint));
   OFSDP_RETURN_IF_ERROR(Exporter(options, checkpoint, model).write());
-  std::printf("wrote %s from %s, step %ld\n", options.files.output.c_str(),
-              checkpoint.folder().c_str(), static_cast<long>(checkpoint.manifest().step));
+  print_lines(stdout, format_text("wrote {} from {}, step {}\n", options.files.output,
+                                  checkpoint.folder(), checkpoint.manifest().step));
   return options.verify ? verify(options, checkpoint, model, registry) : ok_status();
 }
 

@@ -6,6 +6,7 @@
 #include "importer/export/graph_model.h"
 #include "importer/write/model_output.h"
 #include "importer/write/output_files.h"
+#include "kernels/base/escaped.h"
 #include "runtime/commands/training_algorithm.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/run_optimizer.h"
@@ -27,7 +28,7 @@ Status write_training_info(const Options& options, const ModelSetup& setup) {
   OFSDP_RETURN_IF_ERROR(append(output.model_temporary(), more));
   OFSDP_RETURN_IF_ERROR(output.finish());
   OFSDP_RETURN_IF_ERROR(output.commit());
-  std::printf("wrote %s with its training_info\n", path.c_str());
+  print_lines(stdout, format_text("wrote {} with its training_info\n", path));
   return {};
 }
 
@@ -47,9 +48,9 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   OFSDP_ASSIGN_OR_RETURN(const std::string bytes, graph_model(graph, setup.file, names));
   OFSDP_RETURN_IF_ERROR(
       write_whole(path, [&](const std::string& temporary) { return append(temporary, bytes); }));
-  std::printf("wrote %s: the loss '%s' and %zu gradients, for batches of %ld\n", path.c_str(),
-              names.at(graph.loss).c_str(), graph.outputs.size() - 1,
-              static_cast<long>(setup.batch.batch_size));
+  print_lines(stdout, format_text("wrote {}: the loss '{}' and {} gradients, for batches of {}\n",
+                                  path, escaped(names.at(graph.loss)), graph.outputs.size() - 1,
+                                  setup.batch.batch_size));
   return {};
 }
 

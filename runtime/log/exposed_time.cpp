@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/base/escaped.h"
+
 namespace ofsdp::runtime {
 namespace {
 
@@ -68,8 +70,9 @@ Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
   std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i].ms; });
   order.resize(std::min(order.size(), kUnitsShown));
   for (const size_t i : order) {
-    const std::string what = i == 1 ? "the end of the update"
-                                    : format_text("unit {} ({})", i - 2, plan.units[i - 2].name);
+    const std::string what =
+        i == 1 ? "the end of the update"
+               : format_text("unit {} ({})", i - 2, escaped(plan.units[i - 2].name));
     text += format_text("\nwaited {:.3g} ms for {}", slowest[i].ms, what);
   }
   return text;

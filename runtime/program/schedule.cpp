@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/hash.h"
 #include "runtime/program/schedule_places.h"
 
@@ -112,10 +113,11 @@ std::string text(const Schedule& schedule, const Graph& graph) {
     out += format_text("{:4} {}", i, step_name(step.kind));
     if (subject == kNode) {
       const Node& node = graph.nodes[static_cast<size_t>(step.index)];
-      out += format_text(" n{} {} '{}'", step.index, node.op->full_name(), node.name);
+      out += format_text(" n{} {} '{}'", step.index, escaped(node.op->full_name()),
+                         escaped(node.name));
     } else if (subject == kBuffer) {
       const Carried& c = graph.carried[static_cast<size_t>(step.index)];
-      out += " '" + graph.parameters[static_cast<size_t>(c.parameter)].name + "'";
+      out += " '" + escaped(graph.parameters[static_cast<size_t>(c.parameter)].name) + "'";
     } else if (step.index >= 0) {
       out += format_text(" u{}", step.index);
     }

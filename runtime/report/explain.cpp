@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/escaped.h"
 #include "kernels/core/device.h"
 #include "kernels/core/registry.h"
 #include "plugins/loading/device_kernel.h"
@@ -42,7 +43,8 @@ std::string explain(const RunPlan& plan) {
   for (const Node& node : program.graph.nodes) {
     if (node.op->view) continue;
     const KernelChoice choice = choice_of(*node.op, problem_of(program.graph, node), plan.device);
-    text += format_text("  {} '{}': {}\n", node.op->full_name(), node.name, choice_text(choice));
+    text += format_text("  {} '{}': {}\n", escaped(node.op->full_name()), escaped(node.name),
+                        choice_text(choice));
   }
   return text;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/base/escaped.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/report/plan_report.h"
 
@@ -14,7 +15,7 @@ std::string peak_text(const PlanReport& report) {
   const size_t peak = report.plan->memory.planned_bytes();
   const std::string& node = report.peak.node;
   std::string out = format_text("\nat the peak of {} bytes, in {}\n", peak,
-                                node.empty() ? "the first step" : node);
+                                node.empty() ? "the first step" : escaped(node));
   for (const PeakShare& share : report.peak.shares) {
     if (share.bytes == 0) continue;
     out += format_text("{:<34} {:>14} {:>6.1f} %\n", share.label, share.bytes,
@@ -52,7 +53,7 @@ std::string update_text(const PlanReport& report) {
     const size_t u = order[i];
     if (report.exposed_of_unit[u] <= 0) break;
     out += format_text("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
-                       report.plan->plan.units[u].name);
+                       escaped(report.plan->plan.units[u].name));
   }
   return out;
 }

@@ -7,7 +7,7 @@
 // point that comes while a save is under way waits for it.
 //
 // Save points: --checkpoint-interval, the end of the run, a better evaluation (--keep-best),
-// SIGTERM or Ctrl-C on any rank.
+// a signal that stops a run (runtime/log/stop_signal.h) on any rank.
 //
 // Ownership: borrows plan, setup, state and communicator; owns the store (rank 0). Threads: one;
 // `after_update` and `finish` are collective. Errors: kFault of this rank's writer, or of weights

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "importer/proto/graph_hash.h"
+#include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::runtime {
@@ -127,14 +128,17 @@ class Finder {
   }
 
   static void say_passed_over(const Status& reason) {
-    std::fprintf(stderr, "fsdp-run: --resume latest passes over a harmed checkpoint: %s\n",
-                 reason.message().c_str());
+    print_lines(stderr,
+                format_text("fsdp-run: --resume latest passes over a harmed checkpoint: {}\n",
+                            reason.message()));
   }
 
   Opened from_the_beginning() const {
     if (communicator_.rank() == 0) {
-      std::printf("--resume latest: no complete checkpoint in %s, starting from the beginning\n",
-                  options_.checkpoint.dir.c_str());
+      print_lines(stdout,
+                  format_text("--resume latest: no complete checkpoint in {}, starting from "
+                              "the beginning\n",
+                              options_.checkpoint.dir));
       std::fflush(stdout);
     }
     return std::unique_ptr<CheckpointReader>();
@@ -143,9 +147,9 @@ class Finder {
   std::unique_ptr<CheckpointReader> use(std::unique_ptr<CheckpointReader> reader) {
     const Manifest& m = reader->manifest();
     if (communicator_.rank() != 0) return reader;
-    std::printf("resuming from %s: step %ld, saved by %d rank%s under %s\n",
-                reader->folder().c_str(), static_cast<long>(m.step), m.world,
-                m.world == 1 ? "" : "s", m.strategy.c_str());
+    print_lines(stdout, format_text("resuming from {}: step {}, saved by {} rank{} under {}\n",
+                                    reader->folder(), m.step, m.world, m.world == 1 ? "" : "s",
+                                    escaped(m.strategy)));
     std::fflush(stdout);
     warn_of_another_order(m);
     return reader;
@@ -157,11 +161,12 @@ class Finder {
         m.sampler.drop_last == run.drop_last) {
       return;
     }
-    std::fprintf(stderr,
-                 "fsdp-run: warning: the checkpoint was trained with --seed %lu, shuffle %s, "
-                 "drop-last %s, which this run has not: its samples come in another order\n",
-                 static_cast<unsigned long>(m.sampler.seed), m.sampler.shuffle ? "on" : "off",
-                 m.sampler.drop_last ? "on" : "off");
+    print_lines(stderr,
+                format_text("fsdp-run: warning: the checkpoint was trained with --seed {}, shuffle "
+                            "{}, drop-last {}, which this run has not: its samples come in another "
+                            "order\n",
+                            m.sampler.seed, m.sampler.shuffle ? "on" : "off",
+                            m.sampler.drop_last ? "on" : "off"));
   }
 
   const Options& options_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/log/log_target.h"
@@ -115,9 +116,9 @@ class Session {
     const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
                       c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
     if (!c.dir.empty() || !said || communicator_.rank() != 0) return;
-    std::fprintf(stderr,
-                 "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
-                 "options about checkpoints have no effect\n");
+    print_lines(stderr,
+                "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
+                "options about checkpoints have no effect\n");
   }
 
   // A finished run that is resumed only writes its output.
@@ -128,14 +129,14 @@ class Session {
 
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
-    const auto print = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+    const auto print = [](const std::string& text) { print_lines(stdout, text); };
     if (options_.command != Command::kPlan) print(settings_.configuration);
-    print(trained_table(setup.graph));
+    print(trained_lines(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
     const char* mean =
         options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
     print(setup.count.by_label
-              ? format_text("loss: {} over the labels of '{}'\n", mean, setup.count.labels)
+              ? format_text("loss: {} over the labels of '{}'\n", mean, escaped(setup.count.labels))
               : format_text("loss: {} over samples\n", mean));
     print(fused_line(plan));
     if (!chosen_.notice.empty()) print(chosen_.notice + "\n");
@@ -162,7 +163,7 @@ class Session {
   Status report_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return {};
     if (options_.report.operations) {
-      std::fputs(operations_text(plan).c_str(), stdout);
+      print_lines(stdout, operations_text(plan));
       return {};
     }
     OFSDP_ASSIGN_OR_RETURN(const PlanReport report, make_report(plan, settings_));
@@ -170,12 +171,12 @@ class Session {
       OFSDP_RETURN_IF_ERROR(write_page(options_.report.html, page(report, settings_)));
     }
     if (options_.json) {
-      std::puts(to_json(report, settings_).c_str());
+      print_lines(stdout, escaped_json(to_json(report, settings_)) + "\n");
       return {};
     }
     print_plan(setup, plan);
-    std::fputs(("\n" + text(report)).c_str(), stdout);
-    if (options_.report.explain) std::fputs(("\n" + explain(plan)).c_str(), stdout);
+    print_lines(stdout, "\n" + text(report));
+    if (options_.report.explain) print_lines(stdout, "\n" + explain(plan));
     return {};
   }
 
@@ -262,9 +263,11 @@ class Session {
   void print_output(const Graph& graph) const {
     int active = 0;
     for (const Node& node : graph.nodes) active += node.op->full_name() == "Dropout";
-    std::printf("wrote %s\n", options_.files.output.c_str());
+    print_lines(stdout, format_text("wrote {}\n", options_.files.output));
     if (active > 0) {
-      std::printf("its %d Dropout nodes keep the training_mode of the input file\n", active);
+      print_lines(
+          stdout,
+          format_text("its {} Dropout nodes keep the training_mode of the input file\n", active));
     }
     std::fflush(stdout);
   }

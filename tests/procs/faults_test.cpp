@@ -5,9 +5,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 
 #include "tests/support/mnist_images.h"
@@ -91,7 +96,7 @@ TEST(LostLauncherTest, ItsRanksDieWithIt) {
 }
 
 TEST(SignalTest, ARunEndsInOrder) {
-  for (const int number : {SIGTERM, SIGINT}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
     SCOPED_TRACE(strsignal(number));
     EndlessRun run;
     kill(run.program().pid(), number);
@@ -158,6 +163,104 @@ TEST(TorchrunTest, RanksThatCannotBe) {
   run = Program::run(mlp(), start);
   EXPECT_EQ(run.status, 2);
   expect_one_line(run.err, {"RANK", "'one'"});
+}
+
+// Another user who holds the first names of the ranks' rendezvous and never answers.
+class Squatter {
+ public:
+  Squatter(int port, int names) {
+    int ready[2];
+    if (pipe(ready) != 0) return;
+    pid_ = fork();
+    if (pid_ == 0) hold(port, names, ready[1]);
+    close(ready[1]);
+    char byte = 0;
+    holds_ = read(ready[0], &byte, 1) == 1;
+    close(ready[0]);
+  }
+  ~Squatter() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool holds() const { return holds_; }
+
+ private:
+  [[noreturn]] static void hold(int port, int names, int ready) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const uid_t user = getuid();
+    if (setuid(65534) != 0) _exit(1);
+    for (int n = 0; n < names; ++n) {
+      const std::string name =
+          format_text("ofsdp-{}-127.0.0.1:{}{}", user, port, n == 0 ? "" : format_text(" {}", n));
+      sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+      name.copy(address.sun_path + 1, name.size());
+      const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+      const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      if (bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0) _exit(1);
+      listen(fd, 1);
+    }
+    if (write(ready, "r", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+
+  pid_t pid_ = -1;
+  bool holds_ = false;
+};
+
+TEST(TorchrunTest, AnotherUserWhoHoldsTheNameIsNoObstacle) {
+  if (getuid() != 0) GTEST_SKIP() << "cannot become another user";
+  const int port = some_port() + 2;
+  const Squatter squatter(port, 2);
+  ASSERT_TRUE(squatter.holds());
+  const Words train = mlp() + Words{"--steps", "4", "--batch-size", "6"};
+  Program first(train, as_rank(0, 2, port));
+  Program second(train, as_rank(1, 2, port));
+  EXPECT_EQ(first.wait(30).status, 0) << first.err();
+  EXPECT_EQ(second.wait(30).status, 0) << second.err();
+}
+
+TEST(TorchrunTest, AnotherUserWhoHoldsAllNamesIsNamed) {
+  if (getuid() != 0) GTEST_SKIP() << "cannot become another user";
+  const int port = some_port() + 3;
+  const Squatter squatter(port, 4);
+  ASSERT_TRUE(squatter.holds());
+  const Finished run = Program::run(mlp() + Words{"--timeout", "1"}, as_rank(0, 2, port));
+  EXPECT_EQ(run.status, 1);
+  expect_one_line(run.err, {"rank 0 cannot listen", "user 65534 holds it"});
+}
+
+// ---- Process 1 of a container, and a terminal that was left ----
+
+Words endless(const RunFolder& folder) {
+  return fsdp_run({folder.model(), "--data", "synthetic", "--loss", "cross_entropy", "--steps",
+                   "100000000", "--log-interval", "1"});
+}
+
+TEST(SignalTest, Process1EndsAtOnce) {
+  const RunFolder folder;
+  const Words unshared = Words{"unshare", "--pid", "--fork"};
+  if (Program::run(unshared + Words{"true"}).status != 0) GTEST_SKIP() << "no namespaces here";
+  for (const int number : {SIGTERM, SIGHUP}) {
+    Program program(unshared + endless(folder));
+    ASSERT_TRUE(program.until_output("step 3/", 30)) << program.err();
+    const std::vector<pid_t> first = children_of(program.pid());
+    ASSERT_EQ(first.size(), 1u);
+    kill(first[0], number);
+    EXPECT_EQ(program.wait(5).status, 128 + number);
+  }
+}
+
+TEST(SignalTest, NohupStays) {
+  const RunFolder folder;
+  for (const int count : {1, 2}) {
+    Program program(Words{"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh"} + endless(folder) +
+                    ranks(count));
+    ASSERT_TRUE(program.until_output("step 3/", 30)) << program.err();
+    program.signal(SIGHUP);
+    EXPECT_TRUE(program.until_output("step 2000/", 30));
+    program.signal(SIGTERM);
+    EXPECT_NE(program.wait(10).status, 128 + SIGHUP);
+  }
 }
 
 // ---- A disk that is full ----

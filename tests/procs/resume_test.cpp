@@ -132,7 +132,7 @@ TEST(ResumedRunTest, AnotherGlobalBatchFinishesTheEpoch) {
 }
 
 TEST(SignalTest, ARunThatIsToldToStopSavesAndGoesOn) {
-  for (const int number : {SIGTERM, SIGINT}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
     const CheckpointRuns runs;
     const Words run = checkpointed_model() + batch(7) + ranks(2) + Words{"--log-interval", "1"};
     const Words endless = run + steps(100000000) + runs.saving();

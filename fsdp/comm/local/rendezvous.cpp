@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x6f66736470303031;  // "ofsdp001"
 constexpr std::chrono::milliseconds kRetry{20};
+constexpr int kNames = 4;  // of a rendezvous: another user may hold some
 constexpr std::chrono::milliseconds kSpeakerHolds{500};
 constexpr std::chrono::seconds kCallOffGrace{5};   // the first rank says which are missing
 constexpr std::chrono::seconds kHelloPatience{2};  // for a stranger that says nothing
@@ -59,18 +61,32 @@ struct LocalSocket {
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
   bool listens() const { return bind(fd.get(), address(), bytes) == 0; }
-  bool connects() const { return connect(fd.get(), address(), bytes) == 0; }
+  // At once or not at all: whoever holds the name may let the queue of its socket fill up.
+  bool connects() const {
+    fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+    const bool connected = connect(fd.get(), address(), bytes) == 0;
+    fcntl(fd.get(), F_SETFL, 0);
+    return connected;
+  }
 
  private:
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&name); }
 };
 
-// Is the other end a process of this user?
-bool same_user(int socket) {
+// The names in the order of use. The first is free unless somebody squats on it.
+std::string nth_name(const std::string& rendezvous, int n) {
+  return n == 0 ? rendezvous : format_text("{} {}", rendezvous, n);
+}
+
+// The user at the other end.
+std::optional<uid_t> user_of(int socket) {
   ucred who{};
   socklen_t bytes = sizeof who;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return std::nullopt;
+  return who.uid;
 }
+
+bool same_user(int socket) { return user_of(socket) == geteuid(); }
 
 // So that a send does not block for ever on a rank that is stopped.
 void limit_sends(int socket, std::chrono::seconds timeout) {
@@ -122,15 +138,34 @@ class Host {
 
  private:
   Status listen_here() {
-    LocalSocket socket(self_.rendezvous);
-    while (!socket.listens()) {
-      OFSDP_FAULT_IF(errno != EADDRINUSE || StreamClock::now() >= deadline_,
-                     "rank {} cannot listen at rendezvous {}: {}", self_.rank(), self_.rendezvous,
-                     errno == EADDRINUSE ? "another run holds it" : std::strerror(errno));
+    while (true) {
+      OFSDP_RETURN_IF_ERROR(take_a_name());
+      if (listener_.valid()) break;
+      OFSDP_FAULT_IF(StreamClock::now() >= deadline_,
+                     "rank {} cannot listen at rendezvous {}: {} holds it", self_.rank(),
+                     self_.rendezvous, holder_);
       std::this_thread::sleep_for(kRetry);
     }
-    listener_ = std::move(socket.fd);
     if (listen(listener_.get(), kMostRanks) != 0) return fault("listen: {}", std::strerror(errno));
+    return {};
+  }
+
+  // The first name that no other user holds, unless another run of this user holds one before it.
+  Status take_a_name() {
+    for (int n = 0; n < kNames; ++n) {
+      const std::string name = nth_name(self_.rendezvous, n);
+      LocalSocket socket(name);
+      if (socket.listens()) {
+        listener_ = std::move(socket.fd);
+        return {};
+      }
+      OFSDP_FAULT_IF(errno != EADDRINUSE, "rank {} cannot listen at rendezvous {}: {}",
+                     self_.rank(), self_.rendezvous, std::strerror(errno));
+      const LocalSocket visitor(name);
+      const auto user = visitor.connects() ? user_of(visitor.fd.get()) : std::nullopt;
+      if (user) holder_ = *user == geteuid() ? "another run" : format_text("user {}", *user);
+      if (user == geteuid()) return {};
+    }
     return {};
   }
 
@@ -207,6 +242,7 @@ class Host {
   std::vector<UniqueFd> sockets_;
   std::vector<LocalHello> hellos_;
   int present_ = 1;
+  std::string holder_ = "another process";  // of the name
   LocalRendezvous meeting_;
 };
 
@@ -227,8 +263,9 @@ Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
 Result<UniqueFd> connect_to_first(const LocalRank& self, std::chrono::seconds timeout) {
   const auto deadline = StreamClock::now() + timeout;
   while (true) {
-    LocalSocket first(self.rendezvous);
-    if (first.connects() && same_user(first.fd.get())) {
+    for (int n = 0; n < kNames; ++n) {
+      LocalSocket first(nth_name(self.rendezvous, n));
+      if (!first.connects() || !same_user(first.fd.get())) continue;
       limit_sends(first.fd.get(), timeout);
       return std::move(first.fd);
     }

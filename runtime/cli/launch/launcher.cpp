@@ -1,7 +1,6 @@
 #include "runtime/cli/launch/launcher.h"
 
-#include <cstdio>
-
+#include "kernels/base/escaped.h"
 #include "runtime/cli/launch/host_ranks.h"
 #include "runtime/state/leftovers.h"
 
@@ -27,7 +26,7 @@ Status check(const LaunchOptions& o) {
 }
 
 void say(const std::string& line) {
-  if (!line.empty()) std::fprintf(stderr, "fsdp-run: %s\n", line.c_str());
+  if (!line.empty()) print_lines(stderr, "fsdp-run: " + line + "\n");
 }
 
 // One attempt: until all ranks of this host have ended.

@@ -2,8 +2,8 @@
 // other hosts where there are several (launch/node_link.h), and starts them again after a failure,
 // up to --max-restarts times.
 //
-// SIGINT and SIGTERM are passed on; a run that got one is not started again, nor is one whose input
-// is wrong.
+// Signals that stop a run (runtime/log/stop_signal.h) are passed on; a run that got one is not
+// started again, nor is one whose input is wrong.
 //
 // Ownership: the child processes are this call's. Threads: the main one; the launcher that hosts
 // the meeting of several hosts has another. Errors: kInput, launch options that contradict each

@@ -4,6 +4,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "runtime/log/stop_signal.h"
+
 namespace ofsdp::cli {
 
 SignalQueue::SignalQueue() {
@@ -11,6 +13,9 @@ SignalQueue::SignalQueue() {
   sigset_t mine;
   sigemptyset(&mine);
   for (int number : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&mine, number);
+  for (int number : {SIGHUP, SIGQUIT, SIGUSR1}) {
+    if (!is_ignored(number)) sigaddset(&mine, number);
+  }
   sigprocmask(SIG_BLOCK, &mine, &before_);
   fd_ = UniqueFd(signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK));
 }

@@ -1,5 +1,5 @@
 // Signals of a launcher, taken one by one from a descriptor, so that none comes between a look and
-// a wait: SIGCHLD, SIGINT and SIGTERM.
+// a wait: SIGCHLD and those that stop a run (runtime/log/stop_signal.h).
 //
 // Ownership: the destructor puts the mask back. Threads: made by the main one before any other
 // starts (threads inherit the mask). Errors: none.
@@ -18,7 +18,7 @@ class SignalQueue {
   struct Heard {
     int number = 0;             // 0: none
     bool from_process = false;  // not from the terminal, which tells the ranks itself
-    bool interrupts() const { return number == SIGINT || number == SIGTERM; }
+    bool interrupts() const { return number != 0 && number != SIGCHLD; }
   };
 
   SignalQueue();

@@ -133,11 +133,12 @@ class PlanChooser {
   }
 
   Status refusal(const RunPlan& plan) const {
-    return input_error(
-        "--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
-        "micro-batch of {}{}",
-        *options_.sharding.memory_limit, strategy_name(plan.plan.strategy),
-        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size, advice());
+    return {ErrorKind::kInput,
+            format_text("--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
+                        "micro-batch of {}{}",
+                        *options_.sharding.memory_limit, strategy_name(plan.plan.strategy),
+                        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size,
+                        advice())};  // in lines of its own
   }
 
   using Change = std::function<void(RunSettings&)>;

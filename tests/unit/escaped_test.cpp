@@ -1,0 +1,54 @@
+// Control characters as text, and that whatever the product prints goes through the one place that
+// escapes them.
+#include "kernels/base/escaped.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "kernels/base/status.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/onnx_bytes.h"
+
+namespace ofsdp {
+namespace escaped_test {
+
+TEST(Escaped, ControlCharactersBecomeText) {
+  EXPECT_EQ(escaped("plain ü 漢 {}"), "plain ü 漢 {}");
+  EXPECT_EQ(escaped("\x1b[31m\n\t\r\x7f"), "\\x1b[31m\\x0a\\x09\\x0d\\x7f");
+  EXPECT_EQ(escaped(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(escaped("\xc2\x9b"
+                    "2J \xc2\xa0 \xc2"),
+            "\\xc2\\x9b2J \xc2\xa0 \xc2");
+  EXPECT_EQ(escaped_lines("one\ntwo\x1b\n"), "one\ntwo\\x1b\n");
+  EXPECT_EQ(escaped_json("{\n\"\x7f\xc2\x9bü\"}"), "{\n\"\\u007f\\u009bü\"}");
+}
+
+TEST(Escaped, AnErrorIsOneLine) {
+  const Status status = input_error("{}: expected {}\nadvice", "a\nb", std::string("c\x1b"));
+  EXPECT_EQ(status.message(), "a\\x0ab: expected c\\x1b\nadvice");
+  EXPECT_EQ(fault("why").with_prefix("x\ny").message(), "x\\x0ay: why");
+}
+
+TEST(Escaped, EverythingPrintedGoesThroughIt) {
+  // Questions at a terminal, whose words are ours, and our own bugs.
+  const std::set<std::string> others = {"runtime/cli/config/config_questions.cpp",
+                                        "kernels/base/format.cpp"};
+  const std::regex prints(R"(\b(f?printf|fputs|puts|putchar)\()");
+  std::set<std::string> found;
+  for (const char* top : {"kernels", "importer", "fsdp", "runtime", "plugins"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::string(OFSDP_SOURCE_DIR "/") + top)) {
+      const std::string path = entry.path().lexically_relative(OFSDP_SOURCE_DIR).string();
+      if (entry.path().extension() != ".cpp" || path.starts_with("plugins/examples/")) continue;
+      if (std::regex_search(onnx_bytes::content(entry.path().string()), prints)) found.insert(path);
+    }
+  }
+  EXPECT_THAT(found, testing::IsSubsetOf(others));
+}
+
+}  // namespace escaped_test
+}  // namespace ofsdp
