@@ -1,13 +1,18 @@
 // FileMapping: the bytes of an open file that is not empty, mapped for reading while they are
-// walked once. Weights are read by pread later: a file that is cut short under a mapping kills the
-// process, pread returns an error.
+// walked once. Weights are read by pread later.
 //
-// Ownership: the mapping is the object's and outlives the descriptor. Threads: any.
-// Errors: kInput naming the file.
+// A file that is cut short under a mapping (a copy over it, a network file system) raises SIGBUS.
+// While a mapping lives, a handler puts zeros in place of what is gone, and `was_cut` tells.
+//
+// Ownership: the mapping is the object's and outlives the descriptor; mappings end in the reverse
+// order of their making. Threads: one, since a signal's handler belongs to the process. Errors:
+// kInput naming the file.
 #pragma once
 
+#include <signal.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -28,18 +33,51 @@ class FileMapping {
     return FileMapping({static_cast<const std::byte*>(data), bytes});
   }
 
-  FileMapping(FileMapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  FileMapping(FileMapping&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), guarded_(other.guarded_), before_(other.before_) {}
   FileMapping& operator=(FileMapping&&) = delete;
   ~FileMapping() {
-    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+    if (bytes_.empty()) return;
+    sigaction(SIGBUS, &before_, nullptr);
+    guarded = guarded_;
+    munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  bool was_cut() const { return cut; }
 
  private:
-  explicit FileMapping(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit FileMapping(std::span<const std::byte> bytes) : bytes_(bytes), guarded_(guarded) {
+    guarded = bytes;
+    cut = false;
+    struct sigaction action {};
+    action.sa_sigaction = fill_in;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, &before_);
+  }
+
+  // Zeros from the page of the fault to the end of the mapping.
+  static void fill_in(int number, siginfo_t* info, void*) {
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr) / kPage * kPage;
+    const auto begin = reinterpret_cast<uintptr_t>(guarded.data());
+    const uintptr_t end = begin + guarded.size();
+    cut = true;
+    const bool ours = at >= begin && at < end;
+    if (ours &&
+        mmap(reinterpret_cast<void*>(at), end - at, PROT_READ,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
+      return;
+    }
+    signal(number, SIG_DFL);  // the instruction faults again
+  }
+
+  static inline std::span<const std::byte> guarded{};  // of the latest mapping
+  static inline std::atomic<bool> cut{false};
 
   std::span<const std::byte> bytes_;
+  std::span<const std::byte> guarded_;  // before this one
+  struct sigaction before_ {};
 };
 
 }  // namespace ofsdp::importer

@@ -6,6 +6,7 @@
 #include "importer/file/file_mapping.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -19,7 +20,9 @@ Result<OnnxFile> OnnxFile::open(const std::string& path) {
   OFSDP_ASSIGN_OR_RETURN(onnx.file_, open_for_reading(path));
   if (onnx.file_.bytes == 0) return input_error("{}: is no ONNX model: the file is empty", path);
   OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(onnx.file_));
-  OFSDP_ASSIGN_OR_RETURN(onnx.contents_, walk_onnx(path, mapping.bytes()));
+  auto contents = walk_onnx(path, mapping.bytes());
+  OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
+  OFSDP_ASSIGN_OR_RETURN(onnx.contents_, std::move(contents));
   return onnx;
 }
 

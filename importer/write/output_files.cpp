@@ -1,13 +1,13 @@
 #include "importer/write/output_files.h"
 
 #include <fcntl.h>
-#include <signal.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -50,17 +50,32 @@ std::vector<std::string> previous_locations(const std::string& path) {
 
 std::string temporary_prefix(const std::string& target) { return "." + filename_of(target) + "."; }
 
-// Returns the process in a temporary's name, or 0 when it does not have that prefix.
-pid_t temporary_pid(std::string_view name, std::string_view prefix) {
-  constexpr std::string_view kSuffix = ".tmp";
-  if (name.size() <= prefix.size() + kSuffix.size()) return 0;
-  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return 0;
-  name = name.substr(prefix.size(), name.size() - prefix.size() - kSuffix.size());
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-  return error == std::errc{} && end == name.data() + name.size() && pid > 0 ? pid : 0;
+// Whether `name` is a temporary's: the prefix, thirteen hexadecimal digits, ".tmp".
+bool is_temporary(std::string_view name, std::string_view prefix) {
+  constexpr std::string_view kSuffix = ".tmp", kDigits = "0123456789abcdef";
+  constexpr size_t kToken = 13;
+  if (name.size() != prefix.size() + kToken + kSuffix.size()) return false;
+  return name.starts_with(prefix) && name.ends_with(kSuffix) &&
+         name.substr(prefix.size(), kToken).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
+// Locks a file or folder of this user for as long as the descriptor is open. Nothing: somebody has
+// it, it is gone, or the file system has no locks (then nobody removes it).
+OpenFile locked(const std::string& path) {
+  OpenFile file{path, UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
+  if (!file.fd.valid()) {
+    file.fd = UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  }
+  struct stat info {};
+  const bool got = file.fd.valid() && fstat(file.fd.get(), &info) == 0 &&
+                   flock(file.fd.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!got) return {};
+  file.device = info.st_dev;
+  file.inode = info.st_ino;
+  return file;
+}
+
+// A run on another host or in another container may be writing its own: what is locked stays.
 void remove_stale_temporaries(const std::string& target) {
   const std::string folder = folder_of(target);
   const std::string prefix = temporary_prefix(target);
@@ -68,18 +83,27 @@ void remove_stale_temporaries(const std::string& target) {
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    const pid_t pid = temporary_pid(name, prefix);
-    if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) {
-      std::error_code ignored;
-      std::filesystem::remove_all(join_path(folder, name), ignored);
-    }
+    if (!is_temporary(name, prefix)) continue;
+    const OpenFile stale = locked(join_path(folder, name));
+    std::error_code ignored;
+    if (stale.fd.valid()) std::filesystem::remove_all(stale.path, ignored);
   }
 }
 
-// Removes stale temporaries of `target`. Returns the path of this process's own.
+// Removes stale temporaries of `target`. Returns a path for a new one.
 std::string own_temporary(const std::string& target) {
   remove_stale_temporaries(target);
-  return join_path(folder_of(target), format_text("{}{}.tmp", temporary_prefix(target), getpid()));
+  uint64_t random = 0;
+  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
+  return join_path(folder_of(target),
+                   format_text("{}{:013x}.tmp", temporary_prefix(target), random >> 12));
+}
+
+// Keeps the new temporary locked until it is gone or has its name.
+void hold(const std::string& path) {
+  static std::vector<OpenFile> held;
+  std::erase_if(held, [](const OpenFile& file) { return !is_same_file(file.path, file); });
+  if (OpenFile file = locked(path); file.fd.valid()) held.push_back(std::move(file));
 }
 
 Status check_folder(const std::string& path) {
@@ -192,9 +216,9 @@ Status check_output_folder(const std::string& path, const std::vector<std::strin
 
 Result<std::string> create_temporary_folder(const std::string& target) {
   const std::string path = own_temporary(target);
-  std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);  // of an earlier process that had our number
-  if (mkdir(path.c_str(), 0777) == 0) return path;
+  const bool made = mkdir(path.c_str(), 0777) == 0;
+  if (made) hold(path);
+  if (made) return path;
   return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
 }
 
@@ -217,9 +241,9 @@ Status replace_folder(const std::string& temporary, const std::string& path) {
 
 Result<std::string> create_temporary(const std::string& target) {
   const std::string path = own_temporary(target);
-  unlink(path.c_str());  // of an earlier process that had our number
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (fd.get() >= 0) return path;
+  if (fd.valid()) hold(path);
+  if (fd.valid()) return path;
   return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
 }
 

@@ -1,8 +1,9 @@
 // The files of a trained model: their names, and the temporaries that become them.
 //
-// A temporary is next to its target as `.NAME.PID.tmp`, so that a rename makes it the target whole
-// or not at all. A killed run can leave one; the next run with that target removes those whose
-// process is gone.
+// A temporary is next to its target as `.NAME.TOKEN.tmp`, TOKEN a random number, so that a rename
+// makes it the target whole or not at all. Its process holds a lock on it (flock), which the kernel
+// releases. A killed run can leave one; the next run with that target removes those that nobody
+// has locked.
 //
 // Threads: rank 0's main thread. Errors: kInput for targets that cannot be, naming the path; kFault
 // for later failures.

@@ -1,6 +1,7 @@
 #include "kernels/base/posix_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,6 +136,15 @@ bool exchange_names(const std::string& a, const std::string& b, const std::strin
   return rename(b.c_str(), aside.c_str()) == 0 && rename(a.c_str(), b.c_str()) == 0 &&
          rename(aside.c_str(), a.c_str()) == 0;
 }
+
+int memory_file(const std::string& name) {
+  constexpr unsigned kNoExec = 0x8;  // MFD_NOEXEC_SEAL, of Linux 6.3
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int fd = memfd_create(name.c_str(), kFlags | kNoExec);
+  return fd >= 0 || errno != EINVAL ? fd : memfd_create(name.c_str(), kFlags);
+}
+
+void seal_size(int fd) { fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW); }
 
 Status sync_file(const OpenFile& file) {
   if (fsync(file.fd.get()) == 0) return ok_status();

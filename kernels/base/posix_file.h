@@ -61,6 +61,10 @@ Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, 
 // three renames by way of `aside` (empty: not so). Returns whether they have; else errno says why
 // not.
 bool exchange_names(const std::string& a, const std::string& b, const std::string& aside);
+// A file without a name, for memory that processes share: no program can be run from it, and once
+// its size is sealed nobody can cut it under the others' feet. Returns -1 with errno.
+int memory_file(const std::string& name);
+void seal_size(int fd);
 Status sync_file(const OpenFile& file);
 Status sync_folder(const std::string& folder);
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/base/posix_file.h"
+
 namespace ofsdp::kernels {
 
 void MemoryLedger::add(size_t bytes) {
@@ -83,14 +85,16 @@ Result<Region> Region::make(MemoryLedger& ledger, size_t bytes, size_t entered, 
   };
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
   if (sharing == Sharing::kShared) {
-    region.fd_ = memfd_create(name.c_str(), MFD_CLOEXEC);
+    region.fd_ = memory_file(name);
     if (region.fd_ < 0) return no_memory("memfd_create");
-    // Reserving the pages now turns a full memory into this error instead of a SIGBUS later.
+    // Reserving the pages now turns a full memory into this error instead of a SIGBUS later. A
+    // cgroup's limit kills instead, so a run that needs more is refused before (cgroup.h).
     const int error = posix_fallocate(region.fd_, 0, static_cast<off_t>(whole));
     if (error != 0) {
       errno = error;
       return no_memory("fallocate");
     }
+    seal_size(region.fd_);
     flags = MAP_SHARED;
   }
   void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags, region.fd_, 0);

@@ -116,10 +116,8 @@ class Loader {
 }  // namespace
 
 Result<std::string> find_plugin(const std::string& name, const std::string& search_path) {
+  if (name.find('/') != std::string::npos) return name;
   std::error_code ignored;
-  if (name.find('/') != std::string::npos || std::filesystem::is_regular_file(name, ignored)) {
-    return name;
-  }
   for (size_t begin = 0; begin <= search_path.size();) {
     const size_t end = std::min(search_path.find(':', begin), search_path.size());
     const std::string folder = search_path.substr(begin, end - begin);
@@ -129,8 +127,9 @@ Result<std::string> find_plugin(const std::string& name, const std::string& sear
     }
     begin = end + 1;
   }
-  return input_error("--plugin {}: no such file here or in OFSDP_PLUGIN_PATH '{}'", name,
-                     search_path);
+  const bool here = std::filesystem::is_regular_file(name, ignored);
+  return input_error("--plugin {}: no such file in OFSDP_PLUGIN_PATH '{}'{}", name, search_path,
+                     here ? format_text("; the one here is ./{}", name) : "");
 }
 
 Result<LoadedPlugins> load_plugins(const std::vector<std::string>& names, bool may_override) {

@@ -1,10 +1,10 @@
 // load_plugins: what --plugin names, found, checked and added to the built-in operators and
 // optimizers.
 //
-// A name without a slash is looked for where the program was started and then in the folders of
-// OFSDP_PLUGIN_PATH (separated by colons), as NAME, NAME.so and libNAME.so. Two libraries that
-// claim one name are refused; one that claims a built-in operator needs `may_override`, and then
-// its kernels come first and the built-in ones stay for what it does not take.
+// A name without a slash is looked for in the folders of OFSDP_PLUGIN_PATH (separated by colons),
+// as NAME, NAME.so and libNAME.so, and never in the current folder. Two libraries that claim one
+// name are refused; one that claims a built-in operator needs `may_override`, and then its kernels
+// come first and the built-in ones stay for what it does not take.
 //
 // Ownership: the operators keep their libraries loaded. Threads: one. Errors: kInput that names
 // --plugin and the file.

@@ -146,6 +146,30 @@ TEST(PluginTest, IsFoundInTheSearchPath) {
   expect_one_line(none.err, {"--plugin no_such", "OFSDP_PLUGIN_PATH"});
 }
 
+// A folder may have come from anywhere, with a library of that name.
+TEST(PluginTest, TheCurrentFolderIsNotSearched) {
+  const std::filesystem::path library = example("rms_norm");
+  const Start start{.folder = library.parent_path().string()};
+  const std::string name = library.filename().string();
+  const Finished refused = Program::run(fsdp_run({"ops", "--plugin", name}), start);
+  EXPECT_EQ(refused.status, 2);
+  expect_one_line(refused.err, {"--plugin " + name, "OFSDP_PLUGIN_PATH", "./" + name});
+  EXPECT_EQ(Program::run(fsdp_run({"ops", "--plugin", "./" + name}), start).status, 0);
+  EXPECT_EQ(Program::run(fsdp_run({"check-plugin", name}), start).status, 0);
+}
+
+TEST(PluginTest, AFileNamesPlugInsBesideIt) {
+  const onnx_bytes::Folder folder;
+  std::filesystem::copy(example("rms_norm"), folder / "mine.so");
+  folder.write("config.yaml", "plugin: [mine.so]\n");
+  for (const std::string& config : {std::string("config.yaml"), folder / "config.yaml"}) {
+    const Finished run =
+        Program::run(fsdp_run({"ops", "--config", config}), {.folder = folder.path()});
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("RmsNorm"));
+  }
+}
+
 TEST(PluginTest, ExamplesPassTheirCheck) {
   for (const char* name :
        {"rms_norm", "fused_swiglu", "scaled_tanh", "lion", "adafactor", "huber_loss"}) {

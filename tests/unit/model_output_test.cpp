@@ -1,14 +1,16 @@
 #include "importer/write/model_output.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <limits>
 
+#include "importer/write/output_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
@@ -173,17 +175,30 @@ TEST_F(ModelOutputTest, DiscardsWhatIsNotCommitted) {
   EXPECT_EQ(content(out_ / "t.onnx"), "older");
 }
 
-TEST_F(ModelOutputTest, RemovesTemporariesOfDeadProcessesOnly) {
-  const pid_t dead = fork();
-  if (dead == 0) _exit(0);
-  waitpid(dead, nullptr, 0);
-  const std::string stale = format_text(".t.onnx.{}.tmp", dead);
-  const std::string alive = format_text(".t.onnx.{}.tmp", getppid());
-  for (const std::string& name : {stale, alive, std::string(".t.onnx.x.tmp")}) out_.write(name, "");
+TEST_F(ModelOutputTest, RemovesTemporariesThatNobodyHasLockedOnly) {
+  const std::string stale = ".t.onnx.0123456789abc.tmp", alive = ".t.onnx.fedcba9876543.tmp";
+  const std::string folder = ".t.onnx.00000000000ff.tmp";
+  const std::vector<std::string> foreign = {".t.onnx.x.tmp", ".t.onnx.77.tmp",
+                                            ".t.onnx.0123456789abX.tmp"};
+  for (const std::string& name : {stale, alive, folder + "/part"}) out_.write(name, "");
+  for (const std::string& name : foreign) out_.write(name, "");
+  const UniqueFd lock(open((out_ / alive).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(lock.get(), LOCK_EX | LOCK_NB), 0);
   train(input(model({weight("a", kBefore)})), out_ / "t.onnx");
   EXPECT_FALSE(std::filesystem::exists(out_ / stale));
+  EXPECT_FALSE(std::filesystem::exists(out_ / folder));
   EXPECT_TRUE(std::filesystem::exists(out_ / alive));
-  EXPECT_TRUE(std::filesystem::exists(out_ / ".t.onnx.x.tmp"));
+  for (const std::string& name : foreign) EXPECT_TRUE(std::filesystem::exists(out_ / name)) << name;
+}
+
+// Two processes with the same number, in two containers.
+TEST_F(ModelOutputTest, TemporariesOfOneTargetDoNotClash) {
+  const Result<std::string> first = create_temporary(out_ / "t.onnx");
+  const Result<std::string> second = create_temporary(out_ / "t.onnx");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_NE(*first, *second);
+  EXPECT_TRUE(std::filesystem::exists(*first));
+  for (const std::string& path : {*first, *second}) std::filesystem::remove(path);
 }
 
 TEST_F(ModelOutputTest, KeepsTheNamesOfExternalData) {

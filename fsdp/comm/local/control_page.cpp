@@ -49,13 +49,14 @@ ControlPage::~ControlPage() {
 }
 
 Result<ControlPage> ControlPage::create(int world) {
-  UniqueFd memfd(memfd_create("ofsdp-control", MFD_CLOEXEC));
+  UniqueFd memfd(memory_file("ofsdp-control"));
   // Sparse: a channel costs memory only when it is used. Fresh pages are zero, which is every
   // member's first value.
   OFSDP_FAULT_IF(
       !memfd.valid() || ftruncate(memfd.get(), static_cast<off_t>(page_bytes(world))) != 0,
       "no memory for the control page of {} ranks: {} bytes ({})", world, page_bytes(world),
       std::strerror(errno));
+  seal_size(memfd.get());
   return map(std::move(memfd), world);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "fsdp/comm/store/stream_socket.h"
 
@@ -27,12 +28,17 @@ msghdr message_header(iovec& bytes, FdSlot& slot) {
   return header;
 }
 
-UniqueFd attached_fd(msghdr& header) {
+// All of them, though the slot has room for one: its padding may hold a second.
+std::vector<UniqueFd> attached_fds(msghdr& header) {
+  std::vector<UniqueFd> fds;
   const cmsghdr* control = CMSG_FIRSTHDR(&header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return {};
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
-  return UniqueFd(fd);
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return fds;
+  for (size_t at = CMSG_LEN(0); at + sizeof(int) <= control->cmsg_len; at += sizeof(int)) {
+    int fd = -1;
+    std::memcpy(&fd, reinterpret_cast<const char*>(control) + at, sizeof fd);
+    fds.emplace_back(fd);
+  }
+  return fds;
 }
 
 }  // namespace
@@ -70,10 +76,12 @@ Received receive_bytes(int socket, void* message, size_t bytes,
     got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got <= 0) return {};
-  UniqueFd fd = attached_fd(header);
+  std::vector<UniqueFd> fds = attached_fds(header);
   const bool whole = got == static_cast<ssize_t>(bytes) && (header.msg_flags & MSG_TRUNC) == 0;
-  if (!whole) return {};
-  return {Received::Kind::kMessage, std::move(fd)};
+  // MSG_CTRUNC with a descriptor: there were more. Without one: this process has no room for it.
+  const bool more = fds.size() > 1 || (!fds.empty() && (header.msg_flags & MSG_CTRUNC) != 0);
+  if (!whole || more) return {};
+  return {Received::Kind::kMessage, fds.empty() ? UniqueFd() : std::move(fds[0])};
 }
 
 }  // namespace ofsdp::fsdp

@@ -24,7 +24,8 @@ struct Received {
 
 // False when the peer is gone. `fd` -1 sends none; the caller keeps its own.
 bool send_bytes(int socket, const void* message, size_t bytes, int fd);
-// A message of another size than `bytes` counts as kClosed: whoever sent it is no rank of ours.
+// A message of another size than `bytes`, or with several descriptors, counts as kClosed: whoever
+// sent it is no rank of ours.
 Received receive_bytes(int socket, void* message, size_t bytes, std::chrono::milliseconds patience);
 
 template <typename T>

@@ -100,7 +100,10 @@ class ConfigFile {
   std::string located(const OptionEntry& entry, const std::string& text) const {
     const bool word = text.empty() || text == "none" || text == "synthetic" || text == "latest";
     if (!entry.is_path || word) return text;
-    return (folder_ / text).lexically_normal().string();
+    const std::string path = (folder_ / text).lexically_normal().string();
+    // A plug-in without a slash would be looked for in OFSDP_PLUGIN_PATH.
+    const bool bare = entry.name == "plugin" && path.find('/') == std::string::npos;
+    return bare && std::filesystem::exists(path) ? "./" + path : path;
   }
 
   std::string path_;

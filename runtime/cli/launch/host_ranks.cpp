@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "fsdp/comm/host_name.h"
+#include "runtime/cli/launch/core_shares.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -31,19 +32,10 @@ std::string program_path() {
   return path.string();
 }
 
-// The cores of each rank, or none where there is not one for each: then the kernel places them.
-std::vector<cpu_set_t> core_shares(int nproc) {
+std::vector<cpu_set_t> own_shares(int nproc) {
   cpu_set_t all;
-  if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < nproc) return {};
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &all)) cores.push_back(core);
-  }
-  std::vector<cpu_set_t> shares(static_cast<size_t>(nproc));
-  for (size_t i = 0; i < cores.size(); ++i) {
-    CPU_SET(cores[i], &shares[i * shares.size() / cores.size()]);
-  }
-  return shares;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return {};
+  return core_shares(all, nproc);
 }
 
 }  // namespace
@@ -91,7 +83,7 @@ HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char*
       most_stopped_(timeout_of(plan.options) + plan.grace),
       argv_(argv),
       program_(program_path()),
-      shares_(core_shares(static_cast<int>(plan.options.nproc_per_node))),
+      shares_(own_shares(static_cast<int>(plan.options.nproc_per_node))),
       children_(static_cast<size_t>(plan.options.nproc_per_node)) {}
 
 Status HostRanks::start(const SignalQueue& signals) {
