@@ -26,6 +26,22 @@ target_compile_options(ofsdp_flags INTERFACE
   -march=x86-64-v2 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 # GCC 12 reports these two falsely about inlined std::vector and std::string.
 target_compile_options(ofsdp_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
+# [Note: hardening] What a bug in a reader of files or of the network would need is made hard: canaries, checked sizes of
+# library calls, guarded stacks, landing pads, and tables of addresses that are read-only once the program runs. Functions
+# of hot loops, which OFSDP_MULTIARCH marks, have no canary. tests/procs/hardening_test.cpp looks at the program.
+target_compile_options(ofsdp_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection;-fcf-protection>)
+target_link_options(ofsdp_flags INTERFACE LINKER:-z,relro,-z,now)
+set(OFSDP_FORTIFY 3)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  set(OFSDP_FORTIFY 2)
+endif()
+if(NOT OFSDP_SANITIZE) # which check more, and do not know the checking calls
+  target_compile_options(ofsdp_flags INTERFACE
+    $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CONFIG:Release>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=${OFSDP_FORTIFY}>)
+endif()
+# Libraries of ours lie next to the program, wherever it was copied to.
+set(CMAKE_BUILD_RPATH "$ORIGIN")
+set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib")
 target_include_directories(ofsdp_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(ofsdp_flags INTERFACE Threads::Threads)
 # gold links the tests, a whole program each, in half the time of the default linker.

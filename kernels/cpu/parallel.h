@@ -5,7 +5,8 @@
 // One thread runs it in place, without entering the pool.
 //
 // OFSDP_MULTIARCH on a function with hot loops compiles it for AVX-512, AVX2 and baseline x86-64
-// and picks at load time. Threads: call from the thread that runs the schedule.
+// and picks at load time; it has no stack canary ([Note: hardening] in cmake/targets.cmake).
+// Threads: call from the thread that runs the schedule.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 #define OFSDP_MULTIARCH
 #else
 #define OFSDP_MULTIARCH \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), no_stack_protector))
 #endif
 
 namespace ofsdp::kernels {
