@@ -80,11 +80,11 @@ if(OFSDP_PRECOMPILE)
   ofsdp_precompiled(ofsdp_standard_headers HEADERS ${standard_headers})
 endif()
 
-# [Note: joint compilation] The files of a folder are compiled together, up to sixteen in one translation unit: headers are
+# [Note: joint compilation] The files of a folder are compiled together, up to eight in one translation unit: headers are
 # parsed and templates instantiated once for all of them, in less than half of the processor time. So a name of an
 # unnamed namespace is unique in its folder. -DOFSDP_JOINT=OFF compiles each file by itself, for who changes one often.
 option(OFSDP_JOINT "Compile the files of a folder together" ON)
-set(OFSDP_JOINT_FILES 16)
+set(OFSDP_JOINT_FILES 8)
 
 function(ofsdp_compile_jointly target)
   if(NOT OFSDP_JOINT)

@@ -23,6 +23,7 @@ case $target in
     corpus=($(find tests/fixtures -name '*.onnx' -size -64k))
     ;;
   data_files) sources=(runtime/data/*.cpp) ;;
+  meeting) sources=(fsdp/comm/store/*.cpp runtime/cli/launch/node_messages.cpp) ;;
   manifest) sources=(fsdp/checkpoint/manifest.cpp) ;;
   configs)
     sources=(runtime/cli/config/*.cpp runtime/cli/config/foreign/*.cpp runtime/cli/options/*.cpp)
@@ -46,7 +47,7 @@ done | xargs -P "$(nproc)" -I{} sh -c '"$0" -c "$2" -o "$1/$(echo "$2" | tr / _)
 "$clang" -fsanitize=fuzzer,address,undefined "$scratch"/*.o -Wl,-z,muldefs -Wl,--start-group "${libraries[@]}" \
   -Wl,--end-group $(find -L "$prefix" -name libonnx.a -o -name libonnx_proto.a -o -name 'libdnnl.so') \
   -Wl,-rpath,"$(dirname "$(find -L "$prefix" -name libdnnl.so | head -1)")" \
-  -lprotobuf -lfmt -lyaml-cpp -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
+  -lprotobuf -lsodium -lfmt -lyaml-cpp -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
 
 mkdir "$scratch/corpus"
 for file in "${corpus[@]}"; do cp "$file" "$scratch/corpus/$(echo "$file" | tr / _)"; done

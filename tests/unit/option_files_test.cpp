@@ -125,6 +125,7 @@ TEST_F(OptionFiles, RefusalsNameFileLineAndKey) {
             "c.yaml line 2: batch-size: the key stands here twice");
   EXPECT_EQ(config_refused("lr: {a: 1}\n"), "c.yaml line 1: lr: expected a value, found a mapping");
   EXPECT_EQ(config_refused("lr: 1\n---\nlr: 2\n"), "c.yaml: expected one YAML document, found 2");
+  EXPECT_EQ(config_refused("{{o}},"), "c.yaml: expected one YAML document, found more");
   EXPECT_EQ(config_refused("- a\n"), "c.yaml: expected a mapping of options");
   EXPECT_EQ(config_refused("a: [1\n").find("c.yaml line 2: expected YAML: "), 0u);
   EXPECT_EQ(config_refused("cpu_offload: disk\n"),

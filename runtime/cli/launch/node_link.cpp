@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "fsdp/comm/host_name.h"
+#include "kernels/base/escaped.h"
 #include "runtime/cli/launch/coordinator.h"
 
 namespace ofsdp::cli {
@@ -109,7 +109,7 @@ class RendezvousLink final : public NodeLink {
         if (listener.valid()) {
           coordinator_ =
               std::make_unique<Coordinator>(std::move(listener), secret_, endpoint_, plan_);
-          if (secret_.empty()) std::fprintf(stderr, "fsdp-run: %s\n", kNoSecret);
+          if (secret_.empty()) print_lines(stderr, format_text("fsdp-run: {}\n", kNoSecret));
         }
       }
       OFSDP_ASSIGN_OR_RETURN(problem, try_to_join(deadline, problem));

@@ -1,5 +1,7 @@
 #include "runtime/cli/config/foreign/foreign_file.h"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -8,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "kernels/base/reject.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -187,13 +191,44 @@ Status contradiction(const ForeignKey& a, const ForeignKey& b, const std::string
                      why);
 }
 
+namespace {
+
+// Hears nothing: to count documents, and not to the last, since yaml-cpp 0.7 finds documents
+// without end in what follows a closing brace.
+class Deaf final : public YAML::EventHandler {
+  using Mark = YAML::Mark;
+  using Text = std::string;
+  using Style = YAML::EmitterStyle::value;
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, YAML::anchor_t) override {}
+  void OnAlias(const Mark&, YAML::anchor_t) override {}
+  void OnScalar(const Mark&, const Text&, YAML::anchor_t, const Text&) override {}
+  void OnSequenceStart(const Mark&, const Text&, YAML::anchor_t, Style) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const Text&, YAML::anchor_t, Style) override {}
+  void OnMapEnd() override {}
+};
+
+// Up to three.
+int documents_in(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Deaf deaf;
+  int count = 0;
+  while (count < 3 && parser.HandleNextDocument(deaf)) ++count;
+  return count;
+}
+
+}  // namespace
+
 Result<YAML::Node> read_document(const std::string& path, const std::string& what) {
   OFSDP_ASSIGN_OR_RETURN(std::string text, read_text(path));
   if (what == "JSON") std::replace(text.begin(), text.end(), '\t', ' ');
-  const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-  if (documents.empty()) return YAML::Node();
-  if (documents.size() == 1) return documents.front();
-  return input_error("{}: expected one {} document, found {}", path, what, documents.size());
+  const int documents = documents_in(text);
+  OFSDP_REJECT_IF(documents > 1, "{}: expected one {} document, found {}", path, what,
+                  documents == 2 ? "2" : "more");
+  return YAML::Load(text);
 }
 
 }  // namespace ofsdp::cli
