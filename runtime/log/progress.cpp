@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 
-#include "kernels/base/escaped.h"
 #include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
@@ -108,7 +107,7 @@ void Progress::eval(const EvalRow& row) {
 
 void Progress::line(std::string_view text) {
   leave_bar();
-  write_all(escaped_lines(text));
+  write_all(text);
   write_all("\n");
 }
 

@@ -42,14 +42,13 @@ struct Welcome {
   int32_t cores;
 };
 
-// A socket and the abstract address that the rendezvous gives it: no file, gone with the process.
-struct LocalSocket {
-  UniqueFd fd{socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+// An abstract address: no file, gone with the process.
+struct LocalAddress {
   sockaddr_un name{};
   socklen_t bytes = 0;
 
   // The first byte of the name is zero and the length counts.
-  explicit LocalSocket(const std::string& rendezvous) {
+  explicit LocalAddress(const std::string& rendezvous) {
     name.sun_family = AF_UNIX;
     std::string text = format_text("ofsdp-{}-{}", geteuid(), rendezvous);
     constexpr size_t kMost = sizeof name.sun_path - 1;
@@ -60,23 +59,35 @@ struct LocalSocket {
     std::memcpy(name.sun_path + 1, text.data(), text.size());
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  bool listens() const { return bind(fd.get(), address(), bytes) == 0; }
+};
+
+// The addresses of a rendezvous in the order of use. The first is free unless somebody squats on
+// it.
+std::vector<LocalAddress> addresses_of(const std::string& rendezvous) {
+  std::vector<LocalAddress> all;
+  for (int n = 0; n < kNames; ++n) {
+    all.emplace_back(n == 0 ? rendezvous : format_text("{} {}", rendezvous, n));
+  }
+  return all;
+}
+
+struct LocalSocket {
+  UniqueFd fd{socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  const LocalAddress& at;
+
+  explicit LocalSocket(const LocalAddress& address) : at(address) {}
+  bool listens() const { return bind(fd.get(), address(), at.bytes) == 0; }
   // At once or not at all: whoever holds the name may let the queue of its socket fill up.
   bool connects() const {
     fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-    const bool connected = connect(fd.get(), address(), bytes) == 0;
+    const bool connected = connect(fd.get(), address(), at.bytes) == 0;
     fcntl(fd.get(), F_SETFL, 0);
     return connected;
   }
 
  private:
-  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&name); }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&at.name); }
 };
-
-// The names in the order of use. The first is free unless somebody squats on it.
-std::string nth_name(const std::string& rendezvous, int n) {
-  return n == 0 ? rendezvous : format_text("{} {}", rendezvous, n);
-}
 
 // The user at the other end.
 std::optional<uid_t> user_of(int socket) {
@@ -152,16 +163,15 @@ class Host {
 
   // The first name that no other user holds, unless another run of this user holds one before it.
   Status take_a_name() {
-    for (int n = 0; n < kNames; ++n) {
-      const std::string name = nth_name(self_.rendezvous, n);
-      LocalSocket socket(name);
+    for (const LocalAddress& address : addresses_) {
+      LocalSocket socket(address);
       if (socket.listens()) {
         listener_ = std::move(socket.fd);
         return {};
       }
       OFSDP_FAULT_IF(errno != EADDRINUSE, "rank {} cannot listen at rendezvous {}: {}",
                      self_.rank(), self_.rendezvous, std::strerror(errno));
-      const LocalSocket visitor(name);
+      const LocalSocket visitor(address);
       const auto user = visitor.connects() ? user_of(visitor.fd.get()) : std::nullopt;
       if (user) holder_ = *user == geteuid() ? "another run" : format_text("user {}", *user);
       if (user == geteuid()) return {};
@@ -238,6 +248,7 @@ class Host {
   const LocalRank& self_;
   std::chrono::seconds timeout_;
   StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
+  const std::vector<LocalAddress> addresses_ = addresses_of(self_.rendezvous);
   UniqueFd listener_;
   std::vector<UniqueFd> sockets_;
   std::vector<LocalHello> hellos_;
@@ -251,7 +262,8 @@ class Host {
 // The first rank has not come. Several ranks may run out of time at about the same moment: the one
 // that gets a name says so, and holds the name until the others have seen that.
 Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
-  const LocalSocket speaker(self.rendezvous + " speaks");
+  const LocalAddress address(self.rendezvous + " speaks");
+  const LocalSocket speaker(address);
   if (!speaker.listens()) {
     return {ErrorKind::kPeer, format_text("rank {} is not there", self.ranks[0])};
   }
@@ -262,9 +274,10 @@ Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
 
 Result<UniqueFd> connect_to_first(const LocalRank& self, std::chrono::seconds timeout) {
   const auto deadline = StreamClock::now() + timeout;
+  const std::vector<LocalAddress> addresses = addresses_of(self.rendezvous);
   while (true) {
-    for (int n = 0; n < kNames; ++n) {
-      LocalSocket first(nth_name(self.rendezvous, n));
+    for (const LocalAddress& address : addresses) {
+      LocalSocket first(address);
       if (!first.connects() || !same_user(first.fd.get())) continue;
       limit_sends(first.fd.get(), timeout);
       return std::move(first.fd);
