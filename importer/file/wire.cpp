@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -115,16 +116,7 @@ std::string bytes_field(uint32_t number, std::string_view bytes) {
 
 std::string printable(std::string_view text) {
   constexpr size_t kMost = 200;
-  std::string out;
-  for (const char c : text.substr(0, kMost)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += format_text("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return text.size() > kMost ? out + "..." : out;
+  return escaped(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
 }
 
 }  // namespace ofsdp::importer

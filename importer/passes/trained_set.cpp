@@ -6,6 +6,7 @@
 #include <set>
 
 #include "importer/graph/graph_uses.h"
+#include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -129,7 +130,7 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
 std::string trained_table(const Graph& graph) {
   std::string out;
   for (const Parameter& p : graph.parameters) {
-    out += format_text("{:<7} {} {}{}\n", p.trained ? "train" : "keep", p.name,
+    out += format_text("{:<7} {} {}{}\n", p.trained ? "train" : "keep", escaped(p.name),
                        graph.value(p.value).desc.shape.text(),
                        p.trained ? "" : "  (" + p.reason + ")");
   }

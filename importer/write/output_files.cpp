@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <filesystem>
 
 #include "importer/file/wire.h"
+#include "kernels/base/random_word.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -93,10 +93,8 @@ void remove_stale_temporaries(const std::string& target) {
 // Removes stale temporaries of `target`. Returns a path for a new one.
 std::string own_temporary(const std::string& target) {
   remove_stale_temporaries(target);
-  uint64_t random = 0;
-  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
   return join_path(folder_of(target),
-                   format_text("{}{:013x}.tmp", temporary_prefix(target), random >> 12));
+                   format_text("{}{:013x}.tmp", temporary_prefix(target), random_word() >> 12));
 }
 
 // Keeps the new temporary locked until it is gone or has its name.

@@ -1,10 +1,10 @@
 #include "runtime/state/checkpointing.h"
 
-#include <sys/random.h>
-
 #include <array>
 #include <cmath>
 #include <cstring>
+
+#include "kernels/base/random_word.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -15,11 +15,7 @@ double milliseconds(std::chrono::steady_clock::time_point from,
 }
 
 // The bits of a random number that a double holds.
-double random_token() {
-  uint64_t random = 0;
-  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
-  return static_cast<double>(random >> 12);
-}
+double random_token() { return static_cast<double>(random_word() >> 12); }
 
 SavedEvaluation saved(const EvalRow& row) {
   SavedEvaluation evaluation;

@@ -1,9 +1,5 @@
 #include "runtime/train/run_lines.h"
 
-#include <algorithm>
-
-#include "importer/passes/trained_set.h"
-#include "kernels/base/escaped.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::runtime {
@@ -60,14 +56,6 @@ std::string slices_line(const BatchSizes& batch) {
       "ranks with {} thread{} each\n",
       batch.slices, batch.batch_size, batch.grad_accum, pool_threads(),
       pool_threads() == 1 ? "" : "s");
-}
-
-std::string trained_lines(const Graph& graph) {
-  const auto odd = [](const Parameter& p) { return escaped(p.name) != p.name; };
-  if (std::ranges::none_of(graph.parameters, odd)) return trained_table(graph);
-  Graph shown = graph;
-  for (Parameter& p : shown.parameters) p.name = escaped(p.name);
-  return trained_table(shown);
 }
 
 std::string memory_lack(const RunPlan& plan, const Communicator& communicator,

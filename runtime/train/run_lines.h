@@ -1,5 +1,5 @@
 // Lines that a run prints about itself before it starts: types it computes in, --cpu-offload,
-// slices, what is trained, memory that this host lacks.
+// slices, memory that this host lacks.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -20,9 +20,6 @@ std::string offload_line(const RunPlan& plan, const RunSettings& settings);
 
 // With --deterministic across_ranks, else empty.
 std::string slices_line(const BatchSizes& batch);
-
-// The table of what is trained, with names that a terminal can show.
-std::string trained_lines(const Graph& graph);
 
 // Says in one line that the ranks of this host need more memory than it allows; empty when it is
 // enough, and for a run on a device.

@@ -131,7 +131,7 @@ class Session {
     if (communicator_.rank() != 0) return;
     const auto print = [](const std::string& text) { print_lines(stdout, text); };
     if (options_.command != Command::kPlan) print(settings_.configuration);
-    print(trained_lines(setup.graph));
+    print(trained_table(setup.graph));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
     const char* mean =
         options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";

@@ -9,12 +9,21 @@
 namespace ofsdp::fsdp {
 namespace {
 
-TEST(LinkLine, AnswersThatNobodyReadsAreBounded) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-  const UniqueFd theirs(ends[0]);
-  LinkLine ours(1, UniqueFd(ends[1]));
+class LinkLineTest : public testing::Test {
+ protected:
+  LinkLineTest() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    theirs = UniqueFd(ends[0]);
+    ours = LinkLine(1, UniqueFd(ends[1]));
+  }
+
+  UniqueFd theirs;
+  LinkLine ours{1, UniqueFd()};
   const LinkHeader question{.kind = LinkKind::kWho};
+};
+
+TEST_F(LinkLineTest, AnswersThatNobodyReadsAreBounded) {
   size_t asked = 0;
   bool open = true;
   int error = 0;
@@ -34,12 +43,7 @@ TEST(LinkLine, AnswersThatNobodyReadsAreBounded) {
   EXPECT_EQ(error, EPROTO);
 }
 
-TEST(LinkLine, AnswersThatAreReadAreNot) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-  const UniqueFd theirs(ends[0]);
-  LinkLine ours(1, UniqueFd(ends[1]));
-  const LinkHeader question{.kind = LinkKind::kWho};
+TEST_F(LinkLineTest, AnswersThatAreReadAreNot) {
   LinkHeader read;
   int error = 0;
   for (size_t i = 0; i < 3 * LinkLine::kMostWaiting; ++i) {

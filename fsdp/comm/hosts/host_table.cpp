@@ -1,6 +1,5 @@
 #include "fsdp/comm/hosts/host_table.h"
 
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "fsdp/comm/host_name.h"
 #include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/random_word.h"
 
 namespace ofsdp::fsdp {
 
@@ -177,7 +177,7 @@ class Gathering {
   // A client that is gone by now is missed when its connections are made.
   HostTable welcome_all() {
     HostTable table;
-    [[maybe_unused]] const ssize_t got = getrandom(&table.token, sizeof table.token, 0);
+    table.token = random_word();
     Json entries = Json::array();
     for (size_t r = 0; r < hellos_.size(); ++r) {
       HostEntry entry{host_of_[r], hellos_[r].pid, hellos_[r].port, {}, hellos_[r].name};
@@ -215,11 +215,9 @@ Status silent_unless_first(const RankIdentity& identity, Status status) {
 }
 
 Status another_secret(const RankIdentity& identity, const RendezvousPoint& point) {
-  const char* const found = identity.secret.empty() ? "none" : "another";
   return {identity.local_rank == 0 ? ErrorKind::kInput : ErrorKind::kPeer,
-          format_text("rank 0 at {}:{} turned rank {} away: expected the secret of its job in "
-                      "OFSDP_SECRET_FILE or OFSDP_SECRET, found {}",
-                      point.addresses[0], point.port, identity.rank, found)};
+          format_text("rank 0 at {}:{} turned rank {} away: {}", point.addresses[0], point.port,
+                      identity.rank, identity.secret.refusal())};
 }
 
 // A connection on which both ends have proved the secret.

@@ -2,9 +2,9 @@
 //
 // The first rank of the host listens on an abstract Unix socket (no file, gone with the process)
 // named by user and rendezvous; the others connect. Where another user holds that name, the next of
-// a few is taken. Each sends the read end of its liveness pipe,
-// a pipe whose write end only it holds; the first rank hands the control page and all liveness
-// pipes to everyone. Only processes of the same user are let in.
+// a few is taken. Each sends the read end of its liveness pipe, a pipe whose write end only it
+// holds; the first rank hands the control page and all liveness pipes to everyone. Only processes
+// of the same user are let in.
 //
 // The connections stay, as a star around the first rank, to pass descriptors of shared memory.
 //

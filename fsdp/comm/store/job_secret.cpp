@@ -68,6 +68,12 @@ Result<JobSecret> JobSecret::from_environment() {
 
 JobSecret JobSecret::drawn() { return JobSecret(random_digits()); }
 
+std::string JobSecret::refusal() const {
+  return format_text(
+      "expected the secret of its job in OFSDP_SECRET_FILE or OFSDP_SECRET, found {}",
+      empty() ? "none" : "another");
+}
+
 std::string JobSecret::proof(const std::vector<std::string>& parts) const {
   crypto_auth_hmacsha256_state state;
   crypto_auth_hmacsha256_init(&state, bytes_of(bytes_), bytes_.size());

@@ -32,6 +32,9 @@ class JobSecret {
   bool empty() const { return bytes_.empty(); }
   const std::string& bytes() const { return bytes_; }
 
+  // Why another end that holds the job's secret turns this one away.
+  std::string refusal() const;
+
   // Over all parts, whose lengths count, so that no two lists of parts have the same proof.
   std::string proof(const std::vector<std::string>& parts) const;
   // In a time that does not depend on how much of `claimed` is right.

@@ -127,6 +127,14 @@ std::string in_numbers(const sockaddr* address, socklen_t bytes) {
   return found.starts_with("::ffff:") ? found.substr(7) : found;  // IPv4 that came over IPv6
 }
 
+// `name_of`: getpeername or getsockname.
+std::string end_of(int socket, decltype(&getpeername) name_of) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  if (name_of(socket, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return "";
+  return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
+}
+
 // Returns 0 or the system's number.
 int connect_within(int fd, const addrinfo& address, StreamClock::time_point deadline) {
   if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -252,19 +260,8 @@ void tune(int socket, std::chrono::seconds patience) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 
-std::string peer_address(int socket) {
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  if (getpeername(socket, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return "";
-  return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
-}
-
-std::string own_address(int socket) {
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return "";
-  return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
-}
+std::string peer_address(int socket) { return end_of(socket, getpeername); }
+std::string own_address(int socket) { return end_of(socket, getsockname); }
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";

@@ -21,8 +21,16 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-Status check_bias_type(const InferContext& c) {
-  if (!c.has(2) || c.inputs[2].dtype == c.inputs[0].dtype) return ok_status();
+Status check_operands(const InferContext& c, int64_t outputs) {
+  if (c.inputs[0].dtype != c.inputs[1].dtype) {
+    return input_error("X and W must have one dtype, found {} and {}", c.inputs[0].text(),
+                       c.inputs[1].text());
+  }
+  if (!c.has(2)) return ok_status();
+  if (c.inputs[2].shape != Shape{outputs}) {
+    return input_error("B: expected [{}], found {}", outputs, c.inputs[2].shape.text());
+  }
+  if (c.inputs[2].dtype == c.inputs[0].dtype) return ok_status();
   return input_error("B: expected {} as X is, found {}", dtype_name(c.inputs[0].dtype),
                      c.inputs[2].text());
 }
@@ -30,14 +38,7 @@ Status check_bias_type(const InferContext& c) {
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const ConvShape s,
                          infer_conv(c.attributes, c.inputs[0].shape, c.inputs[1].shape));
-  if (c.inputs[0].dtype != c.inputs[1].dtype) {
-    return input_error("X and W must have one dtype, found {} and {}", c.inputs[0].text(),
-                       c.inputs[1].text());
-  }
-  if (c.has(2) && c.inputs[2].shape != Shape{s.w[0]}) {
-    return input_error("B: expected [{}], found {}", s.w[0], c.inputs[2].shape.text());
-  }
-  OFSDP_RETURN_IF_ERROR(check_bias_type(c));
+  OFSDP_RETURN_IF_ERROR(check_operands(c, s.w[0]));
   return std::vector{TensorDesc{c.inputs[0].dtype, s.y}};
 }
 
@@ -122,14 +123,7 @@ Attributes attributes_of(const ConvShape& s) {
 Result<std::vector<TensorDesc>> transposed_infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const ConvShape s,
                          infer_transposed(c.attributes, c.inputs[0].shape, c.inputs[1].shape));
-  if (c.inputs[0].dtype != c.inputs[1].dtype) {
-    return input_error("X and W must have one dtype, found {} and {}", c.inputs[0].text(),
-                       c.inputs[1].text());
-  }
-  if (c.has(2) && c.inputs[2].shape != Shape{s.x[1]}) {
-    return input_error("B: expected [{}], found {}", s.x[1], c.inputs[2].shape.text());
-  }
-  OFSDP_RETURN_IF_ERROR(check_bias_type(c));
+  OFSDP_RETURN_IF_ERROR(check_operands(c, s.x[1]));
   return std::vector{TensorDesc{c.inputs[0].dtype, s.x}};
 }
 

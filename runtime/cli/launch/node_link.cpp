@@ -1,6 +1,5 @@
 #include "runtime/cli/launch/node_link.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +7,7 @@
 
 #include "fsdp/comm/host_name.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/random_word.h"
 #include "runtime/cli/launch/coordinator.h"
 
 namespace ofsdp::cli {
@@ -143,10 +143,7 @@ class RendezvousLink final : public NodeLink {
     for (bool said_hello = false; !said_hello || store_.empty();) {
       const Challenge::State state = challenge.look(store_);
       if (state == Challenge::State::kTurnedAway) {
-        return input_error(
-            "rendezvous {}: expected the secret of its job in OFSDP_SECRET_FILE or OFSDP_SECRET, "
-            "found {}",
-            endpoint_.text(), secret_.empty() ? "none" : "another");
+        return input_error("rendezvous {}: {}", endpoint_.text(), secret_.refusal());
       }
       if (state == Challenge::State::kPassed && !said_hello) {
         store_.set("hello", hello_value(hello()));
@@ -206,10 +203,6 @@ std::unique_ptr<NodeLink> make_node_link(const LaunchPlan& plan, const SignalQue
   return std::make_unique<RendezvousLink>(plan, signals);
 }
 
-std::string unique_run_id() {
-  uint64_t random = 0;
-  [[maybe_unused]] const ssize_t got = getrandom(&random, sizeof random, 0);
-  return format_text("fsdp-run-{}-{:016x}", getpid(), random);
-}
+std::string unique_run_id() { return format_text("fsdp-run-{}-{:016x}", getpid(), random_word()); }
 
 }  // namespace ofsdp::cli
