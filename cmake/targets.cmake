@@ -123,6 +123,17 @@ function(ofsdp_library name)
   endif()
 endfunction()
 
+# ofsdp_module(NAME SOURCES file... [LIBS target...]): a shared library that a program loads while it runs.
+function(ofsdp_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_library(${name} MODULE ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ofsdp_flags ${arg_LIBS})
+  ofsdp_compile_jointly(${name} ${arg_SOURCES})
+  if(OFSDP_PRECOMPILE)
+    target_precompile_headers(${name} REUSE_FROM ofsdp_standard_headers)
+  endif()
+endfunction()
+
 # Code that runs once, before training, takes two thirds of the time to compile with -O1.
 function(ofsdp_optimize_less target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -156,6 +156,9 @@ INSTANTIATE_TEST_SUITE_P(Architectures, ChainCompiler, ::testing::Values(80, 90,
                          [](const auto& info) { return "sm_" + std::to_string(info.param); });
 
 TEST_P(ChainCompiler, TakesTheTextOfEveryCase) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "NVRTC is not built with sanitizers";
+#endif
   const std::string why = cuda::why_missing(cuda::Nvidia::kNvrtc);
   if (!why.empty()) GTEST_SKIP() << "without NVRTC: " << why;
   for (const ChainCase& c : testing::chain_cases()) {

@@ -92,12 +92,12 @@ uint64_t Collective::signature() const {
          static_cast<uint64_t>(dtype) << 48 | static_cast<uint64_t>(count);
 }
 
-namespace {
-
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
+
+namespace {
 
 size_t width(const Collective& c) {
   const bool bytes = c.kind == Collective::Kind::kGather || c.kind == Collective::Kind::kParts;

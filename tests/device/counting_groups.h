@@ -24,6 +24,8 @@
 
 namespace ofsdp::counting {
 
+const char* variable(const char* name);  // of the environment; "" when it is not set
+
 inline constexpr int kMostPlaces = 16;
 inline constexpr size_t kMostGiven = size_t{64} << 20;  // of a rank; sparse
 

@@ -12,11 +12,6 @@
 namespace ofsdp::counting {
 namespace {
 
-const char* variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 Result<int> count() {
   const std::string why = variable("COUNTING_DEVICE_PROBE");
   if (!why.empty()) return input_error("{}", why);

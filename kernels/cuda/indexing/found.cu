@@ -7,8 +7,8 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kChunk = 2048;
-constexpr int kEach = static_cast<int>(kChunk) / kThreads;
+constexpr int64_t kFoundChunk = 2048;
+constexpr int kEach = static_cast<int>(kFoundChunk) / kThreads;
 
 template <typename T>
 __device__ inline bool found(T v, bool floats) {
@@ -18,7 +18,7 @@ __device__ inline bool found(T v, bool floats) {
 
 // Element k of a thread: neighbours belong to one thread, so that its count is a run.
 __device__ inline int64_t element(int k) {
-  return int64_t{blockIdx.x} * kChunk + int64_t{threadIdx.x} * kEach + k;
+  return int64_t{blockIdx.x} * kFoundChunk + int64_t{threadIdx.x} * kEach + k;
 }
 
 template <typename T>
@@ -147,12 +147,12 @@ OFSDP_CUDA_KERNEL cache_kernel(CacheExtent e, int64_t width, const T* update, T*
 }  // namespace
 
 size_t found_scratch(const FoundExtent& e) {
-  return static_cast<size_t>(blocks_for(e.n, kChunk) + 1) * sizeof(int64_t);
+  return static_cast<size_t>(blocks_for(e.n, kFoundChunk) + 1) * sizeof(int64_t);
 }
 
 cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positions, int64_t* count,
                             void* scratch, cudaStream_t stream) {
-  const int64_t chunks = blocks_for(e.n, kChunk);
+  const int64_t chunks = blocks_for(e.n, kFoundChunk);
   auto* const counts = static_cast<int64_t*>(scratch);
   return with_whole(e.size, [&]<typename T>(T) {
     const T* const from = static_cast<const T*>(x);

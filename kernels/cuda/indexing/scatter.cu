@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kRun = 256;
 
-OFSDP_CUDA_KERNEL keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
+OFSDP_CUDA_KERNEL row_keys_kernel(int64_t count, const int64_t* rows, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) keys[i] = static_cast<uint32_t>(rows[i]);
 }
@@ -180,7 +180,7 @@ cudaError_t scatter(const ScatterExtent& e, const int64_t* rows, const void* upd
                     void* scratch, cudaStream_t stream) {
   if (e.count * e.inner == 0) return cudaSuccess;
   const auto s = sorting_of<uint32_t>(e.count, bits_of(e.rows), scratch);
-  OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, e.count, rows, s.keys));
+  OFSDP_CUDA_TRY(over(e.count, stream, row_keys_kernel, e.count, rows, s.keys));
   OFSDP_CUDA_TRY(sort(s, stream));
   if (e.kind == ScatterKind::kNone) return put(e, s, updates, y, stream);
   if (adds_floats(e)) {

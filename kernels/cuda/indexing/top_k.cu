@@ -73,7 +73,7 @@ __device__ inline uint32_t ordered(T v) {
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL keys_kernel(TopExtent e, const T* x, uint64_t* keys) {
+OFSDP_CUDA_KERNEL top_keys_kernel(TopExtent e, const T* x, uint64_t* keys) {
   OFSDP_CUDA_ITEM(i, e.outer * e.inner * e.n);
   const int64_t line = i / e.n, k = i - line * e.n, o = line / e.inner, j = line - o * e.inner;
   const uint32_t bits = ordered(x[(o * e.n + k) * e.inner + j]);
@@ -116,7 +116,7 @@ cudaError_t top_sorted(const TopExtent& e, const T* x, T* y, int64_t* indices, v
     return cudaErrorNotSupported;
   } else {
     const auto s = sorting(e, scratch);
-    OFSDP_CUDA_TRY(over(s.count, stream, keys_kernel<T>, e, x, s.keys));
+    OFSDP_CUDA_TRY(over(s.count, stream, top_keys_kernel<T>, e, x, s.keys));
     OFSDP_CUDA_TRY(sort(s, stream));
     return over(lines_of(e) * e.k, stream, take_kernel<T>, e, s.moved, x, y, indices);
   }

@@ -6,7 +6,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kAdders = 1024;
+constexpr int kMatchAdders = 1024;
 constexpr uint8_t kKept = 1, kMatch = 2;
 
 // The first largest element that a lane, and then the warp, has seen; place -1: none, or a NaN.
@@ -47,16 +47,16 @@ OFSDP_CUDA_KERNEL match_rows(MatchCount m, const float* prediction, const int64_
       static_cast<uint8_t>((kept ? kKept : 0) | (kept && best.place == label ? kMatch : 0));
 }
 
-__global__ void __launch_bounds__(kAdders)
+__global__ void __launch_bounds__(kMatchAdders)
     add_matches(int64_t rows, const uint8_t* found, int64_t* result) {
-  __shared__ int64_t spare[kAdders / kWarp];
+  __shared__ int64_t spare[kMatchAdders / kWarp];
   int64_t matches = 0, kept = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kAdders) {
+  for (int64_t row = threadIdx.x; row < rows; row += kMatchAdders) {
     kept += found[row] & kKept;
     matches += (found[row] & kMatch) / kMatch;
   }
-  matches = group_fold<kAdders>(matches, Add{}, spare);
-  kept = group_fold<kAdders>(kept, Add{}, spare);
+  matches = group_fold<kMatchAdders>(matches, Add{}, spare);
+  kept = group_fold<kMatchAdders>(kept, Add{}, spare);
   if (threadIdx.x != 0) return;
   result[0] = matches;
   result[1] = kept;
@@ -71,7 +71,7 @@ cudaError_t count_matches(const MatchCount& m, const float* prediction, const in
   auto* found = static_cast<uint8_t*>(scratch);
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(m.rows, kThreads / kWarp), kThreads, match_rows,
                                m, prediction, labels, found));
-  return launch_blocks(stream, 1, kAdders, add_matches, m.rows, found, result);
+  return launch_blocks(stream, 1, kMatchAdders, add_matches, m.rows, found, result);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -12,12 +12,19 @@ namespace {
 
 class CudaAttention : public DeviceTest {};
 
-// float16 has the indices of bfloat16, which are what AddressSanitizer looks at.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::array kTypes = {DType::kFloat32, DType::kBFloat16};
+// float16 differs from bfloat16 in its conversions alone: the operators' own cases and a few wide
+// ones do. AddressSanitizer looks at indices, which are the same.
+std::vector<DType> types(const SampleCase& sample) {
+  std::vector list = {DType::kFloat32, DType::kBFloat16};
+#ifndef __SANITIZE_ADDRESS__
+  const bool own = !sample.name.starts_with("tensor_");
+  if (own || sample.name == "tensor_plain" || sample.name == "tensor_bias")
+    list.push_back(DType::kFloat16);
 #else
-constexpr auto& kTypes = kFloats;
+  (void)sample;
 #endif
+  return list;
+}
 
 AttentionExtent with_memory(AttentionExtent e, const void* mask, const void* lengths) {
   e.mask = mask;
@@ -115,7 +122,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
   int narrow = 0;
   for (const SampleCase& sample : with_wide(testing::samples_of(op), false)) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.num_outputs > 1) continue;
-    for (DType dtype : kTypes) {
+    for (DType dtype : types(sample)) {
       const Filled in(sample, dtype);
       const AttentionShape s = ops::attention_shape(
           {in.desc(0), in.desc(1), in.desc(2), in.desc(3), in.desc(6).present(), 0},
@@ -148,7 +155,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
       }
     }
   }
-  EXPECT_GE(narrow, 24 * (std::ssize(kTypes) - 1));
+  EXPECT_GE(narrow, 24);
 }
 
 // Memory that a gradient writes.
@@ -185,7 +192,7 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   int narrow = 0;
   for (const SampleCase& sample : with_wide(testing::samples_of(op), true)) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.inputs.size() > 6) continue;
-    for (DType dtype : kTypes) {
+    for (DType dtype : types(sample)) {
       const Filled in(sample, dtype);
       const AttentionShape s =
           ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), in.desc(4),
@@ -221,7 +228,7 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
       }
     }
   }
-  EXPECT_GE(narrow, 24 * (std::ssize(kTypes) - 1));
+  EXPECT_GE(narrow, 24);
 }
 
 // With statistics that are log 2 too large every probability is half of what it was, so is dv; and
