@@ -34,8 +34,8 @@ step "test release"
 run_tests release -LE '^long$' "$@"
 
 if [ $# = 0 ]; then
-  step "test release as a processor without AVX-512 runs it: oneDNN's kernels and our own"
-  ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 \
+  step "test release as a processor without AVX-512 runs it: oneDNN's kernels, OpenBLAS's and our own"
+  ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
     run_tests release -R '^(ops[.].*|procs[.](trajectory|same_bits|allocation))$'
 fi
 

@@ -142,7 +142,8 @@ struct OpDef {
   bool shape_only = false;               // depends on the shapes of its inputs only: always folded
   bool random = false;                   // depends on seed, step and sample: never folded
   bool float32_only = false;             // stays in float32 when the run computes in less
-  std::vector<int> inplace_inputs = {};  // inputs whose bytes output 0 may overwrite
+  std::vector<int> inplace_inputs = {};  // inputs whose bytes one output may overwrite:
+  int inplace_output = 0;                // this one
   LayoutRule layout = LayoutRule::kPlain;
   std::vector<int> channels_last_inputs = {};
   std::vector<int> channels_last_outputs = {};

@@ -122,6 +122,12 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
+bool has_avx512() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  return (isa & wanted) == wanted;
+}
+
 dnnl::memory::data_type data_type(DType dtype) {
   using Type = dnnl::memory::data_type;
   switch (dtype) {

@@ -11,8 +11,9 @@ Result<bool> found_in(const TensorView& view, const NanSearch& search) {
   return search.has_nan(view);
 }
 
-// Empty: none.
-Result<std::string> nan_of(const BoundRun& run, const Graph& graph, const NanSearch& search) {
+// Names an input of a node that has a NaN, or nothing. Call it before the node runs: it may write
+// over its inputs.
+Result<std::string> nan_read(const BoundRun& run, const Graph& graph, const NanSearch& search) {
   const Node& node = *run.node;
   for (size_t i = 0; i < run.inputs.size(); ++i) {
     OFSDP_ASSIGN_OR_RETURN(const bool found, found_in(run.inputs[i], search));
@@ -20,6 +21,11 @@ Result<std::string> nan_of(const BoundRun& run, const Graph& graph, const NanSea
     return format_text("first in '{}', which node '{}' ({}) reads",
                        graph.value(node.inputs[i]).name, node.name, node.op->full_name());
   }
+  return std::string();
+}
+
+Result<std::string> nan_made(const BoundRun& run, const NanSearch& search) {
+  const Node& node = *run.node;
   for (const TensorView& output : run.outputs) {
     OFSDP_ASSIGN_OR_RETURN(const bool found, found_in(output, search));
     if (found) return format_text("first made by node '{}' ({})", node.name, node.op->full_name());
@@ -44,10 +50,14 @@ Result<std::string> first_nan(const BoundProgram& program, const NanSearch& sear
     if (!first.empty() && !search.together) break;
     const bool runs = op.kind == OpKind::kRun && search.here && first.empty();
     if (!runs && !is_of_unshard(op)) continue;
+    const BoundRun* run = runs ? &program.runs[static_cast<size_t>(op.run)] : nullptr;
+    if (runs) {
+      OFSDP_ASSIGN_OR_RETURN(first, nan_read(*run, program.plan->graph, search));
+    }
     OFSDP_RETURN_IF_ERROR(search.execute(op));
-    if (!runs) continue;
-    const BoundRun& run = program.runs[static_cast<size_t>(op.run)];
-    OFSDP_ASSIGN_OR_RETURN(first, nan_of(run, program.plan->graph, search));
+    if (runs && first.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(first, nan_made(*run, search));
+    }
   }
   return first.empty() ? "none found when run again" : first;
 }

@@ -113,7 +113,8 @@ class MemoryPlanner {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId id = node.outputs[i];
       if (id == 0 || bound_[static_cast<size_t>(id)]) continue;
-      int piece = i == 0 ? inplace_piece(node, id, s) : -1;
+      const bool inplace = static_cast<int>(i) == node.op->inplace_output;
+      int piece = inplace ? inplace_piece(node, id, s) : -1;
       const int last = last_use_[static_cast<size_t>(id)];
       if (piece < 0) piece = add_piece(graph_.value(id).desc.bytes(), s, last, Kind::kActivation);
       pieces_[static_cast<size_t>(piece)].last = last;

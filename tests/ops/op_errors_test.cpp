@@ -154,6 +154,11 @@ TEST(ShapeErrors, NameBothSides) {
                            .fill = numbers({{}, {4, -1}}),
                            .constant_inputs = {1}};
   EXPECT_THAT(run("Reshape", reshape).error, AllOf(HasSubstr("[2, 3]"), HasSubstr("[4, -1]")));
+  const SampleCase wrapping{.name = "x",
+                            .inputs = {{kF, {2, 3}}, {kI, {3}}},
+                            .fill = numbers({{}, {0x1p62, 4, -1}}),
+                            .constant_inputs = {1}};
+  EXPECT_THAT(run("Reshape", wrapping).error, HasSubstr("overflow"));
   const SampleCase add{.name = "x", .inputs = {{kF, {2, 3}}, {kF, {4}}}};
   EXPECT_EQ(run("Add", add).error, "shapes [2, 3] and [4] do not broadcast");
   const SampleCase mixed{.name = "x", .inputs = {{kF, {2}}, {kI, {2}}}};

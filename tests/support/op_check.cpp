@@ -73,8 +73,8 @@ std::vector<GuardedBytes> input_bytes(const Setting& s) {
   return bytes;
 }
 
-// Output 0 lies on input `inplace` when that is not negative.
-Run run_kernel(const Setting& s, Kernel& kernel, uint8_t garbage, int inplace) {
+// Output `placed` lies on input `inplace` when that is not negative.
+Run run_kernel(const Setting& s, Kernel& kernel, uint8_t garbage, int inplace, size_t placed = 0) {
   Run run{input_bytes(s), {}, ""};
   std::vector<TensorView> inputs, outputs;
   for (size_t i = 0; i < run.inputs.size(); ++i) {
@@ -88,7 +88,7 @@ Run run_kernel(const Setting& s, Kernel& kernel, uint8_t garbage, int inplace) {
     const bool present = s.problem.outputs[i].present();
     outputs.push_back({present ? run.outputs[i].data() : nullptr, s.problem.outputs[i]});
   }
-  if (inplace >= 0) outputs[0].data = inputs[static_cast<size_t>(inplace)].data;
+  if (inplace >= 0) outputs[placed].data = inputs[static_cast<size_t>(inplace)].data;
   GuardedBytes workspace(kernel.workspace_bytes(), garbage);
   const StepContext step = check_step();
   const Status status = kernel.run({inputs, outputs, workspace.data(), &step});
@@ -158,13 +158,21 @@ std::string check_implementation(const OpDef& op, const Setting& s, const Implem
   if (!again.error.empty() || !(again.outputs == first.outputs)) {
     wrong += s.where + ": other bits when run again over other garbage\n" + again.error;
   }
+  const auto placed = static_cast<size_t>(op.inplace_output);
   for (int k : op.inplace_inputs) {
     const auto i = static_cast<size_t>(k);
-    if (!s.problem.has_in(i) || s.problem.in(i) != s.problem.out(0)) continue;
-    const Run inside = run_kernel(s, *kernel, 0xFF, k);
+    if (!s.problem.has_in(i) || !s.problem.has_out(placed) ||
+        s.problem.in(i) != s.problem.out(placed)) {
+      continue;
+    }
+    const Run inside = run_kernel(s, *kernel, 0xFF, k, placed);
     wrong += inside.error + check_inputs_unchanged(s, inside, k);
-    if (!(inside.inputs[i] == first.outputs[0])) {
+    if (!(inside.inputs[i] == first.outputs[placed])) {
       wrong += format_text("{}: other bits in place of input {}\n", s.where, i);
+    }
+    for (size_t other = 0; other < first.outputs.size(); ++other) {
+      if (other != placed && !(inside.outputs[other] == first.outputs[other]))
+        wrong += format_text("{}: output {} has other bits when run in place\n", s.where, other);
     }
   }
   return wrong;

@@ -59,7 +59,10 @@ OFSDP_CUDA_KERNEL forward_rows(View v, CrossEntropyForward f, bool packs) {
   const bool there = i < v.count;
   const int64_t n = there ? v.classes : 0;
   const T* row = static_cast<const T*>(f.scores) + (there ? i : 0) * v.classes;
-  T* const log_prob = static_cast<T*>(f.log_prob);
+  T* const log_prob = static_cast<T*>(f.log_prob);  // may be the scores: they are read first
+  const int64_t label = there && lane == 0 ? v.label(i) : -1;
+  const float score = label < 0 ? 0.0f : to_float(row[label]);
+  if (log_prob == static_cast<const T*>(f.scores)) __syncthreads();
   Normalizer norm{0, 0};
   if (v.through_softmax) {
     const OnlineSoftmax all = online_softmax<G>(row, n, lane, spare);
@@ -79,8 +82,7 @@ OFSDP_CUDA_KERNEL forward_rows(View v, CrossEntropyForward f, bool packs) {
     spread = group_fold<G>(spread, Add{}, wide);
   }
   if (!there || lane != 0) return;
-  const int64_t label = v.label(i);
-  losses_of(f)[i] = loss_of<T>(v, label, label < 0 ? 0.0f : norm(to_float(row[label])), spread);
+  losses_of(f)[i] = loss_of<T>(v, label, label < 0 ? 0.0f : norm(score), spread);
   if (f.lse != nullptr) f.lse[i] = norm.max + norm.log;
 }
 

@@ -37,7 +37,8 @@ struct CrossEntropy {
 
 size_t cross_entropy_scratch(const CrossEntropy& c);  // of either
 
-// log_prob, lse: null where not wanted. loss: of `loss_dtype`, one or (kNone) one a label.
+// log_prob (which may be scores), lse: null where not wanted. loss: of `loss_dtype`, one or
+// (kNone) one a label.
 struct CrossEntropyForward {
   const void* scores = nullptr;
   void* log_prob = nullptr;

@@ -85,6 +85,8 @@ DataDesc input_desc_of(const Problem& p, const ConvShape& s, Wish wish) {
 }
 
 DataDesc input_describe(const Problem& p, const ConvShape& s) {
+  // [Note: layouts of convolutions]
+  if (!onednn::has_avx512()) return best<input_desc_of>(p, s, Wish::kAny, Wish::kChannelsLast);
   return best<input_desc_of>(p, s, Wish::kChannelsLast, Wish::kAny);
 }
 
@@ -154,6 +156,8 @@ WeightsDesc weights_desc_of(const Problem& p, const ConvShape& s, Wish wish) {
 }
 
 WeightsDesc weights_describe(const Problem& p, const ConvShape& s) {
+  if (s.x[1] == 1 && !onednn::has_avx512())
+    return best<weights_desc_of>(p, s, Wish::kChannelsLast, Wish::kAny);
   return best<weights_desc_of>(p, s, Wish::kAny, Wish::kChannelsLast);
 }
 

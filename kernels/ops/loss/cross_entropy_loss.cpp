@@ -254,9 +254,10 @@ void add_cross_entropy_loss(Registry& registry) {
   registry.add_own(make_op("NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference},
                            {{"loops", accepts<1>, nll_create_grad}},
                            {.min_inputs = 2, .body = nll_loss_grad_body}));
-  registry.add(make_op("SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference},
-                       {{"loops", accepts<1>, entropy_create}},
-                       {.min_inputs = 2, .first_opset = 12}));
+  registry.add(
+      make_op("SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference},
+              {{"loops", accepts<1>, entropy_create}},
+              {.min_inputs = 2, .first_opset = 12, .inplace_inputs = {0}, .inplace_output = 1}));
   registry.add_own(make_op(
       "SoftmaxCrossEntropyLossGrad", {entropy_infer_grad, nullptr, entropy_grad_reference},
       {{"loops", accepts<2>, entropy_create_grad}},

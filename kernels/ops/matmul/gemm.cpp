@@ -118,6 +118,11 @@ Acceptance accepts(const Problem& p) {
   return accept_if(onednn_accepts(made), "oneDNN has no such product");
 }
 
+Acceptance accepts_blas(const Problem& p) {
+  if (const Acceptance plain = accepts(p); !plain) return plain;
+  return openblas_accepts(planned(p));
+}
+
 void lay_addend(const float* addend, float* dst, const Shape& y,
                 std::pair<int64_t, int64_t> strides, float beta) {
   for (int64_t i = 0; i < y[0]; ++i) {
@@ -179,7 +184,8 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 
 void add_gemm(Registry& registry) {
   registry.add(make_op("Gemm", {infer, grad, reference},
-                       {{"onednn", accepts, create},
+                       {{"openblas", accepts_blas, create},
+                        {"onednn", accepts, create},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
                        {.min_inputs = 2}));

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/ops/matmul/blas_product.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -132,9 +133,15 @@ bool onednn_accepts(const MatrixProduct& product) {
   return is_empty(product) || describe(simplified(product)).get(true) != nullptr;
 }
 
+Acceptance openblas_accepts(const MatrixProduct& product) {
+  if (is_empty(product)) return Acceptance::refuse("an empty product");
+  return blas_accepts(simplified(product));
+}
+
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product) {
   if (is_empty(product)) return make_empty(product);
   const MatrixProduct p = simplified(product);
+  if (blas_accepts(p)) return make_blas_product(p);
   const Operands o = operands(p);
   std::vector<onednn::Binding> bindings = {{DNNL_ARG_SRC, false, 0, o.a},
                                            {DNNL_ARG_WEIGHTS, false, 1, o.b},

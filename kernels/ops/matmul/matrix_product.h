@@ -34,15 +34,22 @@ struct MatrixProduct {
 // Returns the product of a Gemm with these attributes, A and Y, without its addend.
 MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y);
 
-bool onednn_accepts(const MatrixProduct& product);  // whether oneDNN has a kernel
+// The library that is faster: OpenBLAS ([Note: which library multiplies]), else oneDNN.
+Acceptance openblas_accepts(const MatrixProduct& product);
+bool onednn_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
 // Any number type by plain loops: float64 and whole numbers, which wrap. No addend.
 bool loops_accept(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& product);
 
-// The implementations of an operator that is one product: oneDNN's, by way of float32, loops.
+// The implementations of an operator that is one product: the libraries', by way of float32, loops.
 using ProductOf = MatrixProduct (*)(const Problem&);
+template <ProductOf product>
+Acceptance accepts_openblas(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return openblas_accepts(product(p));
+}
 template <ProductOf product>
 Acceptance accepts_product(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
@@ -59,7 +66,8 @@ std::unique_ptr<Kernel> create_product(const Problem& p) {
 }
 template <ProductOf product>
 std::vector<Implementation> product_kernels() {
-  return {{"onednn", accepts_product<product>, create_product<product>},
+  return {{"openblas", accepts_openblas<product>, create_product<product>},
+          {"onednn", accepts_product<product>, create_product<product>},
           in_float32<accepts_product<product>, create_product<product>>(),
           {"loops", accepts_product_loops<product>,
            [](const Problem& p) { return make_matrix_loops(product(p)); }}};

@@ -25,15 +25,16 @@ namespace views {
 // Replaces the one -1 in `axes` by what makes the number of elements `numel`.
 Status fill_free_axis(std::vector<int64_t>& axes, int64_t numel) {
   int64_t* free_axis = nullptr;
-  int64_t known = 1;
+  std::vector<int64_t> others;
   for (int64_t& axis : axes) {
     if (axis != -1) {
-      known *= axis;
+      others.push_back(axis);
       continue;
     }
     if (free_axis != nullptr) return input_error("shape {} has -1 twice", Shape(axes).text());
     free_axis = &axis;
   }
+  OFSDP_ASSIGN_OR_RETURN(const int64_t known, checked_numel(others));
   // With an axis of 0 any value would do; 0 elements then leave 0, as PyTorch's batch of 0 expects.
   if (free_axis != nullptr) *free_axis = known == 0 ? 0 : numel / known;
   return ok_status();

@@ -2,9 +2,10 @@
 //
 // Equal problems share a kernel and so one measurement. A kernel runs on scratch memory whose
 // floats are 0.5 and whose integers are 0 (first row of a table, first class), once to warm up and
-// then for a few milliseconds; the fastest run counts. The whole takes at most `budget`, largest
-// kernels first; those that are left, that fail on such values, or that do not fit into the scratch
-// memory are estimated from their bytes, at the speed of measured kernels of the same operator.
+// then for a few milliseconds; the fastest run counts. The whole takes at most `budget`: the
+// largest kernel of each operator, then the others, largest first; those that are left, that fail
+// on such values, or that do not fit into the scratch memory (an eighth of what is free, 512 MiB at
+// most) are estimated from their bytes, at the speed of measured kernels of the same operator.
 //
 // Ownership: maps its scratch memory for the time of the measurement. Threads: one; kernels may
 // fan out. Errors: kFault (memory).
