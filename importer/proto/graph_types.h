@@ -119,9 +119,11 @@ class GraphTypes {
   }
 
   void infer(onnx::ModelProto& part) {
+    // Without data propagation, which lists the unknown elements of a vector one by one, however
+    // many: add_known tells what it would find.
     try {
       onnx::shape_inference::InferShapes(part, onnx::OpSchemaRegistry::Instance(),
-                                         onnx::ShapeInferenceOptions{false, 0, true});
+                                         onnx::ShapeInferenceOptions{false, 0, false});
     } catch (const std::exception&) {
       // Types inferred before the refused node are kept.
     }

@@ -1,5 +1,8 @@
 #include "kernels/cpu/onednn.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "kernels/core/memory.h"
 
 namespace ofsdp::kernels::onednn {
@@ -142,7 +145,18 @@ dnnl::memory::data_type data_type(DType dtype) {
   }
 }
 
+namespace {
+
+// oneDNN counts in int in places and divides by what is left of a larger number. Without a
+// description it has no primitive.
+bool countable(const Dims& dims) {
+  return std::ranges::all_of(dims, [](int64_t n) { return n <= std::numeric_limits<int>::max(); });
+}
+
+}  // namespace
+
 Desc strided(DType dtype, const Dims& dims, const Dims& strides) {
+  if (!countable(dims)) return {};
   return Desc(dims, data_type(dtype), strides, /*allow_empty=*/true);
 }
 
@@ -164,6 +178,7 @@ Desc channels_last(DType dtype, const Dims& dims) {
 }
 
 Desc any(DType dtype, const Dims& dims) {
+  if (!countable(dims)) return {};
   return Desc(dims, data_type(dtype), dnnl::memory::format_tag::any, /*allow_empty=*/true);
 }
 

@@ -39,6 +39,7 @@ inline bool has_type(DType dtype) { return data_type(dtype) != dnnl::memory::dat
 inline constexpr const char* kNoType = "a type that oneDNN has not";
 inline constexpr const char* kNoPrimitive = "oneDNN has no such primitive";
 
+// Empty when an axis has 2^31 elements or more: then there is no primitive.
 Desc row_major(DType dtype, const Dims& dims);
 Desc strided(DType dtype, const Dims& dims, const Dims& strides);
 Desc channels_last(DType dtype, const Dims& dims);  // [N, C, spatial...] as N, spatial..., C

@@ -50,7 +50,7 @@ class Session {
     }
     if (options_.command == Command::kPlan) return report_plan(setup, *plan);
     const std::string lack = memory_lack(*plan, communicator_, machine_memory());
-    OFSDP_REJECT_IF(!lack.empty(), "{}\n`fsdp-run plan` with --memory-limit says what would fit",
+    OFSDP_REJECT_IF(!lack.empty(), "{}; `fsdp-run plan` with --memory-limit says what would fit",
                     lack);
     print_plan(setup, *plan);
     OFSDP_RETURN_IF_ERROR(agree(*plan));

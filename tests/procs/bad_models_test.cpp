@@ -177,6 +177,28 @@ TEST_F(BadModels, ASequenceOfMorePiecesThanAnyoneNeeds) {
   }
 }
 
+// ONNX's inference would list the elements of a vector of integers one by one, unknown as they are.
+TEST_F(BadModels, AVectorOfTwoBillionIntegers) {
+  SmallModel model = with_big({node("Unsqueeze", {"v", "axes"}, {"row"}, "widen"),
+                               node("SplitToSequence", {"row"}, {"pieces"}, "split"),
+                               node("SequenceAt", {"pieces", "first"}, {"piece"}, "at"),
+                               node("Cast", {"piece"}, {"big"}, "cast") + int_attribute("to", 1)},
+                              {scalar("first", 0), ints("axes", {0})});
+  model.inputs.push_back(declared("v", {(int64_t{1} << 31) - 1}, kInt64));
+  const std::string path = write(model);
+  expect_ends({"plan", path, "--loss", "mse"}, {}, {0, 2});
+  expect_ends({path, "--loss", "mse", "--steps", "1"}, {}, {1, 2});
+}
+
+// oneDNN divides by what an int holds of a count.
+TEST_F(BadModels, MoreRowsThanAnIntCounts) {
+  SmallModel model = linear_model();
+  model.inputs[0] = declared("x", {int64_t{1} << 36, 4});
+  const std::string path = write(model);
+  expect_ends({"plan", path, "--loss", "mse"}, {}, {0, 2});
+  expect_ends({path, "--loss", "mse", "--steps", "1"}, {}, {1, 2});
+}
+
 // A Loop of 4096 iterations with one inside of each.
 SmallModel loops(int depth) {
   const auto types = [](const std::string& name, uint64_t type) {
