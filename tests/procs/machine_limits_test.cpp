@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "fsdp/comm/store/stream_socket.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
@@ -134,7 +135,9 @@ TEST(MachineLimits, ThreadsThatCannotStart) {
       {train + ranks(2), "the monitor of peers", without_threads(0)},
       {train + ranks(2), "the monitor of peers", without_threads(0, "0")},
       {train + ranks(2), "the monitor of peers", without_threads(0, "1")},
-      {train + ranks(2), "the reader of data", without_threads(1, "1")}};
+      {train + ranks(2), "the reader of data", without_threads(1, "1")},
+      {train + Words{"--nnodes", "2", "--rdzv-endpoint", format_text("127.0.0.1:{}", free_port())},
+       "the coordinator of launchers", without_threads(0)}};
   for (const Case& one : all) {
     const Finished run = Program::run(one.words, one.start);
     EXPECT_EQ(run.status, 1) << run.err;

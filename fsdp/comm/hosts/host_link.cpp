@@ -8,10 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <system_error>
 
 #include "fsdp/comm/rank_sum.h"
-#include "kernels/base/signals_blocked.h"
+#include "kernels/base/start_thread.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -59,12 +58,8 @@ Result<std::unique_ptr<HostLink>> HostLink::start(const HostMap* map, const Cont
   if (!wake.valid()) return fault("eventfd: {}", std::strerror(errno));
   std::unique_ptr<HostLink> link(
       new HostLink(map, page, meeting, std::move(engine), std::move(wake)));
-  AllSignalsBlocked blocked;
-  try {
-    link->thread_ = std::thread([raw = link.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    return fault("rank {} cannot start its link thread: {}", map->rank, error.what());
-  }
+  OFSDP_ASSIGN_OR_RETURN(link->thread_, start_thread("ofsdp-link", "the link of hosts",
+                                                     [raw = link.get()] { raw->run(); }));
   return link;
 }
 

@@ -99,8 +99,10 @@ std::vector<int64_t> widened(const Shape& axes, int count) {
   return made;
 }
 
-MatrixProduct product_of(const Attributes& attributes, const TensorDesc& left,
-                         const TensorDesc& right) {
+}  // namespace
+
+MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& left,
+                             const TensorDesc& right) {
   const auto [a, b] = as_matrices(attributes, left.shape, right.shape);
   MatrixProduct p;
   p.dtype = left.dtype;
@@ -116,14 +118,16 @@ MatrixProduct product_of(const Attributes& attributes, const TensorDesc& left,
   return p;
 }
 
+namespace {
+
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
-  reference_product(product_of(c.attributes, c.inputs[0].desc, c.inputs[1].desc),
+  reference_product(matmul_product(c.attributes, c.inputs[0].desc, c.inputs[1].desc),
                     c.inputs[0].values, c.inputs[1].values, y.values);
   return {y};
 }
 
-MatrixProduct product(const Problem& p) { return product_of(p.attributes, p.in(0), p.in(1)); }
+MatrixProduct product(const Problem& p) { return matmul_product(p.attributes, p.in(0), p.in(1)); }
 
 void matmul_body(BodyBuilder& b) {
   const auto& attributes = b.attributes();
@@ -151,7 +155,7 @@ Result<std::vector<TensorDesc>> fused_infer(const InferContext& c) {
     return input_error("A and B must have one dtype and at least 2 axes, found {} and {}", a.text(),
                        b.text());
   }
-  const MatrixProduct p = product_of(c.attributes, a, b);
+  const MatrixProduct p = matmul_product(c.attributes, a, b);
   const int64_t inner_b = b.shape[b.shape.rank() - (p.transpose_b ? 1 : 2)];
   if (p.inner != inner_b) {
     return input_error("A {} and B {} disagree: inner axes {} and {}", a.text(), b.text(), p.inner,

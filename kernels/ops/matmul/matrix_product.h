@@ -34,6 +34,10 @@ struct MatrixProduct {
 // Returns the product of a Gemm with these attributes, A and Y, without its addend.
 MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y);
 
+// Returns the product of a MatMul, ofsdp.MatMul or FusedMatMul.
+MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& a,
+                             const TensorDesc& b);
+
 // The library that is faster: OpenBLAS ([Note: which library multiplies]), else oneDNN.
 Acceptance openblas_accepts(const MatrixProduct& product);
 bool onednn_accepts(const MatrixProduct& product);

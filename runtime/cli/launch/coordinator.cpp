@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/start_thread.h"
+
 namespace ofsdp::cli {
 namespace {
 
@@ -74,12 +76,21 @@ Coordinator::Coordinator(Listener listener, const JobSecret& secret, const Endpo
       deadline_(StreamClock::now() + timeout_) {
   assignment_.run_id = unique_run_id();
   assignment_.first_world = 0;
-  thread_ = std::thread([this] { serve(); });
+}
+
+Result<std::unique_ptr<Coordinator>> Coordinator::start(Listener listener, const JobSecret& secret,
+                                                        const Endpoint& endpoint,
+                                                        const LaunchPlan& plan) {
+  std::unique_ptr<Coordinator> made(new Coordinator(std::move(listener), secret, endpoint, plan));
+  OFSDP_ASSIGN_OR_RETURN(made->thread_,
+                         base::start_thread("ofsdp-meet", "the coordinator of launchers",
+                                            [raw = made.get()] { raw->serve(); }));
+  return made;
 }
 
 Coordinator::~Coordinator() {
   quit_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Coordinator::serve() {

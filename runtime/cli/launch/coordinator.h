@@ -16,6 +16,7 @@
 #include <atomic>
 #include <chrono>
 #include <list>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,8 +72,10 @@ class NodeTable {
 
 class Coordinator {
  public:
-  Coordinator(Listener listener, const JobSecret& secret, const Endpoint& endpoint,
-              const LaunchPlan& plan);
+  // Errors: kFault, when there is no thread to be had.
+  static Result<std::unique_ptr<Coordinator>> start(Listener listener, const JobSecret& secret,
+                                                    const Endpoint& endpoint,
+                                                    const LaunchPlan& plan);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
@@ -80,6 +83,8 @@ class Coordinator {
  private:
   using State = NodeClient::State;
 
+  Coordinator(Listener listener, const JobSecret& secret, const Endpoint& endpoint,
+              const LaunchPlan& plan);
   void serve();
   void look();
   void take_in(NodeClient& client);

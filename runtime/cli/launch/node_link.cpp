@@ -107,8 +107,8 @@ class RendezvousLink final : public NodeLink {
       if (coordinator_ == nullptr) {
         auto listener = listen_here();
         if (listener.valid()) {
-          coordinator_ =
-              std::make_unique<Coordinator>(std::move(listener), secret_, endpoint_, plan_);
+          OFSDP_ASSIGN_OR_RETURN(
+              coordinator_, Coordinator::start(std::move(listener), secret_, endpoint_, plan_));
           if (secret_.empty()) print_lines(stderr, format_text("fsdp-run: {}\n", kNoSecret));
         }
       }
