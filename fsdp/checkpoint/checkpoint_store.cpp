@@ -89,7 +89,11 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
       continue;
     }
     if (!is_checkpoint_name(name)) continue;
-    if (const auto manifest = read_manifest(path); manifest.ok()) {
+    auto manifest = read_manifest(path);
+    // Only bytes prove harm. What cannot be read now may be good, and newer than all others.
+    if (!manifest.ok() && manifest.error().kind() == ErrorKind::kFault)
+      return std::move(manifest).status();
+    if (manifest.ok()) {
       store.entries_.push_back({name, manifest->sequence, manifest->evaluation});
     }
   }

@@ -12,7 +12,8 @@
 // never the last good one.
 //
 // Owner: the session; the store holds the lock. Thread: one at a time; `commit` may run on another
-// thread than `open`. Errors: kInput from `open`; afterwards kFault, which names the path.
+// thread than `open`. Errors: kInput from `open`, and kFault where a manifest cannot be read;
+// afterwards kFault, which names the path.
 #pragma once
 
 #include "fsdp/checkpoint/disk.h"

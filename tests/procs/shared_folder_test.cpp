@@ -51,6 +51,22 @@ TEST(SharedFolder, AnErrorOfTheSystemEndsTheRunAndRenamesNothing) {
   }
 }
 
+// A run that begins anew numbers and removes checkpoints by what it read of those that are there.
+TEST(SharedFolder, AManifestThatCannotBeReadEndsARunThatBeginsAnew) {
+  const CheckpointRuns runs;
+  runs.trained(run_of(2) + runs.saving());
+  const std::vector<std::string> before = runs.checkpoints();
+  const Start start =
+      preloaded(runs, {"FAIL_READS=" + std::to_string(ESTALE), "FAIL_READS_OF=manifest.json"});
+  for (const char* overwrite : {"off", "on"}) {
+    const Finished ended = Program::run(
+        run_of(4) + runs.saving() + Words{"--overwrite-checkpoints", overwrite}, start);
+    EXPECT_EQ(ended.status, 1);
+    expect_one_line(ended.err, {"manifest.json", std::strerror(ESTALE)});
+    EXPECT_EQ(runs.checkpoints(), before);
+  }
+}
+
 TEST(SharedFolder, ARankThatDoesNotSeeTheFolderEndsTheRun) {
   const CheckpointRuns runs;
   runs.trained(run_of(2) + runs.saving());
