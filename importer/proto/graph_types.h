@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "importer/proto/bounded_schemas.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/core/tensor.h"
 
@@ -119,11 +120,9 @@ class GraphTypes {
   }
 
   void infer(onnx::ModelProto& part) {
-    // Without data propagation, which lists the unknown elements of a vector one by one, however
-    // many: add_known tells what it would find.
     try {
-      onnx::shape_inference::InferShapes(part, onnx::OpSchemaRegistry::Instance(),
-                                         onnx::ShapeInferenceOptions{false, 0, false});
+      onnx::shape_inference::InferShapes(part, &schemas_,
+                                         onnx::ShapeInferenceOptions{false, 0, true});
     } catch (const std::exception&) {
       // Types inferred before the refused node are kept.
     }
@@ -162,6 +161,7 @@ class GraphTypes {
   std::unordered_map<std::string, onnx::TypeProto> types_;
   int inferred_ = 0;  // nodes of the model
   int generation_ = 0;
+  BoundedSchemas schemas_;
   bool busy_ = false;
 };
 
