@@ -8,6 +8,7 @@
 
 #include <onnx/defs/schema.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
