@@ -4,8 +4,8 @@
 //   build/release/bench/floor MODEL.onnx BATCH [LOSS]        LOSS: cross_entropy
 //
 // Prints a line for each product: what our kernel takes, what the fastest library takes, which one
-// that is; then the floors, and the step as the sum of our kernels. Convolutions count with the
-// rate of the best product. bench/floor.sh times the step itself.
+// that is; then the floors. Convolutions count with the rate of the best product. bench/floor.sh
+// times the step itself.
 #include <cblas.h>
 
 #include <algorithm>

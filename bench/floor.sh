@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training step (one rank, one thread, float32, AdamW) beside the least that this machine allows it: bench/floor.cpp, then
+# A training step (one rank, one thread, float32, AdamW) and the least that this machine allows it: bench/floor.cpp, then
 # the step, timed, and its ratio to the floor of products. With a peer its step follows ours in turn (A B A B ...).
 #
 #   [BATCH=8] [PAIRS=3] [STEPS=11] bench/floor.sh MODEL.onnx [PEER COMMAND...]

@@ -50,14 +50,15 @@ Result<std::string> first_nan(const BoundProgram& program, const NanSearch& sear
     if (!first.empty() && !search.together) break;
     const bool runs = op.kind == OpKind::kRun && search.here && first.empty();
     if (!runs && !is_of_unshard(op)) continue;
-    const BoundRun* run = runs ? &program.runs[static_cast<size_t>(op.run)] : nullptr;
-    if (runs) {
-      OFSDP_ASSIGN_OR_RETURN(first, nan_read(*run, program.plan->graph, search));
+    if (!runs) {
+      OFSDP_RETURN_IF_ERROR(search.execute(op));
+      continue;
     }
+    const BoundRun& run = program.runs[static_cast<size_t>(op.run)];
+    OFSDP_ASSIGN_OR_RETURN(first, nan_read(run, program.plan->graph, search));
     OFSDP_RETURN_IF_ERROR(search.execute(op));
-    if (runs && first.empty()) {
-      OFSDP_ASSIGN_OR_RETURN(first, nan_made(*run, search));
-    }
+    if (!first.empty()) continue;
+    OFSDP_ASSIGN_OR_RETURN(first, nan_made(run, search));
   }
   return first.empty() ? "none found when run again" : first;
 }
