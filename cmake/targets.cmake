@@ -53,6 +53,11 @@ endif()
 if(OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE})
+  # A fifth of the time to compile, for what AddressSanitizer reports too (null, beyond an object) or what no source here
+  # does (a virtual call through a pointer of another type; offsets of half of the address space).
+  if(OFSDP_SANITIZE MATCHES "undefined")
+    target_compile_options(ofsdp_flags INTERFACE -fno-sanitize=null,vptr,object-size,pointer-overflow)
+  endif()
   # At a fixed address: UndefinedBehaviorSanitizer describes each check, and those are millions of relocations else.
   target_link_options(ofsdp_flags INTERFACE $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
 endif()

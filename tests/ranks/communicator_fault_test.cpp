@@ -11,6 +11,7 @@
 namespace ofsdp {
 namespace communicator_fault_test {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 void idle() {
@@ -83,10 +84,11 @@ TEST_P(Death, IsNoticedByWaitingRanks) {
                       format_text("rank {} (pid {} on {}) ", dead, pid, host_name()), 3);
   for (int rank = 0; rank < world; ++rank) {
     if (rank == dead || !ranks.report(rank).claimed) continue;
-    EXPECT_THAT(ranks.report(rank).message, HasSubstr("of unit 2 at step "));
-    // Across hosts what the dead rank had to send for step 6 may die with it.
-    const char* const step = hosts.counts.size() == 1 ? "step 7" : "step ";
-    EXPECT_THAT(ranks.report(rank).message, HasSubstr(step));
+    // A rank may still be at the end of step 6 when the other one dies in step 7; across hosts what
+    // the dead rank had to send for step 6 may die with it.
+    const char* const step = hosts.counts.size() == 1 ? "[67]" : "[0-9]";
+    EXPECT_THAT(ranks.report(rank).message,
+                ContainsRegex(format_text("of unit 2 at step {}", step)));
   }
 }
 

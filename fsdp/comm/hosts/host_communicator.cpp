@@ -157,8 +157,7 @@ class HostCommunicator final : public Communicator {
     const int exit = status.kind() == ErrorKind::kInput ? 2 : 1;
     if (!page_.claim_failure(rank(), exit)) return false;
     if (!link_) return true;
-    const bool first =
-        link_->claim(static_cast<uint32_t>(rank() + 1) << 8 | static_cast<uint32_t>(exit));
+    const bool first = link_->claim(failure_word(rank(), exit));
     link_->settle(kLastWords);
     return first;
   }

@@ -26,10 +26,12 @@ bool is_float(uint16_t dtype) {
   return type == DType::kFloat32 || type == DType::kBFloat16 || type == DType::kFloat16;
 }
 
-// (rank + 1) << 8 | exit status, of a peer: nothing else indexes what this host knows of ranks.
+// Is a peer's word a failure_word? Nothing else indexes what this host knows of ranks.
 bool is_failure(uint64_t value, int world) {
-  const uint64_t rank = value >> 8, exit = value & 0xff;
-  return rank >= 1 && rank <= static_cast<uint64_t>(world) && (exit == 1 || exit == 2);
+  if (value > UINT32_MAX) return false;
+  const auto word = static_cast<uint32_t>(value);
+  const int rank = failed_rank(word), exit = failed_exit(word);
+  return rank >= 0 && rank < world && (exit == 1 || exit == 2);
 }
 
 }  // namespace

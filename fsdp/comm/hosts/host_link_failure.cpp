@@ -44,7 +44,7 @@ void HostLink::relay_failure() {
   const uint32_t failed = page_->run().failed.load();
   if (failed == 0 || relayed_) return;
   relayed_ = true;
-  LinkHeader header{.rank = static_cast<int>(failed >> 8) - 1, .value = failed};
+  LinkHeader header{.rank = failed_rank(failed), .value = failed};
   const bool of_other = header.rank != map_->rank && map_->is_here(header.rank);
   const LinkLine* const asked = of_other ? arbiter() : nullptr;
   if (asked != nullptr) asked_for_other_ = asked->peer();
@@ -199,7 +199,7 @@ void HostLink::take_claim(LinkLine& line, const LinkHeader& header) {
   page_->take_failure(static_cast<uint32_t>(header.value));
   LinkHeader verdict = header;
   verdict.kind = LinkKind::kVerdict;
-  verdict.value = page_->run().failed.load() >> 8 == static_cast<uint32_t>(header.rank) + 1;
+  verdict.value = failed_rank(page_->run().failed.load()) == header.rank;
   line.queue(verdict);
 }
 

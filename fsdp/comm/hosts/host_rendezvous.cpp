@@ -81,8 +81,8 @@ class RendezvousWatch {
     const auto report = said ? from_value<RendezvousReport>(*said) : std::nullopt;
     if (!report) return fault("{} ended before all ranks had met at {}", who(from.rank), point_);
     const auto rank = static_cast<size_t>(from.rank);
-    if (report->stage == RendezvousReport::kInput) return {ErrorKind::kInput, report->text};
-    if (report->stage == RendezvousReport::kFailed) return {ErrorKind::kFault, report->text};
+    if (report->stage == RendezvousReport::kInput) return input_error("{}", report->text);
+    if (report->stage == RendezvousReport::kFailed) return fault("{}", report->text);
     if (report->stage != RendezvousReport::kLate) {
       stages_[rank] = report->stage;
       return {};

@@ -104,7 +104,7 @@ void ControlPage::sleep_on_doorbell(int rank, uint32_t heard,
 
 bool ControlPage::claim_failure(int rank, int exit_status) const {
   uint32_t nobody = 0;
-  const uint32_t mine = static_cast<uint32_t>(rank + 1) << 8 | static_cast<uint32_t>(exit_status);
+  const uint32_t mine = failure_word(rank, exit_status);
   const bool first = run().failed.compare_exchange_strong(nobody, mine);
   ring_all();
   return first;

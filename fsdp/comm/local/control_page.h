@@ -33,8 +33,15 @@
 
 namespace ofsdp::fsdp {
 
+// A rank's failure in one word, in the page and between hosts; 0 is none.
+constexpr uint32_t failure_word(int rank, int exit_status) {
+  return static_cast<uint32_t>(rank + 1) << 8 | static_cast<uint32_t>(exit_status);
+}
+constexpr int failed_rank(uint32_t word) { return static_cast<int>(word >> 8) - 1; }
+constexpr int failed_exit(uint32_t word) { return static_cast<int>(word & 0xff); }
+
 struct alignas(64) RunFlags {
-  std::atomic<uint32_t> failed{0};  // 0, or (rank + 1) << 8 | exit status: the first to say so
+  std::atomic<uint32_t> failed{0};  // a failure_word: the first to say so
   // 0, or rank + 1: the first that ended without a word; with kCut, that the network lost.
   std::atomic<int32_t> dead{0};
   std::atomic<int32_t> gone{0};  // 0, or rank + 1 of another host that left and is needed
@@ -105,7 +112,7 @@ class ControlPage {
   void note_leave(int rank) const;
   void ring(int rank) const;  // wakes whoever sleeps on that rank
   // Returns that of the failed run; 0 while nothing failed.
-  int exit_status() const { return static_cast<int>(run().failed.load() & 0xff); }
+  int exit_status() const { return failed_exit(run().failed.load()); }
 
  private:
   void ring_all() const;

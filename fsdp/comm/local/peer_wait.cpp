@@ -69,7 +69,7 @@ std::string site_text(const CollectiveSite& site) {
 Status PeerWait::failure(const CollectiveSite& site) const {
   const RunFlags& run = page_->run();
   if (const uint32_t failed = run.failed.load(); failed != 0) {
-    return {ErrorKind::kPeer, format_text("rank {} failed", (failed >> 8) - 1)};
+    return {ErrorKind::kPeer, format_text("rank {} failed", failed_rank(failed))};
   }
   const int dead = run.dead.load();
   if (dead == 0) return gone(run.gone.load() - 1, site);
