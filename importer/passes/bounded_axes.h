@@ -67,6 +67,10 @@ class BoundedAxes {
     if (const Bounded* whole = indexed_within(node)) {
       OFSDP_RETURN_IF_ERROR(op == "Gather" ? keep(node)
                                            : keep_bounded(node, whole->axis, whole->count));
+    } else if (takes_numbers(op) && bounded(node.inputs[0]) == nullptr) {
+      return refuse(node, format_text("takes its numbers from '{}', whose own size only the run "
+                                      "knows",
+                                      graph_.value(*known).name));
     } else if (op == "Expand") {
       OFSDP_RETURN_IF_ERROR(expand(node));
     } else if (op == "Slice") {
@@ -81,6 +85,11 @@ class BoundedAxes {
       OFSDP_RETURN_IF_ERROR(pass_on(node));
     }
     return true;
+  }
+
+  // Inputs after the first say which elements of the first, or how many.
+  static bool takes_numbers(const std::string& op) {
+    return op == "Expand" || op == "Slice" || op == "Split" || op == "ReduceSum";
   }
 
   // An ordinary node, once its outputs have descs.

@@ -63,8 +63,14 @@ bool good(const Config& c) { return c.magic == 0xcafebeef && c.version == 21800 
 extern "C" {
 
 // For the test; not in NCCL.
-const char* fake_nccl_calls() { return calls.c_str(); }
+const char* fake_nccl_calls() {
+  static std::string asked;
+  const std::lock_guard lock(mutex);
+  asked = calls;
+  return asked.c_str();
+}
 void fake_nccl_reset() {
+  const std::lock_guard lock(mutex);
   calls.clear();
   handles = 0;
   released = false;

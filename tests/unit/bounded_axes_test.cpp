@@ -197,6 +197,14 @@ TEST_F(BoundedAxesTest, WithoutACountDoesNotMeetIt) {
   expect_refused(raw("Add", {rows(x, found(flags)), x}), "combines 'x' with an axis");
 }
 
+TEST_F(BoundedAxesTest, NumbersComeFromNoSuchAxis) {
+  for (const char* op : {"Expand", "Split", "ReduceSum"}) {
+    expect_refused(raw(op, {x, found(flags)}), "takes its numbers from");
+  }
+  const ValueId numbers = found(others);
+  expect_refused(raw("Slice", {x, numbers, numbers}), "takes its numbers from");
+}
+
 TEST_F(BoundedAxesTest, ACountIsNoNumber) {
   const ValueId shape = raw("Shape", {rows(x, found(flags))}, {}, DType::kInt64);
   expect_refused(raw("Cast", {shape}, {{"to", kFloat}}), "a number of elements that only the run");

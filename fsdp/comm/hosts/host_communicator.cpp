@@ -96,7 +96,10 @@ class HostCommunicator final : public Communicator {
       convert_elements(segment + source.offset + index * source.stride, source.dtype,
                        dst + index * bytes, dst_dtype, source.numel);
     }
-    return view.others == 0 ? Status{} : gather_->gather(view, source, dst, dst_dtype, site);
+    if (view.others == 0) return {};
+    Status status = gather_->gather(view, source, dst, dst_dtype, site);
+    if (!status.ok()) link_->abandon_shards();
+    return status;
   }
 
   Status acquire(int channel, const RankGroup& group, const CollectiveSite& site) override {
@@ -130,6 +133,7 @@ class HostCommunicator final : public Communicator {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
     RankState& me = page_.rank(rank());
     const uint64_t turn = me.sequence.load(std::memory_order_relaxed) + 1;
+    if (link_) link_->take_turn();
     std::copy(mine.begin(), mine.end(), me.payload[turn % 2]);
     page_.publish(me.sequence, turn, rank());
     if (link_) link_->nudge();
@@ -140,6 +144,7 @@ class HostCommunicator final : public Communicator {
       std::copy_n(peer.payload[turn % 2], mine.size(),
                   all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
     }
+    if (link_) link_->take_turn();
     return {};
   }
 

@@ -34,6 +34,8 @@ bool is_failure(uint64_t value, int world) {
   return rank >= 0 && rank < world && (exit == 1 || exit == 2);
 }
 
+bool is_of_shard(const LinkRequest& request) { return request.header.kind == LinkKind::kShard; }
+
 }  // namespace
 
 HostLink::HostLink(const HostMap* map, const ControlPage* page, HostsRendezvous& meeting,
@@ -109,6 +111,13 @@ void HostLink::say_leave() {
   wake();
 }
 
+void HostLink::abandon_shards() {
+  std::unique_lock lock(mutex_);
+  abandoning_ = true;
+  wake();
+  answered_.wait(lock, [this] { return !abandoning_; });
+}
+
 void HostLink::settle(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   settling_ = true;
@@ -129,17 +138,33 @@ void HostLink::run() {
 
 void HostLink::take_orders() {
   ordered_.store(false);
-  bool leave = false;
+  bool leave = false, abandon = false;
   {
     const std::lock_guard lock(mutex_);
     taken_.swap(orders_);
     leave = std::exchange(leaving_, false);
+    abandon = abandoning_;
   }
   for (const LinkRequest& request : taken_) send_request(request);
   taken_.clear();
+  if (abandon) drop_shards();
   ask();
   if (!leave) return;
   for (auto& line : lines_) line->queue({.kind = LinkKind::kLeave});
+}
+
+void HostLink::drop_shards() {
+  abandoned_ = true;
+  for (auto& line : lines_) {
+    const LinkHeader* const header = line->arriving();
+    if (header != nullptr && is_of_shard(under_way_[header->id % kPlaces])) line->drop();
+  }
+  if (engine_) engine_->abandon();
+  outgoing_.clear();
+  arriving_ = 0;
+  const std::lock_guard lock(mutex_);
+  abandoning_ = false;
+  answered_.notify_all();
 }
 
 void HostLink::flush_all() {
@@ -259,7 +284,7 @@ void HostLink::send_request(const LinkRequest& request) {
 }
 
 // Only what was asked for, of the size that there is room for.
-bool HostLink::take_answer(const LinkLine& line, const LinkHeader& header, std::byte*& payload) {
+bool HostLink::take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload) {
   const uint32_t place = header.id % kPlaces;
   if (place >= under_way_.size() || ids_[place] != header.id) return false;
   const LinkRequest& request = under_way_[place];
@@ -267,10 +292,11 @@ bool HostLink::take_answer(const LinkLine& line, const LinkHeader& header, std::
   if (header.bytes == 0) {
     finish(header.id);
   } else if (engine_) {
+    if (abandoned_) return true;
     ++arriving_;
     half_done(header.id);
   } else {
-    payload = request.dst;
+    payload = abandoned_ && is_of_shard(request) ? line.nowhere() : request.dst;
   }
   return true;
 }
@@ -311,7 +337,7 @@ void HostLink::finish_exchange(const LinkRequest& request) {
 }
 
 void HostLink::progress_engine() {
-  if (!engine_ || (arriving_ <= 0 && outgoing_.empty())) return;
+  if (!engine_ || abandoned_ || (arriving_ <= 0 && outgoing_.empty())) return;
   engine_done_.clear();
   const Status status = engine_->progress(engine_done_);
   if (!status.ok()) return engine_failed(status);
@@ -418,6 +444,13 @@ bool HostLink::answer(LinkLine& line, const LinkHeader& request) {
     line.queue(gone);
     return true;
   }
+  take_turn();
+  const bool ended = answer_with_data(line, request);
+  take_turn();
+  return ended;
+}
+
+bool HostLink::answer_with_data(LinkLine& line, const LinkHeader& request) {
   switch (request.kind) {
     case LinkKind::kExchange:
       answer_exchange(line, request);
@@ -482,6 +515,7 @@ void HostLink::reply(LinkLine& line, const LinkHeader& request, const LinkAnswer
   header.kind = LinkKind::kData;
   header.bytes = answer.bytes;
   if (!engine_ || answer.bytes == 0) return line.queue(header, answer);
+  if (abandoned_) return;
   line.queue(header);
   outgoing_.push_back({line.peer(), request.id, answer});
   const Status status = engine_->send(line.peer(), request.id, {answer.data, answer.bytes});
@@ -489,6 +523,7 @@ void HostLink::reply(LinkLine& line, const LinkHeader& request, const LinkAnswer
 }
 
 void HostLink::sent(const LinkAnswer& answer) {
+  take_turn();
   if (answer.buffer >= 0) free_buffers_.push_back(answer.buffer);
   if (answer.channel >= 0) count_served(answer.channel, answer.cell, answer.elements);
 }

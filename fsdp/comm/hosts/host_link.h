@@ -76,6 +76,12 @@ class HostLink {
   void nudge() {
     if (deferring_.load(std::memory_order_seq_cst)) wake();
   }
+  // A peer asks for a shard after a barrier and has it before the next. That order goes over
+  // sockets, where the memory model of C++ does not see it: what this rank did before its turn here
+  // comes before what the link's thread does after its own, and the other way around.
+  void take_turn() { turns_.fetch_add(1, std::memory_order_acq_rel); }
+  // Shards that were asked for and have not come go nowhere: their memory is the caller's again.
+  void abandon_shards();
   void say_leave();
   // Until what has been said is on its way, at most `patience`.
   void settle(std::chrono::milliseconds patience);
@@ -89,6 +95,7 @@ class HostLink {
   static constexpr uint32_t kPlaces = 1 << 15;  // of requests, and of those deferred on a line
   void run();
   void take_orders();
+  void drop_shards();
   void wait_for_events();
   void flush_all();
   void read(LinkLine& line);
@@ -96,7 +103,7 @@ class HostLink {
 
   // Asking.
   void send_request(const LinkRequest& request);
-  bool take_answer(const LinkLine& line, const LinkHeader& header, std::byte*& payload);
+  bool take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
   void half_done(uint32_t id);
   void finish_exchange(const LinkRequest& request);
@@ -109,6 +116,7 @@ class HostLink {
   int missing(const LinkHeader& header) const;     // the rank that it waits for, or -1
   void serve_deferred();
   bool answer(LinkLine& line, const LinkHeader& request);
+  bool answer_with_data(LinkLine& line, const LinkHeader& request);
   bool answer_partial(LinkLine& line, const LinkHeader& request);
   void answer_exchange(LinkLine& line, const LinkHeader& request);
   void reply(LinkLine& line, const LinkHeader& request, const LinkAnswer& answer);
@@ -180,6 +188,9 @@ class HostLink {
   uint32_t questions_ = 0;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
+  bool abandoning_ = false;  // under mutex_
+  bool abandoned_ = false;
+  std::atomic<uint64_t> turns_{0};
   std::atomic<bool> deferring_{false};  // requests wait for ranks of this host
   std::thread thread_;
 };

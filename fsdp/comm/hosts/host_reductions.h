@@ -307,15 +307,20 @@ class HostReductions {
       const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
       std::memcpy(own() + span, parts_.segment(from) + span, bytes);
     };
+    const auto turn = [&] {  // hosts have read what is written over
+      if (view.others > 0) parts_.link->take_turn();
+    };
     for (size_t k = 1; k < view.here.size(); ++k) {
       const int peer = view.peer(k);
       OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).summed, round, peer, site));
+      turn();
       copy(peer, peer);
     }
     for (size_t i = 0; i < view.remote.size(); ++i) {
       const int from = view.here[i % view.here.size()];
       if (from == rank()) continue;
       OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, from).pulled, round, from, site));
+      turn();
       copy(view.remote[i], from);
     }
     return {};

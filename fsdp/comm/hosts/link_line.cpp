@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace ofsdp::fsdp {
@@ -39,9 +40,12 @@ bool LinkLine::receive(const std::function<bool(const LinkHeader&, std::byte*&)>
                        const std::function<void(const LinkHeader&)>& payload, int& error) {
   error = 0;
   while (open()) {
-    char* const to = in_payload_ ? reinterpret_cast<char*>(target_) : reinterpret_cast<char*>(&in_);
+    const bool dropped = in_payload_ && target_ == nowhere();
+    auto* const begin = in_payload_ ? target_ : reinterpret_cast<std::byte*>(&in_);
+    std::byte* const to = dropped ? begin : begin + got_;
     const size_t whole = in_payload_ ? in_.bytes : sizeof in_;
-    const ssize_t count = recv(fd(), to + got_, whole - got_, MSG_DONTWAIT);
+    const size_t most = dropped ? std::min(whole - got_, dropped_.size()) : whole - got_;
+    const ssize_t count = recv(fd(), to, most, MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return true;
     if (count <= 0) {

@@ -50,6 +50,12 @@ class LinkLine {
   bool receive(const std::function<bool(const LinkHeader&, std::byte*&)>& header,
                const std::function<void(const LinkHeader&)>& payload, int& error);
 
+  // The header whose payload is on its way, or null. The payload is read and forgotten after
+  // `drop`, or where `header` said `nowhere`.
+  const LinkHeader* arriving() const { return in_payload_ ? &in_ : nullptr; }
+  void drop() { target_ = nowhere(); }
+  std::byte* nowhere() { return dropped_.data(); }
+
   std::vector<LinkHeader> deferred;  // requests that cannot be answered yet
   std::vector<double> doubles[2];    // an exchange on its way out
   bool left = false;                 // the peer has said that it is done
@@ -67,6 +73,7 @@ class LinkLine {
   size_t got_ = 0;  // bytes of in_ and its payload
   std::byte* target_ = nullptr;
   bool in_payload_ = false;
+  std::array<std::byte, 4096> dropped_;
 };
 
 }  // namespace ofsdp::fsdp

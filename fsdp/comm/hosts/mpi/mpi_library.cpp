@@ -88,14 +88,20 @@ class Engine final : public MpiEngine {
     return {};
   }
 
-  // Out of order MPI cannot be finalized, since the other ranks do not.
-  void close(bool in_order) override {
-    if (!in_order || world_ == MPI_COMM_NULL) return;
+  void abandon() override {
     for (MPI_Request& request : requests_) {
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
       MPI_Request_free(&request);
     }
+    requests_.clear();
+    tickets_.clear();
+  }
+
+  // Out of order MPI cannot be finalized, since the other ranks do not.
+  void close(bool in_order) override {
+    if (!in_order || world_ == MPI_COMM_NULL) return;
+    abandon();
     MPI_Comm_free(&world_);
     MPI_Finalize();
   }

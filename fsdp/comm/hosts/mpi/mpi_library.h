@@ -11,7 +11,7 @@
 
 namespace ofsdp::fsdp {
 
-inline constexpr int kMpiLibraryVersion = 2;
+inline constexpr int kMpiLibraryVersion = 3;
 
 class MpiEngine : public PayloadEngine {
  public:
