@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,21 @@ class GraphUses {
   std::vector<int> maker_;
   std::vector<std::vector<size_t>> readers_;
 };
+
+// Returns the value and every view of it, views of views too. `Uses` has readers(value) and
+// node(place).
+template <typename Uses>
+std::vector<ValueId> with_views(const Uses& uses, ValueId id) {
+  std::vector<ValueId> found{id};
+  std::set<ValueId> seen{id};
+  for (size_t at = 0; at < found.size(); ++at) {
+    for (size_t reader : uses.readers(found[at])) {
+      const Node& node = uses.node(reader);
+      if (node.op->view && seen.insert(node.outputs[0]).second) found.push_back(node.outputs[0]);
+    }
+  }
+  return found;
+}
 
 // Returns whether the node is that operator and no plug-in has replaced it.
 inline bool is_operator(const Node& node, std::string_view op) {

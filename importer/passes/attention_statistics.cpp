@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/passes.h"
@@ -35,6 +36,9 @@ class Keeper {
     }
   }
 
+  const Node& node(size_t i) const { return graph_.nodes[i]; }
+  const std::vector<size_t>& readers(ValueId id) const { return uses_.readers(id); }
+
   Graph run() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (is_operator(graph_.nodes[i], "ofsdp.AttentionGrad")) keep_for(i);
@@ -50,7 +54,6 @@ class Keeper {
     size_t last = 0;            // node of backward that reads it anyway
   };
 
-  const Node& node(size_t i) const { return graph_.nodes[i]; }
   const Node* maker(ValueId id) const {
     const int i = uses_.maker(id);
     return i < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(i)];
@@ -110,44 +113,56 @@ class Keeper {
     return std::nullopt;
   }
 
-  // Whether two values are one, or one is the other computed again by the same nodes.
+  // Returns whether two values are one, or one is the other computed again by the same nodes.
   bool same(ValueId a, ValueId b) {
-    if (a == b) return true;
+    std::vector<std::pair<ValueId, ValueId>> pairs;
+    std::set<std::pair<ValueId, ValueId>> met;
+    const auto meet = [&](ValueId left, ValueId right) {
+      if (left == right || same_.contains({left, right})) return;
+      if (met.insert({left, right}).second) pairs.push_back({left, right});
+    };
+    meet(a, b);
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const auto [left, right] = pairs[i];
+      if (!made_alike(left, right)) return false;
+      const std::vector<ValueId>&of_left = maker(left)->inputs, &of_right = maker(right)->inputs;
+      for (size_t k = 0; k < of_left.size(); ++k) meet(of_left[k], of_right[k]);
+    }
+    same_.merge(met);
+    return true;
+  }
+
+  // Returns whether two nodes alike make them, of whatever operands.
+  bool made_alike(ValueId a, ValueId b) const {
     const Node *left = maker(a), *right = maker(b);
     if (left == nullptr || right == nullptr) return false;
-    const auto known = same_.find({a, b});
-    if (known != same_.end()) return known->second;
     const auto place = [](const Node& n, ValueId id) {
       return std::ranges::find(n.outputs, id) - n.outputs.begin();
     };
-    bool all = left->op == right->op && left->name == right->name &&
-               graph_.value(a).name == graph_.value(b).name &&
-               left->attributes.all() == right->attributes.all() &&
-               left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
-    for (size_t i = 0; all && i < left->inputs.size(); ++i) {
-      all = same(left->inputs[i], right->inputs[i]);
-    }
-    return same_[{a, b}] = all;
+    return left->op == right->op && left->name == right->name &&
+           graph_.value(a).name == graph_.value(b).name &&
+           left->attributes.all() == right->attributes.all() &&
+           left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
   }
 
   // Returns Y or a Transpose of Y, whichever backward keeps longer anyway.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
     add_kept(gradient, y, {}, found);
-    add_transposed(gradient, y, y, found);
+    add_transposed(gradient, y, found);
     if (found.empty()) return std::nullopt;
     return *std::ranges::max_element(found, {}, &Kept::last);
   }
 
-  void add_transposed(size_t gradient, ValueId y, ValueId view, std::vector<Kept>& found) const {
-    for (size_t i : uses_.readers(view)) {
-      const Node& reader = node(i);
-      if (i >= gradient) continue;
-      if (reader.op->view) add_transposed(gradient, y, reader.outputs[0], found);
-      const std::vector<int64_t> perm = reader.attributes.ints("perm");
-      const bool moves = is_operator(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
-      if (moves && graph_.value(view).desc == graph_.value(y).desc) {
-        add_kept(gradient, reader.outputs[0], perm, found);
+  void add_transposed(size_t gradient, ValueId y, std::vector<Kept>& found) const {
+    for (ValueId view : with_views(*this, y)) {
+      for (size_t i : readers(view)) {
+        const Node& reader = node(i);
+        const std::vector<int64_t> perm = reader.attributes.ints("perm");
+        const bool moves = is_operator(reader, "Transpose") && perm.size() == 4 && perm[3] == 3;
+        if (moves && i < gradient && graph_.value(view).desc == graph_.value(y).desc) {
+          add_kept(gradient, reader.outputs[0], perm, found);
+        }
       }
     }
   }
@@ -162,13 +177,11 @@ class Keeper {
   // Returns the last backward node that reads the bytes themselves, not a view of them.
   std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
     std::optional<size_t> last;
-    for (size_t i : uses_.readers(id)) {
-      const bool view = node(i).op->view;
-      const bool reads = !view && node(i).backward && !clone_[i] && i != gradient;
-      const auto found = view    ? last_backward_reader(gradient, node(i).outputs[0])
-                         : reads ? std::optional(i)
-                                 : std::nullopt;
-      if (found) last = std::max(last.value_or(0), *found);
+    for (ValueId view : with_views(*this, id)) {
+      for (size_t i : readers(view)) {
+        const bool reads = !node(i).op->view && node(i).backward && !clone_[i] && i != gradient;
+        if (reads) last = std::max(last.value_or(0), i);
+      }
     }
     return last;
   }
@@ -177,7 +190,7 @@ class Keeper {
   const TakesNode& takes_;
   GraphUses uses_;           // the ids of statistics come later, and nothing asks for theirs
   std::vector<bool> clone_;  // per node
-  std::map<std::pair<ValueId, ValueId>, bool> same_;
+  std::set<std::pair<ValueId, ValueId>> same_;  // pairs that are
 };
 
 }  // namespace

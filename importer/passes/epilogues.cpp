@@ -213,12 +213,12 @@ class Joiner {
 
   // The one Gelu (tanh) that reads the product, itself or as a view.
   std::optional<size_t> gelu_of(ValueId id) const {
-    for (size_t reader : graph_.readers(id)) {
-      const Node& node = graph_.node(reader);
-      if (is_operator(node, "Gelu") && is_tanh(node) && node.backward == made_backward(id))
-        return reader;
-      if (!node.op->view) continue;
-      if (const auto found = gelu_of(node.outputs[0])) return found;
+    for (ValueId view : with_views(graph_, id)) {
+      for (size_t reader : graph_.readers(view)) {
+        const Node& node = graph_.node(reader);
+        if (is_operator(node, "Gelu") && is_tanh(node) && node.backward == made_backward(view))
+          return reader;
+      }
     }
     return std::nullopt;
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
@@ -270,6 +271,15 @@ TEST_F(Passes, OperatorsWithoutGradientAreListedTogether) {
   const auto graph = autodiff(maker.graph);
   ASSERT_FALSE(graph.ok());
   EXPECT_THAT(graph.error().message(), HasSubstr("ofsdp.ReluGrad (odd1, odd2)"));
+}
+
+TEST_F(Passes, AGradientOperatorOfOnnxRuntimeHasTheOutputsOfItsRule) {
+  const OpDef op{.domain = "com.microsoft", .name = "ReluGrad", .min_inputs = 2};
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
+  const Node slope{&op, "slope", {}, {x, x}, {x, x}, true};
+  const Status status = replace_gradient(maker.graph, slope);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("output 1 is no gradient of Relu"));
 }
 
 TEST_F(Passes, ChannelsLastChainsNeedNoReorderInside) {

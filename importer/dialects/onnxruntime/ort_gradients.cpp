@@ -333,7 +333,8 @@ class ForwardView final : public GradBuilder {
   // Gives the gradient the name of the node's output: its maker writes there.
   Status give(size_t output, size_t first) {
     const ValueId to = node_.outputs[output];
-    const auto found = gradients_.find(rule_.gives[output]);
+    const auto found =
+        output < rule_.gives.size() ? gradients_.find(rule_.gives[output]) : gradients_.end();
     OFSDP_REJECT_IF(found == gradients_.end(), "{}: output {} is no gradient of {}",
                     graph_.describe(node_), output, rule_.forward);
     const ValueId from = found->second;
