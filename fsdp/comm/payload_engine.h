@@ -31,7 +31,7 @@ class PayloadEngine {
   virtual Status send(int peer, uint32_t id, std::span<const std::byte> src) = 0;
   virtual Status progress(std::vector<Done>& done) = 0;  // appends
   virtual void abandon() = 0;  // nothing is under way any more, and nothing is begun again
-  virtual void close(bool in_order) = 0;                 // nothing is under way any more
+  virtual void close(bool in_order) = 0;  // nothing is under way any more
 };
 
 }  // namespace ofsdp::fsdp
