@@ -188,8 +188,8 @@ class HostLink {
   uint32_t questions_ = 0;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
-  bool abandoning_ = false;  // under mutex_
-  bool abandoned_ = false;
+  bool abandoning_ = false;  // under mutex_: the rank waits until that is done
+  bool abandoned_ = false;   // of the link's thread, for good
   std::atomic<uint64_t> turns_{0};
   std::atomic<bool> deferring_{false};  // requests wait for ranks of this host
   std::thread thread_;
