@@ -182,10 +182,11 @@ class RunPlanner {
       const auto parts = segments(graph, run_->plan);
       graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
     }
+    const TakesNode takes = [this](const Graph& g, const Node& node) {
+      return run_->kernels->get(*node.op, problem_of(g, node)).ok();
+    };
+    if (key.training) graph = join_loss_gradient(graph, takes);
     if (run_->device != nullptr) {
-      const TakesNode takes = [this](const Graph& g, const Node& node) {
-        return run_->kernels->get(*node.op, problem_of(g, node)).ok();
-      };
       graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
     }
     const ShardingOptions& s = options_.sharding;
