@@ -112,14 +112,19 @@ function(ofsdp_compile_jointly target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# ofsdp_library(NAME [SOURCES file...] [LIBS target...]): a static library, or an empty target while it has no source.
+# ofsdp_library(NAME [SOURCES file...] [LIBS target...] [OPTIONS option...]): a static library, or an empty target while it
+# has no source. With options of its own it has precompiled headers of its own: <immintrin.h> ends with a pragma that
+# brings back the optimization that the headers were compiled with, for all that follows in the file (GCC 12).
 function(ofsdp_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS;OPTIONS")
   if(arg_SOURCES)
     add_library(${name} STATIC ${arg_SOURCES})
     target_link_libraries(${name} PUBLIC ofsdp_flags ${arg_LIBS})
+    target_compile_options(${name} PRIVATE ${arg_OPTIONS})
     ofsdp_compile_jointly(${name} ${arg_SOURCES})
-    if(OFSDP_PRECOMPILE)
+    if(OFSDP_PRECOMPILE AND arg_OPTIONS)
+      target_precompile_headers(${name} PRIVATE ${standard_headers})
+    elseif(OFSDP_PRECOMPILE)
       target_precompile_headers(${name} REUSE_FROM ofsdp_standard_headers)
     endif()
   else()

@@ -27,18 +27,38 @@ class LossJoiner {
   }
 
  private:
+  // A gradient and its loss, and which input of the gradient is output 1 of the loss. Inputs 2 and
+  // 3 are labels and class weights, inputs 1 and 2 of the loss.
+  struct Pair {
+    const char *gradient, *loss;
+    size_t kept;
+  };
+  static constexpr Pair kPairs[] = {
+      {"ofsdp.SoftmaxCrossEntropyLossGrad", "SoftmaxCrossEntropyLoss", 1},
+      {"ofsdp.NarrowCrossEntropyLossGrad", "ofsdp.NarrowCrossEntropyLoss", 4},
+  };
+
+  static ValueId input(const Node& node, size_t i) {
+    return i < node.inputs.size() ? node.inputs[i] : 0;
+  }
+
   // Returns whether the loss has taken this gradient in.
   bool join(const Node& gradient) {
-    if (!is_operator(gradient, "ofsdp.SoftmaxCrossEntropyLossGrad")) return false;
-    const ValueId log_prob = gradient.inputs[1];
-    const int maker = uses_.maker(log_prob);
-    const bool alone = uses_.readers(log_prob).size() == 1 && !kept_.contains(log_prob);
+    return std::ranges::any_of(kPairs, [&](const Pair& pair) {
+      return is_operator(gradient, pair.gradient) && join(gradient, pair);
+    });
+  }
+
+  bool join(const Node& gradient, const Pair& pair) {
+    const ValueId kept = input(gradient, pair.kept);
+    const int maker = uses_.maker(kept);
+    const bool alone = uses_.readers(kept).size() == 1 && !kept_.contains(kept);
     if (gradient.inputs[0] != graph_.loss_weight || maker < 0 || !alone) return false;
+    if (input(gradient, 5) != 0) return false;  // flows back through what is kept
     Node& loss = graph_.nodes[static_cast<size_t>(maker)];
-    const bool of_it = is_operator(loss, "SoftmaxCrossEntropyLoss") &&
-                       loss.outputs[1] == log_prob &&
-                       std::ranges::equal(loss.inputs.begin() + 1, loss.inputs.end(),
-                                          gradient.inputs.begin() + 2, gradient.inputs.end()) &&
+    const bool of_it = is_operator(loss, pair.loss) && loss.outputs[1] == kept &&
+                       input(loss, 1) == input(gradient, 2) &&
+                       input(loss, 2) == input(gradient, 3) &&
                        loss.attributes.all() == gradient.attributes.all();
     if (!of_it) return false;
     Node made = loss;

@@ -106,10 +106,10 @@ using TakesNode = std::function<bool(const Graph&, const Node&)>;
 Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 
 // join_loss_gradient: a cross-entropy loss and its gradient by the scores in one node,
-// ofsdp.SoftmaxCrossEntropyLossWithGradient, in place of SoftmaxCrossEntropyLoss. The gradient
-// needs the loss weight alone, which is there when a micro-batch begins, and nothing else may read
-// the log-probabilities. Works on finished graphs, also recomputed ones; where `takes` says no the
-// two stay apart.
+// ofsdp.SoftmaxCrossEntropyLossWithGradient, in place of SoftmaxCrossEntropyLoss or
+// ofsdp.NarrowCrossEntropyLoss. The gradient needs the loss weight alone, which is there when a
+// micro-batch begins, and nothing else may read what the loss keeps for it. Works on finished
+// graphs, also recomputed ones; where `takes` says no the two stay apart.
 //
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);

@@ -29,13 +29,14 @@ bool always(const Graph&, const Node&) { return true; }
 class LossGradient : public ::testing::Test {
  protected:
   // Labels by name, and scores that an output of the loss may read besides it.
-  Graph trained(bool scaled, bool reads_log_prob) {
+  Graph forward(bool scaled, bool reads_log_prob) {
     GraphMaker maker(registry);
     const ValueId x = maker.input("x", {DType::kFloat32, {4, 3}});
     const ValueId scores = maker.node("Gemm", "fc", {x, maker.parameter("w", {3, 5})});
     const ValueId labels = maker.input("labels", {DType::kInt64, {4}});
     auto outputs = *GraphEditor(maker.graph)
-                        .add("SoftmaxCrossEntropyLoss", "entropy", {scores, labels}, {}, 2);
+                        .add("SoftmaxCrossEntropyLoss", "entropy", {scores, labels}, {},
+                             reads_log_prob ? 2 : 1);
     ValueId loss = outputs[0];
     if (scaled) loss = maker.node("Add", "twice", {loss, loss});
     if (reads_log_prob) {
@@ -44,7 +45,11 @@ class LossGradient : public ::testing::Test {
       loss = maker.node("Add", "both", {loss, mean});
     }
     maker.graph.loss = loss;
-    return *autodiff(maker.graph);
+    return maker.graph;
+  }
+
+  Graph trained(bool scaled, bool reads_log_prob) {
+    return *autodiff(forward(scaled, reads_log_prob));
   }
 
   Registry registry = make_registry();
@@ -74,6 +79,17 @@ TEST_F(LossGradient, StaysApartWhereMoreThanTheLossWeightIsNeeded) {
   EXPECT_THAT(operators(join_loss_gradient(trained(false, false), always)), Contains(kJoined));
   for (const Graph& graph : {trained(true, false), trained(false, true)}) {
     EXPECT_THAT(operators(join_loss_gradient(graph, always)), Not(Contains(kJoined)));
+  }
+}
+
+TEST_F(LossGradient, ScoresOf16BitsAreJoinedToo) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const Graph apart = *autodiff(*lower_precision(forward(false, false), dtype));
+    EXPECT_THAT(operators(apart), Contains("ofsdp.NarrowCrossEntropyLossGrad"));
+    const Graph joined = join_loss_gradient(apart, always);
+    EXPECT_EQ(joined.nodes.size() + 1, apart.nodes.size());
+    EXPECT_THAT(operators(joined), Contains(kJoined));
+    EXPECT_THAT(operators(joined), Not(Contains("ofsdp.NarrowCrossEntropyLossGrad")));
   }
 }
 

@@ -10,14 +10,10 @@
 // PyTorch's. d scores = ofsdp.SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels, weights) with
 // the same attributes, plus the gradient that flows back through log_prob when a node reads it.
 // https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
-//
-// ofsdp.SoftmaxCrossEntropyLossWithGradient(dloss, scores, labels, weights): both at once, loss and
-// d scores, of scores [N, C] with the same attributes but reduction none: each row is read and
-// written once, and has one exponential a class. importer/passes/loss_gradient.cpp makes it.
+// loss_with_gradient.cpp has both in one operator.
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/vector_math.h"
@@ -251,93 +247,6 @@ std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
   });
 }
 
-// --- SoftmaxCrossEntropyLossWithGradient ---
-
-Result<std::vector<TensorDesc>> joined_infer(const InferContext& c) {
-  OFSDP_ASSIGN_OR_RETURN(const TensorDesc loss, infer_class_loss(c, 2, 3));
-  if (c.inputs[1].shape.rank() != 2 || loss.shape.rank() != 0 || c.inputs[0].shape.rank() != 0) {
-    return input_error("expected scores [N, C] and a scalar loss, found {}", c.inputs[1].text());
-  }
-  return std::vector{loss, c.inputs[1]};
-}
-
-std::vector<RefTensor> joined_reference(const ReferenceContext& c) {
-  const ClassLoss l = class_loss(c.inputs[1].desc.shape, c.attributes);
-  const auto log_prob = log_softmax_of(l, c.inputs[1].values);
-  const std::vector<double>& labels = c.inputs[2].values;
-  return {{c.output_descs[0], reference_class_loss(l, log_prob, labels, values_of(c, 3))},
-          {c.output_descs[1],
-           reference_class_loss_grad(l, c.inputs[0].values, log_prob, labels, values_of(c, 3))}};
-}
-
-struct Exponentials {
-  float max, sum;
-};
-
-// e[i] = e^(x[i] - max), and their sum; e may be x.
-OFSDP_MULTIARCH Exponentials exponentials(const float* x, float* e, int64_t n) {
-  constexpr int64_t kBlock = 1024;  // added up from the first-level cache
-  Exponentials found{lane_max(x, n), 0};
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, n);
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) e[i] = vector_exp(x[i] - found.max);
-    found.sum += lane_sum(end - begin, [&](int64_t i) { return e[begin + i]; });
-  }
-  return found;
-}
-
-OFSDP_MULTIARCH void scale_row(float* x, float scale, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] *= scale;
-}
-
-// Returns the loss of one label; diff, which may be x, gets factor times its gradient.
-double joined_row(const ClassLoss& l, const float* x, int64_t label, const float* weights,
-                  double factor, float* diff) {
-  const ClassTargets t = class_targets(l, label, weights);
-  double aimed = t.hit * static_cast<double>(x[label]);
-  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
-    aimed += t.spread * weight_of(weights, c) * static_cast<double>(x[c]);
-  }
-  const auto [max, sum] = exponentials(x, diff, l.classes);
-  scale_row(diff, static_cast<float>(factor * t.total / static_cast<double>(sum)), l.classes);
-  for (int64_t c = 0; t.spread != 0 && c < l.classes; ++c) {
-    diff[c] -= static_cast<float>(factor * t.spread * weight_of(weights, c));
-  }
-  diff[label] -= static_cast<float>(factor * t.hit);
-  return t.total * (static_cast<double>(max) + std::log(static_cast<double>(sum))) - aimed;
-}
-
-template <typename Index>
-std::unique_ptr<Kernel> create_joined(const Problem& p) {
-  const ClassLoss l = class_loss(p.in(1).shape, p.attributes);
-  auto run = [l, weighted = p.has_in(3)](const KernelArgs& a) -> Status {
-    const auto* labels = a.in<Index>(2);
-    const float* weights = weighted ? a.in<float>(3) : nullptr;
-    OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
-    const double mean = mean_scale(l, labels, weights);
-    const double factor = mean * static_cast<double>(a.in<float>(0)[0]);
-    auto* const losses = reinterpret_cast<double*>(a.workspace);
-    parallel_each(l.samples, 4096 / std::max<int64_t>(l.classes, 1) + 1, [&](int64_t i) {
-      float* diff = a.out<float>(1) + i * l.classes;
-      const bool counts = mean != 0 && !l.ignored(labels[i]);
-      if (!counts) std::fill_n(diff, l.classes, 0.0f);
-      losses[i] =
-          counts ? joined_row(l, a.in<float>(1) + i * l.classes, labels[i], weights, factor, diff)
-                 : 0.0;
-    });
-    double sum = 0;
-    for (int64_t i = 0; i < l.samples; ++i) sum += losses[i];
-    *a.out<float>(0) = static_cast<float>(sum * mean);
-    return ok_status();
-  };
-  return make_kernel(run, static_cast<size_t>(l.samples) * sizeof(double));
-}
-
-std::unique_ptr<Kernel> joined_create(const Problem& p) {
-  return with_labels(p.in(2).dtype, [&](auto label) { return create_joined<decltype(label)>(p); });
-}
-
 }  // namespace
 
 void add_cross_entropy_loss(Registry& registry) {
@@ -354,10 +263,6 @@ void add_cross_entropy_loss(Registry& registry) {
       "SoftmaxCrossEntropyLossGrad", {entropy_infer_grad, nullptr, entropy_grad_reference},
       {{"loops", accepts<2>, entropy_create_grad}},
       {.min_inputs = 3, .body = softmax_cross_entropy_loss_grad_body, .inplace_inputs = {1}}));
-  registry.add_own(make_op("SoftmaxCrossEntropyLossWithGradient",
-                           {joined_infer, nullptr, joined_reference},
-                           {{"rows", accepts<2>, joined_create}},
-                           {.min_inputs = 3, .inplace_inputs = {1}, .inplace_output = 1}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -40,6 +40,10 @@ Acceptance blas_accepts(const MatrixProduct& p) {
   return accept_if(!small && fits(p), "too small to gain");
 }
 
+void blas_multiply(const MatrixProduct& p, const float* a, const float* b, float* dst) {
+  multiply_rows(p, a, b, dst, 0, p.rows);
+}
+
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& p) {
   return make_kernel([p](const KernelArgs& args) {
     const float *a = args.in<float>(0), *b = args.in<float>(1);

@@ -123,6 +123,19 @@ Acceptance accepts_blas(const Problem& p) {
   return accepts(p);  // asks oneDNN, which takes longer
 }
 
+Acceptance accepts_blocks(const Problem& p) {
+  const MatrixProduct made = planned(p);
+  if (made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes)) {
+    return Acceptance::refuse("a general addend or an activation");
+  }
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return widening_accepts(made);
+}
+
+std::unique_ptr<Kernel> create_blocks(const Problem& p) {
+  return make_widening_product(planned(p));
+}
+
 void lay_addend(const float* addend, float* dst, const Shape& y,
                 std::pair<int64_t, int64_t> strides, float beta) {
   for (int64_t i = 0; i < y[0]; ++i) {
@@ -186,6 +199,7 @@ void add_gemm(Registry& registry) {
   registry.add(make_op("Gemm", {infer, grad, reference},
                        {{"openblas", accepts_blas, create},
                         {"onednn", accepts, create},
+                        {"blocks", accepts_blocks, create_blocks},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
                        {.min_inputs = 2}));

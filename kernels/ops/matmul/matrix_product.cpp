@@ -5,6 +5,7 @@
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/ops/matmul/blas_product.h"
+#include "kernels/ops/matmul/product_blocks.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -136,6 +137,15 @@ bool onednn_accepts(const MatrixProduct& product) {
 Acceptance openblas_accepts(const MatrixProduct& product) {
   if (is_empty(product)) return Acceptance::refuse("an empty product");
   return blas_accepts(simplified(product));
+}
+
+Acceptance widening_accepts(const MatrixProduct& product) {
+  if (is_empty(product)) return Acceptance::refuse("an empty product");
+  return blocks_accept(simplified(product));
+}
+
+std::unique_ptr<Kernel> make_widening_product(const MatrixProduct& product) {
+  return make_product_blocks(simplified(product));
 }
 
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product) {

@@ -43,6 +43,10 @@ Acceptance openblas_accepts(const MatrixProduct& product);
 bool onednn_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
+// 16-bit floats that oneDNN does not multiply here, block by block in float32 ([Note: blocks]).
+Acceptance widening_accepts(const MatrixProduct& product);
+std::unique_ptr<Kernel> make_widening_product(const MatrixProduct& product);
+
 // Any number type by plain loops: float64 and whole numbers, which wrap. No addend.
 bool loops_accept(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& product);
@@ -60,6 +64,11 @@ Acceptance accepts_product(const Problem& p) {
   return accept_if(onednn_accepts(product(p)), "oneDNN has no such product");
 }
 template <ProductOf product>
+Acceptance accepts_widening(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return widening_accepts(product(p));
+}
+template <ProductOf product>
 Acceptance accepts_product_loops(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
   return accept_if(loops_accept(product(p)), "neither float64 nor whole numbers with alpha 1");
@@ -72,6 +81,8 @@ template <ProductOf product>
 std::vector<Implementation> product_kernels() {
   return {{"openblas", accepts_openblas<product>, create_product<product>},
           {"onednn", accepts_product<product>, create_product<product>},
+          {"blocks", accepts_widening<product>,
+           [](const Problem& p) { return make_widening_product(product(p)); }},
           in_float32<accepts_product<product>, create_product<product>>(),
           {"loops", accepts_product_loops<product>,
            [](const Problem& p) { return make_matrix_loops(product(p)); }}};
