@@ -9,7 +9,8 @@
 //
 // Operands: as MatrixProduct, float32, without batch axes. Memory: OpenBLAS keeps up to
 // kPackedColumns columns of a factor in memory of its own, which the plan does not count. Threads:
-// as Kernel; OpenBLAS's OpenMP build uses libgomp's pool. Errors: none.
+// as Kernel; rows or columns are dealt to the pool, inside of which OpenBLAS uses one thread:
+// shared out by itself a product costs an allocation at each call. Errors: none.
 #pragma once
 
 #include <memory>

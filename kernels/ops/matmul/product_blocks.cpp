@@ -89,7 +89,7 @@ Acceptance blocks_accept(const MatrixProduct& p) {
   }
   if (!p.batch_a.empty() || !p.batch_b.empty()) return Acceptance::refuse("a batch of matrices");
   const bool small = p.rows * p.columns < kWorthwhile / std::max<int64_t>(p.inner, 1);
-  return accept_if(!small, "too small to gain");
+  return accept_if(!small && p.rows * p.columns > 1, "too small to gain");
 }
 
 std::unique_ptr<Kernel> make_product_blocks(const MatrixProduct& p) {
