@@ -10,6 +10,7 @@ list(PREPEND CMAKE_PREFIX_PATH ${tp}/prefix/local ${tp}/prefix) # Debian's pip a
 
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(TBB REQUIRED CONFIG)
 find_package(ZLIB REQUIRED)
 find_package(dnnl 3.2 REQUIRED CONFIG)
 find_package(Protobuf REQUIRED)

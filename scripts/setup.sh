@@ -16,7 +16,7 @@ python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
 packages=(
   g++ cmake ninja-build ccache clang-format ca-certificates python3 python3-pip
   libprotobuf-dev protobuf-compiler zlib1g-dev
-  libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev
+  libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither
   iproute2                                      # tests make hosts of network namespaces

@@ -3,25 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fsdp/checkpoint/crc32c.h"
-#include "fsdp/checkpoint/disk.h"
+#include "kernels/base/for_each_task.h"
 #include "kernels/base/overlap.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
 namespace {
-
-// [Note: harmed or unreadable] Bytes prove harm: a length, a checksum, a manifest, a file that is
-// listed and absent. That is kInput. Whatever else the system says (EIO, ESTALE, EMFILE, EACCES) is
-// a fault, since the checkpoint may be good: nobody may pass over it for that.
-Result<OpenFile> open_listed(const std::string& folder, const std::string& name) {
-  const std::string path = join_path(folder, name);
-  Result<OpenFile> opened = open_for_reading(path);
-  if (opened.ok()) return opened;
-  const std::string& why = opened.error().message();
-  OFSDP_REJECT_IF(is_absent(path), "{} is missing: {}", name, why);
-  return Status(ErrorKind::kFault, why);
-}
 
 // Extents by their first element; what an earlier one has already is cut off.
 template <typename Extents>
@@ -44,15 +31,13 @@ void put_in_order(Extents& extents) {
 }  // namespace
 
 Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
-  CheckpointReader reader;
-  reader.folder_ = folder;
+  CheckpointReader reader(folder);
   OFSDP_ASSIGN_OR_RETURN(reader.manifest_, read_manifest(folder));
   OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
   for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
     for (size_t s = 0; s < reader.manifest_.files[f].slices.size(); ++s) reader.index_slice(f, s);
   }
   OFSDP_RETURN_IF_ERROR(reader.check_coverage().with_prefix(folder));
-  reader.block_.resize(static_cast<size_t>(kChecksumBlock));
   return reader;
 }
 
@@ -110,74 +95,42 @@ Status CheckpointReader::check_coverage() {
   return ok_status();
 }
 
-Status CheckpointReader::use_file(size_t file) {
-  if (current_ == file + 1) return ok_status();
-  current_ = 0;
-  OFSDP_ASSIGN_OR_RETURN(file_, open_listed(folder_, manifest_.files[file].name));
-  current_ = file + 1;
-  return ok_status();
-}
-
-Status CheckpointReader::read_block(size_t file, const Slice& slice, int64_t block,
-                                    std::span<std::byte> dst) {
-  const int64_t at = slice.offset + block * kChecksumBlock;
-  OFSDP_RETURN_IF_ERROR(use_file(file));
-  OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, dst));
-  const uint32_t expected = slice.checksums[static_cast<size_t>(block)];
-  const uint32_t found = crc32c(dst);
-  if (expected == found) return ok_status();
-  return input_error(
-      "{}: {} of '{}': expected checksum {:08x} of {} bytes at byte {}, found {:08x}", file_.path,
-      slice.kind, slice.name, expected, dst.size(), at, found);
-}
-
-// All bytes between the slices.
-Status CheckpointReader::check_header(size_t file) {
-  const CheckpointFile& f = manifest_.files[file];
-  if (!f.header) return ok_status();
-  OFSDP_RETURN_IF_ERROR(use_file(file));
-  uint32_t found = 0;
-  int64_t at = 0;
-  auto add_until = [&](int64_t end) -> Status {
-    while (at < end) {
-      const auto part = std::span(block_).first(
-          static_cast<size_t>(std::min(end - at, static_cast<int64_t>(block_.size()))));
-      OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, part));
-      found = crc32c(part, found);
-      at += static_cast<int64_t>(part.size());
-    }
-    return ok_status();
+// Parts of equal numbers of blocks, each with a reader of its own.
+Status CheckpointReader::verify(int share, int shares, int threads) const {
+  struct Block {
+    size_t file;
+    const Slice* slice;
+    int64_t block;
   };
-  for (const Slice& slice : f.slices) {
-    OFSDP_RETURN_IF_ERROR(add_until(slice.offset));
-    at = slice.offset + slice.bytes();
-  }
-  OFSDP_RETURN_IF_ERROR(add_until(f.bytes));
-  if (found == *f.header) return ok_status();
-  return input_error(
-      "{}: its ONNX header has checksum {:08x}, expected {:08x}: it was changed, or is the file of "
-      "another save than {}",
-      file_.path, found, *f.header, manifest_.save);
-}
-
-Status CheckpointReader::verify(int share, int shares) {
+  std::vector<Block> mine;
+  std::vector<size_t> headers;
   int64_t number = 0;
   for (size_t f = 0; f < manifest_.files.size(); ++f) {
-    if (static_cast<int>(f) % shares == share) OFSDP_RETURN_IF_ERROR(check_header(f));
+    if (static_cast<int>(f) % shares == share) headers.push_back(f);
     for (const Slice& slice : manifest_.files[f].slices) {
       for (int64_t block = 0; block < slice.blocks(); ++block, ++number) {
-        if (number % shares != share) continue;
-        const int64_t bytes = std::min(kChecksumBlock, slice.bytes() - block * kChecksumBlock);
-        OFSDP_RETURN_IF_ERROR(
-            read_block(f, slice, block, std::span(block_).first(static_cast<size_t>(bytes))));
+        if (number % shares == share) mine.push_back({f, &slice, block});
       }
     }
   }
-  return ok_status();
+  const auto parts = std::max<size_t>(1, static_cast<size_t>(threads));
+  return for_each_task(threads, static_cast<int64_t>(parts), [&](int64_t i) -> Status {
+    const auto part = static_cast<size_t>(i);
+    BlockReader reader(folder_);
+    for (size_t h = part; h < headers.size(); h += parts) {
+      OFSDP_RETURN_IF_ERROR(reader.check_header(manifest_.files[headers[h]], manifest_.save));
+    }
+    for (size_t k = mine.size() * part / parts; k < mine.size() * (part + 1) / parts; ++k) {
+      const auto& [file, slice, block] = mine[k];
+      OFSDP_RETURN_IF_ERROR(reader.read(manifest_.files[file], *slice, block).status());
+    }
+    return ok_status();
+  });
 }
 
 Status CheckpointReader::read_extent(const Extent& extent, int64_t first, std::span<float> dst) {
-  const Slice& slice = manifest_.files[extent.file].slices[extent.slice];
+  const CheckpointFile& file = manifest_.files[extent.file];
+  const Slice& slice = file.slices[extent.slice];
   int64_t at = (extent.at + first - extent.first) * 4;  // byte of the slice
   auto rest = std::as_writable_bytes(dst);
   while (!rest.empty()) {
@@ -186,10 +139,10 @@ Status CheckpointReader::read_extent(const Extent& extent, int64_t first, std::s
     const auto bytes = static_cast<size_t>(std::min(kChecksumBlock, slice.bytes() - begin));
     const auto part = std::min(rest.size(), bytes - static_cast<size_t>(at - begin));
     if (part == bytes) {
-      OFSDP_RETURN_IF_ERROR(read_block(extent.file, slice, block, rest.first(part)));
+      OFSDP_RETURN_IF_ERROR(blocks_.read(file, slice, block, rest.first(part)));
     } else {
-      OFSDP_RETURN_IF_ERROR(read_block(extent.file, slice, block, std::span(block_).first(bytes)));
-      std::memcpy(rest.data(), block_.data() + (at - begin), part);
+      OFSDP_ASSIGN_OR_RETURN(const auto whole, blocks_.read(file, slice, block));
+      std::memcpy(rest.data(), whole.data() + (at - begin), part);
     }
     rest = rest.subspan(part);
     at += static_cast<int64_t>(part);

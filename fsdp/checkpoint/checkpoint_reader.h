@@ -5,16 +5,16 @@
 // ranks of a run together check everything once. `read` takes the blocks that overlap what is asked
 // for, no others, and checks them again.
 //
-// Memory: one block of kChecksumBlock bytes. Ownership: owns what it has open (one file at a time).
-// Threads: one. Errors: kInput, beginning with the folder: what is missing, short, foreign or
+// Memory: one block of kChecksumBlock bytes, in `verify` one a thread. Ownership: owns what it has
+// open. Threads: one. Errors: kInput, beginning with the folder: what is missing, short, foreign or
 // changed.
 #pragma once
 
 #include <map>
 #include <span>
 
+#include "fsdp/checkpoint/block_reader.h"
 #include "fsdp/checkpoint/manifest.h"
-#include "kernels/base/posix_file.h"
 
 namespace ofsdp::fsdp {
 
@@ -25,7 +25,7 @@ class CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
 
-  Status verify(int share, int shares);
+  Status verify(int share, int shares, int threads = 1) const;
   // Elements first .. first + dst.size() - 1 of a trained parameter or a state of its optimizer.
   Status read(const std::string& kind, const std::string& name, int64_t first,
               std::span<float> dst);
@@ -41,22 +41,18 @@ class CheckpointReader {
   };
   using Key = std::pair<std::string, std::string>;  // kind, name
 
+  explicit CheckpointReader(const std::string& folder) : folder_(folder), blocks_(folder) {}
   Status check_sizes() const;
   void index_slice(size_t file, size_t slice);
   void index_unit(size_t file, size_t slice);
   Status check_coverage();
-  Status check_header(size_t file);
-  Status use_file(size_t file);
-  Status read_block(size_t file, const Slice& slice, int64_t block, std::span<std::byte> dst);
   Status read_extent(const Extent& extent, int64_t first, std::span<float> dst);
 
   std::string folder_;
   Manifest manifest_;
   std::map<Key, std::vector<Extent>> extents_;                // by first element, without overlaps
   std::map<std::pair<std::string, int>, Extent> statistics_;  // name, rank
-  std::vector<std::byte> block_;
-  size_t current_ = 0;  // the open file, counted from 1
-  OpenFile file_;
+  BlockReader blocks_;
 };
 
 }  // namespace ofsdp::fsdp

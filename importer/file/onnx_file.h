@@ -45,6 +45,7 @@ class OnnxFile {
 
   // From now on `read` asks it first; threads: then only one may read.
   void set_initial(std::shared_ptr<InitialSource> source) { initial_ = std::move(source); }
+  bool one_thread_reads() const { return initial_ != nullptr; }
   bool has_initial(const Initializer& initializer) const {
     return initial_ != nullptr && initial_->has(initializer);
   }

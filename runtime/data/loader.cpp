@@ -1,6 +1,5 @@
 #include "runtime/data/loader.h"
 
-#include "kernels/base/start_thread.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::runtime {
@@ -24,26 +23,18 @@ size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
 
 Loader::Loader(RowSource& source, const Sampler& sampler, LabelRule labels,
                std::span<std::byte> staging)
-    : source_(source), sampler_(sampler), labels_(std::move(labels)), slots_(kStagingSlots) {
+    : source_(source),
+      sampler_(sampler),
+      labels_(std::move(labels)),
+      slots_(kStagingSlots),
+      reading_("ofsdp-data", "the reader of data", [this] { fill_free_slots(); }) {
   const size_t needed = staging_bytes(source, sampler.options().batch_size);
   OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
   lay_out(staging);
-  auto started = start_thread("ofsdp-data", "the reader of data", [this] { run(); });
-  if (started.ok()) {
-    thread_ = *std::move(started);
-  } else {
-    failure_ = std::move(started).status();
-  }
+  request_fill();  // of nothing yet: whether it can start
 }
 
-Loader::~Loader() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  work_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
+Loader::~Loader() { reading_.stop(); }
 
 void Loader::lay_out(std::span<std::byte> staging) {
   const int64_t batch_size = sampler_.options().batch_size;
@@ -60,7 +51,6 @@ void Loader::lay_out(std::span<std::byte> staging) {
 }
 
 void Loader::start(int64_t begin_update, int64_t end_update) {
-  if (!thread_.joinable()) return;  // `next` says why
   std::unique_lock lock(mutex_);
   running_ = false;
   ready_.wait(lock, [this] { return !filling_; });
@@ -70,7 +60,15 @@ void Loader::start(int64_t begin_update, int64_t end_update) {
   failure_ = Status();
   running_ = begin_update < end_update;
   lock.unlock();
-  work_.notify_one();
+  request_fill();
+}
+
+void Loader::request_fill() {
+  Status requested = reading_.request();
+  if (requested.ok()) return;
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(requested);
+  running_ = false;
 }
 
 Result<const Batch*> Loader::next() {
@@ -92,16 +90,14 @@ void Loader::release() {
     OFSDP_CHECK(released_ < taken_, "release() without next()");
     ++released_;
   }
-  work_.notify_one();
+  request_fill();
 }
 
 bool Loader::may_fill() const { return running_ && filled_ - released_ < kStagingSlots; }
 
-void Loader::run() {
+void Loader::fill_free_slots() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    work_.wait(lock, [this] { return stopping_ || may_fill(); });
-    if (stopping_) return;
+  while (may_fill()) {
     Slot& slot = slots_[static_cast<size_t>(filled_ % kStagingSlots)];
     filling_ = true;
     lock.unlock();

@@ -1,4 +1,4 @@
-// Loader: a helper thread that decodes micro-batches ahead of the step into staging slots.
+// Loader: decodes micro-batches ahead of the step into staging slots, in the background.
 //
 // `start(begin, end)` sets it to work on the micro-batches of updates begin .. end-1; `next` then
 // gives them in order, and a null pointer after the last; `release` hands the oldest taken one's
@@ -10,17 +10,16 @@
 //
 // Ownership: staging memory is the caller's (staging_bytes of it, 64-byte aligned), as are the
 // RowSource and the Sampler; all outlive the Loader. Threads: start, next and release by the thread
-// that runs the schedule; the RowSource is used by the helper alone while started. Neither
-// allocates once started; the helper sleeps when the slots are full. Errors of the helper, also of
-// its start, come back from `next`.
+// that runs the schedule; the RowSource is used in the background alone while started. Nothing
+// allocates once started. Errors of reading, also of its start, come back from `next`.
 #pragma once
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "kernels/base/background_task.h"
 #include "runtime/data/labels.h"
 #include "runtime/data/sampler.h"
 
@@ -58,7 +57,8 @@ class Loader {
   };
 
   void lay_out(std::span<std::byte> staging);
-  void run();
+  void request_fill();
+  void fill_free_slots();
   bool may_fill() const;  // holding mutex_
   void finish_fill(Status status);
   Status fill(Slot& slot);
@@ -70,21 +70,19 @@ class Loader {
   const Sampler& sampler_;
   const LabelRule labels_;
   std::vector<Slot> slots_;
-  // Used by the helper while it fills, else under mutex_.
+  // Used while a slot is filled, else under mutex_.
   int64_t update_ = 0, micro_ = 0;
   double kept_in_update_ = 0;
   int64_t counted_in_update_ = 0;
 
   std::mutex mutex_;
-  std::condition_variable work_;   // for the helper: a slot is free, a start, the end
-  std::condition_variable ready_;  // for the caller: a slot is filled, or the helper stopped
-  bool stopping_ = false;          // the destructor runs
+  std::condition_variable ready_;  // a slot is filled, or reading has stopped
   bool running_ = false;           // there is more to fill
   bool filling_ = false;
   int64_t end_update_ = 0;
   int64_t filled_ = 0, taken_ = 0, released_ = 0;  // slots, counted from the start
   Status failure_;
-  std::thread thread_;  // last: it starts when everything above is there
+  BackgroundTask reading_;  // last: it uses everything above
 };
 
 }  // namespace ofsdp::runtime

@@ -7,6 +7,7 @@
 #include "importer/proto/graph_hash.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
+#include "kernels/cpu/parallel.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -32,7 +33,8 @@ class Finder {
 
   Opened open_verified(const std::string& folder) const {
     OFSDP_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
-    OFSDP_RETURN_IF_ERROR(reader.verify(communicator_.rank(), communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(
+        reader.verify(communicator_.rank(), communicator_.size(), pool_threads()));
     return std::make_unique<CheckpointReader>(std::move(reader));
   }
 

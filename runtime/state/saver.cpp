@@ -1,27 +1,23 @@
 #include "runtime/state/saver.h"
 
 #include "fsdp/checkpoint/shard_file.h"
-#include "kernels/base/start_thread.h"
 
 namespace ofsdp::runtime {
 
-Saver::Saver() {
-  auto started = start_thread("ofsdp-save", "the writer of checkpoints", [this] { run(); });
-  if (started.ok()) {
-    thread_ = *std::move(started);
-  } else {
-    failure_ = std::move(started).status();
-  }
+Saver::Saver() : writing_("ofsdp-save", "the writer of checkpoints", [this] { do_jobs(); }) {
+  request_run();  // of nothing yet: whether it can start
 }
 
 void Saver::stop() {
-  if (!thread_.joinable()) return;
-  {
-    std::lock_guard lock(mutex_);
-    cancelled_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  cancelled_ = true;
+  writing_.stop();
+}
+
+void Saver::request_run() {
+  Status requested = writing_.request();
+  if (requested.ok()) return;
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(requested);
 }
 
 void Saver::add(Job job) {
@@ -29,7 +25,7 @@ void Saver::add(Job job) {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
   }
-  changed_.notify_all();
+  request_run();
 }
 
 void Saver::write(WriteJob job) {
@@ -65,11 +61,9 @@ Status Saver::write_now(const WriteJob& job) {
   return write_part(job.folder, job.rank, files);
 }
 
-void Saver::run() {
+void Saver::do_jobs() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return cancelled_ || (!jobs_.empty() && failure_.ok()); });
-    if (cancelled_) return;
+  while (!cancelled_ && !jobs_.empty() && failure_.ok()) {
     const Job job = std::move(jobs_.front());
     jobs_.pop_front();
     busy_ = true;

@@ -1,12 +1,12 @@
-// Saver: the thread that writes checkpoints while training goes on. Jobs run in the order they
+// Saver: writes checkpoints in the background while training goes on. Jobs run in the order they
 // came. REQUIRES: what a job reads stays as it is until the job is done.
 //
 //   write   this rank's files of one save, and its part of the manifest
 //   commit  rank 0: all ranks have written; the save becomes a checkpoint, older ones go
 //
-// The first job that fails ends the thread's work; `failure` then has the reason, as it has why the
-// thread could not start.
-// Ownership: owns its thread; borrows the store. Threads: all members from the one that made it.
+// After the first job that fails no other is begun; `failure` then has the reason, as it has why
+// writing could not start.
+// Ownership: borrows the store. Threads: all members from the one that made it.
 // The destructor drops what is left to do, at the next block of a file. Errors: from the waits and
 // `failure`: kFault naming file or folder.
 #pragma once
@@ -17,10 +17,10 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/checkpoint/shard_file.h"
+#include "kernels/base/background_task.h"
 
 namespace ofsdp::runtime {
 
@@ -45,7 +45,7 @@ class Saver {
   Saver(const Saver&) = delete;
   ~Saver() { stop(); }
 
-  void stop();  // returns when the thread has ended; may be called again
+  void stop();  // returns when the job in progress has ended; may be called again
   void write(WriteJob job);
   void commit(CommitJob job);
   // How many of each are done.
@@ -59,7 +59,8 @@ class Saver {
  private:
   using Job = std::function<Status()>;
   void add(Job job);
-  void run();
+  void request_run();
+  void do_jobs();
   Status write_now(const WriteJob& job);
 
   std::atomic<int64_t> written_{0}, committed_{0};
@@ -70,7 +71,7 @@ class Saver {
   std::deque<Job> jobs_;
   bool busy_ = false;
   Status failure_;
-  std::thread thread_;  // last
+  BackgroundTask writing_;  // last
 };
 
 }  // namespace ofsdp::runtime

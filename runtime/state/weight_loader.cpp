@@ -4,7 +4,9 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/base/for_each_task.h"
 #include "kernels/cpu/float_width.h"
+#include "kernels/cpu/parallel.h"
 #include "runtime/plan/saved_slices.h"
 #include "runtime/state/checkpoint_state.h"
 
@@ -64,14 +66,19 @@ Status load_frozen(const RankState& state) {
   return {};
 }
 
-// Weights, and optimizer states that the source has.
+// Weights, a task a unit; then the optimizer states that the source has.
 Status load_weights(const RankState& state) {
   const TrainingSource& source = *state.setup().source;
-  const auto states = static_cast<int>(state_names(state.plan()).size());
-  for (const Unit& unit : state.plan().plan.units) {
-    OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part([&](const ShardPart& part) {
+  const std::vector<Unit>& units = state.plan().plan.units;
+  const int threads = source.file().one_thread_reads() ? 1 : pool_threads();
+  OFSDP_RETURN_IF_ERROR(for_each_task(threads, static_cast<int64_t>(units.size()), [&](int64_t i) {
+    const Unit& unit = units[static_cast<size_t>(i)];
+    return state.held(unit, -1).for_each_part([&](const ShardPart& part) {
       return source.file().read(source_of(state, part.param.parameter), part.first, part.values);
-    }));
+    });
+  }));
+  const auto states = static_cast<int>(state_names(state.plan()).size());
+  for (const Unit& unit : units) {
     for (int k = 0; k < states; ++k) {
       OFSDP_RETURN_IF_ERROR(state.held(unit, k).for_each_part([&](const ShardPart& part) {
         return source.load_state(state.parameter(part.param.parameter), static_cast<size_t>(k),

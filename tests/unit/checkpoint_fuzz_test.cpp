@@ -85,7 +85,7 @@ bool read_all(const std::string& folder) {
     return false;
   }
   bool good = reader->verify(0, 1).ok();
-  good = reader->verify(1, 3).ok() && good;
+  good = reader->verify(1, 3, 2).ok() && good;
   std::vector<float> values;
   for (const NamedTensor& tensor : reader->manifest().trained) {
     const int64_t numel = tensor.shape.numel();
