@@ -227,19 +227,10 @@ TEST(Trace, APathThatCannotBeIsRefusedBeforeTheRun) {
   EXPECT_EQ(run.out.find("epoch 1 "), std::string::npos);
 }
 
-// Leaves out what the workspaces of a processor's kernels decide: arena offsets and sizes.
-std::string without_workspaces(std::string text) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  constexpr std::string_view kArena = "arena+", kWorkspace = " uint8]";
-  for (size_t at = text.find(kArena); at != std::string::npos; at = text.find(kArena, at)) {
-    at += kArena.size();
-    while (at < text.size() && is_digit(text[at])) text.erase(at, 1);
-  }
-  for (size_t at = text.find(kWorkspace); at != std::string::npos; at = text.find(kWorkspace, at)) {
-    while (at > 0 && is_digit(text[at - 1])) text.erase(--at, 1);
-    ++at;
-  }
-  return text;
+// Without what a processor decides: workspaces of kernels, and with them offsets in the arena.
+std::string without_workspaces(const std::string& text) {
+  const std::regex offset("arena\\+[0-9]+"), workspace(" arena\\+\\[[0-9]+ uint8\\] w");
+  return std::regex_replace(std::regex_replace(text, offset, "arena+"), workspace, "");
 }
 
 TEST(PlanReport, PrintsTheOperations) {
