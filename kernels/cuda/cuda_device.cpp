@@ -14,6 +14,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/device_build.h"
 #include "kernels/cuda/device/arithmetic.h"
+#include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/groups.h"
 #include "kernels/cuda/device/implementations.h"
@@ -187,14 +188,7 @@ class CudaDevice final : public NcclRanks {
                    "cudaStreamBeginCapture");
   }
   Result<ofsdp_device_graph*> capture_end(ofsdp_stream* stream) override {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    OFSDP_RETURN_IF_ERROR(
-        checked(cudaStreamEndCapture(raw(stream), &graph), "cudaStreamEndCapture"));
-    cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
-    if (error == cudaSuccess) error = cudaGraphUpload(executable, raw(stream));
-    OFSDP_RETURN_IF_ERROR(checked(error, "cudaGraphInstantiate"));
+    OFSDP_ASSIGN_OR_RETURN(cudaGraphExec_t executable, end_capture(raw(stream)));
     return reinterpret_cast<ofsdp_device_graph*>(executable);
   }
   Status launch(ofsdp_device_graph* graph, ofsdp_stream* stream) override {

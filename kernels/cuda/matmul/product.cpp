@@ -13,8 +13,8 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{32} << 20;
-constexpr uint32_t kLeastOfVectors = 16;  // below it a bias is at fault on some cards
+constexpr size_t kMostWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
+constexpr uint32_t kLeastOfVectors = 16;              // below it a bias is at fault on some cards
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
 // An address that a vector or an aux could have: the heuristic never reads it but asks for its
@@ -146,22 +146,8 @@ class LtProduct final : public MatrixProduct {
       return true;
     }
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
-    int count = 0;
-    cublasLtMatmulPreference_t preference = nullptr;
-    if (lt().cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return false;
-    lt().cublasLtMatmulPreferenceSetAttribute_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                               &kMostWorkspace, sizeof(kMostWorkspace));
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &shape_.alignment,
-                                                 sizeof(shape_.alignment));
-    }
-    const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
-        lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,
-        found.data(), &count);
-    lt().cublasLtMatmulPreferenceDestroy_(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
+    const int count = ask_heuristic(found);
+    if (count == 0) return false;
     chosen_ = found[static_cast<size_t>(device.may_vary ? fastest(found, count) : 0)];
     // Ranks may choose differently, but plan alike.
     for (int i = 0; device.may_vary && i < count; ++i) {
@@ -170,6 +156,37 @@ class LtProduct final : public MatrixProduct {
     }
     known.emplace(key, chosen_);
     return true;
+  }
+
+  // The algorithms it stands for, best first; returns how many. Without a mask a product that is
+  // split along its inner axis may add its parts in the result's own type.
+  int ask_heuristic(std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found) {
+    int count = 0;
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (lt().cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &value, sizeof(value));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(attribute, shape_.alignment);
+    }
+    constexpr uint32_t kPartsInFloat32 =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (shape_.dtype != DType::kFloat32) {
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kPartsInFloat32);
+    }
+    const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
+        lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,
+        found.data(), &count);
+    lt().cublasLtMatmulPreferenceDestroy_(preference);
+    if (status != CUBLAS_STATUS_SUCCESS) return 0;
+    const auto end = std::remove_if(found.begin(), found.begin() + count, [](const auto& answer) {
+      return answer.state != CUBLAS_STATUS_SUCCESS;
+    });
+    return static_cast<int>(end - found.begin());
   }
 
   size_t bytes_of(int64_t rows, int64_t columns, int64_t stride) const {

@@ -1,0 +1,14 @@
+// Notes of the calls that the CUDA runtime of these tests received.
+#pragma once
+
+namespace fake_cuda {
+
+struct Asked {
+  unsigned long long instantiated_with = 0;  // flags of the last cudaGraphInstantiate
+  int graphs = 0;                            // captured and not yet destroyed
+  int uploads = 0;
+  bool refuses_to_instantiate = false;
+};
+Asked& asked();
+
+}  // namespace fake_cuda
