@@ -165,7 +165,9 @@ class Device {
     return refused();
   }
   virtual void leave_group(ofsdp_group*) {}
-  virtual void abort_group(ofsdp_group*) {}  // ends what waits in it; any thread
+  // Ends what waits in it; any thread. May not return before all groups of the device are being
+  // aborted and no graph has captured collectives of it.
+  virtual void abort_group(ofsdp_group*) {}
   virtual Status check_group(ofsdp_group*) { return refused(); }  // its own failure; never waits
   // Lets a group reach kShared memory directly. `same_offsets`: all its ranks will give the same
   // offsets from `data` in every call.

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -57,22 +58,33 @@ int report(const Status& status) {
 
 int exit_with(const Status& status) { return status.ok() ? 0 : report(status); }
 
-// The first rank to fail prints; the others end with its status.
-int report_rank(const Status& status, Communicator& communicator) {
-  if (status.kind() != ErrorKind::kPeer && communicator.fail(status)) return report(status);
-  const int agreed = communicator.exit_status();
-  return agreed != 0 ? agreed : 1;
-}
+// Says once why a rank fails: the first of them to fail prints, the others end with its status.
+class RankFailure {
+ public:
+  explicit RankFailure(Communicator& communicator) : communicator_(communicator) {}
+
+  void report(const Status& status) {
+    if (status_ != 0) return;
+    const bool prints = status.kind() != ErrorKind::kPeer && communicator_.fail(status);
+    status_ = prints ? cli::report(status) : std::max(1, communicator_.exit_status());
+  }
+  int exit_status() const { return status_; }
+
+ private:
+  Communicator& communicator_;
+  int status_ = 0;
+};
 
 Status train(const ParsedCommand& command, const RankIdentity& identity, Communicator& communicator,
-             MemoryLedger& ledger) {
+             MemoryLedger& ledger, RankFailure& failure) {
   const std::string configuration =
       identity.rank == 0 ? effective_config(command.options, identity.world) : "";
   OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
   return run_session(options, command.origin, configuration, plugins.registry, plugins.optimizers,
-                     communicator, ledger);
+                     communicator, ledger,
+                     [&failure](const Status& status) { failure.report(status); });
 }
 
 int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
@@ -86,9 +98,11 @@ int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  Status status = train(command, identity, **communicator, ledger);
+  RankFailure failure(**communicator);
+  Status status = train(command, identity, **communicator, ledger, failure);
   if (status.ok()) status = (*communicator)->leave();
-  return status.ok() ? 0 : report_rank(status, **communicator);
+  if (!status.ok()) failure.report(status);
+  return failure.exit_status();
 }
 
 // A topology file does not say whether ranks share memory (they may be GPUs), so assume they do

@@ -24,12 +24,13 @@ class Session {
  public:
   Session(const Options& options, const Registry& registry,
           const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
-          MemoryLedger& ledger)
+          MemoryLedger& ledger, const std::function<void(const Status&)>& on_failure)
       : options_(options),
         registry_(registry),
         communicator_(communicator),
         optimizers_(optimizers),
-        ledger_(ledger) {}
+        ledger_(ledger),
+        on_failure_(on_failure) {}
 
   Status run(ModelOrigin origin, const std::string& configuration) {
     if (communicator_.size() > kMostRanks) {
@@ -222,18 +223,25 @@ class Session {
                                    .timeout_seconds = options_.launch.timeout_seconds};
     OFSDP_ASSIGN_OR_RETURN(const auto state, RankState::make(plan, setup, communicator_, ledger_,
                                                              executor, checkpoint_.get()));
+    Status status = use(*state, setup, plan, done, metrics, trace);
+    if (!status.ok()) on_failure_(status);
+    return status;
+  }
+
+  Status use(RankState& state, const ModelSetup& setup, const RunPlan& plan, bool done,
+             MetricsWriter& metrics, TraceFile& trace) {
     bool stopped = options_.command == Command::kEval;  // which writes no output
     if (stopped) {
-      OFSDP_RETURN_IF_ERROR(evaluate(*state, metrics));
+      OFSDP_RETURN_IF_ERROR(evaluate(state, metrics));
     } else if (!done) {
-      OFSDP_ASSIGN_OR_RETURN(stopped, train(*state, metrics));
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics));
     }
-    if (!done && state->trace() != nullptr) {
-      OFSDP_RETURN_IF_ERROR(trace.write(*state->trace(), plan.plan, communicator_));
+    if (!done && state.trace() != nullptr) {
+      OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
     const int64_t updates = total_updates(options_, *plan.train_sampler);
-    OFSDP_RETURN_IF_ERROR(write_trained(*state, communicator_, options_.files.output,
+    OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                         trained_state(settings_, updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
@@ -277,6 +285,7 @@ class Session {
   Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
   MemoryLedger& ledger_;
+  const std::function<void(const Status&)>& on_failure_;
   RunSettings settings_;
   ChosenDevice chosen_;
   std::unique_ptr<CheckpointStore> store_;        // rank 0, of a run that saves
@@ -288,8 +297,9 @@ class Session {
 Status run_session(const Options& options, const ModelOrigin& origin,
                    const std::string& configuration, const Registry& registry,
                    const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
-                   MemoryLedger& ledger) {
-  return Session(options, registry, optimizers, communicator, ledger).run(origin, configuration);
+                   MemoryLedger& ledger, const std::function<void(const Status&)>& on_failure) {
+  return Session(options, registry, optimizers, communicator, ledger, on_failure)
+      .run(origin, configuration);
 }
 
 }  // namespace ofsdp::runtime

@@ -5,8 +5,11 @@
 //
 // Ownership: everything lives in the call; the ledger must outlive the communicator. Threads: the
 // caller's, and helpers that end with it. Collective. Errors: kInput before the first step, kFault
-// after; the caller reports them.
+// after. `on_failure` hears of one before the call ends what computes: devices that wait for ranks
+// in vain may take seconds to give up, or the process may have to end there.
 #pragma once
+
+#include <functional>
 
 #include "fsdp/comm/communicator.h"
 #include "kernels/core/optimizer.h"
@@ -16,9 +19,10 @@
 namespace ofsdp::runtime {
 
 // `configuration`: the effective configuration, of rank 0; empty: none is printed or saved.
-Status run_session(const Options& options, const ModelOrigin& origin,
-                   const std::string& configuration, const Registry& registry,
-                   const std::vector<OptimizerDef>& optimizers, Communicator& communicator,
-                   MemoryLedger& ledger);
+Status run_session(
+    const Options& options, const ModelOrigin& origin, const std::string& configuration,
+    const Registry& registry, const std::vector<OptimizerDef>& optimizers,
+    Communicator& communicator, MemoryLedger& ledger,
+    const std::function<void(const Status&)>& on_failure = [](const Status&) {});
 
 }  // namespace ofsdp::runtime

@@ -24,7 +24,8 @@
 // COUNTING_DEVICE_WITHOUT, an operator it has no kernel for; COUNTING_DEVICE_PROBE, why there is no
 // device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_SHARED, why they
 // cannot, since all share one device; COUNTING_DEVICE_STUCK=p:n, the place
-// whose n-th collective of all ranks never begins.
+// whose n-th collective of all ranks never begins, COUNTING_DEVICE_FAILS=p:n, where it fails;
+// COUNTING_DEVICE_ABORT_HANGS, any: no abort of a group comes back.
 #pragma once
 
 #include <condition_variable>
@@ -120,6 +121,7 @@ struct ofsdp_stream {
 struct ofsdp_device_graph {
   ofsdp_stream* origin = nullptr;
   std::map<ofsdp_stream*, std::deque<ofsdp::counting::Operation>> streams;
+  std::set<ofsdp_group*> groups = {};  // whose collectives it holds
 };
 
 struct ofsdp_device_optimizer {
@@ -245,7 +247,8 @@ class CountingDevice final : public Device {
   std::vector<std::string> violations;
   std::map<const std::byte*, Allocation> allocations;
   std::vector<ofsdp_stream*> streams;
-  std::set<ofsdp_device_graph*> captures;
+  std::set<ofsdp_device_graph*> captures;  // under way
+  std::set<ofsdp_device_graph*> graphs;
   uint64_t random = 1;
   Registry registry = make_registry();
   std::vector<OptimizerDef> optimizers = counting::optimizers();

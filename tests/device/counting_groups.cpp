@@ -113,6 +113,7 @@ size_t bytes_given(const Collective& c, int ranks) {
 Status give(ofsdp_group* group, const Collective& c) {
   if (group->aborted) return fault("the group was aborted");
   const uint64_t number = group->mine().begun + 1;
+  if (number == group->fails_at) return fault("an illegal address");
   std::byte* const given = group->given(group->place, number);
   if (c.kind == Collective::Kind::kParts) {
     const auto bytes = static_cast<size_t>(c.count);
@@ -180,6 +181,14 @@ Status end(CountingDevice* device, ofsdp_group* group, const Collective& c) {
   return {};
 }
 
+// The number that the variable, "place:number", has for this place; 0: none.
+uint64_t number_at(int place, const char* name) {
+  int of = -1;
+  unsigned long number = 0;
+  const bool known = std::sscanf(variable(name), "%d:%lu", &of, &number) == 2;
+  return known && of == place ? number : 0;
+}
+
 // Until `met`, as long as the patience lasts.
 bool wait_for(const ofsdp_patience& patience, const std::function<bool()>& met) {
   while (!met()) {
@@ -206,6 +215,7 @@ Status CountingDevice::collective(ofsdp_stream* stream, ofsdp_group* group, Coll
   }
   if (bytes_given(c, group->count) > kMostGiven) return violation("too much is given");
   c.captured = stream->capture != nullptr;
+  if (c.captured) stream->capture->groups.insert(group);
   ++counts[c.captured ? "captured_collectives" : "collectives"];
   using Kind = Operation::Kind;
   (void)push(stream, {Kind::kWork, [=] { return give(group, c); }, nullptr, 0,
@@ -321,12 +331,8 @@ Result<ofsdp_group*> CountingDevice::join_group(const void* key, int at, int cou
   OFSDP_ASSIGN_OR_RETURN(ofsdp_group* const group,
                          open_group(static_cast<const char*>(key), at, count, patience));
   place = at;
-  int stuck = -1;
-  long number = 0;
-  if (std::sscanf(variable("COUNTING_DEVICE_STUCK"), "%d:%ld", &stuck, &number) == 2 &&
-      stuck == place) {
-    group->stuck_at = static_cast<uint64_t>(number);
-  }
+  group->stuck_at = number_at(place, "COUNTING_DEVICE_STUCK");
+  group->fails_at = number_at(place, "COUNTING_DEVICE_FAILS");
   server = std::thread([this] { serve(); });
   return group;
 }
@@ -358,10 +364,25 @@ void CountingDevice::leave_group(ofsdp_group* group) {
   group->left = true;
 }
 
+// As NCCL's: it takes effect at once, but comes back only when all groups are being aborted (it
+// frees memory, which waits for the others' kernels) and no graph has collectives of its group.
 void CountingDevice::abort_group(ofsdp_group* group) {
-  const std::lock_guard lock(mutex);
+  constexpr std::chrono::milliseconds kPause{1};
+  const bool hangs = variable("COUNTING_DEVICE_ABORT_HANGS")[0] != 0;
+  const auto may_end = [&] {
+    const bool all =
+        std::ranges::all_of(groups, [](const auto* g) { return g->aborted || g->left; });
+    return all && !hangs &&
+           std::ranges::none_of(graphs, [&](const auto* g) { return g->groups.contains(group); });
+  };
+  std::unique_lock lock(mutex);
   ++counts["aborts"];
   group->aborted = true;
+  while (!may_end()) {
+    lock.unlock();
+    std::this_thread::sleep_for(kPause);
+    lock.lock();
+  }
 }
 
 Status CountingDevice::make_known(ofsdp_group*, void* data, size_t bytes, bool) {

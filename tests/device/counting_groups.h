@@ -71,6 +71,7 @@ struct ofsdp_group {
   bool aborted = false;
   bool left = false;
   uint64_t stuck_at = 0;  // COUNTING_DEVICE_STUCK; 0: never
+  uint64_t fails_at = 0;  // COUNTING_DEVICE_FAILS
   uint64_t splits = 0;
   ofsdp_patience patience{};
 };

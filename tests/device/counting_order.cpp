@@ -313,7 +313,10 @@ Result<ofsdp_device_graph*> CountingDevice::capture_end(ofsdp_stream* stream) {
   }
   captures.erase(graph);
   ++counts["captures"];
-  if (joined(*graph)) return graph;
+  if (joined(*graph)) {
+    graphs.insert(graph);
+    return graph;
+  }
   delete graph;
   return violation("a captured stream is not joined again");
 }
@@ -330,6 +333,7 @@ Status CountingDevice::launch(ofsdp_device_graph* graph, ofsdp_stream* stream) {
 void CountingDevice::drop_graph(ofsdp_device_graph* graph) {
   const std::lock_guard lock(mutex);
   (void)wait_for_all();
+  graphs.erase(graph);
   delete graph;
 }
 

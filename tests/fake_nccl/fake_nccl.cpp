@@ -100,7 +100,10 @@ int ncclCommSplit(void* comm, int color, int key, void** made, Config*) {
   return 0;
 }
 int ncclCommDestroy(void* comm) { return note(text("destroy", number(comm))), 0; }
-int ncclCommAbort(void* comm) { return note(text("abort", number(comm))), 0; }
+int ncclCommAbort(void* comm) {
+  hang("abort");
+  return note(text("abort", number(comm))), 0;
+}
 int ncclCommGetAsyncError(void*, int* error) {
   *error = variable("FAKE_NCCL_ASYNC", 0);
   return 0;

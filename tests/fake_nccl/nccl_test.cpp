@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include <array>
+#include <thread>
 
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/device/device_state.h"
@@ -20,6 +21,7 @@ void use_device(int) {}  // there is none
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 struct Ranks : NcclRanks {
   Ranks() : NcclRanks(0) {}
@@ -183,6 +185,20 @@ TEST_F(NcclTest, AnAbortedGroupRefusesWhatFollows) {
   EXPECT_EQ(error_, "the group was aborted");
   ranks_.leave_group(all);
   EXPECT_EQ(calls(), "abort 1\n");
+}
+
+// NCCL's does not come back while a graph has captured collectives of the group.
+TEST_F(NcclTest, AGroupIsNotLockedWhileItIsAborted) {
+  ofsdp_group* const all = join();
+  setenv("FAKE_NCCL_HANGS", "abort", 1);
+  std::thread worker([&] { ranks_.abort_group(all); });
+  while (succeeds(ranks_.check_group(all))) std::this_thread::yield();
+  EXPECT_EQ(error_, "the group was aborted");
+  EXPECT_THAT(calls(), Not(HasSubstr("abort")));
+  call("fake_nccl_release");
+  worker.join();
+  EXPECT_THAT(calls(), HasSubstr("abort 1"));
+  ranks_.leave_group(all);
 }
 
 TEST_F(NcclTest, AFailureIsOneLineWithItsCause) {

@@ -224,12 +224,13 @@ TEST(DeviceRanksFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
 // Two ranks that would train for ever.
 class EndlessRun {
  public:
-  explicit EndlessRun(const Words& more = {})
-      : program_(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params",
-                           "1000", "--epochs", "1000000", "--eval-data", "none", "--threads", "1",
-                           "--log-interval", "1", "--device", "cuda"}) +
-                     ranks(2) + more,
-                 {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}}) {
+  explicit EndlessRun(const Words& more = {}, const Words& environment = {})
+      : program_(
+            fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
+                      "--epochs", "1000000", "--eval-data", "none", "--threads", "1",
+                      "--log-interval", "1", "--device", "cuda"}) +
+                ranks(2) + more,
+            {.environment = Words{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE} + environment}) {
     EXPECT_TRUE(program_.until_output("step 9/", 30)) << program_.err();
     ranks_ = children_of(program_.pid());
     std::ranges::sort(ranks_);  // started in this order
@@ -268,17 +269,55 @@ TEST(DeviceRanksFaultTest, ARankThatIsStoppedEndsTheRunInTime) {
   expect_one_line(finished.err, {"rank", "step", "1 s"});
 }
 
-TEST(DeviceRanksFaultTest, ACollectiveThatNeverEndsIsNamed) {
-  Start start;
-  start.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "COUNTING_DEVICE_STUCK=1:9"};
-  const Finished finished = Program::run(
+Finished fifty_steps(const Words& environment) {
+  return Program::run(
       fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
                 "--steps", "50", "--eval-data", "none", "--device", "cuda", "--timeout", "1"}) +
           ranks(2),
-      start);
+      {.environment = Words{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE} + environment});
+}
+
+TEST(DeviceRanksFaultTest, ACollectiveThatNeverEndsIsNamed) {
+  const Finished finished = fifty_steps({"COUNTING_DEVICE_STUCK=1:9"});
   EXPECT_EQ(finished.status, 1);
   expect_one_line(finished.err,
                   {"waited 1 s on its device: all-gather of unit 0, step 2; another rank's"});
+}
+
+// In a captured step: the 40th collective is in one.
+TEST(DeviceRanksFaultTest, ADeviceThatFailsIsNamed) {
+  const Finished finished = fifty_steps({"COUNTING_DEVICE_FAILS=1:40"});
+  EXPECT_EQ(finished.status, 1);
+  expect_one_line(finished.err, {"rank 1: ", "step ", "an illegal address"});
+  EXPECT_LT(finished.seconds, 5);
+}
+
+// See [Note: giving up devices]: by then each run has said why it ends.
+TEST(DeviceRanksFaultTest, AnAbortThatDoesNotComeBackEndsWithTheProcess) {
+  const std::string hangs = "COUNTING_DEVICE_ABORT_HANGS=1";
+  EndlessRun killed({}, {hangs});
+  const Finished after_death = killed.after(SIGKILL, 0);
+  EXPECT_EQ(after_death.status, 1);
+  expect_one_line(after_death.err, {"rank 0 (pid", "died while rank"});
+
+  const Finished late = fifty_steps({hangs, "COUNTING_DEVICE_STUCK=1:40"});
+  EXPECT_EQ(late.status, 1);
+  expect_one_line(late.err, {"waited 1 s on its device: ", "another rank's"});
+
+  const Finished failed = fifty_steps({hangs, "COUNTING_DEVICE_FAILS=1:40"});
+  EXPECT_EQ(failed.status, 1);
+  expect_one_line(failed.err, {"rank 1: ", "step ", "an illegal address"});
+
+  RunFolder folder;
+  folder.write("data/x.npy", with_infinity(5));
+  const Finished nan = Program::run(
+      folder.train() + ranks(2) +
+          Words{"--device", "cuda", "--no-shuffle", "--batch-size", "1", "--grad-accum", "2",
+                "--steps", "5", "--min-params", "1", "--timeout", "5"},
+      {.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, hangs}});
+  EXPECT_EQ(nan.status, 1);
+  expect_one_line(nan.err, {"loss is NaN at step", "rank 1", "first made by node"});
+  for (const Finished* run : {&after_death, &late, &failed, &nan}) EXPECT_LT(run->seconds, 15);
 }
 
 }  // namespace device_ranks_test

@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/start_thread.h"
@@ -196,10 +197,17 @@ Result<ofsdp_group*> NcclRanks::split_group(ofsdp_group* from, int color, int pl
                     });
 }
 
+// NCCL's call may take as long as what holds the communicator's collectives lives, so the group is
+// not locked meanwhile.
 void NcclRanks::abort_group(ofsdp_group* group) {
-  const std::lock_guard lock(group->mutex);
-  if (group->comm != nullptr) nccl().abort(group->comm);
-  group->comm = nullptr;
+  ncclComm* comm = nullptr;
+  {
+    const std::lock_guard lock(group->mutex);
+    comm = std::exchange(group->comm, nullptr);
+  }
+  if (comm == nullptr) return;
+  use_device(ordinal_);
+  nccl().abort(comm);
 }
 
 // Deregisters buffers and windows before the communicator is destroyed.

@@ -4,7 +4,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/engine/device/exit_deadline.h"
+
 namespace ofsdp::runtime {
+namespace {
+
+// Less than the grace of LaunchPlan, after which the launcher kills this process as if it had said
+// nothing.
+constexpr std::chrono::seconds kGivingUp{2};
+
+}  // namespace
 
 DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
                            const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
@@ -43,11 +52,17 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
   return made;
 }
 
-// With work under way the run has failed, and what that waits for may never come. Queued work
-// refers to kernels, the optimizer and rules, so it ends before any of these does.
+// With work under way the run has failed. Queued work refers to kernels, the optimizer and rules,
+// so it ends before any of these does.
 DeviceEngine::~DeviceEngine() {
+  std::optional<ExitDeadline> deadline;
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
-  if (under_way) ranks_->abort();
+  if (ranks_->several() && (under_way || ranks_->in_vain())) {
+    deadline.emplace(kGivingUp, [this] { return ranks_->exit_status(); });
+    ranks_->abort([this] {
+      for (auto& [program, prepared] : prepared_) prepared.graphs = {};
+    });
+  }
   (void)device_.synchronize().with_prefix("the end of the run");
 }
 

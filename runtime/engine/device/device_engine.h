@@ -21,6 +21,11 @@
 // Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples on some
 // is launched step by step on all.
 //
+// [Note: giving up devices] When a run fails, what the devices wait for may never come. The session
+// says why it fails before this is destroyed; then the groups are aborted, the captured graphs that
+// NCCL waits for are dropped, and the device runs dry. Where that takes longer than kGivingUp, the
+// process ends as it is, with the run's exit status.
+//
 // With an offload the device has no optimizer: `run` ends, after the last micro-batch of an update,
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //

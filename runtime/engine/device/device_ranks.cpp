@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fsdp/comm/local/peer_wait.h"
+#include "kernels/base/start_thread.h"
 #include "runtime/engine/shared_text.h"
 #include "runtime/program/device_memory.h"
 
@@ -71,10 +72,22 @@ DeviceRanks::~DeviceRanks() {
   for (const Group& group : groups_) device_.leave_group(group.handle);
 }
 
-void DeviceRanks::abort() {
-  if (aborted_) return;
-  aborted_ = true;
-  for (const Group& group : groups_) device_.abort_group(group.handle);
+void DeviceRanks::abort(const std::function<void()>& drop_graphs) {
+  if (std::exchange(aborted_, true)) return;
+  std::vector<std::thread> threads;
+  std::vector<ofsdp_group*> left;  // for whose abort there was no thread
+  for (const Group& group : groups_) {
+    auto thread = start_thread("ofsdp-abort", "the abort of a group of ranks",
+                               [this, handle = group.handle] { device_.abort_group(handle); });
+    if (thread.ok()) {
+      threads.push_back(std::move(*thread));
+    } else {
+      left.push_back(group.handle);
+    }
+  }
+  drop_graphs();
+  for (ofsdp_group* group : left) device_.abort_group(group);
+  for (std::thread& thread : threads) thread.join();
 }
 
 Status DeviceRanks::make_known(std::byte* data, size_t bytes, bool same_offsets) {
@@ -160,6 +173,7 @@ Status DeviceRanks::reduce(Collective collective, int unit, const RankGroup& ran
 
 Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {
   if (!several()) return device_.await(event).with_prefix("the device");
+  if (in_vain_) return fault("rank {}: its device is given up", rank());
   begin_wait(step);
   while (true) {
     const auto reached = device_.reached(event);
@@ -171,14 +185,14 @@ Status DeviceRanks::wait(ofsdp_event* event, int64_t step) {
     if (!vain_.ok() || !look()) break;
     std::this_thread::sleep_for(kPause);
   }
-  abort();
+  in_vain_ = true;
   return std::move(vain_);
 }
 
 Status DeviceRanks::wait_for_failure(int64_t step) {
   begin_wait(step);
   while (look()) std::this_thread::sleep_for(kSlice);
-  abort();
+  in_vain_ = true;
   return std::move(vain_);
 }
 

@@ -8,8 +8,10 @@
 // [Note: waiting for devices] A device that waits for a rank that does not come waits for ever, and
 // the host must not wait with it. So `wait` looks: at the event, at the communicator, which hears
 // of a rank that died or failed, at the groups' own errors, and at the clock. Where the wait is
-// vain it aborts the groups, after which the device runs dry, and names the collective that the
-// device stands in: before each the device writes its number into pinned memory (`mark`).
+// vain it names the collective that the device stands in: before each the device writes its number
+// into pinned memory (`mark`). Nothing can be done with the groups from then on but `abort`, after
+// which the device runs dry; by then the run has said why it ends, since an abort may take long
+// ([Note: giving up devices] in device_engine.h).
 //
 // Every rank puts the same collectives on the stream in the same order; captured ones are launched
 // by all alike. Ownership: the groups; device, communicator and mark outlive it. It leaves the
@@ -17,6 +19,7 @@
 // kPeer and kFault as Communicator's, in one line with rank, collective, unit and step.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -40,6 +43,8 @@ class DeviceRanks {
 
   bool several() const { return communicator_.size() > 1; }
   int rank() const { return communicator_.rank(); }
+  // Gives the exit status of this process, once the run has failed.
+  int exit_status() const { return std::max(1, communicator_.exit_status()); }
 
   // Lets the groups reach into what the device has allocated as shared. Collective.
   Status make_known(std::byte* data, size_t bytes, bool same_offsets);
@@ -59,8 +64,11 @@ class DeviceRanks {
 
   // Until the event is reached; `step` is for the message.
   Status wait(ofsdp_event* event, int64_t step);
-  // Ends what waits in the groups. Nothing else can be done with them afterwards.
-  void abort();
+  bool in_vain() const { return in_vain_; }  // a wait was
+  // Ends what waits in the groups, all at once and on threads of their own, since a group may not
+  // end before the others do, nor before `drop_graphs` has dropped what has captured its
+  // collectives. Nothing else can be done with the groups afterwards.
+  void abort(const std::function<void()>& drop_graphs = [] {});
   // Waits until another rank has said why the run ends.
   Status wait_for_failure(int64_t step);
 
@@ -109,7 +117,7 @@ class DeviceRanks {
   Clock::duration timeout_;
   ofsdp_patience patience_;
   std::vector<Group> groups_;
-  bool aborted_ = false;
+  bool in_vain_ = false, aborted_ = false;
 
   int64_t step_ = 0;  // of the wait under way
   Clock::duration waited_{0};
