@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All checks of a change, on a bare Debian 12 too: setup, format, the release build with all its tests (but `long`), the
-# tests of kernels and of bits again with AVX2 alone, then the sanitizer build with the tests that need no real command.
-# Fails when any of them fails.
+# All checks of a change, on a bare Debian 12 too: setup, format, the release build with its tests, the tests of kernels
+# and of bits again with AVX2 alone, then the sanitizer build with the tests that need no real command. The label `unit`
+# runs with sanitizers alone: optimized code is looked at by `ops`, `ranks` and `procs`. Fails when any of them fails.
 #
 #   tests/run.sh [ctest arguments]      e.g. tests/run.sh -R unit.shape
 set -euo pipefail
@@ -29,11 +29,18 @@ run_tests() {
   ctest --preset "$1" -j "$jobs" "${@:2}" "${allow_none[@]}"
 }
 
-build release
-step "test release"
-run_tests release -LE '^long$' "$@"
-
 if [ $# = 0 ]; then
+  build release --target tests_optimized
+  step "test release"
+  run_tests release -LE '^(long|unit)$'
+else
+  build release
+  step "test release"
+  run_tests release -LE '^long$' "$@"
+fi
+
+# A processor without AVX-512 has just run them.
+if [ $# = 0 ] && grep -qw avx512f /proc/cpuinfo; then
   step "test release as a processor without AVX-512 runs it: oneDNN's kernels, OpenBLAS's and our own"
   ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
     run_tests release -R '^(ops[.].*|procs[.](trajectory|same_bits|allocation))$'
