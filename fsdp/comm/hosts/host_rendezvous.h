@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "fsdp/comm/hosts/host_map.h"
+#include "fsdp/comm/hosts/rendezvous_point.h"
 #include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/stream_socket.h"
 
@@ -58,25 +59,7 @@ struct HostsRendezvous {
   std::unique_ptr<RendezvousWatch> watch;  // null once the meeting is concluded
 };
 
-// The place at which rank 0 waits. Rank 0 has the listener; the others try the addresses in turn.
-struct RendezvousPoint {
-  std::vector<std::string> addresses;
-  int port = 0;
-  Listener listener;
-};
-
-// Returns where rank 0 and the other ranks of its host listen: at those of the addresses that are
-// here, or where other hosts reach this one, if somebody else answers at those and passes it on.
-std::vector<std::string> listening_addresses(const RendezvousPoint& point);
-
-// From MASTER_ADDR and MASTER_PORT.
-Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
-                                         std::chrono::seconds timeout);
-
 Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint point,
                                    std::chrono::seconds timeout);
-
-// After how long a line that says nothing counts as cut.
-std::chrono::seconds line_patience(std::chrono::seconds timeout);
 
 }  // namespace ofsdp::fsdp

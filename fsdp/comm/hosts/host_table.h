@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/comm/hosts/host_rendezvous.h"
+#include "fsdp/comm/hosts/rendezvous_point.h"
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/store.h"
 
 namespace ofsdp::fsdp {
 
-inline constexpr std::chrono::milliseconds kHostRetry{50};
 inline constexpr std::chrono::seconds kConnectPatience{2};  // for each address
 inline constexpr const char* kMeetingPurpose = "meeting of ranks";
 

@@ -13,7 +13,7 @@
 
 #include <memory>
 
-#include "fsdp/comm/hosts/host_rendezvous.h"
+#include "fsdp/comm/hosts/rendezvous_point.h"
 #include "fsdp/comm/hosts/mpi/mpi_library.h"
 #include "fsdp/comm/rank_identity.h"
 
