@@ -6,7 +6,7 @@
 // the first one or, with set_backwards, the last, so what lacks a barrier gives other results) and,
 // with AddressSanitizer, bounds. Cannot prove speed, memory ordering inside a warp, and that a
 // barrier is not divergent where all threads come by another way. Dynamic shared memory is not
-// there.
+// there. When a launch runs is the runtime's to say: at_once/runtime.cpp or tests/fake_cuda.
 //
 // Ownership: memory of cudaMalloc is the caller's. Threads: one launches. Errors: a block that
 // cannot go on aborts.
@@ -20,40 +20,40 @@
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <vector>
+
+#include "cuda_runtime_api.h"
 
 #define __host__
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(...)
-
-struct uint3 {
-  unsigned x, y, z;
-};
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-  dim3() = default;
-  dim3(unsigned a, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
-};
-
-enum cudaError_t {
-  cudaSuccess = 0,
-  cudaErrorInvalidValue = 1,
-  cudaErrorNoDevice = 100,
-  cudaErrorNotSupported = 801
-};
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-using cudaStream_t = void*;
-struct cudaLaunchConfig_t {
-  dim3 gridDim, blockDim;
-  size_t dynamicSmemBytes = 0;
-  cudaStream_t stream = nullptr;
-  void* attrs = nullptr;
-  unsigned numAttrs = 0;
-};
+// As many bytes of no operation before the kernel, which most_threads counts; GCC takes no other
+// constant expression than sizeof for the attribute.
+#define __launch_bounds__(most, ...) \
+  __attribute__((patchable_function_entry(sizeof(char[most]), sizeof(char[most]))))
 
 namespace emulator {
+
+// A launch, and its parameters while the call lasts.
+struct Parameter {
+  const void* value;
+  size_t bytes;
+  bool points;
+};
+struct Launch {
+  const cudaLaunchConfig_t& config;
+  const void* kernel;
+  std::vector<Parameter> parameters;
+};
+// Runs the kernel, now (at_once) or when its stream gets there (tests/fake_cuda).
+cudaError_t launch(const Launch& launch, std::function<void()> thread);
+int most_threads(const void* kernel);  // its __launch_bounds__; 1024 where it has none
+template <typename... P>
+std::vector<Parameter> parameters(const P&... p) {
+  return {{&p, sizeof(P), std::is_pointer_v<P>}...};
+}
 
 void set_backwards(bool backwards);  // the order in which warps, and lanes of a warp, take turns
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
@@ -132,37 +132,7 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),
                                A&&... args) {
-  emulator::run(*config, [&] { kernel(args...); });
-  return cudaSuccess;
+  const emulator::Launch launch{*config, reinterpret_cast<const void*>(kernel),
+                                emulator::parameters(args...)};
+  return emulator::launch(launch, [kernel, args...] { kernel(args...); });
 }
-
-inline cudaError_t cudaMalloc(void** at, size_t bytes) {
-  *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
-  return cudaSuccess;
-}
-inline cudaError_t cudaFree(void* at) {
-  std::free(at);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
-}
-inline cudaError_t cudaMemset(void* at, int value, size_t bytes) {
-  if (bytes > 0) std::memset(at, value, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
-  return cudaMemset(at, value, bytes);
-}
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }

@@ -1,8 +1,11 @@
-// The CUDA library's host code against a runtime and a cuBLASLt that note the calls. Whether a card
-// then does what was asked needs a GPU.
+// The CUDA library's host code against a runtime that checks CUDA's rules and a cuBLASLt that notes
+// the calls. Whether a card then does what was asked needs a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+
+#include <array>
+#include <optional>
 
 #include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
@@ -14,23 +17,56 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
+const std::vector<std::string> kNone;
+
+// A capture of work on two streams of different priorities.
+class CapturedGraphTest : public testing::Test {
+ protected:
+  CapturedGraphTest() {
+    cudaStreamCreateWithPriority(&compute_, cudaStreamNonBlocking, 0);
+    cudaStreamCreateWithPriority(&communication_, cudaStreamNonBlocking, -5);
+    cudaEventCreate(&event_);
+    cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(event_, compute_);
+    cudaStreamWaitEvent(communication_, event_, 0);
+    for (cudaStream_t stream : {compute_, communication_}) {
+      fake_cuda::enqueue("work", stream, {}, [this] { ++ran_; });
+    }
+    cudaEventRecord(event_, communication_);
+    cudaStreamWaitEvent(compute_, event_, 0);
+  }
+  ~CapturedGraphTest() override {
+    cudaEventDestroy(event_);
+    cudaStreamDestroy(communication_);
+    cudaStreamDestroy(compute_);
+    fake_cuda::note_what_is_left();
+    EXPECT_EQ(fake_cuda::take_broken_rules(), kNone);
+  }
+
+  cudaStream_t compute_ = nullptr, communication_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  int ran_ = 0;
+};
+
 // Without the flag the nodes of the communication stream run with the priority of the stream that
-// the graph is launched into, which is the compute stream's, the lowest.
-TEST(CapturedGraph, KeepsThePrioritiesOfItsStreams) {
-  fake_cuda::asked() = {};
-  const auto graph = end_capture(nullptr);
+// the graph is launched into, which is the compute stream's, the lowest: a broken rule.
+TEST_F(CapturedGraphTest, KeepsThePrioritiesOfItsStreams) {
+  const long uploads = fake_cuda::count_of("cudaGraphUpload");
+  const auto graph = end_capture(compute_);
   ASSERT_TRUE(graph.ok());
-  EXPECT_EQ(fake_cuda::asked().instantiated_with, cudaGraphInstantiateFlagUseNodePriority);
-  EXPECT_EQ(fake_cuda::asked().uploads, 1);
-  EXPECT_EQ(fake_cuda::asked().graphs, 0);
+  EXPECT_EQ(fake_cuda::count_of("cudaGraphUpload"), uploads + 1);
+  EXPECT_EQ(ran_, 0);
+  EXPECT_EQ(cudaGraphLaunch(*graph, compute_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(compute_), cudaSuccess);
+  EXPECT_EQ(ran_, 2);
+  cudaGraphExecDestroy(*graph);
 }
 
-TEST(CapturedGraph, IsNotLeftWhereItCannotBeInstantiated) {
-  fake_cuda::asked() = {.refuses_to_instantiate = true};
-  const auto graph = end_capture(nullptr);
+TEST_F(CapturedGraphTest, IsNotLeftWhereItCannotBeInstantiated) {
+  fake_cuda::refuse_next("cudaGraphInstantiate", cudaErrorInvalidValue);
+  const auto graph = end_capture(compute_);
   ASSERT_FALSE(graph.ok());
   EXPECT_EQ(graph.error().message(), "cudaGraphInstantiate: an error");
-  EXPECT_EQ(fake_cuda::asked().graphs, 0);
 }
 
 class ProductTest : public testing::Test {
@@ -53,7 +89,7 @@ class ProductTest : public testing::Test {
     shape.dtype = dtype;
     shape.rows = ++rows;
     shape.columns = 768;
-    shape.inner = 65536;
+    shape.inner = kInner;
     return make_product(device_, shape);
   }
 
@@ -64,6 +100,23 @@ class ProductTest : public testing::Test {
     if (bytes != sizeof(value)) return std::nullopt;
     return value;
   }
+
+  // Operands of zeros for such a product, `off` bytes past an aligned address.
+  cudaError_t run(MatrixProduct& product, size_t off = 0) {
+    std::array<void*, 4> memory{};
+    for (void*& one : memory) {
+      cudaMalloc(&one, kBytes);
+      cudaMemset(one, 0, kBytes);
+    }
+    const auto at = [&](size_t i) { return static_cast<std::byte*>(memory[i]) + off; };
+    const cudaError_t error = product.run(nullptr, at(0), at(1), nullptr, at(2), memory[3]);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (void* one : memory) cudaFree(one);
+    return error;
+  }
+
+  static constexpr int64_t kInner = 32;
+  static constexpr size_t kBytes = 1 << 19;  // more than 128 x 768 floats
 
   DeviceState device_;
   void* library_ = nullptr;
@@ -92,11 +145,25 @@ TEST_F(ProductTest, TakesTheFirstAlgorithmThatTheHeuristicStandsFor) {
     const auto made = product(DType::kBFloat16);
     ASSERT_NE(made, nullptr);
     EXPECT_EQ(made->workspace_bytes(), may_vary ? 2048u : 1024u);
-    ASSERT_EQ(made->run(nullptr, {}), cudaSuccess);
+    ASSERT_EQ(run(*made), cudaSuccess);
     EXPECT_EQ(function<uint64_t (*)()>("fake_lt_algorithm")(), 101u);
   }
   function<void (*)(int)>("fake_lt_offer")(1);  // which it does not stand for
   EXPECT_EQ(product(DType::kBFloat16), nullptr);
+}
+
+// The heuristic may have chosen a kernel that reads 16 bytes at a time.
+TEST_F(ProductTest, OperandsThatAreLessAlignedThanPromisedAreFound) {
+  const auto made = product(DType::kBFloat16);
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(run(*made), cudaSuccess);
+  EXPECT_EQ(fake_cuda::take_broken_rules(), kNone);
+  EXPECT_NE(run(*made, 2), cudaSuccess);
+  const std::vector<std::string> broken = fake_cuda::take_broken_rules();
+  ASSERT_FALSE(broken.empty());
+  EXPECT_TRUE(broken[0].starts_with(
+      "cuda rule: operands are as aligned as was promised; cublasLtMatmul: A at "))
+      << broken[0];
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
-// A library with NCCL's names that does nothing but note its calls, for
-// tests/fake_nccl/nccl_test.cpp: what kernels/cuda/device/groups.cpp asks of NCCL, and what it
-// makes of the answers. Handles are small numbers. It is no NCCL: nothing is gathered or summed.
+// A library with NCCL's names that notes its calls, on the runtime that checks CUDA's rules
+// (tests/fake_cuda), for tests/fake_nccl/nccl_test.cpp: what kernels/cuda/device/groups.cpp asks of
+// NCCL, and what it makes of the answers. Handles are small numbers. It is no NCCL: nothing is
+// gathered or summed. But collectives are work on their streams, a graph that captured some holds
+// their communicator until it is destroyed, and an abort waits for that, as NCCL's does; meanwhile
+// no collective of any communicator may begin.
 //
 //   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809
 //   FAKE_NCCL_ASYNC    what ncclCommGetAsyncError finds; 0
@@ -11,9 +14,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/fake_cuda/fake_cuda.h"
 
 namespace {
 
@@ -46,6 +55,74 @@ std::string text(const char* name, Numbers... numbers) {
 }
 
 intptr_t number(const void* handle) { return reinterpret_cast<intptr_t>(handle); }
+
+// "number", as tests name streams.
+intptr_t number(cudaStream_t stream) {
+  unsigned long long id = 0;
+  cudaStreamGetId(stream, &id);
+  return static_cast<intptr_t>(id);
+}
+
+std::map<intptr_t, int> captured;  // collectives of each communicator that graphs hold
+std::set<intptr_t> aborting;
+
+// A reference of the graph under way, as NCCL takes one.
+void hold_with_graph(intptr_t comm, cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr);
+  if (status != cudaStreamCaptureStatusActive) return;
+  {
+    const std::lock_guard lock(mutex);
+    ++captured[comm];
+  }
+  cudaUserObject_t object = nullptr;
+  cudaUserObjectCreate(
+      &object, reinterpret_cast<void*>(comm),
+      [](void* held) {
+        const std::lock_guard lock(mutex);
+        --captured[number(held)];
+      },
+      1, cudaUserObjectNoDestructorSync);
+  cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+}
+
+size_t width(int type) {
+  switch (type) {
+    case 1:
+      return 1;
+    case 6:
+    case 9:
+      return 2;
+    default:
+      return type == 8 ? 8 : 4;
+  }
+}
+
+// Begins a collective; 5, ncclInvalidUsage, while an abort is under way.
+int collective(const char* name, void* comm, cudaStream_t stream,
+               const std::vector<fake_cuda::Operand>& operands) {
+  const auto [busy, with] = [] {
+    const std::lock_guard lock(mutex);
+    return std::pair(!aborting.empty(), aborting.empty() ? 0 : *aborting.begin());
+  }();
+  if (busy) {
+    note(text("used", number(comm)) + text(" while aborting", with));
+    return 5;
+  }
+  hold_with_graph(number(comm), stream);
+  return fake_cuda::enqueue(name, stream, operands, [] {}) == cudaSuccess ? 0 : 1;
+}
+
+void await_graphs(intptr_t comm) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex);
+      if (captured[comm] == 0) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 struct Id {
   char internal[128];
@@ -101,8 +178,16 @@ int ncclCommSplit(void* comm, int color, int key, void** made, Config*) {
 }
 int ncclCommDestroy(void* comm) { return note(text("destroy", number(comm))), 0; }
 int ncclCommAbort(void* comm) {
+  {
+    const std::lock_guard lock(mutex);
+    aborting.insert(number(comm));
+  }
   hang("abort");
-  return note(text("abort", number(comm))), 0;
+  await_graphs(number(comm));
+  const std::lock_guard lock(mutex);
+  aborting.erase(number(comm));
+  calls += text("abort", number(comm)) + "\n";
+  return 0;
 }
 int ncclCommGetAsyncError(void*, int* error) {
   *error = variable("FAKE_NCCL_ASYNC", 0);
@@ -122,25 +207,36 @@ int ncclCommWindowRegister(void* comm, void*, size_t bytes, void** window, int f
 int ncclCommWindowDeregister(void* comm, void* window) {
   return note(text("unwindow", number(comm), number(window))), 0;
 }
-int ncclAllGather(const void*, void*, size_t count, int type, void* comm, void* stream) {
-  return note(text("gather", count, type, number(comm), number(stream))), 0;
+int ncclAllGather(const void* src, void* dst, size_t count, int type, void* comm,
+                  cudaStream_t stream) {
+  note(text("gather", count, type, number(comm), number(stream)));
+  const size_t bytes = count * width(type);
+  return collective("ncclAllGather", comm, stream, {{"src", src, bytes}, {"dst", dst, bytes}});
 }
-int ncclReduceScatter(const void*, void*, size_t count, int type, int how, void* comm, void*) {
+int ncclReduceScatter(const void* src, void* dst, size_t count, int type, int how, void* comm,
+                      cudaStream_t stream) {
   note(text("scatter", count, type, how, number(comm)));
-  return count == 13 ? 6 : 0;
+  if (count == 13) return 6;
+  const size_t bytes = count * width(type);
+  return collective("ncclReduceScatter", comm, stream, {{"src", src, bytes}, {"dst", dst, bytes}});
 }
-int ncclAllReduce(const void*, void*, size_t count, int type, int how, void* comm, void*) {
-  return note(text("reduce", count, type, how, number(comm))), 0;
+int ncclAllReduce(const void* src, void* dst, size_t count, int type, int how, void* comm,
+                  cudaStream_t stream) {
+  note(text("reduce", count, type, how, number(comm)));
+  const size_t bytes = count * width(type);
+  return collective("ncclAllReduce", comm, stream, {{"src", src, bytes}, {"dst", dst, bytes}});
 }
 
 int ncclGroupStart() { return note("("), 0; }
 int ncclGroupEnd() { return note(")"), 0; }
-int ncclSend(const void*, size_t count, int type, int place, void* comm, void* stream) {
+int ncclSend(const void* src, size_t count, int type, int place, void* comm, cudaStream_t stream) {
   note(text("send", count, type, place, number(comm), number(stream)));
-  return count == 13 ? 6 : 0;
+  if (count == 13) return 6;
+  return collective("ncclSend", comm, stream, {{"src", src, count * width(type)}});
 }
-int ncclRecv(void*, size_t count, int type, int place, void* comm, void* stream) {
-  return note(text("receive", count, type, place, number(comm), number(stream))), 0;
+int ncclRecv(void* dst, size_t count, int type, int place, void* comm, cudaStream_t stream) {
+  note(text("receive", count, type, place, number(comm), number(stream)));
+  return collective("ncclRecv", comm, stream, {{"dst", dst, count * width(type)}});
 }
 
 }  // extern "C"

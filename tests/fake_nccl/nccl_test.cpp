@@ -1,6 +1,6 @@
 // The groups of libofsdp_cuda.so, against a library with NCCL's names that notes its calls:
-// versions, order, types, what is made known how, giving up, errors. That NCCL then does it needs
-// GPUs.
+// versions, order, types, what is made known how, giving up, errors, captured collectives. That
+// NCCL then does it needs GPUs.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,10 @@
 #include <thread>
 
 #include "kernels/core/dtype.h"
+#include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/groups.h"
+#include "tests/fake_cuda/fake_cuda.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
@@ -41,6 +43,21 @@ class NcclTest : public testing::Test {
     }
     fake_ = dlopen(OFSDP_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
     call("fake_nccl_reset");
+    cudaMalloc(&memory_, kBytes);
+    cudaStreamCreateWithPriority(&compute_, cudaStreamNonBlocking, 0);
+    cudaStreamCreateWithPriority(&communication_, cudaStreamNonBlocking, -5);
+    cudaEventCreate(&event_);
+    unsigned long long id = 0;
+    cudaStreamGetId(communication_, &id);
+    on_ = " " + std::to_string(id) + "\n";
+  }
+  ~NcclTest() override {
+    cudaEventDestroy(event_);
+    cudaStreamDestroy(communication_);
+    cudaStreamDestroy(compute_);
+    cudaFree(memory_);
+    fake_cuda::note_what_is_left();
+    EXPECT_EQ(fake_cuda::take_broken_rules(), std::vector<std::string>{});
   }
 
   void call(const char* name) { reinterpret_cast<void (*)()>(dlsym(fake_, name))(); }
@@ -69,9 +86,27 @@ class NcclTest : public testing::Test {
     return status.ok();
   }
 
+  // A gather on the communication stream, in a graph that begins on the compute stream.
+  cudaGraphExec_t captured_gather(ofsdp_group* group) {
+    cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal);
+    cudaMemsetAsync(memory_, 0, 4, compute_);
+    cudaEventRecord(event_, compute_);
+    cudaStreamWaitEvent(communication_, event_, 0);
+    EXPECT_TRUE(succeeds(ranks_.all_gather(stream(), group, memory_, memory_, 4)));
+    cudaEventRecord(event_, communication_);
+    cudaStreamWaitEvent(compute_, event_, 0);
+    const auto graph = end_capture(compute_);
+    EXPECT_TRUE(graph.ok());
+    return graph.ok() ? *graph : nullptr;
+  }
+  ofsdp_stream* stream() const { return reinterpret_cast<ofsdp_stream*>(communication_); }
+
+  static constexpr size_t kBytes = 4096;
   Ranks ranks_;
-  ofsdp_stream* stream_ = reinterpret_cast<ofsdp_stream*>(7);
-  std::array<char, 4096> memory_{};
+  cudaStream_t compute_ = nullptr, communication_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  void* memory_ = nullptr;
+  std::string on_;  // the end of a line about the communication stream
   int patience_ = 1000;
   std::string error_;
   void* fake_ = nullptr;
@@ -101,24 +136,24 @@ TEST_F(NcclTest, JoinsSplitsAndLeavesInOrder) {
 TEST_F(NcclTest, CallsHaveNcclsTypes) {
   ofsdp_group* const all = join();
   call("fake_nccl_reset");
-  char* const data = memory_.data();
+  char* const data = static_cast<char*>(memory_);
   const auto scatter = [&](DType dtype, int64_t count) {
     return succeeds(
-        ranks_.reduce_scatter(stream_, all, data, data, static_cast<int32_t>(dtype), count));
+        ranks_.reduce_scatter(stream(), all, data, data, static_cast<int32_t>(dtype), count));
   };
-  EXPECT_TRUE(succeeds(ranks_.all_gather(stream_, all, data, data, 24)));
+  EXPECT_TRUE(succeeds(ranks_.all_gather(stream(), all, data, data, 24)));
   EXPECT_TRUE(scatter(DType::kFloat32, 5));
   EXPECT_TRUE(scatter(DType::kBFloat16, 6));
   EXPECT_TRUE(scatter(DType::kFloat16, 7));
   EXPECT_FALSE(scatter(DType::kInt8, 8));
   EXPECT_THAT(error_, HasSubstr("a type without sum"));
-  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream_, all, data, data,
+  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream(), all, data, data,
                                          static_cast<int32_t>(DType::kFloat64), 1, OFSDP_SUM)));
-  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream_, all, data, data,
+  EXPECT_TRUE(succeeds(ranks_.all_reduce(stream(), all, data, data,
                                          static_cast<int32_t>(DType::kInt32), 1, OFSDP_LARGEST)));
-  EXPECT_EQ(calls(),
-            "gather 24 1 1 7\nscatter 5 7 0 1\nscatter 6 9 0 1\nscatter 7 6 0 1\nreduce 1 8 0 1\n"
-            "reduce 1 2 2 1\n");
+  EXPECT_EQ(calls(), "gather 24 1 1" + on_ +
+                         "scatter 5 7 0 1\nscatter 6 9 0 1\nscatter 7 6 0 1\nreduce 1 8 0 1\n"
+                         "reduce 1 2 2 1\n");
   ranks_.leave_group(all);
 }
 
@@ -126,17 +161,17 @@ TEST_F(NcclTest, PartsAreSentAndReceivedInOneGroup) {
   ofsdp_group* const all = join(0, 2);
   call("fake_nccl_reset");
   const std::array<size_t, 2> offsets{0, 64};
-  char* const data = memory_.data();
+  char* const data = static_cast<char*>(memory_);
   const auto exchange = [&](size_t bytes) {
     return succeeds(
-        ranks_.exchange_parts(stream_, all, data, offsets.data(), 2, data + 1024, bytes));
+        ranks_.exchange_parts(stream(), all, data, offsets.data(), 2, data + 1024, bytes));
   };
   EXPECT_TRUE(exchange(24));
-  EXPECT_EQ(calls(),
-            "(\nsend 24 1 0 1 7\nreceive 24 1 0 1 7\nsend 24 1 1 1 7\nreceive 24 1 1 1 7\n)\n");
+  EXPECT_EQ(calls(), "(\nsend 24 1 0 1" + on_ + "receive 24 1 0 1" + on_ + "send 24 1 1 1" + on_ +
+                         "receive 24 1 1 1" + on_ + ")\n");
   call("fake_nccl_reset");
   EXPECT_FALSE(exchange(13));
-  EXPECT_EQ(calls(), "(\nsend 13 1 0 1 7\n)\n");
+  EXPECT_EQ(calls(), "(\nsend 13 1 0 1" + on_ + ")\n");
   EXPECT_EQ(error_, "ncclSend, ncclRecv: NCCL says an error (its cause)");
   ranks_.leave_group(all);
 }
@@ -145,7 +180,7 @@ TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   ofsdp_group* all = join();
   call("fake_nccl_reset");
   const auto known = [&](bool same) {
-    EXPECT_TRUE(succeeds(ranks_.make_known(all, memory_.data(), 4096, same)));
+    EXPECT_TRUE(succeeds(ranks_.make_known(all, memory_, 4096, same)));
   };
   known(true);
   known(false);
@@ -181,13 +216,12 @@ TEST_F(NcclTest, AnAbortedGroupRefusesWhatFollows) {
   call("fake_nccl_reset");
   ranks_.abort_group(all);
   ranks_.abort_group(all);
-  EXPECT_FALSE(succeeds(ranks_.all_gather(stream_, all, memory_.data(), memory_.data(), 4)));
+  EXPECT_FALSE(succeeds(ranks_.all_gather(stream(), all, memory_, memory_, 4)));
   EXPECT_EQ(error_, "the group was aborted");
   ranks_.leave_group(all);
   EXPECT_EQ(calls(), "abort 1\n");
 }
 
-// NCCL's does not come back while a graph has captured collectives of the group.
 TEST_F(NcclTest, AGroupIsNotLockedWhileItIsAborted) {
   ofsdp_group* const all = join();
   setenv("FAKE_NCCL_HANGS", "abort", 1);
@@ -201,9 +235,51 @@ TEST_F(NcclTest, AGroupIsNotLockedWhileItIsAborted) {
   ranks_.leave_group(all);
 }
 
+// Without priorities the collective would have the compute stream's, which is a broken rule.
+TEST_F(NcclTest, ACapturedCollectiveKeepsThePriorityOfItsStream) {
+  ofsdp_group* const all = join();
+  const cudaGraphExec_t graph = captured_gather(all);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cudaGraphLaunch(graph, compute_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(compute_), cudaSuccess);
+  cudaGraphExecDestroy(graph);
+  ranks_.leave_group(all);
+}
+
+TEST_F(NcclTest, AnAbortWaitsForTheGraphsThatHoldCollectives) {
+  ofsdp_group* const all = join();
+  ofsdp_group* const part = *ranks_.split_group(all, 0, 0);
+  const cudaGraphExec_t graph = captured_gather(all);
+  std::thread worker([&] { ranks_.abort_group(all); });
+  while (succeeds(ranks_.check_group(all))) std::this_thread::yield();
+  ranks_.abort_group(part);  // which no graph holds
+  EXPECT_THAT(calls(), HasSubstr("abort 2"));
+  EXPECT_THAT(calls(), Not(HasSubstr("abort 1")));
+  cudaGraphExecDestroy(graph);
+  worker.join();
+  EXPECT_THAT(calls(), HasSubstr("abort 1"));
+  ranks_.leave_group(part);
+  ranks_.leave_group(all);
+}
+
+TEST_F(NcclTest, NoGroupIsUsedWhileAnotherIsBeingAborted) {
+  ofsdp_group* const all = join();
+  ofsdp_group* const part = *ranks_.split_group(all, 0, 0);
+  const cudaGraphExec_t graph = captured_gather(all);
+  std::thread worker([&] { ranks_.abort_group(all); });
+  while (succeeds(ranks_.check_group(all))) std::this_thread::yield();
+  const auto gathers = [&] { return ranks_.all_gather(stream(), part, memory_, memory_, 4).ok(); };
+  while (gathers()) std::this_thread::yield();  // until the abort has begun
+  EXPECT_THAT(calls(), HasSubstr("used 2 while aborting 1"));
+  cudaGraphExecDestroy(graph);
+  worker.join();
+  EXPECT_TRUE(gathers());
+  ranks_.leave_group(part);
+  ranks_.leave_group(all);
+}
+
 TEST_F(NcclTest, AFailureIsOneLineWithItsCause) {
   ofsdp_group* const all = join();
-  EXPECT_FALSE(succeeds(ranks_.reduce_scatter(stream_, all, memory_.data(), memory_.data(),
+  EXPECT_FALSE(succeeds(ranks_.reduce_scatter(stream(), all, memory_, memory_,
                                               static_cast<int32_t>(DType::kFloat32), 13)));
   EXPECT_EQ(error_, "ncclReduceScatter: NCCL says an error (its cause)");
   ranks_.leave_group(all);
