@@ -30,7 +30,8 @@
 #define __forceinline__ inline
 #define __shared__ static
 // As many bytes of no operation before the kernel, which most_threads counts; GCC takes no other
-// constant expression than sizeof for the attribute.
+// constant expression than sizeof for the attribute. Kernels are in unnamed namespaces, so that no
+// linker drops one of two of them, which it could not with these bytes.
 #define __launch_bounds__(most, ...) \
   __attribute__((patchable_function_entry(sizeof(char[most]), sizeof(char[most]))))
 
