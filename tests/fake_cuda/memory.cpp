@@ -82,6 +82,7 @@ cudaError_t allocate(const Call& call, void** data, size_t bytes, Place place) {
   if (mprotect(reinterpret_cast<void*>(made.mapped), made.mapped_bytes, may) != 0) {
     return call.gives(cudaErrorMemoryAllocation);
   }
+  madvise(reinterpret_cast<void*>(made.mapped), made.mapped_bytes, MADV_HUGEPAGE);  // fewer faults
   *data = reinterpret_cast<void*>(made.data);
   r.allocations[made.data] = made;
   return cudaSuccess;
