@@ -91,7 +91,7 @@ TEST_F(GraphRules, AnEventOfAGraphMayStillBeOfTheLaunchBefore) {
   const cudaGraphExec_t graph = executable();
   std::set<bool> arrived;
   for (int i = 0; i < 20; ++i) {
-    for (int k = 0; k < 9; ++k) add(first_, 0);  // more than the wait runs by the way
+    for (int k = 0; k < 40; ++k) add(first_, 0);  // more than the wait runs by the way
     const int before = results_[0];
     EXPECT_EQ(cudaGraphLaunch(graph, first_), cudaSuccess);
     EXPECT_EQ(cudaEventSynchronize(other_), cudaSuccess);

@@ -91,7 +91,7 @@ bool all_done() {
 }  // namespace
 
 void run_some() {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMost = 32;
   const Running running;
   for (size_t left = 1 + runtime().draw(kMost); left > 0 && run_one(); --left) {
   }
