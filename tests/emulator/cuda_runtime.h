@@ -24,8 +24,6 @@
 
 #include "cuda_runtime_api.h"
 
-#define __host__
-#define __device__
 #define __global__
 #define __forceinline__ inline
 #define __shared__ static
