@@ -11,7 +11,7 @@ cudaError_t launch(const Launch& launch, std::function<void()> thread) {
   const dim3 block = launch.config.blockDim;
   OFSDP_EMULATOR_EXPECT(block.x * block.y * block.z <=
                         static_cast<unsigned>(most_threads(launch.kernel)));
-  run(launch.config, thread);
+  run(launch.config, thread, launch.kernel);
   return cudaSuccess;
 }
 
