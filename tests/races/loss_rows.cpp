@@ -1,0 +1,87 @@
+// Losses, their gradients, and matches.
+#include "kernels/cuda/loss/loss.h"
+#include "tests/races/table.h"
+
+namespace ofsdp::races {
+namespace {
+
+using namespace kernels::cuda;
+
+struct LossKind {
+  const char* name;
+  LossReduction reduction;
+  bool log_prob;  // kept, in the place of the scores
+  double smoothing;
+  int64_t inner;
+};
+
+void add_cross_entropy(Table& table, DType dtype, int64_t classes, const LossKind& kind) {
+  constexpr int64_t kSamples = 9;
+  table.row(named("cross entropy", kind.name, dtype, classes), [=](Buffers& m) {
+    const int64_t count = kSamples * kind.inner;
+    CrossEntropy c;
+    c.dtype = dtype;
+    c.samples = kSamples;
+    c.classes = classes;
+    c.inner = kind.inner;
+    c.reduction = kind.reduction;
+    c.ignores = true;
+    c.ignore_index = 3;
+    c.smoothing = kind.smoothing;
+    c.labels = m.whole(count, classes);
+    c.weights = kind.smoothing != 0 ? m.floats(dtype, classes) : nullptr;
+    CrossEntropyForward f;
+    f.scores = m.floats(dtype, count * classes);
+    f.log_prob = kind.log_prob ? const_cast<void*>(f.scores) : nullptr;
+    f.lse = kind.log_prob ? nullptr : m.floats(count);
+    f.loss = m.floats(count);
+    f.scratch = m.zeros(cross_entropy_scratch(c));
+    if (const cudaError_t error = cross_entropy_forward(c, f, nullptr)) return error;
+    CrossEntropyBackward b;
+    b.scores = f.scores;
+    b.lse = f.lse;
+    b.diff_loss = m.floats(count);
+    b.diff_scores = const_cast<void*>(f.scores);
+    b.scratch = f.scratch;
+    return cross_entropy_backward(c, b, nullptr);
+  });
+}
+
+void add_mean_losses(Table& table) {
+  constexpr int64_t kNumel = 9000;
+  for (const MeanLoss kind : {MeanLoss::kSquares, MeanLoss::kLogits}) {
+    table.row(named(kind == MeanLoss::kSquares ? "mean of squares" : "mean of logits"),
+              [=](Buffers& m) {
+                const float *x = m.floats(kNumel), *t = m.positive(kNumel);
+                void* const scratch = m.zeros(mean_loss_scratch(kNumel));
+                if (const cudaError_t error =
+                        mean_loss(kind, x, t, kNumel, m.floats(1), scratch, nullptr)) {
+                  return error;
+                }
+                return mean_loss_grad(kind, m.floats(1), x, t, kNumel, m.floats(kNumel), nullptr);
+              });
+  }
+}
+
+}  // namespace
+
+void add_loss_rows(Table& table) {
+  const LossKind kinds[] = {{"mean", LossReduction::kMean, false, 0, 1},
+                            {"sum smoothed", LossReduction::kSum, true, 0.1, 1},
+                            {"each", LossReduction::kNone, false, 0, 1},
+                            {"mean of columns", LossReduction::kMean, true, 0.1, 5}};
+  for (const DType dtype : table.floats()) {
+    for (const int64_t classes : table.all() ? std::vector<int64_t>{10, 97, 1001, 5000, 9001}
+                                             : std::vector<int64_t>{97, 1501}) {
+      for (const LossKind& kind : kinds) add_cross_entropy(table, dtype, classes, kind);
+    }
+  }
+  add_mean_losses(table);
+  table.row("matches", [](Buffers& m) {
+    MatchCount c{70, 50, true, 3};
+    return count_matches(c, m.floats(70 * 50), m.whole(70, 50), m.blank<int64_t>(2),
+                         m.zeros(match_scratch(c)), nullptr);
+  });
+}
+
+}  // namespace ofsdp::races
