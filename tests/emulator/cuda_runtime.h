@@ -31,6 +31,12 @@
 struct uint3 {
   unsigned x, y, z;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   dim3() = default;
@@ -101,6 +107,12 @@ T __shfl_xor_sync(unsigned, T v, int mask) {
 template <typename T>
 T __shfl_sync(unsigned, T v, int from) {
   return emulator::shuffled(v, from);
+}
+
+template <typename T>
+void __stwb(T* at, T v) {
+  OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(at) % sizeof(T) == 0);
+  std::memcpy(static_cast<void*>(at), &v, sizeof(T));
 }
 
 template <typename T>
