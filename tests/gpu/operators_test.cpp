@@ -212,7 +212,8 @@ constexpr std::string_view kOperators =
     " ofsdp.NllLossGrad ofsdp.PadGrad ofsdp.RNNGrad ofsdp.ReduceProdGrad ofsdp.ReluGrad"
     " ofsdp.Reorder ofsdp.RequireCount ofsdp.ResizeGrad ofsdp.ScatterIndices"
     " ofsdp.SeluGrad ofsdp.ShrinkGrad ofsdp.SigmoidGrad ofsdp.SliceGrad"
-    " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
+    " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient"
+    " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
     " ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad"
     " ofsdp.ThresholdedReluGrad"
     " ";

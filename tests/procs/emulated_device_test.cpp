@@ -32,7 +32,7 @@ std::vector<Case> cases() {
   const Words gpt = with_loss(fixture("gpt2_tiny/model.onnx")), two{"--steps", "2"};
   const Words bfloat16{"--param-dtype", "bfloat16"};
   return {{"mlp", mlp, {"Gemm", "ofsdp.GemmEpilogue", "ofsdp.ReluGrad", "ofsdp.ArgmaxMatches"}},
-          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.SoftmaxCrossEntropyLossWithGradient"}},
           {"mlp_lamb", mlp + Words{"--optimizer", "lamb"}, {"Gemm"}},
           {"dropout",
            fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
@@ -135,6 +135,21 @@ TEST(EmulatedDevicePrecision, HasNoEffectOnTheCpuWhichOneLineSays) {
   expect_same_bits(plain, high);
   EXPECT_NE(high.run.out.find("--matmul-precision high: no effect, since the run is on the CPU\n"),
             std::string::npos);
+}
+
+TEST(EmulatedDeviceBits, AreTheSameWhereTheLossIsApartFromItsGradient) {
+  const std::string joined = "ofsdp.SoftmaxCrossEntropyLossWithGradient";
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const Words command = small_mlp(1) + Words{"--steps", "9", "--param-dtype", dtype};
+    const Trained one = run_on_device(OFSDP_EMULATED_DEVICE, command);
+    const Trained two =
+        train(command, {"--device", "cuda"},
+              {"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE, "COUNTING_DEVICE_WITHOUT=" + joined});
+    EXPECT_TRUE(one.counts.contains("kernel:" + joined));
+    EXPECT_FALSE(two.counts.contains("kernel:" + joined));
+    expect_same_bits(two, one);
+  }
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {

@@ -92,6 +92,30 @@ CudaImplementation backward(const char* op, Backward b) {
           }};
 }
 
+// (dloss, scores, labels, weights) -> loss, d scores.
+Acceptance accepts_joined(const Problem& p) {
+  return accept(accepts_operands(p, p.in(1), 2),
+                {supported(p.in(0).dtype == DType::kFloat32 && p.out(0).dtype == DType::kFloat32)});
+}
+
+std::unique_ptr<CudaKernel> create_joined(DeviceState&, const Problem& p) {
+  const CrossEntropy given = loss_of(p, p.in(1), 2, true);
+  return make_cuda_kernel(
+      [c = given](cudaStream_t stream, const Launch& l) mutable {
+        c.labels = l.in(2);
+        c.fault = l.fault();
+        c.weights = l.in(3);
+        return cross_entropy_joined(c,
+                                    {.scores = l.in(1),
+                                     .diff_loss = l.in<float>(0),
+                                     .loss = l.out<float>(0),
+                                     .diff_scores = l.out(1),
+                                     .scratch = l.workspace},
+                                    stream);
+      },
+      cross_entropy_scratch(given));
+}
+
 // (prediction, target), or (dloss, prediction, target).
 Acceptance accepts_mean(const Problem& p) {
   const size_t last = p.inputs.size() - 1;
@@ -141,17 +165,19 @@ std::unique_ptr<CudaKernel> create_matches(DeviceState&, const Problem& p) {
 }  // namespace
 
 void add_losses(CudaImplementations& list) {
-  list.insert(list.end(), {forward("SoftmaxCrossEntropyLoss", true, false),
-                           forward("NegativeLogLikelihoodLoss", false, false),
-                           forward("ofsdp.NarrowCrossEntropyLoss", true, true),
-                           backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
-                           backward("ofsdp.NllLossGrad", {false, false}),
-                           backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
-                           mean("ofsdp.MseLoss", MeanLoss::kSquares),
-                           mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
-                           mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
-                           mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
-                           {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches}});
+  list.insert(list.end(),
+              {forward("SoftmaxCrossEntropyLoss", true, false),
+               forward("NegativeLogLikelihoodLoss", false, false),
+               forward("ofsdp.NarrowCrossEntropyLoss", true, true),
+               backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
+               backward("ofsdp.NllLossGrad", {false, false}),
+               backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
+               {"ofsdp.SoftmaxCrossEntropyLossWithGradient", "own", accepts_joined, create_joined},
+               mean("ofsdp.MseLoss", MeanLoss::kSquares),
+               mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
+               mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
+               mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
+               {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches}});
 }
 
 }  // namespace ofsdp::kernels::cuda
