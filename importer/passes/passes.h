@@ -114,6 +114,18 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
+// pitch_rows: gives the rows of a product's result a pitch (TensorDesc), a multiple of 64 elements,
+// where they do not begin at multiples of 16 bytes, which fast products need: logits of a
+// vocabulary of 50257. Sizes stay what they are. For a device whose library has such kernels.
+//
+// The views of the result and what is written in its place (the gradient of the scores) get the
+// same pitch, if all nodes that make or read them take it: `takes` is asked. Else they stay dense,
+// as gradients of parameters do, and rows that it would make longer by more than an eighth.
+// REQUIRES: no pass that infers descs comes after it.
+//
+// Threads: any. Errors: none.
+Graph pitch_rows(const Graph& graph, const TakesNode& takes);
+
 // keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
 // whose library has such kernels. In a training graph
 //

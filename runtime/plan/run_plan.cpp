@@ -188,6 +188,7 @@ class RunPlanner {
     if (key.training) graph = join_loss_gradient(graph, takes);
     if (run_->device != nullptr) {
       graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
+      graph = pitch_rows(graph, takes);
     }
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{

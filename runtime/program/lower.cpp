@@ -156,7 +156,8 @@ class Lowering {
     } else {
       made = place(root);
     }
-    made.count = desc.numel();
+    made.count = desc.extent();
+    made.pitch = desc.pitch;
     made.dtype = desc.dtype;
     made.writes = writes;
     return made;

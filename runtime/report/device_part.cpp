@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "kernels/base/escaped.h"
 #include "runtime/plan/device_choice.h"
 
 namespace ofsdp::runtime {
@@ -67,6 +68,27 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
     joined += format_text("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
   }
   return out + joined + "\n";
+}
+
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program) {
+  std::vector<std::pair<std::string, TensorDesc>> list;
+  for (const Node& node : program.graph.nodes) {
+    if (node.op->view) continue;
+    for (const ValueId id : node.outputs) {
+      const TensorDesc& desc = program.graph.value(id).desc;
+      if (desc.pitch != 0) list.emplace_back(node.name, desc);
+    }
+  }
+  return list;
+}
+
+std::string rows_line(const ProgramPlan& program) {
+  std::string out;
+  for (const auto& [node, desc] : pitched_results(program)) {
+    out += format_text("{}'{}' {} in rows of {}", out.empty() ? "rows: " : ", ", escaped(node),
+                       desc.dense().text(), desc.pitch);
+  }
+  return out.empty() ? "" : out + "\n";
 }
 
 std::string stream_text(const StreamStep& step) {

@@ -7,6 +7,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/plan/run_plan.h"
 #include "runtime/program/stream_plan.h"
@@ -26,6 +28,10 @@ DevicePart device_part(const RunPlan& run);
 std::string text(const DevicePart& part);
 // "streams: compute 20 steps, communication 5; 4 events; joined: epilogue 3".
 std::string streams_line(const DevicePart& part, const ProgramPlan& program);
+// Lists the results whose rows have a pitch (TensorDesc), each with the name of its node.
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program);
+// "rows: 'head' float32[20, 1003] in rows of 1024, ..."; nothing where there are none.
+std::string rows_line(const ProgramPlan& program);
 // The end of a step's line of the schedule: "  [communication; forks 1; waits 0; event 2]", or
 // nothing for a step of the compute stream without events.
 std::string stream_text(const StreamStep& step);

@@ -117,6 +117,11 @@ Json program_json(const PlanReport& report, const ProgramReport& entry) {
            {"schedule", schedule_json(report, entry)}};
   if (report.device) {
     out["events"] = report.device->streams.at(entry.program).events;
+    Json rows = Json::array();
+    for (const auto& [node, desc] : pitched_results(*entry.program)) {
+      rows.push_back({{"node", node}, {"row", desc.row()}, {"pitch", desc.pitch}});
+    }
+    out["rows"] = std::move(rows);
     return out;
   }
   out["ms"] = ms(entry.simulation.seconds);

@@ -10,6 +10,7 @@
 namespace {
 
 std::map<int, std::vector<unsigned char>> preferences;
+std::vector<int64_t> leading;  // of the layouts of the latest operation
 uint64_t multiplied_by = 0;
 int algorithms = 3;
 char something = 0;
@@ -32,6 +33,8 @@ size_t fake_lt_preference(int attribute, void* value) {
 }
 uint64_t fake_lt_algorithm() { return multiplied_by; }
 void fake_lt_offer(int count) { algorithms = count; }
+// Leading dimension of layout i of the latest operation: B, A, D; 0: there is none.
+int64_t fake_lt_leading(size_t i) { return i < leading.size() ? leading[i] : 0; }
 
 size_t cublasLtGetVersion() { return 120500; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return give(handle); }
@@ -59,6 +62,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t,
                                         cudaDataType_t) {
+  leading.clear();
   return give(made);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return CUBLAS_STATUS_SUCCESS; }
@@ -80,9 +84,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
   preferences[attribute].assign(from, from + bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t, uint64_t,
-                                          uint64_t, int64_t) {
-  return give(made);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t,
+                                          uint64_t rows, uint64_t columns, int64_t ld) {
+  const bool holds = columns > 0 && ld >= static_cast<int64_t>(rows);
+  leading.push_back(ld);
+  return holds ? give(made) : CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t) { return CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t,

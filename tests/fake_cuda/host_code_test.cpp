@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
+
 #include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/matmul/product.h"
@@ -65,9 +67,41 @@ class ProductTest : public testing::Test {
     return value;
   }
 
+  // Leading dimensions of A, B and D of a product of bfloat16.
+  std::array<int64_t, 3> leading(ProductShape shape) {
+    shape.dtype = DType::kBFloat16;
+    EXPECT_NE(make_product(device_, shape), nullptr);
+    const auto of = function<int64_t (*)(size_t)>("fake_lt_leading");
+    return {of(1), of(0), of(2)};
+  }
+
   DeviceState device_;
   void* library_ = nullptr;
 };
+
+// The head of a GPT-2: logits, their gradient by the activations, and by the weights.
+TEST_F(ProductTest, RowsThatAreApartHaveTheirPitchAsLeadingDimension) {
+  const int64_t vocabulary = 50257, pitch = 50304, width = 768, tokens = 1024;
+  const ProductShape logits{
+      .rows = tokens, .columns = vocabulary, .inner = width, .transpose_b = true, .ld_d = pitch};
+  EXPECT_EQ(leading(logits), (std::array{width, width, pitch}));
+  const ProductShape activations{
+      .rows = tokens, .columns = width, .inner = vocabulary, .ld_a = pitch};
+  EXPECT_EQ(leading(activations), (std::array{pitch, width, width}));
+  const ProductShape weights{.rows = vocabulary,
+                             .columns = width,
+                             .inner = tokens,
+                             .transpose_a = true,
+                             .ld_a = pitch,
+                             .bias_grad = BiasGrad::kOfA};
+  EXPECT_EQ(leading(weights), (std::array{pitch, width, width}));
+  const ProductShape transposed{
+      .rows = width, .columns = vocabulary, .inner = tokens, .transpose_a = true, .ld_b = pitch};
+  EXPECT_EQ(leading(transposed), (std::array{width, pitch, vocabulary}));
+  ProductShape dense = logits;
+  dense.ld_d = 0;
+  EXPECT_EQ(leading(dense), (std::array{width, width, vocabulary}));
+}
 
 // Partial sums of 16 bits would each round to 8 bits of a bfloat16.
 TEST_F(ProductTest, PartialSumsOf16BitsAreInFloat32) {

@@ -10,7 +10,7 @@ constexpr int64_t kAuxMultiple = 8;  // of the leading dimension, elements
 bool product_has_epilogue(const ProductShape& s) {
   const bool activated = s.activation != Activation::kNone, summed = s.bias_grad != BiasGrad::kNone;
   if (!activated && !summed && !s.aux) return true;
-  if (s.batch != 1 || s.beta != 0 || (summed && s.bias)) return false;
+  if (s.batch != 1 || s.beta != 0 || (summed && s.bias) || (s.aux && s.ld_d != 0)) return false;
   if (s.bias_grad == BiasGrad::kOfA || s.bias_grad == BiasGrad::kOfB) return !activated && !s.aux;
   const bool narrow = s.dtype == DType::kFloat16 || s.dtype == DType::kBFloat16;
   if (!narrow || s.columns % kAuxMultiple != 0) return false;
