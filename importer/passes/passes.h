@@ -127,8 +127,9 @@ Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 //
 // Nothing big lives for this alone: Y must be there for another backward node that does not compute
 // it again, as the gradient of the projection that follows it. Exporters put a Transpose between
-// the two; when its output is kept, the gradient reads that, and has its perm as y_perm. Else the
-// nodes stay as they are, as where `takes` refuses one of the two. Graph::fused counts, as
+// the two, which fusion lets attention write; where it has not and the output of the Transpose is
+// kept, the gradient reads that, and has its perm as y_perm. Else the nodes stay as they are, as
+// where `takes` refuses one of the two. Graph::fused counts, as
 // "statistics".
 //
 // Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.

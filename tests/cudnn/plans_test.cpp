@@ -83,6 +83,28 @@ TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
   EXPECT_NE(plan_attention_grad(h200(), e, packed), nullptr);
 }
 
+// As one product leaves q, k and v, and as their gradients fill one tensor: [batch, rows, 3, heads,
+// width]. Copies of heads apart are not what cuDNN does then: it needs no more room.
+TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
+  for (const AttentionCase& c : kAttentionCases) {
+    if (c.heads != c.kv_heads || c.queries != c.keys) continue;
+    const AttentionExtent apart = extent_of(c, DType::kBFloat16);
+    AttentionExtent e = apart;
+    e.q = e.k = e.v = {3 * apart.q.batch, c.width, 3 * apart.q.row};
+    for (const bool may_vary : {false, true}) {
+      CudnnTarget target = h200();
+      target.may_vary = may_vary;
+      const auto forward = plan_attention(target, e, true);
+      const auto backward = plan_attention_grad(target, e, e.y);
+      ASSERT_NE(forward, nullptr) << c.name;
+      ASSERT_NE(backward, nullptr) << c.name;
+      EXPECT_EQ(forward->workspace_bytes(), plan_attention(target, apart, true)->workspace_bytes());
+      EXPECT_EQ(backward->workspace_bytes(),
+                plan_attention_grad(target, apart, apart.y)->workspace_bytes());
+    }
+  }
+}
+
 TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   for (const AttentionCase& c : kAttentionCases) {
     const AttentionExtent e = extent_of(c, DType::kBFloat16);
