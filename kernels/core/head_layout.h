@@ -1,5 +1,6 @@
-// HeadLayout: where the heads of an operand of attention lie in a tensor, so that attention can read
-// them where a product left them. Element `column` of row `row` of head `h` of sample `b` is element
+// HeadLayout: where the heads of an operand of attention lie in a tensor, so that attention can
+// read them where a product left them. Element `column` of row `row` of head `h` of sample `b` is
+// element
 //
 //   first + b * batch + h * head + row * row step + column
 //
@@ -39,8 +40,8 @@ struct HeadLayout {
   }
 };
 
-// The attributes. With a layout of k and v these inputs may be absent: they lie in q's tensor, whose
-// gradient is then that of all three.
+// The attributes. With a layout of k and v these inputs may be absent: they lie in q's tensor, with
+// one gradient for all three.
 inline constexpr const char* kQueryLayout = "ofsdp_q_layout";
 inline constexpr const char* kKeyLayout = "ofsdp_k_layout";
 inline constexpr const char* kValueLayout = "ofsdp_v_layout";

@@ -52,7 +52,7 @@ inline AttentionExtent extent_of(const AttentionShape& s, DType dtype) {
   return e;
 }
 
-// Where q, k and v (dq, dk and dv) begin in the tensors of a call, in bytes.
+// The beginnings of q, k and v (dq, dk and dv) in the tensors of a call, in bytes.
 struct HeadPlaces {
   size_t q = 0, k = 0, v = 0;
   bool has_k = true, has_v = true;  // else they are in q's tensor

@@ -8,7 +8,7 @@
 //
 // Attributes of our own, set by fusion where no past is joined (kernels/core/head_layout.h):
 // layouts say where in the tensors at the inputs the heads of Q, K and V lie; K and V may be absent
-// then, and lie in Q's tensor. ofsdp_result_perm is the Transpose of [B, heads, S, width] that Y is.
+// then, and lie in Q's tensor. ofsdp_result_perm: Y is that Transpose of [B, heads, S, width].
 #include <array>
 #include <cmath>
 
@@ -184,7 +184,7 @@ void grad(GradBuilder& b) {
   attributes.set("past_length", input(4) ? b.desc(input(4)).shape[2] : int64_t{0});
   const Ref mask = input(3);
   const bool mask_grad = mask && b.needs_grad(3) && is_floating(b.desc(mask).dtype);
-  // One gradient, in a tensor as Q's, where Q's holds all three: then no trained mask comes with it.
+  // One gradient, in a tensor as Q's, where Q's holds all three; no trained mask comes with it.
   const size_t outputs = mask_grad ? 4 : input(1) ? 3 : 1;
   const auto made = b.emit("ofsdp.AttentionGrad",
                            {dy, b.input(0), cache ? b.output(1) : input(1),
