@@ -57,7 +57,8 @@ class FusionHeads : public testing::Fusion {
 TEST_F(FusionHeads, ThreeProductsAndAMask) {
   const ValueId mask = maker.input("mask", {DType::kFloat32, {kBatch, 1, 1, kRows}});
   const ValueId q = heads(product("q")), k = heads(product("k")), v = heads(product("v"));
-  expect_left(projected(op("Attention", {q, k, v, mask})), kBoth, {});
+  const ValueId y = op("Attention", {q, k, v, mask});
+  expect_left(projected(reshaped(y, {kBatch, kHeads, kRows, kWidth})), kBoth, {});
 }
 
 TEST_F(FusionHeads, OneProductInThreeParts) {

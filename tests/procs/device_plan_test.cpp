@@ -56,6 +56,45 @@ Ran ran(const Words& more) {
   return {rows_of(metrics).back().at("peak_bytes")[0], counted.counts};
 }
 
+// Operators of a plan from its first product on, with how often they are there. Before that a mask
+// is put together.
+std::map<std::string, int> planned_operators(const std::string& model, const Words& device,
+                                             const char* library) {
+  const Finished run = Program::run(
+      fsdp_run({"plan", fixture(model), "--loss", "cross_entropy", "--data", "synthetic",
+                "--eval-data", "synthetic", "--batch-size", "2", "--threads", "1", "--json"}) +
+          device,
+      {.environment = {library}});
+  EXPECT_EQ(run.status, 0) << run.err;
+  std::map<std::string, int> found;
+  const Json plan = Json::parse(run.out);
+  for (const Json& program : plan.at("programs")) {
+    bool multiplied = false;
+    for (const Json& step : program.at("schedule")) {
+      const std::string op = step.value("op", "");
+      multiplied |= op.find("Gemm") != std::string::npos;
+      if (multiplied && !op.empty()) ++found[op];
+    }
+  }
+  return found;
+}
+
+// Heads are read and written where products leave and want them, forwards and backwards.
+TEST(DevicePlan, NothingIsCopiedAroundAttention) {
+  for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
+    for (const char* device : {"cuda", "cpu"}) {
+      SCOPED_TRACE(std::string(model) + " " + device);
+      const auto found = planned_operators(model, {"--device", device},
+                                           "OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE);
+      EXPECT_TRUE(found.contains("ofsdp.AttentionGrad"));
+      EXPECT_TRUE(found.contains("Attention")) << "an evaluation keeps no statistics";
+      for (const char* copy : {"Split", "Transpose", "Concat"}) {
+        EXPECT_FALSE(found.contains(copy)) << copy << " " << testing::PrintToString(found);
+      }
+    }
+  }
+}
+
 TEST(DevicePlan, ItsBytesAndEventsAreTheRuns) {
   const std::vector<Words> cases{
       settings(1), settings(1) + Words{"--grad-accum", "2", "--optimizer", "lamb"},

@@ -98,7 +98,7 @@ Numbers random_shape(int64_t count, std::mt19937& random) {
 TEST(StridedView, NamesTheElementsThatMovesGive) {
   std::mt19937 random(3);
   int described = 0, refused = 0;
-  for (int trial = 0; trial < 2000; ++trial) {
+  for (int trial = 0; trial < 600; ++trial) {
     Value value{random_shape(360, random), Numbers(360)};
     std::iota(value.elements.begin(), value.elements.end(), 0);
     StridedView view = StridedView::of(Shape(value.sizes));
@@ -131,8 +131,8 @@ TEST(StridedView, NamesTheElementsThatMovesGive) {
       ASSERT_EQ(named(view), value.elements) << trial;
     }
   }
-  EXPECT_GT(described, 500);
-  EXPECT_GT(refused, 200);
+  EXPECT_GT(described, 150);
+  EXPECT_GT(refused, 60);
 }
 
 TEST(StridedView, NothingDescribesAnEmptyReshape) {

@@ -158,6 +158,15 @@ struct AttentionHeads {
   Moves moves[3];
 };
 
+// Looks through nodes that name elements as they are named already, and that nobody else reads.
+ValueId behind_views(const Rewriter& r, ValueId id) {
+  for (;;) {
+    const Node* view = r.read_once(id) ? r.maker(id) : nullptr;
+    if (view == nullptr || !view->op->view || r.desc(view->inputs[0]) != r.desc(id)) return id;
+    id = view->inputs[0];
+  }
+}
+
 }  // namespace
 
 bool fuse_attention_operands(Rewriter& r, const Node& node) {
@@ -173,7 +182,7 @@ bool fuse_attention_operands(Rewriter& r, const Node& node) {
 }
 
 bool fuse_attention_result(Rewriter& r, const Node& node) {
-  const ValueId y = node.inputs[0];
+  const ValueId y = behind_views(r, node.inputs[0]);
   const Node* attention = r.made_by(y, "Attention");
   if (attention == nullptr || !r.read_once(y) || !is_plain_attention(*attention)) return false;
   const std::vector<int64_t> perm = node.attributes.ints("perm");
