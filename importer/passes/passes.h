@@ -114,6 +114,15 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
+// join_norm_addends: ofsdp.LayerNormalizationGrad that adds another gradient of the same value to
+// its result, in place of the Add that alone reads that result: in a pre-norm transformer each
+// residual has one. The other gradient must be there before. The CPU gives the bits of the two
+// nodes. Works on finished graphs, also recomputed ones; where `takes` says no the two stay apart.
+// Graph::fused counts, as "addend".
+//
+// Threads: any. Errors: none.
+Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
+
 // keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
 // whose library has such kernels. In a training graph
 //

@@ -126,6 +126,7 @@ inline unsigned __float_as_uint(float v) {
   std::memcpy(&bits, &v, sizeof(bits));
   return bits;
 }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 
