@@ -8,6 +8,9 @@ struct Asked {
   int graphs = 0;                            // captured and not yet destroyed
   int uploads = 0;
   bool refuses_to_instantiate = false;
+  int early_queries = 0;  // of an event, before it is reached
+  bool event_fails = false;
+  int waits = 0;  // that block
 };
 Asked& asked();
 

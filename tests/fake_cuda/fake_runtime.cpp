@@ -30,7 +30,14 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  if (asked().event_fails) return cudaErrorLaunchFailure;
+  return asked().early_queries-- > 0 ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  ++asked().waits;
+  return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 1;
   return cudaSuccess;

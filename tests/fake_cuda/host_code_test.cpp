@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/event_wait.h"
 #include "kernels/cuda/matmul/product.h"
 #include "tests/fake_cuda/cublasLt.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -31,6 +32,24 @@ TEST(CapturedGraph, IsNotLeftWhereItCannotBeInstantiated) {
   ASSERT_FALSE(graph.ok());
   EXPECT_EQ(graph.error().message(), "cudaGraphInstantiate: an error");
   EXPECT_EQ(fake_cuda::asked().graphs, 0);
+}
+
+TEST(EventWait, DoesNotBlockForWhatIsReachedAtOnce) {
+  fake_cuda::asked() = {};
+  EXPECT_EQ(wait_for_event(nullptr), cudaSuccess);
+  EXPECT_EQ(fake_cuda::asked().waits, 0);
+}
+
+TEST(EventWait, BlocksForWhatTakesLonger) {
+  fake_cuda::asked() = {.early_queries = 1 << 30};
+  EXPECT_EQ(wait_for_event(nullptr), cudaSuccess);
+  EXPECT_EQ(fake_cuda::asked().waits, 1);
+}
+
+TEST(EventWait, SaysWhatFails) {
+  fake_cuda::asked() = {.event_fails = true};
+  EXPECT_EQ(wait_for_event(nullptr), cudaErrorLaunchFailure);
+  EXPECT_EQ(fake_cuda::asked().waits, 0);
 }
 
 class ProductTest : public testing::Test {
