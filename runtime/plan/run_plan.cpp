@@ -101,6 +101,7 @@ class RunPlanner {
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = settings_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
+            .updates_round = run_->device != nullptr && s.cpu_offload == CpuOffload::kNone,
             .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
             .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
   }

@@ -151,6 +151,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
       d.put(1, grad);
       d.put(2, std::vector<float>(kCount));
       d.put(3, std::vector<float>(kCount));
+      d.put(4, std::vector<uint16_t>(kCount));
       std::vector<ofsdp_run_state> state(1);
       state[0].steps_before = 2;
       d.put(5, state);
@@ -177,6 +178,8 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         u.count = kCount;
         u.weight_decay = 0.01;
         u.scaled = 1;
+        u.copy = d.at<uint16_t>(4);
+        u.copy_dtype = static_cast<int32_t>(DType::kBFloat16);
         u.state = d.at<ofsdp_run_state>(5);
         u.numbers = d.at<ofsdp_step_numbers>(6);
         d.check(d.device().update(stream, optimizer, &u));
@@ -188,6 +191,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
       EXPECT_EQ(gpu_->get<float>(place, kCount), other_->get<float>(place, kCount))
           << name << " " << place;
     }
+    EXPECT_EQ(gpu_->get<uint16_t>(4, kCount), other_->get<uint16_t>(4, kCount)) << name;
   }
 }
 

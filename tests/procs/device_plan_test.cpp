@@ -59,6 +59,7 @@ Ran ran(const Words& more) {
 TEST(DevicePlan, ItsBytesAndEventsAreTheRuns) {
   const std::vector<Words> cases{
       settings(1), settings(1) + Words{"--grad-accum", "2", "--optimizer", "lamb"},
+      settings(1) + Words{"--param-dtype", "bfloat16"},
       settings(2) + Words{"--param-dtype", "bfloat16"},
       settings(3) + Words{"--strategy", "zero1", "--clip-grad-norm", "1"}};
   for (const Words& command : cases) {
@@ -125,20 +126,62 @@ TEST(DevicePlan, CountsJoinedProductsByProgram) {
   }
 }
 
-TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+Json plan_of_gpt2(const Words& more) {
   const Finished run =
       Program::run(fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy",
                              "--data", "synthetic", "--steps", "2", "--eval-data", "none",
-                             "--batch-size", "2", "--device", "cuda", "--json"}),
+                             "--batch-size", "2", "--json"}) +
+                       more,
                    {.environment = {kCounting}});
-  ASSERT_EQ(run.status, 0) << run.err;
-  const Json plan = Json::parse(run.out), &program = plan.at("programs").at(0);
+  EXPECT_EQ(run.status, 0) << run.err;
+  return Json::parse(run.out);
+}
+
+TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+  const Json plan = plan_of_gpt2({"--device", "cuda"}), &program = plan.at("programs").at(0);
   int keeping = 0;
   for (const Json& step : program.at("schedule")) {
     keeping += step.value("op", "") == "ofsdp.AttentionWithStatistics";
   }
   EXPECT_GT(keeping, 0);
   EXPECT_EQ(program.at("joined").value("statistics", 0), keeping);
+}
+
+// A pre-norm model has a sum of gradients for each normalization but the last.
+TEST(DevicePlan, NormalizationsTakeTheGradientsOfTheirResiduals) {
+  for (const char* device : {"cuda", "cpu"}) {
+    for (const char* dtype : {"float32", "bfloat16"}) {
+      const Json plan = plan_of_gpt2({"--device", device, "--param-dtype", dtype});
+      const Json& program = plan.at("programs").at(0);
+      int norms = 0, sums = 0;
+      for (const Json& step : program.at("schedule")) {
+        norms += step.value("op", "") == "ofsdp.LayerNormalizationGrad";
+        sums += step.value("op", "") == "Add" &&
+                step.value("node", "").find("grad.") != std::string::npos;
+      }
+      EXPECT_GT(norms, 2);
+      EXPECT_EQ(program.at("joined").value("addend", 0), norms - 1) << device << " " << dtype;
+      EXPECT_EQ(sums, 0) << device << " " << dtype;
+    }
+  }
+}
+
+// An update writes what nodes read in 16 bits, where a rank owns the whole.
+TEST(DevicePlan, NothingIsConvertedBeforeNodesWhereARankOwnsTheWhole) {
+  const auto gathers = [](int world, const char* strategy) {
+    const Json plan = json_of(settings(world) + Words{"--strategy", strategy, "--param-dtype",
+                                                      "bfloat16", "--grad-accum", "2"});
+    int count = 0;
+    for (const Json& program : plan.at("programs")) {
+      for (const Json& step : program.at("schedule")) count += step.at("step") == "Gather";
+    }
+    return count;
+  };
+  for (const char* strategy : {"full_shard", "zero1", "no_shard"}) {
+    EXPECT_EQ(gathers(1, strategy), 0) << strategy;
+  }
+  EXPECT_EQ(gathers(2, "no_shard"), 0);
+  EXPECT_GT(gathers(2, "full_shard"), 0);
 }
 
 TEST(DevicePlan, WithoutAGpuItSaysWhatItDoesNotKnow) {
