@@ -2,7 +2,9 @@
 // (tests/device), and without a GPU it says what it does not know.
 #include <gmock/gmock.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
@@ -112,6 +114,51 @@ TEST(DevicePlan, AStepHasItsStreamAndAnEventIsWaitedForBehindItsRecord) {
   EXPECT_THAT(text.out, HasSubstr("no times: nothing measures GPUs yet"));
 }
 
+// "bfloat16[64,768]" in bytes.
+size_t bytes_of(const Json& values) {
+  const std::map<std::string, size_t> sizes{{"float32", 4}, {"bfloat16", 2}, {"int64", 8}};
+  size_t sum = 0;
+  for (const std::string text : values) {
+    if (text.empty()) continue;
+    const size_t bracket = text.find('[');
+    size_t bytes = sizes.at(text.substr(0, bracket));
+    std::istringstream axes(text.substr(bracket + 1, text.size() - bracket - 2));
+    for (std::string axis; std::getline(axes, axis, ',');) bytes *= std::stoull(axis);
+    sum += bytes;
+  }
+  return sum;
+}
+
+TEST(DevicePlan, AStepHasTheBytesOfItsOperands) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Json plan = json_of(settings(1) + Words{"--param-dtype", dtype});
+    const size_t size = dtype == std::string("float32") ? 4 : 2;
+    size_t numel = 0, padded = 0, converted = 0, updated = 0;
+    for (const Json& unit : plan.at("units")) {
+      numel += unit.at("owned_numel").get<size_t>();
+      padded += unit.at("padded_numel").get<size_t>();
+    }
+    const Json& program = plan.at("programs").at(0);
+    ASSERT_TRUE(program.at("training").get<bool>());
+    for (const Json& step : program.at("schedule")) {
+      SCOPED_TRACE(step.dump());
+      const size_t read = step.at("read_bytes"), written = step.at("written_bytes");
+      if (step.at("step") == "Run") {
+        EXPECT_EQ(read, bytes_of(step.at("inputs")));
+        EXPECT_EQ(written, bytes_of(step.at("outputs")));
+        EXPECT_GT(written, 0u);
+      }
+      if (step.at("step") == "Gather") converted += read + written;
+      if (step.at("step") == "ReduceUpdate") updated += read + written;
+    }
+    // AdamW's two states and the parameter, read and written; the gradient for it and for its norm.
+    EXPECT_EQ(updated, numel * (24 + 2 * size));
+    // One rank gathers where nodes compute in another dtype alone.
+    EXPECT_EQ(converted > 0, size == 2);
+    EXPECT_EQ(converted % (padded * (4 + size)), 0u);
+  }
+}
+
 TEST(DevicePlan, CountsJoinedProductsByProgram) {
   for (const Json& program : json_of(settings(1)).at("programs")) {
     int joined = 0;
@@ -123,6 +170,24 @@ TEST(DevicePlan, CountsJoinedProductsByProgram) {
       EXPECT_GT(joined, 0);
     }
   }
+}
+
+// The environment picks what is joined with products: nothing, bias gradients alone, everything.
+TEST(DevicePlan, JoinsTheEpiloguesThatTheEnvironmentLists) {
+  const auto joined = [](const Words& environment) {
+    const Finished run = Program::run(
+        fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy", "--data",
+                  "synthetic", "--steps", "2", "--eval-data", "none", "--device", "cuda",
+                  "--json"}),
+        {.environment = Words{"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE} + environment});
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("programs").at(0).at("joined").value("epilogue", 0);
+  };
+  const int all = joined({}), sums = joined({"OFSDP_EPILOGUES=bgrad"});
+  EXPECT_EQ(joined({"OFSDP_EPILOGUES=none"}), 0);
+  EXPECT_EQ(joined({"OFSDP_EPILOGUES=bias,gelu,bgrad,add"}), all);
+  EXPECT_GT(sums, 0);
+  EXPECT_LT(sums, all);
 }
 
 TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {

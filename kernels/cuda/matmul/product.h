@@ -78,6 +78,8 @@ class MatrixProduct {
 
 // Whether there can be one, by the shape alone: leading dimensions, and the parts that go together.
 bool product_has_epilogue(const ProductShape& shape);
+// Whether OFSDP_EPILOGUES, for comparisons, lets these parts be joined with a product.
+bool epilogue_is_wanted(const ProductShape& shape);
 
 std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape);
 

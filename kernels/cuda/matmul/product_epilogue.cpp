@@ -1,3 +1,6 @@
+#include <cstdlib>
+#include <string>
+
 #include "kernels/cuda/matmul/product.h"
 
 namespace ofsdp::kernels::cuda {
@@ -5,7 +8,22 @@ namespace {
 
 constexpr int64_t kAuxMultiple = 8;  // of the leading dimension, elements
 
+// OFSDP_EPILOGUES, to compare joined products with their parts: the parts of products that may be
+// joined, of bias, gelu, bgrad and add, with commas between; unset: all.
+bool is_listed(const char* part) {
+  static const char* const listed = std::getenv("OFSDP_EPILOGUES");
+  if (listed == nullptr) return true;
+  return ("," + std::string(listed) + ",").find("," + std::string(part) + ",") != std::string::npos;
+}
+
 }  // namespace
+
+bool epilogue_is_wanted(const ProductShape& s) {
+  return (!s.bias || is_listed("bias")) &&
+         (s.activation == Activation::kNone || is_listed("gelu")) &&
+         (s.bias_grad == BiasGrad::kNone || is_listed("bgrad")) &&
+         (s.beta == 0 || is_listed("add"));
+}
 
 bool product_has_epilogue(const ProductShape& s) {
   const bool activated = s.activation != Activation::kNone, summed = s.bias_grad != BiasGrad::kNone;

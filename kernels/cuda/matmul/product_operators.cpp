@@ -147,9 +147,10 @@ ProductShape epilogue_shape(const Problem& p) {
 
 Acceptance accepts_epilogue(const Problem& p) {
   const Acceptance accepted = accepts_matrices(p);
-  return accepted ? accept_if(p.has_out(0) && product_has_epilogue(epilogue_shape(p)),
-                              "cuBLASLt has no such epilogue")
-                  : accepted;
+  if (!accepted) return accepted;
+  const ProductShape shape = epilogue_shape(p);
+  return accept({{p.has_out(0) && product_has_epilogue(shape), "cuBLASLt has no such epilogue"},
+                 {epilogue_is_wanted(shape), "OFSDP_EPILOGUES leaves it out"}});
 }
 
 // Null where the library has no algorithm for it: the parts then stay apart
