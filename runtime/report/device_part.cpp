@@ -7,14 +7,13 @@
 namespace ofsdp::runtime {
 namespace {
 
-std::map<const ProgramPlan*, StreamPlan> plan_all_streams(const RunPlan& run) {
-  std::map<const ProgramPlan*, StreamPlan> streams;
+void add_programs(const RunPlan& run, DevicePart& to) {
   for (const auto& [key, program] : run.programs) {
     const LoweredProgram lowered = lower(program, lowering(run, 0));
-    streams.emplace(&program,
-                    plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.streams.emplace(
+        &program, plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.traffic.emplace(&program, step_traffic(lowered, program));
   }
-  return streams;
 }
 
 }  // namespace
@@ -28,7 +27,7 @@ DevicePart device_part(const RunPlan& run) {
                       region_bytes(m.shared) + region_bytes(m.device_io);
   part.pinned_bytes = region_bytes(m.staging) + region_bytes(m.pinned_io);
   part.host_bytes = m.planned_bytes() - part.device_bytes - part.pinned_bytes;
-  part.streams = plan_all_streams(run);
+  add_programs(run, part);
   return part;
 }
 

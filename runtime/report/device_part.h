@@ -1,6 +1,6 @@
 // DevicePart: the part of `fsdp-run plan` about a device: the memories that its bytes are in, and
-// for each program the stream of each step and the events between streams, which are the run's
-// (runtime/program/stream_plan.h). Nothing has measured devices, so there are no times.
+// for each program the stream and the bytes of each step, and the events between streams, which are
+// the run's (runtime/program/stream_plan.h). Nothing has measured devices, so there are no times.
 //
 // Pure. Errors: none.
 #pragma once
@@ -10,6 +10,7 @@
 
 #include "runtime/plan/run_plan.h"
 #include "runtime/program/stream_plan.h"
+#include "runtime/report/step_traffic.h"
 
 namespace ofsdp::runtime {
 
@@ -18,6 +19,7 @@ struct DevicePart {
   bool here = true;  // else its kernels and their workspaces are not known
   size_t device_bytes = 0, pinned_bytes = 0, host_bytes = 0;  // together planned_bytes()
   std::map<const ProgramPlan*, StreamPlan> streams;
+  std::map<const ProgramPlan*, std::vector<StepTraffic>> traffic;  // a step each
 };
 
 // The part of rank 0.

@@ -57,6 +57,7 @@ namespace emulator {
 
 void set_backwards(bool backwards);  // the order in which warps, and lanes of a warp, take turns
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
+long& launches();  // kernels, fills and copies that streams were given so far, in this process
 void sync_threads();
 // Every lane of the warp gives up to 48 bytes and gets those of all lanes, to be read before it
 // meets them again.
@@ -150,6 +151,7 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t) {
+  ++emulator::launches();
   return cudaMemcpy(to, from, bytes, kind);
 }
 inline cudaError_t cudaMemset(void* at, int value, size_t bytes) {
@@ -157,6 +159,7 @@ inline cudaError_t cudaMemset(void* at, int value, size_t bytes) {
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
+  ++emulator::launches();
   return cudaMemset(at, value, bytes);
 }
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

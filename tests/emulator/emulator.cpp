@@ -209,7 +209,13 @@ void finish_copies() {
   copies.clear();
 }
 
+long& launches() {
+  static long count = 0;
+  return count;
+}
+
 void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
+  ++launches();
   Block& b = block();
   const dim3 size = config.blockDim, grid = config.gridDim;
   b.threads = size_t{size.x} * size.y * size.z;

@@ -100,6 +100,23 @@ TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
   expect_near_losses(cpu, device, narrow ? 5e-3 : 5e-5);
 }
 
+// bench/roofline.py reads them.
+TEST(EmulatedDeviceLaunches, AreCountedByOperator) {
+  const Trained run = run_on_device(
+      OFSDP_EMULATED_DEVICE, with_loss(fixture("bert_tiny/model.onnx")) + Words{"--steps", "1"});
+  ASSERT_EQ(run.run.status, 0) << run.run.err;
+  long runs = 0, launches = 0;
+  for (const auto& [name, count] : run.counts) {
+    if (!name.starts_with("runs:")) continue;
+    const long launched = run.counts.at("launches:" + name.substr(5));
+    EXPECT_GE(launched, count) << name;
+    runs += count;
+    launches += launched;
+  }
+  EXPECT_EQ(run.counts.at("launches:ofsdp.GemmEpilogue"), run.counts.at("runs:ofsdp.GemmEpilogue"));
+  EXPECT_GT(launches, runs) << "a gradient of a norm takes rows, then sums of its parameters";
+}
+
 TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
   for (const Spoiled& spoiled : spoiled_data()) {
     const testing_data::TempFolder folder;
