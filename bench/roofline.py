@@ -129,7 +129,8 @@ def bytes_of(step):
 def counted(read):
     """Counts an update by row, FLOP or bytes; all launches; whether the head is aligned; operators that were not seen to run."""
     steps = read["schedule"]
-    vocabulary = next(shape_of(s["inputs"][0])[-1] for s in steps if is_loss(s))
+    scores = [shape_of(text) for s in steps if is_loss(s) for text in s["inputs"]]
+    vocabulary = max(shape[-1] for shape in scores if len(shape) > 1)
     counts = dict.fromkeys(["products of blocks", "head", "attention", "passes", "loss", "updates"], 0.0)
     launches, unknown = OF_AN_UPDATE, set()
     for step in steps:

@@ -2,6 +2,7 @@
 // (tests/device), and without a GPU it says what it does not know.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -114,6 +115,16 @@ TEST(DevicePlan, AStepHasItsStreamAndAnEventIsWaitedForBehindItsRecord) {
   EXPECT_THAT(text.out, HasSubstr("no times: nothing measures GPUs yet"));
 }
 
+// A device may leave room between rows of such widths.
+bool has_odd_rows(const Json& values) {
+  for (const std::string text : values) {
+    const size_t last = text.find_last_of("[,");
+    if (last == std::string::npos) continue;
+    if (std::strtoll(text.c_str() + last + 1, nullptr, 10) % 8 != 0) return true;
+  }
+  return false;
+}
+
 // "bfloat16[64,768]" in bytes.
 size_t bytes_of(const Json& values) {
   const std::map<std::string, size_t> sizes{{"float32", 4}, {"bfloat16", 2}, {"int64", 8}};
@@ -138,14 +149,24 @@ TEST(DevicePlan, AStepHasTheBytesOfItsOperands) {
       numel += unit.at("owned_numel").get<size_t>();
       padded += unit.at("padded_numel").get<size_t>();
     }
-    const Json& program = plan.at("programs").at(0);
-    ASSERT_TRUE(program.at("training").get<bool>());
-    for (const Json& step : program.at("schedule")) {
+    const Json& programs = plan.at("programs");
+    const auto update = std::find_if(programs.begin(), programs.end(), [](const Json& program) {
+      return program.at("times_an_update").get<int>() > 0;
+    });
+    ASSERT_NE(update, programs.end());
+    for (const Json& step : update->at("schedule")) {
       SCOPED_TRACE(step.dump());
       const size_t read = step.at("read_bytes"), written = step.at("written_bytes");
       if (step.at("step") == "Run") {
-        EXPECT_EQ(read, bytes_of(step.at("inputs")));
-        EXPECT_EQ(written, bytes_of(step.at("outputs")));
+        const Json &inputs = step.at("inputs"), &outputs = step.at("outputs");
+        EXPECT_GE(read, bytes_of(inputs));
+        EXPECT_GE(written, bytes_of(outputs));
+        if (!has_odd_rows(inputs)) {
+          EXPECT_EQ(read, bytes_of(inputs));
+        }
+        if (!has_odd_rows(outputs)) {
+          EXPECT_EQ(written, bytes_of(outputs));
+        }
         EXPECT_GT(written, 0u);
       }
       if (step.at("step") == "Gather") converted += read + written;
