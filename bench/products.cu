@@ -175,12 +175,23 @@ struct Arguments {
 
 Arguments parsed(int argc, char** argv) {
   Arguments a;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--only") a.only = argv[i + 1];
-    if (flag == "--epilogues") a.epilogues = argv[i + 1];
-    if (flag == "--tokens") a.tokens = std::strtoll(argv[i + 1], nullptr, 10);
-    if (flag == "--minutes") a.minutes = std::strtod(argv[i + 1], nullptr);
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--only" && !value.empty()) {
+      a.only = value;
+    } else if (flag == "--epilogues" && !value.empty()) {
+      a.epilogues = value;
+    } else if (flag == "--tokens" && std::atoll(value.c_str()) > 0) {
+      a.tokens = std::atoll(value.c_str());
+    } else if (flag == "--minutes" && std::atof(value.c_str()) > 0) {
+      a.minutes = std::atof(value.c_str());
+    } else {
+      std::fprintf(stderr,
+                   "products: expected --only, --epilogues, --tokens or --minutes with a value, "
+                   "found %s %s\n",
+                   flag.c_str(), value.c_str());
+      std::exit(2);
+    }
   }
   return a;
 }
@@ -256,18 +267,17 @@ int run(const Arguments& a) {
 }  // namespace ofsdp::bench
 
 int main(int argc, char** argv) {
-  using ofsdp::kernels::cuda::lt;
+  const auto arguments = ofsdp::bench::parsed(argc, argv);
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (found != cudaSuccess || devices == 0) {
     std::fprintf(stderr, "products: no CUDA device: %s\n", cudaGetErrorString(found));
     return 2;
   }
-  if (lt().handle == nullptr) {
-    std::fprintf(
-        stderr, "products: %s\n",
-        ofsdp::kernels::cuda::why_missing(ofsdp::kernels::cuda::Nvidia::kCublasLt).c_str());
+  if (ofsdp::kernels::cuda::lt().handle == nullptr) {
+    const auto why = ofsdp::kernels::cuda::why_missing(ofsdp::kernels::cuda::Nvidia::kCublasLt);
+    std::fprintf(stderr, "products: %s\n", why.c_str());
     return 2;
   }
-  return ofsdp::bench::run(ofsdp::bench::parsed(argc, argv));
+  return ofsdp::bench::run(arguments);
 }
