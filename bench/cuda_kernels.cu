@@ -131,19 +131,22 @@ void norms(const Bench& b) {
                         .inv = inv.as<float>()};
     b(("layer_norm " + std::to_string(width)).c_str(), n * 4,
       [&](auto s) { return norm_forward(f, s); });
-    const NormBackward g{.dtype = kHalf,
-                         .rows = rows,
-                         .width = width,
-                         .dy = y.as(),
-                         .x = x.as(),
-                         .scale = scale.as(),
-                         .mean = mean.as<float>(),
-                         .inv = inv.as<float>(),
-                         .dx = z.as(),
-                         .dscale = scale.as(),
-                         .dbias = bias.as(),
-                         .scratch = scratch.as()};
+    NormBackward g{.dtype = kHalf,
+                   .rows = rows,
+                   .width = width,
+                   .dy = y.as(),
+                   .x = x.as(),
+                   .scale = scale.as(),
+                   .mean = mean.as<float>(),
+                   .inv = inv.as<float>(),
+                   .dx = z.as(),
+                   .dscale = scale.as(),
+                   .dbias = bias.as(),
+                   .scratch = scratch.as()};
     b(("layer_norm_grad " + std::to_string(width)).c_str(), n * 6,
+      [&](auto s) { return norm_backward(g, s); });
+    g.addend = z.as();
+    b(("layer_norm_grad and addend " + std::to_string(width)).c_str(), n * 8,
       [&](auto s) { return norm_backward(g, s); });
   }
 }
@@ -245,7 +248,7 @@ void movements(const Bench& b) {
 void embeddings(const Bench& b) {
   const int64_t n = 50257, inner = 768, count = 32768;
   std::vector<int64_t> index;
-  for (int64_t i = 0; i < count; ++i) index.push_back(i * 7919 % n);
+  for (int64_t i = 0; i < count; ++i) index.push_back((i * 2654435761 >> 7) % n);
   Memory indices(count * 8.0), table(static_cast<double>(n * inner) * 2),
       rows(static_cast<double>(count * inner) * 2);
   indices.put(index);
@@ -254,14 +257,21 @@ void embeddings(const Bench& b) {
   const double moved = static_cast<double>(count * inner) * 2,
                all = static_cast<double>(n * inner) * 2;
   b("gather", 2 * moved, [&](auto s) { return gather(e, 2, table.as(), rows.as(), s); });
-  b("gather_grad", 2 * moved + all,
+  b("gather_grad of random indices", 2 * moved + all,
     [&](auto s) { return gather_grad(e, kHalf, rows.as(), table.as(), false, scratch.as(), s); });
+  // Token types: two rows of the table, all indices 0.
+  indices.put(std::vector<int64_t>(static_cast<size_t>(count)));
+  GatherExtent types = e;
+  types.n = 2;
+  b("gather_grad of one index", moved, [&](auto s) {
+    return gather_grad(types, kHalf, rows.as(), table.as(), false, scratch.as(), s);
+  });
 }
 
 void updates(const Bench& b) {
   const int64_t n = int64_t{1} << 27;
   const double d = static_cast<double>(n);
-  Memory param(d * 4), first(d * 4), second(d * 4), gradient(d * 4),
+  Memory param(d * 4), first(d * 4), second(d * 4), gradient(d * 4), copy(d * 2),
       numbers(sizeof(ofsdp_step_numbers)), state(sizeof(ofsdp_run_state));
   numbers.put(std::vector<ofsdp_step_numbers>(1));
   state.put(std::vector<ofsdp_run_state>(1));
@@ -269,6 +279,10 @@ void updates(const Bench& b) {
     const char* name;
     int states;
   };
+  b("convert to bfloat16", d * 6, [&](auto s) {
+    return convert(param.as(), static_cast<int32_t>(kFull), copy.as(), static_cast<int32_t>(kHalf),
+                   n, s);
+  });
   for (const Kind& k : {Kind{"adamw", 2}, Kind{"adadelta", 2}, Kind{"lion", 1}, Kind{"sgd", 0}}) {
     ofsdp_device_update u{};
     u.gradient = {gradient.as(), static_cast<int32_t>(kHalf), static_cast<int32_t>(DType::kFloat32),
@@ -280,6 +294,10 @@ void updates(const Bench& b) {
     u.state = state.as<ofsdp_run_state>();
     u.numbers = numbers.as<ofsdp_step_numbers>();
     b(k.name, d * (10 + 8 * k.states), [&](auto s) { return find_update(k.name)({}, u, s); });
+    u.copy = copy.as();
+    u.copy_dtype = static_cast<int32_t>(kHalf);
+    b((std::string(k.name) + " and its copy").c_str(), d * (12 + 8 * k.states),
+      [&](auto s) { return find_update(k.name)({}, u, s); });
   }
 }
 

@@ -52,7 +52,8 @@ UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
   } else if (made.shards > 1) {
     made.unshard = Unshard::kGather;
   } else if (plan.rest_dtype != plan.param_dtype) {
-    made.unshard = Unshard::kConvert;
+    made.rounded = plan.updates_round && unit.frozen_padded_numel == 0;
+    made.unshard = made.rounded ? Unshard::kNone : Unshard::kConvert;
   }
   if (!whole && plan.strategy == Strategy::kZero1 && made.unshard != Unshard::kNone) {
     made.residency = Residency::kUpdate;
@@ -136,6 +137,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
       .rest_dtype = options.offload == CpuOffload::kNone ? DType::kFloat32 : options.param_dtype,
       .across_ranks = options.across_ranks,
       .wide_slots = options.wide_slots,
+      .updates_round = options.updates_round,
       .offload = options.offload,
       .common_ranks = options.common_ranks,
       .units = {},

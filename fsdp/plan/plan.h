@@ -16,7 +16,8 @@
 // every strategy.
 //
 // [Note: mixed precision and offload] With param_dtype below float32 a rank owns float32 masters,
-// and a gather converts them: even a whole unit is then "gathered". With an offload the masters are
+// and a gather converts them: even a whole unit is then "gathered", unless updates write both
+// (`updates_round`). With an offload the masters are
 // in host memory. Gathers start from values in param_dtype: on the device with kOptimizer, on the
 // host with kParams, where every unit is "gathered" therefore.
 //
@@ -82,6 +83,7 @@ struct PlanOptions {
   DType reduce_dtype = DType::kFloat32;
   bool across_ranks = false;
   bool wide_slots = false;
+  bool updates_round = false;
   CpuOffload offload = CpuOffload::kNone;  // of a device
   int common_ranks = 1;
 };
@@ -103,6 +105,9 @@ struct Plan {
   bool across_ranks = false;  // sums in the order of slices, see above
   // Gradients wait in float32, whatever nodes write: for an engine that sums in the type it finds.
   bool wide_slots = false;
+  // An update also writes what nodes read, in param_dtype, where a rank owns the whole of a unit:
+  // nothing is converted before they do.
+  bool updates_round = false;
   CpuOffload offload = CpuOffload::kNone;
   int common_ranks = 1;     // so many neighbouring ranks have memory in common; 1: none
   std::vector<Unit> units;  // the root, when there is one, is the last

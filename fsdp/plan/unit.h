@@ -46,6 +46,8 @@ struct UnitPlan {
   int copies = 1;  // world / shards
   Unshard unshard = Unshard::kNone;
   bool common = false;  // shards are adjacent in memory that all their ranks map
+  // The whole is there in the type that nodes compute in too, and updates write both.
+  bool rounded = false;
   Residency residency = Residency::kMicroBatch;
   DType gradient_dtype = DType::kFloat32;  // in which a gradient waits to be summed over ranks
   bool shards_gradients =

@@ -6,6 +6,7 @@
 
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/passes.h"
+#include "kernels/core/head_layout.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -145,11 +146,13 @@ class Keeper {
            left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
   }
 
-  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway.
+  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway. A Y that is the output
+  // of a Transpose already is what the projection reads.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
     add_kept(gradient, y, {}, found);
-    add_transposed(gradient, y, found);
+    const bool is_transposed = node(gradient).attributes.has(kResultPerm);
+    if (!is_transposed) add_transposed(gradient, y, found);
     if (found.empty()) return std::nullopt;
     return *std::ranges::max_element(found, {}, &Kept::last);
   }

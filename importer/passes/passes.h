@@ -114,6 +114,27 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
+// pitch_rows: gives the rows of a product's result a pitch (TensorDesc), a multiple of 64 elements,
+// where they do not begin at multiples of 16 bytes, which fast products need: logits of a
+// vocabulary of 50257. Sizes stay what they are. For a device whose library has such kernels.
+//
+// The views of the result and what is written in its place (the gradient of the scores) get the
+// same pitch, if all nodes that make or read them take it: `takes` is asked. Else they stay dense,
+// as gradients of parameters do, and rows that it would make longer by more than an eighth.
+// REQUIRES: no pass that infers descs comes after it.
+//
+// Threads: any. Errors: none.
+Graph pitch_rows(const Graph& graph, const TakesNode& takes);
+
+// join_norm_addends: ofsdp.LayerNormalizationGrad that adds another gradient of the same value to
+// its result, in place of the Add that alone reads that result: in a pre-norm transformer each
+// residual has one. The other gradient must be there before. The CPU gives the bits of the two
+// nodes. Works on finished graphs, also recomputed ones; where `takes` says no the two stay apart.
+// Graph::fused counts, as "addend".
+//
+// Threads: any. Errors: none.
+Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
+
 // keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
 // whose library has such kernels. In a training graph
 //
@@ -127,8 +148,9 @@ Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 //
 // Nothing big lives for this alone: Y must be there for another backward node that does not compute
 // it again, as the gradient of the projection that follows it. Exporters put a Transpose between
-// the two; when its output is kept, the gradient reads that, and has its perm as y_perm. Else the
-// nodes stay as they are, as where `takes` refuses one of the two. Graph::fused counts, as
+// the two, which fusion lets attention write; where it has not and the output of the Transpose is
+// kept, the gradient reads that, and has its perm as y_perm. Else the nodes stay as they are, as
+// where `takes` refuses one of the two. Graph::fused counts, as
 // "statistics".
 //
 // Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.

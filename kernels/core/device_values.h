@@ -86,8 +86,10 @@ struct ofsdp_device_update {
   float* states[OFSDP_MOST_OPTIMIZER_STATES];
   int64_t count;
   double weight_decay;
-  int32_t scaled;  // the gradient is multiplied by gradient_factor
-  int32_t reserved;
+  int32_t scaled;      // the gradient is multiplied by gradient_factor
+  int32_t copy_dtype;  // of 16 bits
+  void* copy;          // the new parameter, rounded; or null. Optimizers whose steps come later
+                       // leave it alone
   const ofsdp_run_state* state;  // nothing is updated if `skip` or `stop` is set
   const ofsdp_step_numbers* numbers;
 };

@@ -40,6 +40,7 @@ struct Problem {
     return i < constants.size() ? constants[i].get() : nullptr;
   }
   bool all_plain() const;             // every operand in the plain layout
+  bool all_dense() const;             // none with rows apart
   bool all_dtype(DType dtype) const;  // every present operand of that dtype
 };
 

@@ -12,8 +12,10 @@
 namespace ofsdp::kernels {
 std::string TensorDesc::text() const {
   if (!present()) return "absent";
-  return std::string(dtype_name(dtype)) + shape.text() +
-         (layout == Layout::kChannelsLast ? "/cl" : "");
+  std::string text = std::string(dtype_name(dtype)) + shape.text();
+  if (layout == Layout::kChannelsLast) text += "/cl";
+  if (pitch != 0) text += format_text("/{}", pitch);
+  return text;
 }
 
 Status check_size(const TensorDesc& desc) {
@@ -119,6 +121,11 @@ uint16_t float_to_bfloat16(float value) {
 bool Problem::all_plain() const {
   auto plain = [](const TensorDesc& d) { return d.layout == Layout::kPlain; };
   return std::ranges::all_of(inputs, plain) && std::ranges::all_of(outputs, plain);
+}
+
+bool Problem::all_dense() const {
+  auto dense = [](const TensorDesc& d) { return d.pitch == 0; };
+  return std::ranges::all_of(inputs, dense) && std::ranges::all_of(outputs, dense);
 }
 
 bool Problem::all_dtype(DType dtype) const {

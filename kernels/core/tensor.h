@@ -5,6 +5,10 @@
 // kPlain is row-major. kChannelsLast stores logical [N, C, spatial...] as N, spatial..., C, in
 // which convolutions and poolings run faster; the planner chooses it and nothing else sees it.
 //
+// One exception: the rows (along the last axis) of a plain tensor with a `pitch` begin that many
+// elements apart. What lies between them is undefined. Devices alone have such tensors, and only
+// kernels that say so take them (importer/passes/passes.h, pitch_rows).
+//
 // TensorView never owns; Constant owns its bytes and is shared between graphs. Threads: descs and
 // constants are immutable once made.
 #pragma once
@@ -26,12 +30,16 @@ struct TensorDesc {
   DType dtype = DType::kUndefined;  // kUndefined: an optional input or output that is absent
   Shape shape;
   Layout layout = Layout::kPlain;
+  int64_t pitch = 0;  // elements from a row to the next; 0: dense
 
   bool present() const { return dtype != DType::kUndefined; }
   int64_t numel() const { return shape.numel(); }
-  size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
+  int64_t row() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
+  int64_t extent() const { return pitch == 0 ? numel() : numel() / row() * pitch; }  // in memory
+  size_t bytes() const { return static_cast<size_t>(extent()) * dtype_size(dtype); }
+  TensorDesc dense() const { return {dtype, shape, layout}; }
   bool operator==(const TensorDesc&) const = default;
-  std::string text() const;  // "float32[8, 128]", "/cl" after it when channels last
+  std::string text() const;  // "float32[8, 100]"; channels last ".../cl", in rows of 128 ".../128"
 };
 
 struct TensorView {

@@ -46,7 +46,7 @@ class BlockRun {
                                      : statistics[i] + std::log(static_cast<float>(sum));
     }
     block_.products->values.run(slot_, plan_.as_factor(scores, block_, base_), v, out, scratch());
-    T* y = o_.y + b * s_.y.batch + h * s_.y.head + block_.first * s_.y.row;
+    T* y = o_.y + s_.y.of(b, h, block_.first);
     for (int64_t i = 0; i < block_.rows; ++i) {
       if (block_.keys == 0) std::fill_n(out + i * s_.v_width, s_.v_width, Real{0});
       scale_row(out + i * s_.v_width, share(i), y + i * s_.y.row, s_.v_width);
@@ -71,8 +71,8 @@ class BlockRun {
     for (int64_t i = 0; i < block_.rows; ++i) {
       scale_row(p + i * block_.keys, share(i), p + i * block_.keys, block_.keys);
     }
-    const T* dy = plan_.dense(o_.dy + b * s_.y.batch + h * s_.y.head + block_.first * s_.y.row,
-                              s_.y.row, block_.rows, s_.v_width, base_ + plan_.buffers.dy);
+    const T* dy = plan_.dense(o_.dy + s_.y.of(b, h, block_.first), s_.y.row, block_.rows,
+                              s_.v_width, base_ + plan_.buffers.dy);
     block_.products->d_values.run(slot_, plan_.as_factor(p, block_, base_), dy,
                                   reals(plan_.buffers.dv), scratch());
     block_.products->d_probabilities.run(slot_, dy, v, ds, scratch());
@@ -91,8 +91,7 @@ class BlockRun {
   Real* reals(size_t offset) const { return reinterpret_cast<Real*>(base_ + offset); }
   std::byte* scratch() const { return base_ + plan_.buffers.scratch; }
   const T* queries(int64_t b, int64_t h) const {
-    return plan_.queries(o_.q + b * s_.q.batch + h * s_.q.head + block_.first * s_.q.row, block_,
-                         base_);
+    return plan_.queries(o_.q + s_.q.of(b, h, block_.first), block_, base_);
   }
   // 1 / the sum of row i; 0 where nothing is seen.
   Real share(int64_t i) const {
@@ -147,7 +146,7 @@ class BlockRun {
   void to_operands(int64_t b, int64_t h, const T* ds, const T* q, const T* k) const {
     Real* dq = reals(plan_.buffers.out);
     block_.products->d_queries.run(slot_, ds, k, dq, scratch());
-    T* to = o_.dq + b * s_.q.batch + h * s_.q.head + block_.first * s_.q.row;
+    T* to = o_.dq + s_.q.of(b, h, block_.first);
     const auto scale = Plan::kNarrow ? Real{1} : static_cast<Real>(s_.scale);
     for (int64_t i = 0; i < block_.rows; ++i) {
       if (block_.keys == 0) std::fill_n(dq + i * s_.width, s_.width, Real{0});
@@ -200,10 +199,8 @@ void AttentionKernel<T>::forward(const AttentionOperands<T>& o, ScoresOutput mod
   plan_->for_items(s.batch * s.heads, workspace, [&](int slot, std::byte* base, int64_t item) {
     const int64_t b = item / s.heads, h = item % s.heads;
     const int64_t kv = h / (s.heads / s.kv_heads);
-    const T* k =
-        plan_->dense(o.k + b * s.k.batch + kv * s.k.head, s.k.row, s.keys, s.width, base + at.k);
-    const T* v =
-        plan_->dense(o.v + b * s.v.batch + kv * s.v.head, s.v.row, s.keys, s.v_width, base + at.v);
+    const T* k = plan_->dense(o.k + s.k.of(b, kv), s.k.row, s.keys, s.width, base + at.k);
+    const T* v = plan_->dense(o.v + s.v.of(b, kv), s.v.row, s.keys, s.v_width, base + at.v);
     for (const auto& block : plan_->blocks) {
       BlockRun<T>(*plan_, block, o, slot, base).forward(b, h, k, v, mode);
     }
@@ -218,7 +215,7 @@ void AttentionKernel<T>::backward(const AttentionOperands<T>& o, std::byte* work
   plan_->for_items(s.batch * s.kv_heads, workspace, [&](int slot, std::byte* base, int64_t item) {
     const int64_t b = item / s.kv_heads, kv = item % s.kv_heads;
     const int64_t group = s.heads / s.kv_heads;
-    const int64_t at_k = b * s.k.batch + kv * s.k.head, at_v = b * s.v.batch + kv * s.v.head;
+    const int64_t at_k = s.k.of(b, kv), at_v = s.v.of(b, kv);
     const T* k = plan_->dense(o.k + at_k, s.k.row, s.keys, s.width, base + at.k);
     const T* v = plan_->dense(o.v + at_v, s.v.row, s.keys, s.v_width, base + at.v);
     Real* dk = reinterpret_cast<Real*>(base + at.dk);

@@ -16,7 +16,8 @@
 // again.
 //
 // Heads of one batch are independent; dK and dV of a key head are summed over its query heads and
-// blocks in one order on one thread, so threads change no bits. A query that may see no key gets
+// blocks in one order on one thread, so threads change no bits; nor does the place of the heads,
+// whose keys and values are made dense in the cache. A query that may see no key gets
 // zeros. Kernels own products and offsets; operands are views. Threads: run fans out
 // over the pool.
 #pragma once
@@ -25,14 +26,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/core/head_layout.h"
 #include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
 
-// The start of head h of sample b, and the distance of its rows, in elements.
-struct HeadStrides {
-  int64_t batch = 0, head = 0, row = 0;
-};
 // [B, S, heads * width] when packed, else [B, heads, S, width].
 inline HeadStrides head_strides(int64_t heads, int64_t rows, int64_t width, bool packed) {
   if (packed) return {rows * heads * width, width, heads * width};
@@ -57,7 +55,7 @@ struct AttentionShape {
 
 template <typename T>
 struct AttentionOperands {
-  const T *q, *k, *v;
+  const T *q, *k, *v;  // tensors; HeadStrides say where in them
   const void* mask;
   const int64_t* lengths;
   T* y;

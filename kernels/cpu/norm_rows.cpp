@@ -19,6 +19,7 @@ struct Row {
   T* y;
   RealOf<T>*dscale, *dbias;
   int64_t n;
+  const T* addend = nullptr;
 };
 
 template <typename T, typename Real = RealOf<T>>
@@ -37,7 +38,7 @@ OFSDP_MULTIARCH Real row_variance(const T* x, Real mean, int64_t n) {
 
 template <typename T, typename Real = RealOf<T>>
 OFSDP_MULTIARCH void row_write(const Row<T>& r, Real mean, Real inv) {
-  const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
+  const auto [dy, x, scale, bias, y, dscale, dbias, n, addend] = r;
   if (scale == nullptr) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) y[i] = stored<T>((as_real(x[i]) - mean) * inv);
@@ -62,7 +63,7 @@ struct Means {
 
 template <typename T, typename Real = RealOf<T>>
 OFSDP_MULTIARCH Means<Real> row_means(const Row<T>& r, Real mean, Real inv) {
-  const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
+  const auto [dy, x, scale, bias, y, dscale, dbias, n, addend] = r;
   const auto count = static_cast<Real>(n);
   const auto h = [=](int64_t i) { return (as_real(x[i]) - mean) * inv; };
   if (scale == nullptr) {
@@ -73,9 +74,17 @@ OFSDP_MULTIARCH Means<Real> row_means(const Row<T>& r, Real mean, Real inv) {
   return {lane_sum(n, g) / count, lane_sum(n, [=](int64_t i) { return g(i) * h(i); }) / count};
 }
 
-template <typename T, typename Real = RealOf<T>>
+template <bool kAdds, typename T, typename Real = RealOf<T>>
 OFSDP_MULTIARCH void row_backward(const Row<T>& r, Real mean, Real inv, Means<Real> m) {
-  const auto [dy, x, scale, bias, y, dscale, dbias, n] = r;
+  const auto [dy, x, scale, bias, y, dscale, dbias, n, addend] = r;
+  const auto result = [addend = addend](int64_t i, Real dx) {
+    const T rounded = stored<T>(dx);
+    if constexpr (kAdds) {
+      return stored<T>(as_real(rounded) + as_real(addend[i]));
+    } else {
+      return rounded;
+    }
+  };
   if (dscale != nullptr) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
@@ -83,7 +92,7 @@ OFSDP_MULTIARCH void row_backward(const Row<T>& r, Real mean, Real inv, Means<Re
       const Real h = (as_real(x[i]) - mean) * inv;
       dscale[i] += d * h;
       dbias[i] += d;
-      y[i] = stored<T>(inv * (d * as_real(scale[i]) - m.g - h * m.gh));
+      y[i] = result(i, inv * (d * as_real(scale[i]) - m.g - h * m.gh));
     }
     return;
   }
@@ -91,7 +100,7 @@ OFSDP_MULTIARCH void row_backward(const Row<T>& r, Real mean, Real inv, Means<Re
   for (int64_t i = 0; i < n; ++i) {
     const Real h = (as_real(x[i]) - mean) * inv;
     const Real factor = scale == nullptr ? Real{1} : as_real(scale[i]);
-    y[i] = stored<T>(inv * (as_real(dy[i]) * factor - m.g - h * m.gh));
+    y[i] = result(i, inv * (as_real(dy[i]) * factor - m.g - h * m.gh));
   }
 }
 
@@ -109,13 +118,13 @@ void backward_of_row(const NormRows& n, const NormBackward<T>& b, int64_t row, R
   const int64_t at = row * n.width;
   const Row<T> r{b.dy + at, b.x + at,  moved(b.scale, row * n.scale_step),
                  nullptr,   b.dx + at, dscale,
-                 dbias,     n.width};
+                 dbias,     n.width,   moved(b.addend, at)};
   Means<Real> m = row_means(r, mean, inv);
   const auto count = static_cast<Real>(n.width);
   if (b.mean == nullptr) m.g = 0;
   if (b.dmean != nullptr) m.g -= static_cast<Real>(b.dmean[row]) / (count * inv);
   if (b.dinv != nullptr) m.gh += static_cast<Real>(b.dinv[row]) * inv / count;
-  row_backward(r, mean, inv, m);
+  b.addend == nullptr ? row_backward<false>(r, mean, inv, m) : row_backward<true>(r, mean, inv, m);
 }
 
 // partial[block] becomes dscale and dbias, in the order of the blocks.

@@ -6,12 +6,14 @@
 //             without centring mean is 0
 //   backward  g = dy scale, h = (x - mean) inv:
 //             dx = inv (g - mean(g) - h mean(g h)), without mean(g) when not centred,
-//             plus what flows through the statistics themselves: dmean / n - dinv inv^2 h / n
+//             plus what flows through the statistics themselves: dmean / n - dinv inv^2 h / n;
+//             dx, rounded to the type of x, plus addend: the bits of a node that adds it afterwards
 //             dscale = sum over rows of dy h, dbias of dy
 //
 // One pass over memory each way: a row stays in cache between its sums and its results. dscale and
 // dbias are summed in blocks of rows that depend on the shape only, so threads change no bits.
-// Views; nothing is owned. Threads: they fan out over the pool. y may be x; dx may be dy or x.
+// Views; nothing is owned. Threads: they fan out over the pool. y may be x; dx may be dy,
+// x or addend.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +45,7 @@ struct NormBackward {
   const T *dy, *x, *scale;
   const float *mean, *inv;    // mean null: not centred
   const float *dmean, *dinv;  // null: none
+  const T* addend;            // null: none
   T *dx, *dscale, *dbias;     // dscale, dbias null: not wanted
   RealOf<T>* partial;         // norm_partial_count(rows) * 2 * width
 };

@@ -16,6 +16,7 @@
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/event_wait.h"
 #include "kernels/cuda/device/groups.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
@@ -158,7 +159,7 @@ class CudaDevice final : public NcclRanks {
     return checked(cudaStreamWaitEvent(raw(stream), raw(event), 0), "cudaStreamWaitEvent");
   }
   Status await(ofsdp_event* event) override {
-    return checked(cudaEventSynchronize(raw(event)), "the GPU");
+    return checked(wait_for_event(raw(event)), "the GPU");
   }
   Result<bool> reached(ofsdp_event* event) override {
     const cudaError_t error = cudaEventQuery(raw(event));

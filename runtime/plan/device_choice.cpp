@@ -14,9 +14,11 @@ class PlanningDevice final : public Device {
   Result<ofsdp_stream*> make_stream(bool) override { return reinterpret_cast<ofsdp_stream*>(this); }
   void* native_stream(ofsdp_stream* stream) override { return stream; }
   Status allow(uint32_t) override { return {}; }
-  std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem&,
+  std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
                                       KernelChoice*) override {
     if (op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics") return nullptr;
+    if (!problem.all_dense()) return nullptr;
+    if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(7)) return nullptr;
     return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); });
   }
 };

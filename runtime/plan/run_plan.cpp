@@ -101,6 +101,7 @@ class RunPlanner {
             .reduce_dtype = s.reduce_dtype,
             .across_ranks = settings_.batch.slices > 0,
             .wide_slots = sums_in_slots(),
+            .updates_round = run_->device != nullptr && s.cpu_offload == CpuOffload::kNone,
             .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
             .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
   }
@@ -185,9 +186,10 @@ class RunPlanner {
     const TakesNode takes = [this](const Graph& g, const Node& node) {
       return run_->kernels->get(*node.op, problem_of(g, node)).ok();
     };
-    if (key.training) graph = join_loss_gradient(graph, takes);
+    if (key.training) graph = join_norm_addends(join_loss_gradient(graph, takes), takes);
     if (run_->device != nullptr) {
       graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
+      graph = pitch_rows(graph, takes);
     }
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{

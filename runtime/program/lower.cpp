@@ -156,7 +156,8 @@ class Lowering {
     } else {
       made = place(root);
     }
-    made.count = desc.numel();
+    made.count = desc.extent();
+    made.pitch = desc.pitch;
     made.dtype = desc.dtype;
     made.writes = writes;
     return made;
@@ -350,6 +351,7 @@ class Lowering {
     std::vector<Operand> list{with(places.slot, writes_slot), with(places.gradient, true)};
     if (!updates) return list;
     list.push_back(as_floats(places.owned, true));
+    if (plan_.units[at(u)].plan.rounded) list.push_back(with(places.rounded, true));
     for (const Operand& values : places.optimizer) list.push_back(with(values, true));
     return list;
   }
@@ -468,6 +470,9 @@ class Lowering {
     Operation& made = add(OpKind::kApply, Lane::kCommunication, u);
     made.part = places_[at(u)].span;
     made.operands = {as_floats(places_[at(u)].owned, true)};
+    if (plan_.units[at(u)].plan.rounded) {
+      made.operands.push_back(with(places_[at(u)].rounded, true));
+    }
     for (const Operand& values : places_[at(u)].optimizer) made.operands.push_back(values);
   }
 

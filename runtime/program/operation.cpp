@@ -14,8 +14,9 @@ constexpr std::array kAreaNames{"none",   "arena", "kept",  "state",       "shar
 
 std::string text(const Operand& o) {
   if (o.area == Area::kInput) return format_text("input {}", o.offset);
-  return format_text("{}+{}[{} {}]{}", kAreaNames[static_cast<size_t>(o.area)], o.offset, o.count,
-                     dtype_name(o.dtype), o.writes ? " w" : "");
+  const std::string rows = o.pitch == 0 ? "" : format_text(" in rows of {}", o.pitch);
+  return format_text("{}+{}[{} {}{}]{}", kAreaNames[static_cast<size_t>(o.area)], o.offset, o.count,
+                     dtype_name(o.dtype), rows, o.writes ? " w" : "");
 }
 
 std::string text(const Stages& stages) {

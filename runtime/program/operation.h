@@ -51,6 +51,7 @@ struct Operand {
   Area area = Area::kNone;
   int64_t offset = 0;  // bytes; of kInput the column
   int64_t count = 0;   // elements
+  int64_t pitch = 0;   // TensorDesc::pitch; `count` has what lies between the rows
   DType dtype = DType::kFloat32;
   bool writes = false;
   std::byte* data = nullptr;  // once bound; null for kInput, which each micro-batch sets

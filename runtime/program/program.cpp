@@ -80,8 +80,9 @@ Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem
   if (device_ == nullptr) return create_kernel(op, problem);
   // The device knows our operators alone, and a plug-in's may have the name of one of them.
   const bool plugins = plugin_takes(op, problem);
-  auto kernel = plugins ? make_plugin_kernel(*device_, op, problem)
-                        : device_->make_kernel(op.full_name(), problem);
+  std::unique_ptr<Kernel> kernel;
+  if (!plugins) kernel = device_->make_kernel(op.full_name(), problem);
+  if (plugins && problem.all_dense()) kernel = make_plugin_kernel(*device_, op, problem);
   if (kernel != nullptr) return kernel;
   std::string inputs;
   for (const TensorDesc& desc : problem.inputs) {

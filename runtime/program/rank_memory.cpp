@@ -37,7 +37,7 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
     offsets.owned = take(offsets.owned_in_shared ? memory.shared : memory.state, owned);
     memory.parameter_bytes += owned;
   }
-  if (unit.plan.residency != Residency::kUpdate) return;
+  if (unit.plan.residency != Residency::kUpdate && !unit.plan.rounded) return;
   offsets.whole = static_cast<int64_t>(take(memory.state, whole));
   memory.parameter_bytes += whole;
 }

@@ -41,6 +41,7 @@ void place_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOf
   if (o.whole >= 0) {
     made.whole = at(o.owned_stride > 0 ? Area::kShared : Area::kState, static_cast<size_t>(o.whole),
                     unit.padded_numel, plan.param_dtype);
+    if (unit.plan.rounded) made.rounded = made.whole;
   } else if (unit.plan.unshard == Unshard::kNone) {
     made.whole = made.owned;
   }

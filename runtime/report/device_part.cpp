@@ -2,19 +2,19 @@
 
 #include <array>
 
+#include "kernels/base/escaped.h"
 #include "runtime/plan/device_choice.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-std::map<const ProgramPlan*, StreamPlan> plan_all_streams(const RunPlan& run) {
-  std::map<const ProgramPlan*, StreamPlan> streams;
+void add_programs(const RunPlan& run, DevicePart& to) {
   for (const auto& [key, program] : run.programs) {
     const LoweredProgram lowered = lower(program, lowering(run, 0));
-    streams.emplace(&program,
-                    plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.streams.emplace(
+        &program, plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.traffic.emplace(&program, step_traffic(lowered, program));
   }
-  return streams;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ DevicePart device_part(const RunPlan& run) {
                       region_bytes(m.shared) + region_bytes(m.device_io);
   part.pinned_bytes = region_bytes(m.staging) + region_bytes(m.pinned_io);
   part.host_bytes = m.planned_bytes() - part.device_bytes - part.pinned_bytes;
-  part.streams = plan_all_streams(run);
+  add_programs(run, part);
   return part;
 }
 
@@ -67,6 +67,27 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
     joined += format_text("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
   }
   return out + joined + "\n";
+}
+
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program) {
+  std::vector<std::pair<std::string, TensorDesc>> list;
+  for (const Node& node : program.graph.nodes) {
+    if (node.op->view) continue;
+    for (const ValueId id : node.outputs) {
+      const TensorDesc& desc = program.graph.value(id).desc;
+      if (desc.pitch != 0) list.emplace_back(node.name, desc);
+    }
+  }
+  return list;
+}
+
+std::string rows_line(const ProgramPlan& program) {
+  std::string out;
+  for (const auto& [node, desc] : pitched_results(program)) {
+    out += format_text("{}'{}' {} in rows of {}", out.empty() ? "rows: " : ", ", escaped(node),
+                       desc.dense().text(), desc.pitch);
+  }
+  return out.empty() ? "" : out + "\n";
 }
 
 std::string stream_text(const StreamStep& step) {

@@ -81,6 +81,32 @@ Json step_json(const ProgramPlan& program, const Step& step) {
   return out;
 }
 
+// "bfloat16[64,1024,768]" for each; "" for an absent one.
+Json values_json(const Graph& graph, const std::vector<ValueId>& values) {
+  Json list = Json::array();
+  for (const ValueId id : values) {
+    if (id == 0) {
+      list.push_back("");
+      continue;
+    }
+    const TensorDesc& desc = graph.value(id).desc;
+    list.push_back(format_text("{}[{}]", dtype_name(desc.dtype), joined(desc.shape.axes(), ",")));
+  }
+  return list;
+}
+
+// Adds the operands of a device's node, and the bytes that a step reads and writes by them.
+void add_traffic(const ProgramPlan& program, const Step& step, const StepTraffic& traffic,
+                 Json& to) {
+  if (traits(step.kind).subject == StepSubject::kNode) {
+    const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
+    to["inputs"] = values_json(program.graph, node.inputs);
+    to["outputs"] = values_json(program.graph, node.outputs);
+  }
+  to["read_bytes"] = traffic.read;
+  to["written_bytes"] = traffic.written;
+}
+
 // Adds a device's stream, and the events that are recorded and waited for.
 void add_stream(const StreamStep& step, Json& to) {
   to["stream"] = stream_name(step.stream);
@@ -95,7 +121,10 @@ Json schedule_json(const PlanReport& report, const ProgramReport& entry) {
   for (size_t s = 0; s < program.schedule.steps.size(); ++s) {
     list.push_back(step_json(program, program.schedule.steps[s]));
     list.back()["arena_bytes"] = program.memory.live[s];
-    if (report.device) add_stream(report.device->streams.at(&program).steps[s], list.back());
+    if (!report.device) continue;
+    add_stream(report.device->streams.at(&program).steps[s], list.back());
+    add_traffic(program, program.schedule.steps[s], report.device->traffic.at(&program)[s],
+                list.back());
   }
   for (const SimulatedStep& s : entry.simulation.steps) {
     const char* stream = s.stream == Stream::kCompute ? "compute" : "communication";
@@ -117,6 +146,11 @@ Json program_json(const PlanReport& report, const ProgramReport& entry) {
            {"schedule", schedule_json(report, entry)}};
   if (report.device) {
     out["events"] = report.device->streams.at(entry.program).events;
+    Json rows = Json::array();
+    for (const auto& [node, desc] : pitched_results(*entry.program)) {
+      rows.push_back({{"node", node}, {"row", desc.row()}, {"pitch", desc.pitch}});
+    }
+    out["rows"] = std::move(rows);
     return out;
   }
   out["ms"] = ms(entry.simulation.seconds);

@@ -71,7 +71,9 @@ std::string head(const PlanReport& report, const ProgramReport& entry) {
       "{}, workspace {})",
       name_of(*entry.key), entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
       memory.peak_activations, memory.peak_gathered, memory.peak_workspace);
-  if (report.device) return out + "\n" + streams_line(*report.device, *entry.program);
+  if (report.device) {
+    return out + "\n" + streams_line(*report.device, *entry.program) + rows_line(*entry.program);
+  }
   return out + format_text(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
                            entry.simulation.exposed * 1e3);
 }

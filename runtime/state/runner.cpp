@@ -1,5 +1,7 @@
 #include "runtime/state/runner.h"
 
+#include "kernels/cpu/float_width.h"
+
 namespace ofsdp::runtime {
 namespace {
 
@@ -27,6 +29,7 @@ class RunnerMaker {
 
   Status on_device() {
     const MemoryBases bases = memory_.device.bases();
+    round_images();
     OFSDP_RETURN_IF_ERROR(memory_.device.upload(memory_.host, memory_.shared_image.bytes()));
     runner_.device_units = unit_states(plan_.plan, communicator_.rank(), plan_.memory, bases);
     const bool offloads = plan_.plan.offload != CpuOffload::kNone;
@@ -54,6 +57,15 @@ class RunnerMaker {
   }
 
  private:
+  // Until the first update, which writes them on the device.
+  void round_images() const {
+    for (const Unit& unit : plan_.plan.units) {
+      const UnitState& state = memory_.units[static_cast<size_t>(unit.id)];
+      if (!unit.plan.rounded) continue;
+      narrow(state.owned, plan_.plan.param_dtype, state.rounded, state.owned_numel);
+    }
+  }
+
   Status make_optimizer(const std::vector<UnitState>& units) {
     if (const UpdateRules* rules = setup_.source->updates()) {
       OFSDP_ASSIGN_OR_RETURN(runner_.update_program, UpdateProgram::make(*rules));

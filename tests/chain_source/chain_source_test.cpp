@@ -150,6 +150,18 @@ TEST(ChainSourceText, DependsOnWhatIsReadAndNotOnSizes) {
             cuda::chain_source(larger, cases[0].wanted));
 }
 
+TEST(ChainSourceText, IndicesOfRepeatedOperandsHave32BitsWhereAllElementsFit) {
+  cuda::ChainProgram program = testing::chain_cases()[0].program;
+  program.numel = int64_t{1} << 31;
+  program.periods[0] = program.numel;
+  program.periods[1] = 1024;
+  const std::vector<bool> wanted(static_cast<size_t>(program.results), true);
+  EXPECT_NE(cuda::chain_source(program, wanted).find("(i) % (p.periods[1])"), std::string::npos);
+  program.numel = program.periods[0] = program.numel - 1024;
+  EXPECT_NE(cuda::chain_source(program, wanted).find("unsigned(i) % unsigned(p.periods[1])"),
+            std::string::npos);
+}
+
 class ChainCompiler : public ::testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Architectures, ChainCompiler, ::testing::Values(80, 90, 100),

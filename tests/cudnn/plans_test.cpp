@@ -83,6 +83,28 @@ TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
   EXPECT_NE(plan_attention_grad(h200(), e, packed), nullptr);
 }
 
+// As one product leaves q, k and v, and as their gradients fill one tensor: [batch, rows, 3, heads,
+// width]. cuDNN needs no more room then, so it makes no copies of heads apart.
+TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
+  for (const AttentionCase& c : kAttentionCases) {
+    if (c.heads != c.kv_heads || c.queries != c.keys) continue;
+    const AttentionExtent apart = extent_of(c, DType::kBFloat16);
+    AttentionExtent e = apart;
+    e.q = e.k = e.v = {3 * apart.q.batch, c.width, 3 * apart.q.row};
+    for (const bool may_vary : {false, true}) {
+      CudnnTarget target = h200();
+      target.may_vary = may_vary;
+      const auto forward = plan_attention(target, e, true);
+      const auto backward = plan_attention_grad(target, e, e.y);
+      ASSERT_NE(forward, nullptr) << c.name;
+      ASSERT_NE(backward, nullptr) << c.name;
+      EXPECT_EQ(forward->workspace_bytes(), plan_attention(target, apart, true)->workspace_bytes());
+      EXPECT_EQ(backward->workspace_bytes(),
+                plan_attention_grad(target, apart, apart.y)->workspace_bytes());
+    }
+  }
+}
+
 TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   for (const AttentionCase& c : kAttentionCases) {
     const AttentionExtent e = extent_of(c, DType::kBFloat16);
@@ -108,6 +130,29 @@ TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   target.may_vary = false;
   target.most_workspace = static_cast<int64_t>(fixed->workspace_bytes()) - 1;
   EXPECT_EQ(plan_attention_grad(target, e, e.y), nullptr);
+}
+
+// The gradient adds up dq in float32, in a fixed order one for every 128 keys, and delta, with a
+// block of 256 bytes more. So the room grows as the products do: whether our own gradient, of 7
+// products for 5, would be faster depends on rates alone, not on the shape.
+TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
+  const AttentionCase cases[] = {{"GPT-2 124M", 64, 12, 12, 1024, 1024, 64, true},
+                                 {"BERT-base 128", 512, 12, 12, 128, 128, 64},
+                                 {"BERT-base 512", 128, 12, 12, 512, 512, 64}};
+  for (const AttentionCase& c : cases) {
+    const AttentionExtent e = extent_of(c, DType::kBFloat16);
+    CudnnTarget target = h200();
+    target.most_workspace = int64_t{4} << 30;
+    const int64_t delta = 4 * e.batch * e.heads * e.queries, dq = delta * e.width, more = 256;
+    for (const bool may_vary : {false, true}) {
+      target.may_vary = may_vary;
+      const auto plan = plan_attention_grad(target, e, e.y);
+      ASSERT_NE(plan, nullptr) << c.name;
+      const int64_t sums = may_vary ? 1 : e.keys / 128;
+      EXPECT_EQ(static_cast<int64_t>(plan->workspace_bytes()), sums * dq + delta + more)
+          << c.name << (may_vary ? ", any order" : ", fixed order");
+    }
+  }
 }
 
 TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {

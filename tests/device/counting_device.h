@@ -2,7 +2,7 @@
 // that counts and checks its calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY
 // naming it, the real program runs its whole device path, and must give the CPU path's bits.
 // emulated/ makes a second one of it, whose operators are those of kernels/cuda on the CUDA of
-// tests/emulator.
+// tests/emulator; that one counts, an operator, `runs:NAME` and the `launches:NAME` in them.
 //
 // It is as lazy as a device may be: what is put on a stream waits until the host awaits something,
 // and then runs in an order that is drawn from a seed among all that streams and events allow. A

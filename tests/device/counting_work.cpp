@@ -131,6 +131,12 @@ Status apply(const ofsdp_device_optimizer& optimizer, const ofsdp_device_update&
     optimizer.definition->update(
         optimizer.settings, {u.param + begin, block.data(), states.data(), count, u.numbers->lr,
                              u.weight_decay, u.state->optimizer_step});
+    // The copy comes with the step, which may be later.
+    if (u.copy == nullptr || optimizer.definition->direction != nullptr) continue;
+    convert_elements(
+        bytes_at(u.param + begin), DType::kFloat32,
+        static_cast<std::byte*>(u.copy) + static_cast<size_t>(begin) * width(u.copy_dtype),
+        static_cast<DType>(u.copy_dtype), count);
   }
   return {};
 }
@@ -287,6 +293,8 @@ Status CountingDevice::update(ofsdp_stream* stream, ofsdp_device_optimizer* opti
       !holds(u.param, floats(u.count), false, "a parameter")) {
     return refused();
   }
+  const size_t copied = u.copy == nullptr ? 0 : static_cast<size_t>(u.count) * width(u.copy_dtype);
+  if (!holds(u.copy, copied, false, "a parameter's copy")) return refused();
   for (const float* state : u.states) {
     const size_t bytes = state == nullptr ? 0 : floats(u.count);
     if (!holds(state, bytes, false, "optimizer state")) return refused();

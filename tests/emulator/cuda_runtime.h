@@ -1,12 +1,11 @@
 // The part of CUDA that kernels/cuda/*.cu use, on the CPU: the same sources compile with g++
-// against this folder and run without a GPU, one block after the other, the threads of a block as
-// fibers that meet in __syncthreads and shuffles.
+// against this folder and run without a GPU. emulator.h says in which order and what is found.
 //
-// Proves indices, masks, reductions, barriers (a warp runs ahead of the others as far as it gets,
-// the first one or, with set_backwards, the last, so what lacks a barrier gives other results) and,
-// with AddressSanitizer, bounds. Cannot prove speed, memory ordering inside a warp, and that a
-// barrier is not divergent where all threads come by another way. Dynamic shared memory is not
-// there. When a launch runs is the runtime's to say: at_once/runtime.cpp or tests/fake_cuda.
+// Proves indices, masks, reductions and barriers (threads run in another order the second time, and
+// shared memory begins as garbage, so what lacks a barrier gives other results), with
+// AddressSanitizer bounds, and with tests/races that no two threads are at one place at once.
+// Cannot prove speed. Dynamic shared memory is not there. When a launch runs is the runtime's to
+// say: at_once/runtime.cpp or tests/fake_cuda.
 //
 // Ownership: memory of cudaMalloc is the caller's. Threads: one launches. Errors: a block that
 // cannot go on aborts.
@@ -18,20 +17,27 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <type_traits>
 #include <vector>
 
 #include "cuda_runtime_api.h"
+#include "emulator.h"
+#include "shared_memory.h"
 
 #define __global__
 #define __forceinline__ inline
-#define __shared__ static
 // As many bytes of no operation before the kernel, which most_threads counts; GCC takes no other
 // constant expression than sizeof for the attribute. Kernels are in unnamed namespaces, so that no
 // linker drops one of two of them, which it could not with these bytes.
 #define __launch_bounds__(most, ...) \
   __attribute__((patchable_function_entry(sizeof(char[most]), sizeof(char[most]))))
+
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 
 namespace emulator {
 
@@ -54,68 +60,68 @@ std::vector<Parameter> parameters(const P&... p) {
   return {{&p, sizeof(P), std::is_pointer_v<P>}...};
 }
 
-void set_backwards(bool backwards);  // the order in which warps, and lanes of a warp, take turns
-void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
-void sync_threads();
-// Every lane of the warp gives up to 48 bytes and gets those of all lanes, to be read before it
-// meets them again.
-struct alignas(16) Slot {
-  unsigned char bytes[48];
-};
-const Slot* meet(const void* mine, size_t bytes);
-int lane();
-// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread
-// finishes its copies, or with threads that run backwards at once.
-void copy_later(void* to, const void* from, size_t bytes);
-void finish_copies();
-
+// v of lane `from`, which must be among those that take part.
 template <typename T>
-T shuffled(T mine, int from) {
+T shuffled(T mine, int from, uint32_t mask, const Place& place) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Slot));
+  from %= static_cast<int>(kWarp);
+  if ((mask >> from & 1) == 0) fail("a lane is asked for that is not in the mask", place);
   T theirs;
-  std::memcpy(&theirs, meet(&mine, sizeof(T))[from].bytes, sizeof(T));
+  std::memcpy(&theirs, meet(&mine, sizeof(T), mask, place)[from].bytes, sizeof(T));
   return theirs;
 }
 
 }  // namespace emulator
 
-#define OFSDP_EMULATOR_EXPECT(condition)                          \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      std::fprintf(stderr, "emulator: not so: %s\n", #condition); \
-      std::abort();                                               \
-    }                                                             \
-  } while (false)
+#define OFSDP_EMULATOR_EXPECT(condition) \
+  if (!(condition)) emulator::fail("not so: " #condition, emulator::Place::current())
 
 extern uint3 threadIdx, blockIdx;  // of the thread that runs
 extern dim3 blockDim, gridDim;
 
 inline void __threadfence_system() {}
-inline void __syncthreads() { emulator::sync_threads(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { emulator::shuffled(0, emulator::lane()); }
-template <typename T>
-T __shfl_xor_sync(unsigned, T v, int mask) {
-  return emulator::shuffled(v, emulator::lane() ^ mask);
+inline void __syncthreads(emulator::Place place = emulator::Place::current()) {
+  emulator::sync_threads(place);
+}
+inline void __syncwarp(unsigned mask = emulator::kAllLanes,
+                       emulator::Place place = emulator::Place::current()) {
+  emulator::sync_warp(mask, place);
 }
 template <typename T>
-T __shfl_sync(unsigned, T v, int from) {
-  return emulator::shuffled(v, from);
+T __shfl_xor_sync(unsigned mask, T v, int lanes,
+                  emulator::Place place = emulator::Place::current()) {
+  return emulator::shuffled(v, emulator::lane() ^ lanes, mask, place);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T v, int from, emulator::Place place = emulator::Place::current()) {
+  return emulator::shuffled(v, from, mask, place);
 }
 
 template <typename T>
-T atomicMax(T* at, T v) {
+void __stwb(T* at, T v) {
+  OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(at) % sizeof(T) == 0);
+  std::memcpy(static_cast<void*>(at), &v, sizeof(T));
+}
+
+// One observer is told of the whole; instrumented, it would be a read and a write.
+#define OFSDP_EMULATOR_ATOMIC __attribute__((noinline, no_sanitize("thread")))
+template <typename T>
+OFSDP_EMULATOR_ATOMIC T atomicMax(T* at, T v) {
+  emulator::note_atomic(at, sizeof(T), __builtin_return_address(0));
   const T old = *at;
   if (v > old) *at = v;
   return old;
 }
 template <typename T>
-T atomicAdd(T* at, T v) {
+OFSDP_EMULATOR_ATOMIC T atomicAdd(T* at, T v) {
+  emulator::note_atomic(at, sizeof(T), __builtin_return_address(0));
   const T old = *at;
   *at = old + v;
   return old;
 }
 template <typename T>
-T atomicCAS(T* at, T expected, T v) {
+OFSDP_EMULATOR_ATOMIC T atomicCAS(T* at, T expected, T v) {
+  emulator::note_atomic(at, sizeof(T), __builtin_return_address(0));
   const T old = *at;
   if (old == expected) *at = v;
   return old;
@@ -125,6 +131,7 @@ inline unsigned __float_as_uint(float v) {
   std::memcpy(&bits, &v, sizeof(bits));
   return bits;
 }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 

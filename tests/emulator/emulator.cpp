@@ -1,257 +1,143 @@
-#include <algorithm>
-#include <memory>
-#include <vector>
+#include "emulator.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
 
 #include "cuda_runtime.h"
+#include "machine.h"
+#include "shared_memory.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace emulator {
 
+int running_thread = -1;
+Observer* observer = nullptr;
+
 namespace {
 
-constexpr size_t kStack = 128 << 10;
-constexpr int kWarp = 32;
+constexpr size_t kMostThreads = 1024;
 
-enum class State { kReady, kBarrier, kShuffle, kDone };
+void begin_block(Block& b, const dim3& size) {
+  b.stays = b.draw() % 4 != 0;
+  // A NaN in every format, or any number.
+  begin_shared_block(static_cast<unsigned char>(b.draw() % 2 == 0 ? 0xff : b.draw()));
+  begin_threads(b, size);
+  if (observer != nullptr) observer->block_begins();
+}
 
-// Saves what a call keeps on this stack, goes on where the other one was left (System V, x86-64).
-// ucontext would ask the kernel for the signal mask at every turn.
-extern "C" void emulator_switch(void** from, void* to);
-asm(R"(
-.text
-.globl emulator_switch
-.type emulator_switch, @function
-emulator_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
-  mov %rsp, (%rdi)
-  mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
-  ret
-.size emulator_switch, .-emulator_switch
-)");
+void make(const Copy& copy) {
+  std::memset(copy.to, 0, 16);
+  std::memcpy(copy.to, copy.from, copy.bytes);
+}
 
-struct Copy {
-  void* to;
-  const void* from;
-  size_t bytes;
-};
+uint64_t mixed(uint64_t seed, const dim3& d) {
+  seed = seed * 0x9E3779B97F4A7C15 + (uint64_t{d.x} << 40 ^ uint64_t{d.y} << 20 ^ d.z);
+  return seed ^ seed >> 29;
+}
 
-struct Fiber {
-  void* place = nullptr;  // its stack pointer while it waits
-  std::unique_ptr<char[]> stack;
-  uint3 thread{};
-  State state = State::kReady;
-  int64_t shuffles = 0;
-  std::vector<Copy> copies;
-};
-
-struct Warp {
-  Slot slots[2][kWarp];
-  int64_t complete = 0;  // shuffles that all lanes have come to
-  int left = 0;          // lanes that have not ended
-  int arrived = 0;       // of these, at the next shuffle
-
-  void count() {
-    if (left == 0 || arrived < left) return;
-    ++complete;
-    arrived = 0;
+// Visits 0 .. n - 1 in the order first, first + step, ...
+struct DrawnOrder {
+  uint64_t n, first, step;
+  DrawnOrder(uint64_t count, Draws& draw) : n(count), first(draw() % n), step(draw() % n) {
+    while (std::gcd(step, n) != 1) step = (step + 1) % n;
   }
+  uint64_t operator[](uint64_t k) const { return (first + k * step) % n; }
 };
-
-struct Block {
-  std::vector<Fiber> fibers;
-  std::vector<Warp> warps;
-  void* scheduler = nullptr;
-  const std::function<void()>* body = nullptr;
-  size_t current = 0, threads = 0;
-  bool backwards = false;
-};
-
-Block& block() {
-  static Block b;
-  return b;
-}
-
-void enter() {
-  Block& b = block();
-  (*b.body)();
-  b.fibers[b.current].state = State::kDone;
-  Warp& w = b.warps[b.current / kWarp];
-  --w.left;
-  w.count();
-  emulator_switch(&b.fibers[b.current].place, b.scheduler);
-}
-
-void wait(State state) {
-  Block& b = block();
-  Fiber& f = b.fibers[b.current];
-  f.state = state;
-  emulator_switch(&f.place, b.scheduler);
-}
-
-bool resume(Block& b, size_t i) {
-  Fiber& f = b.fibers[i];
-  if (f.state == State::kDone || f.state == State::kBarrier) return false;
-  if (f.state == State::kShuffle && f.shuffles > b.warps[i / kWarp].complete) return false;
-  f.state = State::kReady;
-  b.current = i;
-  threadIdx = f.thread;
-  emulator_switch(&b.scheduler, f.place);
-  return true;
-}
-
-void start(Block& b, size_t i, const dim3& size) {
-  Fiber& f = b.fibers[i];
-  if (!f.stack) f.stack = std::make_unique<char[]>(kStack);
-  const auto t = static_cast<unsigned>(i);
-  f.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
-  f.state = State::kReady;
-  f.shuffles = 0;
-  f.copies.clear();
-  // As if `enter` had been called with nothing to return to, and had been left at once.
-  auto* top = reinterpret_cast<void**>(f.stack.get() + kStack) - 1;
-  top[0] = nullptr;
-  *--top = reinterpret_cast<void*>(&enter);
-  f.place = std::fill_n(top - 6, 6, nullptr) - 6;
-}
-
-void start_warp(Block& b, size_t i) {
-  Warp& w = b.warps[i];
-  w.complete = 0;
-  w.arrived = 0;
-  w.left = static_cast<int>(std::min(b.threads - i * kWarp, size_t{kWarp}));
-}
-
-// Each warp as far as it gets alone, so that it is ahead of the others where nothing makes it wait
-// for them.
-bool run_warp(Block& b, size_t i) {
-  const size_t first = i * kWarp, count = std::min(b.threads - first, size_t{kWarp});
-  bool any = false;
-  for (bool moved = true; moved; any |= moved) {
-    moved = false;
-    for (size_t k = 0; k < count; ++k) {
-      moved |= resume(b, first + (b.backwards ? count - 1 - k : k));
-    }
-  }
-  return any;
-}
-
-void run_block(Block& b) {
-  for (;;) {
-    bool moved = false;
-    for (size_t k = 0; k < b.warps.size(); ++k) {
-      moved |= run_warp(b, b.backwards ? b.warps.size() - 1 - k : k);
-    }
-    size_t done = 0, waiting = 0;
-    for (size_t k = 0; k < b.threads; ++k) {
-      done += b.fibers[k].state == State::kDone;
-      waiting += b.fibers[k].state == State::kBarrier;
-    }
-    if (done == b.threads) return;
-    if (waiting > 0 && done > 0 && done + waiting == b.threads) {
-      std::fprintf(stderr, "emulator: %zu threads left before a barrier of the others\n", done);
-      std::abort();
-    }
-    if (waiting == b.threads) {
-      for (size_t k = 0; k < b.threads; ++k) b.fibers[k].state = State::kReady;
-    } else if (!moved) {
-      std::fprintf(stderr, "emulator: the threads of a block wait for each other\n");
-      std::abort();
-    }
-  }
-}
-
-// Addresses of what __launch_bounds__ put before kernels of this library.
-extern "C" {
-extern const uintptr_t __start___patchable_function_entries[]
-    __attribute__((weak, visibility("hidden")));
-extern const uintptr_t __stop___patchable_function_entries[]
-    __attribute__((weak, visibility("hidden")));
-}
 
 }  // namespace
 
-int most_threads(const void* kernel) {
-  constexpr int kMost = 1024;
-  const auto at = reinterpret_cast<uintptr_t>(kernel);
-  uintptr_t nearest = 0;
-  for (const uintptr_t* entry = __start___patchable_function_entries;
-       entry != __stop___patchable_function_entries; ++entry) {
-    if (*entry <= at) nearest = std::max(nearest, *entry);
-  }
-  if (nearest == 0 || at - nearest > kMost) return kMost;
-  constexpr unsigned char kNop = 0x90;
-  const auto* byte = reinterpret_cast<const unsigned char*>(nearest);
-  const auto* end = static_cast<const unsigned char*>(kernel);
-  return std::all_of(byte, end, [](unsigned char b) { return b == kNop; }) && byte != end
-             ? static_cast<int>(end - byte)
-             : kMost;
+std::string name_of(const Place& place) {
+  return std::string(place.file_name()) + ":" + std::to_string(place.line());
 }
 
-void set_backwards(bool backwards) { block().backwards = backwards; }
-int lane() { return static_cast<int>(block().current % kWarp); }
-void sync_threads() { wait(State::kBarrier); }
+void say(const std::string& what, const Place& place) {
+  const Machine& m = machine();
+  const std::string line = "emulator: " + what + " at " + name_of(place) + " in " +
+                           place.function_name() + ", block (" + std::to_string(blockIdx.x) + ", " +
+                           std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) +
+                           "), seed " + std::to_string(m.seed) + (m.backwards ? " backwards" : "");
+  if (m.errors == nullptr) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    std::abort();
+  }
+  m.errors->push_back(line);
+  machine().block.failed = true;
+}
 
-const Slot* meet(const void* mine, size_t bytes) {
-  Block& b = block();
-  Warp& w = b.warps[b.current / kWarp];
-  Fiber& f = b.fibers[b.current];
-  Slot* slots = w.slots[f.shuffles & 1];
-  std::memcpy(slots[b.current % kWarp].bytes, mine, bytes);
-  ++f.shuffles;
-  ++w.arrived;
-  w.count();
-  wait(State::kShuffle);
-  return slots;
+std::string lanes_of(uint32_t mask) {
+  std::string names;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if ((mask >> lane & 1) != 0) names += (names.empty() ? "" : ", ") + std::to_string(lane);
+  }
+  return names;
+}
+
+void set_seed(uint64_t seed) { machine().seed = seed; }
+void set_backwards(bool backwards) { machine().backwards = backwards; }
+void collect_errors(std::vector<std::string>* errors) { machine().errors = errors; }
+
+void fail(const std::string& what, const Place& place) {
+  Block& b = machine().block;
+  say(what, place);
+  if (running_thread >= 0) emulator_switch(&b.fibers[b.current].place, b.scheduler);
+  std::abort();  // nobody comes back to a thread of a block that failed
 }
 
 void copy_later(void* to, const void* from, size_t bytes) {
-  Block& b = block();
-  std::vector<Copy>& copies = b.fibers[b.current].copies;
-  copies.push_back({to, from, bytes});
-  if (b.backwards) finish_copies();
+  Machine& m = machine();
+  const Copy copy{to, from, bytes};
+  m.block.fibers[m.block.current].copies.push_back(copy);
+  if (observer != nullptr) observer->copy_issued(to, from, bytes, __builtin_return_address(0));
+  if (m.backwards) make(copy);
 }
 
 void finish_copies() {
-  Block& b = block();
-  std::vector<Copy>& copies = b.fibers[b.current].copies;
+  Machine& m = machine();
+  std::vector<Copy>& copies = m.block.fibers[m.block.current].copies;
   for (const Copy& copy : copies) {
-    std::memset(copy.to, 0, 16);
-    std::memcpy(copy.to, copy.from, copy.bytes);
+    if (!m.backwards) make(copy);
+    if (observer != nullptr) observer->copy_awaited(copy.to, __builtin_return_address(0));
   }
   copies.clear();
 }
 
-void run(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
-  Block& b = block();
-  const dim3 size = config.blockDim, grid = config.gridDim;
+long& launches() {
+  static long count = 0;
+  return count;
+}
+
+void run(const LaunchShape& shape, const std::function<void()>& thread) {
+  ++launches();
+  Machine& m = machine();
+  Block& b = m.block;
+  const dim3 size = shape.block, grid = shape.grid;
   b.threads = size_t{size.x} * size.y * size.z;
+  if (b.threads == 0 || b.threads > kMostThreads) {
+    return say("a block of " + std::to_string(b.threads) + " threads", Place::current());
+  }
   if (b.fibers.size() < b.threads) b.fibers.resize(b.threads);
   b.warps.resize((b.threads + kWarp - 1) / kWarp);
   b.body = &thread;
+  b.failed = false;
+  b.draw.state = mixed(mixed(m.seed, grid), size) | 1;
   blockDim = size;
   gridDim = grid;
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        for (size_t i = 0; i < b.threads; ++i) start(b, i, size);
-        for (size_t i = 0; i < b.warps.size(); ++i) start_warp(b, i);
-        run_block(b);
-      }
-    }
+  if (observer != nullptr) observer->launch_begins(shape);
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  if (blocks == 0) return;
+  const DrawnOrder order(blocks, b.draw);
+  for (uint64_t k = 0; k < blocks && !b.failed; ++k) {
+    const uint64_t at = order[m.backwards ? blocks - 1 - k : k];
+    blockIdx = {static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                static_cast<unsigned>(at / grid.x / grid.y)};
+    begin_block(b, size);
+    run_threads(b, m.backwards);
+    const Place* broken = b.failed ? nullptr : broken_wall();
+    if (broken != nullptr) say("shared memory was written beyond what is declared", *broken);
   }
 }
 

@@ -30,17 +30,17 @@ float number(uint32_t word, int i) {
   return to_float(T{static_cast<uint16_t>(word >> (i % 2 * 16))});
 }
 
-// Rows that the lanes name: of matrix m row r is given by lane 8 m + r.
+// Row r of matrix m is given by lane 8 m + r, which reads it as it comes.
 template <typename F>
 Chunk matrices(const Chunk* row, const F& word_of) {
   OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(row) % 16 == 0);
-  const emulator::Slot* lanes = emulator::meet(&row, sizeof(row));
+  const Chunk mine = *row;
+  const emulator::Slot* lanes =
+      emulator::meet(&mine, sizeof(mine), emulator::kAllLanes, emulator::Place::current());
   Chunk made;
   for (int m = 0; m < 4; ++m) {
     made.word[m] = word_of([&](int r, int column) {
-      const Chunk* at;
-      std::memcpy(&at, lanes[8 * m + r].bytes, sizeof(at));
-      return element(*at, column);
+      return element(*reinterpret_cast<const Chunk*>(lanes[8 * m + r].bytes), column);
     });
   }
   return made;
@@ -65,7 +65,8 @@ struct TensorCore {
     const uint32_t words[6] = {a.word[0], a.word[1], a.word[2], a.word[3], b0, b1};
     float mine[12];  // once, and not by each lane that reads them
     for (int i = 0; i < 12; ++i) mine[i] = emulated::number<T>(words[i / 2], i);
-    const emulator::Slot* lanes = emulator::meet(mine, sizeof(mine));
+    const emulator::Slot* lanes =
+        emulator::meet(mine, sizeof(mine), emulator::kAllLanes, emulator::Place::current());
     const auto of = [&](int lane) { return reinterpret_cast<const float*>(lanes[lane].bytes); };
     const int g = emulator::lane() / 4, t = emulator::lane() % 4;
     for (int k = 0; k < 16; ++k) {

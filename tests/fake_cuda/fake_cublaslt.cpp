@@ -19,7 +19,8 @@ using fake_cuda::Product;
 
 namespace {
 
-Attributes preferences;  // the last
+Attributes preferences;        // the last
+std::vector<int64_t> leading;  // of the layouts of the latest operation
 uint64_t multiplied_by = 0;
 int algorithms = 3;
 char something = 0;
@@ -99,6 +100,8 @@ size_t fake_lt_preference(int attribute, void* value) {
 }
 uint64_t fake_lt_algorithm() { return multiplied_by; }
 void fake_lt_offer(int count) { algorithms = count; }
+// Leading dimension of layout i of the latest operation: B, A, D; 0: there is none.
+int64_t fake_lt_leading(size_t i) { return i < leading.size() ? leading[i] : 0; }
 
 size_t cublasLtGetVersion() { return 120500; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -154,6 +157,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t) {
+  leading.clear();
   *made = new cublasLtMatmulDescOpaque_t{compute, {}};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -184,8 +188,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t type,
-                                          uint64_t rows, uint64_t columns, int64_t leading) {
-  *made = new Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(columns), leading, {}};
+                                          uint64_t rows, uint64_t columns, int64_t ld) {
+  if (columns == 0 || ld < static_cast<int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  leading.push_back(ld);
+  *made = new Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(columns), ld, {}};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {

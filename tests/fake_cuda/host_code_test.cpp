@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/device/captured_graph.h"
 #include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/event_wait.h"
 #include "kernels/cuda/matmul/product.h"
 #include "tests/fake_cuda/cublasLt.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -69,6 +70,50 @@ TEST_F(CapturedGraphTest, IsNotLeftWhereItCannotBeInstantiated) {
   EXPECT_EQ(graph.error().message(), "cudaGraphInstantiate: an error");
 }
 
+// An event after `operations` on a stream.
+class EventWait : public testing::Test {
+ protected:
+  EventWait() {
+    cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    cudaEventCreate(&event_);
+  }
+  ~EventWait() override {
+    cudaDeviceSynchronize();
+    cudaEventDestroy(event_);
+    cudaStreamDestroy(stream_);
+    fake_cuda::note_what_is_left();
+    EXPECT_EQ(fake_cuda::take_broken_rules(), kNone);
+  }
+
+  cudaError_t wait_after(int operations) {
+    for (int i = 0; i < operations; ++i) fake_cuda::enqueue("work", stream_, {}, [] {});
+    cudaEventRecord(event_, stream_);
+    return wait_for_event(event_);
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  const long blocked_ = fake_cuda::count_of("cudaEventSynchronize");
+};
+
+TEST_F(EventWait, DoesNotBlockForWhatIsReachedAtOnce) {
+  EXPECT_EQ(wait_after(0), cudaSuccess);
+  EXPECT_EQ(fake_cuda::count_of("cudaEventSynchronize"), blocked_);
+}
+
+// Each time it is asked the runtime does a few of them, far from all in the time.
+TEST_F(EventWait, BlocksForWhatTakesLonger) {
+  EXPECT_EQ(wait_after(100000), cudaSuccess);
+  EXPECT_EQ(fake_cuda::count_of("cudaEventSynchronize"), blocked_ + 1);
+  EXPECT_EQ(cudaEventQuery(event_), cudaSuccess);
+}
+
+TEST_F(EventWait, SaysWhatFails) {
+  fake_cuda::refuse_next("cudaEventQuery", cudaErrorLaunchFailure);
+  EXPECT_EQ(wait_after(0), cudaErrorLaunchFailure);
+  EXPECT_EQ(fake_cuda::count_of("cudaEventSynchronize"), blocked_);
+}
+
 class ProductTest : public testing::Test {
  protected:
   ProductTest() {
@@ -101,6 +146,14 @@ class ProductTest : public testing::Test {
     return value;
   }
 
+  // Leading dimensions of A, B and D of a product of bfloat16.
+  std::array<int64_t, 3> leading(ProductShape shape) {
+    shape.dtype = DType::kBFloat16;
+    EXPECT_NE(make_product(device_, shape), nullptr);
+    const auto of = function<int64_t (*)(size_t)>("fake_lt_leading");
+    return {of(1), of(0), of(2)};
+  }
+
   // Operands of zeros for such a product, `off` bytes past an aligned address.
   cudaError_t run(MatrixProduct& product, size_t off = 0) {
     std::array<void*, 4> memory{};
@@ -121,6 +174,30 @@ class ProductTest : public testing::Test {
   DeviceState device_;
   void* library_ = nullptr;
 };
+
+// The head of a GPT-2: logits, their gradient by the activations, and by the weights.
+TEST_F(ProductTest, RowsThatAreApartHaveTheirPitchAsLeadingDimension) {
+  const int64_t vocabulary = 50257, pitch = 50304, width = 768, tokens = 1024;
+  const ProductShape logits{
+      .rows = tokens, .columns = vocabulary, .inner = width, .transpose_b = true, .ld_d = pitch};
+  EXPECT_EQ(leading(logits), (std::array{width, width, pitch}));
+  const ProductShape activations{
+      .rows = tokens, .columns = width, .inner = vocabulary, .ld_a = pitch};
+  EXPECT_EQ(leading(activations), (std::array{pitch, width, width}));
+  const ProductShape weights{.rows = vocabulary,
+                             .columns = width,
+                             .inner = tokens,
+                             .transpose_a = true,
+                             .ld_a = pitch,
+                             .bias_grad = BiasGrad::kOfA};
+  EXPECT_EQ(leading(weights), (std::array{pitch, width, width}));
+  const ProductShape transposed{
+      .rows = width, .columns = vocabulary, .inner = tokens, .transpose_a = true, .ld_b = pitch};
+  EXPECT_EQ(leading(transposed), (std::array{width, pitch, vocabulary}));
+  ProductShape dense = logits;
+  dense.ld_d = 0;
+  EXPECT_EQ(leading(dense), (std::array{width, width, vocabulary}));
+}
 
 // Partial sums of 16 bits would each round to 8 bits of a bfloat16.
 TEST_F(ProductTest, PartialSumsOf16BitsAreInFloat32) {

@@ -29,7 +29,8 @@ cudaError_t launch(const Launch& given, std::function<void()> thread) {
     launch.parameters.push_back({p.value, p.bytes, p.points});
   }
   return fake_cuda::launch(
-      launch, [config = given.config, thread = std::move(thread)] { run(config, thread); });
+      launch, [shape = LaunchShape{given.config.gridDim, given.config.blockDim, given.kernel},
+               thread = std::move(thread)] { run(shape, thread); });
 }
 
 }  // namespace emulator

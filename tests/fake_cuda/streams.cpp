@@ -278,6 +278,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   const Call call("cudaEventQuery");
+  if (call.refused()) return call.gives(*call.refused());
   const CUevent_st* const event = event_of(call, handle);
   if (event == nullptr) return call.gives(cudaErrorInvalidResourceHandle);
   cudaError_t error = cudaSuccess;

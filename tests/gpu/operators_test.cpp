@@ -161,7 +161,15 @@ class OnDevice : public ::testing::Test {
   static inline std::string why_;
 };
 
-class DeviceOperators : public OnDevice, public ::testing::WithParamInterface<std::string> {};
+class DeviceOperators : public OnDevice, public ::testing::WithParamInterface<std::string> {
+ protected:
+  static Implementation on_device(const std::string& name) {
+    const auto create = [name](const Problem& p) { return device_->make_kernel(name, p); };
+    return {
+        "device", [create](const Problem& p) { return create(p) != nullptr; },
+        [create](const Problem& p) { return std::make_unique<Travelling>(*device_, create(p)); }};
+  }
+};
 
 // The findings without those of problems that have no kernel.
 std::string but_for_missing(const std::string& findings) {
@@ -212,7 +220,8 @@ constexpr std::string_view kOperators =
     " ofsdp.NllLossGrad ofsdp.PadGrad ofsdp.RNNGrad ofsdp.ReduceProdGrad ofsdp.ReluGrad"
     " ofsdp.Reorder ofsdp.RequireCount ofsdp.ResizeGrad ofsdp.ScatterIndices"
     " ofsdp.SeluGrad ofsdp.ShrinkGrad ofsdp.SigmoidGrad ofsdp.SliceGrad"
-    " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
+    " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient"
+    " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
     " ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad"
     " ofsdp.ThresholdedReluGrad"
     " ";
@@ -223,9 +232,7 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
   const Registry registry = make_registry();
   OpDef op = registry.get(GetParam());
   const std::string name = op.full_name();
-  const auto create = [&](const Problem& p) { return device_->make_kernel(name, p); };
-  op.cpu = {{"device", [&](const Problem& p) { return create(p) != nullptr; },
-             [&](const Problem& p) { return std::make_unique<Travelling>(*device_, create(p)); }}};
+  op.cpu = {on_device(name)};
   const std::vector<SampleCase> samples = testing::samples_of(op);
   size_t missing = 0;
   for (const SampleCase& sample : samples) {
@@ -238,6 +245,32 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
   EXPECT_EQ(missing < samples.size(), listed)
       << name << ": kernels for " << samples.size() - missing << " of " << samples.size()
       << " samples; the list above says which operators have one";
+}
+
+// The operators that take rows with room between them (importer/passes/row_pitch.cpp).
+constexpr std::string_view kPitched =
+    " Gemm MatMul NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
+    " com.microsoft.FusedMatMul ofsdp.ArgmaxMatches ofsdp.GemmEpilogue ofsdp.MatMul"
+    " ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad ofsdp.NllLossGrad"
+    " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient ";
+
+// Large samples show no more than small ones do, of rows.
+bool is_small(const SampleCase& sample) {
+  return std::ranges::all_of(sample.inputs,
+                             [](const TensorDesc& desc) { return desc.numel() < 20000; });
+}
+
+TEST_P(DeviceOperators, TakeRowsThatAreApartOrRefuseThem) {
+  const Registry registry = make_registry();
+  OpDef op = registry.get(GetParam());
+  op.cpu = {on_device(op.full_name())};
+  int taken = 0;
+  for (const SampleCase& sample : testing::samples_of(op)) {
+    if (!is_small(sample)) continue;
+    EXPECT_EQ(testing::check_pitched(op, sample, taken), "");
+  }
+  const bool listed = kPitched.find(" " + op.full_name() + " ") != std::string_view::npos;
+  EXPECT_EQ(taken > 0, listed) << taken << "; the list above says which operators take some";
 }
 
 // The outputs of a sample on the device when the first element of its first operand is NaN.

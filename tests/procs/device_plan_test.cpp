@@ -2,7 +2,10 @@
 // (tests/device), and without a GPU it says what it does not know.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
@@ -56,9 +59,50 @@ Ran ran(const Words& more) {
   return {rows_of(metrics).back().at("peak_bytes")[0], counted.counts};
 }
 
+// Operators of a plan from its first product on, with how often they are there. Before that a mask
+// is put together.
+std::map<std::string, int> planned_operators(const std::string& model, const Words& device,
+                                             const char* library) {
+  const Finished run = Program::run(
+      fsdp_run({"plan", fixture(model), "--loss", "cross_entropy", "--data", "synthetic",
+                "--eval-data", "none", "--batch-size", "2", "--threads", "1", "--json"}) +
+          device,
+      {.environment = {library}});
+  EXPECT_EQ(run.status, 0) << run.err;
+  std::map<std::string, int> found;
+  const Json plan = Json::parse(run.out);
+  for (const Json& program : plan.at("programs")) {
+    bool multiplied = false;
+    for (const Json& step : program.at("schedule")) {
+      const std::string op = step.value("op", "");
+      multiplied |= op.find("Gemm") != std::string::npos;
+      if (multiplied && !op.empty()) ++found[op];
+    }
+  }
+  return found;
+}
+
+// Heads are read and written where products leave and want them, forwards and backwards.
+TEST(DevicePlan, NothingIsCopiedAroundAttention) {
+  for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
+    for (const char* device : {"cuda", "cpu"}) {
+      SCOPED_TRACE(std::string(model) + " " + device);
+      const auto found = planned_operators(model, {"--device", device},
+                                           "OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE);
+      const bool keeps = std::string(device) == "cuda";
+      EXPECT_TRUE(found.contains(keeps ? "ofsdp.AttentionWithStatistics" : "Attention"));
+      EXPECT_TRUE(found.contains("ofsdp.AttentionGrad"));
+      for (const char* copy : {"Split", "Transpose", "Concat"}) {
+        EXPECT_FALSE(found.contains(copy)) << copy << " " << testing::PrintToString(found);
+      }
+    }
+  }
+}
+
 TEST(DevicePlan, ItsBytesAndEventsAreTheRuns) {
   const std::vector<Words> cases{
       settings(1), settings(1) + Words{"--grad-accum", "2", "--optimizer", "lamb"},
+      settings(1) + Words{"--param-dtype", "bfloat16"},
       settings(2) + Words{"--param-dtype", "bfloat16"},
       settings(3) + Words{"--strategy", "zero1", "--clip-grad-norm", "1"}};
   for (const Words& command : cases) {
@@ -112,6 +156,67 @@ TEST(DevicePlan, AStepHasItsStreamAndAnEventIsWaitedForBehindItsRecord) {
   EXPECT_THAT(text.out, HasSubstr("no times: nothing measures GPUs yet"));
 }
 
+// A device may leave room between rows of such widths.
+bool has_odd_rows(const Json& values) {
+  for (const std::string text : values) {
+    const size_t last = text.find_last_of("[,");
+    if (last == std::string::npos) continue;
+    if (std::strtoll(text.c_str() + last + 1, nullptr, 10) % 8 != 0) return true;
+  }
+  return false;
+}
+
+// "bfloat16[64,768]" in bytes.
+size_t bytes_of(const Json& values) {
+  const std::map<std::string, size_t> sizes{{"float32", 4}, {"bfloat16", 2}, {"int64", 8}};
+  size_t sum = 0;
+  for (const std::string text : values) {
+    if (text.empty()) continue;
+    const size_t bracket = text.find('[');
+    size_t bytes = sizes.at(text.substr(0, bracket));
+    std::istringstream axes(text.substr(bracket + 1, text.size() - bracket - 2));
+    for (std::string axis; std::getline(axes, axis, ',');) bytes *= std::stoull(axis);
+    sum += bytes;
+  }
+  return sum;
+}
+
+TEST(DevicePlan, AStepHasTheBytesOfItsOperands) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Json plan = json_of(settings(1) + Words{"--param-dtype", dtype});
+    const size_t size = dtype == std::string("float32") ? 4 : 2;
+    size_t numel = 0, converted = 0, updated = 0;
+    for (const Json& unit : plan.at("units")) numel += unit.at("owned_numel").get<size_t>();
+    const Json& programs = plan.at("programs");
+    const auto update = std::find_if(programs.begin(), programs.end(), [](const Json& program) {
+      return program.at("times_an_update").get<int>() > 0;
+    });
+    ASSERT_NE(update, programs.end());
+    for (const Json& step : update->at("schedule")) {
+      SCOPED_TRACE(step.dump());
+      const size_t read = step.at("read_bytes"), written = step.at("written_bytes");
+      if (step.at("step") == "Run") {
+        const Json &inputs = step.at("inputs"), &outputs = step.at("outputs");
+        EXPECT_GE(read, bytes_of(inputs));
+        EXPECT_GE(written, bytes_of(outputs));
+        if (!has_odd_rows(inputs)) {
+          EXPECT_EQ(read, bytes_of(inputs));
+        }
+        if (!has_odd_rows(outputs)) {
+          EXPECT_EQ(written, bytes_of(outputs));
+        }
+        EXPECT_GT(written, 0u);
+      }
+      if (step.at("step") == "Gather") converted += read + written;
+      if (step.at("step") == "ReduceUpdate") updated += read + written;
+    }
+    // AdamW's two states and the parameter, read and written; the gradient for it and for its norm;
+    // what nodes read in 16 bits, written with the parameter, so that one rank converts nothing.
+    EXPECT_EQ(updated, numel * (24 + 2 * size + (size == 2 ? size : 0)));
+    EXPECT_EQ(converted, 0u);
+  }
+}
+
 TEST(DevicePlan, CountsJoinedProductsByProgram) {
   for (const Json& program : json_of(settings(1)).at("programs")) {
     int joined = 0;
@@ -125,20 +230,80 @@ TEST(DevicePlan, CountsJoinedProductsByProgram) {
   }
 }
 
-TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+// The environment picks what is joined with products: nothing, bias gradients alone, everything.
+TEST(DevicePlan, JoinsTheEpiloguesThatTheEnvironmentLists) {
+  const auto joined = [](const Words& environment) {
+    const Finished run = Program::run(
+        fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy", "--data",
+                  "synthetic", "--steps", "2", "--eval-data", "none", "--device", "cuda",
+                  "--json"}),
+        {.environment = Words{"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE} + environment});
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("programs").at(0).at("joined").value("epilogue", 0);
+  };
+  const int all = joined({}), sums = joined({"OFSDP_EPILOGUES=bgrad"});
+  EXPECT_EQ(joined({"OFSDP_EPILOGUES=none"}), 0);
+  EXPECT_EQ(joined({"OFSDP_EPILOGUES=bias,gelu,bgrad,add"}), all);
+  EXPECT_GT(sums, 0);
+  EXPECT_LT(sums, all);
+}
+
+Json plan_of_gpt2(const Words& more) {
   const Finished run =
       Program::run(fsdp_run({"plan", fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy",
                              "--data", "synthetic", "--steps", "2", "--eval-data", "none",
-                             "--batch-size", "2", "--device", "cuda", "--json"}),
+                             "--batch-size", "2", "--json"}) +
+                       more,
                    {.environment = {kCounting}});
-  ASSERT_EQ(run.status, 0) << run.err;
-  const Json plan = Json::parse(run.out), &program = plan.at("programs").at(0);
+  EXPECT_EQ(run.status, 0) << run.err;
+  return Json::parse(run.out);
+}
+
+TEST(DevicePlan, CountsAttentionThatKeepsItsStatistics) {
+  const Json plan = plan_of_gpt2({"--device", "cuda"}), &program = plan.at("programs").at(0);
   int keeping = 0;
   for (const Json& step : program.at("schedule")) {
     keeping += step.value("op", "") == "ofsdp.AttentionWithStatistics";
   }
   EXPECT_GT(keeping, 0);
   EXPECT_EQ(program.at("joined").value("statistics", 0), keeping);
+}
+
+// A pre-norm model has a sum of gradients for each normalization but the last.
+TEST(DevicePlan, NormalizationsTakeTheGradientsOfTheirResiduals) {
+  for (const char* device : {"cuda", "cpu"}) {
+    for (const char* dtype : {"float32", "bfloat16"}) {
+      const Json plan = plan_of_gpt2({"--device", device, "--param-dtype", dtype});
+      const Json& program = plan.at("programs").at(0);
+      int norms = 0, sums = 0;
+      for (const Json& step : program.at("schedule")) {
+        norms += step.value("op", "") == "ofsdp.LayerNormalizationGrad";
+        sums += step.value("op", "") == "Add" &&
+                step.value("node", "").find("grad.") != std::string::npos;
+      }
+      EXPECT_GT(norms, 2);
+      EXPECT_EQ(program.at("joined").value("addend", 0), norms - 1) << device << " " << dtype;
+      EXPECT_EQ(sums, 0) << device << " " << dtype;
+    }
+  }
+}
+
+// An update writes what nodes read in 16 bits, where a rank owns the whole.
+TEST(DevicePlan, NothingIsConvertedBeforeNodesWhereARankOwnsTheWhole) {
+  const auto gathers = [](int world, const char* strategy) {
+    const Json plan = json_of(settings(world) + Words{"--strategy", strategy, "--param-dtype",
+                                                      "bfloat16", "--grad-accum", "2"});
+    int count = 0;
+    for (const Json& program : plan.at("programs")) {
+      for (const Json& step : program.at("schedule")) count += step.at("step") == "Gather";
+    }
+    return count;
+  };
+  for (const char* strategy : {"full_shard", "zero1", "no_shard"}) {
+    EXPECT_EQ(gathers(1, strategy), 0) << strategy;
+  }
+  EXPECT_EQ(gathers(2, "no_shard"), 0);
+  EXPECT_GT(gathers(2, "full_shard"), 0);
 }
 
 TEST(DevicePlan, WithoutAGpuItSaysWhatItDoesNotKnow) {

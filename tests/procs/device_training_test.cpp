@@ -137,6 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
                     TrainingInfoCase{"clip", 2, {"--clip-grad-norm", "0.01"}},
                     TrainingInfoCase{"accumulate", 1, {"--batch-size", "2"}},
                     TrainingInfoCase{"bfloat16", 2, {"--param-dtype", "bfloat16"}},
+                    TrainingInfoCase{"bfloat16_alone", 1, {"--param-dtype", "bfloat16"}},
                     TrainingInfoCase{"offload", 2, {"--cpu-offload", "params"}},
                     TrainingInfoCase{
                         "float16", 1, {"--cpu-offload", "optimizer", "--param-dtype", "float16"}}),

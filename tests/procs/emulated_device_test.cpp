@@ -32,7 +32,7 @@ std::vector<Case> cases() {
   const Words gpt = with_loss(fixture("gpt2_tiny/model.onnx")), two{"--steps", "2"};
   const Words bfloat16{"--param-dtype", "bfloat16"};
   return {{"mlp", mlp, {"Gemm", "ofsdp.GemmEpilogue", "ofsdp.ReluGrad", "ofsdp.ArgmaxMatches"}},
-          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.NarrowCrossEntropyLossGrad"}},
+          {"mlp_bfloat16", mlp + bfloat16, {"Cast", "ofsdp.SoftmaxCrossEntropyLossWithGradient"}},
           {"mlp_lamb", mlp + Words{"--optimizer", "lamb"}, {"Gemm"}},
           {"dropout",
            fsdp_run({fixture("dropout/model.onnx"), "--loss", "cross_entropy", "--data",
@@ -45,7 +45,7 @@ std::vector<Case> cases() {
           {"gpt2_tiny",
            gpt + two,
            {"ofsdp.AttentionWithStatistics", "ofsdp.AttentionGrad", "GatherND", "ofsdp.GatherGrad",
-            "Split"}},
+            "LayerNormalization"}},
           {"gpt2_tiny_recomputed",
            gpt + two + Words{"--activation-checkpointing", "unit"},
            {"Attention", "ofsdp.AttentionWithStatistics"}},
@@ -100,6 +100,23 @@ TEST_P(EmulatedDevice, HasAKernelForEveryNodeAndGivesTheLossesOfTheCpu) {
   expect_near_losses(cpu, device, narrow ? 5e-3 : 5e-5);
 }
 
+// bench/roofline.py reads them.
+TEST(EmulatedDeviceLaunches, AreCountedByOperator) {
+  const Trained run = run_on_device(
+      OFSDP_EMULATED_DEVICE, with_loss(fixture("bert_tiny/model.onnx")) + Words{"--steps", "1"});
+  ASSERT_EQ(run.run.status, 0) << run.run.err;
+  long runs = 0, launches = 0;
+  for (const auto& [name, count] : run.counts) {
+    if (!name.starts_with("runs:")) continue;
+    const long launched = run.counts.at("launches:" + name.substr(5));
+    EXPECT_GE(launched, count) << name;
+    runs += count;
+    launches += launched;
+  }
+  EXPECT_EQ(run.counts.at("launches:ofsdp.GemmEpilogue"), run.counts.at("runs:ofsdp.GemmEpilogue"));
+  EXPECT_GT(launches, runs) << "a gradient of a norm takes rows, then sums of its parameters";
+}
+
 TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
   for (const Spoiled& spoiled : spoiled_data()) {
     const testing_data::TempFolder folder;
@@ -135,6 +152,21 @@ TEST(EmulatedDevicePrecision, HasNoEffectOnTheCpuWhichOneLineSays) {
   expect_same_bits(plain, high);
   EXPECT_NE(high.run.out.find("--matmul-precision high: no effect, since the run is on the CPU\n"),
             std::string::npos);
+}
+
+TEST(EmulatedDeviceBits, AreTheSameWhereTheLossIsApartFromItsGradient) {
+  const std::string joined = "ofsdp.SoftmaxCrossEntropyLossWithGradient";
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const Words command = small_mlp(1) + Words{"--steps", "9", "--param-dtype", dtype};
+    const Trained one = run_on_device(OFSDP_EMULATED_DEVICE, command);
+    const Trained two =
+        train(command, {"--device", "cuda"},
+              {"OFSDP_CUDA_LIBRARY=" OFSDP_EMULATED_DEVICE, "COUNTING_DEVICE_WITHOUT=" + joined});
+    EXPECT_TRUE(one.counts.contains("kernel:" + joined));
+    EXPECT_FALSE(two.counts.contains("kernel:" + joined));
+    expect_same_bits(two, one);
+  }
 }
 
 TEST(EmulatedDeviceBits, AreTheSameTwiceWithAndWithoutAGraph) {

@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <set>
 
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
@@ -61,6 +63,39 @@ bool make_channels_last(const OpDef& op, Problem& p) {
     if (desc.shape == shape) set(desc);
   }
   return true;
+}
+
+// The operands of two axes or more, inputs first.
+std::vector<TensorDesc*> matrices_of(Problem& p) {
+  std::vector<TensorDesc*> list;
+  for (auto* descs : {&p.inputs, &p.outputs}) {
+    for (TensorDesc& desc : *descs) {
+      if (desc.present() && desc.shape.rank() >= 2 && desc.numel() > 0) list.push_back(&desc);
+    }
+  }
+  return list;
+}
+
+// Problems with the rows of some operands apart: of each alone, of those of a shape, of all.
+std::vector<Problem> pitched_problems(const Problem& dense) {
+  Problem p = dense;
+  const size_t count = matrices_of(p).size();
+  std::set<std::vector<bool>> chosen;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<bool> alone(count), alike(count);
+    alone[i] = true;
+    for (size_t k = 0; k < count; ++k) alike[k] = *matrices_of(p)[k] == *matrices_of(p)[i];
+    chosen.insert({alone, alike, std::vector<bool>(count, true)});
+  }
+  std::vector<Problem> made;
+  for (const std::vector<bool>& some : chosen) {
+    made.push_back(dense);
+    const std::vector<TensorDesc*> list = matrices_of(made.back());
+    for (size_t k = 0; k < count; ++k) {
+      if (some[k]) list[k]->pitch = (list[k]->row() / 64 + 1) * 64;
+    }
+  }
+  return made;
 }
 
 std::vector<GuardedBytes> input_bytes(const Setting& s) {
@@ -123,6 +158,25 @@ std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) 
   return "";
 }
 
+// Whether both hold the same bits; what lies between rows does not count.
+bool same_bits(const TensorDesc& desc, const GuardedBytes& a, const GuardedBytes& b) {
+  if (desc.pitch == 0) return a == b;
+  const size_t row = static_cast<size_t>(desc.row()) * dtype_size(desc.dtype);
+  const size_t next = static_cast<size_t>(desc.pitch) * dtype_size(desc.dtype);
+  bool same = a.size() == b.size();
+  for (size_t at = 0; same && at < a.size(); at += next) {
+    same = std::memcmp(a.data() + at, b.data() + at, row) == 0;
+  }
+  return same;
+}
+
+bool same_bits(const Setting& s, const Run& a, const Run& b) {
+  for (size_t i = 0; i < s.problem.outputs.size(); ++i) {
+    if (!same_bits(s.problem.outputs[i], a.outputs[i], b.outputs[i])) return false;
+  }
+  return true;
+}
+
 // With OFSDP_OUTPUT_HASHES=FILE: a line for each implementation and sample, to compare two commits.
 void note_hash(const Setting& s, const std::vector<GuardedBytes>& outputs) {
   const char* path = std::getenv("OFSDP_OUTPUT_HASHES");
@@ -155,7 +209,7 @@ std::string check_implementation(const OpDef& op, const Setting& s, const Implem
   std::string wrong = check_inputs_unchanged(s, first, -1);
   for (size_t i = 0; i < first.outputs.size(); ++i) wrong += compare(s, i, first.outputs[i]);
   const Run again = run_kernel(s, *kernel, 0x5A, -1);
-  if (!again.error.empty() || !(again.outputs == first.outputs)) {
+  if (!again.error.empty() || !same_bits(s, again, first)) {
     wrong += s.where + ": other bits when run again over other garbage\n" + again.error;
   }
   const auto placed = static_cast<size_t>(op.inplace_output);
@@ -167,11 +221,12 @@ std::string check_implementation(const OpDef& op, const Setting& s, const Implem
     }
     const Run inside = run_kernel(s, *kernel, 0xFF, k, placed);
     wrong += inside.error + check_inputs_unchanged(s, inside, k);
-    if (!(inside.inputs[i] == first.outputs[placed])) {
+    if (!same_bits(s.problem.outputs[placed], inside.inputs[i], first.outputs[placed])) {
       wrong += format_text("{}: other bits in place of input {}\n", s.where, i);
     }
     for (size_t other = 0; other < first.outputs.size(); ++other) {
-      if (other != placed && !(inside.outputs[other] == first.outputs[other]))
+      if (other != placed &&
+          !same_bits(s.problem.outputs[other], inside.outputs[other], first.outputs[other]))
         wrong += format_text("{}: output {} has other bits when run in place\n", s.where, other);
     }
   }
@@ -202,6 +257,21 @@ Problem problem_of(const SampleCase& sample, const CaseValues& values,
   return p;
 }
 
+Result<Setting> setting_of(const OpDef& op, const SampleCase& sample) {
+  const std::string where = op.full_name() + "/" + sample.name;
+  const CaseValues values = make_values(sample);
+  const InferContext context{sample.attributes, sample.inputs, values.constants,
+                             std::vector<bool>(sample.num_outputs, true)};
+  auto inferred = op.infer(context);
+  if (!inferred.ok()) return input_error("{}: infer: {}", where, inferred.error().message());
+  Setting s{where, problem_of(sample, values, *inferred), values.inputs, {}, sample.tolerance};
+  s.expected = op.reference(
+      {sample.attributes, values.inputs, s.problem.outputs, kCheckNodeSeed, check_step()});
+  if (s.expected.size() >= sample.num_outputs) return s;
+  return input_error("{}: the reference gives {} outputs, expected {}", where, s.expected.size(),
+                     sample.num_outputs);
+}
+
 }  // namespace
 
 StepContext check_step() { return {11, 3, kSampleIndex}; }
@@ -216,19 +286,10 @@ std::string check_definition(const OpDef& op) {
 }
 
 std::string check_kernels(const OpDef& op, const SampleCase& sample) {
-  const std::string where = op.full_name() + "/" + sample.name;
-  const CaseValues values = make_values(sample);
-  const InferContext context{sample.attributes, sample.inputs, values.constants,
-                             std::vector<bool>(sample.num_outputs, true)};
-  auto inferred = op.infer(context);
-  if (!inferred.ok()) return where + ": infer: " + inferred.error().message() + "\n";
-  Setting s{where, problem_of(sample, values, *inferred), values.inputs, {}, sample.tolerance};
-  s.expected = op.reference(
-      {sample.attributes, values.inputs, s.problem.outputs, kCheckNodeSeed, check_step()});
-  if (s.expected.size() < sample.num_outputs) {
-    return format_text("{}: the reference gives {} outputs, expected {}\n", where,
-                       s.expected.size(), sample.num_outputs);
-  }
+  auto made = setting_of(op, sample);
+  if (!made.ok()) return made.error().message() + "\n";
+  Setting& s = *made;
+  const std::string where = s.where;
   std::string wrong;
   if (op.view && s.problem.in(0).numel() != s.problem.out(0).numel()) {
     wrong += where + ": a view with another number of elements\n";
@@ -237,6 +298,27 @@ std::string check_kernels(const OpDef& op, const SampleCase& sample) {
   if (!make_channels_last(op, s.problem)) return wrong;
   s.where += " channels_last";
   return wrong + check_setting(op, s);
+}
+
+std::string check_pitched(const OpDef& op, const SampleCase& sample, int& taken) {
+  const auto dense = setting_of(op, sample);
+  if (!dense.ok()) return dense.error().message() + "\n";
+  std::string wrong;
+  const auto empty = [](const TensorDesc& desc) { return desc.numel() == 0; };
+  if (std::ranges::all_of(dense->problem.outputs, empty)) return wrong;  // nothing is computed
+  for (const Problem& problem : pitched_problems(dense->problem)) {
+    Setting s = *dense;
+    s.problem = problem;
+    for (const auto* descs : {&problem.inputs, &problem.outputs}) {
+      for (const TensorDesc& desc : *descs) s.where += " " + desc.text();
+    }
+    for (const Implementation& made : op.cpu) {
+      if (!made.accepts(problem)) continue;
+      ++taken;
+      wrong += check_implementation(op, s, made);
+    }
+  }
+  return wrong;
 }
 
 }  // namespace ofsdp::testing

@@ -6,6 +6,8 @@
 //   allows,
 //                     apart and in place: values within tolerance of the reference, the same bits
 //                     when run again over other garbage, inputs unchanged, nothing written outside
+//   check_pitched     the same with rows apart (TensorDesc::pitch): of each operand alone, of all
+//                     of one shape, of all; `taken` counts the problems that are accepted
 //   check_gradient    the gradient that `grad` emits, evaluated with references in double, against
 //   central
 //                     differences of the reference; and that every emitted node has a kernel
@@ -21,6 +23,7 @@ namespace ofsdp::testing {
 
 std::string check_definition(const OpDef& op);
 std::string check_kernels(const OpDef& op, const SampleCase& sample);
+std::string check_pitched(const OpDef& op, const SampleCase& sample, int& taken);
 std::string check_gradient(const Registry& registry, const OpDef& op, const SampleCase& sample);
 
 // The step in which random operators are checked: four samples that are not in order.

@@ -35,7 +35,9 @@ std::vector<size_t> positions(const TensorDesc& desc) {
     const auto flat = static_cast<int64_t>(i);
     const int64_t n = flat / (channels * inner), c = flat / inner % channels, k = flat % inner;
     const bool last = desc.layout == Layout::kChannelsLast;
-    at[i] = static_cast<size_t>(last ? (n * inner + k) * channels + c : flat);
+    const int64_t plain =
+        desc.pitch == 0 ? flat : flat / desc.row() * desc.pitch + flat % desc.row();
+    at[i] = static_cast<size_t>(last ? (n * inner + k) * channels + c : plain);
   }
   return at;
 }
@@ -93,15 +95,17 @@ bool GuardedBytes::operator==(const GuardedBytes& other) const {
 
 void encode(const std::vector<double>& values, const TensorDesc& desc, std::byte* data) {
   const auto at = positions(desc);
-  std::vector<double> placed(values.size());
+  // Between rows that are apart lies what spoils everything that it gets into.
+  const double between = is_floating(desc.dtype) ? std::nan("") : 0;
+  std::vector<double> placed(static_cast<size_t>(desc.extent()), between);
   for (size_t i = 0; i < values.size(); ++i) placed[at[i]] = values[i];
-  from_doubles(placed, desc, data);
+  from_doubles(placed, {desc.dtype, {desc.extent()}}, data);
 }
 
 std::vector<double> decode(const TensorDesc& desc, const std::byte* data) {
   const auto at = positions(desc);
-  const auto placed = to_doubles(desc, data);
-  std::vector<double> values(placed.size());
+  const auto placed = to_doubles({desc.dtype, {desc.extent()}}, data);
+  std::vector<double> values(at.size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = placed[at[i]];
   return values;
 }

@@ -41,7 +41,7 @@ class GuardedBytes {
   std::vector<std::byte> storage_;
 };
 
-// Logical values to bytes in the layout of `desc`, and back.
+// Logical values to bytes in the layout and pitch of `desc`, and back.
 void encode(const std::vector<double>& values, const TensorDesc& desc, std::byte* data);
 std::vector<double> decode(const TensorDesc& desc, const std::byte* data);
 

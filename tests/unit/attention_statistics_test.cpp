@@ -6,6 +6,7 @@
 
 #include "fsdp/plan/recompute.h"
 #include "importer/passes/passes.h"
+#include "kernels/core/head_layout.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -101,6 +102,25 @@ TEST_F(AttentionStatistics, TheGradientReadsThemAndWhatIsKeptForTheProjection) {
   EXPECT_EQ(gradient.attributes.ints("y_perm"), (std::vector<int64_t>{0, 2, 1, 3}));
   EXPECT_EQ(graph.values.size(), before.values.size() + 1);
   EXPECT_EQ(graph.fused.at("statistics"), 1);
+}
+
+TEST_F(AttentionStatistics, AYThatAttentionWritesTransposedIsWhatBackwardHas) {
+  Attributes attributes;
+  attributes.set(kResultPerm, std::vector<int64_t>{0, 2, 1, 3});
+  const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")}, attributes);
+  ASSERT_EQ(maker.graph.value(y).desc.shape, (Shape{2, 3, 2, 4}));
+  const ValueId rows = maker.node("Reshape", "y3", {y, maker.ints({2, 3, 8})});
+  const ValueId again = maker.node("Transpose", "again", {y}, kSwap);
+  const ValueId o = maker.node("MatMul", "o", {rows, maker.parameter("wo", {8, 8})});
+  const ValueId other = maker.node("Mul", "m", {again, maker.parameter("scale", {2, 2, 3, 4})});
+  const ValueId flat = maker.node("Reshape", "flat", {other, maker.ints({2, 3, 8})});
+  const Graph graph =
+      keep_attention_statistics(trained(maker.node("Add", "both", {o, flat})), always);
+  expect_sound(graph);
+  const Node& gradient = *nodes(graph, kGradient).at(0);
+  EXPECT_EQ(gradient.inputs.at(6), y) << "a y_perm would be that of [batch, heads, ...]";
+  EXPECT_FALSE(gradient.attributes.has("y_perm"));
+  EXPECT_TRUE(gradient.attributes.has(kResultPerm));
 }
 
 // As torch.nn.MultiheadAttention, whose rows are [queries, batch].

@@ -13,8 +13,8 @@
 
 #include <memory>
 
-#include "fsdp/comm/hosts/rendezvous_point.h"
 #include "fsdp/comm/hosts/mpi/mpi_library.h"
+#include "fsdp/comm/hosts/rendezvous_point.h"
 #include "fsdp/comm/rank_identity.h"
 
 namespace ofsdp::fsdp {

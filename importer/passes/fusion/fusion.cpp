@@ -27,6 +27,11 @@ constexpr FusionRule kRules[] = {
 constexpr FusionRule kLastRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
                                      {"chain", "", "ofsdp.Chain", fuse_chain}};
 
+// These change no more than where operands lie.
+constexpr FusionRule kPlacingRules[] = {
+    {"attention_operands", "Attention", "Attention", fuse_attention_operands},
+    {"attention_result", "Transpose", "Attention", fuse_attention_result}};
+
 // Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   std::map<ValueId, ValueId> alias;
@@ -78,6 +83,7 @@ std::vector<std::string> fusion_names() {
   std::vector<std::string> names;
   for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
   for (const FusionRule& rule : kLastRules) names.emplace_back(rule.name);
+  for (const FusionRule& rule : kPlacingRules) names.emplace_back(rule.name);
   return names;
 }
 
@@ -85,7 +91,8 @@ Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted, const FusionS
   Graph live = graph;
   prune(live, wanted);
   skip_identities(live, wanted);
-  return apply(kLastRules, apply(kRules, live, wanted, settings), wanted, settings);
+  const Graph whole = apply(kLastRules, apply(kRules, live, wanted, settings), wanted, settings);
+  return apply(kPlacingRules, whole, wanted, settings);
 }
 
 }  // namespace ofsdp::importer

@@ -5,10 +5,14 @@
 //   ofsdp.AttentionWithStatistics   q, k, v, mask, lengths -> y, statistics
 //   ofsdp.AttentionGrad             dy, q, k, v, mask, lengths, y, statistics -> dq, dk, dv, dmask
 //
+// Heads lie in these tensors as kernels/core/head_layout.h says; absent k and v (dk and dv) are in
+// the tensor of q (of dq). Kernels get addresses of first elements (HeadPlaces) and strides.
 // Cached keys and the outputs of scores are not here; keys of a gradient hold the past already.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/operands.h"
@@ -48,10 +52,30 @@ inline AttentionExtent extent_of(const AttentionShape& s, DType dtype) {
   return e;
 }
 
+// The beginnings of q, k and v (dq, dk and dv) in the tensors of a call, in bytes.
+struct HeadPlaces {
+  size_t q = 0, k = 0, v = 0;
+  bool has_k = true, has_v = true;  // else they are in q's tensor
+
+  std::array<void*, 3> of(void* in_q, void* in_k, void* in_v) const {
+    const auto moved = [](void* tensor, size_t bytes) -> void* {
+      return static_cast<std::byte*>(tensor) + bytes;
+    };
+    return {moved(in_q, q), moved(has_k ? in_k : in_q, k), moved(has_v ? in_v : in_q, v)};
+  }
+};
+
+inline HeadPlaces places_of(const AttentionShape& s, const ops::AttentionInputs& in) {
+  const auto bytes = [&](const kernels::HeadStrides& at) {
+    return static_cast<size_t>(at.first) * dtype_size(in.q.dtype);
+  };
+  return {bytes(s.q), bytes(s.k), bytes(s.v), in.k.present(), in.v.present()};
+}
+
 inline constexpr int64_t kWidestHead = 256;
 inline constexpr size_t kAttentionLengths = 6, kKeepingLengths = 4;  // which input
 
-// Addresses of the operands of a call; `first` is the place of Q.
+// Descs of the operands; `first` is the place of Q.
 inline ops::AttentionInputs attention_inputs(const Problem& p, size_t first, size_t lengths,
                                              int64_t past) {
   const auto at = [&](size_t i) { return p.has_in(i) ? p.in(i) : TensorDesc{}; };
@@ -66,12 +90,22 @@ inline AttentionExtent forward_extent(const Problem& p, size_t lengths) {
   return operands_extent(p, attention_inputs(p, 0, lengths, 0));
 }
 
+inline HeadPlaces forward_places(const Problem& p, size_t lengths) {
+  const ops::AttentionInputs in = attention_inputs(p, 0, lengths, 0);
+  return places_of(ops::attention_shape(in, p.attributes), in);
+}
+
 inline ops::AttentionInputs gradient_inputs(const Problem& p) {
   return attention_inputs(p, 1, 5, p.attributes.i("past_length", 0));
 }
 
 inline AttentionExtent gradient_extent(const Problem& p) {
   return operands_extent(p, gradient_inputs(p));
+}
+
+inline HeadPlaces gradient_places(const Problem& p) {
+  const ops::AttentionInputs in = gradient_inputs(p);
+  return places_of(ops::attention_shape(in, p.attributes), in);
 }
 
 // The strides of the y that a gradient reads.
@@ -83,12 +117,13 @@ inline HeadStrides kept_strides(const Problem& p) {
 inline Acceptance accepts_operands(const Problem& p, const ops::AttentionInputs& in) {
   const DType dtype = in.q.dtype;
   const AttentionExtent e = operands_extent(p, in);
-  const bool mask = !in.mask.present() || in.mask.dtype == dtype || in.mask.dtype == DType::kBool;
-  return accept({plain(p),
-                 floats(dtype),
-                 alike(in.k.dtype == dtype && in.v.dtype == dtype && mask),
-                 {e.width <= kWidestHead && e.v_width <= kWidestHead, "heads are wider than 256"},
-                 {e.keys > 0 && e.width > 0 && e.v_width > 0, "an operand is empty"}});
+  const auto same = [&](const TensorDesc& x) { return !x.present() || x.dtype == dtype; };
+  return accept(
+      {plain(p),
+       floats(dtype),
+       alike(same(in.k) && same(in.v) && (same(in.mask) || in.mask.dtype == DType::kBool)),
+       {e.width <= kWidestHead && e.v_width <= kWidestHead, "heads are wider than 256"},
+       {e.keys > 0 && e.width > 0 && e.v_width > 0, "an operand is empty"}});
 }
 
 inline Acceptance accepts_attention(const Problem& p) {
@@ -108,7 +143,8 @@ inline Acceptance accepts_attention_grad(const Problem& p) {
   const Acceptance accepted = accept(
       {alike(p.in(0).dtype == p.in(1).dtype && (!p.has_in(6) || p.in(6).dtype == p.in(0).dtype)),
        {p.has_in(6) == p.has_in(7), "y or its statistics are absent"},
-       {p.has_out(0) && p.has_out(1) && p.has_out(2), "a gradient is not wanted"}});
+       {p.has_out(0) && p.has_out(1) == p.has_in(2) && p.has_out(2) == p.has_in(3),
+        "a gradient is not wanted"}});
   return accepted ? accepts_operands(p, gradient_inputs(p)) : accepted;
 }
 

@@ -22,12 +22,14 @@ Acceptance accepts_narrow(const Problem& p) {
 template <auto kLaunch, size_t kLengths, bool kKeeps>
 std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
   AttentionExtent e = forward_extent(p, kLengths);
-  return make_cuda_kernel([e](cudaStream_t stream, const Launch& l) mutable {
+  const HeadPlaces places = forward_places(p, kLengths);
+  return make_cuda_kernel([e, places](cudaStream_t stream, const Launch& l) mutable {
     e.mask = l.in(3);
     e.lengths = l.in<int64_t>(kLengths);
     e.fault = l.fault();
     float* statistics = kKeeps ? l.out<float>(1) : nullptr;
-    return kLaunch(e, l.in(0), l.in(1), l.in(2), l.out(0), statistics, stream);
+    const auto [q, k, v] = places.of(l.in(0), l.in(1), l.in(2));
+    return kLaunch(e, q, k, v, l.out(0), statistics, stream);
   });
 }
 
@@ -36,18 +38,21 @@ std::unique_ptr<CudaKernel> create_grad(DeviceState&, const Problem& p) {
   AttentionExtent e = gradient_extent(p);
   const bool kept = p.has_in(7);
   return make_cuda_kernel(
-      [e, y = kept_strides(p)](cudaStream_t stream, const Launch& l) mutable {
+      [e, places = gradient_places(p), y = kept_strides(p)](cudaStream_t stream,
+                                                            const Launch& l) mutable {
         e.mask = l.in(4);
         e.lengths = l.in<int64_t>(5);
         e.fault = l.fault();
+        const auto [q, k, v] = places.of(l.in(1), l.in(2), l.in(3));
+        const auto [dq, dk, dv] = places.of(l.out(0), l.out(1), l.out(2));
         return kLaunch(e,
                        {.dy = l.in(0),
-                        .q = l.in(1),
-                        .k = l.in(2),
-                        .v = l.in(3),
-                        .dq = l.out(0),
-                        .dk = l.out(1),
-                        .dv = l.out(2),
+                        .q = q,
+                        .k = k,
+                        .v = v,
+                        .dq = dq,
+                        .dk = dk,
+                        .dv = dv,
                         .dmask = l.out(3),
                         .scratch = l.workspace,
                         .y = l.in(6),

@@ -66,10 +66,10 @@ __device__ inline void to_slopes(float (&s)[N][4], float (&dp)[N][4], const Atte
 // Blocks a multiprocessor; 0: as nvcc likes. Of the narrowest heads three fit, and left alone it
 // spills for sm_100.
 template <int W>
-inline constexpr int kBlocks = W == 32 ? 3 : 0;
+inline constexpr int kKeyBlocks = W == 32 ? 3 : 0;
 
 template <typename T, int W>
-__global__ void __launch_bounds__(kAttentionThreads, kBlocks<W>)
+__global__ void __launch_bounds__(kAttentionThreads, kKeyBlocks<W>)
     keys_kernel(AttentionExtent e, TensorOperands<T> o) {
   constexpr int kQueries = kGradStep<W>;
   __shared__ Tile<kGradRows, W> k, v;

@@ -36,23 +36,42 @@ __global__ void note_loss_kernel(ofsdp_run_state* s, const float* loss, bool sto
 }
 
 template <typename From, typename To>
-__global__ void convert_kernel(const From* src, To* dst, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) dst[i] = Stored<To>::from(to_float(src[i]));
+__global__ void convert_kernel(SpanPacks span, const From* src, To* dst) {
+  for_span(span, [&]<int V>(int64_t i) {
+    float values[V];
+    load<V>(src + i, values);
+    store<V>(dst + i, values);
+  });
 }
 
 template <typename From>
-__global__ void add_kernel(const From* src, float* dst, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) dst[i] += to_float(src[i]);
+__global__ void add_kernel(SpanPacks span, const From* src, float* dst) {
+  for_span(span, [&]<int V>(int64_t i) {
+    float values[V], more[V];
+    load<V>(dst + i, values);
+    load<V>(src + i, more);
+    unrolled<V>([&](int k) { values[k] += more[k]; });
+    store<V>(dst + i, values);
+  });
 }
 
 template <typename To>
-__global__ void round_kernel(float* values, int64_t n) {
-  OFSDP_CUDA_LOOP(i, n) values[i] = to_float(Stored<To>::from(values[i]));
+__global__ void round_kernel(SpanPacks span, float* all) {
+  for_span(span, [&]<int V>(int64_t i) {
+    float values[V];
+    load<V>(all + i, values);
+    unrolled<V>([&](int k) { values[k] = to_float(Stored<To>::from(values[k])); });
+    store<V>(all + i, values);
+  });
 }
 
 template <typename From>
-__global__ void reduce_kernel(ofsdp_reduce r) {
-  OFSDP_CUDA_LOOP(i, r.count) r.dst[i] = gradient_at<From>(r.gradient, i);
+__global__ void reduce_kernel(SpanPacks span, ofsdp_reduce r) {
+  for_span(span, [&]<int V>(int64_t i) {
+    float values[V];
+    load_gradient<From, V>(r.gradient, i, values);
+    store<V>(r.dst + i, values);
+  });
 }
 
 // The squares of elements [block * 4096, ...) that lie in the norm's range.
@@ -63,7 +82,9 @@ __global__ void squares_kernel(ofsdp_reduce r) {
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < begin + kNormBlock && i < r.count; i += blockDim.x) {
     if (i < r.norm_first || i >= r.norm_first + r.norm_count) continue;
-    const double g = gradient_at<From>(r.gradient, i);
+    float value;
+    load_gradient<From, 1>(r.gradient, i, &value);
+    const double g = value;
     sum += g * g;
   }
   sums[threadIdx.x] = sum;
@@ -134,7 +155,10 @@ cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_
   }
   return with_float(static_cast<DType>(from), [&]<typename From>(From) {
     return with_float(static_cast<DType>(to), [&]<typename T>(T) {
-      return strided_launch(n, stream, convert_kernel<From, T>, src, dst, n);
+      const auto* const source = static_cast<const From*>(src);
+      auto* const target = static_cast<T*>(dst);
+      return over_span(packs_of(n, source, target), stream, convert_kernel<From, T>, source,
+                       target);
     });
   });
 }
@@ -142,14 +166,15 @@ cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_
 cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
   return with_float(static_cast<DType>(from), [&]<typename From>(From) {
-    return strided_launch(n, stream, add_kernel<From>, src, dst, n);
+    const auto* const source = static_cast<const From*>(src);
+    return over_span(packs_of(n, source, dst), stream, add_kernel<From>, source, dst);
   });
 }
 
 cudaError_t round_values(float* values, int32_t to, int64_t n, cudaStream_t stream) {
   if (n == 0 || to == static_cast<int32_t>(DType::kFloat32)) return cudaSuccess;
   return with_float(static_cast<DType>(to), [&]<typename T>(T) {
-    return strided_launch(n, stream, round_kernel<T>, values, n);
+    return over_span(packs_of(n, values), stream, round_kernel<T>, values);
   });
 }
 
@@ -162,7 +187,10 @@ cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream) {
       OFSDP_CUDA_TRY(
           launch_blocks(stream, 1, 256, sum_partials_kernel, r.partials, partials, r.state));
     }
-    return r.dst == nullptr ? cudaSuccess : strided_launch(r.count, stream, reduce_kernel<From>, r);
+    if (r.dst == nullptr) return cudaSuccess;
+    const auto* const source = static_cast<const From*>(r.gradient.src);
+    return over_span(packs_of(r.count, source, r.gradient.onto, r.dst), stream, reduce_kernel<From>,
+                     r);
   });
 }
 

@@ -48,6 +48,7 @@ struct CudaImplementation {
   std::function<Acceptance(const Problem&)> accepts;
   // Null: not after all, for instance because a library has no algorithm.
   std::function<std::unique_ptr<CudaKernel>(DeviceState&, const Problem&)> create;
+  bool takes_pitch = false;  // else it is not asked about operands with a TensorDesc::pitch
 };
 
 // A kernel from a callable `cudaError_t(cudaStream_t, const Launch&)`, which may change what it has

@@ -97,12 +97,28 @@ __device__ inline void load(const T* from, Compute<T>* to) {
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = to_float(p.v[i]);
 }
+// [Note: wide stores] A plain store of a pack is split into its elements again where the compiler
+// has seen them: seven stores of 2 bytes for one of 16. This one stays whole. Global memory only.
+template <typename T, int N>
+__device__ inline void store_pack(T* to, const Pack<T, N>& pack) {
+  const auto as = [&]<typename W>(W word) {
+    memcpy(&word, &pack, sizeof(word));
+    __stwb(reinterpret_cast<W*>(to), word);
+  };
+  if constexpr (sizeof(pack) == sizeof(uint4)) {
+    as(uint4{});
+  } else if constexpr (sizeof(pack) == sizeof(uint2) && N > 1) {
+    as(uint2{});
+  } else {
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  }
+}
 template <int N, typename T>
 __device__ inline void store(T* to, const Compute<T>* from) {
   Pack<T, N> p;
 #pragma unroll
   for (int i = 0; i < N; ++i) p.v[i] = Stored<T>::from(from[i]);
-  *reinterpret_cast<Pack<T, N>*>(to) = p;
+  store_pack(to, p);
 }
 
 // Whether rows of `width` elements of `size` bytes at these addresses can go in 16-byte packs.

@@ -35,7 +35,9 @@ std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string
     if (writes_nothing(problem)) {
       return take(make_cuda_kernel([](cudaStream_t, const Launch&) { return cudaSuccess; }));
     }
-    const Acceptance acceptance = implementation.accepts(problem);
+    const Acceptance acceptance = implementation.takes_pitch || problem.all_dense()
+                                      ? implementation.accepts(problem)
+                                      : Acceptance::refuse("rows of an operand are apart");
     if (acceptance) {
       if (auto kernel = take(implementation.create(device, problem))) return kernel;
     }

@@ -25,6 +25,14 @@ struct Condition {
 inline Condition plain(const Problem& p) {
   return {p.all_plain(), "an operand is not in the plain layout"};
 }
+// No operand has a pitch but these, which are the problem's own.
+inline Condition dense_but(const Problem& p, std::initializer_list<const TensorDesc*> these) {
+  const auto holds = [&](const TensorDesc& desc) {
+    return desc.pitch == 0 || std::ranges::find(these, &desc) != these.end();
+  };
+  return {std::ranges::all_of(p.inputs, holds) && std::ranges::all_of(p.outputs, holds),
+          "rows of an operand are apart"};
+}
 inline Condition floats(DType dtype) {
   return {is_float(dtype), "the dtype is none of float32, float16 and bfloat16"};
 }

@@ -1,7 +1,8 @@
 // The gradient of a gather adds rows that may repeat. Atomics would add them in any order, so the
-// indices are sorted instead: chunks of 32 sorted places are added by one block each, and runs
-// that cross chunks are joined by a second kernel. The order of additions follows from the
-// indices alone.
+// indices are sorted instead: chunks of 32 sorted places are added by one block each, runs that
+// cross chunks are joined in groups of 64 chunks, and those that cross groups by a third kernel. So
+// a run of n places has about n / 2048 + 96 additions after each other. The order of additions
+// follows from the indices alone.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/embedding.h"
 #include "kernels/cuda/indexing/sort.h"
@@ -10,6 +11,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 32;  // sorted places of one block
+constexpr int kGroup = 64;  // chunks
 
 __device__ inline int64_t index_of(const GatherExtent& e, int64_t i) {
   const int64_t given = e.index_dtype == DType::kInt64 ? static_cast<const int64_t*>(e.indices)[i]
@@ -108,28 +110,95 @@ OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint3
   }
 }
 
-// The block of the chunk in which a run begins that goes on adds the parts of the chunks after it.
+// How many of the places first, first + step, ... before `end` have this key: the first of them,
+// since keys are sorted and the run of the key begins before.
+__device__ inline int64_t run_length(const uint32_t* keys, uint32_t key, int64_t first,
+                                     int64_t step, int64_t end) {
+  int64_t low = 0, high = end > first ? (end - first + step - 1) / step : 0;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (keys[first + middle * step] == key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// sum += from[0], from[stride], ..., in order; several loads are under way at once.
+template <int V>
+__device__ inline void add_parts(const float* from, int64_t stride, int64_t count, float* sum) {
+#pragma unroll 8
+  for (int64_t k = 0; k < count; ++k) {
+    float more[V];
+    load<V>(from + k * stride, more);
+    unrolled<V>([&](int i) { sum[i] += more[i]; });
+  }
+}
+
+// Parts of a run are joined inside groups of kGroup chunks first. Block (chunk, outer): where a run
+// begins in the chunk and goes on, its parts in this group; where the chunk begins a group, the
+// parts there of the run that comes from before. The sum goes to dx when the run began and ends in
+// the group; else to what join_groups reads: partial[last chunk][1] where it began in the group,
+// partial[first chunk][0] where it did not. No block reads what another one writes.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL join_kernel(GatherExtent v, const uint32_t* keys, T* dx, const float* partial,
+OFSDP_CUDA_KERNEL join_chunks(GatherExtent v, const uint32_t* keys, T* dx, float* partial,
                               bool accumulate) {
-  const int64_t end = (int64_t{blockIdx.x} + 1) * kChunk;
+  const int64_t chunk = blockIdx.x, first = chunk * kChunk, end = first + kChunk;
+  if (end >= v.count) return;  // nothing goes on
+  const int64_t last_chunk = chunk / kGroup * kGroup + kGroup - 1;
+  const int64_t group_end =
+      (last_chunk + 1) * kChunk < v.count ? (last_chunk + 1) * kChunk : v.count;
+  const uint32_t key = keys[end - 1], first_key = keys[first];
+  const bool from_before = first > 0 && keys[first - 1] == first_key;
+  const bool begins = keys[end] == key && !(from_before && first_key == key);
+  const bool heads = from_before && chunk % kGroup == 0;
+  const int64_t stride = 2 * v.inner;
+  float* const own = partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * stride;
+  dx += blockIdx.y * v.n * v.inner;
+  const int64_t more = begins ? run_length(keys, key, end, kChunk, group_end) : 0;
+  const int64_t headed = heads ? run_length(keys, first_key, end, kChunk, group_end) : 0;
+  const bool crosses =
+      begins && group_end < v.count && keys[group_end - 1] == key && keys[group_end] == key;
+  for (int64_t column = int64_t{threadIdx.x} * V; column < v.inner;
+       column += int64_t{kThreads} * V) {
+    float sum[V];
+    if (headed > 0) {
+      load<V>(own + column, sum);
+      add_parts<V>(own + stride + column, stride, headed, sum);
+      store<V>(own + column, sum);
+    }
+    if (!begins) continue;
+    load<V>(own + v.inner + column, sum);
+    add_parts<V>(own + stride + column, stride, more, sum);
+    if (crosses) {
+      store<V>(own + (last_chunk - chunk) * stride + v.inner + column, sum);
+    } else {
+      put<V>(dx + key * v.inner + column, sum, accumulate);
+    }
+  }
+}
+
+// Block (group, outer): a run that begins in the group and goes on after it.
+template <typename T, int V>
+OFSDP_CUDA_KERNEL join_groups(GatherExtent v, int64_t chunks, const uint32_t* keys, T* dx,
+                              const float* partial, bool accumulate) {
+  constexpr int64_t kPlaces = int64_t{kGroup} * kChunk;
+  const int64_t first = blockIdx.x * kPlaces, end = first + kPlaces;
   if (end >= v.count) return;
   const uint32_t key = keys[end - 1];
   if (keys[end] != key) return;
-  const int64_t first = end - kChunk;
-  if (keys[first] == key && first > 0 && keys[first - 1] == key) return;  // it began before
+  if (first > 0 && keys[first - 1] == key) return;  // it began before
+  const int64_t stride = 2 * v.inner, groups = run_length(keys, key, end, kPlaces, v.count);
+  const float* const next =
+      partial + (int64_t{blockIdx.y} * chunks + (int64_t{blockIdx.x} + 1) * kGroup) * stride;
   dx += blockIdx.y * v.n * v.inner;
-  const float* own = partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * 2 * v.inner;
   for (int64_t column = int64_t{threadIdx.x} * V; column < v.inner;
        column += int64_t{kThreads} * V) {
-    float sum[V], more[V];
-    load<V>(own + v.inner + column, sum);
-    const float* other = own;
-    for (int64_t next = end; next < v.count && keys[next] == key; next += kChunk) {
-      other += 2 * v.inner;
-      load<V>(other + column, more);
-      unrolled<V>([&](int i) { sum[i] += more[i]; });
-    }
+    float sum[V];
+    load<V>(next - v.inner + column, sum);
+    add_parts<V>(next + column, kGroup * stride, groups, sum);
     put<V>(dx + key * v.inner + column, sum, accumulate);
   }
 }
@@ -141,12 +210,18 @@ size_t partial_bytes(const GatherExtent& e) {
 template <typename T, int V>
 cudaError_t add_rows(const GatherExtent& e, const Sorting<uint32_t>& s, const T* dy, T* dx,
                      float* partial, bool accumulate, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(blocks_for(e.count, kChunk)),
-                  static_cast<unsigned>(e.outer));
-  OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), chunk_kernel<T, V>, e, s.sorted, s.moved, dy,
-                        dx, partial, accumulate));
-  return launch(stream, grid, dim3(kThreads), join_kernel<T, V>, e, s.sorted, dx, partial,
-                accumulate);
+  const int64_t chunks = blocks_for(e.count, kChunk), groups = blocks_for(chunks, kGroup);
+  const auto outer = static_cast<unsigned>(e.outer);
+  const dim3 of_chunks(static_cast<unsigned>(chunks), outer),
+      of_groups(static_cast<unsigned>(groups), outer);
+  OFSDP_CUDA_TRY(launch(stream, of_chunks, dim3(kThreads), chunk_kernel<T, V>, e, s.sorted, s.moved,
+                        dy, dx, partial, accumulate));
+  if (chunks == 1) return cudaSuccess;
+  OFSDP_CUDA_TRY(launch(stream, of_chunks, dim3(kThreads), join_chunks<T, V>, e, s.sorted, dx,
+                        partial, accumulate));
+  if (groups == 1) return cudaSuccess;
+  return launch(stream, of_groups, dim3(kThreads), join_groups<T, V>, e, chunks, s.sorted, dx,
+                partial, accumulate);
 }
 
 template <typename T>

@@ -2,9 +2,10 @@
 //
 // data [outer, n, inner], indices [count] (int32 or int64; negative ones count from the end), y
 // [outer, count, inner]. The gradient sorts the indices (stable, CUB), adds the rows of dy in
-// chunks of 32 sorted places, then the chunks of one index in order: an index that comes thousands
-// of times costs no more than others. Rows of dx that no index names become 0, or stay when dx is
-// added to. Memory: gather reads and writes y's rows once; the gradient reads dy once, writes dx.
+// chunks of 32 sorted places, then the chunks of one index in order, in groups of 64 chunks first:
+// an index that comes thousands of times costs no more than others. Rows of dx that no index names
+// become 0, or stay when dx is added to. Memory: gather reads and writes y's rows once; the
+// gradient reads dy once, writes dx.
 #pragma once
 
 #include "kernels/cuda/device/types.h"

@@ -17,7 +17,8 @@ namespace ofsdp::kernels::cuda {
 // with the scores themselves, which is exact for 16-bit floats and a hundredth of the memory. The
 // gradient may lie over the scores (or log_prob) it is made from. Sums of losses and weights are in
 // double, in one order. Memory: forward reads the scores once (rows of 256 KiB or less come from
-// the cache for log_prob and smoothing), backward reads and writes once.
+// the cache for log_prob and smoothing), backward reads and writes once; joined, both together read
+// and write once, and do not read the scores of ignored labels.
 
 enum class LossReduction { kNone, kMean, kSum };
 
@@ -33,9 +34,12 @@ struct CrossEntropy {
   const void* labels = nullptr;
   const void* weights = nullptr;  // null: 1
   Fault fault = {};               // of labels outside of 0 .. classes - 1 that are not ignored
+  // Elements from a label's scores to the next label's, also in log_prob and gradient, where inner
+  // is 1; 0: classes.
+  int64_t pitch = 0;
 };
 
-size_t cross_entropy_scratch(const CrossEntropy& c);  // of either
+size_t cross_entropy_scratch(const CrossEntropy& c);  // of each
 
 // log_prob (which may be scores), lse: null where not wanted. loss: of `loss_dtype`, one or
 // (kNone) one a label.
@@ -62,6 +66,19 @@ struct CrossEntropyBackward {
 };
 cudaError_t cross_entropy_backward(const CrossEntropy& c, const CrossEntropyBackward& b,
                                    cudaStream_t stream);
+
+// The loss and its gradient by the scores, which may lie over them: the bits of a forward that
+// keeps log_prob (float32) or lse (16 bits) and its backward. inner is 1; through softmax; not
+// kNone.
+struct CrossEntropyJoined {
+  const void* scores = nullptr;
+  const float* diff_loss = nullptr;
+  float* loss = nullptr;
+  void* diff_scores = nullptr;
+  void* scratch = nullptr;
+};
+cudaError_t cross_entropy_joined(const CrossEntropy& c, const CrossEntropyJoined& j,
+                                 cudaStream_t stream);
 
 // --- Losses that are a mean over two tensors of one shape, and their gradients: the squared
 // difference, and the cross entropy of a logit and a probability; kernels/ops/loss/mean_loss.cpp
@@ -91,6 +108,7 @@ struct MatchCount {
   int64_t rows = 0, classes = 0;
   bool ignores = false;
   int64_t ignore_index = 0;
+  int64_t pitch = 0;  // of prediction: elements from a row to the next; 0: classes
 };
 
 size_t match_scratch(const MatchCount& m);

@@ -24,21 +24,31 @@ CrossEntropy loss_of(const Problem& p, const TensorDesc& scores, size_t labels,
           .ignores = p.attributes.has("ignore_index"),
           .ignore_index = p.attributes.i("ignore_index", 0),
           .smoothing = static_cast<double>(p.attributes.f("label_smoothing", 0.0f)),
-          .label_dtype = p.in(labels).dtype};
+          .label_dtype = p.in(labels).dtype,
+          .pitch = scores.pitch};
 }
 
 // Weights are of the type of the scores; 16-bit scores have none, since theirs would be float32.
-Acceptance accepts_operands(const Problem& p, const TensorDesc& scores, size_t labels) {
+// `made`: null, or what has the shape of the scores; rows are apart in both or in none.
+Acceptance accepts_operands(const Problem& p, const TensorDesc& scores, size_t labels,
+                            const TensorDesc* made) {
   return accept({plain(p),
                  floats(scores.dtype),
                  {is_index(p.in(labels).dtype), "labels are neither int32 nor int64"},
                  alike(!p.has_in(labels + 1) || p.in(labels + 1).dtype == scores.dtype),
-                 some(scores)});
+                 some(scores),
+                 dense_but(p, {&scores, made}),
+                 {made == nullptr || made->pitch == scores.pitch, "rows lie in two ways"},
+                 {scores.pitch == 0 || scores.shape.rank() == 2, "rows that are apart have axes"}});
 }
 
 // Output 1 is log_prob, or (narrow) the logarithm of the sum of each label in float32.
 CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
-  return {op, "own", [](const Problem& p) { return accepts_operands(p, p.in(0), 1); },
+  return {op, "own",
+          [narrow](const Problem& p) {
+            const bool keeps = !narrow && p.has_out(1);
+            return accepts_operands(p, p.in(0), 1, keeps ? &p.out(1) : nullptr);
+          },
           [=](DeviceState&, const Problem& p) {
             CrossEntropy c = loss_of(p, p.in(0), 1, through_softmax);
             return make_cuda_kernel(
@@ -55,7 +65,8 @@ CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
                   return cross_entropy_forward(c, f, stream);
                 },
                 cross_entropy_scratch(c));
-          }};
+          },
+          true};
 }
 
 // (dloss, log_prob or scores, labels, weights, lse); or (dloss, labels, weights) -> d log_prob.
@@ -69,7 +80,7 @@ CudaImplementation backward(const char* op, Backward b) {
   return {op, "own",
           [b](const Problem& p) {
             return accept(
-                accepts_operands(p, b.scores(p), b.labels()),
+                accepts_operands(p, b.scores(p), b.labels(), &p.out(0)),
                 {{!b.has_lse || !p.has_in(5), "the logarithms of the sums have a gradient"}});
           },
           [b](DeviceState&, const Problem& p) {
@@ -89,7 +100,32 @@ CudaImplementation backward(const char* op, Backward b) {
                   return cross_entropy_backward(c, back, stream);
                 },
                 cross_entropy_scratch(c));
-          }};
+          },
+          true};
+}
+
+// (dloss, scores, labels, weights) -> loss, d scores.
+Acceptance accepts_joined(const Problem& p) {
+  return accept(accepts_operands(p, p.in(1), 2, &p.out(1)),
+                {supported(p.in(0).dtype == DType::kFloat32 && p.out(0).dtype == DType::kFloat32)});
+}
+
+std::unique_ptr<CudaKernel> create_joined(DeviceState&, const Problem& p) {
+  const CrossEntropy given = loss_of(p, p.in(1), 2, true);
+  return make_cuda_kernel(
+      [c = given](cudaStream_t stream, const Launch& l) mutable {
+        c.labels = l.in(2);
+        c.fault = l.fault();
+        c.weights = l.in(3);
+        return cross_entropy_joined(c,
+                                    {.scores = l.in(1),
+                                     .diff_loss = l.in<float>(0),
+                                     .loss = l.out<float>(0),
+                                     .diff_scores = l.out(1),
+                                     .scratch = l.workspace},
+                                    stream);
+      },
+      cross_entropy_scratch(given));
 }
 
 // (prediction, target), or (dloss, prediction, target).
@@ -121,15 +157,17 @@ CudaImplementation mean_grad(const char* op, MeanLoss kind) {
 }
 
 Acceptance accepts_matches(const Problem& p) {
-  return accept(
-      {plain(p), supported(p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64)});
+  return accept({plain(p),
+                 supported(p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64),
+                 dense_but(p, {&p.in(0)})});
 }
 
 std::unique_ptr<CudaKernel> create_matches(DeviceState&, const Problem& p) {
   const MatchCount count{.rows = p.in(0).shape[0],
                          .classes = p.in(0).shape[1],
                          .ignores = p.attributes.has("ignore_index"),
-                         .ignore_index = p.attributes.i("ignore_index", 0)};
+                         .ignore_index = p.attributes.i("ignore_index", 0),
+                         .pitch = p.in(0).pitch};
   return make_cuda_kernel(
       [count](cudaStream_t stream, const Launch& l) {
         return count_matches(count, l.in<float>(0), l.in<int64_t>(1), l.out<int64_t>(0),
@@ -147,11 +185,13 @@ void add_losses(CudaImplementations& list) {
                            backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
                            backward("ofsdp.NllLossGrad", {false, false}),
                            backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
+                           {"ofsdp.SoftmaxCrossEntropyLossWithGradient", "own", accepts_joined,
+                            create_joined, true},
                            mean("ofsdp.MseLoss", MeanLoss::kSquares),
                            mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
                            mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
                            mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
-                           {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches}});
+                           {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches, true}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -26,7 +26,7 @@ OFSDP_CUDA_KERNEL match_rows(MatchCount m, const float* prediction, const int64_
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int64_t n = row < m.rows ? m.classes : 0;
-  const float* scores = prediction + (row < m.rows ? row : 0) * m.classes;
+  const float* scores = prediction + (row < m.rows ? row : 0) * m.pitch;
   // Lanes without an element of their own repeat that of lane 0.
   Best best{n > 0 ? scores[0] : 0.0f, 0};
   if (best.value != best.value || n == 0) best.place = -1;
@@ -66,8 +66,10 @@ __global__ void __launch_bounds__(kMatchAdders)
 
 size_t match_scratch(const MatchCount& m) { return static_cast<size_t>(m.rows); }
 
-cudaError_t count_matches(const MatchCount& m, const float* prediction, const int64_t* labels,
+cudaError_t count_matches(const MatchCount& given, const float* prediction, const int64_t* labels,
                           int64_t* result, void* scratch, cudaStream_t stream) {
+  MatchCount m = given;
+  if (m.pitch == 0) m.pitch = m.classes;
   auto* found = static_cast<uint8_t*>(scratch);
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(m.rows, kThreads / kWarp), kThreads, match_rows,
                                m, prediction, labels, found));

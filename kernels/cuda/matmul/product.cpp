@@ -88,11 +88,12 @@ class LtProduct final : public MatrixProduct {
                                 bytes, stream) == CUBLAS_STATUS_SUCCESS;
   }
 
-  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `columns`.
-  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t stride) {
+  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `row`.
+  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t row,
+              int64_t stride) {
     if (lt().cublasLtMatrixLayoutCreate_(
             &made, type_of(shape_.dtype), static_cast<uint64_t>(columns),
-            static_cast<uint64_t>(rows), columns) != CUBLAS_STATUS_SUCCESS) {
+            static_cast<uint64_t>(rows), row) != CUBLAS_STATUS_SUCCESS) {
       return false;
     }
     const auto count = static_cast<int32_t>(shape_.batch);
@@ -113,14 +114,15 @@ class LtProduct final : public MatrixProduct {
     const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
     const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
-                               int64_t columns, int64_t stride) {
-      return transposed ? layout(made, columns, rows, stride) : layout(made, rows, columns, stride);
+                               int64_t columns, int64_t row, int64_t stride) {
+      return transposed ? layout(made, columns, rows, row, stride)
+                        : layout(made, rows, columns, row, stride);
     };
     return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
            set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) && describe_epilogue() &&
-           layout_of(left_, s.transpose_b, s.inner, s.columns, s.stride_b) &&
-           layout_of(right_, s.transpose_a, s.rows, s.inner, s.stride_a) &&
-           layout(result_, s.rows, s.columns, s.stride_d);
+           layout_of(left_, s.transpose_b, s.inner, s.columns, s.row_b(), s.stride_b) &&
+           layout_of(right_, s.transpose_a, s.rows, s.inner, s.row_a(), s.stride_a) &&
+           layout(result_, s.rows, s.columns, s.row_d(), s.stride_d);
   }
 
   bool describe_epilogue() {
@@ -189,8 +191,8 @@ class LtProduct final : public MatrixProduct {
     return static_cast<int>(end - found.begin());
   }
 
-  size_t bytes_of(int64_t rows, int64_t columns, int64_t stride) const {
-    const int64_t elements = (shape_.batch - 1) * stride + rows * columns;
+  size_t bytes_of(int64_t rows, int64_t row, int64_t stride) const {
+    const int64_t elements = (shape_.batch - 1) * stride + rows * row;
     return static_cast<size_t>(elements) * dtype_size(shape_.dtype);
   }
 
@@ -198,9 +200,12 @@ class LtProduct final : public MatrixProduct {
   int fastest(const std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found, int count) {
     const ProductShape& s = shape_;
     const std::array<size_t, 6> sizes{
-        bytes_of(s.rows, s.inner, s.stride_a),      bytes_of(s.inner, s.columns, s.stride_b),
-        bytes_of(s.rows, s.columns, s.stride_d),    bytes_of(1, std::max(s.rows, s.columns), 0),
-        s.aux ? bytes_of(s.rows, s.columns, 0) : 0, kMostWorkspace};
+        bytes_of(s.transpose_a ? s.inner : s.rows, s.row_a(), s.stride_a),
+        bytes_of(s.transpose_b ? s.columns : s.inner, s.row_b(), s.stride_b),
+        bytes_of(s.rows, s.row_d(), s.stride_d),
+        bytes_of(1, std::max(s.rows, s.columns), 0),
+        s.aux ? bytes_of(s.rows, s.columns, 0) : 0,
+        kMostWorkspace};
     std::array<void*, 6> data{};
     bool there = true;
     for (size_t i = 0; i < sizes.size(); ++i) {

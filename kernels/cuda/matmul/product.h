@@ -42,16 +42,22 @@ struct ProductShape {
   DType dtype = DType::kFloat32;
   int64_t rows = 0, columns = 0, inner = 0;
   bool transpose_a = false, transpose_b = false;
+  int64_t ld_a = 0, ld_b = 0, ld_d = 0;  // elements from a row as it lies to the next; 0: dense
   int64_t batch = 1;
   int64_t stride_a = 0, stride_b = 0, stride_d = 0;  // elements from one matrix to the next
   float alpha = 1, beta = 0;                         // beta: C is read as well
   bool bias = false;                                 // of `columns` elements, added to each row
   Activation activation = Activation::kNone;         // and what follows: of one matrix
-  bool aux = false;                                  // [rows, columns] as D
+  bool aux = false;                                  // [rows, columns], as D dense
   BiasGrad bias_grad = BiasGrad::kNone;              // not with bias
   uint32_t alignment = kProductAlignment;            // of every matrix; of a bias 16 or more
   bool tf32 = false;  // operands of float32 are rounded to TF32; make_product sets it
   auto operator<=>(const ProductShape&) const = default;
+
+  // Elements from one row to the next, as the matrices lie.
+  int64_t row_a() const { return ld_a != 0 ? ld_a : transpose_a ? rows : inner; }
+  int64_t row_b() const { return ld_b != 0 ? ld_b : transpose_b ? inner : columns; }
+  int64_t row_d() const { return ld_d != 0 ? ld_d : columns; }
 };
 
 struct ProductOperands {
@@ -78,6 +84,8 @@ class MatrixProduct {
 
 // Whether there can be one, by the shape alone: leading dimensions, and the parts that go together.
 bool product_has_epilogue(const ProductShape& shape);
+// Whether OFSDP_EPILOGUES, for comparisons, lets these parts be joined with a product.
+bool epilogue_is_wanted(const ProductShape& shape);
 
 std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape);
 

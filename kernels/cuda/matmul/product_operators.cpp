@@ -1,7 +1,7 @@
 // MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of
 // cuBLASLt; kernels/ops/ has their formulas. Leading axes that both operands have, or that one
 // lacks, become a batch with strides; a right operand of one matrix under rows that follow each
-// other is one large product.
+// other is one large product. Rows of factors and of the result may be apart (TensorDesc::pitch).
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
@@ -52,9 +52,12 @@ ProductShape shape_of(const Problem& p) {
   s.inner = s.transpose_a ? a.rows : a.columns;
   s.columns = s.transpose_b ? b.rows : b.columns;
   s.batch = std::max(a.batch, b.batch);
-  s.stride_a = a.batch == 1 ? 0 : a.rows * a.columns;
-  s.stride_b = b.batch == 1 ? 0 : b.rows * b.columns;
-  s.stride_d = s.rows * s.columns;
+  s.ld_a = p.in(0).pitch;
+  s.ld_b = p.in(1).pitch;
+  s.ld_d = p.out(0).pitch;
+  s.stride_a = a.batch == 1 ? 0 : a.rows * s.row_a();
+  s.stride_b = b.batch == 1 ? 0 : b.rows * s.row_b();
+  s.stride_d = s.rows * s.row_d();
   if (b.batch == 1 && !s.transpose_a) {
     s.rows *= s.batch;
     s.batch = 1;
@@ -67,8 +70,12 @@ ProductShape shape_of(const Problem& p) {
 Acceptance accepts_matmul(const Problem& p) {
   const Acceptance accepted = accepts_matrices(p);
   const bool folds = p.attributes.i("fold_batch", 0) != 0;
-  return accepted ? accept_if(folds || batches_agree(p.in(0).shape, p.in(1).shape),
-                              "batches of the operands differ")
+  const bool apart = accepted && p.out(0).pitch != 0;
+  return accepted ? accept({{folds || batches_agree(p.in(0).shape, p.in(1).shape),
+                             "batches of the operands differ"},
+                            dense_but(p, {&p.in(0), &p.in(1), &p.out(0)}),
+                            {!apart || p.out(0).row() == shape_of(p).columns,
+                             "rows that are apart are none of the product"}})
                   : accepted;
 }
 
@@ -88,12 +95,28 @@ bool is_row(const Shape& c, int64_t columns) {
   return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
 }
 
+// Factors and result may have rows apart; an addend lies as the result does, and what is no matrix
+// of its shape is copied there first, side by side.
+Condition rows_fit(const Problem& p, size_t addend) {
+  const TensorDesc& y = p.out(0);
+  if (!p.has_in(addend)) return dense_but(p, {&p.in(0), &p.in(1), &y});
+  const TensorDesc& c = p.in(addend);
+  const bool alike = c == y || (c.pitch == 0 && y.pitch == 0);
+  return alike ? dense_but(p, {&p.in(0), &p.in(1), &c, &y})
+               : Condition{false, "rows of the result are apart, and not so those of an addend"};
+}
+
 Acceptance accepts_gemm(const Problem& p) {
   const std::string activation = p.attributes.s("ofsdp_activation", "");
   const Acceptance accepted = accepts_matrices(p);
+  const bool row = p.has_in(2) && p.in(2).pitch == 0 && p.attributes.f("beta", 1.0f) == 1.0f &&
+                   is_row(p.in(2).shape, shape_of(p).columns);
   return accepted ? accept({{activation.empty() || activation == "relu",
                              "the fused activation is not relu"},
-                            alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype)})
+                            alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype),
+                            {activation.empty() || p.out(0).pitch == 0,
+                             "relu is a pass over rows that are not apart"},
+                            row ? dense_but(p, {&p.in(0), &p.in(1), &p.out(0)}) : rows_fit(p, 2)})
                   : accepted;
 }
 
@@ -147,9 +170,11 @@ ProductShape epilogue_shape(const Problem& p) {
 
 Acceptance accepts_epilogue(const Problem& p) {
   const Acceptance accepted = accepts_matrices(p);
-  return accepted ? accept_if(p.has_out(0) && product_has_epilogue(epilogue_shape(p)),
-                              "cuBLASLt has no such epilogue")
-                  : accepted;
+  if (!accepted) return accepted;
+  const ProductShape shape = epilogue_shape(p);
+  return accept({{p.has_out(0) && product_has_epilogue(shape), "cuBLASLt has no such epilogue"},
+                 {epilogue_is_wanted(shape), "OFSDP_EPILOGUES leaves it out"},
+                 rows_fit(p, 3)});
 }
 
 // Null where the library has no algorithm for it: the parts then stay apart
@@ -176,11 +201,12 @@ std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& 
 }  // namespace
 
 void add_products(CudaImplementations& list) {
-  list.insert(list.end(), {{"MatMul", "cublaslt", accepts_matmul, create_matmul},
-                           {"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul},
-                           {"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul},
-                           {"Gemm", "cublaslt", accepts_gemm, create_gemm},
-                           {"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue}});
+  list.insert(list.end(),
+              {{"MatMul", "cublaslt", accepts_matmul, create_matmul, true},
+               {"ofsdp.MatMul", "cublaslt", accepts_matmul, create_matmul, true},
+               {"com.microsoft.FusedMatMul", "cublaslt", accepts_matmul, create_matmul, true},
+               {"Gemm", "cublaslt", accepts_gemm, create_gemm, true},
+               {"ofsdp.GemmEpilogue", "cublaslt", accepts_epilogue, create_epilogue, true}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -160,7 +160,11 @@ template <typename T>
 OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
   OFSDP_CUDA_ITEM(channel, e.channels);
   double sums[2] = {};
-  for (int64_t c = 0; c < 2 * chunks; ++c) sums[c / chunks] += s.sums[c * e.channels + channel];
+  unrolled<2>([&](int k) {  // a place in sums that is computed would put them into local memory
+    for (int64_t c = k * chunks; c < (k + 1) * chunks; ++c) {
+      sums[k] += s.sums[c * e.channels + channel];
+    }
+  });
   const int64_t count = e.samples * e.inner;
   const double share = 1.0 / static_cast<double>(count > 0 ? count : 1);
   const double first = count > 0 ? to_float(x[place(e, channel, 0)]) : 0;

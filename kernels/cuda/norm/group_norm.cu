@@ -8,7 +8,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kChunk = 2048;
+constexpr int64_t kGroupChunk = 2048;
 
 struct Sums {
   double a, b;
@@ -18,7 +18,7 @@ struct Share {
 };
 
 template <typename T>
-struct Moments {  // of differences from the segment's first element
+struct GroupMoments {  // of differences from the segment's first element
   const T* x;
   __device__ void add(int64_t, int64_t first, int64_t at, Sums& s) const {
     const double d = to_float(x[at]) - to_float(x[first]);
@@ -27,7 +27,7 @@ struct Moments {  // of differences from the segment's first element
   }
 };
 template <typename T>
-struct Slopes {  // of dy and of dy h; segments are channels
+struct GroupSlopes {  // of dy and of dy h; segments are channels
   const T *dy, *x;
   const float *mean, *inv;
   int64_t each;
@@ -45,8 +45,8 @@ OFSDP_CUDA_KERNEL sum_kernel(int64_t segments, int64_t n, int64_t chunks, F term
   const int64_t item = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   const bool there = item < segments * chunks;
   const int64_t segment = there ? item / chunks : 0, chunk = there ? item - segment * chunks : 0;
-  const int64_t first = segment * n, begin = chunk * kChunk;
-  const int64_t end = there ? (begin + kChunk < n ? begin + kChunk : n) : begin;
+  const int64_t first = segment * n, begin = chunk * kGroupChunk;
+  const int64_t end = there ? (begin + kGroupChunk < n ? begin + kGroupChunk : n) : begin;
   Sums mine{0, 0};
   for (int64_t i = begin + threadIdx.x % kWarp; i < end; i += kWarp) {
     terms.add(segment, first, first + i, mine);
@@ -86,7 +86,7 @@ __device__ inline Segment segment_of(const GroupExtent& e, int64_t i) {
 }
 
 template <typename T, int V>
-OFSDP_CUDA_KERNEL apply_kernel(GroupNorm n) {
+OFSDP_CUDA_KERNEL group_apply_kernel(GroupNorm n) {
   const GroupExtent& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.batch * e.groups * e.each * e.inner) return;
@@ -153,17 +153,17 @@ OFSDP_CUDA_KERNEL slope_kernel(GroupNormGradient n) {
 
 int64_t rows_of(const GroupExtent& e) { return e.batch * e.groups; }
 int64_t width_of(const GroupExtent& e) { return e.each * e.inner; }
-int64_t chunks_of(int64_t n) { return n == 0 ? 1 : blocks_for(n, kChunk); }
-size_t floats_of(const GroupExtent& e) {
+int64_t group_chunks_of(int64_t n) { return n == 0 ? 1 : blocks_for(n, kGroupChunk); }
+size_t group_floats_of(const GroupExtent& e) {
   return round_up(static_cast<size_t>(rows_of(e)) * 2 * sizeof(float));
 }
 Sums* sums_of(const GroupExtent& e, void* scratch) {
-  return reinterpret_cast<Sums*>(static_cast<char*>(scratch) + floats_of(e));
+  return reinterpret_cast<Sums*>(static_cast<char*>(scratch) + group_floats_of(e));
 }
 
 template <typename F>
 cudaError_t sum(int64_t segments, int64_t n, const F& terms, Sums* sums, cudaStream_t stream) {
-  const int64_t chunks = chunks_of(n);
+  const int64_t chunks = group_chunks_of(n);
   return launch_blocks(stream, blocks_for(segments * chunks, kThreads / kWarp), kThreads,
                        sum_kernel<F>, segments, n, chunks, terms, sums);
 }
@@ -176,11 +176,11 @@ cudaError_t forward(GroupNorm n, cudaStream_t stream) {
   float* const floats = static_cast<float*>(n.scratch);
   if (n.mean == nullptr) n.mean = floats;
   if (n.inv == nullptr) n.inv = floats + rows;
-  OFSDP_CUDA_TRY(sum(rows, width, Moments<T>{static_cast<const T*>(n.x)}, sums, stream));
-  OFSDP_CUDA_TRY(over(rows, stream, moments_kernel<T>, rows, width, chunks_of(width), n.epsilon,
-                      sums, n.x, n.mean, n.inv));
+  OFSDP_CUDA_TRY(sum(rows, width, GroupMoments<T>{static_cast<const T*>(n.x)}, sums, stream));
+  OFSDP_CUDA_TRY(over(rows, stream, moments_kernel<T>, rows, width, group_chunks_of(width),
+                      n.epsilon, sums, n.x, n.mean, n.inv));
   return over_packs<kPack<T>>(aligned16(e.inner, sizeof(T), n.x, n.y), rows * width, stream,
-                              apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n);
+                              group_apply_kernel<T, kPack<T>>, group_apply_kernel<T, 1>, n);
 }
 
 template <typename T>
@@ -188,9 +188,9 @@ cudaError_t backward(const GroupNormGradient& n, cudaStream_t stream) {
   const GroupExtent& e = n.extent;
   const T* const scale = static_cast<const T*>(n.scale);
   Sums* const sums = sums_of(e, n.scratch);
-  const int64_t channels = e.groups * e.each, chunks = chunks_of(e.inner);
-  const Slopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.mean, n.inv,
-                         e.each};
+  const int64_t channels = e.groups * e.each, chunks = group_chunks_of(e.inner);
+  const GroupSlopes<T> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.mean,
+                              n.inv, e.each};
   OFSDP_CUDA_TRY(sum(e.batch * channels, e.inner, slopes, sums, stream));
   OFSDP_CUDA_TRY(over(channels, stream, channels_kernel<T>, e, chunks, sums, n.dscale, n.dbias));
   if (n.dx == nullptr) return cudaSuccess;
@@ -205,9 +205,9 @@ cudaError_t backward(const GroupNormGradient& n, cudaStream_t stream) {
 }  // namespace
 
 size_t group_norm_scratch(const GroupExtent& e) {
-  const int64_t rows = rows_of(e) * chunks_of(width_of(e)),
-                segments = rows_of(e) * e.each * chunks_of(e.inner);
-  return floats_of(e) + static_cast<size_t>(std::max(rows, segments)) * sizeof(Sums);
+  const int64_t rows = rows_of(e) * group_chunks_of(width_of(e)),
+                segments = rows_of(e) * e.each * group_chunks_of(e.inner);
+  return group_floats_of(e) + static_cast<size_t>(std::max(rows, segments)) * sizeof(Sums);
 }
 
 cudaError_t group_norm(const GroupNorm& n, cudaStream_t stream) {

@@ -113,6 +113,15 @@ OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
 
 // --- backward ---
 
+// Never contracted with the product before it: in float32 the sum has the bits of a separate pass.
+template <int V, typename T>
+__device__ inline void add_addend(const NormBackward& n, int64_t i, float* dx) {
+  if (n.addend == nullptr) return;
+  float more[V];
+  load<V>(at<T>(n.addend, i), more);
+  unrolled<V>([&](int k) { dx[k] = __fadd_rn(dx[k], more[k]); });
+}
+
 // Parts of dscale and dbias: [blocks, 2, width].
 __device__ inline float* partial_of(const NormBackward& n, int64_t block) {
   return static_cast<float*>(n.scratch) + block * 2 * n.width;
@@ -162,6 +171,7 @@ __device__ inline void backward_row(const NormBackward& n, int64_t row, int lane
   for_packs<V, E, G>(n.width, lane, [&](int first, int64_t column) {
     float dx[V];
     unrolled<V>([&](int k) { dx[k] = inv * (d[first + k] - m.g - h[first + k] * m.gh); });
+    add_addend<V, T>(n, row * n.width + column, dx);
     store<V>(at<T>(n.dx, row * n.width + column), dx);
   });
 }
@@ -219,12 +229,14 @@ OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
   sum_gh = group_fold<kThreads>(sum_gh, Add{}, spare);
   const Means m = means_of(n, row, sum_g, sum_gh, inv);
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
-    *at<T>(n.dx, at_row + c) = Stored<T>::from(inv * (g(c) - m.g - h(c) * m.gh));
+    float dx[1] = {inv * (g(c) - m.g - h(c) * m.gh)};
+    add_addend<1, T>(n, at_row + c, dx);
+    store<1>(at<T>(n.dx, at_row + c), dx);
   }
 }
 
-// For a block of rows and kThreads columns; before backward_walked, which may write dx over dy or
-// x.
+// For a block of rows and kThreads columns; before backward_walked, which may write dx over what
+// this reads.
 template <typename T>
 OFSDP_CUDA_KERNEL column_sums(NormBackward n, int64_t rows_a_block) {
   OFSDP_CUDA_ITEM(column, n.width);
@@ -310,7 +322,7 @@ cudaError_t backward_as(const NormBackward& n, cudaStream_t stream) {
   if (n.width == 0) return cudaSuccess;
   if (n.rows == 0) return add_columns<T>(n, 0, stream);
   if (n.width > kLongestHeld) return walked_backward<T>(n, stream);
-  const bool packs = aligned16(n.width, sizeof(T), n.dy, n.x, n.scale, n.dx);
+  const bool packs = aligned16(n.width, sizeof(T), n.dy, n.x, n.scale, n.addend, n.dx);
   int64_t blocks = 0;
   OFSDP_CUDA_TRY(held<T>(n.width, packs, [&]<int V, int E, int G>() {
     blocks = partial_count(blocks_for(n.rows, kThreads / G));

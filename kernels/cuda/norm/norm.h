@@ -13,14 +13,15 @@ namespace ofsdp::kernels::cuda {
 //             each row of s in float32 by two passes over registers,
 //             y = (s - mean) inv scale + bias; not centred: mean is 0.
 //   backward  g = dy scale, h = (x - mean) inv: dx = inv (g - mean(g) - h mean(g h)) and what comes
-//             through the statistics; dscale = sum over rows of dy h, dbias of dy, by partials of
-//             fixed blocks of rows.
+//             through the statistics, plus addend; dscale = sum over rows of dy h, dbias of dy, by
+//             partials of fixed blocks of rows. The addend meets dx in float32, where the sum is
+//             that of a pass of its own; with 16 bits it is rounded once instead of twice.
 //
-// x, residual, y, dx, dy: [rows, width]; scale, bias, residual_bias: [width]; all of `dtype`
-// (float32, float16, bfloat16). mean, inv, dmean, dinv: float32 [rows]. Any alignment; 16-byte
-// addresses and rows are fast. y may be x; sum may be x or residual; dx may be dy or x. Memory:
-// forward reads x once up to a width of 8192 (of 16-bit and 32-bit floats alike), backward reads dy
-// and x once.
+// x, residual, y, dx, dy, addend: [rows, width]; scale, bias, residual_bias: [width]; all of
+// `dtype` (float32, float16, bfloat16). mean, inv, dmean, dinv: float32 [rows]. Any alignment;
+// 16-byte addresses and rows are fast. y may be x; sum may be x or residual; dx may be dy, x or
+// addend. Memory: forward reads x once up to a width of 8192 (of 16-bit and 32-bit floats alike),
+// backward reads dy, x and addend once.
 
 struct NormForward {
   DType dtype = DType::kFloat32;
@@ -46,6 +47,7 @@ struct NormBackward {
   const void *dy = nullptr, *x = nullptr, *scale = nullptr;  // scale null: 1
   const float *mean = nullptr, *inv = nullptr;               // mean null: not centred
   const float *dmean = nullptr, *dinv = nullptr;             // null: none
+  const void* addend = nullptr;                              // null: none
   void *dx = nullptr, *dscale = nullptr, *dbias = nullptr;   // dscale, dbias null: not wanted
   void* scratch = nullptr;                                   // norm_backward_scratch bytes
 };

@@ -9,7 +9,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 template <typename T, int V, int E, int G>
-OFSDP_CUDA_KERNEL forward_held(const T* x, T* y, int64_t rows, int64_t n, bool log) {
+OFSDP_CUDA_KERNEL softmax_forward_held(const T* x, T* y, int64_t rows, int64_t n, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -41,7 +41,7 @@ OFSDP_CUDA_KERNEL forward_held(const T* x, T* y, int64_t rows, int64_t n, bool l
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL forward_walked(const T* x, T* y, int64_t n, bool packs, bool log) {
+OFSDP_CUDA_KERNEL softmax_forward_walked(const T* x, T* y, int64_t n, bool packs, bool log) {
   __shared__ float spare[kThreads / kWarp];
   const T* from = x + blockIdx.x * n;
   T* to = y + blockIdx.x * n;
@@ -78,7 +78,8 @@ __device__ inline float slope(float dy, float y, float sum, bool log) {
 }
 
 template <typename T, int V, int E, int G>
-OFSDP_CUDA_KERNEL backward_held(const T* dy, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
+OFSDP_CUDA_KERNEL softmax_backward_held(const T* dy, const T* y, T* dx, int64_t rows, int64_t n,
+                                        bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -99,7 +100,8 @@ OFSDP_CUDA_KERNEL backward_held(const T* dy, const T* y, T* dx, int64_t rows, in
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL backward_walked(const T* dy, const T* y, T* dx, int64_t n, bool packs, bool log) {
+OFSDP_CUDA_KERNEL softmax_backward_walked(const T* dy, const T* y, T* dx, int64_t n, bool packs,
+                                          bool log) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t at = blockIdx.x * n;
   const int thread = static_cast<int>(threadIdx.x);
@@ -136,29 +138,29 @@ OFSDP_CUDA_KERNEL backward_columns(const T* dy, const T* y, T* dx, SoftmaxExtent
 }
 
 template <typename T>
-cudaError_t forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t stream) {
+cudaError_t softmax_forward_as(const SoftmaxExtent& e, const T* x, T* y, cudaStream_t stream) {
   if (e.inner > 1) return over(e.outer * e.inner, stream, forward_columns<T>, x, y, e);
   if (e.classes > kLongestHeld) {
-    return launch_blocks(stream, e.outer, kThreads, forward_walked<T>, x, y, e.classes,
+    return launch_blocks(stream, e.outer, kThreads, softmax_forward_walked<T>, x, y, e.classes,
                          same_alignment(x, y), e.log);
   }
   return held<T>(e.classes, aligned16(e.classes, sizeof(T), x, y), [&]<int V, int E, int G>() {
     return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
-                         forward_held<T, V, E, G>, x, y, e.outer, e.classes, e.log);
+                         softmax_forward_held<T, V, E, G>, x, y, e.outer, e.classes, e.log);
   });
 }
 
 template <typename T>
-cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
-                        cudaStream_t stream) {
+cudaError_t softmax_backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
+                                cudaStream_t stream) {
   if (e.inner > 1) return over(e.outer * e.inner, stream, backward_columns<T>, dy, y, dx, e);
   if (e.classes > kLongestHeld) {
-    return launch_blocks(stream, e.outer, kThreads, backward_walked<T>, dy, y, dx, e.classes,
-                         same_alignment(dy, y, dx), e.log);
+    return launch_blocks(stream, e.outer, kThreads, softmax_backward_walked<T>, dy, y, dx,
+                         e.classes, same_alignment(dy, y, dx), e.log);
   }
   return held<T>(e.classes, aligned16(e.classes, sizeof(T), dy, y, dx), [&]<int V, int E, int G>() {
     return launch_blocks(stream, blocks_for(e.outer, kThreads / G), kThreads,
-                         backward_held<T, V, E, G>, dy, y, dx, e.outer, e.classes, e.log);
+                         softmax_backward_held<T, V, E, G>, dy, y, dx, e.outer, e.classes, e.log);
   });
 }
 
@@ -167,7 +169,7 @@ cudaError_t backward_as(const SoftmaxExtent& e, const T* dy, const T* y, T* dx,
 cudaError_t softmax(const SoftmaxExtent& e, const void* x, void* y, cudaStream_t stream) {
   if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
   return with_float(e.dtype, [&]<typename T>(T) {
-    return forward_as(e, static_cast<const T*>(x), static_cast<T*>(y), stream);
+    return softmax_forward_as(e, static_cast<const T*>(x), static_cast<T*>(y), stream);
   });
 }
 
@@ -175,8 +177,8 @@ cudaError_t softmax_grad(const SoftmaxExtent& e, const void* dy, const void* y, 
                          cudaStream_t stream) {
   if (e.outer * e.classes * e.inner == 0) return cudaSuccess;
   return with_float(e.dtype, [&]<typename T>(T) {
-    return backward_as(e, static_cast<const T*>(dy), static_cast<const T*>(y), static_cast<T*>(dx),
-                       stream);
+    return softmax_backward_as(e, static_cast<const T*>(dy), static_cast<const T*>(y),
+                               static_cast<T*>(dx), stream);
   });
 }
 

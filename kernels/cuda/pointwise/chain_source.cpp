@@ -86,6 +86,8 @@ std::string value(int i) { return format_text("v{}", i); }
 
 // Before the loop over elements: every operand; single ones as a number.
 std::string loads(const ChainProgram& p) {
+  // A remainder of 64 bits is some 80 instructions.
+  const char* const word = p.numel <= INT32_MAX ? "unsigned" : "";
   std::string text;
   for (int i = 0; i < p.inputs; ++i) {
     if (p.periods[i] == p.numel) {
@@ -93,8 +95,9 @@ std::string loads(const ChainProgram& p) {
     } else if (p.periods[i] == 1) {
       text += format_text("  const float v{} = to_float(elements<1>(p.x[{}], 0).v[0]);\n", i, i);
     } else {
-      text += format_text("  const Elements<N> x{} = elements<N>(p.x[{}], i % p.periods[{}]);\n", i,
-                          i, i);
+      text += format_text(
+          "  const Elements<N> x{} = elements<N>(p.x[{}], {}(i) % {}(p.periods[{}]));\n", i, i,
+          word, word, i);
     }
   }
   return text;

@@ -16,9 +16,51 @@ struct Assign : updates::ElementUpdate {
   __device__ static void step(updates::Element& e, float g, const Factors&) { e.param = g; }
 };
 
+template <int V>
+__device__ inline void load_state(const float* state, int64_t i, float* to) {
+  if (state != nullptr) {
+    load<V>(state + i, to);
+  } else {
+    unrolled<V>([&](int k) { to[k] = 0; });
+  }
+}
+
+// The bits of a conversion of its own (arithmetic.cu).
+template <int V>
+__device__ inline void store_copy(const ofsdp_device_update& u, int64_t i, const float* values) {
+  if (u.copy_dtype == static_cast<int32_t>(DType::kBFloat16)) {
+    store<V>(static_cast<__nv_bfloat16*>(u.copy) + i, values);
+  } else {
+    store<V>(static_cast<__half*>(u.copy) + i, values);
+  }
+}
+
+// Elements i .. i + V - 1.
+template <typename Update, typename From, int V>
+__device__ inline void update_pack(const ofsdp_device_update& u, int64_t i, float scale,
+                                   const typename Update::Factors& factors) {
+  float g[V], param[V] = {}, first[V], second[V];
+  load_gradient<From, V>(u.gradient, i, g);
+  if (Update::kMovesParam) load<V>(u.param + i, param);
+  load_state<V>(u.states[0], i, first);
+  load_state<V>(u.states[1], i, second);
+  unrolled<V>([&](int k) {
+    if (u.scaled != 0) g[k] = g[k] * scale;
+    updates::Element e{param[k], {first[k], second[k]}};
+    Update::step(e, g[k], factors);
+    param[k] = e.param;
+    first[k] = e.state[0];
+    second[k] = e.state[1];
+  });
+  if (Update::kMovesParam) store<V>(u.param + i, param);
+  if (Update::kMovesParam && u.copy != nullptr) store_copy<V>(u, i, param);
+  if (u.states[0] != nullptr) store<V>(u.states[0] + i, first);
+  if (u.states[1] != nullptr) store<V>(u.states[1] + i, second);
+}
+
 template <typename Update, typename From>
 __global__ void __launch_bounds__(256)
-    update_kernel(ofsdp_device_update u, OptimizerSettings settings) {
+    update_kernel(SpanPacks span, ofsdp_device_update u, OptimizerSettings settings) {
   if (u.state->skip != 0 || u.state->stop != 0) return;
   __shared__ typename Update::Factors shared;
   if (threadIdx.x == 0) {
@@ -27,25 +69,18 @@ __global__ void __launch_bounds__(256)
   __syncthreads();
   const typename Update::Factors f = shared;
   const float scale = u.state->gradient_factor;
-  float* const* states = u.states;
-  OFSDP_CUDA_LOOP(i, u.count) {
-    float g = gradient_at<From>(u.gradient, i);
-    if (u.scaled != 0) g = g * scale;
-    updates::Element e{
-        Update::kMovesParam ? u.param[i] : 0,
-        {states[0] == nullptr ? 0 : states[0][i], states[1] == nullptr ? 0 : states[1][i]}};
-    Update::step(e, g, f);
-    if (Update::kMovesParam) u.param[i] = e.param;
-    if (states[0] != nullptr) states[0][i] = e.state[0];
-    if (states[1] != nullptr) states[1][i] = e.state[1];
-  }
+  for_span(span, [&]<int V>(int64_t i) { update_pack<Update, From, V>(u, i, scale, f); });
 }
 
 template <typename Update>
 cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update& u,
                    cudaStream_t stream) {
+  const auto* const copy = static_cast<const __half*>(u.copy);  // of two bytes an element
   return with_float(static_cast<DType>(u.gradient.dtype), [&]<typename From>(From) {
-    return strided_launch(u.count, stream, update_kernel<Update, From>, u, settings);
+    const auto* const source = static_cast<const From*>(u.gradient.src);
+    const SpanPacks span =
+        packs_of(u.count, source, u.gradient.onto, u.param, u.states[0], u.states[1], copy);
+    return over_span(span, stream, update_kernel<Update, From>, u, settings);
   });
 }
 

@@ -5,6 +5,10 @@
 // dQ, dK, dV, dmask: ofsdp.AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen) on the joined keys;
 // formulas in kernels/cpu/attention.h. No gradient flows back through output 3.
 // https://onnx.ai/onnx/operators/onnx__Attention.html
+//
+// Attributes of our own, set by fusion where no past is joined (kernels/core/head_layout.h):
+// layouts say where in the tensors at the inputs the heads of Q, K and V lie; K and V may be absent
+// then, and lie in Q's tensor. ofsdp_result_perm: Y is that Transpose of [B, heads, S, width].
 #include <array>
 #include <cmath>
 
@@ -43,10 +47,10 @@ Status check_past(const InferContext& c, const AttentionInputs& in) {
   return ok_status();
 }
 
-// Returns `in` with keys and values that hold the past.
+// Returns `in` with keys and values that hold the past; those with a layout join none.
 AttentionInputs with_past(AttentionInputs in, const Attributes& attributes) {
-  in.k.shape = joined_shape(in.k, in.past, attributes);
-  in.v.shape = joined_shape(in.v, in.past, attributes);
+  if (!attributes.has(kKeyLayout)) in.k.shape = joined_shape(in.k, in.past, attributes);
+  if (!attributes.has(kValueLayout)) in.v.shape = joined_shape(in.v, in.past, attributes);
   return in;
 }
 
@@ -90,10 +94,20 @@ std::vector<double> joined_values(const RefTensor& x, const RefTensor* past,
   return all;
 }
 
+// Returns the tensor that holds K or V, joined with a past unless it has a layout.
+RefTensor operand_of(const ReferenceContext& c, size_t input, const char* layout,
+                     const TensorDesc& joined) {
+  if (!c.attributes.has(layout)) {
+    return {joined, joined_values(c.inputs[input], given(c.inputs, input + 3), c.attributes)};
+  }
+  return c.inputs[held_by(c.inputs, input, 0)];
+}
+
 // Joins past and new keys (or values), or unpacks heads, into output `output` or the workspace, of
 // which it takes its part.
 struct JoinedKeys {
-  JoinedKeys(const Problem& p, size_t input, size_t past_input, size_t output, size_t& workspace) {
+  JoinedKeys(const Problem& p, size_t input, size_t past_input, size_t output, size_t& workspace)
+      : given(held_by(p, input, 0)) {
     const int64_t past = p.has_in(past_input) ? p.in(past_input).shape[2] : 0;
     needed = p.has_in(past_input) || p.has_out(output);
     if (!needed) return;
@@ -119,15 +133,16 @@ struct JoinedKeys {
     this->output = output;
   }
 
-  // Returns the bytes of all keys; joins them first unless they are an input.
-  const std::byte* get(const KernelArgs& a, size_t input) const {
-    if (!needed) return a.inputs[input].data;
+  // Returns the bytes of all keys; joins them first unless an input holds them.
+  const std::byte* get(const KernelArgs& a) const {
+    if (!needed) return a.inputs[given].data;
     std::byte* to = in_workspace ? a.workspace + offset : a.outputs[output].data;
     parts[0].run(a.inputs[inputs[0]].data, to + skip);
     if (parts.size() > 1) parts[1].run(a.inputs[inputs[1]].data, to);
     return to;
   }
 
+  size_t given;
   bool needed = false, in_workspace = false;
   std::vector<StridedCopy> parts;
   std::array<size_t, 2> inputs{};
@@ -151,10 +166,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check_past(c, in));
   const AttentionInputs all = with_past(in, c.attributes);
   const AttentionShape s = attention_shape(all, c.attributes);
-  const Shape y = in.q.shape.rank() == 3 ? Shape{s.batch, s.queries, s.heads * s.v_width}
-                                         : Shape{s.batch, s.heads, s.queries, s.v_width};
-  return std::vector{TensorDesc{in.q.dtype, y}, TensorDesc{in.k.dtype, all.k.shape},
-                     TensorDesc{in.v.dtype, all.v.shape},
+  return std::vector{TensorDesc{in.q.dtype, result_shape(in, s, c.attributes)},
+                     TensorDesc{in.k.dtype, all.k.shape}, TensorDesc{in.v.dtype, all.v.shape},
                      TensorDesc{in.q.dtype, {s.batch, s.heads, s.queries, s.keys}}};
 }
 
@@ -171,16 +184,19 @@ void grad(GradBuilder& b) {
   attributes.set("past_length", input(4) ? b.desc(input(4)).shape[2] : int64_t{0});
   const Ref mask = input(3);
   const bool mask_grad = mask && b.needs_grad(3) && is_floating(b.desc(mask).dtype);
+  // One gradient, in a tensor as Q's, where Q's holds all three; no trained mask comes with it.
+  const size_t outputs = mask_grad ? 4 : input(1) ? 3 : 1;
   const auto made = b.emit("ofsdp.AttentionGrad",
-                           {dy, b.input(0), cache ? b.output(1) : b.input(1),
-                            cache ? b.output(2) : b.input(2), mask, input(6)},
-                           attributes, mask_grad ? 4 : 3);
+                           {dy, b.input(0), cache ? b.output(1) : input(1),
+                            cache ? b.output(2) : input(2), mask, input(6)},
+                           attributes, outputs);
   b.set_grad(0, made[0]);
   if (mask_grad) b.set_grad(3, b.sum_to(made[3], mask));
   if (cache) {
     set_joined_grad(b, made[1], 1, 1, 4);
     return set_joined_grad(b, made[2], 2, 2, 5);
   }
+  if (outputs == 1) return;
   b.set_grad(1, made[1]);
   b.set_grad(2, made[2]);
 }
@@ -188,8 +204,7 @@ void grad(GradBuilder& b) {
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const AttentionInputs in = with_past(inputs_of(descs_of(c.inputs)), c.attributes);
   const AttentionShape s = attention_shape(in, c.attributes);
-  RefTensor k{in.k, joined_values(c.inputs[1], given(c.inputs, 4), c.attributes)};
-  RefTensor v{in.v, joined_values(c.inputs[2], given(c.inputs, 5), c.attributes)};
+  const RefTensor k = operand_of(c, 1, kKeyLayout, in.k), v = operand_of(c, 2, kValueLayout, in.v);
   RefTensor y{c.output_descs[0], {}}, scores{{in.q.dtype, {}}, {}};
   y.values.resize(static_cast<size_t>(y.desc.numel()));
   if (c.output_descs.size() > 3) scores.desc = c.output_descs[3];
@@ -210,7 +225,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 template <typename T>
 Acceptance accepts(const Problem& p) {
-  return accepts_attention<T>(p, p.inputs.size(), 3, 6);
+  return accepts_attention<T>(p, attention_shape(inputs_of(p.inputs), p.attributes),
+                              p.inputs.size(), 3, 6);
 }
 
 template <typename T>
@@ -228,8 +244,8 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       [=](const KernelArgs& a) {
         AttentionOperands<T> o{};
         o.q = a.in<T>(0);
-        o.k = reinterpret_cast<const T*>(keys.get(a, 1));
-        o.v = reinterpret_cast<const T*>(values.get(a, 2));
+        o.k = reinterpret_cast<const T*>(keys.get(a));
+        o.v = reinterpret_cast<const T*>(values.get(a));
         o.mask = mask ? a.inputs[3].data : nullptr;
         o.lengths = lengths ? a.in<int64_t>(6) : nullptr;
         o.y = a.out<T>(0);
@@ -249,7 +265,7 @@ void add_attention(Registry& registry) {
                         {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
-                       {.min_inputs = 3, .first_opset = 23}));
+                       {.first_opset = 23}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -10,6 +10,10 @@
 // or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
 // what a Transpose made of [B, heads, queries, width]: exporters put one after attention.
 //
+// Layouts and ofsdp_result_perm (kernels/core/head_layout.h) are Attention's: dQ, dK and dV lie as
+// Q, K and V do, dY as Y. Where K and V are absent, dQ's tensor holds all three gradients, which
+// must leave no element of it out.
+//
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
 // attributes, that leaves what its gradient would have to find again.
 // importer/passes/passes.h puts it where a device has kernels for it; it comes after
@@ -33,7 +37,6 @@ namespace ofsdp::kernels::ops {
 namespace {
 
 enum Kept : size_t { kY = 6, kStatistics = 7 };
-constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
 AttentionShape shape_of(const auto& list, const Attributes& attributes) {
   auto at = [&](size_t i) { return i < list.size() ? list[i] : TensorDesc{}; };
@@ -43,10 +46,7 @@ AttentionShape shape_of(const auto& list, const Attributes& attributes) {
 
 Status check_kept(const InferContext& c, const AttentionShape& s) {
   if (!c.has(kY) && !c.has(kStatistics)) return {};
-  std::vector<int64_t> perm = c.attributes.ints("y_perm");
-  if (!perm.empty() && (perm.back() != 3 || !std::ranges::is_permutation(perm, kAxes))) {
-    return input_error("attribute 'y_perm': expected the axes 0 to 3, the last 3");
-  }
+  OFSDP_RETURN_IF_ERROR(check_rows_perm(c.attributes, "y_perm"));
   const TensorDesc statistics{DType::kFloat32, {s.batch, s.heads, s.queries}};
   const bool fits = c.has(kY) && c.has(kStatistics) && c.inputs[kY].dtype == c.inputs[1].dtype &&
                     c.inputs[kY].numel() == c.inputs[0].numel() &&
@@ -66,16 +66,15 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const AttentionShape s = shape_of(descs_of(c.inputs), c.attributes);
-  const auto &dy = c.inputs[0].values, &q = c.inputs[1].values, &k = c.inputs[2].values,
-             &v = c.inputs[3].values;
-  RefTensor dq = zeros(c.inputs[1].desc), dk = zeros(c.inputs[2].desc),
-            dv = zeros(c.inputs[3].desc);
-  RefTensor dmask;
+  const size_t at_keys = held_by(c.inputs, 2, 1), at_values = held_by(c.inputs, 3, 1);
+  const auto &dy = c.inputs[0].values, &q = c.inputs[1].values, &k = c.inputs[at_keys].values,
+             &v = c.inputs[at_values].values;
+  std::vector<RefTensor> all{
+      zeros(c.inputs[1].desc), zeros(c.inputs[2].desc), zeros(c.inputs[3].desc), {}};
+  RefTensor &dq = all[0], &dk = all[at_keys - 1], &dv = all[at_values - 1], &dmask = all[3];
   reference_attention(s, q, k, given(c.inputs, 4), given(c.inputs, 5), [&](const AttentionRow& r) {
-    const int64_t at_y = r.b * s.y.batch + r.h * s.y.head + r.query * s.y.row;
-    const int64_t at_q = r.b * s.q.batch + r.h * s.q.head + r.query * s.q.row;
-    const int64_t at_k = r.b * s.k.batch + r.kv * s.k.head;
-    const int64_t at_v = r.b * s.v.batch + r.kv * s.v.head;
+    const int64_t at_y = s.y.of(r.b, r.h, r.query), at_q = s.q.of(r.b, r.h, r.query);
+    const int64_t at_k = s.k.of(r.b, r.kv), at_v = s.v.of(r.b, r.kv);
     std::vector<double> dp;
     double dot = 0;
     for (int64_t key = 0; key < s.keys; ++key) {
@@ -103,7 +102,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
       }
     }
   });
-  std::vector<RefTensor> all = {dq, dk, dv, dmask};
   all.resize(c.output_descs.size());
   if (all.size() > 3) all[3].desc = c.output_descs[3];
   return all;
@@ -112,25 +110,26 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 // Y and statistics are not read: probabilities are computed again with the same bits.
 template <typename T>
 Acceptance accepts(const Problem& p) {
-  return accepts_attention<T>(p, kY, 4, 5);
+  return accepts_attention<T>(p, shape_of(p.inputs, p.attributes), kY, 4, 5);
 }
 
 template <typename T>
 std::unique_ptr<Kernel> create(const Problem& p) {
   const AttentionKernel<T> kernel(shape_of(p.inputs, p.attributes), true, false);
   const bool mask = p.has_in(4), lengths = p.has_in(5), dmask = p.has_out(3);
+  const size_t keys = held_by(p, 2, 1), values = held_by(p, 3, 1);
   return make_kernel(
       [=](const KernelArgs& a) {
         AttentionOperands<T> o{};
         o.q = a.in<T>(1);
-        o.k = a.in<T>(2);
-        o.v = a.in<T>(3);
+        o.k = a.in<T>(keys);
+        o.v = a.in<T>(values);
         o.mask = mask ? a.inputs[4].data : nullptr;
         o.lengths = lengths ? a.in<int64_t>(5) : nullptr;
         o.dy = a.in<T>(0);
         o.dq = a.out<T>(0);
-        o.dk = a.out<T>(1);
-        o.dv = a.out<T>(2);
+        o.dk = a.out<T>(keys - 1);
+        o.dv = a.out<T>(values - 1);
         o.dmask = dmask ? a.out<T>(3) : nullptr;
         kernel.backward(o, a.workspace);
       },
@@ -154,9 +153,7 @@ Result<std::vector<TensorDesc>> statistics_infer(const InferContext& c) {
   const AttentionInputs in = inputs_of(c.inputs);
   OFSDP_RETURN_IF_ERROR(check_attention(in, c.attributes));
   const AttentionShape s = attention_shape(in, c.attributes);
-  const Shape y = in.q.shape.rank() == 3 ? Shape{s.batch, s.queries, s.heads * s.v_width}
-                                         : Shape{s.batch, s.heads, s.queries, s.v_width};
-  return std::vector{TensorDesc{in.q.dtype, y},
+  return std::vector{TensorDesc{in.q.dtype, result_shape(in, s, c.attributes)},
                      TensorDesc{DType::kFloat32, {s.batch, s.heads, s.queries}}};
 }
 
@@ -164,9 +161,12 @@ std::vector<RefTensor> statistics_reference(const ReferenceContext& c) {
   const AttentionShape s = attention_shape(inputs_of(descs_of(c.inputs)), c.attributes);
   RefTensor y{c.output_descs[0], {}}, statistics{c.output_descs[1], {}};
   y.values.resize(static_cast<size_t>(y.desc.numel()));
-  reference_attention(s, c.inputs[kQ].values, c.inputs[kK].values, given(c.inputs, kMask),
-                      given(c.inputs, kLengths), [&](const AttentionRow& r) {
-                        add_attention_row(s, s.y, r, c.inputs[kV].values, y.values);
+  const auto held = [&](size_t i) -> const std::vector<double>& {
+    return c.inputs[held_by(c.inputs, i, kQ)].values;
+  };
+  reference_attention(s, held(kQ), held(kK), given(c.inputs, kMask), given(c.inputs, kLengths),
+                      [&](const AttentionRow& r) {
+                        add_attention_row(s, s.y, r, held(kV), y.values);
                         statistics.values.push_back(log_sum_exp(r.masked));
                       });
   return {y, statistics};
@@ -175,7 +175,8 @@ std::vector<RefTensor> statistics_reference(const ReferenceContext& c) {
 template <typename T>
 Acceptance statistics_accepts(const Problem& p) {
   if (!p.has_out(1)) return Acceptance::refuse("no statistics wanted");
-  return accepts_attention<T>(p, p.inputs.size(), kMask, kLengths);
+  return accepts_attention<T>(p, attention_shape(inputs_of(p.inputs), p.attributes),
+                              p.inputs.size(), kMask, kLengths);
 }
 
 // The bits of Attention: its kernel.
@@ -183,13 +184,14 @@ template <typename T>
 std::unique_ptr<Kernel> statistics_create(const Problem& p) {
   const AttentionShape s = attention_shape(inputs_of(p.inputs), p.attributes);
   const bool mask = p.has_in(kMask), lengths = p.has_in(kLengths);
+  const size_t keys = held_by(p, kK, kQ), values = held_by(p, kV, kQ);
   const AttentionKernel<T> kernel(s, false, false);
   return make_kernel(
       [=](const KernelArgs& a) {
         AttentionOperands<T> o{};
         o.q = a.in<T>(kQ);
-        o.k = a.in<T>(kK);
-        o.v = a.in<T>(kV);
+        o.k = a.in<T>(keys);
+        o.v = a.in<T>(values);
         o.mask = mask ? a.inputs[kMask].data : nullptr;
         o.lengths = lengths ? a.in<int64_t>(kLengths) : nullptr;
         o.y = a.out<T>(0);

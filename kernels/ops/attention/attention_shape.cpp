@@ -8,44 +8,88 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-struct Heads {
-  int64_t heads = 0, rows = 0, width = 0;
-  bool packed = false;
-};
+constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
-Heads heads_of(const Shape& x, const Attributes& attributes, const char* name) {
-  if (x.rank() == 4) return {x[1], x[2], x[3], false};
-  const int64_t heads = attributes.i(name, 0);
-  return {heads, x[1], heads == 0 ? 0 : x[2] / heads, true};
+// The attributes of Q, K or V.
+struct OperandNames {
+  const char *layout, *heads;
+};
+constexpr OperandNames kQueries{kQueryLayout, "q_num_heads"}, kKeys{kKeyLayout, "kv_num_heads"},
+    kValues{kValueLayout, "kv_num_heads"};
+
+HeadLayout layout_of(const TensorDesc& x, const Attributes& attributes, const OperandNames& names) {
+  if (const auto layout = head_layout(attributes, names.layout)) return *layout;
+  const Shape& s = x.shape;
+  if (s.rank() == 4) return {s[0], s[1], s[2], s[3], head_strides(s[1], s[2], s[3], false)};
+  const int64_t heads = attributes.i(names.heads, 0), width = heads == 0 ? 0 : s[2] / heads;
+  return {s[0], heads, s[1], width, head_strides(heads, s[1], width, true)};
+}
+
+Status check_layout(const HeadLayout& l, const TensorDesc& holder, const char* name) {
+  const auto least =
+      std::min({l.batch, l.heads, l.rows, l.width, l.at.batch, l.at.head, l.at.row, l.at.first});
+  if (least >= 0 && holder.present() && l.end() <= holder.numel()) return {};
+  return input_error("attribute '{}': expected heads inside of {}", name, holder.text());
+}
+
+// `holder`: the tensor in which the operand lies.
+Status check_operand(const TensorDesc& x, const TensorDesc& holder, const Attributes& attributes,
+                     const OperandNames& names) {
+  if (const auto layout = head_layout(attributes, names.layout)) {
+    return check_layout(*layout, holder, names.layout);
+  }
+  if (x.shape.rank() != 4 && x.shape.rank() != 3) {
+    return input_error("expected Q, K, V of 3 or 4 axes, found {}",
+                       x.present() ? x.text() : "none");
+  }
+  const int64_t heads = attributes.i(names.heads, 0);
+  if (x.shape.rank() == 4 || (heads > 0 && x.shape[2] % heads == 0)) return {};
+  return input_error("attribute '{}': expected a divisor of {}, found {}", names.heads, x.shape[2],
+                     heads);
+}
+
+// Steps of [batch, heads, queries, width] in the output of a Transpose.
+HeadStrides transposed_strides(const AttentionShape& s, const std::vector<int64_t>& perm) {
+  const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
+  int64_t steps[4] = {}, step = 1;
+  for (size_t i = perm.size(); i-- > 0;) {
+    const auto axis = static_cast<size_t>(perm[i]);
+    steps[axis] = step;
+    step *= sizes[axis];
+  }
+  return {steps[0], steps[1], steps[2]};
+}
+
+// Y has three axes where Q has.
+bool is_packed(const AttentionInputs& in, const Attributes& attributes) {
+  return in.q.shape.rank() == 3 && !attributes.has(kQueryLayout);
 }
 
 }  // namespace
 
+Status check_rows_perm(const Attributes& attributes, const char* name) {
+  const std::vector<int64_t> perm = attributes.ints(name);
+  if (perm.empty() || (perm.back() == 3 && std::ranges::is_permutation(perm, kAxes))) return {};
+  return input_error("attribute '{}': expected the axes 0 to 3, the last 3", name);
+}
+
 Status check_attention(const AttentionInputs& in, const Attributes& attributes) {
-  for (const TensorDesc* x : {&in.q, &in.k, &in.v}) {
-    const char* name = x == &in.q ? "q_num_heads" : "kv_num_heads";
-    if (x->shape.rank() != 4 && x->shape.rank() != 3) {
-      return input_error("expected Q, K, V of 3 or 4 axes, found {}", x->text());
-    }
-    const int64_t heads = attributes.i(name, 0);
-    if (x->shape.rank() == 3 && (heads <= 0 || x->shape[2] % heads != 0)) {
-      return input_error("attribute '{}': expected a divisor of {}, found {}", name, x->shape[2],
-                         heads);
-    }
-  }
-  const Heads q = heads_of(in.q.shape, attributes, "q_num_heads");
-  const Heads k = heads_of(in.k.shape, attributes, "kv_num_heads");
-  const Heads v = heads_of(in.v.shape, attributes, "kv_num_heads");
-  const bool fits = in.q.shape[0] == in.k.shape[0] && in.q.shape[0] == in.v.shape[0] &&
-                    k.heads == v.heads && k.heads > 0 && q.heads % k.heads == 0 &&
-                    k.rows == v.rows && q.width == k.width;
+  OFSDP_RETURN_IF_ERROR(check_operand(in.q, in.q, attributes, kQueries));
+  OFSDP_RETURN_IF_ERROR(check_operand(in.k, in.k.present() ? in.k : in.q, attributes, kKeys));
+  OFSDP_RETURN_IF_ERROR(check_operand(in.v, in.v.present() ? in.v : in.q, attributes, kValues));
+  OFSDP_RETURN_IF_ERROR(check_rows_perm(attributes, kResultPerm));
+  const HeadLayout q = layout_of(in.q, attributes, kQueries);
+  const HeadLayout k = layout_of(in.k, attributes, kKeys);
+  const HeadLayout v = layout_of(in.v, attributes, kValues);
+  const bool fits = q.batch == k.batch && q.batch == v.batch && k.heads == v.heads && k.heads > 0 &&
+                    q.heads % k.heads == 0 && k.rows == v.rows && q.width == k.width;
   if (!fits) {
     return input_error("Q {}, K {} and V {} do not fit each other", in.q.text(), in.k.text(),
                        in.v.text());
   }
   if (!in.mask.present()) return ok_status();
   const int64_t keys = k.rows + in.past;
-  const Shape scores{in.q.shape[0], q.heads, q.rows, keys};
+  const Shape scores{q.batch, q.heads, q.rows, keys};
   Shape mask = in.mask.shape;
   if (mask.rank() > 0 && mask[mask.rank() - 1] < keys) mask[mask.rank() - 1] = keys;
   const auto both = broadcast(mask, scores);
@@ -56,21 +100,23 @@ Status check_attention(const AttentionInputs& in, const Attributes& attributes) 
 }
 
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes) {
-  const Heads q = heads_of(in.q.shape, attributes, "q_num_heads");
-  const Heads k = heads_of(in.k.shape, attributes, "kv_num_heads");
-  const Heads v = heads_of(in.v.shape, attributes, "kv_num_heads");
+  const HeadLayout q = layout_of(in.q, attributes, kQueries);
+  const HeadLayout k = layout_of(in.k, attributes, kKeys);
+  const HeadLayout v = layout_of(in.v, attributes, kValues);
   AttentionShape s;
-  s.batch = in.q.shape[0];
+  s.batch = q.batch;
   s.heads = q.heads;
   s.kv_heads = k.heads;
   s.queries = q.rows;
   s.keys = k.rows;
   s.width = q.width;
   s.v_width = v.width;
-  s.q = head_strides(q.heads, q.rows, q.width, q.packed);
-  s.k = head_strides(k.heads, k.rows, k.width, k.packed);
-  s.v = head_strides(v.heads, v.rows, v.width, v.packed);
-  s.y = head_strides(q.heads, q.rows, v.width, q.packed);
+  s.q = q.at;
+  s.k = k.at;
+  s.v = v.at;
+  const std::vector<int64_t> perm = attributes.ints(kResultPerm);
+  s.y = perm.empty() ? head_strides(q.heads, q.rows, v.width, is_packed(in, attributes))
+                     : transposed_strides(s, perm);
   s.scale = attributes.has("scale")
                 ? static_cast<double>(attributes.f("scale", 1))
                 : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.width, 1)));
@@ -93,6 +139,18 @@ AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attr
   return s;
 }
 
+Shape result_shape(const AttentionInputs& in, const AttentionShape& s,
+                   const Attributes& attributes) {
+  if (is_packed(in, attributes)) return {s.batch, s.queries, s.heads * s.v_width};
+  const Shape plain{s.batch, s.heads, s.queries, s.v_width};
+  Shape shape = plain;
+  const std::vector<int64_t> perm = attributes.ints(kResultPerm);
+  for (size_t i = 0; i < perm.size(); ++i) {
+    shape[static_cast<int>(i)] = plain[static_cast<int>(perm[i])];
+  }
+  return shape;
+}
+
 Status check_lengths(const AttentionShape& s, const int64_t* lengths) {
   for (int64_t b = 0; b < s.batch; ++b) {
     if (lengths[b] >= 0 && lengths[b] <= s.keys) continue;
@@ -103,15 +161,7 @@ Status check_lengths(const AttentionShape& s, const int64_t* lengths) {
 
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes) {
   const std::vector<int64_t> perm = attributes.ints("y_perm");
-  if (perm.empty()) return s.y;
-  const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
-  int64_t steps[4] = {}, step = 1;
-  for (size_t i = perm.size(); i-- > 0;) {
-    const auto axis = static_cast<size_t>(perm[i]);
-    steps[axis] = step;
-    step *= sizes[axis];
-  }
-  return {steps[0], steps[1], steps[2]};
+  return perm.empty() ? s.y : transposed_strides(s, perm);
 }
 
 void reference_attention(const AttentionShape& s, const std::vector<double>& q,
@@ -123,7 +173,7 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                      .h = item / s.queries % s.heads,
                      .query = item % s.queries};
     row.kv = row.h / (s.heads / s.kv_heads);
-    const int64_t at_q = row.b * s.q.batch + row.h * s.q.head + row.query * s.q.row;
+    const int64_t at_q = s.q.of(row.b, row.h, row.query);
     const auto length =
         s.padded ? static_cast<int64_t>(lengths->values[static_cast<size_t>(row.b)]) : s.keys;
     const int64_t at = row.query + (s.padded ? length - s.queries : s.offset);
@@ -132,7 +182,7 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
       double raw = 0;
       for (int64_t i = 0; i < s.width; ++i) {
         raw += q[static_cast<size_t>(at_q + i)] *
-               k[static_cast<size_t>(row.b * s.k.batch + row.kv * s.k.head + key * s.k.row + i)];
+               k[static_cast<size_t>(s.k.of(row.b, row.kv, key) + i)];
       }
       raw *= s.scale;
       const double capped = s.softcap > 0 ? s.softcap * std::tanh(raw / s.softcap) : raw;
@@ -163,8 +213,7 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
 
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y) {
-  const int64_t to = row.b * at.batch + row.h * at.head + row.query * at.row;
-  const int64_t from = row.b * s.v.batch + row.kv * s.v.head;
+  const int64_t to = at.of(row.b, row.h, row.query), from = s.v.of(row.b, row.kv);
   for (int64_t i = 0; i < s.keys * s.v_width; ++i) {
     const int64_t key = i / s.v_width, column = i % s.v_width;
     y[static_cast<size_t>(to + column)] += row.probability[static_cast<size_t>(key)] *

@@ -1,4 +1,5 @@
-// Shared by Attention and its gradient: their operands as kernels/cpu/attention.h takes them.
+// Shared by Attention and its gradient: their operands as kernels/cpu/attention.h takes them, from
+// their shapes or from their layouts (kernels/core/head_layout.h).
 // Values; any thread. Errors: kInput from infer.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace ofsdp::kernels::ops {
 
-// Inputs of Attention; AttentionGrad's follow dy.
+// Inputs of Attention; AttentionGrad's follow dy. Absent k and v lie in q.
 struct AttentionInputs {
   TensorDesc q, k, v, mask;
   bool lengths = false;
@@ -22,6 +23,13 @@ Status check_attention(const AttentionInputs& in, const Attributes& attributes);
 
 // k and v hold all keys, those of the past included (their strides are those of `in`).
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes);
+
+// The shape of Y. REQUIRES: check_attention has passed.
+Shape result_shape(const AttentionInputs& in, const AttentionShape& s,
+                   const Attributes& attributes);
+
+// An error unless the attribute is absent, or four axes of which the last is 3.
+Status check_rows_perm(const Attributes& attributes, const char* name);
 
 Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
 
@@ -44,9 +52,18 @@ void add_attention_row(const AttentionShape& s, const HeadStrides& at, const Att
                        const std::vector<double>& v, std::vector<double>& y);
 double log_sum_exp(const std::vector<double>& masked);  // infinity where nothing is seen
 
+// The input that holds K or V: its own, or Q's where it is absent.
+inline size_t held_by(const Problem& p, size_t own, size_t queries) {
+  return p.has_in(own) ? own : queries;
+}
+inline size_t held_by(const std::vector<RefTensor>& inputs, size_t own, size_t queries) {
+  return given(inputs, own) != nullptr ? own : queries;
+}
+
 // Accepts plain operands, the first `count` inputs of type T but for a bool mask and int64 lengths.
 template <typename T>
-Acceptance accepts_attention(const Problem& p, size_t count, size_t mask, size_t lengths) {
+Acceptance accepts_attention(const Problem& p, const AttentionShape& s, size_t count, size_t mask,
+                             size_t lengths) {
   for (size_t i = 0; i < std::min(p.inputs.size(), count); ++i) {
     const DType found = p.in(i).dtype;
     const bool right = found == dtype_of<T>() || (i == mask && found == DType::kBool) ||
@@ -54,8 +71,7 @@ Acceptance accepts_attention(const Problem& p, size_t count, size_t mask, size_t
     if (p.has_in(i) && !right) return Acceptance::refuse(not_of_type<T>());
   }
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
-  const Shape& queries = p.in(0).shape;
-  if (queries[queries.rank() - 2] > kMostQueries) {
+  if (s.queries > kMostQueries) {
     return Acceptance::refuse("more queries than are cut into blocks");
   }
   return accept_if(AttentionKernel<T>::is_available(),

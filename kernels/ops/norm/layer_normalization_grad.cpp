@@ -1,7 +1,8 @@
-// ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv), attribute axis: dx, dscale
-// and dbias of LayerNormalization, and of RMSNormalization where mean is absent; dscale and dbias
-// are only there when scale is one row. dmean and dinv may be absent. Formulas:
-// kernels/cpu/norm_rows.h.
+// ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv, addend), attribute axis: dx,
+// dscale and dbias of LayerNormalization, and of RMSNormalization where mean is absent; dscale and
+// dbias are only there when scale is one row. dmean, dinv and addend may be absent. The addend, of
+// the shape and dtype of x, is added to dx: importer/passes/passes.h says who puts it there.
+// Formulas: kernels/cpu/norm_rows.h.
 #include <algorithm>
 
 #include "kernels/core/memory.h"
@@ -17,6 +18,10 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[1];
   const int axis = norm_axis(x.shape, c.attributes);
   const auto& axes = x.shape.axes();
+  if (c.has(kNormAddend) && c.inputs[kNormAddend] != TensorDesc{x.dtype, x.shape}) {
+    return input_error("expected an addend of {}, found {}", x.text(),
+                       c.inputs[kNormAddend].text());
+  }
   const TensorDesc row{c.inputs[2].dtype, Shape(std::vector(axes.begin() + axis, axes.end()))};
   return std::vector{TensorDesc{x.dtype, x.shape}, row, row};
 }
@@ -53,6 +58,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
       d = inv * (g[i] - mean_g - h[i] * mean_gh);
       if (there(5)) d += c.inputs[5].values[row] / count;
       if (there(6)) d -= c.inputs[6].values[row] * inv * inv * h[i] / count;
+      if (there(kNormAddend)) d += c.inputs[kNormAddend].values[row * width + i];
     }
   }
   return {dx, dscale, dbias};
@@ -73,7 +79,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       sums ? static_cast<size_t>(norm_partial_count(n)) * 2 * row_bytes : size_t{0};
   const size_t stretched = one_row ? 0 : p.in(1).bytes();
   auto there = [&](size_t i) { return p.has_in(i); };
-  const bool mean = there(3), dmean = there(5), dinv = there(6);
+  const bool mean = there(3), dmean = there(5), dinv = there(6), addend = there(kNormAddend);
   const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
   return make_kernel(
       [=](const KernelArgs& a) {
@@ -87,8 +93,9 @@ std::unique_ptr<Kernel> create(const Problem& p) {
         T* dbias = has_dbias ? a.out<T>(2) : sums ? spare : nullptr;
         norm_rows_grad<T>(
             n, {a.in<T>(0), a.in<T>(1), scale, mean ? a.in<float>(3) : nullptr, a.in<float>(4),
-                dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr, a.out<T>(0),
-                dscale, dbias, reinterpret_cast<Real*>(a.workspace)});
+                dmean ? a.in<float>(5) : nullptr, dinv ? a.in<float>(6) : nullptr,
+                addend ? a.in<T>(kNormAddend) : nullptr, a.out<T>(0), dscale, dbias,
+                reinterpret_cast<Real*>(a.workspace)});
       },
       partial + 2 * row_bytes + stretched);
 }
@@ -111,6 +118,7 @@ void layer_normalization_grad_body(BodyBuilder& b) {
   d = b.mul(inv, d);
   if (dmean) d = b.add(d, b.mul(dmean, 1 / n));
   if (dinv) d = b.sub(d, b.mul(b.mul(b.mul(dinv, 1 / n), b.mul(inv, inv)), h));
+  if (b.input(kNormAddend)) d = b.add(d, b.input(kNormAddend));
   b.set_output(0, d);
   if (b.wants(1)) b.set_output(1, b.reshape(b.sum(b.mul(dy, h), lead), b.output_desc(1).shape));
   if (b.wants(2)) b.set_output(2, b.reshape(b.sum(dy, lead), b.output_desc(2).shape));
@@ -122,7 +130,9 @@ void add_layer_normalization_grad(Registry& registry) {
   registry.add_own(
       make_op("LayerNormalizationGrad", {infer, nullptr, reference},
               norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),
-              {.min_inputs = 5, .body = layer_normalization_grad_body, .inplace_inputs = {0, 1}}));
+              {.min_inputs = 5,
+               .body = layer_normalization_grad_body,
+               .inplace_inputs = {0, 1, kNormAddend}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -15,13 +15,17 @@ Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 from the 
 // Returns whether `operand` (scale or bias) holds one row of x's normalised axes.
 bool is_one_row(const Shape& operand, const Shape& x, int axis);
 
-// float, double, BFloat16 or Half; the statistics after the third input are float32.
+// The input of ofsdp.LayerNormalizationGrad that is added to dx.
+inline constexpr size_t kNormAddend = 7;
+
+// float, double, BFloat16 or Half; inputs 3 to 6 are statistics, in float32.
 template <typename T>
 Acceptance accepts_norm(const Problem& p) {
   const DType dtype = dtype_of<T>();
   for (size_t i = 0; i < p.inputs.size(); ++i) {
-    if (!p.has_in(i) || p.in(i).dtype == (i < 3 ? dtype : DType::kFloat32)) continue;
-    return Acceptance::refuse(i < 3 ? not_of_type<T>() : "statistics that are not float32");
+    const bool statistic = i >= 3 && i < kNormAddend;
+    if (!p.has_in(i) || p.in(i).dtype == (statistic ? DType::kFloat32 : dtype)) continue;
+    return Acceptance::refuse(statistic ? "statistics that are not float32" : not_of_type<T>());
   }
   if (p.out(0).dtype != dtype) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);

@@ -126,7 +126,7 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Result<std::string> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<bool> has_nan(const TensorView& view);
-  // Shows device memory, in order, until `see` has seen enough. Slow: for runs that end.
+  // Shows the elements of a view, in order, until `see` has seen enough. Slow: for runs that end.
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);
 

@@ -102,12 +102,19 @@ Result<bool> DeviceEngine::has_nan(const TensorView& view) {
 Status DeviceEngine::in_pieces(const TensorView& view,
                                const std::function<bool(std::span<const std::byte>)>& see) {
   std::byte* const bounce = context_.memory.pinned() + context_.io.bounce;
-  for (size_t done = 0; done < view.desc.bytes(); done += kBounceBytes) {
-    const size_t piece = std::min(kBounceBytes, view.desc.bytes() - done);
-    OFSDP_RETURN_IF_ERROR(
-        device_.copy(device_.compute(), bounce, view.data + done, piece).with_prefix("a copy"));
-    OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("a copy"));
-    if (!see({bounce, piece})) return {};
+  const TensorDesc dense = view.desc.dense();
+  const bool apart = view.desc.pitch != 0;
+  const size_t rows = apart ? static_cast<size_t>(dense.numel() / dense.row()) : 1;
+  const size_t bytes = dense.bytes() / rows, next = view.desc.bytes() / rows;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t done = 0; done < bytes; done += kBounceBytes) {
+      const size_t piece = std::min(kBounceBytes, bytes - done);
+      const std::byte* from = view.data + row * next + done;
+      OFSDP_RETURN_IF_ERROR(
+          device_.copy(device_.compute(), bounce, from, piece).with_prefix("a copy"));
+      OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("a copy"));
+      if (!see({bounce, piece})) return {};
+    }
   }
   return {};
 }
@@ -153,12 +160,16 @@ Status DeviceEngine::blame_evaluation(size_t slot) {
 
 // Ok: the CPU finds nothing wrong.
 Status DeviceEngine::ask_the_cpu(const Graph& graph, const BoundRun& run) {
-  OFSDP_ASSIGN_OR_RETURN(const auto kernel,
-                         create_kernel(*run.node->op, problem_of(graph, *run.node)));
+  Problem problem = problem_of(graph, *run.node);
+  for (auto* descs : {&problem.inputs, &problem.outputs}) {
+    for (TensorDesc& desc : *descs) desc = desc.dense();
+  }
+  OFSDP_ASSIGN_OR_RETURN(const auto kernel, create_kernel(*run.node->op, problem));
   std::vector<HostBytes> memory;
   const auto on_host = [&](const std::vector<TensorView>& views) {
     std::vector<TensorView> made = views;
     for (TensorView& view : made) {
+      view.desc = view.desc.dense();
       if (view.data != nullptr) view.data = memory.emplace_back(view.desc.bytes()).data;
     }
     return made;

@@ -219,7 +219,13 @@ Status DeviceEngine::update(const Operation& op) {
 Status DeviceEngine::trust(const Operation&) { return step_lengths_->agree(step_.numbers); }
 
 Status DeviceEngine::apply(const Operation& op) {
-  return step_lengths_->apply(op.unit, step_.numbers);
+  OFSDP_RETURN_IF_ERROR(step_lengths_->apply(op.unit, step_.numbers));
+  const UnitState& state = context_.units[static_cast<size_t>(op.unit)];
+  if (state.rounded == nullptr) return {};
+  return device_
+      .convert(device_.communication(), state.owned, number(DType::kFloat32), state.rounded,
+               number(context_.plan.param_dtype), state.owned_numel)
+      .with_prefix("the optimizer");
 }
 
 // One call for each stretch of the same rule and weight decay; where steps need norms of parameters
@@ -245,6 +251,10 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     update.count = segment.end - at;
     update.weight_decay = segment.weight_decay;
     update.scaled = scaled ? 1 : 0;
+    if (state.rounded != nullptr) {
+      update.copy_dtype = number(context_.plan.param_dtype);
+      update.copy = state.rounded + static_cast<size_t>(at) * dtype_size(context_.plan.param_dtype);
+    }
     update.state = run_state();
     update.numbers = step_.numbers;
     OFSDP_RETURN_IF_ERROR(context_.rules != nullptr

@@ -106,6 +106,10 @@ Status DeviceRules::update(int rule, const ofsdp_device_update& stretch,
         static_cast<const std::byte*>(stretch.gradient.src) + static_cast<size_t>(at) * width;
     if (given.gradient.onto != nullptr) given.gradient.onto += at;
     given.param += at;
+    if (given.copy != nullptr) {
+      given.copy = static_cast<std::byte*>(given.copy) +
+                   static_cast<size_t>(at) * dtype_size(static_cast<DType>(given.copy_dtype));
+    }
     for (float*& state : given.states) state = state == nullptr ? nullptr : state + at;
     OFSDP_RETURN_IF_ERROR(update_part(plan_.parts.at({rule, given.count}), given, step, scalars));
   }
@@ -187,6 +191,10 @@ Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update
     written.param = result.target == kParameterSlot ? given.param
                                                     : given.states[result.target - kFirstStateSlot];
     written.count = given.count;
+    if (result.target == kParameterSlot) {
+      written.copy = given.copy;
+      written.copy_dtype = given.copy_dtype;
+    }
     written.state = given.state;
     written.numbers = given.numbers;
     OFSDP_RETURN_IF_ERROR(

@@ -2,6 +2,7 @@
 // same sources as in libofsdp_cuda.so but for the matrix product (product.cpp).
 #include <cstring>
 
+#include "cuda_runtime.h"
 #include "kernels/core/device.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/implementations.h"
@@ -13,7 +14,8 @@ namespace {
 
 class EmulatedKernel final : public Kernel {
  public:
-  explicit EmulatedKernel(std::unique_ptr<cuda::CudaKernel> kernel) : kernel_(std::move(kernel)) {}
+  EmulatedKernel(CountingDevice& device, std::string op, std::unique_ptr<cuda::CudaKernel> kernel)
+      : device_(device), op_(std::move(op)), kernel_(std::move(kernel)) {}
   size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
 
   Status run(const KernelArgs& args) override {
@@ -29,7 +31,10 @@ class EmulatedKernel final : public Kernel {
                               static_cast<int64_t>(args.step->sample_index.size()),
                               step.fault,
                               step.node};
+    const long before = emulator::launches();
     const cudaError_t error = kernel_->run(nullptr, launch);
+    ++device_.counts["runs:" + op_];
+    device_.counts["launches:" + op_] += emulator::launches() - before;
     return error == cudaSuccess ? Status{} : fault("CUDA error {}", static_cast<int>(error));
   }
 
@@ -47,6 +52,8 @@ class EmulatedKernel final : public Kernel {
     return bytes;
   }
 
+  CountingDevice& device_;
+  std::string op_;
   std::unique_ptr<cuda::CudaKernel> kernel_;
 };
 
@@ -57,7 +64,7 @@ std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string&
   cuda::DeviceState state{.tf32 = device.tf32};
   auto kernel = cuda::make_operator(state, op, problem, choice);
   if (kernel == nullptr) return nullptr;
-  return std::make_unique<EmulatedKernel>(std::move(kernel));
+  return std::make_unique<EmulatedKernel>(device, op, std::move(kernel));
 }
 
 }  // namespace ofsdp::counting

@@ -50,6 +50,7 @@ class Loops final : public MatrixProduct {
   size_t workspace_bytes() const override { return kWorkspace; }
 
   cudaError_t run(cudaStream_t, const ProductOperands& o) override {
+    ++emulator::launches();
     std::memset(o.workspace, 0xFF, kWorkspace);
     const bool sums = s_.bias_grad != BiasGrad::kNone;
     if (!is_aligned(o.a, s_.alignment) || !is_aligned(o.b, s_.alignment) ||
@@ -67,7 +68,7 @@ class Loops final : public MatrixProduct {
         add_row(o.a, o.b, m, i, row.data());
         for (int64_t j = 0; j < s_.columns; ++j) {
           const float value = finished(o, row[static_cast<size_t>(j)], m, i, j);
-          store(o.d, s_.dtype, m * s_.stride_d + i * s_.columns + j, value);
+          store(o.d, s_.dtype, m * s_.stride_d + i * s_.row_d() + j, value);
           of_d[static_cast<size_t>(j)] += value;
         }
       }
@@ -85,7 +86,7 @@ class Loops final : public MatrixProduct {
  private:
   // From the bare product to the element of D.
   float finished(const ProductOperands& o, float product, int64_t m, int64_t i, int64_t j) const {
-    const int64_t at = m * s_.stride_d + i * s_.columns + j;
+    const int64_t at = m * s_.stride_d + i * s_.row_d() + j;
     float z = s_.alpha * product;
     if (s_.beta != 0) z += s_.beta * load(o.c != nullptr ? o.c : o.d, s_.dtype, at);
     if (s_.bias) z += load(o.bias, s_.dtype, j);
@@ -107,7 +108,8 @@ class Loops final : public MatrixProduct {
     for (int64_t i = 0; i < count; ++i) {
       float total = 0;
       for (int64_t k = 0; k < s_.inner; ++k) {
-        const int64_t at = inner_first ? k * count + i : i * s_.inner + k;
+        const int64_t row = of_a ? s_.row_a() : s_.row_b();
+        const int64_t at = inner_first ? k * row + i : i * row + k;
         total += load(of_a ? o.a : o.b, s_.dtype, at);
       }
       store(o.bias_grad, s_.dtype, i, total);
@@ -117,10 +119,11 @@ class Loops final : public MatrixProduct {
   void add_row(const void* a, const void* b, int64_t m, int64_t i, float* row) const {
     std::fill_n(row, s_.columns, 0.0f);
     for (int64_t k = 0; k < s_.inner; ++k) {
-      const int64_t at_a = m * s_.stride_a + (s_.transpose_a ? k * s_.rows + i : i * s_.inner + k);
+      const int64_t at_a =
+          m * s_.stride_a + (s_.transpose_a ? k * s_.row_a() + i : i * s_.row_a() + k);
       const float x = operand(a, at_a);
-      const int64_t first = m * s_.stride_b + (s_.transpose_b ? k : k * s_.columns);
-      const int64_t step = s_.transpose_b ? s_.inner : 1;
+      const int64_t first = m * s_.stride_b + (s_.transpose_b ? k : k * s_.row_b());
+      const int64_t step = s_.transpose_b ? s_.row_b() : 1;
       for (int64_t j = 0; j < s_.columns; ++j) row[j] += x * operand(b, first + j * step);
     }
   }

@@ -11,7 +11,7 @@ cudaError_t launch(const Launch& launch, std::function<void()> thread) {
   const dim3 block = launch.config.blockDim;
   OFSDP_EMULATOR_EXPECT(block.x * block.y * block.z <=
                         static_cast<unsigned>(most_threads(launch.kernel)));
-  run(launch.config, thread);
+  run({launch.config.gridDim, block, launch.kernel}, thread);
   return cudaSuccess;
 }
 
@@ -33,6 +33,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
+  ++emulator::launches();
   return cudaMemcpy(to, from, bytes, kind);
 }
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
@@ -40,6 +41,7 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  ++emulator::launches();
   return cudaMemset(data, value, bytes);
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

@@ -1,5 +1,6 @@
 """What run.sh runs, and the table of it. Standard library alone."""
 
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -18,7 +19,8 @@ OUT = pathlib.Path(os.environ.get("OUT") or ROOT / "build/gpu/out")
 PROGRAM = str(BUILD / "fsdp-run")
 FIXTURES = ROOT / "tests/fixtures"
 SAMPLES = ROOT / "samples"
-PATIENCE = {"checks": 240, "training": 120, "sanitizer": 170, "speed": 170}  # seconds a command
+# Seconds a command. A part is over in ten minutes, as hosts are lent that end a command then.
+PATIENCE = {"checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
 rows = []
 
 
@@ -52,6 +54,27 @@ def last_line(text):
 
 FIRST = ["test_gpu_device_table", "test_gpu_cuda_movement", "test_gpu_cuda_pointwise"]
 WITHOUT_CUDNN = {"OFSDP_CUDNN_LIBRARY": "none"}  # our own kernels, which cuDNN else hides
+SHARDED = "test_gpu_operators"  # makes each kernel several times, and cuDNN's plans take a second each
+SHARDS = 8
+
+
+def run_shards(name, command, environment):
+    """As run: all shards of a GoogleTest program at once."""
+    began = time.monotonic()
+
+    def one(shard):
+        return run("checks", f"{name}, shard {shard}", command,
+                   {**(environment or {}), "GTEST_TOTAL_SHARDS": str(SHARDS), "GTEST_SHARD_INDEX": str(shard)})
+
+    with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
+        done = list(pool.map(one, range(SHARDS)))
+    statuses = [status for status, _, _ in done]
+    worst = None if None in statuses else next((s for s in statuses if s != 0), 0)
+    return worst, "\n".join(text for _, text, _ in done), time.monotonic() - began
+
+
+def run_check(name, command, environment):
+    return run("checks", name, command, environment)
 
 
 def checks():
@@ -63,7 +86,7 @@ def checks():
     for name, program, environment in commands:
         if not is_wanted(name):
             continue
-        status, text, seconds = run("checks", name, [str(found[program])], environment)
+        status, text, seconds = (run_shards if program == SHARDED else run_check)(name, [str(found[program])], environment)
         passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
         skipped = len(set(re.findall(r"\[  SKIPPED \] (\S+)", text)))
         failed = sorted(set(re.findall(r"\[  FAILED  \] ([^\s,]+/[^\s,]+|\w+\.\w+)", text)))
@@ -226,12 +249,27 @@ def sanitizer():
 # --- speed ---
 
 
+def bench(part, name, note):
+    """One program of bench/, whose output is its result."""
+    program = BUILD / "bench" / name
+    if not program.exists():
+        return say(part, name, "skip", 0, f"{program} was not built")
+    status, text, seconds = run(part, name, [str(program)])
+    print(text)
+    good = status == 0
+    return say(part, name, "ok" if good else "FAIL", seconds,
+               note if good else "out of time" if status is None else last_line(text))
+
+
+def kernels():
+    bench("kernels", "cuda_kernels", "shares of the copy bandwidth are above")
+
+
+def products():
+    bench("products", "products", "rates are above")
+
+
 def speed():
-    bench = BUILD / "bench/cuda_kernels"
-    if bench.exists():
-        status, text, seconds = run("speed", "cuda_kernels", [str(bench)])
-        print(text)
-        say("speed", "cuda_kernels", "ok" if status == 0 else "FAIL", seconds, "shares are above")
     for name, command in (("mnist", "SAMPLES/mnist/mnist.onnx --data synthetic --eval-data none --batch-size 256"),
                           ("bert sample", "SAMPLES/bert/bert.onnx --data synthetic --eval-data none --global-batch-size 64"),
                           ("gpt sample", "SAMPLES/gpt/gpt.onnx --eval-data none --global-batch-size 64")):
@@ -265,7 +303,8 @@ def throughput():
     say("throughput", "all", "FAIL" if status else "ok", time.monotonic() - began, f"status {status}")
 
 
-PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "speed": speed, "throughput": throughput}
+PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "products": products, "kernels": kernels, "speed": speed,
+         "throughput": throughput}
 
 
 def main():

@@ -3,13 +3,15 @@
 # its exit status is 0 when no line of the table says FAIL.
 #
 #   tests/gpu/host/run.sh [PART...]
-#     checks     every test with the label gpu: a line each
+#     checks     every test with the label gpu: a line each; the longest in eight shards at once
 #     training   the fixtures and samples: losses against PyTorch's or the CPU's, two runs and one without a graph the same bits
 #     sanitizer  compute-sanitizer memcheck, racecheck, initcheck and synccheck on small runs
-#     speed      bench/cuda_kernels, and the time of a step of the samples in float32 and bfloat16
+#     products   bench/products: rates of every product of BERT-base and GPT-2 by eight algorithms, with each epilogue
+#     kernels    bench/cuda_kernels: shares of the copy bandwidth
+#     speed      the time of a step of the samples in float32 and bfloat16
 #     throughput bench/gpu_vs_pytorch.sh: BERT-base, GPT-2 and MNIST against PyTorch, with $OFSDP_THROUGHPUT as options;
 #                about 8 minutes
-#   Without PART: checks, training.
+#   Without PART: checks, training. Each part takes less than ten minutes.
 #
 # It unpacks build/gpu/bundle.tar.xz (pack.sh) where there is no build, and else builds. Logs are in $OUT, or build/gpu/out.
 # OFSDP_BUILD         the build, build/cuda
@@ -17,6 +19,6 @@
 # OFSDP_CUDA_LIBRARY  another device library: with the emulated one (docs/cuda-checks.md) this script runs without a GPU
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
-. tests/gpu/host/environment.sh ofsdp_cuda tests_gpu bench_cuda_kernels
+. tests/gpu/host/environment.sh ofsdp_cuda tests_gpu bench_cuda_kernels bench_products
 export OMP_WAIT_POLICY=passive
 exec python3 tests/gpu/host/run.py "$@"

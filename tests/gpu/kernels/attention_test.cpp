@@ -144,12 +144,11 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.num_outputs > 1) continue;
     for (DType dtype : types(sample)) {
       const Filled in(sample, dtype);
-      const AttentionShape s = ops::attention_shape(
-          {in.desc(0), in.desc(1), in.desc(2), in.desc(3), in.desc(6).present(), 0},
-          sample.attributes);
-      const TensorDesc out{dtype, in.desc(0).shape.rank() == 3
-                                      ? Shape{s.batch, s.queries, s.heads * s.v_width}
-                                      : Shape{s.batch, s.heads, s.queries, s.v_width}};
+      const ops::AttentionInputs operands{in.desc(0), in.desc(1),           in.desc(2),
+                                          in.desc(3), in.desc(6).present(), 0};
+      const AttentionShape s = ops::attention_shape(operands, sample.attributes);
+      const TensorDesc out{dtype, ops::result_shape(operands, s, sample.attributes)};
+      const auto at = places_of(s, operands).of(in.data(0), in.data(1), in.data(2));
       const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
       const auto expected = kept_by(registry, sample.attributes, in, out, s);
       for (const auto& [name, launch] : kForward) {
@@ -162,14 +161,13 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
               alone(dtype, Tensor::blank(out.numel()));
           Tensor statistics(DType::kFloat32, Tensor::blank(s.batch * s.heads * s.queries));
           same_twice({&y, &statistics}, [&] {
-            return launch(e, in.data(0), in.data(1), in.data(2), y.data(),
-                          static_cast<float*>(statistics.data()), nullptr);
+            return launch(e, at[0], at[1], at[2], y.data(), static_cast<float*>(statistics.data()),
+                          nullptr);
           });
           expect_close(y.values(), expected[0].values, rounding(dtype), "y");
           expect_close(finite(statistics.values()), finite(expected[1].values),
                        rounding(DType::kFloat32), "statistics");
-          ASSERT_EQ(launch(e, in.data(0), in.data(1), in.data(2), alone.data(), nullptr, nullptr),
-                    cudaSuccess);
+          ASSERT_EQ(launch(e, at[0], at[1], at[2], alone.data(), nullptr, nullptr), cudaSuccess);
           EXPECT_EQ(alone.values(), y.values()) << "what is kept changed the result";
         }
       }
@@ -192,11 +190,13 @@ struct Slopes {
 // Results of a sample's forward pass that its gradient reads: kept by `launch`.
 struct Saved {
   Tensor y, statistics;
-  Saved(const AttentionExtent& e, const Filled& in, int64_t elements, decltype(&attention) launch)
+  // qkv: addresses of the first heads.
+  Saved(const AttentionExtent& e, const std::array<void*, 3>& qkv, int64_t elements,
+        decltype(&attention) launch)
       : y(e.dtype, Tensor::blank(elements)),
         statistics(DType::kFloat32, Tensor::blank(e.batch * e.heads * e.queries)) {
-    EXPECT_EQ(launch(e, in.data(1), in.data(2), in.data(3), y.data(),
-                     static_cast<float*>(statistics.data()), nullptr),
+    EXPECT_EQ(launch(e, qkv[0], qkv[1], qkv[2], y.data(), static_cast<float*>(statistics.data()),
+                     nullptr),
               cudaSuccess);
   }
   void put(AttentionGradient& g, const AttentionExtent& e) {
@@ -214,10 +214,12 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
     if (!is_16_or_32(sample.inputs[0].dtype) || sample.inputs.size() > 6) continue;
     for (DType dtype : types(sample)) {
       const Filled in(sample, dtype);
-      const AttentionShape s =
-          ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), in.desc(4),
-                                in.desc(5).present(), sample.attributes.i("past_length", 0)},
-                               sample.attributes);
+      const ops::AttentionInputs operands{
+          in.desc(1), in.desc(2),           in.desc(3),
+          in.desc(4), in.desc(5).present(), sample.attributes.i("past_length", 0)};
+      const AttentionShape s = ops::attention_shape(operands, sample.attributes);
+      const HeadPlaces places = places_of(s, operands);
+      const auto at = places.of(in.data(1), in.data(2), in.data(3));
       const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(4), in.data(5));
       std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
       if (sample.num_outputs > 3)
@@ -227,21 +229,23 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
         const bool tensor = kernel.launch == tensor_attention_grad;
         if (!(tensor ? takes_tensor_attention(e) : small(sample))) continue;
         narrow[dtype] += tensor;
-        Saved saved(e, in, in.desc(0).numel(), tensor ? tensor_attention : attention);
+        Saved saved(e, at, in.desc(0).numel(), tensor ? tensor_attention : attention);
         for (const auto& [shift, kept] : variants(sample)) {
           SCOPED_TRACE(sample.name + " " + std::string(dtype_name(dtype)) + " " + kernel.name +
                        (kept ? " kept" : ""));
           Slopes d(dtype, descs, kernel.scratch(e, kept), shift);
-          AttentionGradient g{in.data(0),      in.data(1),
-                              in.data(2),      in.data(3),
-                              d.dq.data(),     d.dk.data(),
-                              d.dv.data(),     descs.size() > 3 ? d.dmask.data() : nullptr,
-                              d.scratch.data()};
+          const auto to = places.of(d.dq.data(), d.dk.data(), d.dv.data());
+          AttentionGradient g{
+              in.data(0),      at[0], at[1], at[2],
+              to[0],           to[1], to[2], descs.size() > 3 ? d.dmask.data() : nullptr,
+              d.scratch.data()};
           if (kept) saved.put(g, e);
           same_twice({&d.dq, &d.dk, &d.dv, &d.dmask}, [&] { return kernel.launch(e, g, nullptr); });
           expect_close(d.dq.values(), expected[0].values, 2 * rounding(dtype), "dq");
-          expect_close(d.dk.values(), expected[1].values, 2 * rounding(dtype), "dk");
-          expect_close(d.dv.values(), expected[2].values, 2 * rounding(dtype), "dv");
+          if (places.has_k)
+            expect_close(d.dk.values(), expected[1].values, 2 * rounding(dtype), "dk");
+          if (places.has_v)
+            expect_close(d.dv.values(), expected[2].values, 2 * rounding(dtype), "dv");
           if (descs.size() > 3)
             expect_close(d.dmask.values(), expected[3].values, 2 * rounding(dtype), "dmask");
         }
@@ -263,7 +267,7 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
           ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), {}, false, 0}, {});
       const AttentionExtent e = extent_of(s, DType::kBFloat16);
       const std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
-      Saved saved(e, in, in.desc(0).numel(), attention);
+      Saved saved(e, {in.data(1), in.data(2), in.data(3)}, in.desc(0).numel(), attention);
       const auto slopes = [&](Slopes& d) {
         AttentionGradient g{in.data(0),  in.data(1),  in.data(2), in.data(3),      d.dq.data(),
                             d.dk.data(), d.dv.data(), nullptr,    d.scratch.data()};
@@ -286,6 +290,75 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
       EXPECT_EQ(without.dv.values(), halved.dv.values());
       EXPECT_NE(without.dq.values(), halved.dq.values());
     }
+  }
+}
+
+// [heads, rows, width] as [rows, parts, heads, width], in place `part`.
+void put_rows(const std::vector<double>& from, const AttentionExtent& e, int64_t part,
+              int64_t parts, std::vector<double>& to) {
+  to.resize(static_cast<size_t>(e.queries * parts * e.heads * e.width));
+  for (int64_t i = 0; i < e.heads * e.queries * e.width; ++i) {
+    const int64_t h = i / (e.queries * e.width), row = i / e.width % e.queries;
+    const int64_t at = ((row * parts + part) * e.heads + h) * e.width + i % e.width;
+    to[static_cast<size_t>(at)] = from[static_cast<size_t>(i)];
+  }
+}
+
+// Heads as a product leaves them, q, k and v in one tensor, give the bits of heads apart, and fill
+// one tensor of gradients.
+TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
+  AttentionExtent apart;
+  apart.heads = apart.kv_heads = 2;
+  apart.batch = 1;
+  apart.queries = apart.keys = 70;
+  apart.width = apart.v_width = 64;
+  apart.q = apart.k = apart.v = apart.y = {0, 70 * 64, 64};
+  apart.scale = 0.125F;
+  apart.causal = true;
+  const int64_t count = apart.heads * apart.queries * apart.width;
+  for (size_t which = 0; which < std::size(kForward); ++which) {
+    SCOPED_TRACE(kForward[which].first);
+    apart.dtype = which == 0 ? DType::kFloat32 : DType::kBFloat16;
+    AttentionExtent one = apart;
+    one.q = one.k = one.v = {0, 64, 3 * 2 * 64};
+    one.y = {0, 64, 2 * 64};
+    std::vector<double> joined, joined_dy;
+    std::vector<std::unique_ptr<Tensor>> parts;
+    for (int64_t i = 0; i < 4; ++i) {  // q, k, v, dy
+      parts.push_back(std::make_unique<Tensor>(apart.dtype, numbers(count, i + 1)));
+      const std::vector<double> values = parts.back()->values();
+      i < 3 ? put_rows(values, apart, i, 3, joined) : put_rows(values, apart, 0, 1, joined_dy);
+    }
+    Tensor qkv(apart.dtype, joined), dy(apart.dtype, joined_dy);
+    const HeadPlaces places{0, 2 * 64 * dtype_size(apart.dtype), 4 * 64 * dtype_size(apart.dtype),
+                            false, false};
+    const std::array<void*, 3> at{parts[0]->data(), parts[1]->data(), parts[2]->data()};
+    const std::array<void*, 3> inside = places.of(qkv.data(), nullptr, nullptr);
+    Saved first(apart, at, count, kForward[which].second);
+    Saved second(one, inside, count, kForward[which].second);
+    std::vector<double> expected;
+    put_rows(first.y.values(), apart, 0, 1, expected);
+    EXPECT_EQ(second.y.values(), expected);
+    EXPECT_EQ(second.statistics.values(), first.statistics.values());
+
+    const Backward& backward = kBackward[which];
+    const TensorDesc part{apart.dtype, {count}}, all{apart.dtype, {3 * count}};
+    Slopes d(apart.dtype, {part, part, part}, backward.scratch(apart, true), 0);
+    Slopes joint(apart.dtype, {all, part, part}, backward.scratch(one, true), 0);
+    AttentionGradient g{parts[3]->data(), at[0],       at[1],   at[2],           d.dq.data(),
+                        d.dk.data(),      d.dv.data(), nullptr, d.scratch.data()};
+    first.put(g, apart);
+    ASSERT_EQ(backward.launch(apart, g, nullptr), cudaSuccess);
+    const std::array<void*, 3> to = places.of(joint.dq.data(), nullptr, nullptr);
+    g = {dy.data(), inside[0], inside[1], inside[2],           to[0],
+         to[1],     to[2],     nullptr,   joint.scratch.data()};
+    second.put(g, one);
+    ASSERT_EQ(backward.launch(one, g, nullptr), cudaSuccess);
+    expected.clear();
+    put_rows(d.dq.values(), apart, 0, 3, expected);
+    put_rows(d.dk.values(), apart, 1, 3, expected);
+    put_rows(d.dv.values(), apart, 2, 3, expected);
+    EXPECT_EQ(joint.dq.values(), expected);
   }
 }
 

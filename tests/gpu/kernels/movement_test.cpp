@@ -2,8 +2,10 @@
 // double.
 #include "kernels/cuda/shape/movement.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "kernels/core/registry.h"
 #include "kernels/cuda/indexing/embedding.h"
@@ -263,6 +265,89 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
         });
         expect_close(dx.values(), sums, rounding(dtype), "dx");
         EXPECT_EQ(fault.values(), (Doubles{0, 0, 0}));
+      }
+    }
+  }
+}
+
+// The order of embedding.h for one column: a run of equal keys at sorted places [begin, end), cut
+// at multiples of `sizes`, the coarsest first.
+float added_in_order(const std::vector<float>& rows, size_t begin, size_t end,
+                     std::span<const size_t> sizes) {
+  float sum = 0;
+  if (sizes.empty()) {
+    for (size_t i = begin; i < end; ++i) sum += rows[i];
+    return sum;
+  }
+  for (size_t at = begin; at < end;) {
+    const size_t next = std::min(end, (at / sizes[0] + 1) * sizes[0]);
+    const float part = added_in_order(rows, at, next, sizes.subspan(1));
+    sum = at == begin ? part : sum + part;
+    at = next;
+  }
+  return sum;
+}
+
+// The gradient, added to `before` (empty: to nothing).
+Doubles rows_in_order(const Sizes& index, const Doubles& slopes, size_t n, size_t inner,
+                      const Doubles& before) {
+  constexpr size_t kSizes[] = {64 * 32, 32};
+  std::vector<size_t> places(index.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  std::ranges::stable_sort(places, {}, [&](size_t i) { return index[i]; });
+  Doubles made = before.empty() ? Doubles(n * inner) : before;
+  std::vector<float> rows(places.size());
+  for (size_t j = 0; j < inner; ++j) {
+    for (size_t k = 0; k < rows.size(); ++k) {
+      rows[k] = static_cast<float>(slopes[places[k] * inner + j]);
+    }
+    for (size_t begin = 0; begin < rows.size();) {
+      const int64_t key = index[places[begin]];
+      size_t end = begin;
+      while (end < rows.size() && index[places[end]] == key) ++end;
+      double& to = made[static_cast<size_t>(key) * inner + j];
+      const float sum = added_in_order(rows, begin, end, kSizes);
+      to = before.empty() ? sum : static_cast<float>(to) + sum;
+      begin = end;
+    }
+  }
+  return made;
+}
+
+// Token types that are all 0, random ones, and runs that begin and end at every boundary.
+std::vector<Sizes> key_patterns(int64_t n) {
+  constexpr int64_t kCount = 6277;
+  Sizes equal(kCount, 2), random(kCount), runs;
+  for (size_t i = 0; i < random.size(); ++i) {
+    random[i] = static_cast<int64_t>((i * 2654435761u >> 7) % static_cast<size_t>(n));
+  }
+  for (const int64_t length : {1, 31, 2016, 2049, 2047, 33, 64, 36}) {
+    runs.insert(runs.end(), static_cast<size_t>(length), runs.empty() ? 0 : runs.back() + 1);
+  }
+  Sizes scattered(runs.size());
+  for (size_t i = 0; i < runs.size(); ++i) scattered[i * 7919 % runs.size()] = runs[i];
+  return {equal, random, scattered};
+}
+
+TEST_F(CudaMovement, EqualIndicesAreAddedInChunksThenInGroupsOfThese) {
+  constexpr int64_t kRows = 9;
+  for (const Sizes& index : key_patterns(kRows)) {
+    for (DType dtype : kFloats) {
+      for (int64_t inner : {3, 8}) {
+        const bool accumulate = inner == 8;
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " rows of " + std::to_string(inner));
+        const auto count = static_cast<int64_t>(index.size());
+        Tensor indices(DType::kInt64, Doubles(index.begin(), index.end()));
+        GatherExtent e{1, kRows, inner, count, DType::kInt64, indices.data()};
+        Tensor dy(dtype, numbers(count * inner, 2)), dx(dtype, numbers(kRows * inner, 3)),
+            scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(gather_grad_scratch(e))));
+        const Doubles before = accumulate ? dx.values() : Doubles();
+        const Tensor expected(
+            dtype, rows_in_order(index, dy.values(), kRows, static_cast<size_t>(inner), before));
+        same_twice({&dx}, [&] {
+          return gather_grad(e, dtype, dy.data(), dx.data(), accumulate, scratch.data(), nullptr);
+        });
+        EXPECT_EQ(dx.values(), expected.values());
       }
     }
   }

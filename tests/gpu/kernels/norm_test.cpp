@@ -1,6 +1,8 @@
 // Layer and RMS normalization and their gradients against loops in double.
 #include "kernels/cuda/norm/norm.h"
 
+#include <set>
+
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
@@ -172,6 +174,54 @@ TEST_F(CudaNorm, Backward) {
       expect_close(dx.values(), ex, rounding(c.dtype), "dx");
       expect_close(dscale.values(), es, 4 * rounding(c.dtype), "dscale");
       expect_close(dbias.values(), eb, 4 * rounding(c.dtype), "dbias");
+    }
+  }
+}
+
+// In float32 the bits of a second pass; in 16 bits at most its second rounding away.
+TEST_F(CudaNorm, AnAddendGivesTheSumOfTwoPasses) {
+  const std::set<int64_t> widths{33, 768, 1023, 4096, 8200};
+  for (const Case& c : cases()) {
+    if (!widths.contains(c.width) || c.rows > 19) continue;
+    SCOPED_TRACE(c.text());
+    const auto n_bytes = static_cast<int64_t>(norm_backward_scratch(c.rows, c.width));
+    Tensor dy(c.dtype, numbers(c.rows * c.width, 1), c.shift),
+        x(c.dtype, numbers(c.rows * c.width, 2), c.shift),
+        scale(c.dtype, numbers(c.width, 3), c.shift),
+        mean(DType::kFloat32, numbers(c.rows, 4, 0.1)),
+        inv(DType::kFloat32, numbers(c.rows, 5, 0.4)),
+        addend(c.dtype, numbers(c.rows * c.width, 6), c.shift),
+        dx(c.dtype, Tensor::blank(c.rows * c.width), c.shift),
+        dscale(c.dtype, Tensor::blank(c.width)), dbias(c.dtype, Tensor::blank(c.width)),
+        scratch(DType::kUInt8, Tensor::blank(n_bytes));
+    NormBackward n{.dtype = c.dtype,
+                   .rows = c.rows,
+                   .width = c.width,
+                   .dy = dy.data(),
+                   .x = x.data(),
+                   .scale = scale.data(),
+                   .mean = c.centred ? mean.as<float>() : nullptr,
+                   .inv = inv.as<float>(),
+                   .dx = dx.data(),
+                   .dscale = dscale.data(),
+                   .dbias = dbias.data(),
+                   .scratch = scratch.data()};
+    EXPECT_CUDA(norm_backward(n, nullptr));
+    const Doubles alone = dx.values(), more = addend.values(), sums = dscale.values();
+    n.addend = addend.data();
+    n.dx = addend.data();
+    same_twice({&addend, &dscale, &dbias}, [&] { return norm_backward(n, nullptr); });
+    EXPECT_EQ(dscale.values(), sums);
+    const Doubles joined = addend.values();
+    const double unit = c.dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+    for (size_t i = 0; i < joined.size(); ++i) {
+      const double sum = alone[i] + more[i];
+      if (c.dtype == DType::kFloat32) {
+        ASSERT_EQ(joined[i], static_cast<double>(static_cast<float>(sum))) << i;
+      } else {
+        const double most = unit * (std::abs(alone[i]) + std::abs(joined[i])) + 1e-7;
+        ASSERT_LE(std::abs(joined[i] - sum), most) << i;
+      }
     }
   }
 }

@@ -1,4 +1,7 @@
 // Softmax, log-softmax and cross entropy with their gradients, against loops in double.
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/norm/norm.h"
 #include "tests/gpu/kernels/device.h"
@@ -176,6 +179,157 @@ TEST_F(CudaSoftmax, CrossEntropy) {
         check_loss(l, dtype, keep_lse);
       }
     }
+  }
+}
+
+// Rows of `width` with room between them.
+Doubles apart(const Doubles& rows, int64_t width, int64_t pitch) {
+  Doubles made(rows.size() / static_cast<size_t>(width) * static_cast<size_t>(pitch), -5.0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    made[static_cast<size_t>(at / width * pitch + at % width)] = rows[i];
+  }
+  return made;
+}
+
+// The bytes that a loss and its gradient leave.
+struct LossBytes {
+  std::vector<std::byte> loss, rows;
+  bool operator==(const LossBytes&) const = default;
+};
+
+struct Operands {
+  Tensor scores, weights, labels, loss, slope;
+  CrossEntropy c;
+
+  Operands(const Loss& l, DType dtype, int64_t pitch)
+      : scores(dtype, apart(numbers(l.e.numel(), 1, 4), l.e.classes, pitch)),
+        weights(dtype, numbers(l.e.classes, 2, 1.5)),
+        labels(l.narrow ? DType::kInt32 : DType::kInt64, given(l)),
+        loss(DType::kFloat32, {7}),
+        slope(DType::kFloat32, {-1.75}),
+        c{.dtype = dtype,
+          .samples = l.e.outer,
+          .classes = l.e.classes,
+          .reduction = l.reduction,
+          .ignores = l.ignores,
+          .ignore_index = -100,
+          .smoothing = l.smoothing,
+          .label_dtype = l.narrow ? DType::kInt32 : DType::kInt64,
+          .labels = labels.data(),
+          .weights = l.weighted ? weights.data() : nullptr,
+          .pitch = pitch} {}
+
+  static Doubles given(const Loss& l) {
+    Doubles made;
+    for (int64_t i = 0; i < l.e.outer; ++i) {
+      made.push_back(l.ignores && i % 3 == 1 ? -100 : static_cast<double>((i * 7) % l.e.classes));
+    }
+    return made;
+  }
+};
+
+LossBytes loss_then_gradient(const Loss& l, DType dtype, int64_t pitch) {
+  Operands o(l, dtype, pitch);
+  const bool keeps_lse = dtype != DType::kFloat32;
+  Tensor lse(DType::kFloat32, Tensor::blank(l.e.outer)),
+      scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(cross_entropy_scratch(o.c))));
+  EXPECT_CUDA(cross_entropy_forward(o.c,
+                                    {.scores = o.scores.data(),
+                                     .log_prob = keeps_lse ? nullptr : o.scores.data(),
+                                     .lse = keeps_lse ? lse.as<float>() : nullptr,
+                                     .loss = o.loss.data(),
+                                     .scratch = scratch.data()},
+                                    nullptr));
+  EXPECT_CUDA(cross_entropy_backward(o.c,
+                                     {.scores = o.scores.data(),
+                                      .lse = keeps_lse ? lse.as<float>() : nullptr,
+                                      .diff_loss = o.slope.data(),
+                                      .diff_scores = o.scores.data(),
+                                      .scratch = scratch.data()},
+                                     nullptr));
+  return {o.loss.bytes(), o.scores.bytes()};
+}
+
+LossBytes both_at_once(const Loss& l, DType dtype, int64_t pitch, bool in_place) {
+  Operands o(l, dtype, pitch);
+  Tensor elsewhere(dtype, apart(Tensor::blank(l.e.numel()), l.e.classes, pitch)),
+      scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(cross_entropy_scratch(o.c))));
+  Tensor& gradient = in_place ? o.scores : elsewhere;
+  const CrossEntropyJoined j{.scores = o.scores.data(),
+                             .diff_loss = o.slope.as<float>(),
+                             .loss = o.loss.as<float>(),
+                             .diff_scores = gradient.data(),
+                             .scratch = scratch.data()};
+  same_twice({&o.loss, &gradient}, [&] { return cross_entropy_joined(o.c, j, nullptr); });
+  return {o.loss.bytes(), gradient.bytes()};
+}
+
+std::vector<Loss> joinable() {
+  const auto sum = LossReduction::kSum, mean = LossReduction::kMean;
+  return {{{6, 10, 1}},
+          {{6, 16, 1}, sum, false, true, true, true},
+          {{37, 33, 1}, mean, true, true},
+          {{6, 24, 1}, mean, true, true, true, false, 0.125},
+          {{5, 1025, 1}, mean, false, true},
+          {{4, 1032, 1}, sum, true, true, true, false, 0.125},
+          {{3, 9001, 1}, mean, true, true, true, true, 0.125},
+          {{2, 9008, 1}},
+          {{4099, 2, 1}, mean, true, true},
+          {{0, 10, 1}}};
+}
+
+TEST_F(CudaSoftmax, CrossEntropyWithItsGradientHasTheBitsOfTheTwo) {
+  for (DType dtype : kFloats) {
+    for (const Loss& l : joinable()) {
+      if (l.e.outer > 4096 && dtype != DType::kBFloat16) continue;  // several blocks add: slow here
+      for (const int64_t pitch : {l.e.classes, l.e.classes + 64 - l.e.classes % 64}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(l.e.classes) +
+                     " classes in rows of " + std::to_string(pitch));
+        const LossBytes expected = loss_then_gradient(l, dtype, pitch);
+        EXPECT_TRUE(both_at_once(l, dtype, pitch, true) == expected) << "in place";
+        EXPECT_TRUE(both_at_once(l, dtype, pitch, false) == expected) << "elsewhere";
+      }
+    }
+  }
+}
+
+// Packs begin at 16 bytes: rows that all do are dealt to threads alike, whatever lies between them.
+TEST_F(CudaSoftmax, RowsApartGiveTheBitsOfRowsSideBySide) {
+  for (DType dtype : kFloats) {
+    for (const Loss& l : joinable()) {
+      if (l.e.classes % 8 != 0) continue;
+      const int64_t pitch = l.e.classes + 64;
+      const LossBytes dense = both_at_once(l, dtype, l.e.classes, true);
+      const LossBytes found = both_at_once(l, dtype, pitch, true);
+      EXPECT_TRUE(found.loss == dense.loss) << l.e.classes;
+      const auto row = static_cast<size_t>(l.e.classes) * dtype_size(dtype);
+      const size_t next = static_cast<size_t>(pitch) * dtype_size(dtype);
+      for (size_t i = 0; i < static_cast<size_t>(l.e.outer); ++i) {
+        EXPECT_EQ(std::memcmp(&found.rows[i * next], &dense.rows[i * row], row), 0) << "row " << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaSoftmax, MatchesAreCountedInRowsApart) {
+  const int64_t rows = 9, classes = 45;
+  const Doubles x = numbers(rows * classes, 1);
+  Doubles given;  // every third is right, every third is ignored
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto row = x.begin() + i * classes;
+    const auto best = static_cast<double>(std::max_element(row, row + classes) - row);
+    given.push_back(i % 3 == 0 ? best : i % 3 == 1 ? -1 : best == 0 ? 1 : 0);
+  }
+  for (const int64_t pitch : {classes, int64_t{64}}) {
+    Tensor prediction(DType::kFloat32, apart(x, classes, pitch)), labels(DType::kInt64, given),
+        found(DType::kInt64, {0, 0});
+    const MatchCount count{
+        .rows = rows, .classes = classes, .ignores = true, .ignore_index = -1, .pitch = pitch};
+    Tensor scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(match_scratch(count))));
+    EXPECT_CUDA(count_matches(count, prediction.as<float>(), labels.as<int64_t>(),
+                              found.as<int64_t>(), scratch.data(), nullptr));
+    EXPECT_EQ(found.values(), (Doubles{3, 6})) << pitch;
   }
 }
 

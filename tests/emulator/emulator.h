@@ -1,0 +1,77 @@
+// The machine that tests/emulator/cuda_runtime.h drives: runs the threads of a launch as fibers of
+// one thread of the host, block after block.
+//
+// Order: blocks, warps and lanes take turns as a seed draws; the same seed and sizes draw the same.
+// With set_backwards(true) every drawn order is taken from its end, so of any two threads that
+// nothing orders each is first once. Memory: shared memory holds garbage when a block declares it.
+// Errors: barriers of different places that meet, threads that left before a barrier, lanes that a
+// mask names and that do not come, writes beyond a shared array. A line says what and where; then
+// the process aborts or, with collect_errors, the launch ends.
+//
+// Ownership: an observer and a list of errors are the caller's. Threads: one launches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "cuda_runtime_api.h"
+
+namespace emulator {
+
+using Place = std::source_location;
+inline constexpr unsigned kWarp = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+void set_seed(uint64_t seed);  // 1, or OFSDP_EMULATOR_SEED of the environment, until then
+void set_backwards(bool backwards);
+void collect_errors(std::vector<std::string>* errors);                // null: an error aborts
+[[noreturn]] void fail(const std::string& what, const Place& place);  // for the running thread
+
+// --- launches ---
+struct LaunchShape {
+  dim3 grid, block;
+  const void* kernel = nullptr;  // its address
+};
+void run(const LaunchShape& shape, const std::function<void()>& thread);
+long& launches();           // kernels, fills and copies that streams were given so far
+extern int running_thread;  // its number in the block; -1 outside of a launch
+
+// --- what threads do together ---
+void sync_threads(const Place& place);
+void sync_warp(uint32_t mask, const Place& place);
+// Every lane of the mask gives up to 48 bytes and gets those of all of them, to be read before it
+// meets them again.
+struct alignas(16) Slot {
+  unsigned char bytes[48];
+};
+const Slot* meet(const void* mine, size_t bytes, uint32_t mask, const Place& place);
+int lane();
+// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread
+// finishes its copies, or with threads that run backwards at once.
+void copy_later(void* to, const void* from, size_t bytes);
+void finish_copies();
+
+// --- what happens, for one who watches ---
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void launch_begins(const LaunchShape&) {}
+  virtual void block_begins() {}
+  virtual void barrier() {}                                        // all threads have come
+  virtual void warp_met(unsigned /*first*/, uint32_t /*mask*/) {}  // in __syncwarp
+  // `code`: the address that the emulator was called from.
+  virtual void copy_issued(const void* /*to*/, const void* /*from*/, size_t /*bytes*/,
+                           const void* /*code*/) {}
+  virtual void copy_awaited(const void* /*to*/, const void* /*code*/) {}
+  virtual void atomic(const void* /*at*/, size_t /*bytes*/, const void* /*code*/) {}
+};
+extern Observer* observer;  // null: nobody watches
+inline void note_atomic(const void* at, size_t bytes, const void* code) {
+  if (observer != nullptr) observer->atomic(at, bytes, code);
+}
+
+}  // namespace emulator

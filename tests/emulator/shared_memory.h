@@ -1,0 +1,65 @@
+// [Note: shared memory of the emulator] `__shared__` becomes `static`, with a wall of known bytes
+// and an owner in front of each declaration. The program's symbol table says which static variables
+// a function has (their names begin like that of its owners): the owner of a function's first
+// declaration that a thread of a block passes fills all of them with garbage, and when the block
+// ends the walls must be whole. A section of its own would be plainer, but GCC 12 drops that
+// attribute in templates, and AddressSanitizer does not look at such variables.
+//
+// Ownership: static. Threads: one launches. Errors: those of emulator.h; a program without a symbol
+// table ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+namespace emulator {
+
+struct alignas(64) Wall {
+  unsigned char bytes[64];
+};
+
+extern uint64_t running_block;  // another number for each block that ever ran
+struct SharedGroup;             // the shared variables of one function
+
+class SharedOwner {
+ public:
+  constexpr SharedOwner(const Wall* wall, std::source_location place)
+      : wall_(wall), place_(place) {}
+  void declared() {
+    if (block_ != running_block) fill();
+  }
+
+ private:
+  void fill();
+
+  const Wall* wall_;  // so that it is kept
+  std::source_location place_;
+  uint64_t block_ = 0;  // the last that came here
+  SharedGroup* group_ = nullptr;
+};
+
+// For emulator.cpp: of the block that runs.
+void begin_shared_block(unsigned char garbage);
+const std::source_location* broken_wall();  // next to which declaration, or null; mends it
+
+struct SharedPart {
+  unsigned char* begin;
+  size_t bytes;
+  bool wall;
+};
+void for_each_shared(const std::function<void(const SharedPart&)>& f);  // of this program
+
+}  // namespace emulator
+
+#define OFSDP_EMULATOR_JOIN_(a, b) a##b
+#define OFSDP_EMULATOR_JOIN(a, b) OFSDP_EMULATOR_JOIN_(a, b)
+#define OFSDP_EMULATOR_SHARED(wall, owner)                                    \
+  static emulator::Wall wall;                                                 \
+  static emulator::SharedOwner owner(&wall, std::source_location::current()); \
+  owner.declared();                                                           \
+  static
+#define __shared__                                                        \
+  OFSDP_EMULATOR_SHARED(OFSDP_EMULATOR_JOIN(emulator_wall_, __COUNTER__), \
+                        OFSDP_EMULATOR_JOIN(emulator_owner_, __COUNTER__))

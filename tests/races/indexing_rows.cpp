@@ -1,0 +1,100 @@
+// Embeddings and their gradients, and what finds or picks elements.
+#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/indexing/found.h"
+#include "kernels/cuda/indexing/scatter.h"
+#include "kernels/cuda/indexing/top_k.h"
+#include "tests/races/table.h"
+
+namespace ofsdp::races {
+namespace {
+
+using namespace kernels::cuda;
+
+// Ids that differ, or the same one everywhere, as token types are.
+void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_t count) {
+  constexpr int64_t kRows = 50;
+  const auto extent = [=](Buffers& m) {
+    GatherExtent e;
+    e.n = kRows;
+    e.inner = inner;
+    e.count = count;
+    e.indices = m.whole(count, ids);
+    return e;
+  };
+  table.row(named("embedding", dtype, inner, ids, count), [=](Buffers& m) {
+    return gather(extent(m), kernels::dtype_size(dtype), m.floats(dtype, kRows * inner),
+                  m.floats(dtype, count * inner), nullptr);
+  });
+  for (const bool onto : {false, true}) {
+    table.row(named("embedding gradient", onto ? "onto" : "anew", dtype, inner, ids, count),
+              [=](Buffers& m) {
+                const GatherExtent e = extent(m);
+                return gather_grad(e, dtype, m.floats(dtype, count * inner),
+                                   m.floats(dtype, kRows * inner), onto,
+                                   m.zeros(gather_grad_scratch(e)), nullptr);
+              });
+  }
+}
+
+void add_found(Table& table) {
+  table.row("places of what is not 0", [](Buffers& m) {
+    const FoundExtent e{5000, 4, true, true};
+    int64_t* const positions = m.blank<int64_t>(2 * e.n);
+    if (const cudaError_t error = found_positions(e, m.floats(e.n), positions, m.blank<int64_t>(1),
+                                                  m.zeros(found_scratch(e)), nullptr)) {
+      return error;
+    }
+    const int64_t shape[] = {50, 100};
+    return split_positions(e.n, shape, 2, positions, nullptr);
+  });
+}
+
+void add_scatter(Table& table, ScatterKind kind, const char* name) {
+  table.row(named("scatter", name), [=](Buffers& m) {
+    ScatterExtent e;
+    e.kind = kind;
+    e.rows = 20;
+    e.inner = 6;
+    e.count = 700;
+    return scatter(e, m.whole(e.count, e.rows), m.floats(e.count * e.inner),
+                   m.floats(e.rows * e.inner), m.zeros(scatter_scratch(e)), nullptr);
+  });
+}
+
+void add_top(Table& table, int64_t k) {
+  table.row(named("top", k), [=](Buffers& m) {
+    TopExtent e;
+    e.outer = 20;
+    e.n = 300;
+    e.k = k;
+    return top(e, m.floats(6000), m.floats(20 * k), m.blank<int64_t>(20 * k),
+               m.zeros(top_scratch(e) + 1), nullptr);
+  });
+}
+
+}  // namespace
+
+void add_indexing_rows(Table& table) {
+  for (const DType dtype : table.floats()) {
+    for (const int64_t inner : table.some<int64_t>({96, 7})) {
+      for (const int64_t ids : {50, 1}) add_embedding(table, dtype, inner, ids, 300);
+    }
+  }
+  add_embedding(table, DType::kFloat32, 4, 1, 4200);  // a run over groups of chunks
+  table.row("rows of tuples", [](Buffers& m) {
+    TupleExtent e;
+    e.tuples = 300;
+    e.depth = 2;
+    e.sizes[0] = e.sizes[1] = 7;
+    e.indices = m.whole(600, 7);
+    return tuple_rows(e, m.blank<int64_t>(300), nullptr);
+  });
+  add_found(table);
+  add_scatter(table, ScatterKind::kNone, "put");
+  add_scatter(table, ScatterKind::kAdd, "add");
+  add_scatter(table, ScatterKind::kMax, "max");
+  add_top(table, 3);
+  add_top(table, 60);
+}
+
+}  // namespace ofsdp::races

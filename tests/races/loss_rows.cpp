@@ -1,0 +1,107 @@
+// Losses, their gradients, and matches.
+#include "kernels/cuda/loss/loss.h"
+#include "tests/races/table.h"
+
+namespace ofsdp::races {
+namespace {
+
+using namespace kernels::cuda;
+
+struct LossKind {
+  const char* name;
+  LossReduction reduction;
+  bool log_prob;  // kept, in the place of the scores
+  double smoothing;
+  int64_t inner;
+};
+
+// `classes` scores for each of `samples`; the weights come with smoothing.
+CrossEntropy cross_entropy_of(Buffers& m, DType dtype, int64_t samples, int64_t classes,
+                              const LossKind& kind) {
+  CrossEntropy c;
+  c.dtype = dtype;
+  c.samples = samples;
+  c.classes = classes;
+  c.inner = kind.inner;
+  c.reduction = kind.reduction;
+  c.ignores = true;
+  c.ignore_index = 3;
+  c.smoothing = kind.smoothing;
+  c.labels = m.whole(samples * kind.inner, classes);
+  c.weights = kind.smoothing != 0 ? m.floats(dtype, classes) : nullptr;
+  return c;
+}
+
+void add_cross_entropy(Table& table, DType dtype, int64_t samples, int64_t classes,
+                       const LossKind& kind) {
+  table.row(named("cross entropy", kind.name, dtype, samples, classes), [=](Buffers& m) {
+    const int64_t count = samples * kind.inner;
+    const CrossEntropy c = cross_entropy_of(m, dtype, samples, classes, kind);
+    CrossEntropyForward f;
+    f.scores = m.floats(dtype, count * classes);
+    f.log_prob = kind.log_prob ? const_cast<void*>(f.scores) : nullptr;
+    f.lse = kind.log_prob ? nullptr : m.floats(count);
+    f.loss = m.floats(count);
+    f.scratch = m.zeros(cross_entropy_scratch(c));
+    if (const cudaError_t error = cross_entropy_forward(c, f, nullptr)) return error;
+    CrossEntropyBackward b;
+    b.scores = f.scores;
+    b.lse = f.lse;
+    b.diff_loss = m.floats(count);
+    b.diff_scores = const_cast<void*>(f.scores);
+    b.scratch = f.scratch;
+    return cross_entropy_backward(c, b, nullptr);
+  });
+  if (kind.reduction == LossReduction::kNone || kind.inner != 1) return;
+  table.row(named("cross entropy with gradient", kind.name, dtype, samples, classes),
+            [=](Buffers& m) {
+              const CrossEntropy c = cross_entropy_of(m, dtype, samples, classes, kind);
+              CrossEntropyJoined j;
+              j.diff_scores = m.floats(dtype, samples * classes);
+              j.scores = j.diff_scores;
+              j.diff_loss = m.floats(1);
+              j.loss = m.floats(1);
+              j.scratch = m.zeros(cross_entropy_scratch(c));
+              return cross_entropy_joined(c, j, nullptr);
+            });
+}
+
+void add_mean_losses(Table& table) {
+  constexpr int64_t kNumel = 9000;
+  for (const MeanLoss kind : {MeanLoss::kSquares, MeanLoss::kLogits}) {
+    table.row(named(kind == MeanLoss::kSquares ? "mean of squares" : "mean of logits"),
+              [=](Buffers& m) {
+                const float *x = m.floats(kNumel), *t = m.positive(kNumel);
+                void* const scratch = m.zeros(mean_loss_scratch(kNumel));
+                if (const cudaError_t error =
+                        mean_loss(kind, x, t, kNumel, m.floats(1), scratch, nullptr)) {
+                  return error;
+                }
+                return mean_loss_grad(kind, m.floats(1), x, t, kNumel, m.floats(kNumel), nullptr);
+              });
+  }
+}
+
+}  // namespace
+
+void add_loss_rows(Table& table) {
+  const LossKind kinds[] = {{"mean", LossReduction::kMean, false, 0, 1},
+                            {"sum smoothed", LossReduction::kSum, true, 0.1, 1},
+                            {"each", LossReduction::kNone, false, 0, 1},
+                            {"mean of columns", LossReduction::kMean, true, 0.1, 5}};
+  for (const DType dtype : table.floats()) {
+    for (const int64_t classes : table.all() ? std::vector<int64_t>{10, 97, 1001, 5000, 9001}
+                                             : std::vector<int64_t>{97, 1501}) {
+      for (const LossKind& kind : kinds) add_cross_entropy(table, dtype, 9, classes, kind);
+    }
+  }
+  add_cross_entropy(table, DType::kFloat32, 4500, 3, kinds[0]);  // several blocks of labels
+  add_mean_losses(table);
+  table.row("matches", [](Buffers& m) {
+    MatchCount c{70, 50, true, 3};
+    return count_matches(c, m.floats(70 * 50), m.whole(70, 50), m.blank<int64_t>(2),
+                         m.zeros(match_scratch(c)), nullptr);
+  });
+}
+
+}  // namespace ofsdp::races
