@@ -2,11 +2,10 @@
 
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/passes.h"
+#include "kernels/core/norm_operands.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr size_t kAddendOfNorm = 7;  // kernels/ops/norm/layer_normalization_grad.cpp
 
 class NormAddends {
  public:
@@ -30,7 +29,7 @@ class NormAddends {
   // A sum that alone reads the result of node i, if it only adds what is there before that node.
   void join(size_t i) {
     const Node& norm = graph_.nodes[i];
-    if (!is_operator(norm, "ofsdp.LayerNormalizationGrad") || norm.inputs.size() > kAddendOfNorm)
+    if (!is_operator(norm, "ofsdp.LayerNormalizationGrad") || norm.inputs.size() > kNormAddend)
       return;
     const ValueId dx = norm.outputs[0];
     if (dx == 0 || kept_.contains(dx) || uses_.readers(dx).size() != 1) return;
@@ -42,7 +41,7 @@ class NormAddends {
     if (graph_.value(other).desc != desc || graph_.value(result).desc != desc) return;
     if (uses_.maker(other) > static_cast<int>(i)) return;
     Node made = norm;
-    made.inputs.resize(kAddendOfNorm, 0);
+    made.inputs.resize(kNormAddend, 0);
     made.inputs.push_back(other);
     made.outputs[0] = result;
     if (!takes_(graph_, made)) return;

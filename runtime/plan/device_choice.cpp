@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "kernels/core/norm_operands.h"
+
 namespace ofsdp::runtime {
 namespace {
 
@@ -18,7 +20,7 @@ class PlanningDevice final : public Device {
                                       KernelChoice*) override {
     if (op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics") return nullptr;
     if (!problem.all_dense()) return nullptr;
-    if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(7)) return nullptr;
+    if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(kNormAddend)) return nullptr;
     return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); });
   }
 };

@@ -22,6 +22,7 @@
 
 #include "cuda_runtime_api.h"
 #include "emulator.h"
+#include "launch_parameter.h"
 #include "shared_memory.h"
 
 #define __global__
@@ -41,22 +42,16 @@ struct alignas(16) uint4 {
 
 namespace emulator {
 
-// A launch, and its parameters while the call lasts.
-struct Parameter {
-  const void* value;
-  size_t bytes;
-  bool points;
-};
 struct Launch {
   const cudaLaunchConfig_t& config;
   const void* kernel;
-  std::vector<Parameter> parameters;
+  std::vector<LaunchParameter> parameters;
 };
 // Runs the kernel, now (at_once) or when its stream gets there (tests/fake_cuda).
 cudaError_t launch(const Launch& launch, std::function<void()> thread);
 int most_threads(const void* kernel);  // its __launch_bounds__; 1024 where it has none
 template <typename... P>
-std::vector<Parameter> parameters(const P&... p) {
+std::vector<LaunchParameter> parameters(const P&... p) {
   return {{&p, sizeof(P), std::is_pointer_v<P>}...};
 }
 

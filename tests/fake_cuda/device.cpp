@@ -36,7 +36,7 @@ std::pair<std::string, std::string> broken_limit(const Launch& launch) {
             text(launch.config.dynamicSmemBytes, " bytes")};
   }
   size_t bytes = 0;
-  for (const Parameter& p : launch.parameters) bytes += (p.bytes + 7) / 8 * 8;
+  for (const LaunchParameter& p : launch.parameters) bytes += (p.bytes + 7) / 8 * 8;
   if (bytes > kMostParameterBytes) {
     return {"a kernel has at most 4096 bytes of parameters", text(bytes, " bytes")};
   }
@@ -45,7 +45,7 @@ std::pair<std::string, std::string> broken_limit(const Launch& launch) {
 
 // A pointer is null or points into an allocation that lives, at most to its end. In a structure,
 // a word that is an address of this runtime's memory is taken for a pointer.
-bool points_well(const std::string& call, const Parameter& parameter, size_t number) {
+bool points_well(const std::string& call, const LaunchParameter& parameter, size_t number) {
   bool all = true;
   for (size_t at = 0; at + sizeof(void*) <= parameter.bytes; at += sizeof(void*)) {
     const void* data = nullptr;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/emulator/cuda_runtime_api.h"
+#include "tests/emulator/launch_parameter.h"
 
 namespace fake_cuda {
 
@@ -34,16 +35,11 @@ struct Operand {
 cudaError_t enqueue(const std::string& call, cudaStream_t stream,
                     const std::vector<Operand>& operands, std::function<void()> work);
 
-struct Parameter {
-  const void* value;
-  size_t bytes;
-  bool points;
-};
 struct Launch {
   const cudaLaunchConfig_t& config;
   std::string kernel;
   int most_threads;
-  std::vector<Parameter> parameters;
+  std::vector<LaunchParameter> parameters;
 };
 cudaError_t launch(const Launch& launch, std::function<void()> work);
 

@@ -24,10 +24,8 @@ std::string name_of(const void* kernel) {
 }  // namespace
 
 cudaError_t launch(const Launch& given, std::function<void()> thread) {
-  fake_cuda::Launch launch{given.config, name_of(given.kernel), most_threads(given.kernel), {}};
-  for (const Parameter& p : given.parameters) {
-    launch.parameters.push_back({p.value, p.bytes, p.points});
-  }
+  fake_cuda::Launch launch{given.config, name_of(given.kernel), most_threads(given.kernel),
+                           given.parameters};
   return fake_cuda::launch(
       launch, [shape = LaunchShape{given.config.gridDim, given.config.blockDim, given.kernel},
                thread = std::move(thread)] { run(shape, thread); });

@@ -10,8 +10,8 @@
 #include <map>
 #include <vector>
 
-#include "kernels/core/tensor.h"
 #include "tests/fake_cuda/cublasLt.h"
+#include "tests/support/float_elements.h"
 
 namespace fake_cuda {
 
@@ -40,28 +40,15 @@ using Layout = cublasLtMatrixLayoutOpaque_t;
 // --- elements ---
 inline size_t width(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
+inline ofsdp::kernels::DType dtype_of(cudaDataType_t type) {
+  if (type == CUDA_R_32F) return ofsdp::kernels::DType::kFloat32;
+  return type == CUDA_R_16F ? ofsdp::kernels::DType::kFloat16 : ofsdp::kernels::DType::kBFloat16;
+}
 inline float load(const void* from, cudaDataType_t type, int64_t i) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(from)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(from)[i];
-  return type == CUDA_R_16F ? ofsdp::kernels::half_to_float(bits)
-                            : ofsdp::kernels::bfloat16_to_float(bits);
+  return ofsdp::load_float(from, dtype_of(type), i);
 }
 inline void store(void* to, cudaDataType_t type, int64_t i, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(to)[i] = value;
-    return;
-  }
-  static_cast<uint16_t*>(to)[i] = type == CUDA_R_16F ? ofsdp::kernels::float_to_half(value)
-                                                     : ofsdp::kernels::float_to_bfloat16(value);
-}
-// Ten bits of fraction, to the nearest.
-inline float to_tf32(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-  bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
-  std::memcpy(&value, &bits, sizeof(bits));
-  return value;
+  ofsdp::store_float(to, dtype_of(type), i, value);
 }
 
 inline constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // sqrt(2 / pi)
@@ -136,7 +123,7 @@ struct Product {
     return epilogue == CUBLASLT_EPILOGUE_BGRADB ? d.columns : d.rows;
   }
 
-  float operand(float value) const { return tf32 ? to_tf32(value) : value; }
+  float operand(float value) const { return tf32 ? ofsdp::to_tf32(value) : value; }
 
   float finished(float product, int64_t m, int64_t row, int64_t column) const {
     const cudaDataType_t type = d.type;

@@ -1,5 +1,6 @@
 // Normalizations with their gradients: of rows, channels and groups, softmax, local response
 // (norm.h).
+#include "kernels/core/norm_operands.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/norm/norm.h"
@@ -60,7 +61,8 @@ Acceptance accepts_rows_grad(const Problem& p) {
   const DType dtype = p.in(1).dtype;
   return accept({plain(p),
                  floats(dtype),
-                 alike(p.in(0).dtype == dtype && (!p.has_in(7) || p.in(7).dtype == dtype)),
+                 alike(p.in(0).dtype == dtype &&
+                       (!p.has_in(kNormAddend) || p.in(kNormAddend).dtype == dtype)),
                  {p.has_in(2) && rows_of(p, p.in(1).shape).is_row(p.in(2), dtype), kNotARow},
                  {p.has_in(4) && p.has_out(0), "statistics or dx are absent"},
                  some(p.in(1))});
@@ -78,7 +80,7 @@ std::unique_ptr<CudaKernel> create_rows_grad(DeviceState&, const Problem& p) {
         n.inv = l.in<float>(4);
         n.dmean = l.in<float>(5);
         n.dinv = l.in<float>(6);
-        n.addend = l.in(7);
+        n.addend = l.in(kNormAddend);
         n.dx = l.out(0);
         n.dscale = l.out(1);
         n.dbias = l.out(2);

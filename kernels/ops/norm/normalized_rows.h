@@ -2,6 +2,7 @@
 // attribute `axis`. Shared by the operators and their gradient. Values; any thread.
 #pragma once
 
+#include "kernels/core/norm_operands.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/norm_rows.h"
 #include "kernels/ops/support.h"
@@ -14,9 +15,6 @@ Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 from the 
 
 // Returns whether `operand` (scale or bias) holds one row of x's normalised axes.
 bool is_one_row(const Shape& operand, const Shape& x, int axis);
-
-// The input of ofsdp.LayerNormalizationGrad that is added to dx.
-inline constexpr size_t kNormAddend = 7;
 
 // float, double, BFloat16 or Half; inputs 3 to 6 are statistics, in float32.
 template <typename T>

@@ -9,38 +9,13 @@
 #include "kernels/core/tensor.h"
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/pointwise/pointwise_math.cuh"
+#include "tests/support/float_elements.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr size_t kWorkspace = 1000;
-
-float load(const void* from, DType dtype, int64_t i) {
-  if (dtype == DType::kFloat16) return half_to_float(static_cast<const uint16_t*>(from)[i]);
-  if (dtype == DType::kBFloat16) return bfloat16_to_float(static_cast<const uint16_t*>(from)[i]);
-  return static_cast<const float*>(from)[i];
-}
-
-void store(void* to, DType dtype, int64_t i, float value) {
-  if (dtype == DType::kFloat16) {
-    static_cast<uint16_t*>(to)[i] = float_to_half(value);
-  } else if (dtype == DType::kBFloat16) {
-    static_cast<uint16_t*>(to)[i] = float_to_bfloat16(value);
-  } else {
-    static_cast<float*>(to)[i] = value;
-  }
-}
-
-// Eight bits of exponent and ten of fraction, to the nearest.
-float to_tf32(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-  bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
-  std::memcpy(&value, &bits, sizeof(bits));
-  return value;
-}
 
 bool is_aligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
@@ -68,14 +43,14 @@ class Loops final : public MatrixProduct {
         add_row(o.a, o.b, m, i, row.data());
         for (int64_t j = 0; j < s_.columns; ++j) {
           const float value = finished(o, row[static_cast<size_t>(j)], m, i, j);
-          store(o.d, s_.dtype, m * s_.stride_d + i * s_.row_d() + j, value);
+          store_float(o.d, s_.dtype, m * s_.stride_d + i * s_.row_d() + j, value);
           of_d[static_cast<size_t>(j)] += value;
         }
       }
     }
     if (s_.bias_grad == BiasGrad::kOfD) {
       for (int64_t j = 0; j < s_.columns; ++j) {
-        store(o.bias_grad, s_.dtype, j, of_d[static_cast<size_t>(j)]);
+        store_float(o.bias_grad, s_.dtype, j, of_d[static_cast<size_t>(j)]);
       }
     } else if (sums) {
       sum_operand(o);
@@ -88,14 +63,14 @@ class Loops final : public MatrixProduct {
   float finished(const ProductOperands& o, float product, int64_t m, int64_t i, int64_t j) const {
     const int64_t at = m * s_.stride_d + i * s_.row_d() + j;
     float z = s_.alpha * product;
-    if (s_.beta != 0) z += s_.beta * load(o.c != nullptr ? o.c : o.d, s_.dtype, at);
-    if (s_.bias) z += load(o.bias, s_.dtype, j);
+    if (s_.beta != 0) z += s_.beta * load_float(o.c != nullptr ? o.c : o.d, s_.dtype, at);
+    if (s_.bias) z += load_float(o.bias, s_.dtype, j);
     if (s_.activation == Activation::kGelu) {
-      if (s_.aux) store(o.aux, s_.dtype, at, z);
+      if (s_.aux) store_float(o.aux, s_.dtype, at, z);
       return gelu_tanh_of<DeviceMath>(z);
     }
     if (s_.activation == Activation::kGeluGrad) {
-      return z * gelu_tanh_slope<DeviceMath>(load(o.aux, s_.dtype, at));
+      return z * gelu_tanh_slope<DeviceMath>(load_float(o.aux, s_.dtype, at));
     }
     return z;
   }
@@ -110,9 +85,9 @@ class Loops final : public MatrixProduct {
       for (int64_t k = 0; k < s_.inner; ++k) {
         const int64_t row = of_a ? s_.row_a() : s_.row_b();
         const int64_t at = inner_first ? k * row + i : i * row + k;
-        total += load(of_a ? o.a : o.b, s_.dtype, at);
+        total += load_float(of_a ? o.a : o.b, s_.dtype, at);
       }
-      store(o.bias_grad, s_.dtype, i, total);
+      store_float(o.bias_grad, s_.dtype, i, total);
     }
   }
 
@@ -129,7 +104,7 @@ class Loops final : public MatrixProduct {
   }
 
   float operand(const void* from, int64_t i) const {
-    const float value = load(from, s_.dtype, i);
+    const float value = load_float(from, s_.dtype, i);
     return s_.tf32 ? to_tf32(value) : value;
   }
 

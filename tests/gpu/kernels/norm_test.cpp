@@ -118,34 +118,47 @@ TEST_F(CudaNorm, ResidualIsAddedFirst) {
   }
 }
 
+struct BackwardOperands {
+  explicit BackwardOperands(const Case& c)
+      : dy(c.dtype, numbers(c.rows * c.width, 1), c.shift),
+        x(c.dtype, numbers(c.rows * c.width, 2), c.shift),
+        scale(c.dtype, numbers(c.width, 3), c.shift),
+        mean(DType::kFloat32, numbers(c.rows, 4, 0.1)),
+        inv(DType::kFloat32, numbers(c.rows, 5, 0.4)),
+        dx(c.dtype, Tensor::blank(c.rows * c.width), c.shift),
+        dscale(c.dtype, Tensor::blank(c.width)),
+        dbias(c.dtype, Tensor::blank(c.width)),
+        scratch(DType::kUInt8,
+                Tensor::blank(static_cast<int64_t>(norm_backward_scratch(c.rows, c.width)))) {}
+
+  NormBackward of(const Case& c) {
+    return {.dtype = c.dtype,
+            .rows = c.rows,
+            .width = c.width,
+            .dy = dy.data(),
+            .x = x.data(),
+            .scale = scale.data(),
+            .mean = c.centred ? mean.as<float>() : nullptr,
+            .inv = inv.as<float>(),
+            .dx = dx.data(),
+            .dscale = dscale.data(),
+            .dbias = dbias.data(),
+            .scratch = scratch.data()};
+  }
+
+  Tensor dy, x, scale, mean, inv, dx, dscale, dbias, scratch;
+};
+
 TEST_F(CudaNorm, Backward) {
   for (const Case& c : cases()) {
     for (bool stats : {false, true}) {
       SCOPED_TRACE(c.text() + (stats ? " stats" : ""));
-      const auto n_bytes = static_cast<int64_t>(norm_backward_scratch(c.rows, c.width));
-      Tensor dy(c.dtype, numbers(c.rows * c.width, 1), c.shift),
-          x(c.dtype, numbers(c.rows * c.width, 2), c.shift),
-          scale(c.dtype, numbers(c.width, 3), c.shift),
-          mean(DType::kFloat32, numbers(c.rows, 4, 0.1)),
-          inv(DType::kFloat32, numbers(c.rows, 5, 0.4)), dmean(DType::kFloat32, numbers(c.rows, 6)),
-          dinv(DType::kFloat32, numbers(c.rows, 7)),
-          dx(c.dtype, Tensor::blank(c.rows * c.width), c.shift),
-          dscale(c.dtype, Tensor::blank(c.width)), dbias(c.dtype, Tensor::blank(c.width)),
-          scratch(DType::kUInt8, Tensor::blank(n_bytes));
-      NormBackward n{.dtype = c.dtype,
-                     .rows = c.rows,
-                     .width = c.width,
-                     .dy = dy.data(),
-                     .x = x.data(),
-                     .scale = scale.data(),
-                     .mean = c.centred ? mean.as<float>() : nullptr,
-                     .inv = inv.as<float>(),
-                     .dmean = stats && c.centred ? dmean.as<float>() : nullptr,
-                     .dinv = stats ? dinv.as<float>() : nullptr,
-                     .dx = dx.data(),
-                     .dscale = dscale.data(),
-                     .dbias = dbias.data(),
-                     .scratch = scratch.data()};
+      BackwardOperands o(c);
+      auto& [dy, x, scale, mean, inv, dx, dscale, dbias, scratch] = o;
+      Tensor dmean(DType::kFloat32, numbers(c.rows, 6)), dinv(DType::kFloat32, numbers(c.rows, 7));
+      NormBackward n = o.of(c);
+      n.dmean = stats && c.centred ? dmean.as<float>() : nullptr;
+      n.dinv = stats ? dinv.as<float>() : nullptr;
       same_twice({&dx, &dscale, &dbias}, [&] { return norm_backward(n, nullptr); });
       const Doubles vd = dy.values(), vx = x.values(), vs = scale.values(), vm = mean.values(),
                     vi = inv.values(), vdm = dmean.values(), vdi = dinv.values();
@@ -184,28 +197,10 @@ TEST_F(CudaNorm, AnAddendGivesTheSumOfTwoPasses) {
   for (const Case& c : cases()) {
     if (!widths.contains(c.width) || c.rows > 19) continue;
     SCOPED_TRACE(c.text());
-    const auto n_bytes = static_cast<int64_t>(norm_backward_scratch(c.rows, c.width));
-    Tensor dy(c.dtype, numbers(c.rows * c.width, 1), c.shift),
-        x(c.dtype, numbers(c.rows * c.width, 2), c.shift),
-        scale(c.dtype, numbers(c.width, 3), c.shift),
-        mean(DType::kFloat32, numbers(c.rows, 4, 0.1)),
-        inv(DType::kFloat32, numbers(c.rows, 5, 0.4)),
-        addend(c.dtype, numbers(c.rows * c.width, 6), c.shift),
-        dx(c.dtype, Tensor::blank(c.rows * c.width), c.shift),
-        dscale(c.dtype, Tensor::blank(c.width)), dbias(c.dtype, Tensor::blank(c.width)),
-        scratch(DType::kUInt8, Tensor::blank(n_bytes));
-    NormBackward n{.dtype = c.dtype,
-                   .rows = c.rows,
-                   .width = c.width,
-                   .dy = dy.data(),
-                   .x = x.data(),
-                   .scale = scale.data(),
-                   .mean = c.centred ? mean.as<float>() : nullptr,
-                   .inv = inv.as<float>(),
-                   .dx = dx.data(),
-                   .dscale = dscale.data(),
-                   .dbias = dbias.data(),
-                   .scratch = scratch.data()};
+    BackwardOperands o(c);
+    Tensor addend(c.dtype, numbers(c.rows * c.width, 6), c.shift);
+    auto& [dy, x, scale, mean, inv, dx, dscale, dbias, scratch] = o;
+    NormBackward n = o.of(c);
     EXPECT_CUDA(norm_backward(n, nullptr));
     const Doubles alone = dx.values(), more = addend.values(), sums = dscale.values();
     n.addend = addend.data();

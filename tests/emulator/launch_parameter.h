@@ -1,0 +1,11 @@
+// LaunchParameter: a parameter of a kernel as a launch sees it, while the call lasts. Views.
+// Threads: any. Errors: none.
+#pragma once
+
+#include <cstddef>
+
+struct LaunchParameter {
+  const void* value;
+  size_t bytes;
+  bool points;  // its type is a pointer
+};
