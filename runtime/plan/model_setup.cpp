@@ -41,12 +41,13 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
-             Communicator& communicator, MemoryLedger& ledger)
+             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given)
       : options_(options),
         origin_(origin),
         registry_(registry),
         communicator_(communicator),
         ledger_(ledger),
+        given_(given),
         loss_(options.loss),
         train_(options.train) {}
 
@@ -98,7 +99,8 @@ class SetupMaker {
   }
 
   Status open_columns(ModelSetup& setup) {
-    OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
+                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
     GraphSettings settings{.loss = {.kind = loss_.kind,
                                     .output = loss_.output,
                                     .prediction = loss_.prediction,
@@ -183,6 +185,7 @@ class SetupMaker {
   const Registry& registry_;
   Communicator& communicator_;
   MemoryLedger& ledger_;
+  const DataSpec* given_;
   // As given, or as a training_info says:
   LossOptions loss_;
   std::vector<std::string> train_;
@@ -192,8 +195,8 @@ class SetupMaker {
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
                                     const Registry& registry, Communicator& communicator,
-                                    MemoryLedger& ledger) {
-  return SetupMaker(options, origin, registry, communicator, ledger).run();
+                                    MemoryLedger& ledger, const DataSpec* given) {
+  return SetupMaker(options, origin, registry, communicator, ledger, given).run();
 }
 
 }  // namespace ofsdp::runtime

@@ -1,4 +1,5 @@
-// fsdp-run. Reads from top to bottom: command line, ranks, run, exit status.
+#include "runtime/cli/program.h"
+
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -82,9 +83,9 @@ Status train(const ParsedCommand& command, const RankIdentity& identity, Communi
   OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
-  return run_session(options, command.origin, configuration, plugins.registry, plugins.optimizers,
-                     communicator, ledger,
-                     [&failure](const Status& status) { failure.report(status); });
+  return run_session(
+      {options, command.origin, plugins.registry, plugins.optimizers, communicator, ledger},
+      configuration, [&failure](const Status& status) { failure.report(status); });
 }
 
 int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
@@ -132,8 +133,9 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   if (!communicator.ok()) return report(communicator.error());
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
-  return exit_with(run_session(options, command.origin, "", plugins->registry, plugins->optimizers,
-                               **communicator, ledger));
+  return exit_with(run_session(
+      {options, command.origin, plugins->registry, plugins->optimizers, **communicator, ledger},
+      ""));
 }
 
 // plan --make-plugin
@@ -294,12 +296,13 @@ int run_caught(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cli
 
-int main(int argc, char** argv) {
-  ofsdp::cli::wait_passively(argv);
-  ofsdp::cli::raise_open_files();
-  ofsdp::runtime::end_on_signals();
+int run_program(int argc, char** argv) {
+  wait_passively(argv);
+  raise_open_files();
+  end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
-  return ofsdp::cli::run_caught(argc, argv);
+  return run_caught(argc, argv);
 }
+
+}  // namespace ofsdp::cli
