@@ -47,7 +47,7 @@ void MetricsWriter::also_to_caller() {
 }
 
 Status MetricsWriter::write_line(std::string_view line) {
-  // That nobody reads any more is no reason to end a run.
+  // A caller that has stopped reading does not end the run.
   for (std::string_view rest = line; caller_ >= 0 && !rest.empty();) {
     const ssize_t written = ::write(caller_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;

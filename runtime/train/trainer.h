@@ -35,8 +35,8 @@ class Trainer {
   Status run();
   bool stopped() const { return stopped_; }
 
-  // Update number `step` alone, for a caller who brings its batches: update step - 1 of the sampler,
-  // from the setup's training data. Every rank gets the numbers; nothing is printed.
+  // Update number `step` alone, for a caller who brings its batches: update step - 1 of the
+  // sampler, from the setup's training data. Every rank gets the numbers; nothing is printed.
   Result<StepRow> run_one(int64_t step);
 
  private:
