@@ -23,10 +23,20 @@
 
 namespace ofsdp::runtime {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
+enum class Command {
+  kTrain,
+  kPlan,
+  kEval,
+  kExport,
+  kConfig,
+  kOps,
+  kCheckPlugin,
+  kMakeTraining,
+  kDemo
+};
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
-                 {kMakeTraining, "make-training"})
+                 {kMakeTraining, "make-training"}, {kDemo, "demo"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -227,7 +237,8 @@ struct Options {
   std::string form = "training_info";  // of `make-training`: that or "graph"
   bool training_info = true;           // whether to follow that of the model
   bool initialize = false;             // run its initialization graphs
-  std::string make_plugin;             // of `plan`: the folder for a skeleton; empty: none
+  std::string demo_folder = "onnx-fsdp-demo";
+  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

@@ -18,7 +18,7 @@ struct CommandEntry {
   std::string_view usage;
 };
 
-constexpr std::array<CommandEntry, 8> kCommands = {{
+constexpr std::array<CommandEntry, 9> kCommands = {{
     {Command::kTrain, "MODEL.onnx", "fsdp-run MODEL.onnx [options]         train\n"},
     {Command::kPlan, "MODEL.onnx",
      "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
@@ -40,6 +40,9 @@ constexpr std::array<CommandEntry, 8> kCommands = {{
      "                                      (--form graph)\n"},
     {Command::kCheckPlugin, "LIB.so",
      "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"},
+    {Command::kDemo, "",
+     "fsdp-run demo [--output-dir DIR]      makes a small model and data (in onnx-fsdp-demo),\n"
+     "                                      trains on two ranks and evaluates\n"},
 }};
 
 struct Flag {
@@ -168,6 +171,17 @@ Status read_commands_flags(const CommandEntry& command, const Words& words, Opti
   return ok_status();
 }
 
+// Commands that take no options of a run: one would be dropped silently.
+Status check_alone(const CommandEntry& command, const Words& words, const OptionReader& reader) {
+  if (command.command != Command::kDemo) return ok_status();
+  for (const Flag& flag : words.flags) {
+    const OptionEntry* entry = find_entry(reader.table(), flag.name);
+    const bool own = entry != nullptr && entry->commands == only(command.command);
+    if (!own) return no_effect_with(flag.name, command.command);
+  }
+  return ok_status();
+}
+
 // MODEL.yaml next to MODEL.onnx, when that is a file.
 Status read_model_yaml(const std::string& model, OptionReader& reader) {
   std::error_code ignored;
@@ -226,6 +240,7 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(read_commands_flags(command, words, reader));
   OFSDP_RETURN_IF_ERROR(check_operands(command, words));
+  OFSDP_RETURN_IF_ERROR(check_alone(command, words, reader));
   OFSDP_RETURN_IF_ERROR(read_sources(command, words, reader, omp_num_threads, parsed));
   return parsed;
 }

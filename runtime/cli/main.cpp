@@ -29,6 +29,7 @@
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/restart.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/commands/demo.h"
 #include "runtime/commands/export.h"
 #include "runtime/commands/make_training.h"
 #include "runtime/log/stop_signal.h"
@@ -57,6 +58,7 @@ int report(const Status& status) {
 }
 
 int exit_with(const Status& status) { return status.ok() ? 0 : report(status); }
+int exit_with(const Result<int>& status) { return status.ok() ? *status : report(status.error()); }
 
 // Says once why a rank fails: the first of them to fail prints, the others end with its status.
 class RankFailure {
@@ -172,6 +174,7 @@ int run_alone(const ParsedCommand& command) {
     return exit_with(ask_configuration(options, std::cin, terminal));
   }
   if (options.command == Command::kCheckPlugin) return check(options);
+  if (options.command == Command::kDemo) return exit_with(run_demo(options));
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Registry& registry = plugins->registry;
@@ -188,7 +191,7 @@ bool runs_alone(const Options& options) {
   const Command command = options.command;
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || command == Command::kMakeTraining ||
-         !options.make_plugin.empty();
+         command == Command::kDemo || !options.make_plugin.empty();
 }
 
 void warn(const std::vector<std::string>& warnings) {
@@ -237,8 +240,7 @@ int launch(const Options& options, char** argv) {
     plan.checkpoint_dir = options.checkpoint.dir;
     plan.output = options.files.output;
   }
-  auto status = launch_ranks(plan, argv);
-  return status.ok() ? *status : report(status.error());
+  return exit_with(launch_ranks(plan, argv));
 }
 
 // For commands whose result is what they print: a disk that is full is an error, a reader that has

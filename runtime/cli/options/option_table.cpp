@@ -45,6 +45,7 @@ std::vector<OptionEntry> command_line_entries() {
       flag(exports, word("format", {"onnx", "safetensors"}, OFSDP_FIELD(format))),
       flag(only(Command::kMakeTraining),
            word("form", {"training_info", "graph"}, OFSDP_FIELD(form))),
+      flag(only(Command::kDemo), file({"output-dir"}, OFSDP_FIELD(demo_folder))),
       flag(kEveryCommand,
            file({"config", "FILE", "a YAML file with options"}, OFSDP_FIELD(config))),
   };
