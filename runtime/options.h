@@ -32,11 +32,14 @@ enum class Command {
   kOps,
   kCheckPlugin,
   kMakeTraining,
-  kDemo
+  kDemo,
+  kCompletion,
+  kMan
 };
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
-                 {kMakeTraining, "make-training"}, {kDemo, "demo"})
+                 {kMakeTraining, "make-training"}, {kDemo, "demo"}, {kCompletion, "completion"},
+                 {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -223,7 +226,7 @@ struct PlanReportOptions {
 
 struct Options {
   Command command = Command::kTrain;
-  std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
   bool json = false;       // of `ops` and `plan`

@@ -24,10 +24,12 @@
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/completion.h"
 #include "runtime/cli/config/config_questions.h"
 #include "runtime/cli/config/effective_config.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/restart.h"
+#include "runtime/cli/manual_page.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/commands/demo.h"
 #include "runtime/commands/export.h"
@@ -166,6 +168,13 @@ int check(const Options& options) {
       fault("{}: {} fault{} found", options.model, found.faults, found.faults == 1 ? "" : "s"));
 }
 
+int complete(const Options& options) {
+  const auto script = completion_script(options.model);
+  if (!script.ok()) return report(script.error());
+  print_lines(stdout, *script);
+  return 0;
+}
+
 // The commands that neither train nor plan.
 int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
@@ -175,6 +184,8 @@ int run_alone(const ParsedCommand& command) {
   }
   if (options.command == Command::kCheckPlugin) return check(options);
   if (options.command == Command::kDemo) return exit_with(run_demo(options));
+  if (options.command == Command::kCompletion) return complete(options);
+  if (options.command == Command::kMan) return print_lines(stdout, manual_page()), 0;
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Registry& registry = plugins->registry;
@@ -191,7 +202,8 @@ bool runs_alone(const Options& options) {
   const Command command = options.command;
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || command == Command::kMakeTraining ||
-         command == Command::kDemo || !options.make_plugin.empty();
+         command == Command::kDemo || command == Command::kCompletion || command == Command::kMan ||
+         !options.make_plugin.empty();
 }
 
 void warn(const std::vector<std::string>& warnings) {
