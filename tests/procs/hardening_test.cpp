@@ -1,4 +1,5 @@
-// The program and its library as they were linked ([Note: hardening] in cmake/targets.cmake), in the eyes of readelf.
+// The program and its library as they were linked ([Note: hardening] in cmake/targets.cmake), as
+// readelf sees them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
