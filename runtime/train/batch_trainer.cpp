@@ -122,6 +122,12 @@ Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bo
       "the batch: expected at most {} rows (--batch-size {} x --grad-accum {}), found {}",
       batch.batch_size * batch.grad_accum, batch.batch_size, batch.grad_accum, rows);
   const bool more = add_sizes(rows, training);
+  // Ranks share memory once, and this one does not know what the others were brought.
+  OFSDP_REJECT_IF(
+      more && !first && context_.communicator.size() > 1,
+      "the batch: on several ranks expected rows that fill whole micro-batches of {}, or "
+      "as many as in the first call, found {}",
+      batch.batch_size, rows);
   if (more) OFSDP_RETURN_IF_ERROR(run_->plan_for(sizes_));
   return more || live_ == nullptr ? make_live() : Status{};
 }

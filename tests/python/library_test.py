@@ -96,6 +96,55 @@ class Bits(unittest.TestCase):
         self.assertTrue(plan.html().startswith("<!"))
 
 
+RANK = """
+import json, sys, numpy, onnx_fsdp
+rank, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+data = {name: numpy.load(f"{folder}/data/{name}.npy") for name in ("x", "labels")}
+losses = []
+with onnx_fsdp.Trainer(f"{folder}/model.onnx", **json.loads(sys.argv[4])) as trainer:
+    for i in range(0, 192, 48):
+        losses.append(trainer.step({name: rows[i:i + 48][rank::2] for name, rows in data.items()}))
+    trainer.save(out)
+    try:
+        trainer.evaluate({name: rows[:25] for name, rows in data.items()})
+    except onnx_fsdp.InputError as error:
+        assert "whole micro-batches of 24" in str(error), error
+print(json.dumps(losses))
+"""
+
+
+class Ranks(unittest.TestCase):
+    """Trainers as torchrun starts them."""
+
+    def start(self, rank, out, options):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                       "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000),
+                       "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", "PYTHONPATH": str(SOURCE / "python")}
+        return subprocess.Popen([sys.executable, "-c", RANK, str(rank), CASE, out, json.dumps(options)], env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_two_processes_give_the_bits_of_two_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ours, theirs = pathlib.Path(folder) / "a.onnx", pathlib.Path(folder) / "b.onnx"
+            ends = [process.communicate(timeout=60) for process in [self.start(rank, ours, OPTIONS) for rank in (0, 1)]]
+            self.assertEqual([error for _, error in ends], ["", ""])
+            losses = [json.loads(out) for out, _ in ends]
+            self.assertEqual(losses[0], losses[1])
+            expected = command_line(nproc_per_node=2, global_batch_size=48, output=theirs)
+            self.assertEqual(nine_digits(losses[0]), nine_digits(expected))
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+
+    def test_a_dead_one_ends_the_other(self):
+        options = {**OPTIONS, "timeout": 20}
+        with tempfile.TemporaryDirectory() as folder:
+            alive = self.start(0, pathlib.Path(folder) / "a.onnx", options)
+            dead = self.start(1, pathlib.Path(folder) / "nowhere" / "a.onnx", {**options, "lr": -1})
+            _, error = dead.communicate(timeout=60)
+            self.assertIn("InputError: --lr: expected", error)
+            alive.kill()  # it waits for a rank that never came, as long as --timeout says
+            alive.communicate()
+
+
 class Parameters(unittest.TestCase):
     def test_views_follow_the_steps_and_outlive_the_trainer(self):
         batch = {name: rows[:24] for name, rows in DATA.items()}
