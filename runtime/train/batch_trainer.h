@@ -4,8 +4,8 @@
 // A call's arrays are this rank's rows, at most batch_size x grad_accum of them for an update; an
 // option that is not given has the rows of the first call. The first call opens the model, since
 // only its arrays say the shapes. Arrays of another number of rows make one rank plan again once:
-// the state is then held twice for a moment. Several ranks refuse them. Rows are numbered over all calls, as the samples of a data
-// set that is read in order.
+// the state is then held twice for a moment. Several ranks refuse them. Rows are numbered over all
+// calls, as the samples of a data set that is read in order.
 //
 // Same bits as fsdp-run with --no-shuffle on the same rows.
 //

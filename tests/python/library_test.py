@@ -42,7 +42,7 @@ def command_line(*words, **options):
 
 
 def nine_digits(losses):
-    return [f"{numpy.float32(loss):.9g}" for loss in losses]
+    return [f"{loss:.9g}" for loss in losses]
 
 
 def children():
