@@ -113,6 +113,20 @@ print(json.dumps(losses))
 """
 
 
+class Samples(unittest.TestCase):
+    def test_python_and_c_give_the_same(self):
+        model = SOURCE / "samples/mnist/mnist.onnx"
+        with tempfile.TemporaryDirectory() as folder:
+            python, c = pathlib.Path(folder) / "python.onnx", pathlib.Path(folder) / "c.onnx"
+            commands = [([sys.executable, SOURCE / "samples/library/train.py"], python),
+                        ([BUILD / "tests/sample_library_train"], c)]
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python"), "OMP_NUM_THREADS": "1"}
+            printed = [subprocess.run([*command, model, out], env=environment, capture_output=True, check=True).stdout
+                       for command, out in commands]
+            self.assertEqual(*printed)
+            self.assertEqual(python.read_bytes(), c.read_bytes())
+
+
 class Ranks(unittest.TestCase):
     """Trainers as torchrun starts them."""
 
