@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 
+#include "kernels/base/escaped.h"
 #include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
@@ -99,7 +100,9 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
 void Progress::eval(const EvalRow& row) {
   LineBuffer text;
   text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
-  if (row.accuracy) text.add("  accuracy {:.4f}", *row.accuracy);
+  for (const MetricValue& metric : row.metrics) {
+    if (metric.value) text.add("  {} {:.4f}", escaped(metric.name), *metric.value);
+  }
   line(text.view());
   last_drawn_ = Clock::now();  // the evaluation's time is not the next steps'
   samples_since_drawn_ = 0;

@@ -1,9 +1,11 @@
 #include "runtime/train/session.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
 #include "kernels/base/escaped.h"
+#include "kernels/base/nearest_name.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/log/log_target.h"
@@ -74,10 +76,7 @@ class Session {
     if (options_.command == Command::kEval && !setup.data.eval) {
       return input_error("eval: the data have no evaluation part; name one with --eval-data");
     }
-    if (options_.checkpoint.keep_best != KeepBest::kNone && !setup.data.eval) {
-      return input_error(
-          "--keep-best: the data have no evaluation part; name one with --eval-data");
-    }
+    OFSDP_RETURN_IF_ERROR(check_best(setup));
     if (!options_.files.output.empty()) OFSDP_RETURN_IF_ERROR(check_output(setup));
     if (!setup.count.by_label) return {};
     const LabelRange range{setup.count.classes, setup.count.ignore_index};
@@ -85,6 +84,22 @@ class Session {
       OFSDP_RETURN_IF_ERROR(setup.data.train->check_labels(setup.count.labels, range));
     }
     return setup.data.eval ? setup.data.eval->check_labels(setup.count.labels, range) : Status{};
+  }
+
+  // --keep-best and --early-stop compare evaluations.
+  Status check_best(const ModelSetup& setup) const {
+    const std::string& best = options_.checkpoint.keep_best;
+    for (const char* flag :
+         {best.empty() ? "" : "--keep-best", options_.run.early_stop ? "--early-stop" : ""}) {
+      OFSDP_REJECT_IF(*flag != 0 && !setup.data.eval,
+                      "{}: the data have no evaluation part; name one with --eval-data", flag);
+    }
+    if (best.empty() || best == "loss") return {};
+    std::vector<std::string> names;
+    for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
+    if (std::ranges::find(names, best) != names.end()) return {};
+    return input_error("--keep-best {}: expected loss or one of --eval-metrics, found only {}{}",
+                       best, joined(names, ", "), did_you_mean(best, names));
   }
 
   Status check_output(const ModelSetup& setup) const {
@@ -114,8 +129,9 @@ class Session {
   void warn_of_no_folder() const {
     const CheckpointOptions& c = options_.checkpoint;
     const CheckpointOptions plain;
-    const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
-                      c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+    const bool best = c.keep_best != plain.keep_best && !options_.run.early_stop;
+    const bool said = !(c.interval == plain.interval) || c.keep != plain.keep || best ||
+                      c.type != plain.type || c.sync;
     if (!c.dir.empty() || !said || communicator_.rank() != 0) return;
     print_lines(stderr,
                 "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
@@ -198,6 +214,11 @@ class Session {
   Status check_log_targets() const {
     const OutputOptions& files = options_.files;
     OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics, options_.model));
+    for (const std::string& log : files.log) {
+      const std::string path = log.substr(log.find(':') + 1);
+      if (log.starts_with("csv:"))
+        OFSDP_RETURN_IF_ERROR(check_log_target("--log", path, options_.model));
+    }
     return check_log_target("--trace", files.trace, options_.model);
   }
 
@@ -213,6 +234,12 @@ class Session {
       OFSDP_ASSIGN_OR_RETURN(
           metrics,
           MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
+      std::vector<std::string> names;
+      for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
+      for (const std::string& log : options_.files.log) {
+        OFSDP_RETURN_IF_ERROR(
+            metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));
+      }
     }
     const ExecutorOptions executor{.seed = options_.run.seed,
                                    .clip_norm = options_.optimizer.clip_grad_norm.value_or(0),
@@ -231,24 +258,24 @@ class Session {
   Status use(RankState& state, const ModelSetup& setup, const RunPlan& plan, bool done,
              MetricsWriter& metrics, TraceFile& trace) {
     bool stopped = options_.command == Command::kEval;  // which writes no output
+    int64_t updates = total_updates(options_, *plan.train_sampler);
     if (stopped) {
       OFSDP_RETURN_IF_ERROR(evaluate(state, metrics));
     } else if (!done) {
-      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics));
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics, updates));
     }
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    const int64_t updates = total_updates(options_, *plan.train_sampler);
     OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                         trained_state(settings_, updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
   }
 
-  // True when a signal has ended it early, with a checkpoint.
-  Result<bool> train(RankState& state, MetricsWriter& metrics) {
+  // True when a signal has ended it early, with a checkpoint. `updates`: how many were made.
+  Result<bool> train(RankState& state, MetricsWriter& metrics, int64_t& updates) {
     std::unique_ptr<Checkpointing> checkpoints;
     if (!options_.checkpoint.dir.empty()) {
       OFSDP_ASSIGN_OR_RETURN(checkpoints,
@@ -256,13 +283,14 @@ class Session {
     }
     Trainer trainer(settings_, state, communicator_, ledger_, metrics, checkpoints.get());
     OFSDP_RETURN_IF_ERROR(trainer.run());
+    updates = trainer.updates();
     return trainer.stopped();
   }
 
   Status evaluate(RankState& state, MetricsWriter& metrics) {
-    OFSDP_ASSIGN_OR_RETURN(
-        const EvalRow row,
-        Evaluator(state, communicator_).run(settings_.start.update, settings_.start.epoch));
+    Evaluator evaluator(state, communicator_);
+    OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
+                           evaluator.run(settings_.start.update, settings_.start.epoch));
     if (communicator_.rank() != 0) return {};
     Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
     return metrics.eval(row);
