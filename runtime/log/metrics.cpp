@@ -27,11 +27,16 @@ void add_double(LineBuffer& line, const char* key, double value) {
   std::isfinite(value) ? line.add("{}", value) : line.add("null");
 }
 
-// A name as it stands between the quotes of a JSON string.
-std::string escaped_in_json(const std::string& name) {
-  const std::string text =
-      nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return text.substr(1, text.size() - 2);
+// ,"name":value, the name of a stranger's model
+void add_named(LineBuffer& line, std::string_view name, double value) {
+  line.add(",\"");
+  for (const char c : name) {
+    const bool control = static_cast<unsigned char>(c) < 0x20;
+    if (control) line.add("\\u{:04x}", static_cast<int>(c));
+    if (!control) line.add("{}{}", c == '"' || c == '\\' ? "\\" : "", c);
+  }
+  line.add("\":");
+  std::isfinite(value) ? line.add("{}", value) : line.add("null");
 }
 
 std::string number_or_null(double value) {
@@ -170,7 +175,7 @@ Status MetricsWriter::eval(const EvalRow& row) {
   line.add("{{\"kind\":\"eval\",\"step\":{},\"epoch\":{}", row.step, row.epoch);
   add_float(line, "loss", row.loss);
   for (const MetricValue& metric : row.metrics) {
-    add_double(line, escaped_in_json(metric.name).c_str(), metric.value.value_or(std::nan("")));
+    add_named(line, metric.name, metric.value.value_or(std::nan("")));
   }
   return close_line(line);
 }

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 
-#include "kernels/base/escaped.h"
 #include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
@@ -101,7 +100,10 @@ void Progress::eval(const EvalRow& row) {
   LineBuffer text;
   text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
   for (const MetricValue& metric : row.metrics) {
-    if (metric.value) text.add("  {} {:.4f}", escaped(metric.name), *metric.value);
+    if (!metric.value) continue;
+    text.add("  ");
+    for (const char c : metric.name) text.add("{}", static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+    text.add(" {:.4f}", *metric.value);
   }
   line(text.view());
   last_drawn_ = Clock::now();  // the evaluation's time is not the next steps'
