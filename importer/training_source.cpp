@@ -33,7 +33,10 @@ Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
     axes.insert(axes.end(), row.begin(), row.end());
     labels = Shape(std::move(axes));
   }
-  return attach_loss(graph, settings_.loss, labels, mode == Mode::kEval);
+  OFSDP_ASSIGN_OR_RETURN(Graph made,
+                         attach_loss(graph, settings_.loss, labels, mode == Mode::kEval));
+  if (mode == Mode::kEval) OFSDP_RETURN_IF_ERROR(measure(made, settings_.loss, settings_.measures));
+  return made;
 }
 
 // Fused, and in the type that nodes compute in.
@@ -61,6 +64,7 @@ Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(batch, Mode::kEval));
   std::vector<ValueId> wanted{graph.loss};
   if (graph.matches != 0) wanted.push_back(graph.matches);
+  for (const Measured& m : graph.measured) wanted.push_back(m.rows);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(graph, wanted));
   return assign_layouts(lean);
 }

@@ -77,6 +77,7 @@ struct GraphSettings {
   LossSpec loss;
   std::map<std::string, Shape> rows;    // a sample of each input, and of the label column
   DType param_dtype = DType::kFloat32;  // what nodes compute in
+  std::vector<MeasureSpec> measures{};  // of the evaluation graph
 };
 
 class TrainingSource {

@@ -157,11 +157,17 @@ typedef struct onnx_fsdp_step {
   double step_ms;
 } onnx_fsdp_step;
 
+typedef struct onnx_fsdp_metric {
+  const char* name; /* "accuracy", as in the option "eval-metrics" */
+  double value;     /* NaN where the data have none */
+} onnx_fsdp_metric;
+
 typedef struct onnx_fsdp_evaluation {
   size_t size; /* sizeof(onnx_fsdp_evaluation) */
   int64_t step;
   double loss;
-  double accuracy; /* NaN where the model has none */
+  const onnx_fsdp_metric* metrics; /* valid until the trainer's next call */
+  size_t metric_count;
 } onnx_fsdp_evaluation;
 
 /* One update with this rank's rows, at most batch-size x grad-accum of them. An option that is not
@@ -170,7 +176,7 @@ ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_trainer_step(onnx_fsdp_trainer* trainer
                                                       const onnx_fsdp_array* batch, size_t count,
                                                       onnx_fsdp_step* result);
 
-/* Loss and accuracy of any number of rows. */
+/* Loss and metrics of any number of rows. */
 ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_trainer_evaluate(onnx_fsdp_trainer* trainer,
                                                           const onnx_fsdp_array* rows, size_t count,
                                                           onnx_fsdp_evaluation* result);

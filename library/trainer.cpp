@@ -25,6 +25,7 @@ struct TrainerParts {
   MemoryLedger ledger;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<BatchTrainer> trainer;
+  std::vector<onnx_fsdp_metric> metrics;  // of the last evaluation
   bool failed = false;
 };
 
@@ -148,10 +149,16 @@ onnx_fsdp_status onnx_fsdp_trainer_evaluate(onnx_fsdp_trainer* trainer, const on
   return collective(trainer, [&](runtime::BatchTrainer& t) -> Status {
     OFSDP_ASSIGN_OR_RETURN(const auto arrays, column_arrays(rows, count));
     OFSDP_ASSIGN_OR_RETURN(const runtime::EvalRow row, t.evaluate(arrays));
+    std::vector<onnx_fsdp_metric>& metrics = trainer->parts->metrics;
+    metrics.clear();
+    for (const runtime::MetricValue& metric : row.metrics) {
+      metrics.push_back({metric.name.c_str(), metric.value.value_or(std::nan(""))});
+    }
     return give(onnx_fsdp_evaluation{.size = 0,
                                      .step = row.step,
                                      .loss = row.loss,
-                                     .accuracy = row.accuracy.value_or(std::nan(""))},
+                                     .metrics = metrics.data(),
+                                     .metric_count = metrics.size()},
                 result);
   });
 }

@@ -65,6 +65,18 @@ enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
 OFSDP_ENUM_NAMES(ScheduleKind, {kConstant, "constant"}, {kStep, "step"}, {kLinear, "linear"},
                  {kCosine, "cosine"}, {kPolynomial, "polynomial"})
 
+// Numbers of an evaluation besides the loss.
+enum class MetricKind { kAccuracy, kTopK, kF1, kAuc, kPerplexity, kRmse, kMae, kR2 };
+OFSDP_ENUM_NAMES(MetricKind, {kAccuracy, "accuracy"}, {kF1, "f1"}, {kAuc, "auc"},
+                 {kPerplexity, "perplexity"}, {kRmse, "rmse"}, {kMae, "mae"}, {kR2, "r2"})
+
+struct MetricSpec {
+  MetricKind kind = MetricKind::kAccuracy;
+  int64_t k = 1;                // kTopK
+  std::string name;             // as given: the key of the eval row
+  std::string prediction = {};  // empty: that of the loss
+};
+
 // The unit that schedules and the intervals of evaluations and checkpoints count.
 enum class StepUnit { kEpoch, kStep };
 OFSDP_ENUM_NAMES(StepUnit, {kEpoch, "epoch"}, {kStep, "step"})
@@ -194,13 +206,15 @@ struct RunOptions {
   DataChoice data;
   DataChoice eval_data;
   Interval eval_interval;
+  std::vector<MetricSpec> eval_metrics{{.name = "accuracy"}};
+  std::optional<int64_t> early_stop;  // evaluations in a row without a better value; none
 };
 
 struct CheckpointOptions {
   std::string dir;  // empty: none
   Interval interval;
   int64_t keep = 2;
-  KeepBest keep_best = KeepBest::kNone;
+  std::string keep_best;  // "loss" or a metric; empty: none
   CheckpointType type = CheckpointType::kSharded;
   bool sync = false;
   bool save_on_signal = true;
@@ -209,9 +223,10 @@ struct CheckpointOptions {
 };
 
 struct OutputOptions {
-  std::string output;   // empty: none
-  std::string metrics;  // empty: none
-  std::string trace;    // empty: none
+  std::string output;            // empty: none
+  std::string metrics;           // empty: none
+  std::string trace;             // empty: none
+  std::vector<std::string> log;  // as given: csv:FILE, tensorboard:FOLDER
   int64_t log_interval = 10;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <regex>
 
 #include "kernels/base/reject.h"
@@ -154,14 +155,18 @@ void CheckpointStore::set_aside(const std::string& name) {
 }
 
 bool CheckpointStore::better(const SavedEvaluation& a, const SavedEvaluation& b) const {
-  if (retention_.best == KeepBest::kLoss) return a.loss && (!b.loss || *a.loss < *b.loss);
-  return a.accuracy && (!b.accuracy || *a.accuracy > *b.accuracy);
+  const auto number = [this](const SavedEvaluation& e) {
+    const auto found = e.numbers.find(retention_.best);
+    const bool there = found != e.numbers.end() && found->second;
+    return there ? *found->second : std::numeric_limits<double>::quiet_NaN();
+  };
+  return is_better(retention_.best, number(a), number(b));
 }
 
 const CheckpointStore::Entry* CheckpointStore::best() const {
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {
-    if (retention_.best == KeepBest::kNone || !entry.evaluation) continue;
+    if (retention_.best.empty() || !entry.evaluation) continue;
     const SavedEvaluation none;
     if (better(*entry.evaluation, found == nullptr ? none : *found->evaluation)) found = &entry;
   }

@@ -68,6 +68,17 @@ class Members {
     }
     if constexpr (sizeof...(more) > 0) named(more...);
   }
+  // All members of an object, whatever their names.
+  void all(auto& values) {
+    if constexpr (kWrites) {
+      json_ = Json::object();
+      for (const auto& [name, value] : values) write(json_[name], value);
+    } else {
+      for (const auto& [name, item] : json_.template get_ref<const Json::object_t&>()) {
+        read(item, values[name]);
+      }
+    }
+  }
   // The elements of an array.
   void in_order(auto&... values) {
     [[maybe_unused]] size_t next = 0;
@@ -164,7 +175,7 @@ void list_members(Members<kWrites>& m, Listed<kWrites, SavedLossScale> s) {
 
 template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, SavedEvaluation> e) {
-  m.named("loss", e.loss, "accuracy", e.accuracy);
+  m.all(e.numbers);
 }
 
 template <bool kWrites>

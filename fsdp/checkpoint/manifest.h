@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -82,8 +83,9 @@ struct SavedLossScale {  // of float16 training
   int64_t skipped_updates = 0;
 };
 
+// The loss and the metrics by name; none: NaN, or there is none.
 struct SavedEvaluation {
-  std::optional<double> loss, accuracy;  // none: NaN, or there is none
+  std::map<std::string, std::optional<double>> numbers;
 };
 
 struct Manifest {

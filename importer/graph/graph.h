@@ -72,6 +72,14 @@ struct Carried {
   ValueId next = 0;
 };
 
+// Rows that metrics are made from, of a prediction with classes or with columns of numbers
+// (kernels/ops/loss/measures.cpp).
+struct Measured {
+  ValueId rows = 0;
+  bool classes = false;
+  int64_t width = 0;  // classes or columns
+};
+
 struct Graph {
   std::string file;  // for messages
   const Registry* registry = nullptr;
@@ -86,7 +94,8 @@ struct Graph {
   std::map<std::string, std::string> classes;  // path of a module -> its class, as far as known
   ValueId loss = 0;                            // scalar
   ValueId loss_weight = 0;                     // of the training graph
-  ValueId matches = 0;  // int64[2] of the evaluation graph: right answers, kept labels
+  ValueId matches = 0;               // int64[2] of the evaluation graph: right answers, kept labels
+  std::vector<Measured> measured{};  // of the evaluation graph
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
   Value& value(ValueId id) { return values[static_cast<size_t>(id)]; }

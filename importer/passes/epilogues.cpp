@@ -120,6 +120,7 @@ class EpilogueGraph {
       }
     }
     wanted_ = {graph_.loss, graph_.matches};
+    for (const Measured& m : graph_.measured) wanted_.insert(m.rows);
     wanted_.insert(graph_.outputs.begin(), graph_.outputs.end());
     for (const Parameter& p : graph_.parameters) wanted_.insert(p.gradient);
     for (const Carried& c : graph_.carried) wanted_.insert(c.next);

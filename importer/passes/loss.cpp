@@ -191,6 +191,57 @@ Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
   return {};
 }
 
+// Returns the classes or columns of the prediction, or 0 where the labels do not fit it.
+int64_t measured_width(const Graph& graph, ValueId prediction, ValueId labels) {
+  if (prediction == 0 || labels == 0) return 0;
+  const TensorDesc& scores = graph.value(prediction).desc;
+  const TensorDesc& given = graph.value(labels).desc;
+  const int rank = scores.shape.rank();
+  if (!is_integer(given.dtype)) {
+    const bool fits = is_floating(given.dtype) && scores.numel() == given.numel();
+    return fits && rank > 0 ? (rank == 1 ? 1 : scores.shape[rank - 1]) : 0;
+  }
+  const int64_t classes = rank == 0 ? 0 : scores.shape[rank - 1];
+  return classes > 1 && scores.numel() == given.numel() * classes ? classes : 0;
+}
+
+Result<Measured> measured_rows(Graph& graph, const LossSpec& spec, const MeasureSpec& wanted) {
+  ValueId prediction =
+      find_output(graph, wanted.prediction.empty() ? spec.prediction : wanted.prediction);
+  ValueId labels = labels_for_accuracy(graph, spec);
+  bool logs = spec.kind == LossKind::kNll;
+  const Node* loss = class_loss_node(graph);
+  if (measured_width(graph, prediction, labels) == 0 && wanted.prediction.empty() &&
+      loss != nullptr && graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
+    prediction = loss->inputs[0];
+    labels = loss->inputs[1];
+    logs = loss->op->full_name() == "NegativeLogLikelihoodLoss";
+  }
+  const int64_t width = measured_width(graph, prediction, labels);
+  OFSDP_REJECT_IF(width == 0,
+                  "--eval-metrics {}: expected a prediction of {} and labels that fit it, found "
+                  "none; --prediction and --labels name them",
+                  wanted.metrics, graph.file);
+  GraphEditor editor(graph);
+  Measured made{0, is_integer(graph.value(labels).desc.dtype), width};
+  if (!made.classes) {
+    OFSDP_ASSIGN_OR_RETURN(made.rows, editor.add1("ofsdp.MeasureValues", "measure",
+                                                  {prediction, labels}, {{"columns", width}}));
+    return made;
+  }
+  if (graph.value(labels).desc.dtype != DType::kInt64) {
+    OFSDP_ASSIGN_OR_RETURN(labels,
+                           editor.add1("Cast", "measure.cast", {labels}, {{"to", int64_t{7}}}));
+  }
+  const LossCount count = loss_count(graph);
+  const Attributes attributes{
+      {"ignore_index", count.by_label ? count.ignore_index : spec.ignore_index},
+      {"likelihood", int64_t{wanted.likelihood ? (logs ? 2 : 1) : 0}}};
+  OFSDP_ASSIGN_OR_RETURN(
+      made.rows, editor.add1("ofsdp.MeasureClasses", "measure", {prediction, labels}, attributes));
+  return made;
+}
+
 }  // namespace
 
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
@@ -244,6 +295,14 @@ Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape&
   if (count_matches)
     OFSDP_RETURN_IF_ERROR(add_matches(result, spec, find_output(result, spec.prediction)));
   return result;
+}
+
+Status measure(Graph& graph, const LossSpec& spec, const std::vector<MeasureSpec>& wanted) {
+  for (const MeasureSpec& one : wanted) {
+    OFSDP_ASSIGN_OR_RETURN(const Measured made, measured_rows(graph, spec, one));
+    graph.measured.push_back(made);
+  }
+  return {};
 }
 
 LossCount loss_count(const Graph& graph) {

@@ -63,6 +63,16 @@ DType label_dtype(const LossSpec& spec);
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
                           bool count_matches);
 
+// A prediction that metrics need the rows of.
+struct MeasureSpec {
+  std::string metrics;      // for messages
+  std::string prediction;   // a graph output; empty: the loss's
+  bool likelihood = false;  // of the label as well
+};
+
+// Adds graph.measured, one for each of `wanted`; the graph has its loss.
+Status measure(Graph& graph, const LossSpec& spec, const std::vector<MeasureSpec>& wanted);
+
 LossCount loss_count(const Graph& graph);
 
 }  // namespace ofsdp::importer

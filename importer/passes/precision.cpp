@@ -12,9 +12,10 @@ namespace ofsdp::importer {
 namespace {
 
 bool stays_float32(const Node& node) {
-  static constexpr std::string_view kNames[] = {"SoftmaxCrossEntropyLoss",
-                                                "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
-                                                "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches"};
+  static constexpr std::string_view kNames[] = {
+      "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
+      "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches",       "ofsdp.MeasureClasses",
+      "ofsdp.MeasureValues"};
   return node.op->float32_only ||
          std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }

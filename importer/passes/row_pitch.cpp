@@ -34,6 +34,7 @@ class RowPitcher {
       : graph_(source), takes_(takes), uses_(source) {
     for (ValueId id : trained_values(graph_)) fixed_.insert(id);
     fixed_.insert(graph_.matches);
+    for (const Measured& m : graph_.measured) fixed_.insert(m.rows);
   }
 
   Graph run() {

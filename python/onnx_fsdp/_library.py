@@ -43,9 +43,13 @@ class StepRow(ctypes.Structure):
                 ("grad_norm", ctypes.c_double), ("lr", ctypes.c_double), ("step_ms", ctypes.c_double)]
 
 
+class Metric(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_double)]
+
+
 class EvaluationRow(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("step", ctypes.c_int64), ("loss", ctypes.c_double),
-                ("accuracy", ctypes.c_double)]
+                ("metrics", ctypes.POINTER(Metric)), ("metric_count", ctypes.c_size_t)]
 
 
 def _find():

@@ -21,7 +21,11 @@ class Step(float):
 
 class Evaluation(typing.NamedTuple):
     loss: float
-    accuracy: typing.Optional[float]  # None where the model has none
+    metrics: typing.Dict[str, typing.Optional[float]]  # by their names in eval_metrics; None where the data have none
+
+    @property
+    def accuracy(self):
+        return self.metrics.get("accuracy")
 
 
 class _Parameters:
@@ -58,10 +62,12 @@ class Trainer:
         return loss
 
     def evaluate(self, rows):
-        """Loss and accuracy of any number of rows."""
+        """Loss and metrics of any number of rows."""
         arrays, row = Arrays(rows), EvaluationRow(ctypes.sizeof(EvaluationRow))
         check(CALLS["trainer_evaluate"](self._handle, arrays.list, len(arrays), row))
-        return Evaluation(row.loss, None if row.accuracy != row.accuracy else row.accuracy)
+        metrics = {one.name.decode(): one.value if one.value == one.value else None
+                   for one in row.metrics[:row.metric_count]}
+        return Evaluation(row.loss, metrics)
 
     def save(self, path):
         """Writes the trained ONNX file."""

@@ -27,7 +27,7 @@ class LineBuffer {
   bool cut_off() const { return cut_off_; }
 
  private:
-  std::array<char, 768> buffer_;
+  std::array<char, 4096> buffer_;
   size_t size_ = 0;
   bool cut_off_ = false;
 };

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/posix_file.h"
 #include "runtime/log/line_buffer.h"
@@ -31,11 +32,16 @@ struct StepRow {
   uint64_t peak_bytes = 0;
 };
 
+struct MetricValue {
+  std::string name;
+  std::optional<double> value = {};  // absent: null
+};
+
 struct EvalRow {
   int64_t step = 0;
   int64_t epoch = 0;
   double loss = 0;
-  std::optional<double> accuracy;  // absent: null
+  std::span<const MetricValue> metrics = {};  // in the order of --eval-metrics
 };
 
 struct EndRow {
@@ -44,6 +50,17 @@ struct EndRow {
   double median_step_ms = 0;
   std::span<const uint64_t> peak_bytes;  // a rank each
   std::span<const uint64_t> planned_peak_bytes;
+  bool stopped_early = false;  // by --early-stop
+};
+
+// A file of --log: the numbers of each row once more, in another form. Adding a row allocates.
+//   csv:FILE            a header, then a line a row; lists of a number a rank are joined by spaces
+//   tensorboard:FOLDER  an event file of scalars step/NAME, eval/NAME and end/NAME, in TFRecord's
+//                       framing (https://www.tensorflow.org/tutorials/load_data/tfrecord)
+struct RowLog {
+  bool is_csv = false;
+  std::string path;  // of the file
+  UniqueFd fd;
 };
 
 class MetricsWriter {
@@ -52,6 +69,8 @@ class MetricsWriter {
 
   // An empty path gives a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
+  // Adds a file of --log; `metrics`: names that eval rows have.
+  Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode);
 
   // Also writes lines to the pipe of OFSDP_ROWS_FD, which a caller of the library reads.
   void also_to_caller();
@@ -64,9 +83,15 @@ class MetricsWriter {
   Status close_line(LineBuffer& line);
   Status write_line(std::string_view line);
 
+  Status write_logs(std::string_view line);
+  Status write_csv(const RowLog& log, const std::string& row);
+  Status write_events(const RowLog& log, const std::string& row);
+
   UniqueFd fd_;
   int caller_ = -1;  // lives as long as the process
   std::string path_;
+  std::vector<RowLog> logs_;
+  std::vector<std::string> columns_;  // of csv files
 };
 
 }  // namespace ofsdp::runtime

@@ -99,7 +99,12 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
 void Progress::eval(const EvalRow& row) {
   LineBuffer text;
   text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
-  if (row.accuracy) text.add("  accuracy {:.4f}", *row.accuracy);
+  for (const MetricValue& metric : row.metrics) {
+    if (!metric.value) continue;
+    text.add("  ");
+    for (const char c : metric.name) text.add("{}", static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+    text.add(" {:.4f}", *metric.value);
+  }
   line(text.view());
   last_drawn_ = Clock::now();  // the evaluation's time is not the next steps'
   samples_since_drawn_ = 0;

@@ -6,6 +6,7 @@
 #include "importer/dialects/onnxruntime/ort_source.h"
 #include "importer/dialects/training_info/rules_source.h"
 #include "runtime/plan/initial_values.h"
+#include "runtime/plan/metric_plan.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -108,7 +109,8 @@ class SetupMaker {
                                     .ignore_index = loss_.ignore_index,
                                     .label_smoothing = loss_.label_smoothing},
                            .rows = {},
-                           .param_dtype = options_.sharding.param_dtype};
+                           .param_dtype = options_.sharding.param_dtype,
+                           .measures = measures_of(options_.run.eval_metrics)};
     auto names = spec.train.names();
     if (spec.synthetic) names = {loss_.labels.empty() ? "labels" : loss_.labels};
     OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_labels(setup.graph, settings.loss, names));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/passes/passes.h"
+#include "kernels/base/reject.h"
 #include "runtime/data/loader.h"
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
@@ -52,6 +53,7 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
+    OFSDP_RETURN_IF_ERROR(plan_evaluation_metrics());
     OFSDP_RETURN_IF_ERROR(plan_device_rules(setup_, communicator_.rank(), *run_));
     OFSDP_RETURN_IF_ERROR(choose_recomputation(most_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
@@ -140,6 +142,22 @@ class RunPlanner {
     if (settings_.batch.slices == 0 || one_host) return {};
     return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
                        communicator_.name());
+  }
+
+  // They are checked also where nothing is evaluated.
+  Status plan_evaluation_metrics() {
+    const auto& metrics = options_.run.eval_metrics;
+    const bool measured = !measures_of(metrics).empty();
+    if (!run_->eval_sampler && !measured) return {};
+    OFSDP_REJECT_IF(measured && run_->device != nullptr,
+                    "--eval-metrics {}: has no CUDA kernel; --device cpu has them",
+                    measures_of(metrics)[0].metrics);
+    const int64_t batch = settings_.batch.batch_size;
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.evaluation_graph(batch));
+    const int64_t samples = run_->eval_sampler ? run_->eval_sampler->options().samples : 0;
+    OFSDP_ASSIGN_OR_RETURN(run_->metrics,
+                           plan_metrics(metrics, graph, batch, samples, communicator_.size()));
+    return {};
   }
 
   // Two channels a unit.
@@ -270,6 +288,7 @@ class RunPlanner {
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
+    if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();
     if (run_->device != nullptr) {
       run_->device_io = plan_io();
       needs.device_io = run_->device_io.device_bytes;

@@ -13,6 +13,7 @@
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
+#include "runtime/plan/metric_plan.h"
 #include "runtime/plan/run_settings.h"
 #include "runtime/program/lower.h"
 #include "runtime/program/program.h"
@@ -42,6 +43,7 @@ struct RunPlan {
   std::map<ProgramKey, ProgramPlan> programs;
   GradientSlots slots;
   KeptPlan kept;
+  MetricPlan metrics;  // of the evaluation
   RankMemoryPlan memory;
   DeviceIoPlan device_io;
   std::optional<DeviceRulesPlan> device_rules;  // where a device follows them itself

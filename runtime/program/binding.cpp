@@ -22,6 +22,11 @@ class Binder {
     resolve(lowered.matches);
     bound_.loss = lowered.loss.floats();
     bound_.matches = reinterpret_cast<const int64_t*>(lowered.matches.data);
+    for (Operand& rows : lowered.measured) {
+      resolve(rows);
+      bound_.measured.emplace_back(reinterpret_cast<const double*>(rows.data),
+                                   static_cast<size_t>(rows.count));
+    }
     bound_.operations = std::move(lowered.operations);
     bound_.host = std::move(lowered.host);
     return std::move(bound_);

@@ -6,6 +6,7 @@
 // one.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "runtime/program/lower.h"
@@ -33,7 +34,8 @@ struct BoundProgram {
   std::vector<BoundRun> runs;
   std::vector<InputPatch> inputs;
   const float* loss = nullptr;
-  const int64_t* matches = nullptr;  // right answers, kept labels; or null
+  const int64_t* matches = nullptr;               // right answers, kept labels; or null
+  std::vector<std::span<const double>> measured;  // of Graph::measured
 };
 
 struct BindingContext {

@@ -72,6 +72,7 @@ class Lowering {
     if (offloads_ && options_.training && options_.last_micro) update_on_host();
     made_.loss = value(graph_.loss, false);
     if (graph_.matches != 0) made_.matches = value(graph_.matches, false);
+    for (const Measured& m : graph_.measured) made_.measured.push_back(value(m.rows, false));
     return std::move(made_);
   }
 

@@ -22,8 +22,9 @@ struct LoweringContext {
 
 struct LoweredProgram {
   std::vector<Operation> operations;
-  std::vector<Operation> host;  // after them, of an offload: the update
-  Operand loss, matches;        // matches: right answers, kept labels; or none
+  std::vector<Operation> host;    // after them, of an offload: the update
+  Operand loss, matches;          // matches: right answers, kept labels; or none
+  std::vector<Operand> measured;  // of Graph::measured
 };
 
 LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context);

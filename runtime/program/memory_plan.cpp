@@ -98,6 +98,10 @@ class MemoryPlanner {
       use(graph_.matches, end);
       use(graph_.loss, end);
     }
+    for (const Measured& m : graph_.measured) {
+      use(m.rows, end);
+      use(graph_.loss, end);
+    }
   }
 
   void use(ValueId id, int step) {

@@ -90,7 +90,8 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
          region_bytes(common) + region_bytes(staging) + region_bytes(checkpoint) +
-         region_bytes(trace) + region_bytes(device_io) + region_bytes(pinned_io) + link + data;
+         region_bytes(trace) + region_bytes(metrics) + region_bytes(device_io) +
+         region_bytes(pinned_io) + link + data;
 }
 
 size_t copy_bytes(const Plan& plan, const Unit& unit) {
@@ -118,6 +119,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
       take(memory.state, static_cast<size_t>(memory.offload.slots) * memory.offload.slot_bytes);
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
+  memory.metrics = needs.metrics;
   memory.device_io = needs.device_io;
   memory.pinned_io = needs.pinned_io;
   memory.link = needs.link;
@@ -141,6 +143,7 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
   OFSDP_ASSIGN_OR_RETURN(memory.checkpoint,
                          Region::map(ledger, plan.checkpoint, kPrivate, "the checkpoint's copy"));
   OFSDP_ASSIGN_OR_RETURN(memory.trace, Region::map(ledger, plan.trace, kPrivate, "the trace"));
+  OFSDP_ASSIGN_OR_RETURN(memory.metrics, Region::map(ledger, plan.metrics, kPrivate, "metrics"));
   OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
   OFSDP_ASSIGN_OR_RETURN(memory.common, communicator.allocate_common(ledger, plan.common));
   return memory;
@@ -162,6 +165,7 @@ std::string text(const RankMemoryPlan& plan) {
   if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
   if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);
+  if (plan.metrics > 0) row("metrics (sums and scores)", plan.metrics);
   row("peak, in whole pages", plan.planned_bytes());
   return out;
 }

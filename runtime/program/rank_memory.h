@@ -1,10 +1,10 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Eight regions: arena (activations, gathered units, workspaces), kept
+// the same, mapped. Nine regions: arena (activations, gathered units, workspaces), kept
 // (constants, frozen parameters), state (optimizer state, accumulated gradients, parameters that
 // are whole), shared (parameter shards and gradient slots, which peers read), common (units whose
 // shards lie side by side, which all ranks map: fsdp/plan/plan.h, in_place), staging (micro-batches
-// decoded ahead), checkpoint (the copy that an asynchronous save writes from) and trace (events
-// recorded for --trace).
+// decoded ahead), checkpoint (the copy that an asynchronous save writes from), trace (events
+// recorded for --trace) and metrics (sums and scores of an evaluation).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
@@ -47,6 +47,7 @@ struct RankMemoryPlan {
   size_t common = 0;  // this rank's part
   size_t staging = 0;
   size_t trace = 0;
+  size_t metrics = 0;         // sums and scores of an evaluation
   size_t link = 0;            // pieces on their way between hosts
   size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
@@ -82,6 +83,7 @@ struct RankMemoryNeeds {
   size_t data_elsewhere = 0;
   size_t checkpoint = 0;
   size_t trace = 0;
+  size_t metrics = 0;
   size_t device_io = 0;
   size_t pinned_io = 0;
   size_t link = 0;
@@ -105,7 +107,7 @@ struct MemoryBases {
 struct RankMemory {
   MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared, common}; }
 
-  Region arena, kept, state, staging, checkpoint, trace;
+  Region arena, kept, state, staging, checkpoint, trace, metrics;
   std::byte* shared = nullptr;
   std::byte* common = nullptr;
 

@@ -73,7 +73,8 @@ Peak peak_of(const RunPlan& plan) {
              {"constants", "constants and frozen parameters", m.kept},
              {"input", "input", m.staging + m.data},
              {"checkpoint", "checkpoint copy", m.checkpoint},
-             {"trace", "trace", m.trace}},
+             {"trace", "trace", m.trace},
+             {"metrics", "metrics", m.metrics}},
             ""};
   if (plan.device != nullptr) {
     peak.shares.push_back({"in_out", "in and out of the device", m.device_io + m.pinned_io});

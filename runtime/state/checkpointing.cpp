@@ -19,8 +19,12 @@ double random_token() { return static_cast<double>(random_word() >> 12); }
 
 SavedEvaluation saved(const EvalRow& row) {
   SavedEvaluation evaluation;
-  if (std::isfinite(row.loss)) evaluation.loss = row.loss;
-  if (row.accuracy && std::isfinite(*row.accuracy)) evaluation.accuracy = row.accuracy;
+  const auto save = [&](const std::string& name, double value) {
+    std::optional<double>& number = evaluation.numbers[name];
+    if (std::isfinite(value)) number = value;
+  };
+  save("loss", row.loss);
+  for (const MetricValue& m : row.metrics) save(m.name, m.value.value_or(std::nan("")));
   return evaluation;
 }
 
@@ -75,7 +79,7 @@ bool Checkpointing::due(int64_t step) const { return falls_due(options_.interval
 
 // Only rank 0 knows the other checkpoints; it has the row, too.
 Result<bool> Checkpointing::best_so_far(const std::optional<EvalRow>& evaluation) {
-  if (options_.keep_best == KeepBest::kNone || !evaluation) return false;
+  if (options_.keep_best.empty() || !evaluation) return false;
   OFSDP_RETURN_IF_ERROR(wait_for_all());
   double mine = 0;
   if (store_ != nullptr) {

@@ -42,6 +42,11 @@ class RankState {
     return {memory_.host.checkpoint.data(), memory_.host.checkpoint.bytes()};
   }
 
+  std::span<double> metrics() {
+    const Region& region = memory_.host.metrics;
+    return {reinterpret_cast<double*>(region.data()), region.bytes() / sizeof(double)};
+  }
+
   // Brings the images of a device up to date, before held, share, kept or a save read them. Waits
   // for the device.
   Status fetch() { return memory_.fetch(plan_); }

@@ -51,6 +51,7 @@ Status RunMemory::map_images(const RunPlan& plan, MemoryLedger& ledger, bool sev
   host.shared = shared_image.data();
   OFSDP_ASSIGN_OR_RETURN(host.checkpoint, map(ledger, bytes.checkpoint, "the checkpoint's copy"));
   OFSDP_ASSIGN_OR_RETURN(host.trace, map(ledger, bytes.trace, "the trace"));
+  OFSDP_ASSIGN_OR_RETURN(host.metrics, map(ledger, bytes.metrics, "metrics"));
   return {};
 }
 

@@ -34,7 +34,9 @@ struct BatchTrainer::Live {
         settings(run.settings()),
         state(std::move(ranks_state)),
         sampler(*plan->train_sampler),
-        trainer(settings, *state, communicator, ledger, sampler, metrics) {}
+        trainer(settings, *state, communicator, ledger, sampler, metrics),
+        eval_sampler(*plan->eval_sampler),
+        evaluator(*state, communicator, eval_sampler) {}
 
   std::shared_ptr<const RunPlan> plan;
   const RunSettings settings;
@@ -42,6 +44,8 @@ struct BatchTrainer::Live {
   Sampler sampler;  // of the present batch
   MetricsWriter metrics;
   Trainer trainer;
+  Sampler eval_sampler;  // of the present rows
+  Evaluator evaluator;
 };
 
 BatchTrainer::BatchTrainer(const RunContext& context)
@@ -165,9 +169,9 @@ Result<EvalRow> BatchTrainer::evaluate(std::span<const ColumnArray> rows) {
   Dataset& data = *run_->setup().data.eval;
   OFSDP_RETURN_IF_ERROR(data.replace(rows));
   OFSDP_RETURN_IF_ERROR(check_labels(data));
-  OFSDP_ASSIGN_OR_RETURN(const Sampler sampler,
+  OFSDP_ASSIGN_OR_RETURN(live_->eval_sampler,
                          Sampler::make_evaluation(count, run_->settings().batch.batch_size, 1, 0));
-  return Evaluator(*live_->state, context_.communicator, sampler).run(steps_, 0);
+  return live_->evaluator.run(steps_, 0);
 }
 
 Status BatchTrainer::check_opened(const char* call) const {

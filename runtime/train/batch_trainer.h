@@ -39,6 +39,7 @@ class BatchTrainer {
   ~BatchTrainer();
 
   Result<StepRow> step(std::span<const ColumnArray> batch);
+  // The row's metrics are valid until the next call.
   Result<EvalRow> evaluate(std::span<const ColumnArray> rows);
   Status save(const std::string& path);
   // kInput on several ranks, none of which has the whole.

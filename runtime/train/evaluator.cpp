@@ -24,11 +24,20 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
       sampler_(sampler),
       communicator_(communicator),
       loader_(*state.setup().data.eval, sampler_,
-              label_rule(state.setup().count, *state.setup().data.eval), state.eval_staging()) {}
+              label_rule(state.setup().count, *state.setup().data.eval), state.eval_staging()),
+      metrics_(state.plan().metrics, state.metrics()) {}
+
+Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
+  if (program.matches != nullptr) metrics_.add_matches(result.right, result.kept);
+  for (size_t i = 0; i < program.measured.size(); ++i) {
+    OFSDP_RETURN_IF_ERROR(metrics_.add(static_cast<int>(i), program.measured[i]));
+  }
+  return {};
+}
 
 Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
-  std::array<double, 4> sums{};  // loss times count, count, right answers, kept labels
-  bool has_matches = false;
+  std::array<double, 2> sums{};  // loss times count, count
+  metrics_.begin();
   UpdateRunner& executor = state_.executor();
   executor.begin_update({0, step});
   loader_.start(0, sampler_.updates_per_epoch());
@@ -38,23 +47,20 @@ Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
     BoundProgram& program = state_.program({batch->size, false, true, true});
     OFSDP_RETURN_IF_ERROR(executor.run(
         program, {batch->columns, batch->sample_index, 1.0, sampler_.alike(update, 0)}));
-    has_matches = program.matches != nullptr;
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
     if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
     sums[1] += batch->kept;
-    sums[2] += static_cast<double>(result.right);
-    sums[3] += static_cast<double>(result.kept);
+    if (batch->size > 0) OFSDP_RETURN_IF_ERROR(add(program, result));
     loader_.release();
   }
-  std::array<double, 4 * kMostRanks> all;
-  const std::span<double> gathered(all.data(), 4 * static_cast<size_t>(communicator_.size()));
+  std::array<double, 2 * kMostRanks> all;
+  const std::span<double> gathered(all.data(), 2 * static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(communicator_.exchange(sums, gathered, {"evaluation exchange", -1, step}));
   sums = {};
-  for (size_t i = 0; i < gathered.size(); ++i) sums[i % 4] += gathered[i];
-  EvalRow row{step, epoch, sums[1] > 0 ? sums[0] / sums[1] : 0.0, {}};
-  if (has_matches) row.accuracy = sums[3] > 0 ? sums[2] / sums[3] : 0.0;
-  return row;
+  for (size_t i = 0; i < gathered.size(); ++i) sums[i % 2] += gathered[i];
+  OFSDP_RETURN_IF_ERROR(metrics_.agree(communicator_, step));
+  return EvalRow{step, epoch, sums[1] > 0 ? sums[0] / sums[1] : 0.0, metrics_.values()};
 }
 
 }  // namespace ofsdp::runtime

@@ -1,15 +1,17 @@
-// Evaluator: loss and accuracy over the evaluation data, with all ranks sharing the samples.
+// Evaluator: loss and metrics over the evaluation data, with all ranks sharing the samples.
 //
 // Training switches are off (the programs were compiled so). The loss is the mean over kept labels
-// (or samples), accuracy the share of kept labels whose first largest class is right.
+// (or samples); metric_sums.h has the metrics.
 //
-// Ownership: borrows state and communicator. Threads: one; `run` is collective. No
-// allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss that is NaN or infinite.
+// Ownership: borrows state and communicator; a row's metrics are the evaluator's. Threads: one;
+// `run` is collective. No allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss
+// that is NaN or infinite.
 #pragma once
 
 #include "runtime/data/loader.h"
 #include "runtime/log/metrics.h"
 #include "runtime/state/rank_state.h"
+#include "runtime/train/metric_sums.h"
 
 namespace ofsdp::runtime {
 
@@ -21,10 +23,13 @@ class Evaluator {
   Result<EvalRow> run(int64_t step, int64_t epoch);
 
  private:
+  Status add(const BoundProgram& program, const MicroResult& result);
+
   RankState& state_;
   const Sampler& sampler_;
   Communicator& communicator_;
   Loader loader_;
+  MetricSums metrics_;
 };
 
 // The loader's rule for what a micro-batch counts in the mean.

@@ -1,6 +1,9 @@
 #include "runtime/train/prepared_run.h"
 
+#include <algorithm>
+
 #include "kernels/base/escaped.h"
+#include "kernels/base/nearest_name.h"
 #include "kernels/base/reject.h"
 #include "runtime/plan/agreement.h"
 #include "runtime/plan/predict/plan_choice.h"
@@ -76,9 +79,7 @@ Status PreparedRun::check_before_planning() const {
   if (options.command == Command::kEval && !data.eval) {
     return input_error("eval: the data have no evaluation part; name one with --eval-data");
   }
-  if (options.checkpoint.keep_best != KeepBest::kNone && !data.eval) {
-    return input_error("--keep-best: the data have no evaluation part; name one with --eval-data");
-  }
+  OFSDP_RETURN_IF_ERROR(check_best());
   if (const std::string& path = options.files.output; !path.empty()) {
     OFSDP_RETURN_IF_ERROR(setup_->source->check_output(path, trained_state(settings_, 0)));
   }
@@ -88,6 +89,23 @@ Status PreparedRun::check_before_planning() const {
     OFSDP_RETURN_IF_ERROR(data.train->check_labels(setup_->count.labels, range));
   }
   return data.eval ? data.eval->check_labels(setup_->count.labels, range) : Status{};
+}
+
+// --keep-best and --early-stop compare evaluations.
+Status PreparedRun::check_best() const {
+  const Options& options = context_.options;
+  const std::string& best = options.checkpoint.keep_best;
+  for (const char* flag :
+       {best.empty() ? "" : "--keep-best", options.run.early_stop ? "--early-stop" : ""}) {
+    OFSDP_REJECT_IF(*flag != 0 && !setup_->data.eval,
+                    "{}: the data have no evaluation part; name one with --eval-data", flag);
+  }
+  if (best.empty() || best == "loss") return {};
+  std::vector<std::string> names;
+  for (const MetricSpec& metric : options.run.eval_metrics) names.push_back(metric.name);
+  if (std::ranges::find(names, best) != names.end()) return {};
+  return input_error("--keep-best {}: expected loss or one of --eval-metrics, found only {}{}",
+                     best, joined(names, ", "), did_you_mean(best, names));
 }
 
 // Rank 0 takes the folder for this run; all find the checkpoint to go on from.
@@ -113,8 +131,9 @@ Status PreparedRun::open_checkpoints() {
 void PreparedRun::warn_of_no_folder() const {
   const CheckpointOptions& c = context_.options.checkpoint;
   const CheckpointOptions plain;
-  const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
-                    c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+  const bool best = c.keep_best != plain.keep_best && !context_.options.run.early_stop;
+  const bool said = !(c.interval == plain.interval) || c.keep != plain.keep || best ||
+                    c.type != plain.type || c.sync;
   if (!c.dir.empty() || !said || context_.communicator.rank() != 0) return;
   print_lines(stderr,
               "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "

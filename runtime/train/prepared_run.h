@@ -62,6 +62,7 @@ class PreparedRun {
   Status prepare(const std::string& configuration, const DataSpec* data, const GivenSizes* sizes);
   Status make_plan();
   Status check_before_planning() const;
+  Status check_best() const;
   Status open_checkpoints();
   void warn_of_no_folder() const;
   Status agree() const;

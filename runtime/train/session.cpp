@@ -1,5 +1,6 @@
 #include "runtime/train/session.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "kernels/base/escaped.h"
@@ -95,6 +96,11 @@ class Session {
   Status check_log_targets() const {
     const OutputOptions& files = options_.files;
     OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics, options_.model));
+    for (const std::string& log : files.log) {
+      const std::string path = log.substr(log.find(':') + 1);
+      if (log.starts_with("csv:"))
+        OFSDP_RETURN_IF_ERROR(check_log_target("--log", path, options_.model));
+    }
     return check_log_target("--trace", files.trace, options_.model);
   }
 
@@ -111,6 +117,12 @@ class Session {
           metrics,
           MetricsWriter::open(options_.files.metrics, resumed ? Mode::kAppend : Mode::kTruncate));
       metrics.also_to_caller();
+      std::vector<std::string> names;
+      for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
+      for (const std::string& log : options_.files.log) {
+        OFSDP_RETURN_IF_ERROR(
+            metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));
+      }
     }
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RankState::make(plan, setup, communicator_, ledger_,
@@ -123,24 +135,24 @@ class Session {
   Status use(RankState& state, const ModelSetup& setup, const RunPlan& plan, bool done,
              MetricsWriter& metrics, TraceFile& trace) {
     bool stopped = options_.command == Command::kEval;  // which writes no output
+    int64_t updates = total_updates(options_, *plan.train_sampler);
     if (stopped) {
       OFSDP_RETURN_IF_ERROR(evaluate(state, metrics));
     } else if (!done) {
-      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics));
+      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics, updates));
     }
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
     }
     if (stopped || options_.files.output.empty()) return {};
-    const int64_t updates = total_updates(options_, *plan.train_sampler);
     OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                         trained_state(settings(), updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
     return {};
   }
 
-  // True when a signal has ended it early, with a checkpoint.
-  Result<bool> train(RankState& state, MetricsWriter& metrics) {
+  // True when a signal has ended it early, with a checkpoint. `updates`: how many were made.
+  Result<bool> train(RankState& state, MetricsWriter& metrics, int64_t& updates) {
     std::unique_ptr<Checkpointing> checkpoints;
     if (!options_.checkpoint.dir.empty()) {
       OFSDP_ASSIGN_OR_RETURN(checkpoints,
@@ -149,13 +161,14 @@ class Session {
     Trainer trainer(settings(), state, communicator_, ledger_, *state.plan().train_sampler, metrics,
                     checkpoints.get());
     OFSDP_RETURN_IF_ERROR(trainer.run());
+    updates = trainer.updates();
     return trainer.stopped();
   }
 
   Status evaluate(RankState& state, MetricsWriter& metrics) {
+    Evaluator evaluator(state, communicator_, *state.plan().eval_sampler);
     OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
-                           Evaluator(state, communicator_, *state.plan().eval_sampler)
-                               .run(settings().start.update, settings().start.epoch));
+                           evaluator.run(settings().start.update, settings().start.epoch));
     if (communicator_.rank() != 0) return {};
     Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
     return metrics.eval(row);

@@ -62,11 +62,10 @@ Status Trainer::run() {
   OFSDP_RETURN_IF_ERROR(begin(start));
   for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
-    if (step == total_) {
-      OFSDP_RETURN_IF_ERROR(state_.fetch());
-      OFSDP_RETURN_IF_ERROR(check_weights(state_, step));
-    }
+    if (step == total_) OFSDP_RETURN_IF_ERROR(check_last(step));
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
+    if (early_ && step < total_) OFSDP_RETURN_IF_ERROR(check_last(step));
+    if (early_) total_ = step;
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
     stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
   }
@@ -90,6 +89,12 @@ Result<StepRow> Trainer::run_one(int64_t step) {
   OFSDP_RETURN_IF_ERROR(begin(step - 1));
   OFSDP_RETURN_IF_ERROR(update(step));
   return row_;
+}
+
+// The weights that the run ends with.
+Status Trainer::check_last(int64_t step) {
+  OFSDP_RETURN_IF_ERROR(state_.fetch());
+  return check_weights(state_, step);
 }
 
 Status Trainer::update(int64_t step) {
@@ -221,11 +226,26 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   if (evaluator_ == nullptr || !evaluation_due(step)) return std::optional<EvalRow>();
   OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator_->run(step, sampler_.epoch_of(step - 1)));
   update_began_ = Clock::now();
+  watch(row);
   if (communicator_.rank() == 0) {
     progress_.eval(row);
     OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
   }
   return std::optional(row);
+}
+
+// All ranks have the same row, and so decide alike.
+void Trainer::watch(const EvalRow& row) {
+  if (!options_.run.early_stop) return;
+  const std::string& name = options_.checkpoint.keep_best;
+  double value = row.loss;
+  for (const MetricValue& metric : row.metrics) {
+    if (metric.name == name) value = metric.value.value_or(std::nan(""));
+  }
+  const bool better = is_better(name.empty() ? "loss" : name, value, best_.value_or(std::nan("")));
+  not_better_ = better ? 0 : not_better_ + 1;
+  if (better) best_ = value;
+  early_ = not_better_ >= *options_.run.early_stop;
 }
 
 Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evaluation) {
@@ -255,7 +275,7 @@ Status Trainer::finish(double seconds) {
     peak.push_back(static_cast<uint64_t>(all[2 * r]));
     planned.push_back(static_cast<uint64_t>(all[2 * r + 1]));
   }
-  return metrics_.end({total_, seconds, times_.median(), peak, planned});
+  return metrics_.end({total_, seconds, times_.median(), peak, planned, early_});
 }
 
 }  // namespace ofsdp::runtime

@@ -34,6 +34,7 @@ class Trainer {
   // From settings.start to the end, or until a signal has stopped it.
   Status run();
   bool stopped() const { return stopped_; }
+  int64_t updates() const { return total_; }  // of the run; fewer than planned after an early stop
 
   // Update number `step` alone, for a caller who brings its batches: update step - 1 of the
   // sampler, from the setup's training data. Every rank gets the numbers; nothing is printed.
@@ -52,6 +53,7 @@ class Trainer {
 
   Status begin(int64_t step);
   Status update(int64_t step);
+  Status check_last(int64_t step);
   Status micro_batches(int64_t step);
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
   bool numbers_are_due(int64_t step) const;
@@ -65,6 +67,7 @@ class Trainer {
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
   void say_saved();
   bool evaluation_due(int64_t step) const;
+  void watch(const EvalRow& row);
   Status finish(double seconds);
 
   const RunSettings& settings_;
@@ -83,6 +86,9 @@ class Trainer {
   Loader loader_;
   std::unique_ptr<Evaluator> evaluator_;
   bool stopped_ = false;
+  bool early_ = false;      // --early-stop ends the run
+  int64_t not_better_ = 0;  // evaluations in a row
+  std::optional<double> best_;
   const Batch* batch_ = nullptr;  // taken from the loader
   double kept_ = 0;               // of the present update, all ranks together
   StepRow row_;                   // of the last update whose numbers are known

@@ -24,6 +24,20 @@ TEST(BadCommandTest, ABatchThatDoesNotDivide) {
       {"--global-batch-size is 12", "--batch-size 2", "--grad-accum 4"});
 }
 
+TEST(BadCommandTest, MetricsThatCannotBe) {
+  const RunFolder folder;
+  const Words train =
+      fsdp_run({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
+  expect_refused(folder, train + Words{"--eval-metrics", "top9"},
+                 {"--eval-metrics top9", "classes"});
+  expect_refused(folder, train + Words{"--eval-metrics", "rmse"},
+                 {"--eval-metrics rmse", "numbers"});
+  expect_refused(folder, train + Words{"--eval-metrics", "acuracy"},
+                 {"--eval-metrics", "did you mean 'accuracy'"});
+  expect_refused(folder, train + Words{"--early-stop", "2"}, {"--early-stop", "--eval-data"});
+  expect_refused(folder, train + Words{"--log", "wandb:x"}, {"--log", "tensorboard:FOLDER"});
+}
+
 TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
   const RunFolder folder;
   SmallModel model = linear_model();

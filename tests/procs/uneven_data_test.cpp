@@ -96,5 +96,28 @@ TEST_P(UnevenDataTest, LossAndWeightsAreThoseOfOneRank) {
   }
 }
 
+// One sample a forward, so that the scores are the same bits on any number of ranks.
+TEST(Metrics, AreThoseOfOneRank) {
+  const CheckpointRuns runs;
+  const testing_data::TempFolder data;
+  write_data(data, 10, {0, 3, 6, 9});
+  const auto row_of = [&](int count) {
+    const Finished run = Program::run(
+        fsdp_run({"eval", fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--data",
+                  data.path(), "--eval-data", data.path(), "--batch-size", "1", "--eval-metrics",
+                  "accuracy,top2,f1,perplexity", "--metrics", runs / "eval.jsonl"}) +
+        ranks(count));
+    EXPECT_EQ(run.status, 0) << run.err;
+    return rows_of(runs / "eval.jsonl", "eval").at(0);
+  };
+  const auto alone = row_of(1);
+  for (const int count : {2, 3, 4}) {
+    const auto row = row_of(count);
+    for (const char* name : {"accuracy", "top2", "f1", "perplexity"}) {
+      EXPECT_NEAR(row[name].get<double>(), alone[name].get<double>(), 1e-12) << name;
+    }
+  }
+}
+
 }  // namespace uneven_data_test
 }  // namespace ofsdp

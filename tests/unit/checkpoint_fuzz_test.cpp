@@ -43,7 +43,7 @@ void save(const std::string& dir, const std::string& type) {
   m.step = 1;
   m.optimizer = "sgd";
   m.states = {"momentum"};
-  m.evaluation = SavedEvaluation{0.5, {}};
+  m.evaluation = SavedEvaluation{{{"loss", 0.5}, {"auc", std::nullopt}}};
   m.loss_scale = SavedLossScale{1024, 3, 1};
   m.trained = {{"a", Shape{4, 8}}, {"b", Shape{16}}};
   m.statistics = {{"mean", Shape{3}}};

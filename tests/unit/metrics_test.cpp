@@ -76,12 +76,15 @@ TEST_F(Metrics, WritesEvaluationsAndTheEnd) {
   MetricsWriter writer = open();
   const uint64_t peak[] = {100, 200};
   const uint64_t planned[] = {100, 201};
-  ASSERT_TRUE(writer.eval({938, 0, 0.0412, 0.9871}).ok());
-  ASSERT_TRUE(writer.eval({939, 1, 0.5, std::nullopt}).ok());
+  const MetricValue known[] = {{"accuracy", 0.9871}};
+  const MetricValue unknown[] = {{"accuracy"}, {"f1@a\"b", 0.5}};
+  ASSERT_TRUE(writer.eval({938, 0, 0.0412, known}).ok());
+  ASSERT_TRUE(writer.eval({939, 1, 0.5, unknown}).ok());
   ASSERT_TRUE(writer.end({938, 12.5, 3.25, peak, planned}).ok());
   EXPECT_EQ(text(),
             "{\"kind\":\"eval\",\"step\":938,\"epoch\":0,\"loss\":0.0412,\"accuracy\":0.9871}\n"
-            "{\"kind\":\"eval\",\"step\":939,\"epoch\":1,\"loss\":0.5,\"accuracy\":null}\n"
+            "{\"kind\":\"eval\",\"step\":939,\"epoch\":1,\"loss\":0.5,\"accuracy\":null,"
+            "\"f1@a\\\"b\":0.5}\n"
             "{\"kind\":\"end\",\"steps\":938,\"seconds\":12.5,\"median_step_ms\":3.25,"
             "\"peak_bytes\":[100,200],\"planned_peak_bytes\":[100,201]}\n");
 }
@@ -95,11 +98,11 @@ TEST_F(Metrics, WidestStepFits) {
 }
 
 TEST_F(Metrics, ANewRunTruncatesAndAResumedOneAppends) {
-  ASSERT_TRUE(open().eval({1, 0, 1, 1}).ok());
-  ASSERT_TRUE(open(MetricsWriter::Mode::kAppend).eval({2, 0, 1, 1}).ok());
+  ASSERT_TRUE(open().eval({1, 0, 1}).ok());
+  ASSERT_TRUE(open(MetricsWriter::Mode::kAppend).eval({2, 0, 1}).ok());
   const std::string both = text();
   EXPECT_EQ(std::count(both.begin(), both.end(), '\n'), 2);
-  ASSERT_TRUE(open().eval({3, 0, 1, 1}).ok());
+  ASSERT_TRUE(open().eval({3, 0, 1}).ok());
   EXPECT_EQ(nlohmann::json::parse(text())["step"], 3);
 }
 
@@ -187,10 +190,12 @@ TEST(Progress, PipedLinesComeAtTheInterval) {
 }
 
 TEST(Progress, EvaluationIsALineOfItsOwn) {
-  const std::string text = written({1, true, 10, 0, 2}, [](Progress& progress) {
+  const MetricValue known[] = {{"accuracy", 0.9871}};
+  const MetricValue unknown[] = {{"accuracy"}};
+  const std::string text = written({1, true, 10, 0, 2}, [&](Progress& progress) {
     progress.step({1, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
-    progress.eval({938, 0, 0.0412, 0.9871});
-    progress.eval({939, 0, 0.25, std::nullopt});
+    progress.eval({938, 0, 0.0412, known});
+    progress.eval({939, 0, 0.25, unknown});
   });
   EXPECT_NE(text.find("[==========>         ] 1/2"), std::string::npos) << text;
   EXPECT_NE(text.find("\neval  step 938  loss 0.0412  accuracy 0.9871\n"), std::string::npos)

@@ -1,4 +1,6 @@
 // The options about the length of a run, its data and the files it writes.
+#include <algorithm>
+
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -41,6 +43,86 @@ OptionEntry data_choice(OptionEntry entry, Field field) {
         if (data.kind == Kind::kPath) return yaml_quoted(data.path);
         return std::string("~");  // computed; describe() writes a mapping itself
       });
+}
+
+constexpr std::string_view kTopPrefix = "top";
+
+// "accuracy", "top5", "f1@logits"; the kind, and K of top.
+Verdict parse_metric(const std::string& text, MetricSpec& metric) {
+  const size_t at = text.find('@');
+  const std::string kind = text.substr(0, at);
+  metric.name = text;
+  if (at != std::string::npos) metric.prediction = text.substr(at + 1);
+  if (at != std::string::npos && metric.prediction.empty()) {
+    return {false, "NAME@PREDICTION", ""};
+  }
+  if (kind.starts_with(kTopPrefix)) {
+    const auto k = parse_integer(kind.substr(kTopPrefix.size()), 1);
+    metric.kind = MetricKind::kTopK;
+    metric.k = k.value_or(1);
+    if (k) return {};
+  }
+  std::vector<std::string> names = names_of<MetricKind>();
+  Verdict verdict = set_choice(kind, metric.kind, names);
+  if (!verdict.fine) verdict.expected += " or topK such as top5";
+  return verdict;
+}
+
+OptionEntry eval_metrics() {
+  OptionEntry entry{.name = "eval-metrics",
+                    .values = "accuracy; topK, " + joined(names_of<MetricKind>(), ", "),
+                    .help = "a list of numbers of an evaluation; NAME@PREDICTION for another one",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    for (const std::string& name : split_list(text)) {
+      MetricSpec metric;
+      const Verdict verdict = parse_metric(name, metric);
+      if (!verdict.fine) return verdict;
+      const auto& given = o.run.eval_metrics;
+      if (std::ranges::find(given, name, &MetricSpec::name) == given.end()) {
+        o.run.eval_metrics.push_back(std::move(metric));
+      }
+    }
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> names;
+    for (const MetricSpec& metric : o.run.eval_metrics) names.push_back(metric.name);
+    return yaml_list(names);
+  };
+  entry.clear = [](Options& o) { o.run.eval_metrics.clear(); };
+  return entry;
+}
+
+OptionEntry keep_best() {
+  OptionEntry entry = entries::text("none",
+                                    {"keep-best", "none, loss, a name of --eval-metrics",
+                                     "also keep the checkpoint of the best evaluation"},
+                                    OFSDP_FIELD(checkpoint.keep_best));
+  entry.set = [](Options& o, const std::string& text) {
+    MetricSpec metric;
+    const Verdict verdict = parse_metric(text, metric);
+    if (text != "none" && text != "loss" && !verdict.fine) {
+      return Verdict{false, "none, loss or a name of --eval-metrics", verdict.hint};
+    }
+    o.checkpoint.keep_best = text == "none" ? "" : text;
+    return Verdict{};
+  };
+  return entry;
+}
+
+OptionEntry logs() {
+  OptionEntry entry = entries::repeated(
+      "none",
+      {"log", "none; csv:FILE, tensorboard:FOLDER, repeated", "the numbers of --metrics once more"},
+      OFSDP_FIELD(files.log));
+  entry.set = [add = entry.set](Options& o, const std::string& text) {
+    for (const std::string_view form : {"csv:", "tensorboard:"}) {
+      if (text.starts_with(form) && text.size() > form.size()) return add(o, text);
+    }
+    return fine_or(text == "none", "csv:FILE or tensorboard:FOLDER");
+  };
+  return entry;
 }
 
 OptionEntry plugins() {
@@ -89,12 +171,16 @@ std::vector<OptionEntry> run_entries() {
           OFSDP_FIELD(run.eval_data)),
       interval("eval-interval", "how often to evaluate; also at the end",
                OFSDP_FIELD(run.eval_interval)),
+      eval_metrics(),
+      integer_or("none",
+                 {"early-stop", "none, N",
+                  "end after N evaluations in a row without a better loss, or --keep-best's value"},
+                 1, OFSDP_FIELD(run.early_stop)),
       trusted(path({"checkpoint-dir", "none, FOLDER", "where checkpoints go"},
                    OFSDP_FIELD(checkpoint.dir))),
       interval("checkpoint-interval", "how often to save", OFSDP_FIELD(checkpoint.interval)),
       integer({"keep-checkpoints", "2", "checkpoints kept"}, 1, OFSDP_FIELD(checkpoint.keep)),
-      choice("keep-best", "also keep the checkpoint of the best evaluation",
-             OFSDP_FIELD(checkpoint.keep_best)),
+      keep_best(),
       choice("checkpoint-type", "what a checkpoint holds", OFSDP_FIELD(checkpoint.type)),
       toggle({"checkpoint-sync", "off, on", "training waits for the save"},
              OFSDP_FIELD(checkpoint.sync)),
@@ -114,6 +200,7 @@ std::vector<OptionEntry> run_entries() {
                    OFSDP_FIELD(files.output))),
       trusted(
           path({"metrics", "none, FILE", "one JSON object a line"}, OFSDP_FIELD(files.metrics))),
+      trusted(logs()),
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
       integer({"log-interval", "10", "steps between lines of the log"}, 1,
               OFSDP_FIELD(files.log_interval)),

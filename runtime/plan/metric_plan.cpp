@@ -1,0 +1,121 @@
+#include "runtime/plan/metric_plan.h"
+
+#include <algorithm>
+
+#include "kernels/base/reject.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+bool is_plain_accuracy(const MetricSpec& metric) {
+  return metric.kind == MetricKind::kAccuracy && metric.prediction.empty();
+}
+
+bool has_logits(const Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [](const Node& node) {
+    return node.op->full_name() == "ofsdp.BceWithLogitsLoss";
+  });
+}
+
+const char* kind_of_rows(const PlannedMetric& m) {
+  return m.classes ? "integer labels of classes" : "numbers";
+}
+
+Status check(const PlannedMetric& m, const Graph& graph) {
+  using enum MetricKind;
+  const MetricKind kind = m.spec.kind;
+  const bool of_values = kind == kRmse || kind == kMae || kind == kR2;
+  if (kind == kAuc) {
+    if (m.classes ? m.width == 2 : has_logits(graph)) return {};
+    return input_error("--eval-metrics {}: expected two classes or bce_with_logits, found {}",
+                       m.spec.name,
+                       m.classes ? format_text("{} classes", m.width) : "labels that are numbers");
+  }
+  OFSDP_REJECT_IF(of_values == m.classes, "--eval-metrics {}: expected {}, found {}", m.spec.name,
+                  of_values ? "labels that are numbers" : "integer labels of classes",
+                  kind_of_rows(m));
+  OFSDP_REJECT_IF(kind == kTopK && m.spec.k > m.width,
+                  "--eval-metrics {}: expected at most the {} classes of the prediction, found {}",
+                  m.spec.name, m.width, m.spec.k);
+  return {};
+}
+
+// How many counts and sums a metric keeps.
+void size_of(PlannedMetric& m) {
+  const auto width = static_cast<size_t>(m.width);
+  switch (m.spec.kind) {
+    case MetricKind::kAccuracy:
+    case MetricKind::kTopK:
+      m.counts = 2;  // right, kept
+      return;
+    case MetricKind::kF1:
+      m.counts = 3 * width;  // per class: right, predicted, labelled
+      return;
+    case MetricKind::kAuc:
+      return;
+    case MetricKind::kPerplexity:
+      m.counts = 1;  // kept
+      m.sums = 1;
+      return;
+    case MetricKind::kRmse:
+    case MetricKind::kMae:
+      m.counts = 1;  // rows
+      m.sums = width;
+      return;
+    case MetricKind::kR2:
+      m.counts = 1;
+      m.sums = 3 * width;  // per column: squared residuals, labels, squared labels
+      return;
+  }
+}
+
+}  // namespace
+
+std::vector<MeasureSpec> measures_of(const std::vector<MetricSpec>& metrics) {
+  std::vector<MeasureSpec> measures;
+  for (const MetricSpec& metric : metrics) {
+    if (is_plain_accuracy(metric)) continue;
+    auto found = std::ranges::find(measures, metric.prediction, &MeasureSpec::prediction);
+    if (found == measures.end()) {
+      measures.push_back({metric.name, metric.prediction});
+      found = measures.end() - 1;
+    }
+    found->likelihood = found->likelihood || metric.kind == MetricKind::kPerplexity;
+  }
+  return measures;
+}
+
+Result<MetricPlan> plan_metrics(const std::vector<MetricSpec>& metrics, const Graph& graph,
+                                int64_t batch, int64_t samples, int ranks) {
+  const std::vector<MeasureSpec> measures = measures_of(metrics);
+  MetricPlan plan;
+  plan.ranks = ranks;
+  for (const MetricSpec& metric : metrics) {
+    PlannedMetric m{.spec = metric};
+    if (!is_plain_accuracy(metric)) {
+      const auto found = std::ranges::find(measures, metric.prediction, &MeasureSpec::prediction);
+      m.measured = static_cast<int>(found - measures.begin());
+      const Measured& rows = graph.measured.at(static_cast<size_t>(m.measured));
+      m.classes = rows.classes;
+      m.width = rows.width;
+      OFSDP_RETURN_IF_ERROR(check(m, graph));
+      if (metric.kind == MetricKind::kAuc) {
+        const int64_t a_sample = graph.value(rows.rows).desc.shape[0] / batch;
+        const int64_t columns = m.classes ? 1 : m.width;
+        const int64_t own = (samples + ranks - 1) / ranks * a_sample * columns;
+        plan.own_scores = std::max(plan.own_scores, own);
+        plan.all_scores = std::max(plan.all_scores, own / columns * ranks);
+        ++plan.score_metrics;
+      }
+    }
+    size_of(m);
+    m.count = plan.counts;
+    m.sum = plan.sums;
+    plan.counts += m.counts;
+    plan.sums += m.sums;
+    plan.metrics.push_back(std::move(m));
+  }
+  return plan;
+}
+
+}  // namespace ofsdp::runtime
