@@ -2,9 +2,10 @@
 //
 // Model builders write decoders for generation: each attention reads a past and writes past and
 // present joined. An input of the graph that only past inputs of attention operators read is a past
-// of no length here, so it is left out, and with it the outputs that hold the present.
+// of no length here, so it is left out, and with it the outputs that hold the present. A Shape may
+// read it too: masks are made from the length of the past.
 //
-// Pure. Threads: any. Errors: kInput for a past that has a column.
+// Pure. Threads: any. Errors: kInput for a past that has a column or a fixed length.
 #pragma once
 
 #include "importer/graph/graph.h"

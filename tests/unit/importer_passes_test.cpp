@@ -98,6 +98,12 @@ TEST_F(Passes, APastOfAttentionIsFedEmpty) {
   EXPECT_THAT(without->graph.outputs, ElementsAre(made[0]));
   EXPECT_THAT(without->graph.nodes[0].inputs, ElementsAre(q, q, q, 0, 0, 0));
   EXPECT_THAT(without_past(maker.graph, {"value"}).error().message(), HasSubstr("input 'value'"));
+  maker.graph.value(key).declared = {{-1, "b"}, {1, ""}, {-1, "p"}, {4, ""}};
+  const ValueId shape = maker.node("Shape", "shape", {key});
+  const Graph shaped =
+      *specialize(without_past(maker.graph, {})->graph, {{"q", heads.shape}}, Mode::kTrain);
+  ASSERT_NE(shaped.value(shape).constant, nullptr);
+  EXPECT_THAT(*int_values(*shaped.value(shape).constant), ElementsAre(2, 1, 0, 4));
   maker.node("Relu", "r", {key});
   EXPECT_THAT(without_past(maker.graph, {})->fed_empty, ElementsAre("value"));
 }
