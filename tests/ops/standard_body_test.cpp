@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "importer/export/graph_model.h"
+#include "kernels/core/lowered.h"
 #include "tests/support/body_graph.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
@@ -114,6 +115,31 @@ TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
     ASSERT_TRUE(body.ok()) << body.error().message();
     expect_same(evaluated(*body, {forward[0], forward[1]}), expected, 1e-6);
   }
+}
+
+// The body takes the place of such a node alone; others have kernels, which samples are for.
+TEST(StandardBodyTest, FusedMatMulMovesTheBatch) {
+  const Registry registry = make_registry();
+  const OpDef& op = registry.get("com.microsoft.FusedMatMul");
+  for (const int64_t transposed : {0, 1}) {
+    const SampleCase sample{
+        .name = "batch",
+        .attributes = {{"transBatchA", int64_t{1}}, {"transA", transposed}, {"alpha", 0.5f}},
+        .inputs = {{DType::kFloat32, transposed != 0 ? Shape{5, 2, 3} : Shape{3, 2, 5}},
+                   {DType::kFloat32, {2, 5, 4}}}};
+    ASSERT_TRUE(is_lowered(op, sample.attributes));
+    const auto values = testing::make_values(sample);
+    const auto descs = op.infer({sample.attributes, sample.inputs, values.constants, {true}});
+    ASSERT_TRUE(descs.ok()) << descs.error().message();
+    EXPECT_EQ(descs->at(0).shape, (Shape{2, 3, 4}));
+    const OneNode made =
+        one_node(registry, op.full_name(), sample.attributes, sample.inputs, *descs);
+    const auto body = standard_body_graph(made.graph, made.node);
+    ASSERT_TRUE(body.ok()) << body.error().message();
+    expect_same(evaluated(*body, values.inputs),
+                op.reference({sample.attributes, values.inputs, *descs, 0, {}}), 1e-6);
+  }
+  EXPECT_FALSE(is_lowered(op, {{"transA", int64_t{1}}}));
 }
 
 TEST(StandardBodyTest, AnOperatorWithoutOneIsNamed) {
