@@ -88,6 +88,9 @@ TEST_F(Passes, APastOfAttentionIsFedEmpty) {
   const TensorDesc heads{DType::kFloat32, {2, 1, 3, 4}};
   const ValueId q = maker.input("q", heads);
   const ValueId key = maker.input("key", heads), value = maker.input("value", heads);
+  for (const ValueId past : {key, value}) {
+    maker.graph.value(past).declared = {{-1, "b"}, {1, ""}, {-1, "p"}, {4, ""}};
+  }
   const std::vector<ValueId> made =
       *GraphEditor(maker.graph).add("Attention", "a", {q, q, q, 0, key, value}, {}, 3);
   maker.graph.outputs = made;
@@ -98,7 +101,6 @@ TEST_F(Passes, APastOfAttentionIsFedEmpty) {
   EXPECT_THAT(without->graph.outputs, ElementsAre(made[0]));
   EXPECT_THAT(without->graph.nodes[0].inputs, ElementsAre(q, q, q, 0, 0, 0));
   EXPECT_THAT(without_past(maker.graph, {"value"}).error().message(), HasSubstr("input 'value'"));
-  maker.graph.value(key).declared = {{-1, "b"}, {1, ""}, {-1, "p"}, {4, ""}};
   const ValueId shape = maker.node("Shape", "shape", {key});
   const Graph shaped =
       *specialize(without_past(maker.graph, {})->graph, {{"q", heads.shape}}, Mode::kTrain);
