@@ -44,11 +44,12 @@ set(CMAKE_BUILD_RPATH "$ORIGIN")
 set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib")
 target_include_directories(ofsdp_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(ofsdp_flags INTERFACE Threads::Threads)
-# gold links the tests, a whole program each, in half the time of the default linker.
+# gold links the tests, a whole program each, in half the time of the default linker. Of libonnx_fsdp.so it would leave
+# names of the standard library global, whatever the version script says.
 include(CheckLinkerFlag)
 check_linker_flag(CXX -fuse-ld=gold OFSDP_HAVE_GOLD)
 if(OFSDP_HAVE_GOLD)
-  target_link_options(ofsdp_flags INTERFACE -fuse-ld=gold)
+  target_link_options(ofsdp_flags INTERFACE $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,onnx_fsdp>>:-fuse-ld=gold>)
 endif()
 if(OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE} -fno-sanitize-recover=all)
@@ -133,11 +134,13 @@ function(ofsdp_library name)
   endif()
 endfunction()
 
-# ofsdp_module(NAME SOURCES file... [LIBS target...]): a shared library that a program loads while it runs.
+# ofsdp_module(NAME SOURCES file... [LIBS target...]): a shared library that a program loads while it runs. Names of the
+# libraries in it stay its own: an exported clone (OFSDP_MULTIARCH) would be resolved before the calls of its resolver are.
 function(ofsdp_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_library(${name} MODULE ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ofsdp_flags ${arg_LIBS})
+  target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL)
   ofsdp_compile_jointly(${name} ${arg_SOURCES})
   if(OFSDP_PRECOMPILE)
     target_precompile_headers(${name} REUSE_FROM ofsdp_standard_headers)

@@ -23,10 +23,23 @@
 
 namespace ofsdp::runtime {
 
-enum class Command { kTrain, kPlan, kEval, kExport, kConfig, kOps, kCheckPlugin, kMakeTraining };
+enum class Command {
+  kTrain,
+  kPlan,
+  kEval,
+  kExport,
+  kConfig,
+  kOps,
+  kCheckPlugin,
+  kMakeTraining,
+  kDemo,
+  kCompletion,
+  kMan
+};
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
-                 {kMakeTraining, "make-training"})
+                 {kMakeTraining, "make-training"}, {kDemo, "demo"}, {kCompletion, "completion"},
+                 {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -213,7 +226,7 @@ struct PlanReportOptions {
 
 struct Options {
   Command command = Command::kTrain;
-  std::string model;       // MODEL.onnx; of `export` the checkpoint folder
+  std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
   bool json = false;       // of `ops` and `plan`
@@ -227,7 +240,8 @@ struct Options {
   std::string form = "training_info";  // of `make-training`: that or "graph"
   bool training_info = true;           // whether to follow that of the model
   bool initialize = false;             // run its initialization graphs
-  std::string make_plugin;             // of `plan`: the folder for a skeleton; empty: none
+  std::string demo_folder = "onnx-fsdp-demo";
+  std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;

@@ -19,6 +19,7 @@ packages=(
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither
+  python3-numpy procps                          # tests of the Python package
   iproute2                                      # tests make hosts of network namespaces
 )
 

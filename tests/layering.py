@@ -105,6 +105,7 @@ ROOMS = {
     "runtime/cli/config": "@base @graph @dialects fsdp/* runtime runtime/cli/options runtime/cli/config/foreign",
     "runtime/cli/launch": "@base @graph fsdp/* runtime runtime/log runtime/state runtime/cli/options",
     "runtime/cli": "@base kernels/cpu @graph @dialects fsdp/* plugins/* <",
+    "library": "@base kernels/cpu @graph fsdp/* plugins/* runtime/*",
 }
 ONNX_ROOMS = ("importer/proto", "importer/normalize", "importer/passes", "importer/export", "importer/dialects",
               "importer/dialects/onnxruntime", "importer/dialects/training_info")

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/own_folder.h"
 #include "kernels/core/device.h"
 #include "kernels/core/device_build.h"
 
@@ -14,13 +15,12 @@ namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
 
-// OFSDP_CUDA_LIBRARY alone where it is set; else next to the program and in ../lib.
+// OFSDP_CUDA_LIBRARY alone where it is set; else next to us and in ../lib.
 std::vector<std::filesystem::path> candidates() {
   if (const char* named = std::getenv("OFSDP_CUDA_LIBRARY"); named != nullptr && *named != 0) {
     return {named};
   }
-  std::error_code error;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  const auto folder = own_folder();
   return {folder / kLibrary, folder.parent_path() / "lib" / kLibrary};
 }
 

@@ -5,42 +5,13 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/cli/command_table.h"
 #include "runtime/cli/config/ort_settings.h"
 #include "runtime/cli/config/yaml_config.h"
 #include "runtime/cli/options/option_reader.h"
 
 namespace ofsdp::cli {
 namespace {
-
-struct CommandEntry {
-  Command command;
-  std::string_view operand;  // what must follow; empty: nothing
-  std::string_view usage;
-};
-
-constexpr std::array<CommandEntry, 8> kCommands = {{
-    {Command::kTrain, "MODEL.onnx", "fsdp-run MODEL.onnx [options]         train\n"},
-    {Command::kPlan, "MODEL.onnx",
-     "fsdp-run plan   MODEL.onnx [options]  what would happen, without doing it\n"
-     "                                      (--json, --html FILE; for ranks that are not here:\n"
-     "                                      --world N, --topology FILE; --operations: what\n"
-     "                                      rank 0 runs, line by line; --explain: kernels)\n"},
-    {Command::kEval, "MODEL.onnx",
-     "fsdp-run eval   MODEL.onnx [options]  loss and metrics on the evaluation data\n"},
-    {Command::kExport, "CKPT_DIR",
-     "fsdp-run export CKPT_DIR -o OUT.onnx  a checkpoint made into one ONNX file\n"
-     "                                      (--inference, --verify, --format safetensors)\n"},
-    {Command::kConfig, "",
-     "fsdp-run config [-o FILE]             ask the questions, write the YAML\n"},
-    {Command::kOps, "",
-     "fsdp-run ops [--json]                 every operator: domain, versions, what is there\n"},
-    {Command::kMakeTraining, "MODEL.onnx",
-     "fsdp-run make-training MODEL.onnx -o OUT.onnx  the model with the training that the options\n"
-     "                                      say (--form training_info), or its gradient graph\n"
-     "                                      (--form graph)\n"},
-    {Command::kCheckPlugin, "LIB.so",
-     "fsdp-run check-plugin LIB.so          tries a plug-in's operators on its own samples\n"},
-}};
 
 struct Flag {
   std::string name;  // without the dashes
@@ -132,12 +103,12 @@ class Scanner {
 
 // The command, whose name is taken off the operands; without a name it is train.
 const CommandEntry& take_command(Words& words) {
-  for (const CommandEntry& entry : kCommands) {
+  for (const CommandEntry& entry : command_table()) {
     if (words.operands.empty() || words.operands.front() != name_of(entry.command)) continue;
     words.operands.erase(words.operands.begin());
     return entry;
   }
-  return kCommands.front();
+  return command_table().front();
 }
 
 Status check_operands(const CommandEntry& command, const Words& words) {
@@ -164,6 +135,17 @@ Status read_commands_flags(const CommandEntry& command, const Words& words, Opti
       return no_effect_with(entry.name, command.command);
     }
     OFSDP_RETURN_IF_ERROR(reader.read(entry.name, said->text, Source::kFlag, "--" + entry.name));
+  }
+  return ok_status();
+}
+
+// An option that the command does not take would be dropped silently.
+Status check_alone(const CommandEntry& command, const Words& words, const OptionReader& reader) {
+  if (takes_options_of_a_run(command.command)) return ok_status();
+  for (const Flag& flag : words.flags) {
+    const OptionEntry* entry = find_entry(reader.table(), flag.name);
+    const bool own = entry != nullptr && entry->commands == only(command.command);
+    if (!own) return no_effect_with(flag.name, command.command);
   }
   return ok_status();
 }
@@ -195,7 +177,8 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
       parsed.origin.bias_correction = artifacts->optimizer->bias_correction;
     }
   }
-  if (!model.empty() && command.command != Command::kCheckPlugin)
+  if (!model.empty() && command.command != Command::kCheckPlugin &&
+      takes_options_of_a_run(command.command))
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
   const auto config = std::ranges::find(words.flags, "config", &Flag::name);
   if (config != words.flags.end()) {
@@ -226,14 +209,13 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(read_commands_flags(command, words, reader));
   OFSDP_RETURN_IF_ERROR(check_operands(command, words));
+  OFSDP_RETURN_IF_ERROR(check_alone(command, words, reader));
   OFSDP_RETURN_IF_ERROR(read_sources(command, words, reader, omp_num_threads, parsed));
   return parsed;
 }
 
 std::string help_text() {
-  std::string text;
-  for (const CommandEntry& command : kCommands) text += command.usage;
-  return text +
+  return help_of_commands() +
          "\nFlags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
          "beside\nMODEL.onnx, which beats the defaults. Options; the default value comes "
          "first:\n\n" +

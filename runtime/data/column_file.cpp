@@ -60,6 +60,11 @@ Result<ByteSource> share_inflated(const ByteSource& source, size_t bytes,
   return ByteSource::memory(source.path(), inflated.first(bytes));
 }
 
+ByteSource array_source(const std::string& name, const ColumnArray& array,
+                        const ColumnLayout& layout) {
+  return ByteSource::memory(name, {array.data, layout.end_byte()});
+}
+
 Status check_length(const ColumnLayout& layout, const ByteSource& source) {
   if (source.size() == layout.end_byte()) return ok_status();
   return input_error("{}: expected {} bytes ({} rows of {}{}), found {}", source.path(),
@@ -105,6 +110,12 @@ Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vec
 Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& communicator,
                                     MemoryLedger& ledger) {
   ColumnFile file;
+  if (spec.array) {
+    OFSDP_ASSIGN_OR_RETURN(file.layout_,
+                           dense_layout(spec.path, spec.array->dtype, spec.array->dims, 0));
+    file.source_ = array_source(spec.path, *spec.array, file.layout_);
+    return file;
+  }
   OFSDP_ASSIGN_OR_RETURN(file.source_, ByteSource::open(spec.path));
   OFSDP_ASSIGN_OR_RETURN(const bool gzip, is_gzip(file.source_));
   const std::string extension = inner_extension(spec.path);
@@ -125,6 +136,18 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   OFSDP_RETURN_IF_ERROR(check_length(file.layout_, file.source_));
   OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
   return file;
+}
+
+Status ColumnFile::replace(const ColumnArray& array) {
+  OFSDP_ASSIGN_OR_RETURN(ColumnLayout layout, dense_layout(path(), array.dtype, array.dims, 0));
+  if (layout.dtype != layout_.dtype || !(layout.row == layout_.row)) {
+    return input_error("{}: expected rows of {}{} as in the first batch, found {}{}", path(),
+                       dtype_name(layout_.dtype), layout_.row.text(), dtype_name(layout.dtype),
+                       layout.row.text());
+  }
+  source_ = array_source(path(), array, layout);
+  layout_ = std::move(layout);
+  return ok_status();
 }
 
 }  // namespace ofsdp::runtime

@@ -4,6 +4,9 @@
 // tokens), and everything else must be IDX (the format of MNIST; big-endian). An .npy or IDX file
 // may be gzipped: it is inflated once a host into memory that all its ranks share.
 //
+// A caller's array (ColumnSpec::array) is read where it lies; `replace` takes the next one of the
+// same type and rows.
+//
 // Row s is the row_bytes() bytes at first_byte + s * row_stride; rows of a token file may overlap.
 // Ownership: owns the descriptor; inflated bytes belong to the communicator. Threads: `open` is
 // collective over the ranks (all open the same columns in the same order); `read` from any thread.
@@ -32,6 +35,9 @@ class ColumnFile {
  public:
   static Result<ColumnFile> open(const ColumnSpec& spec, Communicator& communicator,
                                  MemoryLedger& ledger);
+
+  // REQUIRES: opened from an array, as `array`'s column was.
+  Status replace(const ColumnArray& array);
 
   const ColumnLayout& layout() const { return layout_; }
   const std::string& path() const { return source_.path(); }

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/base/escaped.h"
+
 namespace ofsdp::runtime {
 namespace {
 
@@ -68,6 +70,18 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
 const ColumnSpec* ColumnSet::find(const std::string& name) const {
   const auto found = std::ranges::find(columns, name, &ColumnSpec::name);
   return found == columns.end() ? nullptr : &*found;
+}
+
+ColumnSet column_set(std::span<const ColumnArray> arrays, const std::string& origin) {
+  ColumnSet set{.origin = origin, .columns = {}};
+  for (const ColumnArray& array : arrays) {
+    ColumnSpec column;
+    column.name = array.name;
+    column.path = format_text("{}: '{}'", origin, escaped(array.name));
+    column.array = array;
+    set.columns.push_back(std::move(column));
+  }
+  return set;
 }
 
 std::vector<std::string> ColumnSet::names() const {

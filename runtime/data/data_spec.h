@@ -1,4 +1,5 @@
 // DataSpec: the values of `--data` and `--eval-data`: the file of each column, and how to read it.
+// A caller of the library brings arrays instead of files.
 //
 // A value is a folder (columns are its NAME.npy; `eval/` inside holds the evaluation columns), a
 // YAML file with `train:` and `eval:` mappings of columns, or the word `synthetic`. The mapping may
@@ -12,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,9 +29,18 @@ struct Normalization {
   float scale = 1, mean = 0, std = 1;
 };
 
+// Rows that the caller of the library brings: C order, the first axis of `dims` being samples.
+struct ColumnArray {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  std::vector<int64_t> dims;
+  const std::byte* data = nullptr;  // the caller's; read during the call that brings it
+};
+
 struct ColumnSpec {
   std::string name;
   std::string path;
+  std::optional<ColumnArray> array;  // instead of a file; `path` then names it in messages
   std::optional<Normalization> normalization;  // given at all: then the file must hold uint8
   std::optional<Shape> row;                    // `shape`: the row seen as these axes
   // Token files (.bin) only.
@@ -46,6 +57,9 @@ struct ColumnSet {
   const ColumnSpec* find(const std::string& name) const;
   std::vector<std::string> names() const;
 };
+
+// The columns of a caller's arrays; `origin` names them together in messages.
+ColumnSet column_set(std::span<const ColumnArray> arrays, const std::string& origin);
 
 struct DataSpec {
   bool synthetic = false;  // then `train` has no columns

@@ -8,6 +8,7 @@ namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kScratchBytes = 64 * 1024;
+constexpr char kBatchOrigin[] = "the batch";
 
 Status missing(const ColumnSet& set, const std::string& name,
                const std::vector<std::string>& names) {
@@ -15,6 +16,10 @@ Status missing(const ColumnSet& set, const std::string& name,
   const std::string list = there.empty() ? "no columns" : format_text("{}", joined(there, ", "));
   return input_error("{}: no column '{}' (wanted: {}; found: {}){}", set.origin, name,
                      joined(names, ", "), list, did_you_mean(name, there));
+}
+
+Status missing_array(const std::string& name, std::span<const ColumnArray> arrays) {
+  return missing(column_set(arrays, kBatchOrigin), name, {name});
 }
 
 std::string dims_text(const std::vector<int64_t>& dims) {
@@ -98,6 +103,18 @@ Status Dataset::bind(const std::vector<WantedColumn>& wanted) {
   return ok_status();
 }
 
+Status Dataset::replace(std::span<const ColumnArray> arrays, int64_t first, int64_t stride) {
+  first_ = first;
+  stride_ = stride;
+  for (Column& column : columns_) {
+    const auto array = std::ranges::find(arrays, column.spec.name, &ColumnArray::name);
+    if (array == arrays.end()) return missing_array(column.spec.name, arrays);
+    OFSDP_RETURN_IF_ERROR(column.file.replace(*array));
+  }
+  samples_ = columns_.empty() ? 0 : columns_.front().file.layout().count;
+  return check_lengths(kBatchOrigin);
+}
+
 Status Dataset::bind_column(const WantedColumn& wanted) {
   const Column* found = find(wanted.name);
   OFSDP_CHECK(found != nullptr, "column '{}' was not opened", wanted.name);
@@ -130,23 +147,24 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   const bool dense = layout.row_stride == layout.row_bytes();
   const size_t row_bytes = bound_[index].row_bytes();
   for (size_t i = 0, run = 1; i < samples.size(); i += run, run = 1) {
-    OFSDP_CHECK(samples[i] >= 0 && samples[i] < samples_, "sample {} of {}", samples[i], samples_);
+    const int64_t row = (samples[i] - first_) / stride_;
+    OFSDP_CHECK(row >= 0 && row < samples_, "sample {}: row {} of {}", samples[i], row, samples_);
     // Neighbours in the file are one read.
-    while (dense && i + run < samples.size() && samples[i + run] == samples[i + run - 1] + 1) ++run;
-    OFSDP_RETURN_IF_ERROR(
-        read_range(column, samples[i], static_cast<int64_t>(run), dst + i * row_bytes));
+    const auto follows = [&](size_t at) { return samples[at] == samples[at - 1] + stride_; };
+    while (dense && i + run < samples.size() && follows(i + run)) ++run;
+    OFSDP_RETURN_IF_ERROR(read_range(column, row, static_cast<int64_t>(run), dst + i * row_bytes));
   }
   return ok_status();
 }
 
-// Reads `rows` rows that follow one another in the file.
-Status Dataset::read_range(int column, int64_t sample, int64_t rows, std::byte* dst) {
+// Reads `rows` rows that follow one another in the file from row `begin`.
+Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* dst) {
   const Column& from = file_of(column);
   const Converter& converter = bindings_[static_cast<size_t>(column)].converter;
   const ColumnLayout& layout = from.file.layout();
   const size_t stored_bytes = dtype_size(layout.dtype);
   const size_t dst_bytes = dtype_size(bound_[static_cast<size_t>(column)].dtype);
-  const uint64_t offset = layout.first_byte + static_cast<uint64_t>(sample) * layout.row_stride;
+  const uint64_t offset = layout.first_byte + static_cast<uint64_t>(begin) * layout.row_stride;
   const auto total = static_cast<size_t>(rows * layout.row.numel());
   if (converter.is_copy() && !layout.big_endian) {
     return from.file.read(offset, {dst, total * stored_bytes});
@@ -158,7 +176,7 @@ Status Dataset::read_range(int column, int64_t sample, int64_t rows, std::byte* 
     const size_t good = converter.run(scratch_.data(), count, dst + done * dst_bytes);
     if (good < count) {
       const auto row = static_cast<int64_t>(done + good) / layout.row.numel();
-      return wrong_value(column, sample + row, scratch_.data() + good * stored_bytes);
+      return wrong_value(column, begin + row, scratch_.data() + good * stored_bytes);
     }
   }
   return ok_status();

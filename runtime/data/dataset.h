@@ -33,6 +33,10 @@ class Dataset : public RowSource {
 
   Status bind(const std::vector<WantedColumn>& wanted);
 
+  // Takes the next arrays of a caller, with any number of rows, which are samples first, first +
+  // stride, ... from now on. REQUIRES: opened from arrays.
+  Status replace(std::span<const ColumnArray> arrays, int64_t first = 0, int64_t stride = 1);
+
   // Reads a whole integer column once and finds the first label that is out of range.
   Status check_labels(const std::string& name, const LabelRange& range);
 
@@ -61,7 +65,7 @@ class Dataset : public RowSource {
     return columns_[bindings_[static_cast<size_t>(column)].column];
   }
   Status bind_column(const WantedColumn& wanted);
-  Status read_range(int column, int64_t sample, int64_t rows, std::byte* dst);
+  Status read_range(int column, int64_t begin, int64_t rows, std::byte* dst);
   Status wrong_value(int column, int64_t sample, const std::byte* element) const;
   Status check_label_range(const Column& column, uint64_t begin, uint64_t end,
                            const LabelRange& range);
@@ -72,6 +76,7 @@ class Dataset : public RowSource {
   std::vector<Binding> bindings_;   // how bound_[i] is read
   std::vector<std::byte> scratch_;
   int64_t samples_ = 0;
+  int64_t first_ = 0, stride_ = 1;  // the sample of the first row, and from a row to the next
 };
 
 }  // namespace ofsdp::runtime

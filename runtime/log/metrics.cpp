@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 namespace ofsdp::runtime {
@@ -39,7 +41,19 @@ Result<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) {
   return writer;
 }
 
+void MetricsWriter::also_to_caller() {
+  const char* const number = std::getenv("OFSDP_ROWS_FD");
+  if (number != nullptr && *number != 0) caller_ = std::atoi(number);
+}
+
 Status MetricsWriter::write_line(std::string_view line) {
+  // A caller that has stopped reading does not end the run.
+  for (std::string_view rest = line; caller_ >= 0 && !rest.empty();) {
+    const ssize_t written = ::write(caller_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) caller_ = -1;
+    rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
   while (fd_.valid() && !line.empty()) {
     const ssize_t written = ::write(fd_.get(), line.data(), line.size());
     if (written < 0 && errno == EINTR) continue;

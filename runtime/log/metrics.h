@@ -53,6 +53,9 @@ class MetricsWriter {
   // An empty path gives a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
 
+  // Also writes lines to the pipe of OFSDP_ROWS_FD, which a caller of the library reads.
+  void also_to_caller();
+
   Status step(const StepRow& row);
   Status eval(const EvalRow& row);
   Status end(const EndRow& row);
@@ -62,6 +65,7 @@ class MetricsWriter {
   Status write_line(std::string_view line);
 
   UniqueFd fd_;
+  int caller_ = -1;  // lives as long as the process
   std::string path_;
 };
 

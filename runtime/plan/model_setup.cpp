@@ -42,19 +42,21 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
-             Communicator& communicator, MemoryLedger& ledger)
+             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given)
       : options_(options),
         origin_(origin),
         registry_(registry),
         communicator_(communicator),
         ledger_(ledger),
+        given_(given),
         loss_(options.loss),
         train_(options.train) {}
 
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
     ModelSetup setup(std::move(source));
-    OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_data(options_));
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
+                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
     OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
@@ -194,6 +196,7 @@ class SetupMaker {
   const Registry& registry_;
   Communicator& communicator_;
   MemoryLedger& ledger_;
+  const DataSpec* given_;
   // As given, or as a training_info says:
   LossOptions loss_;
   std::vector<std::string> train_;
@@ -203,8 +206,8 @@ class SetupMaker {
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
                                     const Registry& registry, Communicator& communicator,
-                                    MemoryLedger& ledger) {
-  return SetupMaker(options, origin, registry, communicator, ledger).run();
+                                    MemoryLedger& ledger, const DataSpec* given) {
+  return SetupMaker(options, origin, registry, communicator, ledger, given).run();
 }
 
 }  // namespace ofsdp::runtime

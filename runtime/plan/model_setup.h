@@ -17,9 +17,10 @@ struct ModelSetup {
       : source(std::move(opened)), file(source->file()), graph(source->symbolic()) {}
 
   // Imports the model, opens the data, resolves loss and trained set, and the batch of the ranks.
+  // `given`: data of a caller of the library, instead of those that the options name.
   static Result<ModelSetup> make(const Options& options, const ModelOrigin& origin,
                                  const Registry& registry, Communicator& communicator,
-                                 MemoryLedger& ledger);
+                                 MemoryLedger& ledger, const DataSpec* given = nullptr);
 
   Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }

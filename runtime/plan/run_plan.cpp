@@ -62,18 +62,19 @@ class RunPlanner {
     const RunOptions& run = options_.run;
     const BatchSizes& batch = settings_.batch;
     const DataSetup& data = setup_.data;
-    OFSDP_ASSIGN_OR_RETURN(run_->train_sampler,
-                           Sampler::make({.samples = data.train ? data.train->samples() : kEndless,
-                                          .seed = run.seed,
-                                          .shuffle = run.shuffle,
-                                          .drop_last = run.drop_last,
-                                          .batch_size = batch.batch_size,
-                                          .grad_accum = batch.grad_accum,
-                                          .ranks = communicator_.size(),
-                                          .rank = communicator_.rank(),
-                                          .start = settings_.start,
-                                          .slices = batch.slices,
-                                          .sliced_samples = batch.global_batch_size}));
+    OFSDP_ASSIGN_OR_RETURN(
+        run_->train_sampler,
+        Sampler::make({.samples = has_an_end() ? data.train->samples() : kEndless,
+                       .seed = run.seed,
+                       .shuffle = run.shuffle,
+                       .drop_last = run.drop_last,
+                       .batch_size = batch.batch_size,
+                       .grad_accum = batch.grad_accum,
+                       .ranks = communicator_.size(),
+                       .rank = communicator_.rank(),
+                       .start = settings_.start,
+                       .slices = batch.slices,
+                       .sliced_samples = batch.global_batch_size}));
     if (data.eval) {
       OFSDP_ASSIGN_OR_RETURN(run_->eval_sampler,
                              Sampler::make_evaluation(data.eval->samples(), batch.batch_size,
@@ -81,6 +82,8 @@ class RunPlanner {
     }
     return check_fixed_batch(setup_.graph, *run_);
   }
+
+  bool has_an_end() const { return setup_.data.train != nullptr && !settings_.given; }
 
   // Before the update: to clip, or to see that float16 gradients are finite.
   bool needs_norm() const {
@@ -208,8 +211,9 @@ class RunPlanner {
   }
 
   // The full batch is planned on every rank, whatever sizes it gets: ranks compare its collectives.
-  std::vector<int64_t> sizes_of(const Sampler& sampler) const {
+  std::vector<int64_t> sizes_of(const Sampler& sampler, bool training) const {
     std::vector<int64_t> sizes = sampler.micro_batch_sizes();
+    if (settings_.given) sizes = training ? settings_.given->train : settings_.given->eval;
     sizes.push_back(settings_.batch.batch_size);
     std::erase(sizes, 0);
     return sizes;
@@ -217,7 +221,7 @@ class RunPlanner {
 
   Status plan_training() {
     const int64_t accum = settings_.batch.grad_accum;
-    for (const int64_t size : sizes_of(*run_->train_sampler)) {
+    for (const int64_t size : sizes_of(*run_->train_sampler, true)) {
       OFSDP_RETURN_IF_ERROR(add_program({size, true, true, accum == 1}));
       if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
       if (accum > 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
@@ -230,7 +234,7 @@ class RunPlanner {
 
   Status plan_evaluation() {
     if (!run_->eval_sampler) return {};
-    for (const int64_t size : sizes_of(*run_->eval_sampler)) {
+    for (const int64_t size : sizes_of(*run_->eval_sampler, false)) {
       OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
     }
     return {};

@@ -10,7 +10,8 @@ RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
           .configuration = configuration,
           .transformers_adamw = origin.transformers_adamw,
           .bias_correction = origin.bias_correction,
-          .optimizer_steps = setup.source->steps_done()};
+          .optimizer_steps = setup.source->steps_done(),
+          .given = {}};
 }
 
 TrainedState trained_state(const RunSettings& settings, int64_t updates) {

@@ -12,6 +12,11 @@
 
 namespace ofsdp::runtime {
 
+// Micro-batches of a caller of the library, who brings each batch: the sizes met so far.
+struct GivenSizes {
+  std::vector<int64_t> train, eval;
+};
+
 struct RunSettings {
   Options options;
   BatchSizes batch;           // of this number of ranks
@@ -21,6 +26,7 @@ struct RunSettings {
   bool transformers_adamw = false;
   bool bias_correction = true;
   int64_t optimizer_steps = 0;
+  std::optional<GivenSizes> given;  // none: the data say which micro-batches there are
 };
 
 RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,

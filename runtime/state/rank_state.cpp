@@ -8,13 +8,14 @@ namespace ofsdp::runtime {
 Result<std::unique_ptr<RankState>> RankState::make(const RunPlan& plan, const ModelSetup& setup,
                                                    Communicator& communicator, MemoryLedger& ledger,
                                                    const ExecutorOptions& options,
-                                                   CheckpointReader* checkpoint) {
+                                                   CheckpointReader* checkpoint,
+                                                   RankState* before) {
   std::unique_ptr<RankState> state(new RankState(plan, setup, communicator));
   OFSDP_RETURN_IF_ERROR(state->memory_.map(plan, communicator, ledger));
   const int64_t batch = plan.train_sampler->options().batch_size;
   state->eval_staging_ =
       align_up(Loader::staging_bytes(setup.data.train_rows(), batch), kTensorAlignment);
-  OFSDP_RETURN_IF_ERROR(load_values(*state, checkpoint));
+  OFSDP_RETURN_IF_ERROR(load_values(*state, checkpoint, before));
   ExecutorOptions traced = options;
   if (plan.memory.trace > 0) {
     const Region& events = state->memory_.host.trace;
@@ -23,7 +24,9 @@ Result<std::unique_ptr<RankState>> RankState::make(const RunPlan& plan, const Mo
   }
   OFSDP_RETURN_IF_ERROR(
       make_runner(plan, setup, communicator, state->memory_, traced, state->runner_));
-  if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
+  if (before != nullptr) {
+    state->executor().loss_scale() = before->executor().loss_scale();
+  } else if (checkpoint != nullptr && checkpoint->manifest().loss_scale) {
     const SavedLossScale& saved = *checkpoint->manifest().loss_scale;
     state->executor().loss_scale() = {saved.scale, saved.good_updates, saved.skipped_updates};
   }

@@ -17,11 +17,13 @@ namespace ofsdp::runtime {
 
 class RankState {
  public:
-  // With a checkpoint the trained state comes from there.
+  // With a checkpoint the trained state comes from there; with `before`, from a state of the same
+  // units, fetched, whose programs are for other micro-batches.
   static Result<std::unique_ptr<RankState>> make(const RunPlan& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
                                                  const ExecutorOptions& options,
-                                                 CheckpointReader* checkpoint = nullptr);
+                                                 CheckpointReader* checkpoint = nullptr,
+                                                 RankState* before = nullptr);
 
   const RunPlan& plan() const { return plan_; }
   const ModelSetup& setup() const { return setup_; }

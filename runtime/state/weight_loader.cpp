@@ -66,6 +66,23 @@ Status load_frozen(const RankState& state) {
   return {};
 }
 
+// Both have the same units, so the spans are as long.
+void copy_trained(const RankState& from, const RankState& to) {
+  const auto states = static_cast<int>(state_names(to.plan()).size());
+  for (const Unit& unit : to.plan().plan.units) {
+    const size_t held = static_cast<size_t>(to.plan().plan.owned(unit, to.rank()).numel);
+    for (int state = -1; state < states; ++state) {
+      std::copy_n(from.held(unit, state).values(), held, to.held(unit, state).values());
+    }
+  }
+  const auto sources = carried_entries(from.plan());
+  for (const KeptPlan::Entry* entry : carried_entries(to.plan())) {
+    const auto same = std::ranges::find(sources, entry->parameter, &KeptPlan::Entry::parameter);
+    OFSDP_CHECK(same != sources.end(), "a statistic that was not planned before");
+    std::ranges::copy(from.statistic(**same), to.statistic(*entry).begin());
+  }
+}
+
 // Weights, a task a unit; then the optimizer states that the source has.
 Status load_weights(const RankState& state) {
   const TrainingSource& source = *state.setup().source;
@@ -91,9 +108,13 @@ Status load_weights(const RankState& state) {
 
 }  // namespace
 
-Status load_values(const RankState& state, CheckpointReader* checkpoint) {
+Status load_values(const RankState& state, CheckpointReader* checkpoint, const RankState* before) {
   OFSDP_RETURN_IF_ERROR(load_kept(state));
   OFSDP_RETURN_IF_ERROR(load_frozen(state));
+  if (before != nullptr) {
+    copy_trained(*before, state);
+    return {};
+  }
   return checkpoint != nullptr ? load_checkpoint(*checkpoint, state) : load_weights(state);
 }
 

@@ -10,7 +10,9 @@
 
 namespace ofsdp::runtime {
 
-// `checkpoint`: null for the model's own weights.
-Status load_values(const RankState& state, CheckpointReader* checkpoint);
+// The trained state comes from `before` where it is given, else from the checkpoint, else from the
+// model. REQUIRES: `before` has the same units, and its images are up to date.
+Status load_values(const RankState& state, CheckpointReader* checkpoint,
+                   const RankState* before = nullptr);
 
 }  // namespace ofsdp::runtime

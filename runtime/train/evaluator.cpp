@@ -19,9 +19,9 @@ LabelRule label_rule(const LossCount& count, const RowSource& rows) {
   return rule;
 }
 
-Evaluator::Evaluator(RankState& state, Communicator& communicator)
+Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler)
     : state_(state),
-      sampler_(*state.plan().eval_sampler),
+      sampler_(sampler),
       communicator_(communicator),
       loader_(*state.setup().data.eval, sampler_,
               label_rule(state.setup().count, *state.setup().data.eval), state.eval_staging()) {}

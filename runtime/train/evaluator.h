@@ -15,7 +15,8 @@ namespace ofsdp::runtime {
 
 class Evaluator {
  public:
-  Evaluator(RankState& state, Communicator& communicator);
+  // `sampler`: of the evaluation data, which are the setup's.
+  Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
 
   Result<EvalRow> run(int64_t step, int64_t epoch);
 

@@ -1,7 +1,7 @@
 // A run from the options to its end: the commands train, plan and eval on one rank.
 //
-// Reads from top to bottom as the stages: model and data, plan, memory, loop, trained file. Rank 0
-// prints the tables of each stage on stdout.
+// Reads from top to bottom as the stages: prepared (prepared_run.h), memory, loop, trained file.
+// Rank 0 prints the tables of each stage on stdout.
 //
 // Ownership: everything lives in the call; the ledger must outlive the communicator. Threads: the
 // caller's, and helpers that end with it. Collective. Errors: kInput before the first step, kFault
@@ -11,18 +11,13 @@
 
 #include <functional>
 
-#include "fsdp/comm/communicator.h"
-#include "kernels/core/optimizer.h"
-#include "kernels/core/registry.h"
-#include "runtime/options.h"
+#include "runtime/train/prepared_run.h"
 
 namespace ofsdp::runtime {
 
 // `configuration`: the effective configuration, of rank 0; empty: none is printed or saved.
 Status run_session(
-    const Options& options, const ModelOrigin& origin, const std::string& configuration,
-    const Registry& registry, const std::vector<OptimizerDef>& optimizers,
-    Communicator& communicator, MemoryLedger& ledger,
+    const RunContext& context, const std::string& configuration,
     const std::function<void(const Status&)>& on_failure = [](const Status&) {});
 
 }  // namespace ofsdp::runtime

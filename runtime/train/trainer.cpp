@@ -18,7 +18,7 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
 Progress make_progress(const RunSettings& settings, int rank, int64_t total) {
   ProgressOptions progress =
       stdout_progress(settings.options.files.log_interval, settings.start.update, total);
-  if (rank != 0) progress.fd = -1;
+  if (rank != 0 || settings.given) progress.fd = -1;
   return Progress(progress);
 }
 
@@ -34,7 +34,8 @@ int64_t total_updates(const Options& options, const Sampler& sampler) {
 }
 
 Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
-                 const MemoryLedger& ledger, MetricsWriter& metrics, Checkpointing* checkpoints)
+                 const MemoryLedger& ledger, const Sampler& sampler, MetricsWriter& metrics,
+                 Checkpointing* checkpoints)
     : settings_(settings),
       options_(settings.options),
       plan_(state.plan()),
@@ -43,26 +44,22 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       ledger_(ledger),
       metrics_(metrics),
       checkpoints_(checkpoints),
-      sampler_(*plan_.train_sampler),
+      sampler_(sampler),
       total_(total_updates(options_, sampler_)),
       schedule_(make_lr_schedule(options_, total_)),
       progress_(make_progress(settings, communicator.rank(), total_)),
       loader_(state.setup().data.train_rows(), sampler_,
               label_rule(state.setup().count, state.setup().data.train_rows()),
               state.train_staging()) {
-  if (state.setup().data.eval) evaluator_ = std::make_unique<Evaluator>(state, communicator);
+  if (!plan_.eval_sampler || settings.given) return;
+  evaluator_ = std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler);
 }
 
 Status Trainer::run() {
   const int64_t start = settings_.start.update;
   loader_.start(start, total_);
-  OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   const auto began = Clock::now();
-  UpdateSums first;
-  first.next_kept = next_kept();
-  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, start));
-  kept_ = first.next_kept;
-  update_began_ = Clock::now();
+  OFSDP_RETURN_IF_ERROR(begin(start));
   for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
     OFSDP_RETURN_IF_ERROR(update(step));
     if (step == total_) {
@@ -74,6 +71,25 @@ Status Trainer::run() {
     stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
   }
   return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
+}
+
+// Takes the first batch and tells the ranks what it counts, as the end of an update does for the
+// next one.
+Status Trainer::begin(int64_t step) {
+  OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
+  UpdateSums first;
+  first.next_kept = next_kept();
+  OFSDP_ASSIGN_OR_RETURN(first, exchange(first, step));
+  kept_ = first.next_kept;
+  update_began_ = Clock::now();
+  return {};
+}
+
+Result<StepRow> Trainer::run_one(int64_t step) {
+  loader_.start(step - 1, step);
+  OFSDP_RETURN_IF_ERROR(begin(step - 1));
+  OFSDP_RETURN_IF_ERROR(update(step));
+  return row_;
 }
 
 Status Trainer::update(int64_t step) {
@@ -89,7 +105,7 @@ Status Trainer::update(int64_t step) {
 
 // On a device numbers come an update late; nothing may be late where something else begins.
 bool Trainer::numbers_are_due(int64_t step) const {
-  return step == total_ || (evaluator_ != nullptr && evaluation_due(step)) ||
+  return step == total_ || settings_.given || (evaluator_ != nullptr && evaluation_due(step)) ||
          (checkpoints_ != nullptr && checkpoints_->may_save(step));
 }
 
@@ -99,7 +115,7 @@ Status Trainer::micro_batches(int64_t step) {
     const double weight = share_of_mean();
     BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
     OFSDP_RETURN_IF_ERROR(state_.executor().run(
-        program, {batch_->columns, batch_->sample_index, weight, sampler_.alike(step - 1, micro)}));
+        program, {batch_->columns, batch_->sample_index, weight, alike(step, micro)}));
     loader_.release();
     OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   }
@@ -120,6 +136,12 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   update_began_ = Clock::now();
   kept_ = sums.next_kept;
   return outcome ? report(*outcome, sums) : Status{};
+}
+
+// Callers on several ranks may bring different numbers of rows, which this rank does not know.
+bool Trainer::alike(int64_t step, int64_t micro) const {
+  if (settings_.given && communicator_.size() > 1) return false;
+  return sampler_.alike(step - 1, micro);
 }
 
 // This rank's part of the divisor of the next update's mean: its samples or labels, or, for the
@@ -177,18 +199,18 @@ double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
 
 Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   times_.add(sums.step_ms);
-  if (communicator_.rank() != 0) return {};
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
-  const StepRow row{.step = step,
-                    .epoch = epoch,
-                    .loss = sums.loss,
-                    .grad_norm = std::sqrt(sums.squared_norm),
-                    .lr = rate(outcome, epoch),
-                    .step_ms = sums.step_ms,
-                    .samples_per_s = sums.samples / sums.step_ms * 1e3,
-                    .peak_bytes = ledger_.peak()};
-  progress_.step(row, static_cast<int64_t>(sums.samples));
-  return metrics_.step(row);
+  row_ = {.step = step,
+          .epoch = epoch,
+          .loss = sums.loss,
+          .grad_norm = std::sqrt(sums.squared_norm),
+          .lr = rate(outcome, epoch),
+          .step_ms = sums.step_ms,
+          .samples_per_s = sums.samples / sums.step_ms * 1e3,
+          .peak_bytes = ledger_.peak()};
+  if (communicator_.rank() != 0) return {};
+  progress_.step(row_, static_cast<int64_t>(sums.samples));
+  return metrics_.step(row_);
 }
 
 bool Trainer::evaluation_due(int64_t step) const {

@@ -26,12 +26,18 @@ int64_t total_updates(const Options& options, const Sampler& sampler);
 
 class Trainer {
  public:
+  // `sampler`: of the training data, which are the setup's.
   Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
-          const MemoryLedger& ledger, MetricsWriter& metrics, Checkpointing* checkpoints = nullptr);
+          const MemoryLedger& ledger, const Sampler& sampler, MetricsWriter& metrics,
+          Checkpointing* checkpoints = nullptr);
 
   // From settings.start to the end, or until a signal has stopped it.
   Status run();
   bool stopped() const { return stopped_; }
+
+  // Update number `step` alone, for a caller who brings its batches: update step - 1 of the
+  // sampler, from the setup's training data. Every rank gets the numbers; nothing is printed.
+  Result<StepRow> run_one(int64_t step);
 
  private:
   struct UpdateSums {
@@ -44,10 +50,12 @@ class Trainer {
     double stop_wishes = 0;  // ranks that were told to stop
   };
 
+  Status begin(int64_t step);
   Status update(int64_t step);
   Status micro_batches(int64_t step);
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
   bool numbers_are_due(int64_t step) const;
+  bool alike(int64_t step, int64_t micro) const;
   double next_kept() const;
   double share_of_mean() const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
@@ -77,6 +85,7 @@ class Trainer {
   bool stopped_ = false;
   const Batch* batch_ = nullptr;  // taken from the loader
   double kept_ = 0;               // of the present update, all ranks together
+  StepRow row_;                   // of the last update whose numbers are known
   Progress::Clock::time_point update_began_;
 };
 

@@ -1,6 +1,9 @@
-// The program as it was linked ([Note: hardening] in cmake/targets.cmake), in the eyes of readelf.
+// The program and its library as they were linked ([Note: hardening] in cmake/targets.cmake), as
+// readelf sees them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <sstream>
 
 #include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
@@ -12,8 +15,11 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string readelf(const Words& flags) {
-  const Finished run = Program::run(Words{"readelf"} + flags + fsdp_run({}));
+const std::string kProgram = OFSDP_LIBRARY_DIR "/fsdp-run";
+const std::string kLibrary = OFSDP_LIBRARY_DIR "/libonnx_fsdp.so";
+
+std::string readelf(const Words& flags, const std::string& file) {
+  const Finished run = Program::run(Words{"readelf"} + flags + Words{file});
   EXPECT_EQ(run.status, 0) << run.err;
   return run.out;
 }
@@ -23,18 +29,34 @@ TEST(Hardening, OfTheProgram) {
   GTEST_SKIP() << "a build for tests";
 #endif
   if (Program::run({"readelf", "--version"}).status != 0) GTEST_SKIP() << "there is no readelf";
-  EXPECT_THAT(readelf({"-h"}), ContainsRegex("Type: +DYN"));
-  const std::string segments = readelf({"-lW"});
-  EXPECT_THAT(segments, HasSubstr("GNU_RELRO"));
-  EXPECT_THAT(segments, ContainsRegex("GNU_STACK .* RW "));
-  EXPECT_THAT(segments, Not(HasSubstr("RWE")));
-  const std::string dynamic = readelf({"-dW"});
-  EXPECT_THAT(dynamic, ContainsRegex("BIND_NOW|Flags:.* NOW"));
-  EXPECT_THAT(dynamic, Not(HasSubstr("TEXTREL")));
-  EXPECT_THAT(dynamic, ContainsRegex("RUNPATH.*\\[\\$ORIGIN"));
-  const std::string symbols = readelf({"-sW", "--dyn-syms"});
+  for (const std::string& file : {kProgram, kLibrary}) {
+    SCOPED_TRACE(file);
+    EXPECT_THAT(readelf({"-h"}, file), ContainsRegex("Type: +DYN"));
+    const std::string segments = readelf({"-lW"}, file);
+    EXPECT_THAT(segments, HasSubstr("GNU_RELRO"));
+    EXPECT_THAT(segments, ContainsRegex("GNU_STACK .* RW "));
+    EXPECT_THAT(segments, Not(HasSubstr("RWE")));
+    const std::string dynamic = readelf({"-dW"}, file);
+    EXPECT_THAT(dynamic, ContainsRegex("BIND_NOW|Flags:.* NOW"));
+    EXPECT_THAT(dynamic, Not(HasSubstr("TEXTREL")));
+    EXPECT_THAT(dynamic, ContainsRegex("RUNPATH.*\\[\\$ORIGIN"));
+  }
+  const std::string symbols = readelf({"-sW", "--dyn-syms"}, kLibrary);
   EXPECT_THAT(symbols, HasSubstr("__stack_chk_fail"));
   EXPECT_THAT(symbols, ContainsRegex("__(memcpy|snprintf|read|pread64|memmove|memset)_chk"));
+}
+
+// Whatever else a process has loaded, our C++ does not meet it.
+TEST(Hardening, TheLibraryHasTheNamesOfItsHeaderAlone) {
+  if (Program::run({"nm", "--version"}).status != 0) GTEST_SKIP() << "there is no nm";
+  const Finished run = Program::run({"nm", "-D", "--defined-only", kLibrary});
+  ASSERT_EQ(run.status, 0) << run.err;
+  std::istringstream lines(run.out);
+  int names = 0;
+  for (std::string line; std::getline(lines, line); ++names) {
+    EXPECT_THAT(line, ContainsRegex(" T onnx_fsdp_[a-z_]+$"));
+  }
+  EXPECT_GE(names, 20);
 }
 
 }  // namespace hardening_test

@@ -7,17 +7,16 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
 #include <utility>
+
+#include "kernels/base/own_folder.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
 Result<decltype(&ofsdp_mpi_open)> load(const RankIdentity& identity) {
   const std::string name = format_text("libofsdp_mpi_{}.so", identity.engine);
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto folder = program.parent_path();
+  const auto folder = own_folder();
   std::string why;
   for (const std::string& path :
        {(folder / name).string(), (folder.parent_path() / name).string(), name}) {

@@ -46,7 +46,7 @@ struct OptionEntry {
   };
   std::string name;         // without the dashes; YAML writes '_' for '-'
   std::string values = {};  // for the help: the default first
-  std::string help = {};    // empty: the lines of its commands say it
+  std::string help = {};
   Kind kind = Kind::kValue;
   Commands commands = kEveryCommand;
   bool in_files = true;       // also a key of YAML files
@@ -219,8 +219,8 @@ inline OptionEntry flag(Commands commands, OptionEntry entry) {
 
 // A flag that stands alone.
 template <typename Field>
-OptionEntry bare(std::string name, Commands commands, Field field) {
-  OptionEntry entry = toggle({.name = std::move(name)}, field);
+OptionEntry bare(OptionEntry entry, Commands commands, Field field) {
+  entry = toggle(std::move(entry), field);
   entry.kind = OptionEntry::Kind::kBare;
   return flag(commands, std::move(entry));
 }

@@ -7,9 +7,10 @@ namespace {
 
 // One of a few words.
 template <typename Field>
-OptionEntry word(std::string name, std::vector<std::string> words, Field field) {
+OptionEntry word(OptionEntry entry, std::vector<std::string> words, Field field) {
+  entry.values = joined(words, ", ");
   return entries::parsed(
-      {std::move(name)}, "one of " + joined(words, ", "), field,
+      std::move(entry), "one of " + joined(words, ", "), field,
       [=](const std::string& text) {
         const bool known = std::ranges::count(words, text) > 0;
         return known ? std::optional(text) : std::nullopt;
@@ -25,26 +26,37 @@ OptionEntry file(OptionEntry entry, Field field) {
       yaml_quoted);
 }
 
-// The flags that no file holds; the usage lines of the commands describe all but --config.
+// The flags that no file holds.
 std::vector<OptionEntry> command_line_entries() {
   using namespace entries;
   const Commands plan = only(Command::kPlan), exports = only(Command::kExport);
   const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
-      bare("help", kEveryCommand, OFSDP_FIELD(help)),
-      bare("json", plan | only(Command::kOps), OFSDP_FIELD(json)),
-      flag(plan, parsed({"world"}, "a whole number of at least 1", OFSDP_FIELD(report.world),
-                        positive, shown)),
-      flag(plan, file({"topology"}, OFSDP_FIELD(report.topology))),
-      flag(plan, file({"html"}, OFSDP_FIELD(report.html))),
-      bare("operations", plan, OFSDP_FIELD(report.operations)),
-      bare("explain", plan, OFSDP_FIELD(report.explain)),
-      bare("inference", exports, OFSDP_FIELD(inference)),
-      bare("verify", exports, OFSDP_FIELD(verify)),
-      flag(exports, word("format", {"onnx", "safetensors"}, OFSDP_FIELD(format))),
+      bare({"help", "", "print commands and options"}, kEveryCommand, OFSDP_FIELD(help)),
+      bare({"json", "", "plan, ops: the same as JSON"}, plan | only(Command::kOps),
+           OFSDP_FIELD(json)),
+      flag(plan,
+           parsed({"world", "the ranks that are here; N", "plan: ranks that may be elsewhere"},
+                  "a whole number of at least 1", OFSDP_FIELD(report.world), positive, shown)),
+      flag(plan, file({"topology", "this machine; FILE", "plan: hosts and links as the YAML says"},
+                      OFSDP_FIELD(report.topology))),
+      flag(plan, file({"html", "none, FILE", "plan: also a page for a browser"},
+                      OFSDP_FIELD(report.html))),
+      bare({"operations", "", "plan: what rank 0 runs, line by line"}, plan,
+           OFSDP_FIELD(report.operations)),
+      bare({"explain", "", "plan: the kernel of each node, and why not another"}, plan,
+           OFSDP_FIELD(report.explain)),
+      bare({"inference", "", "export: training switches off"}, exports, OFSDP_FIELD(inference)),
+      bare({"verify", "", "export: compare the file's outputs with those of the checkpoint"},
+           exports, OFSDP_FIELD(verify)),
+      flag(exports, word({"format", "", "export: the kind of file"}, {"onnx", "safetensors"},
+                         OFSDP_FIELD(format))),
       flag(only(Command::kMakeTraining),
-           word("form", {"training_info", "graph"}, OFSDP_FIELD(form))),
+           word({"form", "", "make-training: what is added to the model"},
+                {"training_info", "graph"}, OFSDP_FIELD(form))),
+      flag(only(Command::kDemo), file({"output-dir", "onnx-fsdp-demo, DIR", "demo: its folder"},
+                                      OFSDP_FIELD(demo_folder))),
       flag(kEveryCommand,
            file({"config", "FILE", "a YAML file with options"}, OFSDP_FIELD(config))),
   };
@@ -118,10 +130,14 @@ std::string describe(const Options& options, const std::optional<BatchSizes>& si
   return text;
 }
 
+bool is_of_a_run(const OptionEntry& entry) {
+  return entry.in_files || entry.commands == kEveryCommand;
+}
+
 std::string help_of_options() {
   std::string text;
   for (const OptionEntry& entry : option_table()) {
-    if (entry.help.empty()) continue;
+    if (!is_of_a_run(entry)) continue;  // the lines of its command say it
     text += format_text("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
   }
   return text;

@@ -43,7 +43,10 @@ void take_defaults_unless(OptimizerOptions& optimizer,
 // grad_accum (with slices: batch_size), from which another number of ranks computes the third.
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes = {});
 
-// The lines of every option, the default value first.
+// Whether it says something about a run, and is no flag of one command alone.
+bool is_of_a_run(const OptionEntry& entry);
+
+// The lines of every option of a run, the default value first.
 std::string help_of_options();
 
 }  // namespace ofsdp::cli

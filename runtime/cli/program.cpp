@@ -1,4 +1,5 @@
-// fsdp-run. Reads from top to bottom: command line, ranks, run, exit status.
+#include "runtime/cli/program.h"
+
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -24,11 +25,14 @@
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/completion.h"
 #include "runtime/cli/config/config_questions.h"
 #include "runtime/cli/config/effective_config.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/restart.h"
+#include "runtime/cli/manual_page.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/commands/demo.h"
 #include "runtime/commands/export.h"
 #include "runtime/commands/make_training.h"
 #include "runtime/log/stop_signal.h"
@@ -57,6 +61,7 @@ int report(const Status& status) {
 }
 
 int exit_with(const Status& status) { return status.ok() ? 0 : report(status); }
+int exit_with(const Result<int>& status) { return status.ok() ? *status : report(status.error()); }
 
 // Says once why a rank fails: the first of them to fail prints, the others end with its status.
 class RankFailure {
@@ -82,9 +87,9 @@ Status train(const ParsedCommand& command, const RankIdentity& identity, Communi
   OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
-  return run_session(options, command.origin, configuration, plugins.registry, plugins.optimizers,
-                     communicator, ledger,
-                     [&failure](const Status& status) { failure.report(status); });
+  return run_session(
+      {options, command.origin, plugins.registry, plugins.optimizers, communicator, ledger},
+      configuration, [&failure](const Status& status) { failure.report(status); });
 }
 
 int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
@@ -132,8 +137,9 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   if (!communicator.ok()) return report(communicator.error());
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
-  return exit_with(run_session(options, command.origin, "", plugins->registry, plugins->optimizers,
-                               **communicator, ledger));
+  return exit_with(run_session(
+      {options, command.origin, plugins->registry, plugins->optimizers, **communicator, ledger},
+      ""));
 }
 
 // plan --make-plugin
@@ -164,6 +170,13 @@ int check(const Options& options) {
       fault("{}: {} fault{} found", options.model, found.faults, found.faults == 1 ? "" : "s"));
 }
 
+int complete(const Options& options) {
+  const auto script = completion_script(options.model);
+  if (!script.ok()) return report(script.error());
+  print_lines(stdout, *script);
+  return 0;
+}
+
 // The commands that neither train nor plan.
 int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
@@ -172,6 +185,9 @@ int run_alone(const ParsedCommand& command) {
     return exit_with(ask_configuration(options, std::cin, terminal));
   }
   if (options.command == Command::kCheckPlugin) return check(options);
+  if (options.command == Command::kDemo) return exit_with(run_demo(options));
+  if (options.command == Command::kCompletion) return complete(options);
+  if (options.command == Command::kMan) return print_lines(stdout, manual_page()), 0;
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Registry& registry = plugins->registry;
@@ -188,6 +204,7 @@ bool runs_alone(const Options& options) {
   const Command command = options.command;
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || command == Command::kMakeTraining ||
+         command == Command::kDemo || command == Command::kCompletion || command == Command::kMan ||
          !options.make_plugin.empty();
 }
 
@@ -237,8 +254,7 @@ int launch(const Options& options, char** argv) {
     plan.checkpoint_dir = options.checkpoint.dir;
     plan.output = options.files.output;
   }
-  auto status = launch_ranks(plan, argv);
-  return status.ok() ? *status : report(status.error());
+  return exit_with(launch_ranks(plan, argv));
 }
 
 // For commands whose result is what they print: a disk that is full is an error, a reader that has
@@ -294,12 +310,13 @@ int run_caught(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace ofsdp::cli
 
-int main(int argc, char** argv) {
-  ofsdp::cli::wait_passively(argv);
-  ofsdp::cli::raise_open_files();
-  ofsdp::runtime::end_on_signals();
+int run_program(int argc, char** argv) {
+  wait_passively(argv);
+  raise_open_files();
+  end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
-  return ofsdp::cli::run_caught(argc, argv);
+  return run_caught(argc, argv);
 }
+
+}  // namespace ofsdp::cli

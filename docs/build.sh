@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the documentation site of the Markdown in the repository: build/site/index.html, which a browser opens without a
+# server or a network, search included. A link that leads nowhere, or a page that the contents lack, fails the build.
+#
+#   docs/build.sh [FOLDER]      default: build/site
+#
+# Sphinx comes from PyPI once, pinned by docs/site/requirements.txt, into build/docs. Exit status 77, which CTest shows as
+# skipped, when it cannot be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+site=${1:-build/site}
+store=build/docs
+python=/usr/bin/python3
+
+install() {
+  mkdir -p "$store"
+  exec 9>"$store/.lock"
+  flock 9 # presets tested at the same time install once
+  local want
+  want=$(sha256sum <docs/site/requirements.txt)
+  [ "$(cat "$store/.stamp" 2>/dev/null)" = "$want" ] && return
+  rm -rf "$store/python"
+  "$python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+    --target "$store/python" -r docs/site/requirements.txt >"$store/pip.log" 2>&1 ||
+    { echo "docs/build.sh: Sphinx cannot be installed: $(tail -n 1 "$store/pip.log")" >&2; exit 77; }
+  echo "$want" >"$store/.stamp"
+}
+
+install
+export PYTHONPATH=$store/python PYTHONDONTWRITEBYTECODE=1
+"$python" -m sphinx -q -W --keep-going -j auto -E -d "$store/doctrees" -c docs/site -b html . "$site"
+cp "$site/README.html" "$site/index.html"
+echo "wrote $site/index.html"

@@ -1,0 +1,24 @@
+#include "kernels/base/own_folder.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <system_error>
+
+namespace ofsdp::base {
+
+std::filesystem::path own_folder() {
+  const auto* const here = reinterpret_cast<const void*>(&own_folder);
+  Dl_info found{};
+  link_map* map = nullptr;
+  std::error_code error;
+  const bool known =
+      dladdr1(here, &found, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 && map != nullptr;
+  // The main program has no name there.
+  const bool in_library = known && map->l_name != nullptr && *map->l_name != 0;
+  const auto file = in_library ? std::filesystem::canonical(map->l_name, error)
+                               : std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::filesystem::path() : file.parent_path();
+}
+
+}  // namespace ofsdp::base

@@ -1,0 +1,14 @@
+// The folder of the program or library that this code is in: fsdp-run, a test, or libonnx_fsdp.so,
+// wherever it was copied to. What belongs to us (libraries that are loaded at run time, the program
+// that runs ranks) is looked for from there.
+//
+// Threads: any. Errors: none; an empty path where the system does not say.
+#pragma once
+
+#include <filesystem>
+
+namespace ofsdp::base {
+
+std::filesystem::path own_folder();
+
+}  // namespace ofsdp::base

@@ -1,0 +1,157 @@
+#include "runtime/train/prepared_run.h"
+
+#include "kernels/base/escaped.h"
+#include "kernels/base/reject.h"
+#include "runtime/plan/agreement.h"
+#include "runtime/plan/predict/plan_choice.h"
+#include "runtime/state/checkpoint_state.h"
+#include "runtime/state/resume.h"
+#include "runtime/train/run_lines.h"
+
+namespace ofsdp::runtime {
+
+Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
+                                                       const std::string& configuration) {
+  std::unique_ptr<PreparedRun> run(new PreparedRun(context));
+  OFSDP_RETURN_IF_ERROR(run->prepare(configuration, nullptr, nullptr));
+  return run;
+}
+
+Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
+                                                       const DataSpec& data,
+                                                       const GivenSizes& sizes) {
+  std::unique_ptr<PreparedRun> run(new PreparedRun(context));
+  OFSDP_RETURN_IF_ERROR(run->prepare("", &data, &sizes));
+  return run;
+}
+
+Status PreparedRun::prepare(const std::string& configuration, const DataSpec* data,
+                            const GivenSizes* sizes) {
+  const Options& options = context_.options;
+  Communicator& communicator = context_.communicator;
+  OFSDP_REJECT_IF(communicator.size() > kMostRanks, "{} ranks: at most {} are supported",
+                  communicator.size(), kMostRanks);
+  ModelOrigin origin = context_.origin;
+  OFSDP_ASSIGN_OR_RETURN(origin.weights, weights_to_start_from(options));
+  OFSDP_ASSIGN_OR_RETURN(ModelSetup setup, ModelSetup::make(options, origin, context_.registry,
+                                                            communicator, context_.ledger, data));
+  setup_ = std::make_unique<ModelSetup>(std::move(setup));
+  settings_ = resolve_settings(options, origin, *setup_, configuration);
+  if (sizes != nullptr) settings_.given = *sizes;
+  OFSDP_RETURN_IF_ERROR(check_before_planning());
+  if (origin.weights.empty()) OFSDP_RETURN_IF_ERROR(open_checkpoints());
+  settings_.start = resume_point(checkpoint_.get());
+  OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, communicator));
+  OFSDP_RETURN_IF_ERROR(make_plan());
+  if (checkpoint_ == nullptr) return {};
+  return check_resumable(checkpoint_->manifest(), *plan_, *setup_)
+      .with_prefix("--resume: " + checkpoint_->folder());
+}
+
+Status PreparedRun::plan_for(const GivenSizes& sizes) {
+  settings_.given = sizes;
+  return make_plan();
+}
+
+// With --device auto a model that has no plan on the GPU is the CPU's.
+Status PreparedRun::make_plan() {
+  const auto planned = [this] {
+    return choose_plan(settings_, *setup_, context_.communicator, context_.optimizers,
+                       chosen_.device.get());
+  };
+  auto plan = planned();
+  const bool may_change = context_.options.launch.device != DeviceChoice::kCuda;
+  if (!plan.ok() && chosen_.device != nullptr && may_change) {
+    chosen_ = {nullptr, "device: the CPU, since " + plan.error().message()};
+    plan = planned();
+  }
+  OFSDP_ASSIGN_OR_RETURN(plan_, std::move(plan));
+  return {};
+}
+
+// Checks what would otherwise fail only after hours of training.
+Status PreparedRun::check_before_planning() const {
+  const Options& options = context_.options;
+  const DataSetup& data = setup_->data;
+  if (options.command == Command::kEval && !data.eval) {
+    return input_error("eval: the data have no evaluation part; name one with --eval-data");
+  }
+  if (options.checkpoint.keep_best != KeepBest::kNone && !data.eval) {
+    return input_error("--keep-best: the data have no evaluation part; name one with --eval-data");
+  }
+  if (const std::string& path = options.files.output; !path.empty()) {
+    OFSDP_RETURN_IF_ERROR(setup_->source->check_output(path, trained_state(settings_, 0)));
+  }
+  if (!setup_->count.by_label) return {};
+  const LabelRange range{setup_->count.classes, setup_->count.ignore_index};
+  if (data.train) {
+    OFSDP_RETURN_IF_ERROR(data.train->check_labels(setup_->count.labels, range));
+  }
+  return data.eval ? data.eval->check_labels(setup_->count.labels, range) : Status{};
+}
+
+// Rank 0 takes the folder for this run; all find the checkpoint to go on from.
+Status PreparedRun::open_checkpoints() {
+  const Options& options = context_.options;
+  Communicator& communicator = context_.communicator;
+  if (options.command == Command::kPlan) return {};
+  const CheckpointOptions& c = options.checkpoint;
+  warn_of_no_folder();
+  if (options.command == Command::kTrain && !c.dir.empty() && communicator.rank() == 0) {
+    OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
+                           CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
+    OFSDP_REJECT_IF(c.resume.empty() && !c.overwrite && !store.newest().empty(),
+                    "--checkpoint-dir {}: has checkpoints of another run ({}): expected --resume "
+                    "latest, --overwrite-checkpoints on or another folder",
+                    c.dir, store.newest());
+    store_ = std::make_unique<CheckpointStore>(std::move(store));
+  }
+  OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options, communicator, store_.get()));
+  return {};
+}
+
+void PreparedRun::warn_of_no_folder() const {
+  const CheckpointOptions& c = context_.options.checkpoint;
+  const CheckpointOptions plain;
+  const bool said = !(c.interval == plain.interval) || c.keep != plain.keep ||
+                    c.keep_best != plain.keep_best || c.type != plain.type || c.sync;
+  if (!c.dir.empty() || !said || context_.communicator.rank() != 0) return;
+  print_lines(stderr,
+              "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
+              "options about checkpoints have no effect\n");
+}
+
+Status PreparedRun::check_executable() const {
+  const std::string lack = memory_lack(*plan_, context_.communicator, machine_memory());
+  OFSDP_REJECT_IF(!lack.empty(), "{}; `fsdp-run plan` with --memory-limit says what would fit",
+                  lack);
+  return agree();
+}
+
+// All ranks must have compiled the same order of collectives.
+Status PreparedRun::agree() const {
+  Communicator& communicator = context_.communicator;
+  const uint64_t hash = plan_->hash;
+  const std::array<double, 2> mine{static_cast<double>(hash >> 32),
+                                   static_cast<double>(hash & 0xffffffffu)};
+  std::vector<double> all(2 * static_cast<size_t>(communicator.size()));
+  OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, {"schedule exchange", -1, 0}));
+  for (size_t r = 0; r < all.size() / 2; ++r) {
+    if (all[2 * r] == mine[0] && all[2 * r + 1] == mine[1]) continue;
+    return first_difference(*plan_, communicator);
+  }
+  return {};
+}
+
+ExecutorOptions PreparedRun::executor_options() const {
+  const Options& options = context_.options;
+  return {.seed = options.run.seed,
+          .clip_norm = options.optimizer.clip_grad_norm.value_or(0),
+          .scale_loss = options.sharding.param_dtype == DType::kFloat16,
+          .steps_done = settings_.optimizer_steps,
+          .buffer_dtype = options.sharding.buffer_dtype,
+          .graphs = options.launch.cuda_graph,
+          .timeout_seconds = options.launch.timeout_seconds};
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The Python package against the command line: the same bits, its errors, Ctrl-C, exceptions and dead ranks.
+
+    library_test.py SOURCE_FOLDER BUILD_FOLDER
+
+Needs numpy.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+SOURCE, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+os.environ["OFSDP_LIBRARY"] = str(BUILD / "libonnx_fsdp.so")
+sys.path.insert(0, str(SOURCE / "python"))
+
+import numpy  # noqa: E402
+import onnx_fsdp  # noqa: E402
+
+CASE = SOURCE / "tests/fixtures/mlp"
+MODEL = CASE / "model.onnx"
+DATA = {name: numpy.load(CASE / f"data/{name}.npy") for name in ("x", "labels")}
+OPTIONS = {"loss": "cross_entropy", "optimizer": "adamw", "lr": 0.01, "clip_grad_norm": 1.0, "threads": 1}
+
+
+def command_line(*words, **options):
+    """Losses and evaluations of fsdp-run."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder) / "metrics.jsonl"
+        flags = [text for name, value in {**OPTIONS, **options}.items()
+                 for text in ("--" + name.replace("_", "-"), str(value))]
+        subprocess.run([BUILD / "fsdp-run", MODEL, "--no-shuffle", "--metrics", metrics, *words, *flags], check=True,
+                       stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [row["loss"] for row in rows if row["kind"] == "step"]
+
+
+def nine_digits(losses):
+    return [f"{loss:.9g}" for loss in losses]
+
+
+def children():
+    """Processes of ours, and theirs."""
+    found, parents = [], {str(os.getpid())}
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,comm", "--no-headers"], capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        pid, parent, name = line.split(None, 2)
+        if parent in parents and name != "ps":
+            parents.add(pid)
+            found.append(int(pid))
+    return found
+
+
+class Bits(unittest.TestCase):
+    def test_a_run_on_two_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ours, theirs = pathlib.Path(folder) / "a.onnx", pathlib.Path(folder) / "b.onnx"
+            result = onnx_fsdp.train(MODEL, data=DATA, shuffle=False, nproc_per_node=2, global_batch_size=24, output=ours,
+                                     **OPTIONS)
+            losses = command_line(nproc_per_node=2, global_batch_size=24, output=theirs)
+            self.assertEqual(nine_digits(result.losses), nine_digits(losses))
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+        self.assertEqual(result.end["steps"], 8)
+
+    def test_a_trainer_with_a_short_last_batch(self):
+        with tempfile.TemporaryDirectory() as folder, onnx_fsdp.Trainer(MODEL, **OPTIONS) as trainer:
+            ours, theirs = pathlib.Path(folder) / "a.onnx", pathlib.Path(folder) / "b.onnx"
+            losses = [trainer.step({name: rows[i:i + 50] for name, rows in DATA.items()}) for i in range(0, 192, 50)]
+            trainer.save(ours)
+            self.assertEqual(nine_digits(losses), nine_digits(command_line(global_batch_size=50, output=theirs)))
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+            self.assertEqual([loss.step for loss in losses], [1, 2, 3, 4])
+
+    def test_a_trainer_that_accumulates(self):
+        with onnx_fsdp.Trainer(MODEL, grad_accum=3, **OPTIONS) as trainer:
+            losses = [trainer.step({name: rows[i:i + 24] for name, rows in DATA.items()}) for i in range(0, 192, 24)]
+        self.assertEqual(nine_digits(losses), nine_digits(command_line(grad_accum=3, global_batch_size=24)))
+
+    def test_evaluation(self):
+        row = onnx_fsdp.evaluate(MODEL, data=DATA, eval_data=DATA, **OPTIONS)
+        with onnx_fsdp.Trainer(MODEL, batch_size=8, **OPTIONS) as trainer:
+            found = trainer.evaluate(DATA)
+        self.assertEqual((f"{found.loss:.9g}", found.accuracy), (f"{row['loss']:.9g}", row["accuracy"]))
+
+    def test_the_plan_is_the_runs(self):
+        plan = onnx_fsdp.plan(MODEL, nproc_per_node=2, **OPTIONS)
+        result = onnx_fsdp.train(MODEL, nproc_per_node=2, **OPTIONS)
+        self.assertEqual([plan.peak_bytes, plan.peak_bytes], result.end["planned_peak_bytes"])
+        self.assertGreater(len(plan.steps), len(plan.units))
+        self.assertTrue(plan.html().startswith("<!"))
+
+
+RANK = """
+import json, sys, numpy, onnx_fsdp
+rank, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+data = {name: numpy.load(f"{folder}/data/{name}.npy") for name in ("x", "labels")}
+losses = []
+with onnx_fsdp.Trainer(f"{folder}/model.onnx", **json.loads(sys.argv[4])) as trainer:
+    for i in range(0, 192, 48):
+        losses.append(trainer.step({name: rows[i:i + 48][rank::2] for name, rows in data.items()}))
+    trainer.save(out)
+    try:
+        trainer.evaluate({name: rows[:25] for name, rows in data.items()})
+    except onnx_fsdp.InputError as error:
+        assert "whole micro-batches of 24" in str(error), error
+print(json.dumps(losses))
+"""
+
+
+class Samples(unittest.TestCase):
+    def test_python_and_c_give_the_same(self):
+        model = SOURCE / "samples/mnist/mnist.onnx"
+        with tempfile.TemporaryDirectory() as folder:
+            python, c = pathlib.Path(folder) / "python.onnx", pathlib.Path(folder) / "c.onnx"
+            commands = [([sys.executable, SOURCE / "samples/library/train.py"], python),
+                        ([BUILD / "tests/sample_library_train"], c)]
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python"), "OMP_NUM_THREADS": "1"}
+            printed = [subprocess.run([*command, model, out], env=environment, capture_output=True, check=True).stdout
+                       for command, out in commands]
+            self.assertEqual(*printed)
+            self.assertEqual(python.read_bytes(), c.read_bytes())
+
+
+class Ranks(unittest.TestCase):
+    """Trainers as torchrun starts them."""
+
+    def start(self, rank, out, options):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                       "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000),
+                       "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", "PYTHONPATH": str(SOURCE / "python")}
+        return subprocess.Popen([sys.executable, "-c", RANK, str(rank), CASE, out, json.dumps(options)], env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_two_processes_give_the_bits_of_two_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ours, theirs = pathlib.Path(folder) / "a.onnx", pathlib.Path(folder) / "b.onnx"
+            ends = [process.communicate(timeout=60) for process in [self.start(rank, ours, OPTIONS) for rank in (0, 1)]]
+            self.assertEqual([error for _, error in ends], ["", ""])
+            losses = [json.loads(out) for out, _ in ends]
+            self.assertEqual(losses[0], losses[1])
+            expected = command_line(nproc_per_node=2, global_batch_size=48, output=theirs)
+            self.assertEqual(nine_digits(losses[0]), nine_digits(expected))
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+
+    def test_a_dead_one_ends_the_other(self):
+        options = {**OPTIONS, "timeout": 20}
+        with tempfile.TemporaryDirectory() as folder:
+            alive = self.start(0, pathlib.Path(folder) / "a.onnx", options)
+            dead = self.start(1, pathlib.Path(folder) / "nowhere" / "a.onnx", {**options, "lr": -1})
+            _, error = dead.communicate(timeout=60)
+            self.assertIn("InputError: --lr: expected", error)
+            alive.kill()  # it waits for a rank that never came, as long as --timeout says
+            alive.communicate()
+
+
+class Parameters(unittest.TestCase):
+    def test_views_follow_the_steps_and_outlive_the_trainer(self):
+        batch = {name: rows[:24] for name, rows in DATA.items()}
+        trainer = onnx_fsdp.Trainer(MODEL, **OPTIONS)
+        trainer.step(batch)
+        views = trainer.parameters()
+        before = {name: view.copy() for name, view in views.items()}
+        trainer.step(batch)
+        self.assertTrue(all((views[name] != before[name]).any() for name in views))
+        with self.assertRaises(ValueError):
+            next(iter(views.values()))[...] = 0
+        after = {name: view.copy() for name, view in views.items()}
+        trainer.close()
+        del trainer
+        for name, view in views.items():
+            numpy.testing.assert_array_equal(view, after[name])
+
+
+class Mistakes(unittest.TestCase):
+    def refused(self, text, call):
+        with self.assertRaises(onnx_fsdp.InputError) as caught:
+            call()
+        self.assertIn(text, str(caught.exception))
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_each_is_one_line(self):
+        self.refused("no such file", lambda: onnx_fsdp.train("nowhere.onnx"))
+        self.refused("did you mean '--lr'", lambda: onnx_fsdp.train(MODEL, lrr=1))
+        self.refused("--output: expected an option of a trainer", lambda: onnx_fsdp.Trainer(MODEL, output="x.onnx"))
+        self.refused("expected a label of 0..", lambda: onnx_fsdp.train(MODEL, data={**DATA, "labels": DATA["labels"] + 99},
+                                                                        **OPTIONS))
+        self.refused("array 'x': expected one of float32", lambda: onnx_fsdp.train(MODEL, data={"x": numpy.array([1j])}))
+        with onnx_fsdp.Trainer(MODEL, **OPTIONS) as trainer:
+            self.refused("expected a step", lambda: trainer.save("x.onnx"))
+            trainer.step(DATA)
+            self.refused("expected rows of float32[20]", lambda: trainer.step({**DATA, "x": DATA["x"][:, :5]}))
+            self.refused("no column 'labels'", lambda: trainer.step({"x": DATA["x"]}))
+            trainer.step(DATA)  # a refused batch changes nothing
+
+
+class Ends(unittest.TestCase):
+    """Long runs that something ends: nothing of them stays."""
+
+    def train(self, **more):
+        return onnx_fsdp.train(MODEL, data=DATA, nproc_per_node=2, batch_size=4, epochs=100000, **OPTIONS, **more)
+
+    def tearDown(self):
+        until = time.monotonic() + 5
+        while children() and time.monotonic() < until:
+            time.sleep(0.05)
+        self.assertEqual(children(), [])
+
+    def test_an_exception_of_the_caller(self):
+        def refuse(row):
+            raise KeyError(row["step"])
+        with self.assertRaises(KeyError):
+            self.train(on_row=refuse)
+
+    def test_ctrl_c(self):
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.train()
+
+    def test_a_dead_rank(self):
+        def kill():
+            os.kill(children()[-1], signal.SIGKILL)
+        threading.Timer(1, kill).start()
+        with self.assertRaises(onnx_fsdp.RunError) as caught:
+            self.train(timeout=20)
+        self.assertIn("rank", str(caught.exception))
+
+    def test_rows_as_an_iterator(self):
+        with onnx_fsdp.start(MODEL, data=DATA, nproc_per_node=2, epochs=100000, **OPTIONS) as run:
+            self.assertEqual([next(run)["step"] for _ in range(3)], [1, 2, 3])
+            run.stop()
+            self.assertGreaterEqual(len(run.result().steps), 3)
+            self.assertTrue(run.stopped)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
