@@ -1,5 +1,6 @@
 #include "importer/onnx_import.h"
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -16,6 +17,11 @@ std::map<std::string, int64_t> foreign_opsets(const onnx::ModelProto& model) {
   for (const auto& import : model.opset_import()) opsets[import.domain()] = import.version();
   return opsets;
 }
+
+// Operators of attention on rows that are packed without padding.
+constexpr const char* kPackedOperators[] = {
+    "com.microsoft.PackedAttention", "com.microsoft.PackedMultiHeadAttention",
+    "com.microsoft.RemovePadding", "com.microsoft.RestorePadding"};
 
 class Importer {
  public:
@@ -152,6 +158,12 @@ class Importer {
   std::string remark(const std::string& op) const {
     const auto reason = reasons_.find(op);
     if (reason != reasons_.end()) return "; " + reason->second;
+    if (op.starts_with("com.microsoft.nchwc.")) {
+      return "; its layout is one machine's: expected a graph saved at level EXTENDED";
+    }
+    if (std::ranges::find(kPackedOperators, op) != std::end(kPackedOperators)) {
+      return "; packs rows without padding: expected a graph saved at level EXTENDED, with padding";
+    }
     return op.find('.') == std::string::npos ? "" : "; a plug-in may supply it";
   }
 

@@ -6,9 +6,11 @@
 #include "importer/file/wire.h"
 #include "importer/graph/fold.h"
 #include "importer/graph/graph_uses.h"
+#include "importer/passes/body_expansion.h"
 #include "importer/passes/bounded_axes.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
+#include "kernels/core/lowered.h"
 
 namespace ofsdp::importer {
 
@@ -91,6 +93,59 @@ Node without_like(const Graph& graph, Node node) {
   return node;
 }
 
+class Specializer {
+ public:
+  // `graph` has no nodes yet; the shapes of its inputs are known.
+  Specializer(Graph graph, Mode mode, const Lowering* lowering)
+      : graph_(std::move(graph)), bounded_(graph_), mode_(mode), lowering_(lowering) {}
+
+  Result<Graph> run(const std::vector<Node>& nodes) {
+    for (const Node& node : nodes) OFSDP_RETURN_IF_ERROR(take(node));
+    OFSDP_RETURN_IF_ERROR(bounded_.check_outputs());
+    return std::move(graph_);
+  }
+
+ private:
+  // Folds the node, appends it, or puts others in its place.
+  Status take(Node node) {
+    if (mode_ == Mode::kEval) node = without_training(graph_, std::move(node));
+    node = without_like(graph_, std::move(node));
+    if (lowering_ != nullptr) {
+      OFSDP_ASSIGN_OR_RETURN(const bool replaced, lowering_->lower(graph_, node));
+      if (replaced) return {};
+    }
+    if (is_lowered(*node.op, node.attributes)) {
+      return expand_body(graph_, node, [&](Node made) { return take(std::move(made)); });
+    }
+    OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded_.take(node));
+    if (taken) return {};
+    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_descs(graph_, node));
+    bounded_.watch(node);
+    if (!may_fold(node, descs)) {
+      graph_.nodes.push_back(std::move(node));
+      return {};
+    }
+    return fold(graph_, node);
+  }
+
+  bool may_fold(const Node& node, const std::vector<TensorDesc>& descs) {
+    const bool small = std::ranges::all_of(
+        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
+    int64_t bytes = 0;
+    for (const TensorDesc& desc : descs) bytes += static_cast<int64_t>(desc.bytes());
+    const bool fits = bytes <= kAlwaysFolded || folded_bytes_ + bytes <= kMostFoldedBytes;
+    if (!small || !fits || !foldable(graph_, node)) return false;
+    folded_bytes_ += bytes;
+    return true;
+  }
+
+  Graph graph_;
+  BoundedAxes bounded_;  // refers to graph_
+  Mode mode_;
+  const Lowering* lowering_;
+  int64_t folded_bytes_ = 0;
+};
+
 }  // namespace
 
 Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes, Mode mode,
@@ -101,33 +156,7 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     Value& input = result.value(id);
     input.desc.shape = shapes.at(input.name);
   }
-  BoundedAxes bounded(result);
-  int64_t folded_bytes = 0;
-  for (Node node : graph.nodes) {
-    if (mode == Mode::kEval) node = without_training(graph, std::move(node));
-    node = without_like(result, std::move(node));
-    if (lowering != nullptr) {
-      OFSDP_ASSIGN_OR_RETURN(const bool replaced, lowering->lower(result, node));
-      if (replaced) continue;
-    }
-    OFSDP_ASSIGN_OR_RETURN(const bool taken, bounded.take(node));
-    if (taken) continue;
-    OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_descs(result, node));
-    bounded.watch(node);
-    const bool small = std::ranges::all_of(
-        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
-    int64_t bytes = 0;
-    for (const TensorDesc& desc : descs) bytes += static_cast<int64_t>(desc.bytes());
-    const bool fits = bytes <= kAlwaysFolded || folded_bytes + bytes <= kMostFoldedBytes;
-    if (small && fits && foldable(result, node)) {
-      folded_bytes += bytes;
-      OFSDP_RETURN_IF_ERROR(fold(result, node));
-    } else {
-      result.nodes.push_back(std::move(node));
-    }
-  }
-  OFSDP_RETURN_IF_ERROR(bounded.check_outputs());
-  return result;
+  return Specializer(std::move(result), mode, lowering).run(graph.nodes);
 }
 
 }  // namespace ofsdp::importer

@@ -1,7 +1,8 @@
 // specialize: the graph for concrete input shapes. Every value gets its desc. Nodes that depend on
 // shapes and constants alone (chains of Shape, Gather, Concat, Reshape) are computed here, once,
-// and never in a step. In evaluation the training switches are off: Dropout becomes Identity and
-// BatchNormalization uses its running statistics.
+// and never in a step. Operators without a kernel make room for their bodies
+// (kernels/core/lowered.h). In evaluation the training switches are off: Dropout becomes Identity
+// and BatchNormalization uses its running statistics.
 //
 // bind_inputs finds the shapes. The leading axis of every input is the micro-batch. Other symbolic
 // axes take the size of the data column and must agree wherever the symbol is used.

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "importer/graph/graph_uses.h"
@@ -38,10 +39,31 @@ Result<std::set<std::string>> all_matches(const Graph& graph, const char* flag,
   return names;
 }
 
-std::string why_not_by_rule(const Graph& graph, const Parameter& p) {
-  for (const char* pattern : {"*inv_freq", "*.attn.bias", "*.masked_bias"}) {
+// Whether nodes read it, and all as cosines or sines of a rotation.
+bool is_rotary_table(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  static const std::map<std::string, std::vector<size_t>> tables{
+      {"RotaryEmbedding", {1, 2}},
+      {"com.microsoft.RotaryEmbedding", {2, 3}},
+      {"com.microsoft.GroupQueryAttention", {7, 8}}};
+  const auto& readers = uses.readers(p.value);
+  return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+    const Node& node = graph.nodes[reader];
+    const auto found = tables.find(node.op->full_name());
+    if (found == tables.end()) return false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const auto& places = found->second;
+      if (node.inputs[i] == p.value && std::ranges::find(places, i) == places.end()) return false;
+    }
+    return true;
+  });
+}
+
+std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  for (const char* pattern :
+       {"*inv_freq", "*.attn.bias", "*.masked_bias", "*cos_cache", "*sin_cache"}) {
     if (glob(pattern, p.name)) return format_text("its name matches {}", pattern);
   }
+  if (is_rotary_table(graph, uses, p)) return "only cos and sin inputs read it";
   return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
 }
 
@@ -87,7 +109,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     } else if (reason.empty() && !rules.train.empty()) {
       reason = named.contains(p.name) ? "" : "not named by --train";
     } else if (reason.empty()) {
-      reason = why_not_by_rule(result, p);
+      reason = why_not_by_rule(result, uses, p);
     }
     p.trained = reason.empty();
     if (!p.trained) freeze(result, p, reason);

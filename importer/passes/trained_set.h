@@ -1,6 +1,7 @@
 // The trained set of initializers. The rule: every floating-point initializer that a gradient
-// reaches, but running statistics of BatchNormalization, tensors of rank 0 and names matching
-// *inv_freq, *.attn.bias, *.masked_bias. `train` patterns replace the rule, `freeze` patterns beat
+// reaches, but running statistics of BatchNormalization, tensors of rank 0, tables that only cos
+// and sin inputs of rotary embeddings read, and names matching *inv_freq, *.attn.bias,
+// *.masked_bias, *cos_cache, *sin_cache. `train` patterns replace the rule, `freeze` patterns beat
 // it. A pattern is tried as a literal name first, then as a glob; one that matches no initializer
 // is an error.
 //

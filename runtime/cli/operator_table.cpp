@@ -5,13 +5,17 @@
 
 #include "importer/normalize/opset_range.h"
 #include "importer/onnx_import.h"
+#include "kernels/core/lowered.h"
 
 namespace ofsdp::cli {
 namespace {
 
 // Operators without a gradient of their own are either backward operators or not differentiable.
+bool has_backward(const OpDef& op) { return op.grad != nullptr || is_composite(op); }
+
 std::string cpu_kernels(const OpDef& op) {
   if (op.view) return "view";
+  if (is_composite(op)) return "standard operators";
   std::vector<std::string> names;
   for (const Implementation& implementation : op.cpu) names.push_back(implementation.name);
   return format_text("{}", joined(names, ", "));
@@ -38,7 +42,7 @@ nlohmann::ordered_json row(const LoadedPlugins& plugins, const OpDef& op) {
           {"name", op.name},
           {"versions", versions(op)},
           {"forward", true},
-          {"backward", op.grad != nullptr},
+          {"backward", has_backward(op)},
           {"cpu", cpu_kernels(op)},
           {"cuda", cuda_kernels(plugins, op)}};
 }
@@ -77,7 +81,7 @@ std::string operator_table(const LoadedPlugins& plugins, bool json) {
   for (const OpDef* op : listed(plugins)) {
     out += format_text("{:<11} {:<28} {:<9} {:<8} {:<9} {}\n",
                        op->domain.empty() ? "ai.onnx" : op->domain, op->name, versions(*op), "yes",
-                       op->grad != nullptr ? "yes" : "no", cpu_kernels(*op));
+                       has_backward(*op) ? "yes" : "no", cpu_kernels(*op));
   }
   for (const OpDef* op : listed(plugins)) {
     const std::string cuda = cuda_kernels(plugins, *op);

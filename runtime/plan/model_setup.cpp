@@ -5,6 +5,7 @@
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/dialects/onnxruntime/ort_source.h"
 #include "importer/dialects/training_info/rules_source.h"
+#include "importer/passes/decoder_past.h"
 #include "runtime/plan/initial_values.h"
 #include "runtime/plan/metric_plan.h"
 
@@ -55,8 +56,11 @@ class SetupMaker {
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
     ModelSetup setup(std::move(source));
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
+                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
+    OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
-    OFSDP_RETURN_IF_ERROR(open_columns(setup));
+    OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
     OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
     OFSDP_RETURN_IF_ERROR(resolve_trained(setup));
     return setup;
@@ -99,9 +103,16 @@ class SetupMaker {
     return {};
   }
 
-  Status open_columns(ModelSetup& setup) {
-    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
-                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
+  static Status leave_past_out(ModelSetup& setup, const DataSpec& spec) {
+    const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
+    OFSDP_ASSIGN_OR_RETURN(PastFree made, without_past(setup.graph, columns));
+    if (made.fed_empty.empty()) return {};
+    setup.fed_empty = std::move(made.fed_empty);
+    setup.source->set_symbolic(std::move(made.graph));
+    return {};
+  }
+
+  Status open_columns(ModelSetup& setup, DataSpec spec) {
     GraphSettings settings{.loss = {.kind = loss_.kind,
                                     .output = loss_.output,
                                     .prediction = loss_.prediction,

@@ -26,8 +26,9 @@ struct ModelSetup {
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
 
   std::unique_ptr<TrainingSource> source;
-  const OnnxFile& file;  // of the source, like the next
-  const Graph& graph;    // symbolic; its parameters say what is trained
+  const OnnxFile& file;                // of the source, like the next
+  const Graph& graph;                  // symbolic; its parameters say what is trained
+  std::vector<std::string> fed_empty;  // inputs of the file that hold a decoder's past
   LossCount count;
   DataSetup data;
   BatchSizes batch;  // of the world

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "importer/passes/decoder_past.h"
 #include "kernels/base/escaped.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/log/log_target.h"
@@ -45,6 +46,7 @@ class Session {
     const auto print = [](const std::string& text) { print_lines(stdout, text); };
     if (options_.command != Command::kPlan) print(settings().configuration);
     print(trained_table(setup.graph));
+    print(past_line(setup.fed_empty));
     if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
     const char* mean =
         options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";

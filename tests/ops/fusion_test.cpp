@@ -90,6 +90,26 @@ TEST_F(Fusion, AttentionScaledAfterwardsWithoutMask) {
   expect_same(op("MatMul", {op("Softmax", {s}), v}), {"attention"});
 }
 
+TEST_F(Fusion, AttentionOfFusedMatMuls) {
+  const Shape heads{2, 2, 5, 8};
+  const ValueId q = maker.parameter("q", heads), k = maker.parameter("k", heads);
+  const ValueId v = maker.parameter("v", heads);
+  const ValueId s =
+      op("com.microsoft.FusedMatMul", {q, k}, {{"transB", int64_t{1}}, {"alpha", 0.3f}});
+  expect_same(op("MatMul", {op("Softmax", {s}), v}), {"attention"});
+}
+
+TEST_F(Fusion, LinearWithBiasOfFusedOperators) {
+  const ValueId x = maker.parameter("x", {2, 5, 8});
+  const ValueId w = maker.parameter("w", {6, 8}), b = maker.parameter("b", {6});
+  const ValueId product =
+      op("com.microsoft.FusedMatMul", {x, w}, {{"transB", int64_t{1}}, {"alpha", 0.3f}});
+  const ValueId biased = op("com.microsoft.BiasGelu", {product, b});
+  const ValueId c = maker.parameter("c", {4}), up = maker.parameter("up", {6, 4});
+  expect_same(op("com.microsoft.FastGelu", {op("MatMul", {biased, up}), c}),
+              {"linear", "bias_gelu"});
+}
+
 TEST_F(Fusion, AttentionBetweenCastsThatChangeNothing) {
   const ValueId q = maker.parameter("q", {2, 3, 5, 8});
   const ValueId k = maker.parameter("k", {2, 7, 3, 8});  // heads last but one

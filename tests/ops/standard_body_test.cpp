@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "importer/export/graph_model.h"
+#include "kernels/core/lowered.h"
+#include "tests/support/body_graph.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
@@ -16,56 +18,14 @@
 namespace ofsdp {
 namespace standard_body_test {
 
+using testing::descs_of;
+using testing::one_node;
+using testing::OneNode;
 using Tensors = std::vector<RefTensor>;
 
-std::vector<TensorDesc> descs_of(const Tensors& tensors) {
-  std::vector<TensorDesc> descs;
-  for (const RefTensor& tensor : tensors) descs.push_back(tensor.desc);
-  return descs;
-}
-
-// A graph of one node of `op` on these inputs.
-struct OneNode {
-  Graph graph;
-  Node node;
-};
-
-OneNode one_node(const Registry& registry, const std::string& op, const Attributes& attributes,
-                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs) {
-  OneNode made;
-  made.graph.registry = &registry;
-  made.node = {&registry.get(op), op, attributes, {}, {}};
-  GraphEditor editor(made.graph);
-  const auto add = [&](const TensorDesc& desc) {
-    return desc.present() ? editor.add_value({"", ValueKind::kInput, desc}) : 0;
-  };
-  for (const TensorDesc& desc : inputs) made.node.inputs.push_back(add(desc));
-  for (const TensorDesc& desc : outputs) made.node.outputs.push_back(add(desc));
-  return made;
-}
-
-// The body on these inputs, by references.
+// The body's outputs on these inputs, by references.
 Tensors evaluated(const Graph& body, const Tensors& inputs) {
-  std::map<ValueId, RefTensor> values;
-  size_t at = 0;
-  for (const RefTensor& input : inputs) {
-    if (input.desc.present()) values[body.inputs[at++]] = input;
-  }
-  for (size_t id = 1; id < body.values.size(); ++id) {
-    const Value& value = body.values[id];
-    if (value.constant == nullptr) continue;
-    values[static_cast<ValueId>(id)] = {value.desc,
-                                        to_doubles(value.desc, value.constant->bytes.data())};
-  }
-  for (const Node& node : body.nodes) {
-    Tensors given;
-    std::vector<TensorDesc> descs;
-    for (const ValueId id : node.inputs) given.push_back(id == 0 ? RefTensor{} : values.at(id));
-    for (const ValueId id : node.outputs) descs.push_back(body.value(id).desc);
-    const auto made = node.op->reference(
-        {node.attributes, given, descs, testing::kCheckNodeSeed, testing::check_step()});
-    for (size_t i = 0; i < node.outputs.size(); ++i) values[node.outputs[i]] = made[i];
-  }
+  const auto values = testing::body_values(body, inputs);
   Tensors outputs;
   for (const ValueId id : body.outputs) outputs.push_back(values.at(id));
   return outputs;
@@ -155,6 +115,31 @@ TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
     ASSERT_TRUE(body.ok()) << body.error().message();
     expect_same(evaluated(*body, {forward[0], forward[1]}), expected, 1e-6);
   }
+}
+
+// The body takes the place of such a node alone; others have kernels, which samples are for.
+TEST(StandardBodyTest, FusedMatMulMovesTheBatch) {
+  const Registry registry = make_registry();
+  const OpDef& op = registry.get("com.microsoft.FusedMatMul");
+  for (const int64_t transposed : {0, 1}) {
+    const SampleCase sample{
+        .name = "batch",
+        .attributes = {{"transBatchA", int64_t{1}}, {"transA", transposed}, {"alpha", 0.5f}},
+        .inputs = {{DType::kFloat32, transposed != 0 ? Shape{5, 2, 3} : Shape{3, 2, 5}},
+                   {DType::kFloat32, {2, 5, 4}}}};
+    ASSERT_TRUE(is_lowered(op, sample.attributes));
+    const auto values = testing::make_values(sample);
+    const auto descs = op.infer({sample.attributes, sample.inputs, values.constants, {true}});
+    ASSERT_TRUE(descs.ok()) << descs.error().message();
+    EXPECT_EQ(descs->at(0).shape, (Shape{2, 3, 4}));
+    const OneNode made =
+        one_node(registry, op.full_name(), sample.attributes, sample.inputs, *descs);
+    const auto body = standard_body_graph(made.graph, made.node);
+    ASSERT_TRUE(body.ok()) << body.error().message();
+    expect_same(evaluated(*body, values.inputs),
+                op.reference({sample.attributes, values.inputs, *descs, 0, {}}), 1e-6);
+  }
+  EXPECT_FALSE(is_lowered(op, {{"transA", int64_t{1}}}));
 }
 
 TEST(StandardBodyTest, AnOperatorWithoutOneIsNamed) {

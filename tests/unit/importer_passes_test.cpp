@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/passes/decoder_past.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
@@ -80,6 +81,33 @@ TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   EXPECT_EQ(graph->value(angles).desc.dtype, DType::kFloat32);
   EXPECT_EQ(graph->value(graph->loss).desc.dtype, DType::kFloat32);
   for (ValueId id : graph->inputs) EXPECT_EQ(graph->value(id).desc.dtype, DType::kFloat32);
+}
+
+// A past is left out with its present; what another operator reads as well is an input as any.
+TEST_F(Passes, APastOfAttentionIsFedEmpty) {
+  const TensorDesc heads{DType::kFloat32, {2, 1, 3, 4}};
+  const ValueId q = maker.input("q", heads);
+  const ValueId key = maker.input("key", heads), value = maker.input("value", heads);
+  for (const ValueId past : {key, value}) {
+    maker.graph.value(past).declared = {{-1, "b"}, {1, ""}, {-1, "p"}, {4, ""}};
+  }
+  const std::vector<ValueId> made =
+      *GraphEditor(maker.graph).add("Attention", "a", {q, q, q, 0, key, value}, {}, 3);
+  maker.graph.outputs = made;
+  const auto without = without_past(maker.graph, {"q"});
+  ASSERT_TRUE(without.ok()) << without.error().message();
+  EXPECT_THAT(without->fed_empty, ElementsAre("key", "value"));
+  EXPECT_THAT(without->graph.inputs, ElementsAre(q));
+  EXPECT_THAT(without->graph.outputs, ElementsAre(made[0]));
+  EXPECT_THAT(without->graph.nodes[0].inputs, ElementsAre(q, q, q, 0, 0, 0));
+  EXPECT_THAT(without_past(maker.graph, {"value"}).error().message(), HasSubstr("input 'value'"));
+  const ValueId shape = maker.node("Shape", "shape", {key});
+  const Graph shaped =
+      *specialize(without_past(maker.graph, {})->graph, {{"q", heads.shape}}, Mode::kTrain);
+  ASSERT_NE(shaped.value(shape).constant, nullptr);
+  EXPECT_THAT(*int_values(*shaped.value(shape).constant), ElementsAre(2, 1, 0, 4));
+  maker.node("Relu", "r", {key});
+  EXPECT_THAT(without_past(maker.graph, {})->fed_empty, ElementsAre("value"));
 }
 
 // Scores [N, C] are read in 16 bits; the labels are still counted, the log-probabilities not kept.

@@ -5,6 +5,9 @@
 //   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled themselves
 //     -> Attention(q, k, v, mask, scale)
 //
+// The first product may be com.microsoft.FusedMatMul, with its alpha as a factor and, with transB,
+// the keys as they are.
+//
 // A Cast to the type that a value has anyway, as the older exporter writes around Softmax, is
 // looked through: the operator computes its Softmax in float32 as it is.
 //
@@ -52,14 +55,20 @@ ValueId unscaled(const Rewriter& r, ValueId id, double& scale) {
 
 struct Scores {
   ValueId q = 0, k_transposed = 0, mask = 0;
+  bool plain_keys = false;  // k_transposed holds k itself
   double scale = 1;
 };
 
 // q k^T with its factors; q is 0 without a match.
 Scores scores_product(const Rewriter& r, ValueId id) {
   Scores s;
-  const Node* matmul = r.made_by(unscaled(r, id, s.scale), "MatMul");
-  if (matmul == nullptr || !r.read_once(matmul->outputs[0])) return {};
+  const ValueId product = unscaled(r, id, s.scale);
+  const Node* matmul = r.made_by(product, "MatMul");
+  if (matmul == nullptr) matmul = r.made_by(product, "com.microsoft.FusedMatMul");
+  if (matmul == nullptr || !r.read_once(product)) return {};
+  if (matmul->attributes.i("transA", 0) != 0) return {};
+  s.scale *= static_cast<double>(matmul->attributes.f("alpha", 1));
+  s.plain_keys = matmul->attributes.i("transB", 0) != 0;
   const ValueId q = matmul->inputs[0], k = matmul->inputs[1];
   s.q = unscaled(r, q, s.scale);
   s.k_transposed = unscaled(r, k, s.scale);
@@ -170,7 +179,7 @@ bool fuse_attention(Rewriter& r, const Node& node) {
     return false;
   if (r.shape(v)[1] != r.shape(s.q)[1] || r.shape(s.q).numel() == 0) return false;
   if (!fits(r, s.mask, r.shape(s.q), r.shape(v)[2])) return false;
-  const ValueId k = keys(r, s.k_transposed);
+  const ValueId k = s.plain_keys ? s.k_transposed : keys(r, s.k_transposed);
   if (k == 0) return false;
   std::vector<ValueId> inputs{s.q, k, v};
   if (s.mask != 0) inputs.push_back(s.mask);

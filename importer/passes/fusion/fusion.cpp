@@ -13,8 +13,9 @@ namespace {
 constexpr FusionRule kRules[] = {
     {"rotary", "", "RotaryEmbedding", fuse_rotary},
     {"attention", "MatMul", "Attention", fuse_attention},
-    {"linear", "MatMul", "Gemm", fuse_linear},
+    {"linear", "", "Gemm", fuse_linear},
     {"bias", "Add", "Gemm", fuse_bias},
+    {"bias_gelu", "", "Gelu", fuse_bias_gelu},
     {"gelu", "Mul", "Gelu", fuse_gelu},
     {"layer_norm", "Add", "LayerNormalization", fuse_layer_norm},
     {"rms_norm", "Mul", "RMSNormalization", fuse_rms_norm},

@@ -6,6 +6,9 @@
 //     -> Reshape(Gemm(CollapseLeading(x), W, transB))
 //   Add(that, b[n])                 -> the same Gemm with its bias
 //
+// com.microsoft.FusedMatMul is such a product too, with its transB and alpha. BiasGelu and FastGelu
+// of com.microsoft give their bias to the product and become Gelu, as it is in a plain graph.
+//
 // The gradient of W is then one product in W's own layout, the weights are never transposed in
 // memory, and the bias costs no pass.
 //
@@ -44,6 +47,18 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
   if (!r.read_once(id)) return nullptr;
   const Node* gemm = r.made_by(id, "Gemm");
   return gemm != nullptr && gemm->inputs.size() == 2 ? gemm : nullptr;
+}
+
+// The product that ends in `sum`, with `bias` as its addend and the shape `axes`; 0: no match.
+ValueId biased_product(Rewriter& r, ValueId sum, ValueId bias, const std::vector<int64_t>& axes) {
+  const Node* gemm = bare_gemm(r, sum);
+  if (gemm == nullptr || r.shape(bias).rank() != 1) return 0;
+  if (r.shape(bias)[0] != r.shape(gemm->outputs[0])[1]) return 0;
+  const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
+  const Attributes attributes = gemm->attributes;
+  const std::string name = gemm->name;  // the pointer ends with the next emit
+  const ValueId made = r.emit("Gemm", name, inputs, attributes);
+  return axes.size() == 2 ? made : r.emit("Reshape", name + ".shaped", {made, r.ints(axes)});
 }
 
 // --- Gelu ---
@@ -123,17 +138,21 @@ bool is_tanh_argument(const Rewriter& r, ValueId id, ValueId x) {
 }  // namespace
 
 bool fuse_linear(Rewriter& r, const Node& node) {
+  const bool fused = is_operator(node, "com.microsoft.FusedMatMul");
+  if (!fused && !is_operator(node, "MatMul")) return false;
+  if (node.attributes.i("transA", 0) != 0) return false;
   const Shape& x = r.shape(node.inputs[0]);
   ValueId weights = node.inputs[1];
-  bool transposed = false;
+  bool transposed = node.attributes.i("transB", 0) != 0;
   if (const Node* transpose = r.made_by(weights, "Transpose");
       transpose != nullptr && swaps_two_axes(r, *transpose)) {
     weights = transpose->inputs[0];
-    transposed = true;
+    transposed = !transposed;
   }
   if (x.rank() < 2 || r.shape(weights).rank() != 2 || x.numel() == 0) return false;
   if (r.desc(node.inputs[0]).dtype != DType::kFloat32) return false;
-  const Attributes attributes{{"transB", int64_t{transposed}}};
+  Attributes attributes{{"transB", int64_t{transposed}}};
+  if (fused) attributes.set("alpha", node.attributes.f("alpha", 1));
   if (x.rank() == 2) return r.replace(node, "Gemm", {node.inputs[0], weights}, attributes);
   const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
   const ValueId rows = r.emit("ofsdp.CollapseLeading", node.name + ".rows", {node.inputs[0]});
@@ -156,6 +175,19 @@ bool fuse_bias(Rewriter& r, const Node& node) {
     return r.replace(node, "Reshape", {made, r.ints(axes)});
   }
   return false;
+}
+
+bool fuse_bias_gelu(Rewriter& r, const Node& node) {
+  const bool tanh = is_operator(node, "com.microsoft.FastGelu");
+  if (!tanh && !is_operator(node, "com.microsoft.BiasGelu")) return false;
+  ValueId x = node.inputs[0];
+  if (r.desc(x).dtype != DType::kFloat32) return false;
+  const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
+  if (node.inputs.size() > 1 && node.inputs[1] != 0) {
+    x = biased_product(r, x, node.inputs[1], axes);
+  }
+  return x != 0 &&
+         r.replace(node, "Gelu", {x}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
 }
 
 bool fuse_gelu(Rewriter& r, const Node& node) {

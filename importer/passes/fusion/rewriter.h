@@ -156,6 +156,7 @@ struct FusionRule {
 
 bool fuse_linear(Rewriter& r, const Node& node);
 bool fuse_bias(Rewriter& r, const Node& node);
+bool fuse_bias_gelu(Rewriter& r, const Node& node);
 bool fuse_gelu(Rewriter& r, const Node& node);
 bool fuse_layer_norm(Rewriter& r, const Node& node);
 bool fuse_rms_norm(Rewriter& r, const Node& node);

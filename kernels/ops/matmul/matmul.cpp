@@ -7,10 +7,11 @@
 // product). https://onnx.ai/onnx/operators/onnx__MatMul.html
 //
 // com.microsoft.FusedMatMul(A, B), attributes alpha, transA, transB: Y = alpha A' B', leading axes
-// broadcast; A' is A with its last two axes swapped when transA, the same for B'. transBatchA and
-// transBatchB are refused.
+// broadcast; A' is A with its last two axes swapped when transA, the same for B'. With transBatchA
+// the first axis of A is moved in front of the last before that, the same for B; the body does so.
 // dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -146,11 +147,61 @@ void matmul_body(BodyBuilder& b) {
 
 bool flag(const Attributes& attributes, const char* name) { return attributes.i(name, 0) != 0; }
 
-Result<std::vector<TensorDesc>> fused_infer(const InferContext& c) {
-  const TensorDesc &a = c.inputs[0], &b = c.inputs[1];
-  if (flag(c.attributes, "transBatchA") || flag(c.attributes, "transBatchB")) {
-    return input_error("transBatchA and transBatchB: expected 0, found 1");
+// The order of an operand's axes that its transBatch attribute gives: [1, ..., 0, last].
+std::vector<int64_t> batch_order(const Attributes& attributes, const char* name, int rank) {
+  std::vector<int64_t> order(static_cast<size_t>(rank));
+  std::iota(order.begin(), order.end(), 0);
+  if (rank > 2 && flag(attributes, name)) {
+    std::rotate(order.begin(), order.begin() + 1, order.end() - 1);
   }
+  return order;
+}
+
+Shape batch_first(const Attributes& attributes, const char* name, const Shape& shape) {
+  std::vector<int64_t> axes;
+  for (const int64_t axis : batch_order(attributes, name, shape.rank())) {
+    axes.push_back(shape[static_cast<int>(axis)]);
+  }
+  return Shape(axes);
+}
+
+// In operators that fusion rules know.
+void fused_body(BodyBuilder& b) {
+  const auto operand = [&](Ref x, const char* batch, const char* last) {
+    std::vector<int64_t> order = batch_order(b.attributes(), batch, b.desc(x).shape.rank());
+    if (flag(b.attributes(), last)) std::swap(order.end()[-1], order.end()[-2]);
+    return std::ranges::is_sorted(order) ? x : b.transpose(x, order);
+  };
+  const Ref left = operand(b.input(0), "transBatchA", "transA");
+  const Ref right = operand(b.input(1), "transBatchB", "transB");
+  const Ref product = b.emit1("MatMul", {left, right});
+  const auto alpha = static_cast<double>(b.attributes().f("alpha", 1.0f));
+  b.set_output(0, alpha == 1 ? product : b.mul(product, alpha));
+}
+
+std::vector<RefTensor> fused_reference(const ReferenceContext& c) {
+  const auto operand = [&](size_t i, const char* name) {
+    const RefTensor& x = c.inputs[i];
+    const auto order = batch_order(c.attributes, name, x.desc.shape.rank());
+    RefTensor made = zeros({x.desc.dtype, batch_first(c.attributes, name, x.desc.shape)});
+    for (int64_t at = 0; at < made.desc.numel(); ++at) {
+      const auto to = unravel(made.desc.shape, at);
+      std::vector<int64_t> from(to.size());
+      for (size_t k = 0; k < to.size(); ++k) from[static_cast<size_t>(order[k])] = to[k];
+      made[at] = x.values[ravel(x.desc.shape, from)];
+    }
+    return made;
+  };
+  const RefTensor a = operand(0, "transBatchA"), b = operand(1, "transBatchB");
+  RefTensor y{c.output_descs[0], {}};
+  reference_product(matmul_product(c.attributes, a.desc, b.desc), a.values, b.values, y.values);
+  return {y};
+}
+
+Result<std::vector<TensorDesc>> fused_infer(const InferContext& c) {
+  TensorDesc a = c.inputs[0], b = c.inputs[1];
+  a.shape = batch_first(c.attributes, "transBatchA", a.shape);
+  b.shape = batch_first(c.attributes, "transBatchB", b.shape);
   if (a.dtype != b.dtype || a.shape.rank() < 2 || b.shape.rank() < 2) {
     return input_error("A and B must have one dtype and at least 2 axes, found {} and {}", a.text(),
                        b.text());
@@ -193,8 +244,9 @@ void add_matmul(Registry& registry) {
       make_op("MatMul", {infer, grad, reference}, product_kernels<product>(), {.min_inputs = 2}));
   registry.add_own(make_op("MatMul", {infer, nullptr, reference}, product_kernels<product>(),
                            {.min_inputs = 2, .body = matmul_body}));
-  registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, reference},
-                       product_kernels<product>(), {.domain = "com.microsoft", .min_inputs = 2}));
+  registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, fused_reference},
+                       product_kernels<product>(),
+                       {.domain = "com.microsoft", .min_inputs = 2, .body = fused_body}));
 }
 
 }  // namespace ofsdp::kernels::ops

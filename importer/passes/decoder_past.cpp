@@ -1,0 +1,163 @@
+#include "importer/passes/decoder_past.h"
+
+#include <algorithm>
+#include <map>
+
+#include "importer/graph/graph_uses.h"
+#include "kernels/base/escaped.h"
+#include "kernels/base/reject.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// Inputs that hold a past or belong to it, outputs that hold the present, axes
+// of the past.
+struct PastPlaces {
+  std::vector<size_t> past, present;
+  size_t batch_axis = 0, rows_axis = 2;
+};
+
+const PastPlaces* places_of(const Node& node) {
+  static const std::map<std::string, PastPlaces> places{
+      {"Attention", {{4, 5}, {1, 2}}},
+      {"com.microsoft.Attention", {{4, 6}, {1}, 1, 3}},
+      {"com.microsoft.MultiHeadAttention", {{6, 7, 8, 9}, {1, 2}}},
+      {"com.microsoft.GroupQueryAttention", {{3, 4}, {1, 2}}}};
+  const auto found = places.find(node.op->full_name());
+  return found == places.end() ? nullptr : &found->second;
+}
+
+bool reads_as_past(const Node& node, ValueId id) {
+  const PastPlaces* places = places_of(node);
+  if (places == nullptr) return false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == id && std::ranges::find(places->past, i) == places->past.end()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The places by which attention reads the value as a past, which nothing else
+// does but Shape; null: there is another reader, or none.
+const PastPlaces* past_places(const Graph& graph, const GraphUses& uses, ValueId id) {
+  const PastPlaces* places = nullptr;
+  if (std::ranges::count(graph.outputs, id) != 0) return nullptr;
+  for (const size_t reader : uses.readers(id)) {
+    const Node& node = graph.nodes[reader];
+    if (reads_as_past(node, id)) {
+      places = places_of(node);
+    } else if (!is_operator(node, "Shape")) {
+      return nullptr;
+    }
+  }
+  return places;
+}
+
+void drop(std::vector<ValueId>& ids, ValueId id) { std::erase(ids, id); }
+
+// Takes the past from a node, and the present, unless another node reads it,
+// from the graph.
+void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
+  std::ranges::replace(node.inputs, past, ValueId{0});
+  for (const size_t i : places_of(node)->present) {
+    if (i >= node.outputs.size() || !uses.readers(node.outputs[i]).empty()) continue;
+    drop(graph.outputs, node.outputs[i]);
+    node.outputs[i] = 0;
+  }
+}
+
+// The length of an axis of an empty past; -1: it is that of the micro-batch.
+int64_t length_of(const Value& past, const PastPlaces& places, size_t axis) {
+  if (axis == places.rows_axis) return 0;
+  return axis == places.batch_axis ? -1 : past.declared[axis].size;
+}
+
+// Nodes that give the shape of an empty past in place of `shape`. `input`: one
+// with rows of samples.
+std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastPlaces& places,
+                                 ValueId input) {
+  const Value past = graph.value(shape.inputs[0]);
+  const auto rank = static_cast<int64_t>(past.declared.size());
+  const auto place = [&](const char* name, int64_t otherwise) {
+    const int64_t at = shape.attributes.i(name, otherwise);
+    return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
+  };
+  const ValueId batch = GraphEditor(graph).add_value(
+      {shape.name + ".batch", ValueKind::kActivation, {DType::kInt64, {}}});
+  Node join{&graph.registry->get("Concat"), shape.name, {{"axis", int64_t{0}}}, {}, shape.outputs};
+  for (int64_t axis = place("start", 0); axis < place("end", rank); ++axis) {
+    const int64_t length = length_of(past, places, static_cast<size_t>(axis));
+    const bool of_batch = static_cast<size_t>(axis) == places.batch_axis;
+    join.inputs.push_back(of_batch ? batch : add_ints(graph, shape.name + ".length", {length}));
+  }
+  const Attributes first{{"start", int64_t{0}}, {"end", int64_t{1}}};
+  return {{&graph.registry->get("Shape"), shape.name + ".batch", first, {input}, {batch}}, join};
+}
+
+// Puts the shapes of empty pasts in place of the Shape nodes that read what was
+// left out.
+void replace_shapes(Graph& graph, const std::map<ValueId, const PastPlaces*>& pasts) {
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    const auto past = is_operator(node, "Shape") ? pasts.find(node.inputs[0]) : pasts.end();
+    if (past == pasts.end()) {
+      nodes.push_back(std::move(node));
+      continue;
+    }
+    const auto made = shape_of_empty(graph, node, *past->second, graph.inputs[0]);
+    nodes.insert(nodes.end(), made.begin(), made.end());
+  }
+  graph.nodes = std::move(nodes);
+}
+
+Status check_open(const Graph& graph, ValueId id, const PastPlaces& places) {
+  const Value& past = graph.value(id);
+  if (past.declared.size() <= places.rows_axis) return {};
+  const int64_t rows = past.declared[places.rows_axis].size;
+  if (rows <= 0) return {};
+  return input_error("{}: input '{}': expected a past of length 0 or of any, found {}", graph.file,
+                     past.name, rows);
+}
+
+}  // namespace
+
+Result<PastFree> without_past(const Graph& graph, const std::vector<std::string>& columns) {
+  PastFree made{graph, {}};
+  const GraphUses uses(graph);
+  std::map<ValueId, const PastPlaces*> pasts;
+  for (const ValueId id : graph.inputs) {
+    const PastPlaces* places = past_places(graph, uses, id);
+    if (places == nullptr) continue;
+    const std::string& name = graph.value(id).name;
+    OFSDP_REJECT_IF(std::ranges::find(columns, name) != columns.end(),
+                    "{}: input '{}': expected no column, for it is a past, "
+                    "which is fed empty; "
+                    "found one",
+                    graph.file, name);
+    OFSDP_RETURN_IF_ERROR(check_open(graph, id, *places));
+    for (const size_t reader : uses.readers(id)) {
+      Node& node = made.graph.nodes[reader];
+      if (!is_operator(node, "Shape")) drop_past(made.graph, uses, node, id);
+    }
+    drop(made.graph.inputs, id);
+    made.fed_empty.push_back(name);
+    pasts[id] = places;
+  }
+  OFSDP_REJECT_IF(!pasts.empty() && made.graph.inputs.empty(),
+                  "{}: expected an input besides those of a past, found none", graph.file);
+  replace_shapes(made.graph, pasts);
+  return made;
+}
+
+std::string past_line(const std::vector<std::string>& fed_empty) {
+  if (fed_empty.empty()) return "";
+  const size_t more = fed_empty.size() - 1;
+  const std::string others =
+      more == 0 ? "" : format_text(" and {} more input{}", more, more == 1 ? "" : "s");
+  return format_text("past: {}{} {} fed empty: only past inputs of attention read {}\n",
+                     escaped(fed_empty[0]), others, more == 0 ? "is" : "are",
+                     more == 0 ? "it" : "them");
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,612 @@
+// The attention operators that ONNX Runtime's optimizers and model builders write. None has a
+// kernel: each is ONNX's Attention between projections, rotations and masks, which its body says.
+//
+// Attention(x, weights, bias, mask_index, past, attention_bias): the projections of q, k and v are
+// one product x weights + bias, whose columns are parted by qkv_hidden_sizes (default: in three).
+//
+// MultiHeadAttention(query, key, value, bias, key_padding_mask, attention_bias, past_key,
+// past_value): q [B, S, D], k [B, L, D], v [B, L, D_v], with the three parts of bias added; or
+// k and v as [B, heads, L, width]; or packed: query [B, S, heads, 3, width] alone, or key
+// [B, L, heads, 2, width] without value.
+//
+// GroupQueryAttention(query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
+// cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight,
+// k_norm_weight): grouped heads, causal; without key the query holds q, k and v in each row. q and
+// k are normalized (with their weights), then rotated (do_rotary); positions count from 0.
+// seqlens_k is the number of valid keys less one: rows are padded on the right.
+//
+// The past is fed empty (importer/passes/decoder_past.h), so present is k and v. Scores that
+// mask_index hides get mask_filter_value added; causality and seqlens_k hide for good.
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+#include <cmath>
+
+#include "kernels/ops/attention/fused_attention.h"
+#include "kernels/ops/operators.h"
+
+namespace ofsdp::kernels::ops {
+namespace {
+
+using Descs = std::vector<TensorDesc>;
+
+Status expect_rank(const TensorDesc& x, int rank, const char* name) {
+  if (x.shape.rank() == rank) return ok_status();
+  return input_error("input '{}': expected {} axes, found {}", name, rank,
+                     x.present() ? x.text() : "none");
+}
+
+Status expect_shape(const TensorDesc& x, const Shape& shape, const char* name) {
+  if (!x.present() || x.shape == shape) return ok_status();
+  return input_error("input '{}': expected {}, found {}", name, shape.text(), x.text());
+}
+
+Result<int64_t> heads_of(const Attributes& attributes, const char* name, int64_t columns) {
+  const int64_t heads = attributes.i(name, 0);
+  if (heads > 0 && columns % heads == 0) return heads;
+  return input_error("attribute '{}': expected a divisor of {}, found {}", name, columns, heads);
+}
+
+Status expect_attribute(const Attributes& attributes, const char* name, int64_t expected) {
+  const int64_t found = attributes.i(name, expected);
+  if (found == expected) return ok_status();
+  return input_error("attribute '{}': expected {}, found {}", name, expected, found);
+}
+
+Status refuse_output(const InferContext& c, size_t output, const char* name) {
+  const bool wanted = output < c.wanted.size() && c.wanted[output];
+  if (!wanted) return ok_status();
+  return input_error("output '{}': expected none, found one: it has no kernel", name);
+}
+
+// Descs of output, present key and present value.
+Descs outputs_of(const FusedAttention& f, DType dtype) {
+  return {{dtype, f.output()},
+          {dtype, {f.batch, f.kv_heads, f.keys, f.width}},
+          {dtype, {f.batch, f.kv_heads, f.keys, f.v_width}},
+          {}};
+}
+
+void set_presents(BodyBuilder& b, const AttentionRefs& refs) {
+  if (b.wants(1)) b.set_output(1, refs.k);
+  if (b.wants(2)) b.set_output(2, refs.v);
+}
+
+// Heads in rows of `columns`, of which they begin at `first`: [B, rows, columns].
+HeadElement heads_in_rows(const RefTensor& x, int64_t first, int64_t width) {
+  return [&x, first, width](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    return x.values[ravel(x.desc.shape, {sample, row, first + head * width + i})];
+  };
+}
+
+// The present output: heads as [B, heads, rows, width].
+RefTensor present_of(const TensorDesc& desc, const HeadElement& element) {
+  RefTensor made = zeros(desc);
+  for (int64_t i = 0; i < desc.numel(); ++i) {
+    const auto at = unravel(desc.shape, i);
+    made[i] = element(at[0], at[1], at[2], at[3]);
+  }
+  return made;
+}
+
+std::vector<RefTensor> with_presents(const ReferenceContext& c, RefTensor y,
+                                     const AttentionTensors& t) {
+  std::vector<RefTensor> made{std::move(y)};
+  if (c.output_descs.size() > 1) made.push_back(present_of(c.output_descs[1], t.k));
+  if (c.output_descs.size() > 2) made.push_back(present_of(c.output_descs[2], t.v));
+  return made;
+}
+
+// --- Attention ---
+
+namespace packed {
+
+constexpr size_t kInputs = 7;
+
+struct Parts {
+  FusedAttention f;
+  std::vector<int64_t> columns;  // of q, k and v in the product
+};
+
+Result<Parts> parts(const Attributes& attributes, const Descs& in) {
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[0], 3, "input"));
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[1], 2, "weights"));
+  const Shape &x = in[0].shape, &w = in[1].shape;
+  if (w[0] != x[2]) {
+    return input_error("input 'weights': expected {} rows, found {}", x[2], in[1].text());
+  }
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[2], {w[1]}, "bias"));
+  Parts p{{}, attributes.ints("qkv_hidden_sizes", {w[1] / 3, w[1] / 3, w[1] / 3})};
+  const auto& c = p.columns;
+  if (c.size() != 3 || c[0] != c[1] || c[0] < 0 || c[2] < 0 || c[0] + c[1] + c[2] != w[1]) {
+    return input_error(
+        "attribute 'qkv_hidden_sizes': expected three sizes of {} columns, the "
+        "first two equal, found {}",
+        w[1], Shape(c).text());
+  }
+  FusedAttention& f = p.f;
+  OFSDP_ASSIGN_OR_RETURN(f.heads, heads_of(attributes, "num_heads", c[0]));
+  OFSDP_RETURN_IF_ERROR(heads_of(attributes, "num_heads", c[2]).status());
+  f.batch = x[0];
+  f.queries = f.keys = x[1];
+  f.kv_heads = f.heads;
+  f.width = c[0] / f.heads;
+  f.v_width = c[2] / f.heads;
+  read_scores(attributes, f);
+  return p;
+}
+
+Result<Descs> infer(const InferContext& c) {
+  Descs in = c.inputs;
+  in.resize(kInputs);
+  OFSDP_ASSIGN_OR_RETURN(const Parts p, parts(c.attributes, in));
+  OFSDP_RETURN_IF_ERROR(check_mask_index(in[3], p.f));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[4], 3, "past"));
+  OFSDP_RETURN_IF_ERROR(check_bias(in[5], p.f));
+  OFSDP_RETURN_IF_ERROR(expect_attribute(c.attributes, "do_rotary", 0));
+  const bool present = c.wanted.size() > 1 && c.wanted[1];
+  if (present && p.f.width != p.f.v_width) {
+    return input_error("output 'present': expected keys as wide as values, found {} and {}",
+                       p.f.width, p.f.v_width);
+  }
+  const Shape past{2, p.f.batch, p.f.heads, p.f.keys, p.f.width};
+  return Descs{{in[0].dtype, p.f.output()}, {in[0].dtype, past}};
+}
+
+void body(BodyBuilder& b) {
+  const Parts p = *parts(b.attributes(), input_descs(b, kInputs));
+  Ref product = b.emit1("MatMul", {b.input(0), b.input(1)});
+  if (b.input(2)) product = b.add(product, b.input(2));
+  const auto of = b.emit("Split", {product, b.ints(p.columns)}, {{"axis", int64_t{-1}}}, 3);
+  AttentionRefs refs;
+  refs.q = split_heads(b, of[0], p.f.heads);
+  refs.k = split_heads(b, of[1], p.f.heads);
+  refs.v = split_heads(b, of[2], p.f.heads);
+  refs.mask_index = b.input(3);
+  refs.bias = b.input(5);
+  b.set_output(0, attend(b, p.f, refs));
+  if (!b.wants(1)) return;
+  const Shape one{1, p.f.batch, p.f.heads, p.f.keys, p.f.width};
+  const Ref k = b.reshape(refs.k, one), v = b.reshape(refs.v, one);
+  b.set_output(1, b.emit1("Concat", {k, v}, {{"axis", int64_t{0}}}));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  Descs in = descs_of(c.inputs);
+  in.resize(kInputs);
+  const Parts p = *parts(c.attributes, in);
+  const RefTensor &x = c.inputs[0], &w = c.inputs[1];
+  const RefTensor* bias = given(c.inputs, 2);
+  const int64_t rows = p.f.batch * p.f.queries, inner = w.desc.shape[0], all = w.desc.shape[1];
+  RefTensor product = zeros({x.desc.dtype, {p.f.batch, p.f.queries, all}});
+  for (int64_t i = 0; i < rows * all; ++i) {
+    if (bias != nullptr) product[i] = (*bias)[i % all];
+    for (int64_t k = 0; k < inner; ++k) product[i] += x[i / all * inner + k] * w[k * all + i % all];
+  }
+  const AttentionTensors t{heads_in_rows(product, 0, p.f.width),
+                           heads_in_rows(product, p.columns[0], p.f.width),
+                           heads_in_rows(product, p.columns[0] + p.columns[1], p.f.v_width),
+                           given(c.inputs, 3),
+                           given(c.inputs, 5),
+                           nullptr,
+                           nullptr};
+  std::vector<RefTensor> made{reference_attend(p.f, t, c.output_descs[0])};
+  if (c.output_descs.size() < 2) return made;
+  made.push_back(zeros(c.output_descs[1]));
+  const Shape& present = c.output_descs[1].shape;
+  for (int64_t i = 0; i < present.numel(); ++i) {
+    const auto at = unravel(present, i);
+    made[1][i] = (at[0] == 0 ? t.k : t.v)(at[1], at[2], at[3], at[4]);
+  }
+  return made;
+}
+
+}  // namespace packed
+
+// --- MultiHeadAttention ---
+
+namespace multi {
+
+constexpr size_t kInputs = 8;
+
+// One product holds q, k and v; one holds k and v.
+bool packs_all(const Descs& in) { return !in[1].present(); }
+bool packs_keys(const Descs& in) { return in[1].shape.rank() == 5; }
+
+Status read_query(const Attributes& attributes, const Descs& in, FusedAttention& f) {
+  const bool whole = packs_all(in);
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[0], whole ? 5 : 3, "query"));
+  const Shape& q = in[0].shape;
+  OFSDP_ASSIGN_OR_RETURN(f.heads, heads_of(attributes, "num_heads", q[2]));
+  f.batch = q[0];
+  f.queries = f.keys = q[1];
+  f.kv_heads = f.heads;
+  f.width = f.v_width = whole ? q[4] : q[2] / f.heads;
+  if (!whole) return ok_status();
+  return expect_shape(in[0], {f.batch, f.queries, f.heads, 3, f.width}, "query");
+}
+
+Status read_keys(const Descs& in, FusedAttention& f) {
+  const Shape& k = in[1].shape;
+  if (packs_keys(in)) {
+    f.keys = k[1];
+    return expect_shape(in[1], {f.batch, f.keys, f.heads, 2, f.width}, "key");
+  }
+  const bool apart = k.rank() == 4;  // [B, heads, L, width]
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[1], apart ? 4 : 3, "key"));
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[2], k.rank(), "value"));
+  const Shape& v = in[2].shape;
+  f.keys = k[apart ? 2 : 1];
+  f.v_width = apart ? v[3] : v[2] / f.heads;
+  const Shape keys =
+      apart ? Shape{f.batch, f.heads, f.keys, f.width} : Shape{f.batch, f.keys, f.heads * f.width};
+  const Shape values = apart ? Shape{f.batch, f.heads, f.keys, f.v_width}
+                             : Shape{f.batch, f.keys, f.heads * f.v_width};
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[1], keys, "key"));
+  return expect_shape(in[2], values, "value");
+}
+
+Result<FusedAttention> form(const Attributes& attributes, const Descs& in) {
+  FusedAttention f;
+  OFSDP_RETURN_IF_ERROR(read_query(attributes, in, f));
+  if (!packs_all(in)) OFSDP_RETURN_IF_ERROR(read_keys(in, f));
+  read_scores(attributes, f);
+  return f;
+}
+
+Result<Descs> infer(const InferContext& c) {
+  Descs in = c.inputs;
+  in.resize(kInputs);
+  OFSDP_ASSIGN_OR_RETURN(const FusedAttention f, form(c.attributes, in));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[3], {f.heads * (2 * f.width + f.v_width)}, "bias"));
+  if (in[3].present() && !packs_all(in) && in[1].shape.rank() != 3) {
+    return input_error("input 'bias': expected none for a key {}", in[1].text());
+  }
+  OFSDP_RETURN_IF_ERROR(check_mask_index(in[4], f));
+  OFSDP_RETURN_IF_ERROR(check_bias(in[5], f));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[6], 2, "past_key"));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[7], 2, "past_value"));
+  OFSDP_RETURN_IF_ERROR(refuse_output(c, 3, "qk"));
+  return outputs_of(f, in[0].dtype);
+}
+
+// x with its part of the bias.
+Ref biased(BodyBuilder& b, Ref x, const std::vector<Ref>& bias, size_t part) {
+  return bias.empty() ? x : b.add(x, bias[part]);
+}
+
+// Part number `part` of the axis in front of the last, as [B, heads, rows, width].
+std::vector<Ref> packed_heads(BodyBuilder& b, Ref x, int64_t parts, const FusedAttention& f) {
+  const std::vector<int64_t> ones(static_cast<size_t>(parts), 1);
+  std::vector<Ref> made =
+      b.emit("Split", {x, b.ints(ones)}, {{"axis", int64_t{3}}}, static_cast<size_t>(parts));
+  const int64_t rows = b.desc(x).shape[1];
+  for (Ref& part : made) {
+    part = b.transpose(b.reshape(part, Shape{f.batch, rows, f.heads, f.width}), {0, 2, 1, 3});
+  }
+  return made;
+}
+
+Ref packed_query(BodyBuilder& b, const FusedAttention& f) {
+  if (!b.input(3)) return b.input(0);
+  const Ref parts = b.reshape(b.input(3), Shape{3, f.heads, f.width});
+  return b.add(b.input(0), b.transpose(parts, {1, 0, 2}));
+}
+
+AttentionRefs operands(BodyBuilder& b, const FusedAttention& f, const Descs& in) {
+  AttentionRefs refs;
+  if (packs_all(in)) {
+    const auto parts = packed_heads(b, packed_query(b, f), 3, f);
+    refs.q = parts[0];
+    refs.k = parts[1];
+    refs.v = parts[2];
+    return refs;
+  }
+  std::vector<Ref> bias;
+  if (b.input(3)) {
+    const int64_t columns = f.heads * f.width;
+    bias = b.emit("Split", {b.input(3), b.ints({columns, columns, f.heads * f.v_width})},
+                  {{"axis", int64_t{0}}}, 3);
+  }
+  refs.q = split_heads(b, biased(b, b.input(0), bias, 0), f.heads);
+  if (packs_keys(in)) {
+    const auto parts = packed_heads(b, b.input(1), 2, f);
+    refs.k = parts[0];
+    refs.v = parts[1];
+    return refs;
+  }
+  const bool apart = in[1].shape.rank() == 4;
+  refs.k = apart ? b.input(1) : split_heads(b, biased(b, b.input(1), bias, 1), f.heads);
+  refs.v = apart ? b.input(2) : split_heads(b, biased(b, b.input(2), bias, 2), f.heads);
+  return refs;
+}
+
+void body(BodyBuilder& b) {
+  const Descs in = input_descs(b, kInputs);
+  const FusedAttention f = *form(b.attributes(), in);
+  AttentionRefs refs = operands(b, f, in);
+  refs.mask_index = b.input(4);
+  refs.bias = b.input(5);
+  b.set_output(0, attend(b, f, refs));
+  set_presents(b, refs);
+}
+
+// Elements of part `part` of `parts` that are packed along axis 3.
+HeadElement packed_elements(const RefTensor& x, int64_t part) {
+  return [&x, part](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    return x.values[ravel(x.desc.shape, {sample, row, head, part, i})];
+  };
+}
+
+HeadElement apart_elements(const RefTensor& x) {
+  return [&x](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    return x.values[ravel(x.desc.shape, {sample, head, row, i})];
+  };
+}
+
+// Adds the bias of the columns from `first` on.
+HeadElement plus_bias(HeadElement element, const RefTensor* bias, int64_t first, int64_t width) {
+  if (bias == nullptr) return element;
+  return [=](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    return element(sample, head, row, i) + (*bias)[first + head * width + i];
+  };
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  Descs in = descs_of(c.inputs);
+  in.resize(kInputs);
+  const FusedAttention f = *form(c.attributes, in);
+  const bool whole = packs_all(in), halves = !whole && packs_keys(in);
+  const bool apart = !whole && in[1].shape.rank() == 4;
+  const auto element = [&](size_t input, int64_t width) {
+    if (whole) return packed_elements(c.inputs[0], static_cast<int64_t>(input));
+    if (halves && input > 0) return packed_elements(c.inputs[1], static_cast<int64_t>(input) - 1);
+    if (apart && input > 0) return apart_elements(c.inputs[input]);
+    return heads_in_rows(c.inputs[input], 0, width);
+  };
+  const RefTensor* bias = given(c.inputs, 3);
+  const int64_t columns = f.heads * f.width;
+  const AttentionTensors t{plus_bias(element(0, f.width), bias, 0, f.width),
+                           plus_bias(element(1, f.width), bias, columns, f.width),
+                           plus_bias(element(2, f.v_width), bias, 2 * columns, f.v_width),
+                           given(c.inputs, 4),
+                           given(c.inputs, 5),
+                           nullptr,
+                           nullptr};
+  return with_presents(c, reference_attend(f, t, c.output_descs[0]), t);
+}
+
+}  // namespace multi
+
+// --- GroupQueryAttention ---
+
+namespace group {
+
+enum Input : size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kSeqlens,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSink,
+  kKeyScale,
+  kValueScale,
+  kQueryNorm,
+  kKeyNorm,
+  kInputs
+};
+
+Result<FusedAttention> form(const Attributes& attributes, const Descs& in) {
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[kQuery], 3, "query"));
+  const Shape& q = in[kQuery].shape;
+  const bool packed = !in[kKey].present();
+  FusedAttention f;
+  f.batch = q[0];
+  f.queries = f.keys = q[1];
+  f.kv_heads = attributes.i("kv_num_heads", 0);
+  const int64_t heads = attributes.i("num_heads", 0);
+  if (f.kv_heads <= 0 || heads % f.kv_heads != 0) {
+    return input_error("attribute 'kv_num_heads': expected a divisor of num_heads {}, found {}",
+                       heads, f.kv_heads);
+  }
+  const int64_t all = packed ? heads + 2 * f.kv_heads : heads;
+  if (heads <= 0 || q[2] % all != 0) {
+    return input_error("input 'query': expected rows of {} heads, found {}", all,
+                       in[kQuery].text());
+  }
+  f.heads = heads;
+  f.width = f.v_width = q[2] / all;
+  read_scores(attributes, f);
+  f.softcap = static_cast<double>(attributes.f("softcap", 0));
+  f.causal = attributes.i("causal", 1) != 0;
+  f.window = std::max<int64_t>(attributes.i("local_window_size", -1), 0);
+  f.smooth = attributes.i("smooth_softmax", 0) != 0;
+  if (packed) return f;
+  const Shape rows{f.batch, f.keys, f.kv_heads * f.width};
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[kValue], 3, "value"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kKey], rows, "key"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kValue], rows, "value"));
+  return f;
+}
+
+bool rotates(const Attributes& attributes) { return attributes.i("do_rotary", 0) != 0; }
+
+Status check_rotary(const Attributes& attributes, const Descs& in, const FusedAttention& f) {
+  if (!rotates(attributes)) return ok_status();
+  const Shape& cos = in[kCos].shape;
+  const bool fits = cos.rank() == 2 && cos == in[kSin].shape && cos[0] >= f.queries && cos[1] > 0 &&
+                    2 * cos[1] <= f.width;
+  if (!fits) {
+    return input_error(
+        "expected cos_cache and sin_cache of one shape, at least [{}, at most {}], "
+        "found {} and {}",
+        f.queries, f.width / 2, in[kCos].text(), in[kSin].text());
+  }
+  return expect_shape(in[kPositions], {f.batch, f.queries}, "position_ids");
+}
+
+// The total length is the whole prompt's, as far as it is known.
+Status check_total(const InferContext& c, const FusedAttention& f) {
+  const Constant* total = c.constant(kTotal);
+  if (total == nullptr || total->desc.numel() != 1) return ok_status();
+  const double found = to_doubles(total->desc, total->bytes.data())[0];
+  if (found == static_cast<double>(f.keys)) return ok_status();
+  return input_error(
+      "input 'total_sequence_length': expected {}, the keys without a past, found "
+      "{}",
+      f.keys, found);
+}
+
+Result<Descs> infer(const InferContext& c) {
+  Descs in = c.inputs;
+  in.resize(std::max<size_t>(in.size(), kInputs));
+  OFSDP_ASSIGN_OR_RETURN(const FusedAttention f, form(c.attributes, in));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[kPastKey], 2, "past_key"));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[kPastValue], 2, "past_value"));
+  if (in[kSeqlens].present() && in[kSeqlens].numel() != f.batch) {
+    return input_error("input 'seqlens_k': expected {} lengths, found {}", f.batch,
+                       in[kSeqlens].text());
+  }
+  OFSDP_RETURN_IF_ERROR(check_total(c, f));
+  OFSDP_RETURN_IF_ERROR(check_rotary(c.attributes, in, f));
+  OFSDP_RETURN_IF_ERROR(check_bias(in[kBias], f));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kSink], {f.heads}, "head_sink"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kQueryNorm], {f.width}, "q_norm_weight"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kKeyNorm], {f.width}, "k_norm_weight"));
+  OFSDP_RETURN_IF_ERROR(expect_attribute(c.attributes, "kv_cache_bit_width", 0));
+  OFSDP_RETURN_IF_ERROR(refuse_output(c, 3, "output_qk"));
+  return outputs_of(f, in[kQuery].dtype);
+}
+
+float norm_epsilon(const Attributes& attributes, const char* own) {
+  return attributes.f(own, attributes.f("qk_norm_epsilon", 1e-6f));
+}
+
+// Rows of heads [B, S, heads width], each head normalized.
+Ref normalized(BodyBuilder& b, Ref x, Ref weight, const char* epsilon, int64_t heads) {
+  if (!weight) return x;
+  const Shape rows = b.desc(x).shape;
+  const Ref apart = b.reshape(x, Shape{rows[0], rows[1], heads, rows[2] / heads});
+  const Ref made =
+      b.emit1("RMSNormalization", {apart, weight},
+              {{"axis", int64_t{-1}}, {"epsilon", norm_epsilon(b.attributes(), epsilon)}});
+  return b.reshape(made, rows);
+}
+
+// Positions 0, 1, ... of each sample, or those given.
+Ref positions(BodyBuilder& b, const FusedAttention& f) {
+  if (b.input(kPositions)) return b.cast(b.input(kPositions), DType::kInt64);
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < f.batch * f.queries; ++i) numbers.push_back(i % f.queries);
+  return b.reshape(b.ints(numbers), Shape{f.batch, f.queries});
+}
+
+Ref rotated(BodyBuilder& b, Ref x, Ref places, const FusedAttention& f, int64_t heads) {
+  Attributes attributes{{"num_heads", heads},
+                        {"interleaved", b.attributes().i("rotary_interleaved", 0)}};
+  const int64_t dim = 2 * b.desc(b.input(kCos)).shape[1];
+  if (dim < f.width) attributes.set("rotary_embedding_dim", dim);
+  return b.emit1("RotaryEmbedding", {x, b.input(kCos), b.input(kSin), places}, attributes);
+}
+
+void body(BodyBuilder& b) {
+  const Descs in = input_descs(b, kInputs);
+  const FusedAttention f = *form(b.attributes(), in);
+  std::vector<Ref> rows{b.input(kQuery), b.input(kKey), b.input(kValue)};
+  if (!rows[1]) {
+    const int64_t q = f.heads * f.width, kv = f.kv_heads * f.width;
+    rows = b.emit("Split", {rows[0], b.ints({q, kv, kv})}, {{"axis", int64_t{-1}}}, 3);
+  }
+  rows[0] = normalized(b, rows[0], b.input(kQueryNorm), "q_norm_epsilon", f.heads);
+  rows[1] = normalized(b, rows[1], b.input(kKeyNorm), "k_norm_epsilon", f.kv_heads);
+  if (rotates(b.attributes())) {
+    const Ref places = positions(b, f);
+    rows[0] = rotated(b, rows[0], places, f, f.heads);
+    rows[1] = rotated(b, rows[1], places, f, f.kv_heads);
+  }
+  AttentionRefs refs;
+  refs.q = split_heads(b, rows[0], f.heads);
+  refs.k = split_heads(b, rows[1], f.kv_heads);
+  refs.v = split_heads(b, rows[2], f.kv_heads);
+  refs.bias = b.input(kBias);
+  refs.seqlens = b.input(kSeqlens);
+  refs.sink = b.input(kSink);
+  b.set_output(0, attend(b, f, refs));
+  set_presents(b, refs);
+}
+
+HeadElement normalized_heads(HeadElement x, const RefTensor* weight, double epsilon,
+                             int64_t width) {
+  if (weight == nullptr) return x;
+  return [=](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    double squares = 0;
+    for (int64_t k = 0; k < width; ++k) squares += std::pow(x(sample, head, row, k), 2);
+    const double mean = squares / static_cast<double>(width);
+    return x(sample, head, row, i) / std::sqrt(mean + epsilon) * (*weight)[i];
+  };
+}
+
+HeadElement rotated_heads(const ReferenceContext& c, HeadElement x) {
+  if (!rotates(c.attributes)) return x;
+  const RefTensor &cos = c.inputs[kCos], &sin = c.inputs[kSin];
+  const RefTensor* places = given(c.inputs, kPositions);
+  const int64_t half = cos.desc.shape[1], rows = c.inputs[0].desc.shape[1];
+  const bool neighbours = c.attributes.i("rotary_interleaved", 0) != 0;
+  return [=, &cos, &sin](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    if (i >= 2 * half) return x(sample, head, row, i);
+    const bool second = neighbours ? i % 2 == 1 : i >= half;
+    const int64_t pair = neighbours ? i / 2 : i % half;
+    const int64_t a = neighbours ? 2 * pair : pair, z = neighbours ? a + 1 : pair + half;
+    const double given =
+        places == nullptr ? static_cast<double>(row) : (*places)[sample * rows + row];
+    const int64_t at = static_cast<int64_t>(given) * half + pair;
+    const double first = x(sample, head, row, a), last = x(sample, head, row, z);
+    return second ? first * sin[at] + last * cos[at] : first * cos[at] - last * sin[at];
+  };
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  Descs in = descs_of(c.inputs);
+  in.resize(std::max<size_t>(in.size(), kInputs));
+  const FusedAttention f = *form(c.attributes, in);
+  const bool packed = !in[kKey].present();
+  const RefTensor &q = c.inputs[kQuery], &k = packed ? q : c.inputs[kKey],
+                  &v = packed ? q : c.inputs[kValue];
+  const int64_t key_column = packed ? f.heads * f.width : 0;
+  const int64_t value_column = packed ? key_column + f.kv_heads * f.width : 0;
+  const auto prepared = [&](const RefTensor& x, int64_t column, size_t weight,
+                            const char* epsilon) {
+    return rotated_heads(
+        c, normalized_heads(heads_in_rows(x, column, f.width), given(c.inputs, weight),
+                            static_cast<double>(norm_epsilon(c.attributes, epsilon)), f.width));
+  };
+  const AttentionTensors t{prepared(q, 0, kQueryNorm, "q_norm_epsilon"),
+                           prepared(k, key_column, kKeyNorm, "k_norm_epsilon"),
+                           heads_in_rows(v, value_column, f.width),
+                           nullptr,
+                           given(c.inputs, kBias),
+                           given(c.inputs, kSeqlens),
+                           given(c.inputs, kSink)};
+  return with_presents(c, reference_attend(f, t, c.output_descs[0]), t);
+}
+
+}  // namespace group
+
+}  // namespace
+
+void add_microsoft_attention(Registry& registry) {
+  const auto add = [&](const char* name, const OpFunctions& functions, StandardBody body,
+                       int inputs) {
+    registry.add(make_op(name, functions, {},
+                         {.domain = "com.microsoft", .min_inputs = inputs, .body = body}));
+  };
+  add("Attention", {packed::infer, nullptr, packed::reference}, packed::body, 2);
+  add("MultiHeadAttention", {multi::infer, nullptr, multi::reference}, multi::body, 1);
+  add("GroupQueryAttention", {group::infer, nullptr, group::reference}, group::body, 1);
+}
+
+}  // namespace ofsdp::kernels::ops

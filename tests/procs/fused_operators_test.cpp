@@ -1,0 +1,125 @@
+// Operators that ONNX Runtime's optimizers and model builders write: a file of them trains as the
+// plain file that has the same initializers (tests/fixtures/fused/make.py makes both).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "importer/file/onnx_file.h"
+#include "tests/support/data_files.h"
+#include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace fused_operators_test {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Trained {
+  Finished run;
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> weights;
+};
+
+Words training(const std::string& model) {
+  return fsdp_run({fixture("fused/" + model), "--data", fixture("fused/data"), "--loss",
+                   "cross_entropy", "--batch-size", "2", "--epochs", "2", "--no-shuffle",
+                   "--optimizer", "sgd", "--lr", "0.1", "--device", "cpu"});
+}
+
+Trained trained(const std::string& model, const Words& more) {
+  const onnx_bytes::Folder folder;
+  const std::string output = folder / "trained.onnx", metrics = folder / "metrics.jsonl";
+  Trained made{
+      Program::run(training(model) + more + Words{"--output", output, "--metrics", metrics}),
+      {},
+      {}};
+  EXPECT_EQ(made.run.status, 0) << made.run.err;
+  if (made.run.status != 0) return made;
+  made.losses = losses_of(metrics);
+  const auto file = OnnxFile::open(output);
+  for (const Initializer& weight : file->initializers()) {
+    auto& values = made.weights[weight.name];
+    values.resize(static_cast<size_t>(weight.shape.numel()));
+    EXPECT_TRUE(file->read(weight, 0, values).ok());
+  }
+  return made;
+}
+
+TEST(FusedOperators, TrainAsThePlainGraph) {
+  const Trained plain = trained("plain.onnx", {"--freeze", "*_cache", "--freeze", "causal"});
+  const Trained fused = trained("fused.onnx", {});
+  EXPECT_THAT(fused.run.out, HasSubstr("past: past.key and 1 more input are fed empty"));
+  EXPECT_THAT(fused.run.out, HasSubstr("keep    cos_cache"));
+  ASSERT_EQ(fused.losses.size(), plain.losses.size());
+  for (size_t i = 0; i < plain.losses.size(); ++i) {
+    EXPECT_NEAR(fused.losses[i], plain.losses[i], 2e-6 * plain.losses[i]) << "step " << i + 1;
+  }
+  for (const auto& [name, values] : fused.weights) {
+    const auto& expected = plain.weights.at(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(values[i], expected[i], 2e-6) << name << " element " << i;
+    }
+  }
+}
+
+TEST(FusedOperators, HaveTheSameBitsUnderEveryStrategy) {
+  const Trained sharded = trained("fused.onnx", ranks(2));
+  EXPECT_EQ(trained("fused.onnx", ranks(2) + Words{"--strategy", "no_shard"}).weights,
+            sharded.weights);
+}
+
+// Rows of attention are written in place, as the plain graph's are.
+TEST(FusedOperators, FuseAsThePlainGraph) {
+  Words words = training("fused.onnx");
+  words.insert(words.begin() + 1, "plan");
+  const Finished run = Program::run(words);
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("attention_operands 2, attention_result 2"));
+  EXPECT_THAT(run.out, HasSubstr("bias_gelu 1"));
+  EXPECT_THAT(run.out, Not(HasSubstr("present.key")));
+  EXPECT_THAT(run.out, Not(HasSubstr("com.microsoft.FusedMatMul")));
+}
+
+TEST(FusedOperators, APastWithAColumnIsRefused) {
+  RunFolder folder;
+  for (const char* name : {"ids", "mask", "labels"}) {
+    const std::string file = std::string(name) + ".npy";
+    folder.write("past/" + file, onnx_bytes::content(fixture("fused/data/" + file)));
+  }
+  folder.write("past/past.key.npy",
+               testing_data::npy("<f4", "(6, 1, 2, 16)", std::vector<float>(6 * 2 * 16)));
+  const Words words = fsdp_run({fixture("fused/fused.onnx"), "--data", folder / "past", "--loss",
+                                "cross_entropy", "--output", folder.output()});
+  expect_refused(folder, words, {"input 'past.key'", "expected no column"});
+}
+
+// A model of one node of that operator, which reads x.
+std::string model_of(const std::string& domain, const std::string& op) {
+  using namespace onnx_bytes;
+  const std::string node = message(1, "x") + message(1, "w") + message(2, "y") + message(3, "n") +
+                           message(4, op) + message(7, domain);
+  const auto type = [](const std::string& name) {
+    const std::string batch = message(1, message(2, "batch")), width = message(1, number(1, 4));
+    return message(1, name) + message(2, message(1, number(1, 1) + message(2, batch + width)));
+  };
+  const std::string weight =
+      number(1, 4) + number(1, 4) + number(2, 1) + message(8, "w") + raw(std::vector<float>(16));
+  const std::string graph = message(1, node) + message(2, "g") + message(5, weight) +
+                            message(11, type("x")) + message(12, type("y"));
+  return number(1, 8) + message(7, graph) + message(8, message(1, "") + number(2, 17)) +
+         message(8, message(1, domain) + number(2, 1));
+}
+
+TEST(FusedOperators, LayoutsOfOneMachineAreRefused) {
+  RunFolder folder;
+  folder.write("model.onnx", model_of("com.microsoft.nchwc", "Conv"));
+  expect_refused(folder, {"com.microsoft.nchwc.Conv", "node: n", "level EXTENDED"});
+  folder.write("model.onnx", model_of("com.microsoft", "PackedAttention"));
+  expect_refused(folder, {"com.microsoft.PackedAttention", "node: n", "level EXTENDED"});
+}
+
+}  // namespace fused_operators_test
+}  // namespace ofsdp
