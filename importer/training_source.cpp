@@ -1,9 +1,12 @@
 #include "importer/training_source.h"
 
+#include <algorithm>
+
 #include "importer/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/passes.h"
 #include "importer/write/output_files.h"
+#include "kernels/core/scale_map.h"
 
 namespace ofsdp::importer {
 
@@ -17,11 +20,34 @@ void TrainingSource::set_symbolic(Graph symbolic) {
   graphs_.clear();
 }
 
+namespace {
+
+// The gradient of a scale is divided by the root of the elements that share it: of a weight all, of
+// an activation those of one sample.
+Status count_samples(Graph& graph, int64_t batch) {
+  for (Node& node : graph.nodes) {
+    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    const Value& x = graph.value(node.inputs[0]);
+    if (x.kind == ValueKind::kParameter) continue;
+    OFSDP_ASSIGN_OR_RETURN(
+        const ScaleMap map,
+        ScaleMap::make(x.desc.shape, graph.value(node.inputs[1]).desc.shape,
+                       node.attributes.i("axis", 1), node.attributes.i("block_size", 0)));
+    node.attributes.set("count", std::max<int64_t>(map.shared_by() / batch, 1));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic_, settings_.rows, batch));
   const bool forward_alone = mode == Mode::kEval && brings_backward(symbolic_);
-  return specialize(forward_alone ? without_backward(symbolic_) : symbolic_, shapes, mode,
-                    lowering_);
+  OFSDP_ASSIGN_OR_RETURN(
+      Graph graph,
+      specialize(forward_alone ? without_backward(symbolic_) : symbolic_, shapes, mode, lowering_));
+  OFSDP_RETURN_IF_ERROR(count_samples(graph, std::max<int64_t>(batch, 1)));
+  return graph;
 }
 
 Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {

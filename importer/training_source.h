@@ -53,6 +53,9 @@ class TrainedOutput {
   virtual Status write_scalar(size_t /*k*/, std::span<const std::byte> /*value*/) const {
     return {};
   }
+  // Before any write, on every rank: scales of quantized weights that training has changed, by
+  // initializer. A form without quantized weights has none.
+  virtual void rescale(const std::map<int, std::vector<float>>& /*scales*/) {}
   virtual Status finish() const = 0;
   virtual Status commit() = 0;
 };
@@ -64,6 +67,9 @@ class FileOutput : public TrainedOutput {
   std::string ticket() const override { return output_.ticket(); }
   Status write(const Parameter& p, int64_t first, std::span<const float> src) const override {
     return output_.write(static_cast<size_t>(p.initializer), first, src);
+  }
+  void rescale(const std::map<int, std::vector<float>>& scales) override {
+    output_.rescale(scales);
   }
   Status finish() const override { return output_.finish(); }
   Status commit() override { return output_.commit(); }

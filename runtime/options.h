@@ -47,6 +47,9 @@ OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
 enum class LossMean { kGlobal, kPerRank };
 OFSDP_ENUM_NAMES(LossMean, {kGlobal, "global"}, {kPerRank, "per_rank"})
 
+enum class QatScales { kFixed, kLearned };  // of quantized values
+OFSDP_ENUM_NAMES(QatScales, {kFixed, "fixed"}, {kLearned, "learned"})
+
 enum class OptimizerKind {
 #define OPTIMIZER(name, Update, ...) k##Update,
 #define VARIANT(...)
@@ -250,6 +253,7 @@ struct Options {
   std::string format = "onnx";
   std::vector<std::string> train;  // empty: the rule
   std::vector<std::string> freeze;
+  QatScales qat_scales = QatScales::kFixed;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
   std::string form = "training_info";  // of `make-training`: that or "graph"

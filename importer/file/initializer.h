@@ -1,5 +1,6 @@
-// Initializer: a floating-point weight of an ONNX file and where its elements lie, so that a rank
-// reads or writes the bytes of its own shard and no others.
+// Initializer: a weight of an ONNX file and where its elements lie, so that a rank reads or writes
+// the bytes of its own shard and no others. Weights are floating-point tensors, and integers with a
+// Quantization.
 //
 //   kDense    element i at offset + i * dtype_size       raw_data, packed float_data, external data
 //   kStrided  element i at offset + i * stride           unpacked float_data: a tag before each
@@ -11,24 +12,57 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/scale_map.h"
 #include "kernels/core/shape.h"
 
 namespace ofsdp::importer {
+
+// The way from integers of a quantized weight to its values: (q - zero_point) * scale. Names are
+// those of initializers; `onnx_type` is TensorProto.DataType of the integers.
+struct Quantization {
+  std::string scale;
+  std::string zero_point;  // empty: 0
+  // A bias may have no scale of its own in the file, or one that is the product of these two.
+  std::vector<std::string> factors = {};
+  int64_t axis = 1;
+  int64_t block_size = 0;
+  int onnx_type = 0;
+  bool rounds = true;  // forward uses the values rounded to integers; not of a bias in int32
+
+  // From the names, once the file is open.
+  ScaleMap map = {};
+  std::vector<float> scales = {};
+  std::vector<int64_t> zero_points = {};  // empty: 0
+
+  int bits() const;
+  int64_t lowest() const;
+  int64_t greatest() const;
+};
 
 struct Initializer {
   enum class Encoding : uint8_t { kDense, kStrided, kList };
 
   std::string name;
-  DType dtype = DType::kUndefined;  // float32, float64, float16 or bfloat16
+  DType dtype = DType::kUndefined;
   Shape shape;
   int file = 0;  // 0: the .onnx file itself; i: its data file i-1
   int64_t offset = 0;
   int64_t bytes = 0;
   Encoding encoding = Encoding::kDense;
   int64_t stride = 0;  // bytes from element to element; 0 of kList
+  // 4 of int4 and uint4: two elements in a byte, the first in its lower half; dtype of 8 bits
+  int bits = 0;
+  std::shared_ptr<const Quantization> quantization = nullptr;  // of integers that are a weight
+
+  int64_t raw_bytes() const {  // as raw data
+    const int64_t numel = shape.numel();
+    return bits == 4 ? (numel + 1) / 2 : numel * static_cast<int64_t>(dtype_size(dtype));
+  }
 };
 
 }  // namespace ofsdp::importer

@@ -1,9 +1,11 @@
 #include "importer/file/onnx_file.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "importer/file/element_codec.h"
 #include "importer/file/file_mapping.h"
+#include "importer/file/integer_codec.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
@@ -23,6 +25,7 @@ Result<OnnxFile> OnnxFile::open(const std::string& path) {
   auto contents = walk_onnx(path, mapping.bytes());
   OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
   OFSDP_ASSIGN_OR_RETURN(onnx.contents_, std::move(contents));
+  OFSDP_RETURN_IF_ERROR(onnx.resolve_quantizations().with_prefix(path));
   return onnx;
 }
 
@@ -46,11 +49,11 @@ Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
   OFSDP_CHECK(first_element >= 0 && first_element + count <= initializer.shape.numel(),
               "{}: elements {} + {} of {}", initializer.name, first_element, count,
               initializer.shape.text());
-  const OpenFile& file = initializer.file == 0
-                             ? file_
-                             : contents_.data_files[static_cast<size_t>(initializer.file - 1)].file;
+  const OpenFile& file = file_of(initializer);
   Status status;
-  if (initializer.encoding == Initializer::Encoding::kList) {
+  if (initializer.quantization != nullptr) {
+    status = read_quantized(file, initializer, first_element, dst);
+  } else if (initializer.encoding == Initializer::Encoding::kList) {
     status = read_list(initializer, first_element, dst);
   } else if (initializer.dtype == DType::kFloat32 && initializer.stride == 4) {
     status =
@@ -59,6 +62,151 @@ Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
     status = read_converted(file, initializer, first_element, dst);
   }
   return std::move(status).with_prefix("initializer '" + printable(initializer.name) + "'");
+}
+
+const OpenFile& OnnxFile::file_of(const Initializer& initializer) const {
+  if (initializer.file == 0) return file_;
+  return contents_.data_files[static_cast<size_t>(initializer.file - 1)].file;
+}
+
+const Initializer* OnnxFile::find_constant(const std::string& name) const {
+  for (const auto* list : {&contents_.initializers, &contents_.constants}) {
+    const auto found = std::ranges::find(*list, name, &Initializer::name);
+    if (found != list->end() && found->quantization == nullptr) return &*found;
+  }
+  return nullptr;
+}
+
+Result<std::vector<int64_t>> OnnxFile::integers(const Initializer& constant) const {
+  std::vector<int64_t> values(static_cast<size_t>(constant.shape.numel()));
+  OFSDP_RETURN_IF_ERROR(read_integers(file_of(constant), constant, 0, values));
+  return values;
+}
+
+Result<std::vector<float>> OnnxFile::scales(const std::string& name) const {
+  const Initializer* scale = find_constant(name);
+  if (scale == nullptr || !is_floating(scale->dtype)) {
+    return input_error("expected a scale that is a constant, found '{}'", printable(name));
+  }
+  std::vector<float> values(static_cast<size_t>(scale->shape.numel()));
+  OFSDP_RETURN_IF_ERROR(read(*scale, 0, values));
+  const bool positive = std::ranges::all_of(values, [](float v) { return v > 0 && v < INFINITY; });
+  if (positive) return values;
+  const auto bad = std::ranges::find_if(values, [](float v) { return !(v > 0 && v < INFINITY); });
+  return input_error("scale '{}': expected numbers above 0, found {}", printable(name), *bad);
+}
+
+Result<std::vector<int64_t>> OnnxFile::zero_points(const std::string& name, int onnx_type,
+                                                   size_t count) const {
+  const Initializer* zero = find_constant(name);
+  OFSDP_REJECT_IF(zero == nullptr, "expected a zero point that is a constant, found '{}'",
+                  printable(name));
+  const DType carrier = integer_carrier(onnx_type);
+  const int bits = half_bytes(static_cast<uint64_t>(onnx_type)) ? 4 : 0;
+  OFSDP_REJECT_IF(zero->dtype != carrier || zero->bits != bits,
+                  "zero point '{}': expected {}, found {}{}", printable(name),
+                  integer_name(onnx_type), dtype_name(zero->dtype),
+                  zero->bits == 4 ? " of 4 bits" : "");
+  OFSDP_REJECT_IF(static_cast<size_t>(zero->shape.numel()) != count,
+                  "zero point '{}': expected as many as scales ({}), found {}", printable(name),
+                  count, zero->shape.numel());
+  return integers(*zero);
+}
+
+namespace {
+
+// The scale of a bias as the product of the scales of what its layer multiplies.
+std::vector<float> product_of(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> product(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < product.size(); ++i) {
+    product[i] = a[a.size() == 1 ? 0 : i] * b[b.size() == 1 ? 0 : i];
+  }
+  return product;
+}
+
+bool nearly_equal(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::ranges::equal(
+      a, b, [](float x, float y) { return std::abs(x - y) <= 1e-5f * std::abs(y); });
+}
+
+}  // namespace
+
+Result<std::vector<float>> OnnxFile::factor_product(const Quantization& q,
+                                                    const NamedScales& changed) const {
+  std::vector<float> product{1.0f};
+  for (const std::string& name : q.factors) {
+    const auto found = changed.find(name);
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<float> scale,
+                           found == changed.end() ? scales(name) : Result(found->second));
+    product = product_of(product, scale);
+  }
+  return product;
+}
+
+Result<std::map<int, std::vector<float>>> OnnxFile::rescaled(const NamedScales& changed) const {
+  std::map<int, std::vector<float>> scales;
+  for (size_t i = 0; i < contents_.initializers.size(); ++i) {
+    const auto& q = contents_.initializers[i].quantization;
+    if (q == nullptr) continue;
+    const auto is_changed = [&](const std::string& name) { return changed.contains(name); };
+    if (is_changed(q->scale)) {
+      scales[static_cast<int>(i)] = changed.at(q->scale);
+    } else if (std::ranges::any_of(q->factors, is_changed)) {
+      OFSDP_ASSIGN_OR_RETURN(scales[static_cast<int>(i)], factor_product(*q, changed));
+    }
+  }
+  return scales;
+}
+
+Result<Quantization> OnnxFile::settled(const Initializer& weight, Quantization q) const {
+  if (!q.factors.empty()) {
+    Result<std::vector<float>> product = factor_product(q, {});
+    if (q.scale.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(q.scales, std::move(product));
+    } else {
+      OFSDP_ASSIGN_OR_RETURN(q.scales, scales(q.scale));
+      if (!product.ok() || !nearly_equal(q.scales, *product)) q.factors.clear();
+    }
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(q.scales, scales(q.scale));
+  }
+  if (!q.zero_point.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(q.zero_points, zero_points(q.zero_point, q.onnx_type, q.scales.size()));
+    const bool zero = std::ranges::all_of(q.zero_points, [](int64_t z) { return z == 0; });
+    if (zero) q.zero_points.clear();
+  }
+  const Initializer* named = q.scale.empty() ? nullptr : find_constant(q.scale);
+  const Shape shape =
+      named != nullptr ? named->shape : Shape{static_cast<int64_t>(q.scales.size())};
+  OFSDP_ASSIGN_OR_RETURN(q.map, ScaleMap::make(weight.shape, shape, q.axis, q.block_size));
+  return q;
+}
+
+Status OnnxFile::resolve_quantizations() {
+  for (Initializer& weight : contents_.initializers) {
+    if (weight.quantization == nullptr) continue;
+    OFSDP_ASSIGN_OR_RETURN(Quantization q,
+                           prefixed(format_text("initializer '{}'", printable(weight.name)),
+                                    settled(weight, *weight.quantization)));
+    weight.quantization = std::make_shared<const Quantization>(std::move(q));
+  }
+  return ok_status();
+}
+
+Status OnnxFile::read_quantized(const OpenFile& file, const Initializer& weight, int64_t first,
+                                std::span<float> dst) const {
+  std::vector<int64_t> integers(std::min(dst.size(), kChunkElements));
+  const bool list = weight.encoding == Initializer::Encoding::kList;
+  if (list) integers.resize(dst.size());  // each call reads all of it
+  while (!dst.empty()) {
+    const auto part = dst.first(std::min(dst.size(), integers.size()));
+    const auto whole = std::span(integers).first(part.size());
+    OFSDP_RETURN_IF_ERROR(read_integers(file, weight, first, whole));
+    dequantize(*weight.quantization, first, whole, part);
+    first += static_cast<int64_t>(part.size());
+    dst = dst.subspan(part.size());
+  }
+  return ok_status();
 }
 
 Status OnnxFile::read_converted(const OpenFile& file, const Initializer& initializer,

@@ -9,6 +9,7 @@
 // Errors: kInput from `open` (one line: path, tensor, expected and found); kFault from `read`.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,8 @@ class InitialSource {
 };
 std::string initial_key(const Initializer& initializer);  // which of a file it is
 
+using NamedScales = std::map<std::string, std::vector<float>>;  // scales by their initializers
+
 class OnnxFile {
  public:
   static Result<OnnxFile> open(const std::string& path);
@@ -39,9 +42,26 @@ class OnnxFile {
   const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto
   const std::vector<Initializer>& initializers() const { return contents_.initializers; }
 
-  // Elements first_element .. first_element + dst.size() - 1 in row-major order, as float32. They
-  // must be inside of the shape.
+  // Elements first_element .. first_element + dst.size() - 1 in row-major order, as float32; those
+  // of a quantized weight dequantized. They must be inside of the shape.
   Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
+
+  // --- constants of quantization ---
+  // An initializer of the main graph that is no quantized weight, or the value of a Constant node;
+  // null: there is none.
+  const Initializer* find_constant(const std::string& name) const;
+  Result<std::vector<int64_t>> integers(const Initializer& constant) const;
+  // Scales above 0; zero points of a TensorProto.DataType. Errors: kInput, expected and found.
+  Result<std::vector<float>> scales(const std::string& name) const;
+  Result<std::vector<int64_t>> zero_points(const std::string& name, int onnx_type,
+                                           size_t count) const;
+  // The product of a bias's factors, as far as `changed` says with other scales than the file's.
+  Result<std::vector<float>> factor_product(const Quantization& q,
+                                            const NamedScales& changed) const;
+
+  // The scales of quantized weights, by index, that `changed` makes others; of an int32 bias the
+  // product of its factors.
+  Result<std::map<int, std::vector<float>>> rescaled(const NamedScales& changed) const;
 
   // From now on `read` asks it first; threads: then only one may read.
   void set_initial(std::shared_ptr<InitialSource> source) { initial_ = std::move(source); }
@@ -58,6 +78,11 @@ class OnnxFile {
   void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
 
  private:
+  const OpenFile& file_of(const Initializer& initializer) const;
+  Result<Quantization> settled(const Initializer& weight, Quantization q) const;
+  Status resolve_quantizations();
+  Status read_quantized(const OpenFile& file, const Initializer& weight, int64_t first,
+                        std::span<float> dst) const;
   Status read_list(const Initializer& initializer, int64_t first_element,
                    std::span<float> dst) const;
   Status read_converted(const OpenFile& file, const Initializer& initializer, int64_t first_element,

@@ -1,10 +1,14 @@
 #include "importer/file/onnx_walk.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "importer/file/external_data.h"
+#include "importer/file/integer_codec.h"
+#include "importer/file/quantized_uses.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/budgets.h"
@@ -17,6 +21,7 @@ namespace {
 enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
 enum : uint32_t { kGraphInitializer = 5, kGraphInput = 11, kGraphSparse = 15 };
 constexpr uint32_t kAlgorithm = 2;  // of TrainingInfoProto
+constexpr int64_t kFloat = 1;       // TensorProto.DataType
 
 bool is_model_field(const WireField& field) {
   constexpr uint32_t kMessages[] = {2, 3, 4, 6, kModelGraph, 8, 14, 20, 25, 26};
@@ -30,7 +35,8 @@ std::string input_declaration(const TensorRecord& tensor) {
   std::string shape;
   for (const int64_t axis : tensor.dims) append_bytes(shape, 1, int_field(1, axis));
   const std::string tensor_type =
-      int_field(1, static_cast<int64_t>(tensor.onnx_type)) + bytes_field(2, shape);
+      int_field(1, is_floating(tensor.dtype) ? static_cast<int64_t>(tensor.onnx_type) : kFloat) +
+      bytes_field(2, shape);
   return bytes_field(1, tensor.name) + bytes_field(2, bytes_field(1, tensor_type));
 }
 
@@ -145,6 +151,7 @@ class Walker {
   Status walk_graph(const WireField& graph) {
     contents_.graph = place_of(graph);
     OFSDP_RETURN_IF_ERROR(find_inputs(graph).with_prefix("is damaged: graph"));
+    OFSDP_RETURN_IF_ERROR(find_quantized(graph).with_prefix("is damaged: graph"));
     std::string& skeleton = contents_.skeleton;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
@@ -195,6 +202,75 @@ class Walker {
     return ok_status();
   }
 
+  Status find_quantized(const WireField& graph) {
+    std::map<std::string, int> integers;
+    for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number != kGraphInitializer) continue;
+      const auto type = static_cast<int>(int_of(field, tensor_field::kDataType));
+      if (integer_carrier(type) == DType::kUndefined) continue;
+      integers[string_field(field.bytes, tensor_field::kName)] = type;
+    }
+    OFSDP_ASSIGN_OR_RETURN(QuantizedUses uses, quantized_uses(graph, integers));
+    quantized_ = std::move(uses.weights);
+    for (const WireField& node : uses.constants) OFSDP_RETURN_IF_ERROR(constant_node(node));
+    return ok_status();
+  }
+
+  // The last varint of that number; 0: there is none before a broken field.
+  static uint64_t int_of(const WireField& message, uint32_t number) {
+    uint64_t value = 0;
+    for (WireReader reader(message.bytes, message.body); !reader.done();) {
+      const Result<WireField> field = reader.next();
+      if (!field.ok()) break;
+      if (field->number == number && field->type == WireType::kVarint) value = field->value;
+    }
+    return value;
+  }
+
+  // Scales and zero points may be Constant nodes.
+  Status constant_node(const WireField& node) {
+    enum : uint32_t { kOutput = 2, kAttribute = 5, kTensor = 5 };
+    const std::string name = string_field(node.bytes, kOutput);
+    for (WireReader reader(node.bytes, node.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField attribute, reader.next());
+      if (attribute.number != kAttribute || attribute.type != WireType::kBytes) continue;
+      for (WireReader inner(attribute.bytes, attribute.body); !inner.done();) {
+        OFSDP_ASSIGN_OR_RETURN(const WireField field, inner.next());
+        if (field.number != kTensor || field.type != WireType::kBytes) continue;
+        Result<TensorRecord> tensor = parse_tensor(field.bytes, field.body);
+        if (!tensor.ok() || tensor->external) continue;  // ONNX's checker has the words for it
+        tensor->name = name;
+        list_constant(*tensor, 0, tensor->offset, tensor->bytes);
+      }
+    }
+    return ok_status();
+  }
+
+  void list_constant(const TensorRecord& tensor, int file, int64_t offset, int64_t bytes) {
+    const DType carrier = integer_carrier(static_cast<int>(tensor.onnx_type));
+    if (carrier == DType::kUndefined && !is_floating(tensor.dtype)) return;
+    contents_.constants.push_back(initializer_of(tensor, file, offset, bytes));
+  }
+
+  // Reading `tensor`, an integer weight or a constant of quantization among others.
+  static Initializer initializer_of(const TensorRecord& tensor, int file, int64_t offset,
+                                    int64_t bytes) {
+    const DType carrier = integer_carrier(static_cast<int>(tensor.onnx_type));
+    const DType dtype = carrier == DType::kUndefined ? tensor.dtype : carrier;
+    const bool inside = file == 0;
+    Initializer initializer{tensor.name,
+                            dtype,
+                            Shape(tensor.dims),
+                            file,
+                            offset,
+                            bytes,
+                            inside ? tensor.encoding : Initializer::Encoding::kDense,
+                            inside ? tensor.stride : static_cast<int64_t>(dtype_size(dtype))};
+    if (half_bytes(tensor.onnx_type)) initializer.bits = 4;
+    return initializer;
+  }
+
   Status graph_field(const WireField& field) {
     if (field.number == kGraphSparse) {
       const auto values = string_field(field.bytes, 1);
@@ -219,7 +295,8 @@ class Walker {
   }
 
   Status embedded(const WireField& field, const TensorRecord& tensor) {
-    if (!is_floating(tensor.dtype)) {
+    if (!is_weight(tensor)) {
+      list_constant(tensor, 0, tensor.offset, tensor.bytes);
       keep(field);
       return ok_status();
     }
@@ -228,12 +305,16 @@ class Walker {
           {place_of(field), -1, static_cast<int>(contents_.initializers.size())});
     }
     list(tensor, 0, tensor.offset, tensor.bytes);
-    if (tensor.numel <= kSmallNumel) {
+    if (tensor.numel <= kSmallNumel && is_floating(tensor.dtype)) {
       keep(field);
     } else {
       declare(tensor);
     }
     return ok_status();
+  }
+
+  bool is_weight(const TensorRecord& tensor) const {
+    return is_floating(tensor.dtype) || quantized_.contains(tensor.name);
   }
 
   Status external(const WireField& field, const TensorRecord& tensor) {
@@ -242,9 +323,10 @@ class Walker {
     OFSDP_ASSIGN_OR_RETURN(const int64_t bytes,
                            external_bytes(*tensor.external, file, tensor.expected_bytes()));
     contents_.places.push_back({place_of(field), index, -1});
-    const bool weight = is_floating(tensor.dtype);
+    const bool weight = is_weight(tensor);
     if (weight) list(tensor, index + 1, tensor.external->offset, bytes);
-    if (weight && tensor.numel > kSmallNumel) {
+    if (!weight) list_constant(tensor, index + 1, tensor.external->offset, bytes);
+    if (weight && (tensor.numel > kSmallNumel || !is_floating(tensor.dtype))) {
       declare(tensor);
       return ok_status();
     }
@@ -304,11 +386,11 @@ class Walker {
   }
 
   void list(const TensorRecord& tensor, int file, int64_t offset, int64_t bytes) {
-    const bool inside = file == 0;
-    contents_.initializers.push_back(
-        {tensor.name, tensor.dtype, Shape(tensor.dims), file, offset, bytes,
-         inside ? tensor.encoding : Initializer::Encoding::kDense,
-         inside ? tensor.stride : static_cast<int64_t>(dtype_size(tensor.dtype))});
+    contents_.initializers.push_back(initializer_of(tensor, file, offset, bytes));
+    const auto quantized = quantized_.find(tensor.name);
+    if (quantized == quantized_.end()) return;
+    contents_.initializers.back().quantization =
+        std::make_shared<const Quantization>(quantized->second);
   }
 
   void declare(const TensorRecord& tensor) {
@@ -324,7 +406,8 @@ class Walker {
   std::string added_inputs_;  // to follow it
   std::set<std::string> inputs_;
   std::set<std::string> names_;
-  std::vector<Pending> pending_;  // external tensors that are no weights
+  std::map<std::string, Quantization> quantized_;  // integers that are weights
+  std::vector<Pending> pending_;                   // external tensors that are no weights
   int64_t pending_bytes_ = 0;
 };
 

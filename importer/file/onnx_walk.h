@@ -6,7 +6,11 @@
 //                      kSmallNumel elements stay: converters and shape inference read Dropout's
 //                      ratio, Clip's bounds, Resize's scales. Initializers of other types stay too;
 //                      external ones get raw_data. All else is kept byte for byte, in order.
-//   initializers       every floating-point initializer, small ones too, in the order of the file
+//   initializers       every floating-point initializer, small ones too, in the order of the file;
+//                      and integers that are a weight (quantized_uses.h), of any size, which become
+//                      inputs of type float
+//   constants          other initializers of integers, and values of Constant nodes: scales and
+//                      zero points may be among them
 //   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state
 //                      of its own shards alone
 //   places             the initializers that a copy with other data files or encodings changes
@@ -57,6 +61,7 @@ struct TensorPlace {
 struct OnnxContents {
   std::string skeleton;
   std::vector<Initializer> initializers;
+  std::vector<Initializer> constants;
   std::vector<DataFile> data_files;
   FieldPlace graph;
   std::vector<TensorPlace> places;

@@ -14,6 +14,8 @@ bool is_data_field(uint32_t number) {
          (number >= kRawData && number <= kUint64Data);
 }
 
+bool half_bytes(uint64_t onnx_type) { return onnx_type == 21 || onnx_type == 22; }
+
 uint32_t list_field(DType dtype) {
   if (dtype == DType::kFloat32) return kFloatData;
   if (dtype == DType::kFloat64) return kDoubleData;
@@ -162,12 +164,14 @@ struct Parser {
     OFSDP_REJECT_IF(seen.number != list_field(record.dtype),
                     "expected the data of {} in field {}, found it in field {}", what,
                     list_field(record.dtype), seen.number);
-    if (seen.count == record.numel) return ok_status();
-    return input_error("expected {} values for {}, found {}", record.numel, what, seen.count);
+    const int64_t values = half_bytes(record.onnx_type) ? *bytes : record.numel;
+    if (seen.count == values) return ok_status();
+    return input_error("expected {} values for {}, found {}", values, what, seen.count);
   }
 
   void place(std::span<const std::byte> body, int64_t origin) {
-    const auto element = static_cast<int64_t>(dtype_size(record.dtype));
+    const int64_t element =
+        half_bytes(record.onnx_type) ? 1 : static_cast<int64_t>(dtype_size(record.dtype));
     const bool raw = seen.number == kRawData || seen.number == 0;
     record.stride = raw ? element : seen.stride;
     record.offset = seen.offset;
@@ -198,6 +202,7 @@ struct Parser {
 }  // namespace
 
 std::optional<int64_t> TensorRecord::expected_bytes() const {
+  if (half_bytes(onnx_type)) return (numel + 1) / 2;
   if (dtype == DType::kUndefined) return std::nullopt;
   return numel * static_cast<int64_t>(dtype_size(dtype));
 }

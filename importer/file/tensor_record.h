@@ -43,6 +43,7 @@ enum : uint32_t {
 // Returns whether a field holds elements: raw_data or one of the lists.
 bool is_data_field(uint32_t number);
 
+bool half_bytes(uint64_t onnx_type);   // whether two elements share a byte: uint4, int4
 uint32_t list_field(DType dtype);      // the list of a type
 int64_t fixed_bytes(uint32_t number);  // of an element of a list; 0: varints
 

@@ -10,6 +10,7 @@
 #include "importer/normalize/compute_types.h"
 #include "importer/normalize/expansion.h"
 #include "importer/normalize/opset_range.h"
+#include "importer/normalize/quantized_graph.h"
 #include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
@@ -165,6 +166,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
     onnx::checker::check_model(model);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     OFSDP_RETURN_IF_ERROR(refuse_own(model.graph()).with_prefix(file.path()));
+    OFSDP_RETURN_IF_ERROR(dequantize_graph(model, file).with_prefix(file.path()));
     if (opset < 14) mark_training(*model.mutable_graph());
     if (opset > 0 && opset < kOpset) model = convert_version(model, opset, kOpset);
   } catch (const std::exception& error) {

@@ -67,6 +67,21 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
 }
 
+// Scales and zero points of FakeQuantize nodes.
+struct ScaleUses {
+  explicit ScaleUses(const Graph& graph) {
+    for (const Node& node : graph.nodes) {
+      if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+      scales.insert(node.inputs[1]);
+      if (node.inputs.size() > 2) zero_points.insert(node.inputs[2]);
+      if (node.attributes.i("weight", 0) != 0) weights[node.inputs[1]].push_back(node.inputs[0]);
+    }
+  }
+
+  std::set<ValueId> scales, zero_points;
+  std::map<ValueId, std::vector<ValueId>> weights;  // of a scale
+};
+
 // Returns why its readers keep it from being trained, or "".
 std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Parameter& p) {
   for (const size_t reader : uses.readers(p.value)) {
@@ -95,6 +110,18 @@ void freeze(Graph& graph, Parameter& p, std::string reason) {
   }
 }
 
+// A scale whose weight stays keeps the integers of the file meaningful by staying as well.
+void freeze_scales_of_frozen(Graph& graph, const ScaleUses& uses) {
+  std::map<ValueId, bool> trained;
+  for (const Parameter& p : graph.parameters) trained[p.value] = p.trained;
+  for (Parameter& p : graph.parameters) {
+    const auto found = uses.weights.find(p.value);
+    if (!p.trained || found == uses.weights.end()) continue;
+    const bool stays = std::ranges::any_of(found->second, [&](ValueId w) { return !trained[w]; });
+    if (stays) freeze(graph, p, "the scale of a frozen weight");
+  }
+}
+
 }  // namespace
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
@@ -102,17 +129,28 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   OFSDP_ASSIGN_OR_RETURN(const auto frozen, all_matches(graph, "--freeze", rules.freeze));
   OFSDP_ASSIGN_OR_RETURN(const auto named, all_matches(graph, "--train", rules.train));
   const GraphUses uses(result);
+  const ScaleUses quantized(result);
   for (Parameter& p : result.parameters) {
     std::string reason = why_not_by_use(result, uses, p);
-    if (frozen.contains(p.name)) {
+    const bool scale = quantized.scales.contains(p.value);
+    if (quantized.zero_points.contains(p.value)) {
+      reason = "zero points";
+    } else if (scale && !rules.learned_scales) {
+      reason = "scales (--qat-scales fixed)";
+    } else if (frozen.contains(p.name)) {
       reason = "--freeze";
     } else if (reason.empty() && !rules.train.empty()) {
       reason = named.contains(p.name) ? "" : "not named by --train";
-    } else if (reason.empty()) {
+    } else if (reason.empty() && !scale) {
       reason = why_not_by_rule(result, uses, p);
     }
     p.trained = reason.empty();
     if (!p.trained) freeze(result, p, reason);
+  }
+  if (!rules.learned_scales) return result;
+  freeze_scales_of_frozen(result, quantized);
+  for (Node& node : result.nodes) {
+    if (node.op->full_name() == "ofsdp.FakeQuantize") node.attributes.set("learned", int64_t{1});
   }
   return result;
 }

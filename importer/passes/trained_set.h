@@ -3,7 +3,8 @@
 // and sin inputs of rotary embeddings read, and names matching *inv_freq, *.attn.bias,
 // *.masked_bias, *cos_cache, *sin_cache. `train` patterns replace the rule, `freeze` patterns beat
 // it. A pattern is tried as a literal name first, then as a glob; one that matches no initializer
-// is an error.
+// is an error. Scales and zero points of quantized values are no weights; with `learned_scales`
+// scales are trained, of any rank, unless their weight is frozen.
 //
 // choose_candidates applies names; keep_reached, after autodiff, drops initializers that no
 // gradient reaches. Small parameters that are not trained become constants, so that shapes may
@@ -24,6 +25,7 @@ inline constexpr const char* kRunningStatistics = "running statistics";
 struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;
+  bool learned_scales = false;  // of quantized values: they are trained as well
 };
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);

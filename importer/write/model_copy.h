@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "importer/file/integer_codec.h"
 #include "importer/write/model_layout.h"
 #include "importer/write/value_writer.h"
 
@@ -89,6 +90,14 @@ class ModelCopy {
     return weight.encoding == Initializer::Encoding::kDense && weight.dtype == DType::kFloat32;
   }
 
+  // Integers of that weight are from now on made with these scales.
+  void rescale(int initializer, std::vector<float> scales) {
+    auto& place = layout_.initializers[static_cast<size_t>(initializer)];
+    Quantization changed = *place.quantization;
+    changed.scales = std::move(scales);
+    place.quantization = std::make_shared<const Quantization>(std::move(changed));
+  }
+
   Status write(const std::string& folder, int initializer, int64_t first_element,
                std::span<const float> src) const {
     return write(folder, this->initializer(initializer), first_element, src);
@@ -114,6 +123,10 @@ class ModelCopy {
             write_exactly(model, piece.target, std::as_bytes(std::span(piece.literal))));
       } else if (!changes(piece.initializer)) {
         const Initializer& weight = input_->initializers()[static_cast<size_t>(piece.initializer)];
+        if (weight.quantization != nullptr) {
+          OFSDP_RETURN_IF_ERROR(copy_integers(weight, initializer(piece.initializer), model));
+          continue;
+        }
         std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
         OFSDP_RETURN_IF_ERROR(input_->read(weight, 0, values));
         OFSDP_RETURN_IF_ERROR(write_values(model, initializer(piece.initializer), 0, values));
@@ -162,7 +175,8 @@ class ModelCopy {
       const Initializer& w = list[static_cast<size_t>(index)];
       if (w.file != file || w.encoding == Initializer::Encoding::kList) continue;
       const int64_t tag = w.stride - static_cast<int64_t>(dtype_size(w.dtype));
-      ranges.push_back({w.offset - tag, w.offset - tag + w.shape.numel() * w.stride});
+      const int64_t bytes = w.bits == 4 ? w.raw_bytes() : w.shape.numel() * w.stride;
+      ranges.push_back({w.offset - tag, w.offset - tag + bytes});
     }
     std::ranges::sort(ranges, {}, &Range::begin);
     return ranges;
@@ -187,6 +201,13 @@ class ModelCopy {
       begin = std::max(begin, range.end);
     }
     return copy(begin, end);
+  }
+
+  // A list in the input becomes raw data without a way by float32.
+  Status copy_integers(const Initializer& from, const Initializer& to, const OpenFile& file) const {
+    std::vector<int64_t> integers(static_cast<size_t>(from.shape.numel()));
+    OFSDP_RETURN_IF_ERROR(read_integers(input_->file(), from, 0, integers));
+    return write_integers(file, to, 0, integers);
   }
 
   bool changes(int initializer) const { return std::ranges::binary_search(changing_, initializer); }

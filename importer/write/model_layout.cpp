@@ -161,7 +161,7 @@ class Layouter {
     }
     if (place.initializer >= 0) {
       const Initializer& weight = input_.initializers()[static_cast<size_t>(place.initializer)];
-      tensor.hole = weight.shape.numel() * static_cast<int64_t>(dtype_size(weight.dtype));
+      tensor.hole = weight.raw_bytes();
       append_tag(fields, tensor_field::kRawData, WireType::kBytes);
       append_varint(fields, static_cast<uint64_t>(tensor.hole));
     }

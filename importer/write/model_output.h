@@ -20,6 +20,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,6 +81,10 @@ class ModelOutput {
     return text;
   }
 
+  // Before any write, on every rank: scales that training has changed, by initializer.
+  void rescale(const std::map<int, std::vector<float>>& scales) {
+    for (const auto& [initializer, values] : scales) copy_.rescale(initializer, values);
+  }
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const {
     return copy_.write(folder_, static_cast<int>(initializer), first_element, src);
   }

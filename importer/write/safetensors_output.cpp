@@ -36,6 +36,11 @@ Layout lay_out(const std::vector<Initializer>& weights) {
   int64_t end = 0;
   for (Initializer place : weights) {
     place.file = 0;
+    if (place.quantization != nullptr) {  // the values that trained, not their integers
+      place.quantization = nullptr;
+      place.bits = 0;
+      place.dtype = DType::kFloat32;
+    }
     place.encoding = Initializer::Encoding::kDense;
     place.stride = static_cast<int64_t>(dtype_size(place.dtype));
     place.offset = end;

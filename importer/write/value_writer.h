@@ -12,8 +12,11 @@
 
 namespace ofsdp::importer {
 
-// `place` is not kList. Rounded to its dtype, nearest even.
+// `place` is not kList. Rounded to its dtype, nearest even; values of a quantized weight become
+// integers.
 Status write_values(const OpenFile& file, const Initializer& place, int64_t first_element,
                     std::span<const float> src);
+Status write_integers(const OpenFile& file, const Initializer& place, int64_t first,
+                      std::span<const int64_t> integers);
 
 }  // namespace ofsdp::importer

@@ -70,6 +70,7 @@ class Exporter {
       });
     }
     OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::begin(model_, path));
+    OFSDP_RETURN_IF_ERROR(rescale(output));
     OFSDP_RETURN_IF_ERROR(write_values(output));
     if (options_.inference) {
       OFSDP_RETURN_IF_ERROR(make_inference_model(output.model_temporary()).with_prefix(path));
@@ -90,6 +91,33 @@ class Exporter {
         OFSDP_RETURN_IF_ERROR(read(weights[i], at, part));
         OFSDP_RETURN_IF_ERROR(output.write(i, at, part));
       }
+    }
+    return ok_status();
+  }
+
+  // Scales that were trained change the integers of their weights.
+  Status rescale(ModelOutput& output) {
+    NamedScales changed;
+    for (const Initializer& weight : model_.initializers()) {
+      if (weight.quantization == nullptr) continue;
+      std::vector<std::string> names = weight.quantization->factors;
+      names.push_back(weight.quantization->scale);
+      for (const std::string& name : names) {
+        if (!kinds_.contains(name) || changed.contains(name)) continue;
+        const Initializer& scale = *model_.find_constant(name);
+        std::vector<float> values(static_cast<size_t>(scale.shape.numel()));
+        OFSDP_RETURN_IF_ERROR(read(scale, 0, values));
+        changed[name] = std::move(values);
+      }
+    }
+    OFSDP_ASSIGN_OR_RETURN(const auto rescaled, model_.rescaled(changed));
+    output.rescale(rescaled);
+    for (const auto& [index, scales] : rescaled) {
+      const Quantization& q = *model_.initializers()[static_cast<size_t>(index)].quantization;
+      const auto follower = std::ranges::find(model_.initializers(), q.scale, &Initializer::name);
+      if (q.factors.empty() || follower == model_.initializers().end()) continue;
+      const auto place = static_cast<size_t>(follower - model_.initializers().begin());
+      OFSDP_RETURN_IF_ERROR(output.write(place, 0, scales));
     }
     return ok_status();
   }

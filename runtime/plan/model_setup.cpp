@@ -86,7 +86,8 @@ class SetupMaker {
     if (info) {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
-    return open_plain_source(std::move(file), operators, {options_.freeze, train_});
+    const bool learned = options_.qat_scales == QatScales::kLearned;
+    return open_plain_source(std::move(file), operators, {options_.freeze, train_, learned});
   }
 
   // The file says itself what is trained, and how.

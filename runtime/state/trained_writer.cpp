@@ -1,5 +1,10 @@
 #include "runtime/state/trained_writer.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
 #include "runtime/engine/shared_text.h"
 #include "runtime/plan/saved_slices.h"
 
@@ -54,6 +59,68 @@ Status write_common(RankState& state, const TrainedOutput& output) {
   return {};
 }
 
+// The trained scales of quantized values, whole on every rank; most runs have none.
+Result<NamedScales> gather_scales(const RankState& state, Communicator& communicator) {
+  std::set<std::string> names;
+  for (const Node& node : state.setup().graph.nodes) {
+    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    names.insert(state.setup().graph.value(node.inputs[1]).name);
+  }
+  NamedScales scales;
+  for (const Unit& unit : state.plan().plan.units) {
+    for (const UnitParam& param : unit.params) {
+      const Parameter& p = state.parameter(param.parameter);
+      if (!names.contains(p.name)) continue;
+      scales[p.name].resize(static_cast<size_t>(state.setup().graph.value(p.value).desc.numel()));
+    }
+  }
+  if (scales.empty()) return scales;
+  for (const Unit& unit : state.plan().plan.units) {
+    OFSDP_RETURN_IF_ERROR(state.share(unit, -1).for_each_part([&](const ShardPart& part) -> Status {
+      const auto found = scales.find(state.parameter(part.param.parameter).name);
+      if (found != scales.end()) std::ranges::copy(part.values, found->second.begin() + part.first);
+      return {};
+    }));
+  }
+  const auto world = static_cast<size_t>(communicator.size());
+  for (auto& [name, values] : scales) {
+    for (size_t at = 0; at < values.size(); at += fsdp::kExchangeMost) {
+      const size_t n = std::min(values.size() - at, size_t{fsdp::kExchangeMost});
+      const std::vector<double> mine(values.begin() + static_cast<ptrdiff_t>(at),
+                                     values.begin() + static_cast<ptrdiff_t>(at + n));
+      std::vector<double> all(n * world);
+      OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, {"output scales", -1, 0}));
+      for (size_t i = 0; i < n; ++i) {  // one rank has it, the others 0
+        double sum = 0;
+        for (size_t rank = 0; rank < world; ++rank) sum += all[rank * n + i];
+        values[at + i] = static_cast<float>(sum);
+      }
+    }
+  }
+  return scales;
+}
+
+// Rank 0's: scales that follow from trained ones, and frozen biases in these.
+Status write_followers(const RankState& state, const TrainedOutput& output,
+                       const std::map<int, std::vector<float>>& rescaled) {
+  const OnnxFile& file = state.setup().file;
+  for (const Parameter& p : state.setup().graph.parameters) {
+    const auto& weights = file.initializers();
+    for (const auto& [index, scales] : rescaled) {
+      const Initializer& weight = weights[static_cast<size_t>(index)];
+      const bool follows = !weight.quantization->factors.empty();
+      if (follows && weight.quantization->scale == p.name) {
+        OFSDP_RETURN_IF_ERROR(output.write(p, 0, scales));
+      }
+      if (!follows || p.initializer != index || p.trained) continue;
+      std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
+      OFSDP_RETURN_IF_ERROR(file.read(weight, 0, values));
+      OFSDP_RETURN_IF_ERROR(output.write(p, 0, values));
+    }
+  }
+  return {};
+}
+
 Status write_shares(RankState& state, const TrainedOutput& output) {
   for (const Unit& unit : state.plan().plan.units) {
     OFSDP_RETURN_IF_ERROR(write_unit(state, unit, output));
@@ -69,6 +136,12 @@ Status write_trained(RankState& state, Communicator& communicator, const std::st
   OFSDP_RETURN_IF_ERROR(state.fetch());
   OFSDP_ASSIGN_OR_RETURN(const auto output,
                          open_output(*state.setup().source, communicator, path, trained));
+  OFSDP_ASSIGN_OR_RETURN(const NamedScales scales, gather_scales(state, communicator));
+  OFSDP_ASSIGN_OR_RETURN(const auto rescaled, state.setup().file.rescaled(scales));
+  output->rescale(rescaled);
+  if (state.rank() == 0) {
+    OFSDP_RETURN_IF_ERROR(write_followers(state, *output, rescaled).with_prefix(path));
+  }
   OFSDP_RETURN_IF_ERROR(write_shares(state, *output).with_prefix(path));
   OFSDP_RETURN_IF_ERROR(communicator.barrier({"output barrier", -1, 0}));
   return state.rank() == 0 ? output->commit() : Status{};

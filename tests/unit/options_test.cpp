@@ -130,6 +130,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "timeout",
                            "deterministic",
                            "loss-mean",
+                           "qat-scales",
                            "nnodes",
                            "node-rank",
                            "rdzv-endpoint",

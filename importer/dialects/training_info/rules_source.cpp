@@ -137,7 +137,8 @@ Result<std::unique_ptr<TrainingSource>> open_rules_source(OnnxFile file, Trainin
                                                           const std::vector<std::string>& freeze,
                                                           const Operators& operators) {
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, operators, info.forward));
-  OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, {freeze, info.rules.trained}));
+  OFSDP_ASSIGN_OR_RETURN(Graph chosen,
+                         choose_candidates(graph, {freeze, info.rules.trained, false}));
   return std::unique_ptr<TrainingSource>(std::make_unique<RulesSource>(
       std::move(file), std::move(chosen), operators.lowering, std::move(info.rules)));
 }

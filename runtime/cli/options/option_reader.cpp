@@ -130,6 +130,11 @@ Status OptionReader::refuse_without_effect() const {
     return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",
                        said_.at("loss-mean").subject);
   }
+  if (options_.qat_scales == QatScales::kLearned &&
+      options_.checkpoint.type == CheckpointType::kFull) {
+    return input_error("{} contradicts {}: the model in a checkpoint has the file's scales",
+                       said_.at("checkpoint-type").subject, said_.at("qat-scales").subject);
+  }
   if (options_.optimizer.nesterov && options_.optimizer.momentum == 0) {
     return input_error("{} needs a --momentum above 0, found 0", said_.at("nesterov").subject);
   }

@@ -209,6 +209,8 @@ std::vector<OptionEntry> training_entries() {
                OFSDP_FIELD(freeze)),
       repeated("", {"train", "NAME or glob, repeated", "the only initializers that are trained"},
                OFSDP_FIELD(train)),
+      choice("qat-scales", "scales of quantized values stay, or are trained (LSQ)",
+             OFSDP_FIELD(qat_scales)),
       toggle(
           {"training-info", "on, off",
            "follow the training_info of the model, where it has one: its loss and its optimizer"},

@@ -1,0 +1,249 @@
+#include "importer/file/quantized_uses.h"
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "importer/file/integer_codec.h"
+#include "kernels/base/budgets.h"
+#include "kernels/base/reject.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// Field numbers of GraphProto, NodeProto and AttributeProto.
+enum : uint32_t { kNodesOfGraph = 1 };
+enum : uint32_t {
+  kInputOfNode = 1,
+  kOutputOfNode = 2,
+  kTypeOfNode = 4,
+  kAttributeOfNode = 5,
+  kDomainOfNode = 7
+};
+enum : uint32_t {
+  kNameOfAttribute = 1,
+  kIntOfAttribute = 3,
+  kGraphOfAttribute = 6,
+  kGraphsOfAttribute = 11
+};
+
+struct WireNode {
+  std::string op, domain;
+  std::vector<std::string> inputs, outputs;
+  std::map<std::string, int64_t> attributes;
+  std::vector<std::string> inner_reads;  // of subgraphs
+
+  std::string in(size_t i) const { return i < inputs.size() ? inputs[i] : ""; }
+  int64_t attribute(const std::string& name, int64_t otherwise) const {
+    const auto found = attributes.find(name);
+    return found == attributes.end() ? otherwise : found->second;
+  }
+  bool ours() const { return domain.empty() || domain == "ai.onnx" || domain == "com.microsoft"; }
+  bool is(const char* name) const { return ours() && op == name; }
+};
+
+Result<WireNode> parse_node(const WireField& node, int depth);
+
+// Names that a subgraph's nodes read.
+Status collect_reads(const WireField& graph, int depth, std::vector<std::string>& names) {
+  OFSDP_REJECT_IF(depth > kMostDepth, "expected subgraphs at most {} deep", kMostDepth);
+  for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+    OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.number != kNodesOfGraph) continue;
+    OFSDP_ASSIGN_OR_RETURN(const WireNode inner, parse_node(field, depth));
+    names.insert(names.end(), inner.inputs.begin(), inner.inputs.end());
+    names.insert(names.end(), inner.inner_reads.begin(), inner.inner_reads.end());
+  }
+  return ok_status();
+}
+
+Status parse_attribute(const WireField& attribute, int depth, WireNode& node) {
+  int64_t value = 0;
+  for (WireReader reader(attribute.bytes, attribute.body); !reader.done();) {
+    OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.number == kIntOfAttribute) value = static_cast<int64_t>(field.value);
+    if (field.type != WireType::kBytes) continue;
+    if (field.number == kGraphOfAttribute || field.number == kGraphsOfAttribute) {
+      OFSDP_RETURN_IF_ERROR(collect_reads(field, depth + 1, node.inner_reads));
+    }
+  }
+  node.attributes[string_field(attribute.bytes, kNameOfAttribute)] = value;
+  return ok_status();
+}
+
+Result<WireNode> parse_node(const WireField& proto, int depth) {
+  WireNode node;
+  for (WireReader reader(proto.bytes, proto.body); !reader.done();) {
+    OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.type != WireType::kBytes) continue;
+    if (field.number == kInputOfNode) node.inputs.emplace_back(as_text(field.bytes));
+    if (field.number == kOutputOfNode) node.outputs.emplace_back(as_text(field.bytes));
+    if (field.number == kTypeOfNode) node.op = as_text(field.bytes);
+    if (field.number == kDomainOfNode) node.domain = as_text(field.bytes);
+    if (field.number == kAttributeOfNode)
+      OFSDP_RETURN_IF_ERROR(parse_attribute(field, depth, node));
+  }
+  return node;
+}
+
+// How a node dequantizes its input `input`.
+struct Use {
+  size_t input;
+  Quantization quantization;
+};
+
+class UseFinder {
+ public:
+  UseFinder(const std::vector<WireNode>& nodes, const std::map<std::string, int>& integers)
+      : nodes_(nodes), integers_(integers) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const std::string& name : nodes[i].outputs) makers_[name] = i;
+      for (const std::string& name : nodes[i].inputs) readers_[name].push_back(i);
+    }
+  }
+
+  std::map<std::string, Quantization> run() const {
+    std::map<std::string, Quantization> weights;
+    std::set<std::string> others;  // read in some other way
+    for (const WireNode& node : nodes_) {
+      const std::vector<Use> uses = uses_of(node);
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const auto type = integers_.find(node.inputs[i]);
+        if (type == integers_.end()) continue;
+        const Use* use = nullptr;
+        for (const Use& u : uses) use = u.input == i ? &u : use;
+        if (use == nullptr || !enter(*type, use->quantization, weights)) others.insert(type->first);
+      }
+      others.insert(node.inner_reads.begin(), node.inner_reads.end());
+    }
+    for (const std::string& name : others) weights.erase(name);
+    return weights;
+  }
+
+ private:
+  static bool enter(const std::pair<const std::string, int>& integer, Quantization q,
+                    std::map<std::string, Quantization>& weights) {
+    q.onnx_type = integer.second;
+    if (integer_carrier(q.onnx_type) == DType::kUndefined) return false;
+    const bool bias = integer_carrier(q.onnx_type) == DType::kInt32;
+    if (q.rounds && bias) q.rounds = false;
+    if (!bias) q.factors.clear();
+    if (q.scale.empty() && q.factors.empty()) return false;
+    const auto [found, fresh] = weights.emplace(integer.first, q);
+    const Quantization& first = found->second;
+    return fresh ||
+           (first.scale == q.scale && first.zero_point == q.zero_point && first.axis == q.axis &&
+            first.block_size == q.block_size && first.factors == q.factors);
+  }
+
+  static Quantization pair(const WireNode& node, size_t scale, size_t zero, int64_t axis) {
+    return {.scale = node.in(scale), .zero_point = node.in(zero), .axis = axis};
+  }
+
+  static Quantization bias(const WireNode& node, size_t a, size_t b) {
+    return {.scale = "", .zero_point = "", .factors = {node.in(a), node.in(b)}, .axis = -1};
+  }
+
+  std::vector<Use> uses_of(const WireNode& node) const {
+    if (node.is("DequantizeLinear")) {
+      Quantization q = pair(node, 1, 2, node.attribute("axis", 1));
+      q.block_size = node.attribute("block_size", 0);
+      q.factors = factors_of(node);
+      return {{0, std::move(q)}};
+    }
+    if (node.is("QLinearConv")) return {{3, pair(node, 4, 5, 0)}, {8, bias(node, 1, 4)}};
+    if (node.is("QLinearMatMul")) return {{3, pair(node, 4, 5, -1)}, {0, pair(node, 1, 2, -2)}};
+    if (node.is("QGemm")) {
+      return {{3, pair(node, 4, 5, node.attribute("transB", 0) != 0 ? 0 : 1)},
+              {6, bias(node, 1, 4)}};
+    }
+    if (node.is("QLinearAdd") || node.is("QLinearMul")) {
+      return {{0, pair(node, 1, 2, -1)}, {3, pair(node, 4, 5, -1)}};
+    }
+    if (node.is("MatMulIntegerToFloat")) return {{1, pair(node, 3, 5, -1)}};
+    if (node.is("DynamicQuantizeMatMul")) return {{1, pair(node, 2, 3, -1)}};
+    if (node.is("MatMulInteger") || node.is("ConvInteger")) {
+      Quantization q = pair(node, 9, 3, node.op == "ConvInteger" ? 0 : -1);
+      q.scale = scale_after(node);
+      return {{1, std::move(q)}};
+    }
+    return {};
+  }
+
+  const WireNode* only_reader(const std::string& name) const {
+    const auto found = readers_.find(name);
+    return found == readers_.end() || found->second.size() != 1 ? nullptr
+                                                                : &nodes_[found->second[0]];
+  }
+  const WireNode* maker(const std::string& name) const {
+    const auto found = makers_.find(name);
+    return found == makers_.end() ? nullptr : &nodes_[found->second];
+  }
+
+  // Returns the scale of the weight: the product's Cast meets it in a Mul, times that of the other
+  // operand.
+  std::string scale_after(const WireNode& product) const {
+    const WireNode* reader = product.outputs.empty() ? nullptr : only_reader(product.outputs[0]);
+    if (reader == nullptr || !reader->is("Cast")) return "";
+    const std::string cast = reader->outputs.empty() ? "" : reader->outputs[0];
+    const WireNode* mul = only_reader(cast);
+    if (mul == nullptr || !mul->is("Mul") || mul->inputs.size() != 2) return "";
+    const WireNode* scales = maker(mul->inputs[0] == cast ? mul->inputs[1] : mul->inputs[0]);
+    if (scales == nullptr || !scales->is("Mul") || scales->inputs.size() != 2) return "";
+    for (size_t i = 0; i < 2; ++i) {
+      const WireNode* made = maker(scales->inputs[1 - i]);
+      if (made != nullptr && made->is("DynamicQuantizeLinear")) return scales->inputs[i];
+    }
+    return "";
+  }
+
+  // Returns the scales of the two operands that a bias is added to the product of.
+  std::vector<std::string> factors_of(const WireNode& dequantize) const {
+    const WireNode* layer =
+        dequantize.outputs.empty() ? nullptr : only_reader(dequantize.outputs[0]);
+    if (layer == nullptr || layer->inputs.size() < 3 || layer->inputs[2] != dequantize.outputs[0]) {
+      return {};
+    }
+    std::vector<std::string> factors;
+    for (size_t i = 0; i < 2; ++i) {
+      const WireNode* operand = maker(layer->inputs[i]);
+      while (operand != nullptr && !operand->is("DequantizeLinear") && is_view(*operand)) {
+        operand = maker(operand->in(0));
+      }
+      if (operand == nullptr || !operand->is("DequantizeLinear")) return {};
+      factors.push_back(operand->in(1));
+    }
+    return factors;
+  }
+
+  static bool is_view(const WireNode& node) {
+    for (const char* op : {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}) {
+      if (node.is(op)) return true;
+    }
+    return false;
+  }
+
+  const std::vector<WireNode>& nodes_;
+  const std::map<std::string, int>& integers_;
+  std::map<std::string, size_t> makers_;
+  std::map<std::string, std::vector<size_t>> readers_;
+};
+
+}  // namespace
+
+Result<QuantizedUses> quantized_uses(const WireField& graph,
+                                     const std::map<std::string, int>& integers) {
+  QuantizedUses uses;
+  std::vector<WireNode> nodes;
+  for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+    OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.number != kNodesOfGraph || field.type != WireType::kBytes) continue;
+    OFSDP_ASSIGN_OR_RETURN(WireNode node, parse_node(field, 0));
+    if (node.is("Constant")) uses.constants.push_back(field);
+    nodes.push_back(std::move(node));
+  }
+  uses.weights = UseFinder(nodes, integers).run();
+  return uses;
+}
+
+}  // namespace ofsdp::importer

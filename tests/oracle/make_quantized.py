@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/quantized: small quantized files of ONNX Runtime's own tools, data, and the losses that training gives.
+
+    make_quantized.py [FOLDER]      needs numpy, onnx, onnxruntime and torch
+
+Each folder has model.onnx, data/x.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.02, momentum 0.9, batches of 8 in
+order), from a PyTorch that walks the graph's nodes. An integer between two nodes is the float that it stands for, each pair of
+QuantizeLinear and DequantizeLinear is one rounding with a straight-through gradient, and integer weights are float masters.
+`learned.txt`, where a folder has it, are the losses with trained scales.
+"""
+import math
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+import torch
+import torch.nn.functional as F
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static)
+
+RANGES = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
+          TensorProto.INT16: (-32768, 32767), TensorProto.UINT16: (0, 65535)}
+STEPS, BATCH, RATE, MOMENTUM = 6, 8, 0.02, 0.9
+
+
+class Round(torch.autograd.Function):
+    """LSQ: x, scale; the zero point is fixed."""
+
+    @staticmethod
+    def forward(ctx, x, s, z, lo, hi, count):
+        q = torch.round(x / s) + z
+        ctx.save_for_backward(x, s, z)
+        ctx.rest = (lo, hi, count)
+        return (q.clamp(lo, hi) - z) * s
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, s, z = ctx.saved_tensors
+        lo, hi, count = ctx.rest
+        r = torch.round(x / s)
+        q = r + z
+        inside = (q >= lo) & (q <= hi)
+        slope = torch.where(inside, r - x / s, torch.where(q > hi, hi - z, lo - z))
+        ds = (dy * slope).sum_to_size(s.shape) / math.sqrt(count * hi)
+        return dy * inside, ds, None, None, None, None
+
+
+def spread(v, shape, axis, block):
+    """A scale or zero point in a shape that broadcasts (blocks: of the tensor's own shape)."""
+    if v.numel() == 1:
+        return v.reshape(())
+    if block:
+        return v.repeat_interleave(block, dim=axis).narrow(axis, 0, shape[axis])
+    if len(shape) == 1:
+        return v
+    dims = [1] * len(shape)
+    dims[axis] = -1
+    return v.reshape(dims)
+
+
+class Walker:
+    def __init__(self, model, learned=False):
+        self.graph = model.graph
+        self.learned = learned
+        self.protos = {t.name: t for t in model.graph.initializer}
+        self.arrays = {n: torch.from_numpy(np.array(numpy_helper.to_array(t).astype(
+            np.float32 if t.data_type != TensorProto.INT64 else np.int64))) for n, t in self.protos.items()}
+        self.types = {n: t.data_type for n, t in self.protos.items()}
+        self.params = {}
+        self.deq = {}
+        x = torch.zeros(BATCH, *[d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim][1:])
+        self.scales = set()
+        self.run(x)
+        for n, t in self.protos.items():
+            if t.data_type == TensorProto.FLOAT and n not in self.scales and self.arrays[n].dim() > 0:
+                self.param(n, self.arrays[n])
+        if learned:
+            for n in self.scales:
+                self.param(n, self.arrays[n])
+
+    def param(self, name, value):
+        if name not in self.params:
+            self.params[name] = value.clone().requires_grad_()
+        return self.params[name]
+
+    def get(self, name):
+        return self.params.get(name, self.arrays.get(name))
+
+    def fake(self, x, scale, zero, axis=1, block=0, weight=False, kind=None):
+        self.scales.add(scale)
+        s = self.get(scale)
+        z = self.arrays[zero] if zero else torch.zeros_like(self.arrays[scale])
+        lo, hi = RANGES[kind or (self.types[zero] if zero else TensorProto.UINT8)]
+        count = x.numel() / s.numel() / (1 if weight else x.shape[0])
+        return Round.apply(x, spread(s, x.shape, axis, block), spread(z, x.shape, axis, block), lo, hi, count)
+
+    def weight(self, name, scale, zero, axis, block=0):
+        """The value of an integer weight, from its master."""
+        q = self.arrays[name]
+        s = spread(self.arrays[scale], q.shape, axis, block)
+        z = spread(self.arrays[zero], q.shape, axis, block) if zero else 0
+        self.scales.add(scale)
+        master = self.param(name, (q - z) * s)
+        if self.types[name] == TensorProto.INT32:
+            return master
+        return self.fake(master, scale, zero, axis, block, True, self.types[name])
+
+    def operand(self, values, name, scale, zero, axis=0):
+        self.scales.add(scale)
+        return values[name] if name in values else self.weight(name, scale, zero, axis)
+
+    def bias(self, name, a, b):
+        return self.param(name, self.arrays[name] * (self.arrays[a] * self.arrays[b])) if name else None
+
+    def run(self, x):
+        v = {self.graph.input[0].name: x}
+        for n in self.graph.node:
+            a = {i.name: helper.get_attribute_value(i) for i in n.attribute}
+            i = list(n.input) + [""] * 9
+            get = lambda name: v[name] if name in v else self.get(name)  # noqa: E731
+            op = n.op_type
+            if op == "QuantizeLinear":
+                y = self.fake(get(i[0]), i[1], i[2], a.get("axis", 1), a.get("block_size", 0))
+            elif op == "DequantizeLinear":
+                self.scales.add(i[1])
+                y = v[i[0]] if i[0] in v else self.weight(i[0], i[1], i[2], a.get("axis", 1), a.get("block_size", 0))
+            elif op in ("Conv", "QLinearConv"):
+                pads = a.get("pads", [0, 0, 0, 0])
+                if op == "Conv":
+                    t, w, b = get(i[0]), get(i[1]), get(i[2]) if i[2] else None
+                else:
+                    t, w, b = v[i[0]], self.operand(v, i[3], i[4], i[5]), self.bias(i[8], i[1], i[4])
+                y = F.conv2d(t, w, b, a.get("strides", [1, 1]), pads[:2], a.get("dilations", [1, 1]), a.get("group", 1))
+                y = self.fake(y, i[6], i[7]) if op == "QLinearConv" else y
+            elif op in ("Gemm", "QGemm"):
+                if op == "Gemm":
+                    w, b = get(i[1]), get(i[2])
+                else:
+                    w, b = self.operand(v, i[3], i[4], i[5], 0 if a.get("transB") else 1), self.bias(i[6], i[1], i[4])
+                y = get(i[0]) @ (w.T if a.get("transB") else w) + b
+                y = self.fake(y, i[7], i[8]) if op == "QGemm" and i[7] else y
+            elif op == "MatMul":
+                y = get(i[0]) @ get(i[1])
+            elif op == "QLinearMatMul":
+                y = self.fake(v[i[0]] @ self.operand(v, i[3], i[4], i[5], -1), i[6], i[7])
+            elif op in ("QLinearAdd", "QLinearMul"):
+                l, r = self.operand(v, i[0], i[1], i[2]), self.operand(v, i[3], i[4], i[5])
+                y = self.fake(l + r if op == "QLinearAdd" else l * r, i[6], i[7])
+            elif op == "QLinearSigmoid":
+                y = self.fake(torch.sigmoid(v[i[0]]), i[3], i[4])
+            elif op == "QLinearGlobalAveragePool":
+                y = self.fake(v[i[0]].mean((2, 3), keepdim=True), i[3], i[4])
+            elif op == "DynamicQuantizeLinear":
+                t = get(i[0]).detach()
+                lo, hi = t.min().clamp(max=0), t.max().clamp(min=0)
+                s = (hi - lo) / 255
+                z = torch.round(-lo / s)
+                y = Round.apply(get(i[0]), s, z, 0, 255, 1)
+            elif op == "MatMulInteger":
+                cast = next(m for m in self.graph.node if n.output[0] in m.input)
+                mul = next(m for m in self.graph.node if cast.output[0] in m.input)
+                both = next(m for m in self.graph.node if mul.input[1] in m.output)
+                scale = next(s for s in both.input if s in self.arrays)
+                y = v[i[0]] @ self.weight(i[1], scale, i[3], -1)
+                v[mul.output[0]] = y
+                v[cast.output[0]] = y
+            elif n.output[0] in v:
+                continue
+            elif op == "Mul" and (i[1] in self.scales or i[0] not in v):
+                continue
+            elif op in ("Mul", "Add", "Sub", "Div"):
+                y = {"Mul": torch.mul, "Add": torch.add, "Sub": torch.sub, "Div": torch.div}[op](get(i[0]), get(i[1]))
+            elif op == "Relu":
+                y = torch.relu(get(i[0]))
+            elif op == "Sigmoid":
+                y = torch.sigmoid(get(i[0]))
+            elif op == "GlobalAveragePool":
+                y = get(i[0]).mean((2, 3), keepdim=True)
+            elif op == "MaxPool":
+                y = F.max_pool2d(get(i[0]), a["kernel_shape"], a.get("strides", [1, 1]))
+            elif op == "Flatten":
+                y = get(i[0]).flatten(1)
+            elif op == "Transpose":
+                y = get(i[0]).permute(a["perm"])
+            elif op == "Reshape":
+                y = get(i[0]).reshape([int(d) for d in self.arrays[i[1]]])
+            else:
+                raise SystemExit("no " + op)
+            v[n.output[0]] = y
+        return v[self.graph.output[0].name]
+
+
+def losses(path, x, labels, learned=False):
+    walker = Walker(onnx.load(path), learned)
+    params = [walker.params[n] for n in sorted(walker.params)]
+    optimizer = torch.optim.SGD(params, lr=RATE, momentum=MOMENTUM)
+    found = []
+    for step in range(STEPS):
+        at = [(step * BATCH + k) % len(x) for k in range(BATCH)]
+        loss = F.cross_entropy(walker.run(torch.from_numpy(x[at])), torch.from_numpy(labels[at]))
+        found.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return found
+
+
+def conv_model():
+    r = np.random.default_rng(1)
+    w = lambda *s: r.normal(0, 0.4, s).astype(np.float32)  # noqa: E731
+    tensors = {"c1.weight": w(6, 3, 3, 3), "c1.bias": w(6), "c2.weight": w(6, 6, 3, 3), "c2.bias": w(6), "f.weight": w(3, 6),
+               "f.bias": w(3)}
+    conv = dict(kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    nodes = [helper.make_node("Conv", ["x", "c1.weight", "c1.bias"], ["c1"], "c1", **conv, strides=[2, 2]),
+             helper.make_node("Relu", ["c1"], ["r1"], "r1"),
+             helper.make_node("MaxPool", ["r1"], ["p1"], "p1", kernel_shape=[2, 2], strides=[2, 2]),
+             helper.make_node("Conv", ["p1", "c2.weight", "c2.bias"], ["c2"], "c2", **conv),
+             helper.make_node("Add", ["c2", "p1"], ["s"], "s"), helper.make_node("Sigmoid", ["s"], ["r2"], "r2"),
+             helper.make_node("GlobalAveragePool", ["r2"], ["g"], "g"), helper.make_node("Flatten", ["g"], ["h"], "h", axis=1),
+             helper.make_node("Gemm", ["h", "f.weight", "f.bias"], ["logits"], "f", transB=1)]
+    return nodes, tensors, [3, 8, 8]
+
+
+def mlp_model():
+    r = np.random.default_rng(2)
+    w = lambda *s: r.normal(0, 0.4, s).astype(np.float32)  # noqa: E731
+    tensors = {"a": w(12, 10), "a.bias": w(10), "b": w(10, 5)}
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["m"], "m"), helper.make_node("Add", ["m", "a.bias"], ["n"], "n"),
+             helper.make_node("Relu", ["n"], ["r"], "r"), helper.make_node("MatMul", ["r", "b"], ["logits"], "l")]
+    return nodes, tensors, [12]
+
+
+def save(made, path, opset=17):
+    nodes, tensors, row = made
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["batch", *row])],
+                              [helper.make_tensor_value_info("logits", 1, ["batch", None])],
+                              [numpy_helper.from_array(t, n) for n, t in tensors.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), path)
+    return row
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self, x):
+        self.rows = iter([{"x": x[i:i + BATCH]} for i in range(0, len(x), BATCH)])
+
+    def get_next(self):
+        return next(self.rows, None)
+
+
+def make(folder, name, made, how, learned=False, opset=17, **options):
+    to = folder / name
+    (to / "data").mkdir(parents=True, exist_ok=True)
+    plain, path = str(to / "plain.onnx"), str(to / "model.onnx")
+    row = save(made, plain, opset)
+    r = np.random.default_rng(3)
+    x = r.normal(0, 1, (24, *row)).astype(np.float32)
+    labels = r.integers(0, 3, 24).astype(np.int64)
+    if how == "dynamic":
+        quantize_dynamic(plain, path, **options)
+    else:
+        quantize_static(plain, path, Reader(x), quant_format=how, **options)
+    pathlib.Path(plain).unlink()
+    np.save(to / "data" / "x.npy", x)
+    np.save(to / "data" / "labels.npy", labels)
+    (to / "losses.txt").write_text("".join("%.8g\n" % v for v in losses(path, x, labels)))
+    if learned:
+        (to / "learned.txt").write_text("".join("%.8g\n" % v for v in losses(path, x, labels, True)))
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1] / "fixtures" / "quantized")
+    q8, u8 = QuantType.QInt8, QuantType.QUInt8
+    make(folder, "pairs", conv_model(), QuantFormat.QDQ, activation_type=u8, weight_type=q8, learned=True)
+    make(folder, "pairs_channel", conv_model(), QuantFormat.QDQ, activation_type=q8, weight_type=q8, per_channel=True)
+    make(folder, "pairs_4bit", conv_model(), QuantFormat.QDQ, opset=21, activation_type=u8, weight_type=QuantType.QUInt4)
+    make(folder, "qlinear", conv_model(), QuantFormat.QOperator, activation_type=u8, weight_type=q8)
+    make(folder, "qlinear_channel", conv_model(), QuantFormat.QOperator, activation_type=u8, weight_type=q8, per_channel=True)
+    make(folder, "qlinear_mlp", mlp_model(), QuantFormat.QOperator, activation_type=u8, weight_type=u8)
+    make(folder, "dynamic", mlp_model(), "dynamic", weight_type=q8)
+    make(folder, "dynamic_channel", mlp_model(), "dynamic", weight_type=u8, per_channel=True)
+
+
+main()

@@ -1,0 +1,213 @@
+// Quantized files of ONNX Runtime's tools (tests/oracle/make_quantized.py): the losses of PyTorch,
+// integers in the trained file that are the rounded masters, the same bits under every strategy,
+// and one line for what cannot be.
+#include <cmath>
+#include <fstream>
+
+#include "importer/file/onnx_file.h"
+#include "tests/support/checkpoint_runs.h"
+#include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace quantized_test {
+
+using namespace onnx_bytes;
+
+// A value on the border of two integers may fall on the other side in float32.
+constexpr double kTolerance = 2e-3;
+
+std::string folder_of(const std::string& name) { return fixture("quantized/" + name); }
+
+Words train(const std::string& name, const Words& more = {}) {
+  const std::string folder = folder_of(name);
+  return fsdp_run({folder + "/model.onnx", "--data", folder + "/data", "--loss", "cross_entropy",
+                   "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.9", "--no-shuffle",
+                   "--global-batch-size", "8", "--steps", "6", "--epochs", "9"}) +
+         more;
+}
+
+std::vector<double> recorded(const std::string& name, const std::string& file) {
+  std::vector<double> losses;
+  std::ifstream lines(folder_of(name) + "/" + file);
+  for (double loss = 0; lines >> loss;) losses.push_back(loss);
+  return losses;
+}
+
+void expect_losses(const Words& words, const std::vector<double>& expected) {
+  const Folder folder;
+  const std::string metrics = folder / "metrics.jsonl";
+  const Finished run = Program::run(words + Words{"--metrics", metrics});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::vector<double> found = losses_of(metrics);
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_FALSE(found.empty());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], kTolerance * expected[i]) << "step " << i + 1;
+  }
+}
+
+struct Case {
+  const char* name;
+  int world;
+};
+
+class QuantizedTest : public testing::TestWithParam<Case> {};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const char* name :
+       {"pairs", "pairs_channel", "pairs_4bit", "qlinear", "qlinear_channel", "qlinear_mlp"}) {
+    for (const int world : {1, 2}) list.push_back({name, world});
+  }
+  list.push_back({"dynamic", 1});  // its scales are those of a rank's micro-batch
+  list.push_back({"dynamic_channel", 1});
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, QuantizedTest, testing::ValuesIn(cases()), [](const auto& info) {
+  return format_text("{}_on_{}", info.param.name, info.param.world);
+});
+
+TEST_P(QuantizedTest, LossesAreThoseOfPyTorch) {
+  const auto [name, world] = GetParam();
+  expect_losses(train(name, ranks(world)), recorded(name, "losses.txt"));
+}
+
+TEST(QuantizedScalesTest, LearnedScalesGiveTheLossesOfPyTorch) {
+  for (const int world : {1, 2}) {
+    SCOPED_TRACE(world);
+    expect_losses(train("pairs", ranks(world) + Words{"--qat-scales", "learned"}),
+                  recorded("pairs", "learned.txt"));
+  }
+}
+
+OnnxFile opened(const std::string& path) {
+  auto file = OnnxFile::open(path);
+  EXPECT_TRUE(file.ok()) << path;
+  return *std::move(file);
+}
+
+std::vector<float> values_of(const OnnxFile& file, const Initializer& initializer) {
+  std::vector<float> values(static_cast<size_t>(initializer.shape.numel()));
+  EXPECT_TRUE(file.read(initializer, 0, values).ok());
+  return values;
+}
+
+// Every integer weight changes and nothing else does but biases; scales only if they are trained.
+TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
+  for (const std::string name : {"pairs", "pairs_4bit", "qlinear"}) {
+    for (const std::string scales : {"fixed", "learned"}) {
+      SCOPED_TRACE(name + " " + scales);
+      const CheckpointRuns runs;
+      runs.trained(train(name, ranks(2) + Words{"--qat-scales", scales, "--lr", "0.05"}));
+      const OnnxFile before = opened(folder_of(name) + "/model.onnx");
+      const OnnxFile after = opened(runs / "trained.onnx");
+      ASSERT_EQ(before.initializers().size(), after.initializers().size());
+      size_t weights = 0;
+      for (size_t i = 0; i < after.initializers().size(); ++i) {
+        const Initializer& weight = after.initializers()[i];
+        const bool changed =
+            values_of(before, before.initializers()[i]) != values_of(after, weight);
+        if (weight.quantization != nullptr) {
+          ++weights;
+          EXPECT_TRUE(changed) << weight.name;
+        } else if (weight.name.ends_with("_scale")) {
+          EXPECT_EQ(changed, scales == "learned") << weight.name;
+        }
+      }
+      EXPECT_GE(weights, 3u);
+    }
+  }
+}
+
+TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
+  for (const std::string name : {"pairs_channel", "pairs_4bit"}) {
+    const Words words = train(name, ranks(2) + Words{"--qat-scales", "learned"});
+    const CheckpointRuns plain;
+    const std::string expected = plain.trained(words);
+    for (const std::string strategy : {"shard_grad_op", "zero1", "no_shard"}) {
+      EXPECT_TRUE(plain.trained(words + Words{"--strategy", strategy}) == expected) << strategy;
+    }
+    const CheckpointRuns runs;
+    runs.trained(words + runs.saving() + Words{"--steps", "3"});
+    EXPECT_TRUE(runs.trained(words + runs.resuming()) == expected);
+    const std::string exported = runs / "exported.onnx";
+    const Finished run = Program::run(fsdp_run({"export", runs.dir(), "-o", exported}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_TRUE(content(exported) == expected);
+  }
+}
+
+constexpr int kInt8 = 3, kUInt8 = 2;
+
+// linear_model() with a pair at its input and an int8 weight.
+SmallModel quantized_model() {
+  SmallModel model = linear_model();
+  model.nodes = {node("QuantizeLinear", {"x", "s", "z"}, {"q"}, "quantize"),
+                 node("DequantizeLinear", {"q", "s", "z"}, {"d"}, "dequantize"),
+                 node("DequantizeLinear", {"w", "ws", "wz"}, {"v"}, "weight"),
+                 node("MatMul", {"d", "v"}, {"products"}, "multiply"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  model.initializers[0] =
+      tensor("w", kInt8, {4, 3}, raw<int8_t>({1, -2, 3, 40, -50, 60, 7, 8, 9, -100, 110, 120}));
+  model.initializers.push_back(tensor("s", kFloat, {}, raw<float>({0.1f})));
+  model.initializers.push_back(tensor("z", kUInt8, {}, raw<uint8_t>({7})));
+  model.initializers.push_back(tensor("ws", kFloat, {}, raw<float>({0.01f})));
+  model.initializers.push_back(tensor("wz", kInt8, {}, raw<int8_t>({0})));
+  return model;
+}
+
+TEST(QuantizedRefusalTest, GoodModelTrains) {
+  const RunFolder folder;
+  folder.write("model.onnx", quantized_model().bytes());
+  expect_trains(folder);
+}
+
+TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
+  const RunFolder folder;
+  const auto refused = [&](size_t initializer, const std::string& tensor, const Words& facts) {
+    SmallModel model = quantized_model();
+    model.initializers[initializer] = tensor;
+    folder.write("model.onnx", model.bytes());
+    expect_refused(folder, Words{folder.model()} + facts);
+  };
+  refused(2, tensor("s", kFloat, {}, raw<float>({0})), {"'s'", "above 0"});
+  refused(4, tensor("ws", kFloat, {}, raw<float>({0})), {"'ws'", "above 0"});
+  refused(5, tensor("wz", kUInt8, {}, raw<uint8_t>({0})), {"'wz'", "int8", "uint8"});
+  refused(4, tensor("ws", kFloat, {5}, raw<float>({1, 1, 1, 1, 1})), {"'w'", "[3]", "[5]"});
+}
+
+TEST(QuantizedRefusalTest, ScaleThatANodeMakes) {
+  const RunFolder folder;
+  SmallModel model = quantized_model();
+  model.nodes.insert(model.nodes.begin(), node("Add", {"s", "s"}, {"twice"}, "double"));
+  model.nodes[1] = node("QuantizeLinear", {"x", "twice", "z"}, {"q"}, "quantize");
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "quantize", "constant", "'twice'"});
+}
+
+TEST(QuantizedRefusalTest, IntegersThatAnotherOperatorReads) {
+  const RunFolder folder;
+  SmallModel model = quantized_model();
+  model.nodes[1] = node("Cast", {"q"}, {"d"}, "reads") +
+                   message(5, message(1, "to") + number(3, 1) + number(20, 2));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "reads", "DequantizeLinear", "'q'"});
+}
+
+TEST(QuantizedRefusalTest, ProductOfIntegersWithoutItsMul) {
+  const RunFolder folder;
+  SmallModel model = quantized_model();
+  model.nodes = {node("DynamicQuantizeLinear", {"x"}, {"q", "s1", "z1"}, "quantize"),
+                 node("MatMulInteger", {"q", "w", "z1", "wz"}, {"integers"}, "multiply"),
+                 node("Cast", {"integers"}, {"products"}, "cast") +
+                     message(5, message(1, "to") + number(3, 1) + number(20, 2)),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "multiply", "Mul", "'w'"});
+}
+
+}  // namespace quantized_test
+}  // namespace ofsdp
