@@ -7,16 +7,29 @@
 //             place (16-bit floats as varints in int32_data, data in several pieces): readable by
 //             walking it; a trained file gets raw_data instead
 //
+// An initializer of an edited model (importer/edit/model_editor.h) may have `values`, which are
+// then read in place of bytes; a file written from it gets raw_data.
+//
 // Threads: any.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/shape.h"
 
 namespace ofsdp::importer {
+
+// Values that are not bytes of the model's file. Threads: any.
+class ValueSource {
+ public:
+  virtual ~ValueSource() = default;
+  virtual Status read(int64_t first_element, std::span<float> dst) const = 0;
+};
 
 struct Initializer {
   enum class Encoding : uint8_t { kDense, kStrided, kList };
@@ -29,6 +42,7 @@ struct Initializer {
   int64_t bytes = 0;
   Encoding encoding = Encoding::kDense;
   int64_t stride = 0;  // bytes from element to element; 0 of kList
+  std::shared_ptr<const ValueSource> values = {};
 };
 
 }  // namespace ofsdp::importer

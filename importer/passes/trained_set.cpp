@@ -85,7 +85,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     if (frozen.contains(p.name)) {
       reason = "--freeze";
     } else if (reason.empty() && !rules.train.empty()) {
-      reason = named.contains(p.name) ? "" : "not named by --train";
+      reason = named.contains(p.name) ? "" : rules.otherwise;
     } else if (reason.empty()) {
       reason = why_not_by_rule(result, p);
     }

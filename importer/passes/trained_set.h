@@ -23,6 +23,8 @@ inline constexpr const char* kRunningStatistics = "running statistics";
 struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;
+  // Why an initializer that `train` does not name is not trained.
+  std::string otherwise = "not named by --train";
 };
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);

@@ -79,8 +79,9 @@ Status PreparedRun::check_before_planning() const {
   if (options.checkpoint.keep_best != KeepBest::kNone && !data.eval) {
     return input_error("--keep-best: the data have no evaluation part; name one with --eval-data");
   }
-  if (const std::string& path = options.files.output; !path.empty()) {
-    OFSDP_RETURN_IF_ERROR(setup_->source->check_output(path, trained_state(settings_, 0)));
+  if (writes_trained(options)) {
+    OFSDP_RETURN_IF_ERROR(
+        setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
   }
   if (!setup_->count.by_label) return {};
   const LabelRange range{setup_->count.classes, setup_->count.ignore_index};
